@@ -68,6 +68,24 @@ def gigabytes(key: str, value: Any) -> str:
     return value
 
 
+def gigabytes_in_bytes(key: str, value: Any) -> int:
+    return int(float(gigabytes(key, value).removesuffix("GB")) * (1 << 30))
+
+
+def share(key: str, value: Any) -> float:
+    """A number above 0 and at most 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ApiTypeError(f"{key} must be a number, not {value!r}")
+    if not 0 < value <= 1:
+        raise ApiValueError(f"{key}={value} must be above 0 and at most 1")
+    return float(value)
+
+
+def host_or_disk(key: str, value: Any) -> str:
+    """ "cpu" or "disk", in letters of either size."""
+    return one_of("cpu", "disk")(key, text(key, value).lower())
+
+
 def known_keys(*known: str) -> Check:
     def check(key: str, value: Any) -> dict[str, Any]:
         for name in mapping(key, value):

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from mspc.api import checks, state
 from mspc.api.errors import ApiValueError
 from mspc.api.setting import Place, Table, checked, name_of, note_asked, unknown, with_entries
-from mspc.api.settings import CONTEXT, GENERAL_FIELDS, MODES, PARALLEL, frozen_settings
+from mspc.api.settings import CONTEXT, GENERAL_FIELDS, MODES, OFFLOAD, PARALLEL, frozen_settings
 
 GRAPH_MODE = 0
 PYNATIVE_MODE = 1
@@ -170,6 +170,22 @@ _reset_auto_parallel_context = reset_auto_parallel_context
 def set_ps_context(**values: Any) -> None:
     """Parameter servers are not supported; raises ValueError."""
     raise ApiValueError("set_ps_context: parameter servers are not supported")
+
+
+def set_offload_context(offload_config: Mapping[str, Any]) -> None:
+    """Say what of a network waits outside of the device's memory: nothing does here, and every entry that says
+    otherwise is said to change nothing, once. An older name, which MindSpore 2.10 has no more.
+
+    Raises:
+        ValueError: an entry or its value is not known. TypeError: a value has the wrong type.
+    """
+    given = checks.mapping("offload_config", offload_config)
+    state.current().offload.update(checked("set_offload_context", OFFLOAD, given))
+
+
+def get_offload_context() -> dict[str, Any]:
+    """The entries of `set_offload_context`, sizes in bytes."""
+    return _values(OFFLOAD, state.current().offload)
 
 
 def freeze(target: Any = None) -> FrozenContext:

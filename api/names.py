@@ -23,7 +23,7 @@ _FROM: dict[str, tuple[str, ...]] = {
     "mspc.api.context": (
         "COMPATIBLE", "GRAPH_MODE", "LAX", "PYNATIVE_MODE", "ParallelMode", "STRICT", "set_context", "get_context",
         "set_auto_parallel_context",
-        "get_auto_parallel_context", "reset_auto_parallel_context",
+        "get_auto_parallel_context", "reset_auto_parallel_context", "set_offload_context", "get_offload_context",
     ),
     "mspc.api.common.dtype": (
         "bool", "bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",

@@ -22,6 +22,7 @@ BUCKET = 64 << 20
 """Bytes of gradients that travel together unless a script says otherwise, as in MindSpore."""
 
 GRAPHS_ALWAYS = "networks are compiled to graphs in every mode"
+STAYS = "everything stays on the device"
 MEMORY = "memory is planned for each network, and nothing more is taken"
 FUSES = "operators are fused always"
 CUTS_LOADED = "operators are cut as the file says"
@@ -117,7 +118,7 @@ CONTEXT = table(
     Setting("max_device_memory", "1024GB", text, ignored=MEMORY),
     Setting("mempool_block_size", "1GB", text, ignored=MEMORY),
     Setting("memory_optimize_level", "O0", ignored=MEMORY),
-    Setting("memory_offload", "OFF", ignored="everything stays on the device"),
+    Setting("memory_offload", "OFF", ignored=STAYS),
     Setting("enable_graph_kernel", False, boolean, ignored=FUSES),
     Setting("graph_kernel_flags", "", text, ignored=FUSES),
     Setting("enable_reduce_precision", True, boolean, ignored="element types are those of the network"),
@@ -235,6 +236,23 @@ DEVICE_MEMORY = table(
     Setting("huge_page_reserve_size", "0GB", ignored=MEMORY),
 )
 """Arguments of `runtime.set_memory`."""
+
+OFFLOAD = table(
+    Setting("offload_path", "./offload", text, ignored=STAYS),
+    Setting("offload_cpu_size", 512 << 30, checks.gigabytes_in_bytes, ignored=STAYS),
+    Setting("offload_disk_size", 1024 << 30, checks.gigabytes_in_bytes, ignored=STAYS),
+    Setting("hbm_ratio", 1.0, checks.share, ignored=STAYS),
+    Setting("cpu_ratio", 1.0, checks.share, ignored=STAYS),
+    Setting("enable_pinned_mem", True, boolean, ignored=STAYS),
+    Setting("enable_aio", True, boolean, ignored=STAYS),
+    Setting("aio_block_size", 1 << 30, checks.gigabytes_in_bytes, ignored=STAYS),
+    Setting("aio_queue_depth", 8, integer(1), ignored=STAYS),
+    Setting("offload_param", "", checks.host_or_disk, ignored=STAYS),
+    Setting("offload_checkpoint", "", checks.host_or_disk, ignored=STAYS),
+    Setting("auto_offload", True, boolean, ignored=STAYS),
+    Setting("host_mem_block_size", 1 << 30, checks.gigabytes_in_bytes, ignored=STAYS),
+)
+"""Entries of the dict of `set_offload_context`."""
 
 DATASET = table(
     Setting("num_parallel_workers", 8, integer(1), changes="how many threads share a stage, up to the cores there are"),

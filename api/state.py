@@ -24,7 +24,7 @@ class Session:
         of data sets and dropout layers were made. draws: how many random operators without seeds ran outside of a
         network.
     groups: user-made groups of ranks by name.
-    general, parallel: what `set_context` and `set_auto_parallel_context` have set.
+    general, parallel, offload: what `set_context`, `set_auto_parallel_context` and `set_offload_context` have set.
     asked: how and where the script wrote some of them. said: what was warned of. speaks: whether this
         rank warns for all.
     background: what writes checkpoints while the script goes on. resumed: folders and prefixes of the checkpoints that
@@ -49,6 +49,7 @@ class Session:
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     general: dict[str, Any] = field(default_factory=dict)
     parallel: dict[str, Any] = field(default_factory=dict)
+    offload: dict[str, Any] = field(default_factory=dict)
     asked: dict[str, tuple[str, str]] = field(default_factory=dict)
     said: set[str] = field(default_factory=set)
     speaks: bool = True

@@ -28,12 +28,14 @@ class NamedLayout:
         most significant), or -1 for a whole dimension.
     interleaved: size of the axis `INTERLEAVED` that the user named beside these. It changes no slice; whether parts of
         a slice run one after the other is for the scheduler to say.
+    interleaved_at: the dimension whose slices have these parts; -1 for none.
     """
 
     device_matrix: tuple[int, ...]
     alias_name: tuple[str, ...]
     tensor_map: tuple[int | tuple[int, ...], ...]
     interleaved: int = 1
+    interleaved_at: int = -1
 
     @property
     def ranks(self) -> int:

@@ -18,9 +18,8 @@ _ELSEWHERE = {
     "GradOperation": "mspc.api.common.gradient",
     "grad": "mspc.api.common.gradient",
     "value_and_grad": "mspc.api.common.gradient",
-    **dict.fromkeys(
-        ("Primitive", "PrimitiveWithCheck", "PrimitiveWithInfer", "prim_attr_register"), "mspc.api.ops.primitive"
-    ),
+    "Primitive": "mspc.api.ops.primitive",
+    **dict.fromkeys(("PrimitiveWithCheck", "PrimitiveWithInfer", "prim_attr_register"), "mspc.api.ops.own_operators"),
     "ReduceOp": "mspc.api.communication.group",
     "_VirtualDataset": "mspc.api.nn.virtual_dataset",
     "reshard": "mspc.api.parallel.reshard",

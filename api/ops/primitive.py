@@ -7,6 +7,7 @@ reads the primitive; called anywhere else it runs at once with NumPy.
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -329,46 +330,8 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def _refuse_own(cls: type[Primitive]) -> None:
-    """Raise TypeError for an operator that a script defines."""
-    own = [name for name in ("infer_shape", "infer_dtype", "check_shape", "check_dtype") if hasattr(cls, name)]
-    said = f": {' and '.join(own)} say what comes out, not how it is computed" if own else ""
-    message = f"{cls.__name__} is an operator of the script's own{said}"
-    raise PrimitiveTypeError(message, caller(), ["write it as a function or a Cell over ops"])
-
-
-class PrimitiveWithInfer(Primitive):
-    """What a script's own operator is in MindSpore: shapes and element types of its results, and a kernel of another
-    program. A script may define such a class; making an object of it is refused, as mspc has no kernel for it.
-
-    Raises:
-        TypeError: an object is made.
-    """
-
-    def __new__(cls, *_: Any, **__: Any) -> PrimitiveWithInfer:
-        _refuse_own(cls)
-        return super().__new__(cls)
-
-
-class PrimitiveWithCheck(PrimitiveWithInfer):
-    """The same of operators whose arguments the script checks."""
-
-
-def prim_attr_register(fn: Any) -> Any:
-    """The decorator of an operator's `__init__`, whose arguments become attributes of the object.
-
-    Raises:
-        TypeError: an object is made of an operator of the script's own, as of PrimitiveWithInfer.
-    """
-    signature = inspect.signature(fn)
-
-    @functools.wraps(fn)
-    def registering(self: Any, *args: Any, **kwargs: Any) -> None:
-        if isinstance(self, Primitive) and type(self).op_class is None:
-            _refuse_own(type(self))
-        bound = signature.bind(self, *args, **kwargs)
-        bound.apply_defaults()
-        vars(self).update(list(bound.arguments.items())[1:])
-        fn(self, *args, **kwargs)
-
-    return registering
+def __getattr__(name: str) -> Any:
+    """What a script's own operators are made of, which stands on `Custom`, as this module's."""
+    if name in ("PrimitiveWithCheck", "PrimitiveWithInfer", "prim_attr_register"):
+        return getattr(importlib.import_module("mspc.api.ops.own_operators"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -88,7 +88,11 @@ class Layout:
             else:
                 entries.append(-1 if entry == WHOLE else self._axis(entry, dimension, used))
         kept = slice(self._axes)
-        return NamedLayout(self.device_matrix[kept], self.alias_name[kept], tuple(entries), self._interleaved)
+        sides = [entry if isinstance(entry, tuple) else (entry,) for entry in tensor_map]
+        interleaved_at = next((i for i, side in enumerate(sides) if INTERLEAVED in side), -1)
+        return NamedLayout(
+            self.device_matrix[kept], self.alias_name[kept], tuple(entries), self._interleaved, interleaved_at
+        )
 
     def _axis(self, alias: Any, dimension: int, used: list[str]) -> int:
         if not isinstance(alias, str):

@@ -16,7 +16,7 @@ from mspc.api.context import (
 )
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
-from mspc.api.nn.wrap import TrainOneStepCell, WithEvalCell, WithLossCell
+from mspc.api.nn.wrap import GradAccumulationCell, TrainOneStepCell, WithEvalCell, WithLossCell
 from mspc.api.parallel.auto_parallel import AutoParallel
 from mspc.api.setting import say_once
 from mspc.api.settings import SHARDED
@@ -258,8 +258,14 @@ class Model:
 
     def predict(self, *predict_data: Any, backend: Any = None, config: Any = None) -> Any:
         """The network's output for the rows that this rank hands in. Raises TypeError for data that are no Tensors,
-        ValueError for another backend than mspc."""
+        ValueError for another backend than mspc, RuntimeError for a network that adds up losses of parts of a batch."""
         _check_data("predict", predict_data)
+        adding = [cell for _, cell in self._predict_network.cells_and_names() if type(cell) is GradAccumulationCell]
+        if adding:
+            raise ApiRuntimeError(
+                "Model.predict: GradAccumulationCell adds up the losses of parts of a batch and predicts nothing",
+                ["predict with the network inside of it"],
+            )
         if backend not in (None, "lite"):
             raise ApiValueError(f"Model.predict: backend {backend!r} is neither None nor 'lite'")
         if backend is not None:

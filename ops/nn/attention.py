@@ -11,6 +11,7 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
+from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType, TupleType, Type
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.device import Array, Device, Launch
@@ -112,10 +113,14 @@ class FlashAttentionScore(AttentionOp):
             if operand is not None:
                 raise MspcError(f"{self.name}: {name} must be None; it is not built")
 
+    def asks(self, asked: Asked, ranks: int) -> bool:
+        return super().asks(asked, ranks) or any(isinstance(entry, NamedLayout) for entry in asked.in_strategy or ())
+
     def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
-        if not any(asked.attrs.get(name) for name in REQUESTS):
-            return None
-        found = keys_gathered(b, self, self.input_layout, asked, inputs)
+        found = keys_gathered(
+            b, self, self.input_layout, asked, inputs, sequence=any(asked.attrs.get(name) for name in REQUESTS),
+            key_heads=self.shape_of(inputs).key_heads,
+        )  # fmt: skip
         return None if found is None else [b.emit(TupleGetItem(i), found) for i in range(4)]
 
     def rule(self, *types: TensorType) -> str:

@@ -1,12 +1,14 @@
-"""Attention whose keys and values are stored in parts of the sequence: every rank gathers them before it computes.
+"""Attention whose keys and values are stored on other ranks than those that read them: in parts of the sequence, or
+beside other queries than those that share their heads. Every rank gathers what it looks at before it computes.
 
-MindSpore sends the parts round in a ring, as many bytes in all (`enable_ring_attention`, `enable_flash_sp`), or
-combines what ranks find in their parts. The result is the same; here a rank holds all keys and values of its heads
-while it computes.
+MindSpore sends parts of the sequence round in a ring, as many bytes in all (`enable_ring_attention`,
+`enable_flash_sp`), or combines what ranks find in their parts. The result is the same; here a rank holds all keys and
+values of its heads while it computes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,30 +22,56 @@ from mspc.ops.op import Asked, Op
 REQUESTS = ("enable_ring_attention", "enable_flash_sp")
 SEQUENCES = {"BSH": 1, "BNSD": 2, "BSND": 1, "SBH": 0}
 """The dimension of the sequence, by layout."""
+HEADS = {"BSH": 2, "BNSD": 1, "BSND": 2, "SBH": 2}
+"""The dimension of the heads, by layout."""
 
 
-def keys_gathered(b: Builder, op: Op, layout: str, asked: Asked, inputs: Sequence[Value]) -> Node | None:
-    """`op` of (query, key, value, ...) with keys and values that are stored as the strategy says and read whole along
-    the sequence; None where the strategy leaves the sequence whole."""
-    given, sequence = asked.in_strategy, SEQUENCES.get(layout)
-    if given is None or sequence is None or len(given) != len(inputs):
+def keys_gathered(
+    b: Builder, op: Op, layout: str, asked: Asked, inputs: Sequence[Value], *, sequence: bool = True, key_heads: int = 0
+) -> Node | None:
+    """`op` of (query, key, value, ...) with keys and values that are stored as the strategy says and read otherwise;
+    None where the strategy stores them as they are read.
+
+    sequence: they are read whole along the sequence. key_heads: where it is not 0, there are so many, and they are read
+    where their queries stand.
+    """
+    given = asked.in_strategy
+    if given is None or layout not in SEQUENCES or len(given) != len(inputs):
         return None
-    if all(_cuts(entry)[sequence : sequence + 1] in ((), (1,)) for entry in given[1:3]):
+    read = given[1:3]
+    if key_heads:
+        read = tuple(_beside_queries(given[0], entry, HEADS[layout], key_heads) for entry in read)
+    if sequence:
+        read = tuple(_with_axes(entry, SEQUENCES[layout], ()) for entry in read)
+    if read == given[1:3]:
         return None
     stored = [constrained(b, value, entry) for value, entry in zip(inputs[1:3], given[1:3], strict=True)]
     found = b.emit(op, inputs[0], *stored, *inputs[3:])
-    read = tuple(_whole(entry, sequence) for entry in given[1:3])
     found.in_strategy, found.out_strategy = (given[0], *read, *given[3:]), asked.out_strategy
     return found
 
 
-def _cuts(entry: Any) -> tuple[int, ...]:
-    return entry.strategy if isinstance(entry, NamedLayout) else entry
+def _beside_queries(query: Any, entry: Any, heads: int, key_heads: int) -> Any:
+    """A Layout of keys with their heads along the axes that cut those of the queries: the first of these that cut the
+    `key_heads` groups, since a group's queries stand one after the other. Unchanged where it cuts another number of
+    times, which is a mistake for others to tell."""
+    if not (isinstance(query, NamedLayout) and isinstance(entry, NamedLayout)):
+        return entry
+    if entry.device_matrix != query.device_matrix or max(len(query.axes), len(entry.axes)) <= heads:
+        return entry
+    axes = query.axes[heads]
+    while math.prod(query.device_matrix[axis] for axis in axes) > key_heads:
+        axes = axes[:-1]
+    cuts = math.prod(query.device_matrix[axis] for axis in axes)
+    return _with_axes(entry, heads, axes) if entry.strategy[heads] == cuts else entry
 
 
-def _whole(entry: Any, dimension: int) -> Any:
-    """A strategy with one dimension whole."""
-    if isinstance(entry, NamedLayout):
-        cuts = entry.tensor_map
-        return replace(entry, tensor_map=(*cuts[:dimension], -1, *cuts[dimension + 1 :]))
-    return (*entry[:dimension], 1, *entry[dimension + 1 :])
+def _with_axes(entry: Any, dimension: int, axes: tuple[int, ...]) -> Any:
+    """A strategy with one dimension along these axes, counted from the left; a tuple of numbers only with none."""
+    if not isinstance(entry, NamedLayout):
+        return tuple(1 if i == dimension else cuts for i, cuts in enumerate(entry))
+    if dimension >= len(entry.axes):
+        return entry
+    last, cuts = len(entry.device_matrix) - 1, list(entry.tensor_map)
+    cuts[dimension] = -1 if not axes else last - axes[0] if len(axes) == 1 else tuple(last - a for a in axes)
+    return replace(entry, tensor_map=tuple(cuts))

@@ -9,17 +9,15 @@ left-over ranks as last axis (MindSpore's repeated calculation). All mistakes ar
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError, raise_all
-from mspc.ir.graph import Graph, Node, Value, operand_types
-from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
-from mspc.ir.named_layout import NamedLayout, spread
+from mspc.ir.graph import Graph, Node, Parameter, operand_types
+from mspc.ir.layout import Axes, Layout
+from mspc.ir.named_layout import INTERLEAVED, NamedLayout, spread
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.structural import Depend, Gradient, MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import Op
@@ -27,6 +25,7 @@ from mspc.passes.base import Pass
 from mspc.passes.needs import WHOLE, Need
 from mspc.passes.sharding.choices import composite_conflict, make_choice, rule_of
 from mspc.passes.sharding.decomposition import decompose_nodes
+from mspc.passes.sharding.out_strategies import insert_out_layouts, out_layout
 from mspc.passes.sharding.shared_parameters import differing_readers
 from mspc.sharding.factors import Dim, Rule
 
@@ -42,7 +41,7 @@ class CheckStrategies(Pass):
     def run(self, graph: Graph) -> bool:
         after, errors = _attach_all(graph, int(graph.attrs.get("ranks", 1)))
         raise_all(errors)
-        _insert_out_layouts(graph, after)
+        insert_out_layouts(graph, after)
         return any(node.in_layouts is not None for node in graph.nodes)
 
 
@@ -68,7 +67,7 @@ def _attach_all(
             elif node.in_strategy is not None:
                 _attach(node, rule, ranks)
                 if node.out_strategy is not None:
-                    wanted = _out_layout(node, ranks)
+                    wanted = out_layout(node, ranks)
                     if wanted is not None:
                         after[node] = wanted
             elif node.out_strategy is not None:
@@ -254,137 +253,67 @@ def _from_layouts(
                 f"{node.label}: the layout of input {i} names {len(entry.axes)} dimensions, "
                 f"but the input has {len(tensor)}"
             )
+        _check_interleaved(node, rule, tensor, entry, i)
         for d, (factors, wanted) in enumerate(zip(tensor, entry.axes, strict=True)):
             where = f"dimension {d} of input {i}"
             cut = math.prod(mesh[a] for a in wanted)
             _check_cut(node, rule, factors, math.prod(rule.sizes[f] for f in factors), cut, (i, d))
             if not factors or (not wanted and i in cast(Op, node.op).followers):
                 continue
-            first = factors[0]
-            if first in places and axes[first] != wanted:
-                raise node.error(
-                    f"{node.label}: {where} and {places[first]} are the same dimension of the operator, but their "
-                    f"layouts differ"
-                )
-            axes[first], places[first] = wanted, where
+            for f, own in zip(factors, _axes_of_factors(node, rule, factors, (mesh, wanted), where), strict=True):
+                if f in places and axes[f] != own:
+                    raise node.error(
+                        f"{node.label}: {where} and {places[f]} are the same dimension of the operator, but their "
+                        f"layouts differ"
+                    )
+                axes[f], places[f] = own, where
     flat = [a for f in axes for a in f if mesh[a] > 1]
     if len(flat) != len(set(flat)):
         raise node.error(f"{node.label}: one axis of the layout cuts two different dimensions of the operator")
     return mesh, axes
 
 
-def _out_layout(node: Node, ranks: int) -> Layout | None:
-    """The layout that out_strategy asks for: the natural one, or a reduced scatter of the partial result. None where
-    there are several results, which can only have their natural ones, and only with MindSpore's `self_define_shard`."""
-    entries = node.out_strategy or ()
-    if node.attrs.get("self_define_shard") and isinstance(node.layout, tuple) and len(entries) == len(node.layout):
-        _check_natural(node, node.layout, entries)
-        return None
-    if len(entries) != 1 or not isinstance(node.layout, Layout):
-        raise node.error(f"{node.label}: an out_strategy needs one entry, for the operator's one result")
-    natural = node.layout.without_partial()
-    entry = entries[0]
-    if isinstance(entry, NamedLayout):
-        if entry.ranks != ranks:
-            raise node.error(
-                f"{node.label}: the out layout's device matrix {entry.device_matrix} needs {entry.ranks} ranks"
-            )
-        return _following(node, _checked(node, entry.to_layout()))
-    wanted = tuple(entry)
-    if len(wanted) != len(node.shape):
-        raise node.error(
-            f"{node.label}: the out_strategy {wanted} has {len(wanted)} numbers for {len(node.shape)} dimensions"
-        )
-    if wanted == natural.strategy:
-        return natural
-    dims: list[Axes] = []
-    free = list(node.layout.partial)
-    for d, cut in enumerate(wanted):
-        axes = list(node.layout.dims[d])
-        while node.layout.size_of(axes) < cut and free:
-            axes.append(free.pop(0))
-        if node.layout.size_of(axes) != cut:
-            legal = f"the result is cut {natural.strategy}"
-            if node.layout.partial:
-                parts = node.layout.size_of(node.layout.partial)
-                legal += f", or one dimension {parts} times more, its {parts} partial sums scattered"
-            raise node.error(
-                f"{node.label}: the out_strategy {wanted} does not follow from the in_strategy", notes=[legal]
-            )
-        dims.append(tuple(axes))
-    return _checked(node, Layout.of(node.layout.mesh, dims))
-
-
-def _check_natural(node: Node, natural: Sequence[Layout], entries: Sequence[Any]) -> None:
-    """Raise MspcError where the out_strategy of an operator with several results is not what follows anyway."""
-    for i, (layout, entry) in enumerate(zip(natural, entries, strict=True)):
-        wanted = entry.strategy if isinstance(entry, NamedLayout) else tuple(entry)
-        if wanted != layout.without_partial().strategy:
-            raise node.error(
-                f"{node.label}: the out_strategy cuts result {i} {wanted}, but it is cut {layout.strategy}",
-                notes=["of several results each can only be cut as it follows from the in_strategy"],
-            )
-
-
-def _following(node: Node, wanted: Layout) -> Layout:
-    """`wanted` where the operator can hand it out: it cuts the result as the natural layout does, but that partial sums
-    may be scattered along any dimension, and repetitions that no input has (Tile) may be cut too."""
-    natural = node.tensor_layout
-    if wanted.strategy == natural.strategy:
-        return wanted
-    rule = rule_of(node)
-    mesh = common_mesh(natural.mesh, wanted.mesh)
-    if rule is not None and mesh is not None:
-        old, parts = on_mesh(natural, mesh)
-        new, _ = on_mesh(wanted, mesh)
-        kept = [tuple(a for a in axes if a not in parts) for axes in new]
-        if all(
-            axes[len(axes) - len(before) :] == before
-            and _repetitions(rule, dim) % math.prod(mesh[a] for a in axes[: len(axes) - len(before)]) == 0
-            for dim, axes, before in zip(rule.outputs[0], kept, old, strict=True)
-        ):
-            return wanted
-    raise node.error(
-        f"{node.label}: the out layout {wanted} does not follow from the in_strategy",
-        notes=[f"the result is laid out {natural}" + ", its partial sums may be scattered" * bool(natural.partial)],
-    )
-
-
-def _repetitions(rule: Rule, dim: Dim) -> int:
-    """How often a dimension of the result repeats what the inputs hold: its first factors that no input has."""
-    known = {f for dims in rule.inputs for other in dims for f in other}
-    return math.prod(rule.sizes[f] for f in itertools.takewhile(lambda f: f not in known, dim))
-
-
-def _checked(node: Node, layout: Layout) -> Layout:
-    if len(layout.dims) != len(node.shape) or not layout.divides(node.shape):
-        raise node.error(
-            f"{node.label}: the out_strategy cuts the result {layout.strategy}, which does not divide {node.shape}"
-        )
-    return layout
-
-
-def _insert_out_layouts(graph: Graph, after: dict[Node, Layout]) -> None:
-    """Put a redistribution behind every operator whose out_strategy is not its natural layout."""
-    if not after:
+def _check_interleaved(node: Node, rule: Rule, tensor: tuple[Dim, ...], entry: NamedLayout, i: int) -> None:
+    """Raise MspcError for parts that cannot run one after the other: of a parameter, which has no rows of a batch, and
+    of a dimension that the operator reads whole. The rule is MindSpore's."""
+    at = entry.interleaved_at
+    if entry.interleaved < 2 or at < 0:
         return
-    nodes: list[Node] = []
-    replaced: dict[Value, Value] = {}
-    builder = Builder(graph, nodes)
-    for node in graph.nodes:
-        node.inputs = [replaced.get(v, v) for v in node.inputs]
-        nodes.append(node)
-        target = after.get(node)
-        if target is None or target == node.layout:
-            continue
-        assert isinstance(node.layout, Layout)
-        moved = builder.like(node).emit(Redistribute(source=node.layout, target=target), node, name=node.name)
-        moved.phase = node.phase
-        moved.in_layouts, moved.layout = (node.layout,), target
-        moved.attrs["reason"] = f"out_strategy of {node.label}: {node.layout} to {target}"
-        replaced[node] = moved
-    graph.nodes = nodes
-    graph.results = [replaced.get(v, v) for v in graph.results]
+    value = node.inputs[i] if i < len(node.inputs) else None
+    if isinstance(value, Parameter) and value.kind == "parameter":
+        raise node.error(
+            f"{node.label}: {INTERLEAVED} takes input {i}, the parameter {value.name}, in parts",
+            notes=["name it for activations alone"],
+        )
+    if any(f in rule.frozen for f in tensor[at]):
+        raise node.error(
+            f"{node.label}: {INTERLEAVED} takes dimension {at} of input {i} in parts, which must stay whole",
+            notes=["name it for another dimension"],
+        )
+
+
+def _axes_of_factors(
+    node: Node, rule: Rule, factors: Dim, cut: tuple[tuple[int, ...], Axes], where: str
+) -> list[Axes]:
+    """The axes of every factor of a dimension, the first ones of the most significant.
+
+    cut: the mesh, and the axes along which the dimension is cut.
+    """
+    mesh, rest = cut
+    found: list[Axes] = []
+    for f in factors:
+        size, n = rule.sizes[f], len(rest)
+        while size % math.prod(mesh[a] for a in rest[:n]):
+            n -= 1
+        if n < len(rest) and math.prod(mesh[a] for a in rest[:n]) != size:
+            raise node.error(
+                f"{node.label}: {where} is {size} parts one after the other, and the axis of size {mesh[rest[n]]} cuts "
+                f"across them",
+                notes=[f"let axes come first whose product is {size}"],
+            )
+        found.append(rest[:n])
+        rest = rest[n:]
+    return found
 
 
 def _text(strategy: Sequence[object]) -> str:

@@ -102,6 +102,7 @@ from mspc.api.runtime import get_current_device as get_current_device
 from mspc.api.log import get_level as get_level
 from mspc.api.log import get_log_config as get_log_config
 from mspc.api.train.metrics.factory import get_metric_fn as get_metric_fn
+from mspc.api.context import get_offload_context as get_offload_context
 from mspc.api.common.dtype import get_py_obj_dtype as get_py_obj_dtype
 from mspc.api.common.generator import get_rng_state as get_rng_state
 from mspc.api.common.seed import get_seed as get_seed
@@ -168,6 +169,7 @@ from mspc.api.common.compiling import set_dump as set_dump
 from mspc.api.runtime import set_kernel_launch_capture as set_kernel_launch_capture
 from mspc.api.runtime import set_kernel_launch_group as set_kernel_launch_group
 from mspc.api.runtime import set_memory as set_memory
+from mspc.api.context import set_offload_context as set_offload_context
 from mspc.api.parallel.strategy_files import set_op_strategy_config as set_op_strategy_config
 from mspc.api.common.compiling import set_recursion_limit as set_recursion_limit
 from mspc.api.common.generator import set_rng_state as set_rng_state

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc import Parameter, Tensor
+from mspc import Model, Parameter, Tensor
 from mspc.api.nn import Cell, GradAccumulationCell, Momentum, PipelineCell, ReLU, TrainOneStepCell, wrap
 from mspc.api.state import Session
 from mspc.commands.compile import CompileOptions
@@ -77,3 +77,9 @@ def test_a_step_has_mindspores_private_name_too() -> None:
     loss = step(net, Momentum(net.trainable_params(), 0.5, 0.0))(Tensor(np.ones((4, 2), np.float32)))
     assert loss.asnumpy() == 8
     np.testing.assert_array_equal(weight.asnumpy(), np.full(2, -1.0, np.float32))
+
+
+def test_what_accumulates_predicts_nothing() -> None:
+    model = Model(GradAccumulationCell(ReLU(), 2))
+    with pytest.raises(RuntimeError, match="GradAccumulationCell adds up the losses of parts of a batch and predicts"):
+        model.predict(Tensor(np.ones((4, 2), np.float32)))

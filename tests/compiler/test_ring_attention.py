@@ -1,4 +1,4 @@
-"""Attention whose keys and values are cut along the sequence equals one device."""
+"""Attention whose keys and values stand on other ranks than those that read them equals one device."""
 
 from __future__ import annotations
 
@@ -40,6 +40,46 @@ def text_of(name: str) -> str:
     made, shape, more, result, call = NETWORKS[name]
     text = NETWORK.format(made=made, shape=shape, more=more, result=result, call=call)
     return text.replace("self.op(x, ", "self.op(x[:, :1], ") if name == "serving" else text
+
+
+GROUPED = """
+line = Layout((8,), ("all",))
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(2, 4, {width}), "w")
+        self.op = P.FlashAttentionScore(8, 1.0, 0.5, input_layout="BSH", sparse_mode=2).shard(
+            (layout("None", "None", {queries}), layout("None", "None", {keys}), layout("None", "None", {keys})))
+    def construct(self, x):
+        return self.op(x, self.w, self.w * 0.5)[3]
+C.GradOperation(get_by_list=True)(Net())(tensor(2, 4, 16))
+"""
+
+
+@pytest.mark.parametrize(
+    ("width", "queries", "keys"), [(4, '("dp", "mp")', '"mp"'), (8, '("sp", "dp")', '("dp", "mp")')]
+)
+def test_grouped_heads_that_stand_on_other_ranks_equal_one_device(
+    width: int, queries: str, keys: str, tmp_path: Path
+) -> None:
+    """8 heads of queries look at 2 or 4 of keys: the first axes of the queries' heads say which."""
+    script = tmp_path / "net.py"
+    script.write_text(HEAD + GROUPED.format(width=width, queries=queries, keys=keys))
+    verify_target(str(script), CompileOptions(), seed=1)
+
+
+def test_grouped_heads_that_are_cut_another_number_of_times_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(MspcError) as caught:
+        compiled(tmp_path, GROUPED.format(width=8, queries='("dp", "sp", "mp")', keys='"mp"'))
+    assert "dimension 2 of input 1 and dimension 2 of input 0 are the same dimension" in str(caught.value)
+
+
+def test_an_axis_that_cuts_across_groups_of_heads_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MspcError) as caught:
+        compiled(tmp_path, GROUPED.format(width=4, queries='"all"', keys='"all"').replace("layout(", "line("))
+    assert "dimension 2 of input 0 is 2 parts one after the other, and the axis of size 8 cuts across" in str(
+        caught.value
+    )
 
 
 @pytest.mark.parametrize("name", NETWORKS)

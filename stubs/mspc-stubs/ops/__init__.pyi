@@ -101,8 +101,8 @@ from mspc.api.ops.composed_operators import ParallelConcat as ParallelConcat
 from mspc.api.ops.composed import Partial as Partial
 from mspc.api.ops.composed_table import Pdist as Pdist
 from mspc.api.ops.composed_table import Polygamma as Polygamma
-from mspc.api.ops.primitive import PrimitiveWithCheck as PrimitiveWithCheck
-from mspc.api.ops.primitive import PrimitiveWithInfer as PrimitiveWithInfer
+from mspc.api.ops.own_operators import PrimitiveWithCheck as PrimitiveWithCheck
+from mspc.api.ops.own_operators import PrimitiveWithInfer as PrimitiveWithInfer
 from mspc.api.ops.composed_table import RandomCategorical as RandomCategorical
 from mspc.api.ops.composed_operators import RandomGamma as RandomGamma
 from mspc.api.ops.composed_operators import RandomShuffle as RandomShuffle
@@ -425,7 +425,7 @@ from mspc.api.ops.function.image_func import pixel_unshuffle as pixel_unshuffle
 from mspc.api.ops.function.simple_func import polygamma as polygamma
 from mspc.api.ops.function.simple_func import positive as positive
 from mspc.api.ops.function.activation_func import prelu as prelu
-from mspc.api.ops.primitive import prim_attr_register as prim_attr_register
+from mspc.api.ops.own_operators import prim_attr_register as prim_attr_register
 from mspc.api.ops.function.simple_func import print_ as print_
 from mspc.api.ops.function.math_func import prod as prod
 from mspc.api.ops.tensor_method_changes import put_ as put_

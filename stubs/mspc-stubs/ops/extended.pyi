@@ -427,8 +427,8 @@ from mspc.api.ops.composed_table import Polygamma as Polygamma
 from mspc.ops import PopulationCount as PopulationCount
 from mspc.ops import Pow as Pow
 from mspc.api.ops.primitive import Primitive as Primitive
-from mspc.api.ops.primitive import PrimitiveWithCheck as PrimitiveWithCheck
-from mspc.api.ops.primitive import PrimitiveWithInfer as PrimitiveWithInfer
+from mspc.api.ops.own_operators import PrimitiveWithCheck as PrimitiveWithCheck
+from mspc.api.ops.own_operators import PrimitiveWithInfer as PrimitiveWithInfer
 from mspc.ops import Print as Print
 from mspc.ops import PromptFlashAttention as PromptFlashAttention
 from mspc.ops import Qr as Qr
@@ -1131,7 +1131,7 @@ from mspc.api.ops.function.simple_func import positive as positive
 from mspc.ops import pow as pow
 from mspc.ops import pows as pows
 from mspc.api.ops.function.activation_func import prelu as prelu
-from mspc.api.ops.primitive import prim_attr_register as prim_attr_register
+from mspc.api.ops.own_operators import prim_attr_register as prim_attr_register
 from mspc.api.ops.function.simple_func import print_ as print_
 from mspc.api.ops.function.math_func import prod as prod
 from mspc.api.ops.tensor_method_changes import put_ as put_

@@ -212,3 +212,25 @@ def test_tf32_and_determinism_are_frozen():
     assert (freeze().matmul_allow_tf32, freeze().conv_allow_tf32, freeze().deterministic) == (False, True, False)
     ms.set_context(gpu_config={"matmul_allow_tf32": True, "conv_allow_tf32": False}, deterministic="ON")
     assert (freeze().matmul_allow_tf32, freeze().conv_allow_tf32, freeze().deterministic) == (True, False, True)
+
+
+def test_what_waits_outside_of_device_memory_is_read_back_and_changes_nothing(capsys: pytest.CaptureFixture[str]):
+    for _ in range(2):
+        ms.set_offload_context({"offload_param": "CPU", "aio_block_size": "0.5GB", "enable_aio": True})
+    assert capsys.readouterr().err.count("everything stays on the device") == 2  # once for every entry
+    found = ms.get_offload_context()
+    assert (found["offload_param"], found["aio_block_size"], found["hbm_ratio"]) == ("cpu", 1 << 29, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"offload_param": "gpu"}, "offload_param='gpu' is not one of 'cpu', 'disk'"),
+        ({"offload_disk_size": "1"}, "offload_disk_size '1' is not written like '28GB'"),
+        ({"hbm_ratio": 1.5}, "hbm_ratio=1.5 must be above 0 and at most 1"),
+        ({"ratio": 1.0}, "set_offload_context has no key 'ratio'"),
+    ],
+)
+def test_mistakes_in_what_waits_outside_of_device_memory(config: dict[str, object], message: str):
+    with pytest.raises(ValueError, match=message):
+        ms.set_offload_context(config)

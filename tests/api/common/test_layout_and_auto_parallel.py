@@ -159,6 +159,8 @@ def test_an_interleaved_axis_is_none_of_ranks():
     found = layout(("dp", "interleaved_parallel"), "mp")
     assert (found.device_matrix, found.axes, found.interleaved) == ((2, 4), ((0,), (1,)), 2)
     assert layout("dp", "interleaved_parallel").strategy == (2, 1)
+    sides = [found, layout("dp", "interleaved_parallel"), layout("dp", "mp")]
+    assert [entry.interleaved_at for entry in sides] == [0, 1, -1]
     assert layout("dp", ("None", "mp")).axes == layout("dp", "mp").axes
     with pytest.raises(ValueError, match="Layout: axis 'interleaved_parallel' is used twice"):
         layout("interleaved_parallel", "interleaved_parallel")

@@ -103,6 +103,26 @@ def test_one_axis_on_two_dimensions() -> None:
     assert "one axis of the layout cuts two different dimensions of the operator" in net.message()
 
 
+@pytest.mark.parametrize(
+    ("kind", "operator", "message"),
+    [
+        ("input", "Neg", ""),
+        ("parameter", "Neg", "interleaved_parallel takes input 0, the parameter w, in parts"),
+        ("input", "Softmax", "interleaved_parallel takes dimension 1 of input 0 in parts, which must stay whole"),
+    ],
+)
+def test_parts_that_run_one_after_the_other(kind: str, operator: str, message: str) -> None:
+    net = Sharded()
+    layout = NamedLayout((2, 4), ("dp", "mp"), (1, -1), 2, 1)
+    value = net.tensor(16, 32)
+    value.name, value.kind = "w", kind
+    net.emit(operator, (layout,), value)
+    if message:
+        assert message in net.message()
+    else:
+        CheckStrategies().run(net.graph)
+
+
 def test_an_axis_of_one_rank_cuts_nothing() -> None:
     net = Sharded()
     layout = NamedLayout((8, 1), ("dp", "mp"), (1, 0))
