@@ -11,14 +11,14 @@ import importlib.machinery
 import os
 import sys
 from collections.abc import Sequence
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 NAME = "mindspore"
 _OWN = "mspc"
 _API = os.path.dirname(os.path.abspath(__file__))
 _INTERNAL = frozenset(
-    "absent alias checks errors launch members names pytest_plugin setting settings state".split()
+    "absent alias checks errors guarded launch members names pytest_plugin setting settings state".split()
 )
 """Modules of api/ that no script imports."""
 
@@ -224,7 +224,7 @@ class _Alias(ModuleType):
                 raise
             raise AttributeError(f"mspc does not support {full}{_hint(self, full)}") from None
         is_public = isinstance(found, ModuleType) and home_of(full.partition(".")[2]) is not None
-        return importlib.import_module(full) if is_public else found
+        return importlib.import_module(full) if is_public else public(found)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """What a script sets is set behind; a module below this one, which its import hangs here, hides no function."""
@@ -252,6 +252,15 @@ class _Alias(ModuleType):
         return dir(self.__dict__["_target"])
 
 
+def public(found: Any) -> Any:
+    """What a script gets that asks for a public name: functions and classes say what they take."""
+    if not isinstance(found, FunctionType | type) or not found.__module__.startswith(f"{_OWN}.api."):
+        return found
+    from mspc.api.guarded import guarded  # where a name is asked for: it imports NumPy
+
+    return guarded(found)
+
+
 def find_public(package: str, name: str) -> Any:
     """An attribute of a public module that stands in a folder of mspc's own: `mspc.ops.relu`, `mspc.ops.operations`.
 
@@ -261,7 +270,7 @@ def find_public(package: str, name: str) -> Any:
     if name.startswith("__") and name != "__all__":
         raise AttributeError(name)
     try:
-        return getattr(importlib.import_module(f"{_OWN}.api.{package}"), name)
+        return public(getattr(importlib.import_module(f"{_OWN}.api.{package}"), name))
     except AttributeError:
         if home_of(f"{package}.{name}") is None:
             raise

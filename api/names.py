@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from mspc.api.alias import home_of, public_modules
+from mspc.api.alias import home_of, public, public_modules
 
 _FROM: dict[str, tuple[str, ...]] = {
     "mspc.api.common.tensor": ("Tensor",),
@@ -102,7 +102,7 @@ def find(name: str) -> Any:
     if name == "__all__":
         return names()
     if name in HOME:
-        return getattr(importlib.import_module(HOME[name]), name)
+        return public(getattr(importlib.import_module(HOME[name]), name))
     if name and home_of(name) is not None:
         return importlib.import_module(f"mspc.{name}")
     from mspc.api.absent import why_absent  # only on the way to an error

@@ -12,8 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-import mspc
-from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.errors import PACKAGE, ApiTypeError, ApiValueError
 from mspc.ir.diagnostics import MspcError
 from mspc.ops.arguments import describe
 
@@ -38,10 +37,11 @@ _NUMBERS = frozenset("other value min max clip_value_min clip_value_max alpha be
 """Parameters that are numbers or tensors."""
 LEAKS = (AttributeError, TypeError, ValueError, LookupError, ArithmeticError)
 """What Python and NumPy raise inside of a function for arguments that do not fit."""
-_HOME = Path(mspc.__file__).parent
-_OWN = (*(str(_HOME / room) for room in ("api", "ops", "ir", "sharding")), str(Path(np.__file__).parent),
+_OWN = (*(str(Path(PACKAGE) / room) for room in ("api", "ops", "ir", "sharding")), str(Path(np.__file__).parent),
         str(Path(functools.__file__).parent), "<")  # fmt: skip
 """Where files begin that are no script's."""
+_COMPUTING = tuple(f"mspc.api.{room}." for room in ("communication", "mint", "nn", "numpy", "ops"))
+"""Where functions of tensors are."""
 TensorLike = Any
 """An annotation: a tensor, whatever the parameter is called."""
 
@@ -89,8 +89,9 @@ def _wanted(function: Function, name: str, value: Any) -> str:
 
 
 def _makes(function: Function) -> bool:
-    """Whether it is a constructor, whose parameters are no tensors for their names: `bias` says if there is one."""
-    return function.__name__ == "__init__"
+    """Whether it computes nothing, so that its parameters are no tensors for their names: `bias` of a constructor says
+    if there is one."""
+    return function.__name__ in ("__init__", "__new__") or not function.__module__.startswith(_COMPUTING)
 
 
 def _is_tensor(value: Any) -> bool:
@@ -100,6 +101,19 @@ def _is_tensor(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, bool | int | float | np.generic)
+
+
+def explain(
+    label: str, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception
+) -> None:
+    """Raises what `check_arguments` and `refuse` raise, for a call that was not looked at before; nothing where neither
+    knows what was wrong."""
+    if isinstance(error, TypeError):
+        try:
+            _signature(function).bind(*args, **kwargs)
+        except TypeError as wrong:
+            raise ApiTypeError(f"{label}: {wrong}", [_taken(function)]) from None
+    refuse(label, function, args, kwargs, error)
 
 
 def refuse(
@@ -122,7 +136,7 @@ def explained(
 ) -> tuple[str, tuple[str, ...]]:  # fmt: skip
     """(message, notes) that name the arguments, for what Python said of values inside of a function. text: of one."""
     given = _signature(function).bind(*args, **kwargs).arguments
-    given.pop("self", None)
+    given = {name: value for name, value in given.items() if name not in ("self", "cls")}
     takes = (_taken(function),)
     for name, value in given.items():
         wrong = error.obj if isinstance(error, AttributeError) else error
@@ -134,7 +148,7 @@ def explained(
 
 
 def _taken(function: Function) -> str:
-    names = ", ".join(name for name in _signature(function).parameters if name != "self")
+    names = ", ".join(name for name in _signature(function).parameters if name not in ("self", "cls"))
     return f"it takes {names or 'no arguments'}"
 
 

@@ -147,7 +147,7 @@ def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwar
     if isinstance(fn, type):
         return call_class(tracer, fn, args, kwargs)
     own = inspect.getattr_static(type(fn), "__call__", None)
-    if isinstance(own, types.FunctionType) and tracer.sources.file(own.__code__.co_filename).is_traced:
+    if _is_traced(tracer, own):
         return _call_function(tracer, frame, node, own, [fn, *args], kwargs)
     return call_python(tracer, fn, args, kwargs)
 
@@ -253,12 +253,16 @@ def _call_checked(
     tracer: Tracer, frame: Frame, node: ast.AST, function: types.FunctionType, args: Args, kwargs: Kwargs
 ) -> Any:
     wrapped = getattr(function, "__wrapped__", None)
-    if not tracer.sources.file(function.__code__.co_filename).is_traced:
-        if isinstance(wrapped, types.FunctionType):
+    if not _is_traced(tracer, function):
+        if isinstance(wrapped, types.FunctionType) and _is_traced(tracer, inspect.unwrap(wrapped)):
             return _call_function(tracer, frame, node, wrapped, args, kwargs)
         tracer.at(frame, node)
         return call_python(tracer, function, args, kwargs)
     return _inline_function(tracer, frame, node, function, args, kwargs)
+
+
+def _is_traced(tracer: Tracer, function: Any) -> bool:
+    return isinstance(function, types.FunctionType) and tracer.sources.file(function.__code__.co_filename).is_traced
 
 
 def _call_method(

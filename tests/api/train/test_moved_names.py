@@ -7,6 +7,7 @@ import importlib
 import pytest
 
 import mspc as ms
+from mspc.api.alias import public
 from mspc.api.train.moved import MOVED
 from mspc.train import serialization
 
@@ -14,7 +15,7 @@ from mspc.train import serialization
 @pytest.mark.parametrize("name", sorted(MOVED))
 def test_a_name_is_found_in_its_older_places(name: str) -> None:
     own = importlib.import_module(MOVED[name])
-    assert getattr(ms.train, name) is getattr(serialization, name) is getattr(own, name)
+    assert getattr(ms.train, name) is getattr(serialization, name) is public(getattr(own, name))
 
 
 def test_no_other_name_is() -> None:
