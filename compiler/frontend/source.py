@@ -1,7 +1,7 @@
 """Source of functions as syntax trees with true positions: what the front end reads instead of running.
 
-Only the lines of one function are parsed, not its whole file, and each function once per trace. May be
-imported by the compiler only.
+Only the lines of one function are parsed, not its whole file, which a lambda needs. Trees are the same for the same
+text, in whatever trace: nobody changes them. May be imported by the compiler only.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import ast
 import linecache
 import os
 import types
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from mspc.api.errors import PACKAGE, is_own
@@ -67,19 +69,19 @@ class SourceFile:
             name = cell_name(path) or os.path.relpath(full, script_folder or os.getcwd()).replace(os.sep, "/")
             self.name = utf8_bytes(name).decode()
         self.lines: list[str] = []
-        self._functions: list[FunctionTree] | None = None
+        self._text: str | None = None
 
     def load(self) -> None:
         """Read the lines, once. They stay empty where there is no file."""
         if not self.lines:
             self.lines = linecache.getlines(self.path)
 
-    def functions(self) -> list[FunctionTree]:
-        """All functions of the file. Raises SyntaxError for a file that changed since it was imported."""
-        if self._functions is None:
-            tree = ast.parse("".join(self.lines))
-            self._functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.Lambda)]
-        return self._functions
+    def functions(self, line: int, name: str) -> Sequence[FunctionTree]:
+        """The functions that begin on a line under a name. Raises SyntaxError for a file that changed since it was
+        imported."""
+        if self._text is None:
+            self._text = "".join(self.lines)
+        return _functions(self._text).get((line, name), ())
 
 
 class FunctionSource:
@@ -170,10 +172,9 @@ def _find(file: SourceFile, code: types.CodeType, name: str) -> FunctionSource:
         if found is not None:
             return found
     try:
-        functions = file.functions()
+        fits = file.functions(code.co_firstlineno, code.co_name)
     except SyntaxError:
         raise MspcError(f"'{file.name}' changed after it was imported, so '{name}' cannot be read") from None
-    fits = [f for f in functions if _first_line(f) == code.co_firstlineno and _name(f) == code.co_name]
     if len(fits) > 1:
         fits = [f for f in fits if _argument_names(f) == code.co_varnames[: len(_argument_names(f))]]
     if len(fits) > 1:
@@ -200,19 +201,30 @@ def _parse_lines(file: SourceFile, code: types.CodeType) -> FunctionSource | Non
         if line.strip() and len(line) - len(line.lstrip()) <= indent:
             break
         last += 1
-    text = "".join(lines[first - 1 : last])
-    offset = first - 1
-    if indent:
-        text, offset = "if 1:\n" + text, first - 2
+    tree = _statement("".join(lines[first - 1 : last]), bool(indent))
+    if isinstance(tree, ast.FunctionDef) and tree.name == code.co_name:
+        return FunctionSource(file, tree, first - 2 if indent else first - 1)
+    return None
+
+
+@lru_cache(maxsize=8)
+def _functions(text: str) -> Mapping[tuple[int, str], Sequence[FunctionTree]]:
+    """All functions of a file's text by the lines on which they begin and their names."""
+    found: dict[tuple[int, str], list[FunctionTree]] = {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.Lambda):
+            found.setdefault((_first_line(node), _name(node)), []).append(node)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _statement(text: str, is_indented: bool) -> ast.stmt | None:
+    """The first statement of some lines, one line further down where they are indented; None where they have none."""
     try:
-        tree: Any = ast.parse(text).body[0]
+        tree: Any = ast.parse("if 1:\n" + text if is_indented else text).body[0]
     except (SyntaxError, IndexError):
         return None
-    if indent:
-        tree = tree.body[0]
-    if isinstance(tree, ast.FunctionDef) and tree.name == code.co_name:
-        return FunctionSource(file, tree, offset)
-    return None
+    return tree.body[0] if is_indented else tree
 
 
 def _last_line(code: types.CodeType) -> int:
@@ -235,6 +247,7 @@ def _argument_names(tree: FunctionTree) -> tuple[str, ...]:
     return tuple(arg.arg for arg in (*a.posonlyargs, *a.args, *a.kwonlyargs))
 
 
+@lru_cache(maxsize=1024)
 def assigned_names(tree: ast.AST) -> frozenset[str]:
     """Names that a function's body, or one statement, binds: they are local in the whole function."""
     found: set[str] = set()

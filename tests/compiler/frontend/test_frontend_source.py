@@ -131,7 +131,14 @@ def test_only_the_functions_own_lines_are_parsed(module: ModuleType) -> None:
     sources = Sources("")
     found = sources.function(module.one_line)
     assert found is sources.function(module.one_line)
-    assert found.file._functions is None
+    assert found.file._text is None
+
+
+def test_every_trace_has_the_same_trees_and_its_own_file_names(module: ModuleType, tmp_path: Path) -> None:
+    for function in (module.one_line, module.ODD_LETTERS):
+        one, other = (Sources(folder).function(function) for folder in (str(tmp_path), str(tmp_path / "a")))
+        assert one.tree is other.tree
+        assert other.location(other.tree).file == f"../{one.location(one.tree).file}"
 
 
 def test_files_are_shown_relative_to_the_script(tmp_path: Path) -> None:
