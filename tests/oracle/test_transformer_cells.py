@@ -93,7 +93,8 @@ def test_keys_and_values_that_the_layer_adds(mask: str) -> None:
     options: dict[str, Any] = {"add_bias_kv": True, "add_zero_attn": True, "batch_first": True}
     mine, theirs = nn.MultiheadAttention(8, 2, **options), torch.nn.MultiheadAttention(8, 2, **options)
     query, key = np.swapaxes(TGT, 0, 1), np.swapaxes(SRC, 0, 1)
-    given = {"padding": {"key_padding_mask": PADDING}, "numbers": {"attn_mask": floats(4, 4, 5, dtype=np.float32)}}[mask]
+    kinds = {"padding": {"key_padding_mask": PADDING}, "numbers": {"attn_mask": floats(4, 4, 5, dtype=np.float32)}}
+    given = kinds[mask]
     own, other = ({k: make(v) for k, v in given.items()} for make in (Tensor, torch.tensor))
     compare(mine, theirs, [query, key], lambda q, k: mine(q, k, k, **own)[0],
             lambda q, k: theirs(q, k, k, **other)[0])  # fmt: skip
