@@ -1,33 +1,48 @@
-"""`mindspore.mint.optim`: optimizers whose arguments and formulas are PyTorch's; weight decay spares no parameter."""
+"""`mindspore.mint.optim`: optimizers whose arguments and formulas are PyTorch's; weight decay spares no parameter.
+
+Groups may have every argument for themselves, and `mindspore.experimental.optim.lr_scheduler` changes their rates.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 from mspc.api import ops
-from mspc.api.common.parameter import Parameter
-from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.nn.arguments import number, scalar
+from mspc.api.common.parameter import ParameterTuple
+from mspc.api.errors import ApiValueError
+from mspc.api.mint.groups import Described, grouped
+from mspc.api.mint.groups import betas as two_betas
+from mspc.api.nn.arguments import flag, number, scalar
 from mspc.api.nn.optim.optimizer import Optimizer
 
 __all__ = ["SGD", "Adam", "AdamW"]
 
 
-class _Optimizer(Optimizer):
+class _Optimizer(Described, Optimizer):
     """maximize: parameters go up their gradients."""
 
-    def __init__(self, params: Any, lr: Any, weight_decay: float, maximize: bool) -> None:
-        decay = number(type(self).__name__, "weight_decay", weight_decay)
-        super().__init__(lr, _decayed(params, decay), decay)
-        if not isinstance(maximize, bool):
-            raise ApiTypeError(f"{type(self).__name__}: maximize must be True or False, not {maximize!r}")
-        self.maximize = maximize
+    centralizes = False
+    checks: ClassVar[Mapping[str, Callable[..., Any]]] = {}
+
+    def __init__(self, params: Any, lr: Any, **own: Any) -> None:
+        name = type(self).__name__
+        decay = number(name, "weight_decay", own["weight_decay"])
+        groups, others = grouped(name, params, lr, decay)
+        super().__init__(lr, groups, decay)
+        self.describe_groups(groups, others, own, self.checks)
         self.assign = ops.Assign()
 
     def signed(self, gradients: Any) -> Any:
         """The gradients as they are gone down."""
-        return [ops.neg(gradient) for gradient in gradients] if self.maximize else gradients
+        return [ops.neg(gradient) if own["maximize"] else gradient
+                for gradient, own in zip(gradients, self.options, strict=True)]  # fmt: skip
+
+    def scalars(self, values: list[Any], name: str) -> ParameterTuple:
+        """A scalar for every group, called by its number where there are several."""
+        if len(values) == 1:
+            return ParameterTuple([scalar(values[0], name)])
+        return ParameterTuple([scalar(value, f"{name}_group_{i}") for i, value in enumerate(values)])
 
 
 class Adam(_Optimizer):
@@ -35,29 +50,27 @@ class Adam(_Optimizer):
     is added to the gradient.
 
     The states are the parameters `exp_avg.NAME`, `exp_avg_sq.NAME`, `max_exp_avg_sq.NAME` (amsgrad), `beta1_power` and
-    `beta2_power`.
+    `beta2_power`, the last two of every group.
     """
 
     decouples = False
+    checks: ClassVar[Mapping[str, Callable[..., Any]]] = {
+        "betas": two_betas, "eps": number, "amsgrad": flag, "maximize": flag
+    }  # fmt: skip
 
     def __init__(
         self, params: Any, lr: Any = 1e-3, betas: Any = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0,
         amsgrad: bool = False, *, maximize: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(params, lr, weight_decay, maximize)
-        name = type(self).__name__
-        if not isinstance(betas, (tuple, list)) or len(betas) != 2:
-            raise ApiTypeError(f"{name}: betas must be two numbers, not {betas!r}")
-        if not isinstance(amsgrad, bool):
-            raise ApiTypeError(f"{name}: amsgrad must be True or False, not {amsgrad!r}")
-        self.beta1, self.beta2 = number(name, "betas[0]", betas[0]), number(name, "betas[1]", betas[1])
-        if max(self.beta1, self.beta2) >= 1:
-            raise ApiValueError(f"{name}: betas {tuple(betas)} must be in [0, 1)")
-        self.eps = number(name, "eps", eps)
-        self.amsgrad = amsgrad
-        self.beta1_power, self.beta2_power = scalar(1.0, "beta1_power"), scalar(1.0, "beta2_power")
+        super().__init__(
+            params, lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, maximize=maximize
+        )
+        self.betas = tuple([group["betas"] for group in self.param_groups])
+        self.beta1_power = self.scalars([1.0] * len(self.betas), "beta1_power")
+        self.beta2_power = self.scalars([1.0] * len(self.betas), "beta2_power")
         self.exp_avg, self.exp_avg_sq = self.states("exp_avg"), self.states("exp_avg_sq")
-        self.max_exp_avg_sq = self.states("max_exp_avg_sq") if amsgrad else self.exp_avg_sq
+        asked = any(own["amsgrad"] for own in self.options)
+        self.max_exp_avg_sq = self.states("max_exp_avg_sq") if asked else self.exp_avg_sq
 
     def construct(self, gradients: Any) -> Any:
         gradients = self.signed(gradients)
@@ -65,24 +78,33 @@ class Adam(_Optimizer):
             gradients = self.decay_weight(gradients)
         rates = self.rates()
         self.count_step()
-        first = 1.0 - self.assign(self.beta1_power, self.beta1_power * self.beta1)
-        second = ops.sqrt(1.0 - self.assign(self.beta2_power, self.beta2_power * self.beta2))
+        first, second = self.corrections()
         return tuple([
-            self.update(parameter, m, v, most, first, second, rate, decay, gradient)
-            for parameter, m, v, most, rate, decay, gradient in zip(
+            self.update(parameter, m, v, most, first[group], second[group], rate, decay, own, gradient)
+            for parameter, m, v, most, rate, decay, group, own, gradient in zip(
                 self.parameters, self.exp_avg, self.exp_avg_sq, self.max_exp_avg_sq, rates, self.weight_decays,
-                gradients, strict=True,
+                self.group_of, self.options, gradients, strict=True,
             )
         ])  # fmt: skip
 
+    def corrections(self) -> Any:
+        """(1 - beta1^step, the root of 1 - beta2^step) of every group after this step."""
+        first, second = [], []
+        for (beta1, beta2), power1, power2 in zip(self.betas, self.beta1_power, self.beta2_power, strict=True):
+            first.append(1.0 - self.assign(power1, power1 * beta1))
+            second.append(ops.sqrt(1.0 - self.assign(power2, power2 * beta2)))
+        return first, second
+
     def update(
-        self, parameter: Any, m: Any, v: Any, most: Any, first: Any, second: Any, rate: Any, decay: Any, gradient: Any
-    ) -> Any:
-        mean = self.assign(m, m * self.beta1 + gradient * (1 - self.beta1))
-        square = self.assign(v, v * self.beta2 + ops.square(gradient) * (1 - self.beta2))
-        if self.amsgrad:
+        self, parameter: Any, m: Any, v: Any, most: Any, first: Any, second: Any, rate: Any, decay: Any, own: Any,
+        gradient: Any,
+    ) -> Any:  # fmt: skip
+        beta1, beta2 = own["betas"]
+        mean = self.assign(m, m * beta1 + gradient * (1 - beta1))
+        square = self.assign(v, v * beta2 + ops.square(gradient) * (1 - beta2))
+        if own["amsgrad"]:
             square = self.assign(most, ops.maximum(most, square))
-        step = mean * (rate / first) / (ops.sqrt(square) / second + self.eps)
+        step = mean * (rate / first) / (ops.sqrt(square) / second + own["eps"])
         if self.decouples and decay != 0.0:
             step = step + parameter * (rate * decay)
         return self.assign(parameter, parameter - step)
@@ -108,16 +130,23 @@ class SGD(_Optimizer):
     The states are the parameters `accum.NAME` and `stat.NAME` (1 until the first step is done).
     """
 
+    checks: ClassVar[Mapping[str, Callable[..., Any]]] = {
+        "momentum": number, "dampening": number, "nesterov": flag, "maximize": flag
+    }  # fmt: skip
+
     def __init__(
         self, params: Any, lr: Any = 1e-3, momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0,
         nesterov: bool = False, *, maximize: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(params, lr, weight_decay, maximize)
-        momentum, dampening = number("SGD", "momentum", momentum), number("SGD", "dampening", dampening)
-        if nesterov and (momentum <= 0 or dampening != 0):
-            raise ApiValueError("SGD: nesterov needs a momentum above 0 and no dampening")
-        self.opt = ops.SGD(dampening, 0.0, nesterov)
-        self.momentum = scalar(momentum, "momentum")
+        super().__init__(
+            params, lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov,
+            maximize=maximize,
+        )  # fmt: skip
+        for group in self.param_groups:
+            if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
+                raise ApiValueError("SGD: nesterov needs a momentum above 0 and no dampening")
+        self.opts = tuple([ops.SGD(group["dampening"], 0.0, group["nesterov"]) for group in self.param_groups])
+        self.momentum = self.scalars([group["momentum"] for group in self.param_groups], "momentum")
         self.accum, self.stat = self.states("accum"), self.states("stat", "ones")
 
     def construct(self, gradients: Any) -> Any:
@@ -125,21 +154,8 @@ class SGD(_Optimizer):
         rates = self.rates()
         self.count_step()
         return tuple([
-            self.opt(parameter, gradient, rate, accum, self.momentum, stat)
-            for parameter, gradient, rate, accum, stat in zip(
-                self.parameters, gradients, rates, self.accum, self.stat, strict=True
+            self.opts[group](parameter, gradient, rate, accum, self.momentum[group], stat)
+            for parameter, gradient, rate, accum, stat, group in zip(
+                self.parameters, gradients, rates, self.accum, self.stat, self.group_of, strict=True
             )
         ])  # fmt: skip
-
-
-def _decayed(params: Any, decay: float) -> Any:
-    """The parameters as groups that name their weight decay, so that it is no default that spares some."""
-    if isinstance(params, Parameter) or not isinstance(params, Iterable):
-        return params
-    found = list(params)
-    grouped = [isinstance(entry, Mapping) for entry in found]
-    if found and not any(grouped):
-        return [{"params": found, "weight_decay": decay}]
-    if not all(grouped):
-        return found
-    return [entry if "order_params" in entry else {"weight_decay": decay, **entry} for entry in found]

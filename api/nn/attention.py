@@ -6,23 +6,25 @@ import math
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.common.initial_values import HeUniform, XavierUniform
+from mspc.api.common.initializers import HeUniform, Uniform, XavierNormal, XavierUniform
 from mspc.api.errors import ApiValueError
 from mspc.api.nn.arguments import flag, number, parameter, positive
 from mspc.api.nn.basic import Dense, Dropout
 from mspc.api.nn.cell import Cell
-from mspc.ir.types import BOOL, FLOAT32
+from mspc.ir.types import BOOL, FLOAT32, UINT8
 
 
 class MultiheadAttention(Cell):
     """Vaswani et al. 2017: softmax(q k^T / sqrt(head size) + masks) v for every head, then a linear layer.
 
     Called with query [length, batch, embed_dim], key [source, batch, kdim] and value [source, batch, vdim], the batch
-    first with batch_first. Masks: key_padding_mask [batch, source] and attn_mask [length, source] or
-    [batch * heads, length, source]; True forbids, numbers are added. Returns the output and the weights
-    [batch, length, source] (of each head without average_attn_weights, None without need_weights).
+    first with batch_first; without a batch all of them, the masks and the results lack that dimension. Masks:
+    key_padding_mask [batch, source] and attn_mask [length, source] or [batch * heads, length, source]; True forbids,
+    numbers are added. add_bias_kv: a key and a value that are learnt stand behind the others, add_zero_attn: zeros do;
+    no mask is on them. Returns the output and the weights [batch, length, source] (of each head without
+    average_attn_weights, None without need_weights).
 
-    The parameters are called as in PyTorch. add_bias_kv and add_zero_attn: only False.
+    The parameters are called as in PyTorch.
     """
 
     def __init__(
@@ -36,9 +38,6 @@ class MultiheadAttention(Cell):
         self.num_heads = positive(name, "num_heads", num_heads)
         if embed_dim % num_heads:
             raise ApiValueError(f"{name}: num_heads {num_heads} does not divide embed_dim {embed_dim}")
-        for what, value in (("add_bias_kv", add_bias_kv), ("add_zero_attn", add_zero_attn)):
-            if flag(name, what, value):
-                raise ApiValueError(f"{name}: {what} is not supported")
         if not 0 <= number(name, "dropout", dropout) < 1:
             raise ApiValueError(f"{name}: dropout {dropout} must be at least 0 and below 1")
         self.batch_first = flag(name, "batch_first", batch_first)
@@ -55,36 +54,49 @@ class MultiheadAttention(Cell):
         self.in_proj_bias = (
             parameter("zeros", (3 * embed_dim,), dtype, "in_proj_bias") if flag(name, "has_bias", has_bias) else None
         )
-        self.out_proj = Dense(embed_dim, embed_dim, HeUniform(math.sqrt(5)), "zeros", has_bias, dtype=dtype)
+        bound = 1 / math.sqrt(embed_dim)
+        self.out_proj = Dense(embed_dim, embed_dim, HeUniform(math.sqrt(5)), Uniform(bound), has_bias, dtype=dtype)
+        self.bias_k = self.bias_v = None
+        if flag(name, "add_bias_kv", add_bias_kv):
+            self.bias_k, self.bias_v = (
+                parameter(XavierNormal(), (1, 1, embed_dim), dtype, each) for each in ("bias_k", "bias_v")
+            )
+        self.add_zero_attn = flag(name, "add_zero_attn", add_zero_attn)
         self.dropout = Dropout(p=float(dropout))
 
     def construct(
         self, query: Any, key: Any, value: Any, key_padding_mask: Any = None, need_weights: bool = True,
         attn_mask: Any = None, average_attn_weights: bool = True,
     ) -> Any:  # fmt: skip
-        if not self.batch_first:
-            query, key, value = query.transpose(1, 0, 2), key.transpose(1, 0, 2), value.transpose(1, 0, 2)
+        is_single = len(query.shape) == 2
+        if is_single:
+            query, key, value = [ops.expand_dims(each, 0) for each in (query, key, value)]
+        elif not self.batch_first:
+            query, key, value = [each.transpose(1, 0, 2) for each in (query, key, value)]
         batch, length, _ = query.shape
-        source = key.shape[1]
         weights = self.parts()
         biases = (None, None, None) if self.in_proj_bias is None else ops.Split(0, 3)(self.in_proj_bias)
         q = self.heads(query, weights[0], biases[0]) * (1.0 / math.sqrt(self.head_dim))
-        k, v = self.heads(key, weights[1], biases[1]), self.heads(value, weights[2], biases[2])
+        k = self.extended(self.heads(key, weights[1], biases[1]), self.bias_k)
+        v = self.extended(self.heads(value, weights[2], biases[2]), self.bias_v)
         scores = ops.BatchMatMul(transpose_b=True)(q, k)
+        source, added = key.shape[1], k.shape[2] - key.shape[1]
         if attn_mask is not None:
             if len(attn_mask.shape) == 3:
                 attn_mask = ops.reshape(attn_mask, (batch, self.num_heads, length, source))
-            scores = self.masked(scores, attn_mask)
+            scores = self.masked(scores, attn_mask, added)
         if key_padding_mask is not None:
-            scores = self.masked(scores, ops.reshape(key_padding_mask, (batch, 1, 1, source)))
+            scores = self.masked(scores, ops.reshape(key_padding_mask, (batch, 1, 1, source)), added)
         shares = self.dropout(ops.softmax(scores, -1))
         mixed = ops.BatchMatMul()(shares, v).transpose(0, 2, 1, 3)
         out = self.out_proj(ops.reshape(mixed, (batch, length, self.embed_dim)))
-        if not self.batch_first:
+        if average_attn_weights:
+            shares = ops.reduce_mean(shares, 1)
+        if is_single:
+            out, shares = ops.squeeze(out, 0), ops.squeeze(shares, 0)
+        elif not self.batch_first:
             out = out.transpose(1, 0, 2)
-        if not need_weights:
-            return out, None
-        return out, (ops.reduce_mean(shares, 1) if average_attn_weights else shares)
+        return out, (shares if need_weights else None)
 
     def parts(self) -> Any:
         """The weights of query, key and value."""
@@ -100,7 +112,23 @@ class MultiheadAttention(Cell):
             out = ops.BiasAdd()(out, bias)
         return ops.reshape(out, (batch, length, self.num_heads, self.head_dim)).transpose(0, 2, 1, 3)
 
-    def masked(self, scores: Any, mask: Any) -> Any:
+    def extended(self, x: Any, bias: Any) -> Any:
+        """Keys or values [batch, heads, source, head size] with those that the layer adds behind them."""
+        batch = x.shape[0]
+        if bias is not None:
+            bias = ops.reshape(bias, (1, self.num_heads, 1, self.head_dim))
+            x = ops.concat((x, ops.tile(bias, (batch, 1, 1, 1))), 2)
+        if self.add_zero_attn:
+            x = ops.concat((x, ops.zeros((batch, self.num_heads, 1, self.head_dim), x.dtype)), 2)
+        return x
+
+    def masked(self, scores: Any, mask: Any, added: int) -> Any:
+        """The scores under a mask that knows nothing of the last `added` keys."""
+        if mask.dtype == UINT8:
+            mask = ops.cast(mask, BOOL)
+        if added:
+            beside = ops.zeros((*mask.shape[:-1], added), mask.dtype)
+            mask = ops.concat((mask, beside), -1)
         if mask.dtype == BOOL:
             return ops.masked_fill(scores, mask, -float("inf"))
         return scores + ops.cast(mask, scores.dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from mspc.api import ops
 from mspc.api.errors import ApiTypeError
 from mspc.api.nn.activation import get_activation
 from mspc.api.nn.arguments import flag, positive
@@ -26,13 +27,13 @@ class _Layer(Cell):
         name = type(self).__name__
         self.norm_first = flag(name, "norm_first", norm_first)
         self.self_attn = MultiheadAttention(d_model, nhead, dropout, batch_first=batch_first, dtype=dtype)
-        self.linear1 = Dense(d_model, positive(name, "dim_feedforward", dim_feedforward), dtype=dtype)
+        self.dense1 = Dense(d_model, positive(name, "dim_feedforward", dim_feedforward), dtype=dtype)
         self.dropout = Dropout(p=dropout)
-        self.linear2 = Dense(dim_feedforward, d_model, dtype=dtype)
+        self.dense2 = Dense(dim_feedforward, d_model, dtype=dtype)
         self.norm1 = LayerNorm((d_model,), epsilon=layer_norm_eps, dtype=dtype)
         self.norm2 = LayerNorm((d_model,), epsilon=layer_norm_eps, dtype=dtype)
         self.dropout1, self.dropout2 = Dropout(p=dropout), Dropout(p=dropout)
-        self.activation = get_activation(activation) if isinstance(activation, str) else activation
+        self.activation = _activation(activation)
         if not callable(self.activation):
             raise ApiTypeError(f"{name}: activation must be a name, a Cell or a function, not {activation!r}")
 
@@ -40,14 +41,15 @@ class _Layer(Cell):
         return self.dropout1(self.self_attn(x, x, x, padding, False, mask)[0])
 
     def forward(self, x: Any) -> Any:
-        return self.linear2(self.dropout(self.activation(self.linear1(x))))
+        return self.dense2(self.dropout(self.activation(self.dense1(x))))
 
 
 class TransformerEncoderLayer(_Layer):
     """Attention of the source to itself and a feed-forward network, each added to its input and normalised behind it,
     or before it with norm_first.
 
-    activation: a name, a Cell or a function. Without masks nothing is hidden; True hides.
+    activation: a name, a Cell or a function; "gelu" is exact, as `ops.gelu`. Without masks nothing is hidden; True
+    hides.
     """
 
     def construct(self, src: Any, src_mask: Any = None, src_key_padding_mask: Any = None) -> Any:
@@ -147,6 +149,12 @@ class Transformer(Cell):
     ) -> Any:  # fmt: skip
         memory = self.encoder(src, src_mask, src_key_padding_mask)
         return self.decoder(tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
+
+
+def _activation(given: Any) -> Any:
+    if given == "gelu":
+        return ops.gelu
+    return get_activation(given) if isinstance(given, str) else given
 
 
 def _copies(name: str, layer: Any, count: Any) -> CellList:

@@ -20,8 +20,8 @@ PADDING = np.array([[False, False, False, True, True], [False] * 5])
 
 
 def other_name(name: str) -> str:
-    """LayerNorm has gamma and beta."""
-    parts = name.split(".")
+    """LayerNorm has gamma and beta, the layers between are dense."""
+    parts = name.replace("linear", "dense").split(".")
     if "norm" in (parts[-2] if len(parts) > 1 else ""):
         parts[-1] = {"weight": "gamma", "bias": "beta"}[parts[-1]]
     return ".".join(parts)
@@ -88,10 +88,34 @@ def test_attention_over_other_sizes() -> None:
             lambda q, k, v: theirs(q, k, v, average_attn_weights=False)[1])  # fmt: skip
 
 
+@pytest.mark.parametrize("mask", ["padding", "numbers"])
+def test_keys_and_values_that_the_layer_adds(mask: str) -> None:
+    options: dict[str, Any] = {"add_bias_kv": True, "add_zero_attn": True, "batch_first": True}
+    mine, theirs = nn.MultiheadAttention(8, 2, **options), torch.nn.MultiheadAttention(8, 2, **options)
+    query, key = np.swapaxes(TGT, 0, 1), np.swapaxes(SRC, 0, 1)
+    kinds = {"padding": {"key_padding_mask": PADDING}, "numbers": {"attn_mask": floats(4, 4, 5, dtype=np.float32)}}
+    given = kinds[mask]
+    own, other = ({k: make(v) for k, v in given.items()} for make in (Tensor, torch.tensor))
+    compare(mine, theirs, [query, key], lambda q, k: mine(q, k, k, **own)[0],
+            lambda q, k: theirs(q, k, k, **other)[0])  # fmt: skip
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_attention_without_a_batch(part: int) -> None:
+    mine, theirs = nn.MultiheadAttention(8, 2), torch.nn.MultiheadAttention(8, 2)
+    heads = np.random.default_rng(5).random((2, 4, 5)) > 0.8
+    own, other = ({"key_padding_mask": make(PADDING[0]), "attn_mask": make(heads)} for make in (Tensor, torch.tensor))
+    compare(mine, theirs, [TGT[:, 0], SRC[:, 0]], lambda q, k: mine(q, k, k, **own)[part],
+            lambda q, k: theirs(q, k, k, **other)[part])  # fmt: skip
+
+
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_layers(norm_first: bool) -> None:
-    options: dict[str, Any] = {"dim_feedforward": 12, "dropout": 0.0, "norm_first": norm_first}
-    mine = nn.TransformerEncoderLayer(8, 2, activation="relu", **options)
+    activation = "gelu" if norm_first else "relu"
+    options: dict[str, Any] = {
+        "dim_feedforward": 12, "dropout": 0.0, "norm_first": norm_first, "activation": activation
+    }  # fmt: skip
+    mine = nn.TransformerEncoderLayer(8, 2, **options)
     theirs = torch.nn.TransformerEncoderLayer(8, 2, **options)
     compare(mine, theirs, [SRC], lambda x: mine(x, src_key_padding_mask=Tensor(PADDING)),
             lambda x: theirs(x, src_key_padding_mask=torch.tensor(PADDING)))  # fmt: skip
@@ -111,8 +135,8 @@ def test_transformer() -> None:
     ("make", "message"),
     [
         (lambda: nn.MultiheadAttention(8, 3), "MultiheadAttention: num_heads 3 does not divide embed_dim 8"),
-        (lambda: nn.MultiheadAttention(8, 2, add_zero_attn=True),
-         "MultiheadAttention: add_zero_attn is not supported"),
+        (lambda: nn.MultiheadAttention(8, 2, add_zero_attn=1),
+         "MultiheadAttention: add_zero_attn must be True or False, not 1"),
         (lambda: nn.TransformerEncoder(3, 2), "TransformerEncoder: the layer must be a Cell, not int"),
         (lambda: nn.TransformerEncoderLayer(8, 2, activation=3),
          "TransformerEncoderLayer: activation must be a name, a Cell or a function, not 3"),

@@ -33,6 +33,7 @@ class AdaFactor(Optimizer):
     `exp_avg_sq.NAME`.
     """
 
+    centralizes = False
     shares_updates = True
 
     def __init__(

@@ -89,6 +89,8 @@ class LazyAdam(Adam):
 class AdamOffload(Adam):
     """Adam, under the name of MindSpore's that keeps moments on the host. Here they are where parameters are."""
 
+    centralizes = False
+
     def __init__(
         self, params: Any, learning_rate: Any = 1e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8,
         use_locking: bool = False, use_nesterov: bool = False, weight_decay: Any = 0.0, loss_scale: float = 1.0,
@@ -105,6 +107,7 @@ class AdamWeightDecay(Optimizer):
     The states are the parameters `adam_m.NAME` and `adam_v.NAME`.
     """
 
+    centralizes = False
     shares_updates = True
 
     def __init__(

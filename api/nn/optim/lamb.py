@@ -34,6 +34,7 @@ class Lamb(Optimizer):
         self.assign = ops.Assign()
 
     def construct(self, gradients: Any) -> Any:
+        gradients = self.gradients_centralization(gradients)
         rates = self.rates()
         self.count_step()
         power1 = self.assign(self.beta1_power, self.beta1_power * self.beta1)

@@ -20,6 +20,7 @@ from mspc.api.nn.cell import Cell
 from mspc.api.nn.learning_rate_schedule import LearningRateSchedule
 from mspc.api.ops.hyper_map import HyperMap, Map
 from mspc.api.placement import DEVICES, note_target
+from mspc.api.setting import say_once
 from mspc.ir.types import FLOAT32, INT32
 
 _Init = TypeVar("_Init", bound=Callable[..., Any])
@@ -63,8 +64,8 @@ class Optimizer(Cell, takes_data=False):
         learning_rate: a number; a list, array or Tensor with one number per step (the last one holds
             on); or a
             LearningRateSchedule.
-        parameters: Parameters, or dicts {"params": [...], "lr": ..., "weight_decay": ...} with
-            settings of groups.
+        parameters: Parameters, or dicts {"params": [...], "lr": ..., "weight_decay": ..., "grad_centralization": ...}
+            with settings of groups; see `gradients_centralization`.
         weight_decay: added to each gradient times the parameter, a number or a cell that computes one from the step;
             without groups not for parameters whose names hold "beta" or "gamma".
         loss_scale: gradients are divided by it first.
@@ -74,6 +75,8 @@ class Optimizer(Cell, takes_data=False):
             where MindSpore refuses it.
     """
 
+    centralizes = True
+    """Whether it looks at `grad_centralization`."""
     shares_updates = False
     """Whether data parallel ranks may share its updates, where MindSpore has them do so on Ascend."""
     _target = ""
@@ -87,6 +90,7 @@ class Optimizer(Cell, takes_data=False):
         members = _in_order(name, [(p, group) for group in groups for p in group["params"]], order)
         self.parameters = ParameterTuple([p for p, _ in members])
         self.weight_decays = tuple([_decay(name, group, p, len(groups) > 1) for p, group in members])
+        self.centralized = self._centralized(name, [group for _, group in members])
         _check_parallel_optimizer(name, self.shares_updates, len(members))
         self.loss_scale = number(name, "loss_scale", loss_scale, above=0.0)
         self.global_step = Parameter(Tensor(np.zeros(1, np.int32)), "global_step", requires_grad=False)
@@ -95,6 +99,14 @@ class Optimizer(Cell, takes_data=False):
         self.learning_rate, places = self._rates(name, groups)
         self.rate_of = tuple([next(i for g, i in zip(groups, places, strict=True) if g is own) for _, own in members])
         self._describe(groups, [group["weight_decay"] for _, group in members])
+
+    def _centralized(self, name: str, groups: list[dict[str, Any]]) -> tuple[bool, ...]:
+        """Of every parameter, whether its gradient is centralized."""
+        asked = tuple([group.get("grad_centralization", False) for group in groups])
+        if self.centralizes or not any(asked):
+            return asked
+        say_once(f"{name} centralization", f"{name}: grad_centralization changes nothing, as in MindSpore")
+        return (False,) * len(asked)
 
     def _describe(self, groups: list[dict[str, Any]], decays: list[Any]) -> None:
         """What optimizers of scripts ask of themselves. decays: of the parameters, as they were given."""
@@ -183,8 +195,9 @@ class Optimizer(Cell, takes_data=False):
         return self.assignadd(self.global_step, self.global_step_increase_tensor)
 
     def prepared(self, gradients: Any) -> Any:
-        """The gradients without the loss scale and then with the pull of the weight decay, which was never scaled."""
-        return self._pulled(self.scale_grad(gradients), 1.0)
+        """The gradients without the loss scale, then with the pull of the weight decay, which was never scaled, and
+        then without their means where a group asks for that."""
+        return self.gradients_centralization(self._pulled(self.scale_grad(gradients), 1.0))
 
     def update(self, parameter: Any, *states: Any) -> Any:
         """The new value of a parameter from its states, its learning rate and its gradient; for `update_each`."""
@@ -217,8 +230,16 @@ class Optimizer(Cell, takes_data=False):
         ]  # fmt: skip
 
     def gradients_centralization(self, gradients: Any) -> Any:
-        """The gradients: groups with `grad_centralization` are refused."""
-        return gradients
+        """The gradients; those of groups with `grad_centralization` less their means over all dimensions but the first,
+        where the second is a multiple of 16, as MindSpore has it."""
+        if not any(self.centralized):
+            return gradients
+        return [
+            gradient - ops.reduce_mean(gradient, tuple(range(1, len(parameter.shape))), True)
+            if centralized and len(parameter.shape) > 1 and parameter.shape[1] % 16 == 0
+            else gradient
+            for gradient, parameter, centralized in zip(gradients, self.parameters, self.centralized, strict=True)
+        ]
 
     def flatten_gradients(self, gradients: Any) -> Any:
         """The gradients: what is flattened for the collectives is flattened by the compiler."""
@@ -320,8 +341,9 @@ def _groups(name: str, parameters: Any, rate: Any, decay: Any) -> tuple[list[dic
             continue
         if "params" not in entry:
             raise ApiValueError(f"{name}: a group has no entry 'params'")
-        if entry.get("grad_centralization", False) is not False:
-            raise ApiValueError(f"{name}: grad_centralization is not supported", ["it is for convolutions alone"])
+        if not isinstance(entry.get("grad_centralization", False), bool):
+            given = entry["grad_centralization"]
+            raise ApiTypeError(f"{name}: grad_centralization must be True or False, not {given!r}")
         group = {"lr": rate, "weight_decay": decay, **entry, "default": "weight_decay" not in entry}
         groups.append(group | {"own_lr": "lr" in entry, "params": _checked(name, list(entry["params"]))})
     return groups, order

@@ -25,6 +25,7 @@ OPTIMIZERS = {
     "rmsprop": lambda p: nn.RMSProp(p, 0.05, centered=True, weight_decay=0.1),
     "proximal adagrad": lambda p: nn.ProximalAdagrad(p, 0.1, 0.05, 0.01, 0.1),
     "mint adamw": lambda p: mint.optim.AdamW(p, 0.05, amsgrad=True),
+    "mint groups": lambda p: mint.optim.Adam([{"params": p[:1], "betas": (0.5, 0.8)}, {"params": p[1:]}], 0.05),
     "mint sgd": lambda p: mint.optim.SGD(p, 0.05, 0.9, weight_decay=0.1),
 }
 SPREAD: list[dict[str, Any]] = [
