@@ -24,6 +24,7 @@ _INTERNAL = frozenset(
 
 OTHER_NAMES: dict[str, str] = {
     "common.dtype": "api.common.dtype",
+    "common.lazy_inline": "api.common.api",
     "communication.management": "api.communication",
     "communication._comm_helper": "api.communication",
     "device": "api.runtime",
