@@ -9,7 +9,6 @@ import functools
 from types import FunctionType
 from typing import Any, cast
 
-from mspc.api.nn.cell import Cell
 from mspc.api.ops.checked import LEAKS, Function, explain
 from mspc.ir.diagnostics import MspcError
 
@@ -24,7 +23,7 @@ def guarded(found: Any) -> Any:
         return found if hasattr(found, "check_arguments") else _explaining(f"{found.__name__}()", found)
     if isinstance(found, type) and not issubclass(found, enum.Enum | BaseException):
         for home in found.__mro__[:-1]:
-            if home.__module__.startswith(_OWN) and (home is Cell or not issubclass(home, Cell)):
+            if home.__module__.startswith(_OWN):
                 _guard_members(home)
         if found.__init__ is object.__init__ and found.__new__ is object.__new__:
             found.__init__ = _taking_nothing(found)
@@ -41,7 +40,7 @@ def _guard_members(cls: type[Any]) -> None:
         elif isinstance(member, staticmethod | classmethod):
             kind = type(member)
             setattr(cls, name, kind(_explaining(f"{cls.__name__}.{name}()", member.__func__)))
-        elif isinstance(member, FunctionType) and not hasattr(member, "__wrapped__"):
+        elif isinstance(member, FunctionType):
             setattr(cls, name, _explaining(f"{cls.__name__}.{name}()", member))
 
 

@@ -252,17 +252,25 @@ def _call_function(
 def _call_checked(
     tracer: Tracer, frame: Frame, node: ast.AST, function: types.FunctionType, args: Args, kwargs: Kwargs
 ) -> Any:
-    wrapped = getattr(function, "__wrapped__", None)
-    if not _is_traced(tracer, function):
-        if isinstance(wrapped, types.FunctionType) and _is_traced(tracer, inspect.unwrap(wrapped)):
-            return _call_function(tracer, frame, node, wrapped, args, kwargs)
-        tracer.at(frame, node)
-        return call_python(tracer, function, args, kwargs)
-    return _inline_function(tracer, frame, node, function, args, kwargs)
+    if _is_traced(tracer, function):
+        return _inline_function(tracer, frame, node, function, args, kwargs)
+    checked = _within(tracer, function)
+    if checked is not None:
+        return _call_function(tracer, frame, node, checked, args, kwargs)
+    tracer.at(frame, node)
+    return call_python(tracer, function, args, kwargs)
 
 
 def _is_traced(tracer: Tracer, function: Any) -> bool:
     return isinstance(function, types.FunctionType) and tracer.sources.file(function.__code__.co_filename).is_traced
+
+
+def _within(tracer: Tracer, function: Any) -> types.FunctionType | None:
+    """The function to be read in place of one of mspc's that only looks at the arguments."""
+    wrapped = getattr(function, "__wrapped__", None)
+    if not (isinstance(function, types.FunctionType) and is_own(function.__code__.co_filename)):
+        return None
+    return wrapped if isinstance(wrapped, types.FunctionType) and _is_traced(tracer, inspect.unwrap(wrapped)) else None
 
 
 def _call_method(
@@ -275,11 +283,9 @@ def _call_method(
         tracer.at(frame, node)
         of_graph = TensorMethod(tracer.value(owner), method.__name__)
         return _call_tensor_method(tracer, frame, node, of_graph, args, kwargs)
-    if not isinstance(function, types.FunctionType):
-        tracer.at(frame, node)
-        return call_python(tracer, method, args, kwargs)
-    if tracer.sources.file(function.__code__.co_filename).is_traced:
-        return _inline_function(tracer, frame, node, function, [owner, *args], kwargs, True)
+    read = function if _is_traced(tracer, function) else _within(tracer, function)
+    if read is not None:
+        return _inline_function(tracer, frame, node, read, [owner, *args], kwargs, True)
     tracer.at(frame, node)
     return call_python(tracer, method, args, kwargs)
 
