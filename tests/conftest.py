@@ -35,6 +35,8 @@ for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     # Threads of BLAS wait for each other by turning, which takes the cores from the other tests; workers of xdist and
     # the processes that tests start read this before they load NumPy.
     os.environ.setdefault(_threads, "1")
+# As ranks of MPI do that wait for others; Open MPI has them give way by itself only where they are more than the cores.
+os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
 
 LONG = (
     "oracle/test_judges.py", "passes/test_random_networks.py", "test_planted_errors.py", "ops/test_ops.py",

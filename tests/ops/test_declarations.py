@@ -5,19 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
 from mspc.ops.collective.base import Collective
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
+from tests.grouped import grouped
 from tests.ops.simulate import BACKEND, arrays_of, operator_of, samples_of, types_of
 
 load_operators()
-CASES = list(samples_of(()))
 
 
-@pytest.mark.parametrize("floats", ["Float32", "Float64"])
-@pytest.mark.parametrize(("name", "index"), CASES, ids=[f"{name}-{index}" for name, index in CASES])
+@grouped([(*case, floats) for case in samples_of(()) for floats in ("Float32", "Float64")])
 def test_results_show_the_declared_operands_alone(name: str, index: int, floats: str) -> None:
     op, sample = operator_of(name, index)
     arrays = arrays_of(name, sample, types_of(sample, floats))

@@ -16,6 +16,7 @@ from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BOOL, TensorType, dtype_of
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, NotDifferentiable, Op, sample
+from tests.grouped import grouped
 from tests.ops.simulate import (
     BACKEND,
     arrays_of,
@@ -65,7 +66,7 @@ def test_every_operator_states_its_hooks() -> None:
     assert silent == []
 
 
-@pytest.mark.parametrize(("name", "index"), CASES)
+@grouped(CASES)
 def test_infer_agrees_with_kernel(name: str, index: int) -> None:
     op, spec = operator_of(name, index)
     for floats in ("Float64", "Float32"):
@@ -80,15 +81,14 @@ def test_infer_agrees_with_kernel(name: str, index: int) -> None:
             np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize(("name", "index"), DIFFERENTIABLE)
+@grouped(DIFFERENTIABLE)
 def test_gradient_agrees_with_differences(name: str, index: int) -> None:
     op, spec = operator_of(name, index)
     types = types_of(spec)
     check_gradients(op, arrays_of(name, spec, types), types)
 
 
-@pytest.mark.parametrize("ranks", [4, 8])
-@pytest.mark.parametrize(("name", "index"), CASES)
+@grouped([(*case, ranks) for case in CASES for ranks in (4, 8)])
 def test_every_legal_strategy_equals_the_whole_run(name: str, index: int, ranks: int) -> None:
     op, spec = operator_of(name, index)
     types = types_of(spec)
@@ -96,7 +96,7 @@ def test_every_legal_strategy_equals_the_whole_run(name: str, index: int, ranks:
         assert check_sharded(op, arrays_of(name, spec, types), types, ranks) >= 1
 
 
-@pytest.mark.parametrize(("name", "index"), LINEAR)
+@grouped(LINEAR)
 def test_declared_linearity_holds(name: str, index: int) -> None:
     op, spec = operator_of(name, index)
     types = types_of(spec)
@@ -123,7 +123,7 @@ def _assert_sum(op: Op, parts: list[list[Any]], whole: tuple[Any, ...]) -> None:
         np.testing.assert_allclose(one + other, both, rtol=tolerance, atol=tolerance, err_msg=str(op))
 
 
-@pytest.mark.parametrize(("name", "index"), CASES)
+@grouped(CASES)
 def test_text_reads_back_equal(name: str, index: int) -> None:
     op, spec = operator_of(name, index)
     graph = Graph("sample")

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pytest
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter, element_types
@@ -15,6 +14,7 @@ from mspc.ops.collective.collectives import Collective, LayoutChange
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, Op
 from mspc.passes.per_rank.slice_to_rank import SliceToRank
+from tests.grouped import grouped
 from tests.ops.simulate import BACKEND, arrays_of, operator_of, types_of
 
 
@@ -47,8 +47,7 @@ def test_there_are_such_operators() -> None:
     assert {"Slice", "StridedSlice", "Tile", "Reshape", "BroadcastTo", "Gather", "Tril", "Dropout"} <= names
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-@pytest.mark.parametrize(("name", "index"), list(_localized()))
+@grouped([(*case, ranks) for case in _localized() for ranks in (1, 2, 4)])
 def test_an_operator_on_an_input_computes_what_it_does_on_the_own_rows(name: str, index: int, ranks: int) -> None:
     graph, op = _fed(name, index, ranks)
     _, sample = operator_of(name, index)

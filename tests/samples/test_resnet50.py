@@ -19,7 +19,7 @@ def data(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Synthetic images in the real format."""
     folder = tmp_path_factory.mktemp("cifar") / "cifar-10-batches-bin"
     maker = root / "samples/resnet50_cifar10/make_data.py"
-    command = [sys.executable, str(maker), "--folder", str(folder), "--images", "64", "--test-images", "64"]
+    command = [sys.executable, str(maker), "--folder", str(folder), "--images", "32", "--test-images", "32"]
     subprocess.run(command, check=True, capture_output=True, timeout=HANG)
     return folder
 
@@ -33,7 +33,7 @@ def test_both_modes_learn(root: Path, data: Path, mode: str) -> None:
         command, capture_output=True, text=True, check=False, timeout=HANG, env={**os.environ, **small}
     )
     assert done.returncode == 0, done.stderr
-    losses = [float(text) for text in re.findall(r"^epoch: \d step: 20, loss is (\S+)$", done.stdout, re.MULTILINE)]
+    losses = [float(text) for text in re.findall(r"^epoch: \d step: 10, loss is (\S+)$", done.stdout, re.MULTILINE)]
     assert len(losses) == 3
     assert losses[-1] < losses[0]
     assert len(re.findall(r"^accuracy: 0\.\d{3}$", done.stdout, re.MULTILINE)) == 1

@@ -1,0 +1,40 @@
+"""Tests of many short cases: one test for each operator, not for each of its samples; pytest takes 3 ms for a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+Case = tuple[Any, ...]
+
+
+def each(check: Callable[..., None], cases: Iterable[Case]) -> None:
+    """Run a check of every case. Raises ExceptionGroup with the errors of all that fail, which their notes name."""
+    tried = list(cases)
+    errors: list[Exception] = []
+    for case in tried:
+        try:
+            check(*case)
+        except Exception as error:
+            error.add_note(f"case: {', '.join(map(str, case))}")
+            errors.append(error)
+    if errors:
+        raise ExceptionGroup(f"{len(errors)} of {len(tried)} cases fail", errors)
+
+
+def grouped(cases: Sequence[Case]) -> Callable[[Callable[..., None]], Callable[[str], None]]:
+    """Make a check of cases a test of each name that they begin with."""
+    names: dict[str, list[Case]] = {}
+    for case in cases:
+        names.setdefault(case[0], []).append(case)
+
+    def of(check: Callable[..., None]) -> Callable[[str], None]:
+        def test(name: str) -> None:
+            each(check, names[name])
+
+        test.__name__, test.__doc__, test.__module__ = check.__name__, check.__doc__, check.__module__
+        return pytest.mark.parametrize("name", names)(test)
+
+    return of
