@@ -36,7 +36,8 @@ def test_arguments_by_name(make: Callable[[], Any], expected: Any) -> None:
 
 def test_a_transposed_convolution_is_padded_by_its_third_argument() -> None:
     convolution = ops.Conv2DTranspose(1, 3, "same", stride=2)
-    found = convolution(Tensor(np.ones((1, 1, 2, 2), np.float32)), Tensor(np.ones((1, 1, 3, 3), np.float32)), (1, 1, 4, 4))
+    x, weight = (Tensor(np.ones((1, 1, n, n), np.float32)) for n in (2, 3))
+    found = convolution(x, weight, (1, 1, 4, 4))
     np.testing.assert_array_equal(found.asnumpy()[0, 0], [[1, 1, 2, 1], [1, 1, 2, 1], [2, 2, 4, 2], [1, 1, 2, 1]])
 
 
