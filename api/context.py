@@ -137,7 +137,7 @@ def _with_other_names(found: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def get_auto_parallel_context(key: str) -> Any:
+def get_auto_parallel_context(attr_key: str) -> Any:
     """The value of one option of `set_auto_parallel_context`; device_num and global_rank as the
     launcher has them.
 
@@ -145,14 +145,14 @@ def get_auto_parallel_context(key: str) -> Any:
         ValueError: the key is not known.
     """
     session = state.current()
-    if key not in PARALLEL:
-        raise unknown("get_auto_parallel_context", key, PARALLEL)
-    value = session.parallel.get(key, PARALLEL[key].default)
-    if key == "device_num":
+    if attr_key not in PARALLEL:
+        raise unknown("get_auto_parallel_context", attr_key, PARALLEL)
+    value = session.parallel.get(attr_key, PARALLEL[attr_key].default)
+    if attr_key == "device_num":
         return session.size if session.launched or not value else value
-    if key == "global_rank":
+    if attr_key == "global_rank":
         return session.rank
-    return checks.FUSED_BY_DEFAULT | value if key == "comm_fusion" else value
+    return checks.FUSED_BY_DEFAULT | value if attr_key == "comm_fusion" else value
 
 
 def reset_auto_parallel_context() -> None:

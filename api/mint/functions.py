@@ -30,6 +30,21 @@ def matmul(input: TensorLike, other: TensorLike) -> Any:
     return ops.matmul(input, other)
 
 
+def frac(input: TensorLike) -> Any:
+    """What stands behind the point, with the sign of the number."""
+    return ops.frac(input)
+
+
+def mv(input: TensorLike, vec: TensorLike) -> Any:
+    """The product of a matrix and a vector."""
+    return ops.mv(input, vec)
+
+
+def ones(size: Any, dtype: Any = None) -> Any:
+    """A tensor of ones, Float32 unless `dtype` is given."""
+    return ops.ones(size, dtype)
+
+
 def addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """beta * input + alpha * (mat1 @ mat2)."""
     return add(input if beta == 1 else ops.Mul()(input, beta), ops.MatMul()(mat1, mat2), alpha=alpha)

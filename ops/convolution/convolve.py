@@ -280,6 +280,7 @@ class Conv3D(_Forward):
 class Conv2DBackpropInput(_InputGradient):
     """The gradient of Conv2D's images; also a transposed convolution of images [n, out channels, h, w]."""
 
+    arguments: ClassVar[tuple[str, ...]] = ("out_channel", "kernel_size", "pad_mode", "pad")
     samples: ClassVar[Any] = tuple(
         sample(_result(Conv2D, x, w, given), w, input_size=x, **_attributes(w, given)) for x, w, given in _TWO
     )

@@ -35,6 +35,7 @@ TWO: tuple[tuple[Shape, dict[str, Any]], ...] = (
     ((2, 4, 8, 8), {"kernel_size": 3, "strides": 2, "pad_mode": "same"}),
     ((2, 4, 8, 6), {"kernel_size": (3, 2), "strides": (1, 2), "pad_mode": "pad", "pad": (1, 1, 0, 1)}),
     ((2, 2, 7, 8), {"kernel_size": 3, "strides": 2, "ceil_mode": True}),
+    ((1, 2, 6, 4), {"kernel_size": (3, 2), "strides": 3}),
 )
 THREE: tuple[tuple[Shape, dict[str, Any]], ...] = (
     ((2, 2, 4, 4, 4), {"kernel_size": 2, "strides": 2}),
@@ -148,7 +149,9 @@ class PoolingBackward(Pooling, abstract=True):
         touching, along, cuts = self.positions(lengths, layout), self.exact(lengths), layout.strategy[2:]
 
         def seen(d: int, part: int) -> Span:
-            return clipped(along[d].places(touching(d, part)), lengths[d])
+            first, end = clipped(along[d].places(touching(d, part)), lengths[d])
+            own = own_span(lengths[d], cuts[d], part)  # no window may look at the last places
+            return min(first, own[0]), max(end, own[1])
 
         here = place_of(layout, placement.rank)
         operands = [

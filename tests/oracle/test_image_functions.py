@@ -133,9 +133,10 @@ def test_places_of_lines_and_volumes() -> None:
     for mine in (
         nn.MaxPool3d(2, 1, "pad", 1, return_indices=True),
         ops.MaxPool3DWithArgmax(2, 1, 1),
-        lambda a: ops.max_pool3d(a, 2, 1, 1, return_indices=True),
+        lambda a: ops.max_pool3d(a, 2, 1, 1, 1, False, True),
     ):
         pair(mine, lambda a: F.max_pool3d(a, 2, 1, 1, return_indices=True), VOLUME)
+    same(lambda a: ops.max_pool3d(a, 3, 2, 1, 1, True), lambda a: F.max_pool3d(a, 3, 2, 1, 1, True), [VOLUME])
 
 
 @pytest.mark.parametrize("output", [3, (2, 5), (None, 3), 1])

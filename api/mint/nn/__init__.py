@@ -8,12 +8,12 @@ from typing import Any
 
 _LAYERS = ("mspc.api.mint.nn.layers", "mspc.api.mint.nn.images")
 _SAME = {
-    "ReLU": "ReLU", "ReLU6": "ReLU6", "SiLU": "SiLU", "Sigmoid": "Sigmoid", "Tanh": "Tanh", "Identity": "Identity",
+    "ReLU": "ReLU", "Sigmoid": "Sigmoid", "Tanh": "Tanh", "Identity": "Identity",
     "CosineEmbeddingLoss": "CosineEmbeddingLoss", "SoftMarginLoss": "SoftMarginLoss",
     "MSELoss": "MSELoss", "L1Loss": "L1Loss", "BCELoss": "BCELoss",
-    "ELU": "ELU", "GLU": "GLU", "Hardshrink": "HShrink", "Hardsigmoid": "HSigmoid", "Hardswish": "HSwish",
+    "Hardshrink": "HShrink", "Hardsigmoid": "HSigmoid", "Hardswish": "HSwish",
     "LogSigmoid": "LogSigmoid", "Mish": "Mish", "SELU": "SeLU", "Softshrink": "SoftShrink", "Tanhshrink": "Tanhshrink",
-    "Threshold": "Threshold", "Flatten": "Flatten", "PixelShuffle": "PixelShuffle", "Upsample": "Upsample",
+    "Flatten": "Flatten", "PixelShuffle": "PixelShuffle", "Upsample": "Upsample",
     "AdaptiveAvgPool1d": "AdaptiveAvgPool1d", "AdaptiveAvgPool2d": "AdaptiveAvgPool2d",
     "AdaptiveAvgPool3d": "AdaptiveAvgPool3d", "AdaptiveMaxPool2d": "AdaptiveMaxPool2d", "MaxUnpool2d": "MaxUnpool2d",
     "ZeroPad2d": "ZeroPad2d", "ConstantPad1d": "ConstantPad1d", "ConstantPad2d": "ConstantPad2d",

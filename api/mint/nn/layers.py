@@ -9,6 +9,7 @@ from mspc.api import nn, ops
 from mspc.api.common.initial_values import HeUniform, Normal, Uniform
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.mint.arguments import not_in_place
 from mspc.api.mint.nn import functional
 from mspc.api.nn.arguments import number, parameter, positive
 from mspc.api.nn.cell import Cell
@@ -149,8 +150,48 @@ class LayerNorm(Cell):
 class Dropout(nn.Dropout):
     """In training, elements set to 0 with probability p, the others divided by 1 - p; else the input."""
 
-    def __init__(self, p: float = 0.5) -> None:
+    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
+        not_in_place("Dropout", inplace)
         super().__init__(p=p)
+
+
+class ReLU6(nn.ReLU6):
+    """min(max(0, x), 6)."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        not_in_place("ReLU6", inplace)
+        super().__init__()
+
+
+class SiLU(nn.SiLU):
+    """x * sigmoid(x)."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        not_in_place("SiLU", inplace)
+        super().__init__()
+
+
+class ELU(nn.ELU):
+    """x where it is positive, alpha (exp(x) - 1) elsewhere."""
+
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
+        not_in_place("ELU", inplace)
+        super().__init__(alpha)
+
+
+class Threshold(nn.Threshold):
+    """x where it is above the threshold, else value."""
+
+    def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
+        not_in_place("Threshold", inplace)
+        super().__init__(threshold, value)
+
+
+class GLU(nn.GLU):
+    """The first half along `dim` times the sigmoid of the second."""
+
+    def __init__(self, dim: int = -1) -> None:
+        super().__init__(dim)
 
 
 class CrossEntropyLoss(nn.CrossEntropyLoss):

@@ -24,7 +24,7 @@ from mspc.api.ops.product_arguments import contracted, refuse_check, size_over
 from mspc.ir.types import BOOL, FLOAT32, FLOAT64, INT32, INT64
 
 
-@tensor_method("div", "divide", "true_divide")
+@tensor_method("div", "divide")
 def div(input: Any, other: Any, *, rounding_mode: Any = None) -> Any:
     """The quotient; rounded towards 0 for rounding_mode "trunc", down for "floor"."""
     rounding("div", rounding_mode)
@@ -36,7 +36,12 @@ def div(input: Any, other: Any, *, rounding_mode: Any = None) -> Any:
 
 
 divide = div
-true_divide = div
+
+
+@tensor_method()
+def true_divide(dividend: Any, divisor: Any) -> Any:
+    """dividend / divisor."""
+    return div(dividend, divisor)
 
 
 @tensor_method()

@@ -156,7 +156,9 @@ def gather_elements(input: Any, dim: int, index: Any) -> Any:
     return ops.GatherD()(input, dim, index)
 
 
-gather_d = gather_elements
+def gather_d(x: Any, dim: int, index: Any) -> Any:
+    """gather_elements."""
+    return gather_elements(x, dim, index)
 
 
 def pad(input_x: Any, padding: Any, mode: str = "constant", value: Any = None) -> Any:

@@ -78,7 +78,7 @@ from mspc.api.ops.function.derived_func import float_power as float_power
 from mspc.api.ops.function.math_func import floor as floor
 from mspc.ops import floor_divide as floor_divide
 from mspc.ops import fmod as fmod
-from mspc.api.ops.function.derived_func import frac as frac
+from mspc.api.mint.functions import frac as frac
 from mspc.api.ops.function.array_func import full as full
 from mspc.api.ops.function.array_func import full_like as full_like
 from mspc.api.mint.places import gather as gather
@@ -129,7 +129,7 @@ from mspc.ops import minimum as minimum
 from mspc.api.mint.places import mm as mm
 from mspc.ops import mul as mul
 from mspc.api.mint.drawn import multinomial as multinomial
-from mspc.api.ops.function.matrix_func import mv as mv
+from mspc.api.mint.functions import mv as mv
 from mspc.ops import nan_to_num as nan_to_num
 from mspc.api.mint.places import nansum as nansum
 from mspc.api.mint.places import narrow as narrow
@@ -140,7 +140,7 @@ from mspc.api.ops.function.order_func import nonzero as nonzero
 from mspc.api.mint.functions import norm as norm
 from mspc.api.mint.drawn import normal as normal
 from mspc.ops import not_equal as not_equal
-from mspc.api.ops.function.array_func import ones as ones
+from mspc.api.mint.functions import ones as ones
 from mspc.api.ops.function.array_func import ones_like as ones_like
 from mspc.api.mint.functions import outer as outer
 from mspc.ops import permute as permute

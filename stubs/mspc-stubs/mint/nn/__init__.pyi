@@ -22,12 +22,12 @@ from mspc.api.nn.loss import CosineEmbeddingLoss as CosineEmbeddingLoss
 from mspc.api.mint.nn.layers import CrossEntropyLoss as CrossEntropyLoss
 from mspc.api.mint.nn.layers import Dropout as Dropout
 from mspc.api.mint.nn.images import Dropout2d as Dropout2d
-from mspc.api.nn.activation import ELU as ELU
+from mspc.api.mint.nn.layers import ELU as ELU
 from mspc.api.mint.nn.layers import Embedding as Embedding
 from mspc.api.nn.basic import Flatten as Flatten
 from mspc.api.mint.nn.images import Fold as Fold
 from mspc.api.mint.nn.layers import GELU as GELU
-from mspc.api.nn.activation import GLU as GLU
+from mspc.api.mint.nn.layers import GLU as GLU
 from mspc.api.mint.nn.images import GroupNorm as GroupNorm
 from mspc.api.mint.nn import Hardshrink as Hardshrink
 from mspc.api.mint.nn import Hardsigmoid as Hardsigmoid
@@ -48,7 +48,7 @@ from mspc.api.mint.nn.layers import NLLLoss as NLLLoss
 from mspc.api.mint.nn.layers import PReLU as PReLU
 from mspc.api.nn.image import PixelShuffle as PixelShuffle
 from mspc.api.nn.activation import ReLU as ReLU
-from mspc.api.nn.activation import ReLU6 as ReLU6
+from mspc.api.mint.nn.layers import ReLU6 as ReLU6
 from mspc.api.nn.padding import ReflectionPad1d as ReflectionPad1d
 from mspc.api.nn.padding import ReflectionPad2d as ReflectionPad2d
 from mspc.api.nn.padding import ReflectionPad3d as ReflectionPad3d
@@ -56,7 +56,7 @@ from mspc.api.nn.padding import ReplicationPad1d as ReplicationPad1d
 from mspc.api.nn.padding import ReplicationPad2d as ReplicationPad2d
 from mspc.api.nn.padding import ReplicationPad3d as ReplicationPad3d
 from mspc.api.mint.nn import SELU as SELU
-from mspc.api.nn.activation import SiLU as SiLU
+from mspc.api.mint.nn.layers import SiLU as SiLU
 from mspc.api.nn.activation import Sigmoid as Sigmoid
 from mspc.api.mint.nn.layers import SmoothL1Loss as SmoothL1Loss
 from mspc.api.nn.loss import SoftMarginLoss as SoftMarginLoss
@@ -65,7 +65,7 @@ from mspc.api.mint.nn import Softshrink as Softshrink
 from mspc.api.mint.nn.images import SyncBatchNorm as SyncBatchNorm
 from mspc.api.nn.activation import Tanh as Tanh
 from mspc.api.nn.activation import Tanhshrink as Tanhshrink
-from mspc.api.nn.activation import Threshold as Threshold
+from mspc.api.mint.nn.layers import Threshold as Threshold
 from mspc.api.mint.nn.images import Unfold as Unfold
 from mspc.api.nn.image import Upsample as Upsample
 from mspc.api.mint.nn.images import UpsamplingBilinear2d as UpsamplingBilinear2d
