@@ -166,7 +166,7 @@ def test_element_type_of_lazy_values_can_change():
 def test_seed_must_be_a_small_integer():
     with pytest.raises(ValueError, match=r"set_seed\(-1\): the seed must be from 0 to 4294967295"):
         ms.set_seed(-1)
-    with pytest.raises(TypeError, match="set_seed takes an integer, not str"):
+    with pytest.raises(TypeError, match="set_seed: seed must be an integer"):
         ms.set_seed("1")
 
 

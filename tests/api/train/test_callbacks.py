@@ -319,7 +319,7 @@ def test_a_bar_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, narrow: None)
         (lambda: train.EarlyStopping(verbose=1), TypeError, "EarlyStopping: verbose must be True or False, not 1"),
         (lambda: train.EarlyStopping(baseline="1"), TypeError, "EarlyStopping: baseline must be a number, not '1'"),
         (lambda: train.ReduceLROnPlateau(factor=1.0), ValueError, "ReduceLROnPlateau: factor 1.0 must be above 0 and "),
-        (lambda: train.ReduceLROnPlateau(cooldown=0.5), ValueError, "ReduceLROnPlateau: cooldown 0.5 must be an "),
+        (lambda: train.ReduceLROnPlateau(cooldown=0.5), TypeError, "ReduceLROnPlateau: cooldown must be an integer"),
         (lambda: train.LearningRateScheduler(0.1), TypeError, "LearningRateScheduler takes a function of (learning_"),
         (lambda: train.LambdaCallback(on_step_end=print), TypeError, "LambdaCallback has no on_step_end; it takes on_"),
         (lambda: train.LambdaCallback(3), TypeError, "LambdaCallback: on_train_epoch_begin must be a function, not 3"),
