@@ -7,6 +7,7 @@ from __future__ import annotations
 import enum
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from types import FunctionType
@@ -14,6 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError
 from mspc.api.ops.checked import LEAKS, Function, explain
 from mspc.ir.diagnostics import MspcError
@@ -101,13 +103,21 @@ def _explaining(label: Any, function: Function) -> Function:
 _Plain = tuple[int, str, str, Callable[[Any], bool]]
 _FITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "bool": ("True or False", lambda value: isinstance(value, bool | np.bool_)),
+    "float": ("a number", lambda value: _is_number(value)),
+    "str": ("a string", lambda value: isinstance(value, str | os.PathLike)),
     "int": ("an integer", lambda value: isinstance(value, int | np.integer) and not isinstance(value, bool)),
 }
 
 
+def _is_number(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return not value.dtype.is_complex
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
 def _plain_parameters(function: Function) -> list[_Plain]:
-    """(place, name, what it must be, whether a value is that) of the parameters that are said to be integers or truths,
-    which few functions look at themselves."""
+    """(place, name, what it must be, whether a value is that) of the parameters that are said to be numbers, truths or
+    strings, which few functions look at themselves."""
     inner = inspect.unwrap(function)
     code, said, found = inner.__code__, inner.__annotations__, list[_Plain]()
     for place, name in enumerate(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]):

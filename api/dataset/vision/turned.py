@@ -26,7 +26,7 @@ class Rotate(EachOperation):
     keeps_images: ClassVar[bool] = True
 
     def __init__(
-        self, degrees: float, resample: Inter = Inter.NEAREST, expand: bool = False, center: Any = None,
+        self, degrees: Any, resample: Inter = Inter.NEAREST, expand: bool = False, center: Any = None,
         fill_value: Any = 0,
     ) -> None:  # fmt: skip
         name = type(self).__name__

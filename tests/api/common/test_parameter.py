@@ -55,7 +55,7 @@ def test_set_data_checks_shape_and_kind():
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: Parameter(1.0, 3), TypeError, "the name of a parameter must be a string, not 3"),
+        (lambda: Parameter(1.0, 3), TypeError, "Parameter: name must be a string or None, not 3"),
         (lambda: Parameter(1.0, " "), ValueError, "the name of a parameter must not be empty"),
         (lambda: Parameter(1.0, "w", 1), TypeError, "requires_grad must be True or False, not 1"),
         (lambda: ParameterTuple([Tensor(1)]), TypeError, "ParameterTuple takes Parameters, not Tensor"),
