@@ -8,6 +8,7 @@ import enum
 import functools
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable
 from types import FunctionType
@@ -102,6 +103,7 @@ def _explaining(label: Any, function: Function) -> Function:
 
 _Plain = tuple[int, str, str, Callable[[Any], bool]]
 _FITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "Callable": ("a function", callable),
     "bool": ("True or False", lambda value: isinstance(value, bool | np.bool_)),
     "float": ("a number", lambda value: _is_number(value)),
     "str": ("a string", lambda value: isinstance(value, str | os.PathLike)),
@@ -116,12 +118,12 @@ def _is_number(value: Any) -> bool:
 
 
 def _plain_parameters(function: Function) -> list[_Plain]:
-    """(place, name, what it must be, whether a value is that) of the parameters that are said to be numbers, truths or
-    strings, which few functions look at themselves."""
+    """(place, name, what it must be, whether a value is that) of the parameters that are said to be numbers, truths,
+    strings or functions, which few functions look at themselves."""
     inner = inspect.unwrap(function)
     code, said, found = inner.__code__, inner.__annotations__, list[_Plain]()
     for place, name in enumerate(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]):
-        kind, _, more = str(said.get(name)).partition(" | ")
+        kind, _, more = re.sub(r"^Callable\[[^|]*\]", "Callable", str(said.get(name))).partition(" | ")
         if kind not in _FITS or more not in ("", "None"):
             continue
         wanted, fits = _FITS[kind]

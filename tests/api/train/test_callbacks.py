@@ -320,7 +320,7 @@ def test_a_bar_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, narrow: None)
         (lambda: train.EarlyStopping(baseline="1"), TypeError, "EarlyStopping: baseline must be a number or None"),
         (lambda: train.ReduceLROnPlateau(factor=1.0), ValueError, "ReduceLROnPlateau: factor 1.0 must be above 0 and "),
         (lambda: train.ReduceLROnPlateau(cooldown=0.5), TypeError, "ReduceLROnPlateau: cooldown must be an integer"),
-        (lambda: train.LearningRateScheduler(0.1), TypeError, "LearningRateScheduler takes a function of (learning_"),
+        (lambda: train.LearningRateScheduler(0.1), TypeError, "LearningRateScheduler: learning_rate_function must"),
         (lambda: train.LambdaCallback(on_step_end=print), TypeError, "LambdaCallback has no on_step_end; it takes on_"),
         (lambda: train.LambdaCallback(3), TypeError, "LambdaCallback: on_train_epoch_begin must be a function, not 3"),
         (lambda: train.TimeMonitor(0), ValueError, "TimeMonitor: data_size 0 must be a positive integer"),
