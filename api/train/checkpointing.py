@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
