@@ -168,6 +168,8 @@ def build_train_network(
         raise ApiTypeError(f"{name}: network must be a Cell, not {type(network).__name__}")
     if not isinstance(optimizer, Cell):
         raise ApiTypeError(f"{name}: optimizer must be an optimizer, not {type(optimizer).__name__}")
+    if loss_fn is not None and not callable(loss_fn):
+        raise ApiTypeError(f"{name}: loss_fn must be a Cell or a function, not {type(loss_fn).__name__}")
     level = resolved(name, level)
     settings = _settings(name, level, kwargs)
     half = _half(name, dtype)

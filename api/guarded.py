@@ -6,11 +6,21 @@ from __future__ import annotations
 
 import enum
 import functools
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any, cast
 
+import numpy as np
+
+from mspc.api.common.tensor import Tensor
+from mspc.api.errors import ApiTypeError
 from mspc.api.ops.checked import LEAKS, Function, explain
 from mspc.ir.diagnostics import MspcError
+from mspc.ops.arguments import describe
 
 _OWN = "mspc.api."
 
@@ -20,7 +30,7 @@ def guarded(found: Any) -> Any:
     """A function that explains what was wrong with a call, or a class whose constructor and methods do so from now on;
     what explains it already as it is."""
     if isinstance(found, FunctionType):
-        return found if hasattr(found, "check_arguments") else _explaining(f"{found.__name__}()", found)
+        return found if hasattr(found, "check_arguments") else _explaining(found.__name__, found)
     if isinstance(found, type) and not issubclass(found, enum.Enum | BaseException):
         for home in found.__mro__[:-1]:
             if home.__module__.startswith(_OWN):
@@ -39,30 +49,47 @@ def _guard_members(cls: type[Any]) -> None:
             continue
         elif isinstance(member, staticmethod | classmethod):
             kind = type(member)
-            setattr(cls, name, kind(_explaining(f"{cls.__name__}.{name}()", member.__func__)))
+            setattr(cls, name, kind(_explaining(f"{cls.__name__}.{name}", member.__func__)))
         elif isinstance(member, FunctionType):
-            setattr(cls, name, _explaining(f"{cls.__name__}.{name}()", member))
+            setattr(cls, name, _explaining(_label(f".{name}"), member))
 
 
 def _guard_maker(cls: type[Any], name: str, member: Any) -> None:
-    """What makes objects is called as the class that is made, where that is one of mspc's."""
     function = getattr(member, "__func__", member)
     if not isinstance(function, FunctionType) or hasattr(function, "__wrapped__"):
         return
+    setattr(cls, name, _explaining(_label(), function))
 
-    def label(first: Any) -> str:
-        made = first if isinstance(first, type) else type(first)
-        return made.__name__ if made.__module__.startswith(_OWN) else cls.__name__
 
-    setattr(cls, name, _explaining(label, function))
+def _label(member: str = "") -> Callable[[Any], str]:
+    """How a constructor or a method is called: by the class of the object, the nearest one of mspc."""
+
+    def of(first: Any) -> str:
+        classes = (first if isinstance(first, type) else type(first)).__mro__
+        own = next((cls for cls in classes if cls.__module__.startswith(_OWN)), classes[0])
+        return f"{own.__name__}{member}"
+
+    return of
 
 
 def _explaining(label: Any, function: Function) -> Function:
     """The function, which says of arguments that did not fit what was wrong. label: its name in messages, or what gives
     it for the object that is made."""
 
+    plain = _plain_parameters(function)
+
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        for place, name, wanted, fits in plain:
+            if place < len(args):
+                value = args[place]
+            elif name in kwargs:
+                value = kwargs[name]
+            else:
+                continue
+            if not fits(value):
+                called = label(args[0]) if callable(label) else label
+                raise ApiTypeError(f"{called}: {name} must be {wanted}, not {describe(value)}")
         try:
             return function(*args, **kwargs)
         except MspcError:
@@ -72,6 +99,38 @@ def _explaining(label: Any, function: Function) -> Function:
             raise
 
     return cast(Function, call)
+
+
+_Plain = tuple[int, str, str, Callable[[Any], bool]]
+_FITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "Callable": ("a function", callable),
+    "bool": ("True or False", lambda value: isinstance(value, bool | np.bool_)),
+    "float": ("a number", lambda value: _is_number(value)),
+    "str": ("a string", lambda value: isinstance(value, str | os.PathLike)),
+    "int": ("an integer", lambda value: isinstance(value, int | np.integer) and not isinstance(value, bool)),
+}
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return not value.dtype.is_complex
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def _plain_parameters(function: Function) -> list[_Plain]:
+    """(place, name, what it must be, whether a value is that) of the parameters that are said to be numbers, truths,
+    strings or functions, which few functions look at themselves."""
+    inner = inspect.unwrap(function)
+    code, said, found = inner.__code__, inner.__annotations__, list[_Plain]()
+    for place, name in enumerate(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]):
+        kind, _, more = re.sub(r"^Callable\[[^|]*\]", "Callable", str(said.get(name))).partition(" | ")
+        if kind not in _FITS or more not in ("", "None"):
+            continue
+        wanted, fits = _FITS[kind]
+        if more:
+            wanted, fits = f"{wanted} or None", lambda value, fits=fits: value is None or fits(value)
+        found.append((place if place < code.co_argcount else sys.maxsize, name, wanted, fits))
+    return found
 
 
 def _taking_nothing(cls: type[Any]) -> Function:

@@ -15,6 +15,7 @@ from mspc.api.common.tensor import STORED, Tensor, as_array
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, dtype_of
+from mspc.ops.arguments import describe
 
 UNNAMED = "Parameter"
 """The name of a parameter until a cell's attribute gives it one."""
@@ -40,6 +41,24 @@ class Store(Protocol):
         ...
 
 
+class _Attribute:
+    """An attribute of parameters that scripts may set. Raises TypeError for a value of another type."""
+
+    def __init__(self, kind: type, wanted: str) -> None:
+        self.kind, self.wanted = kind, wanted
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, parameter: Parameter | None, owner: type) -> Any:
+        return self if parameter is None else vars(parameter)[self.name]
+
+    def __set__(self, parameter: Parameter, value: Any) -> None:
+        if not isinstance(value, self.kind):
+            raise ApiTypeError(f"Parameter.{self.name} must be {self.wanted}, not {describe(value)}")
+        vars(parameter)[self.name] = value
+
+
 class Parameter(Tensor):
     """A tensor that belongs to a network.
 
@@ -55,6 +74,11 @@ class Parameter(Tensor):
     name. `owned`: a cell holds it already, so that an optimizer's list of it does not rename it.
     """
 
+    name = _Attribute(str, "a string")
+    requires_grad = _Attribute(bool, "True or False")
+    layerwise_parallel = _Attribute(bool, "True or False")
+    parallel_optimizer = _Attribute(bool, "True or False")
+
     def __init__(
         self,
         default_input: Any,
@@ -66,11 +90,9 @@ class Parameter(Tensor):
         device: Any = None,
     ) -> None:
         if name is not None and not isinstance(name, str):
-            raise ApiTypeError(f"the name of a parameter must be a string, not {name!r}")
+            raise ApiTypeError(f"Parameter.name must be a string, not {describe(name)}")
         if name is not None and not name.strip():
             raise ApiValueError("the name of a parameter must not be empty")
-        if not isinstance(requires_grad, bool):
-            raise ApiTypeError(f"requires_grad must be True or False, not {requires_grad!r}")
         super().__init__(default_input)
         if self._array is not None and isinstance(default_input, Tensor):
             self._array = np.array(self._array)

@@ -63,7 +63,7 @@ class MnistDataset(_ImageDataset):
 
     def __init__(
         self, dataset_dir: str, usage: str | None = None, num_samples: int | None = None,
-        num_parallel_workers: int | None = None, shuffle: bool | None = None, sampler: Any = None,
+        num_parallel_workers: int | None = None, shuffle: Any = None, sampler: Any = None,
         num_shards: int | None = None, shard_id: int | None = None, cache: Any = None,
     ) -> None:  # fmt: skip
         name = type(self).__name__
@@ -99,7 +99,7 @@ class Cifar10Dataset(_ImageDataset):
 
     def __init__(
         self, dataset_dir: str, usage: str | None = None, num_samples: int | None = None,
-        num_parallel_workers: int | None = None, shuffle: bool | None = None, sampler: Any = None,
+        num_parallel_workers: int | None = None, shuffle: Any = None, sampler: Any = None,
         num_shards: int | None = None, shard_id: int | None = None, cache: Any = None,
     ) -> None:  # fmt: skip
         name = "Cifar10Dataset"
@@ -121,7 +121,7 @@ class Cifar100Dataset(_ImageDataset):
 
     def __init__(
         self, dataset_dir: str, usage: str | None = None, num_samples: int | None = None,
-        num_parallel_workers: int | None = None, shuffle: bool | None = None, sampler: Any = None,
+        num_parallel_workers: int | None = None, shuffle: Any = None, sampler: Any = None,
         num_shards: int | None = None, shard_id: int | None = None, cache: Any = None,
     ) -> None:  # fmt: skip
         name = "Cifar100Dataset"
@@ -153,7 +153,7 @@ class ImageFolderDataset(Dataset):
 
     def __init__(
         self, dataset_dir: str, num_samples: int | None = None, num_parallel_workers: int | None = None,
-        shuffle: bool | None = None, sampler: Any = None, extensions: Any = None,
+        shuffle: Any = None, sampler: Any = None, extensions: Any = None,
         class_indexing: dict[str, int] | None = None, decode: bool = False, num_shards: int | None = None,
         shard_id: int | None = None, cache: Any = None, decrypt: Callable[[str], bytes] | None = None,
     ) -> None:  # fmt: skip

@@ -234,7 +234,7 @@ class Dataset:
 
     def repeat(self, count: int | None = None) -> Dataset:
         """The rows `count` times over in one epoch; for ever without a count, or with -1."""
-        times = None if count is None or count == -1 else whole("repeat", "count", count)
+        times = None if count is None or count == -1 else whole("repeat", "count", count, most=2**31 - 1)
         return Dataset(Repeated(self._stage, times))
 
     def take(self, count: int = -1) -> Dataset:

@@ -39,7 +39,7 @@ class MindDataset(Dataset):
 
     def __init__(
         self, dataset_files: Any, columns_list: Any = None, num_parallel_workers: int | None = None,
-        shuffle: bool | None = None, num_shards: int | None = None, shard_id: int | None = None, sampler: Any = None,
+        shuffle: Any = None, num_shards: int | None = None, shard_id: int | None = None, sampler: Any = None,
         padded_sample: dict[str, Any] | None = None, num_padded: int | None = None, num_samples: int | None = None,
         cache: Any = None,
     ) -> None:  # fmt: skip

@@ -35,12 +35,14 @@ def next_shuffle() -> int:
     return session.shuffles
 
 
-def whole(function: str, what: str, value: Any, least: int = 1) -> int:
-    """`value` as a count. Raises TypeError for no integer, ValueError below `least`."""
+def whole(function: str, what: str, value: Any, least: int = 1, most: int = 2**63 - 1) -> int:
+    """`value` as a count. Raises TypeError for no integer, ValueError below `least` or above `most`."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise ApiTypeError(f"{function}: {what} must be an integer, not {value!r}")
     if value < least:
         raise ApiValueError(f"{function}: {what} {value} must be at least {least}")
+    if value > most:
+        raise ApiValueError(f"{function}: {what} {value} must be at most {most}")
     return int(value)
 
 

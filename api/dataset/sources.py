@@ -41,7 +41,7 @@ class GeneratorDataset(Dataset):
 
     def __init__(
         self, source: Any, column_names: Any = None, column_types: Any = None, schema: Any = None,
-        num_samples: int | None = None, num_parallel_workers: int = 1, shuffle: bool | None = None,
+        num_samples: int | None = None, num_parallel_workers: int = 1, shuffle: Any = None,
         sampler: Any = None, num_shards: int | None = None, shard_id: int | None = None,
         python_multiprocessing: bool = True, max_rowsize: Any = None, batch_sampler: Any = None,
         collate_fn: Any = None,
@@ -235,7 +235,7 @@ class NumpySlicesDataset(Dataset):
 
     def __init__(
         self, data: Any, column_names: Any = None, num_samples: int | None = None, num_parallel_workers: int = 1,
-        shuffle: bool | None = None, sampler: Any = None, num_shards: int | None = None,
+        shuffle: Any = None, sampler: Any = None, num_shards: int | None = None,
         shard_id: int | None = None,
     ) -> None:  # fmt: skip
         name = "NumpySlicesDataset"

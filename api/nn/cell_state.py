@@ -35,6 +35,9 @@ class HookHandle:
     """A hook of a cell, which `remove` takes away."""
 
     def __init__(self, cell: CellState, kind: str, hook: Any, prepend: bool = False) -> None:
+        function = hook[0] if isinstance(hook, tuple) else hook
+        if not callable(function):
+            raise ApiTypeError(f"{type(cell).__name__}: a hook must be a function, not {describe(function)}")
         self._cell, self._hooks = cell, cell._held(kind)
         before = dict(self._hooks) if prepend else {}
         if prepend:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.arguments import flag, number, positive
 
+_MOST = 2**31 - 1
+
 
 def piecewise_constant_lr(milestone: Sequence[int], learning_rates: Sequence[float]) -> list[float]:
     """learning_rates[i] until step milestone[i]. Raises ValueError where the lists do not fit or
@@ -20,7 +22,9 @@ def piecewise_constant_lr(milestone: Sequence[int], learning_rates: Sequence[flo
         raise ApiValueError(f"{name}: {len(milestone)} milestones, {len(learning_rates)} learning rates")
     rates: list[float] = []
     for end, rate in zip(milestone, learning_rates, strict=True):
-        if positive(name, "a milestone", end) <= len(rates):
+        if positive(name, "a milestone", end) > _MOST:
+            raise ApiValueError(f"{name}: milestone {end} must be at most {_MOST}")
+        if end <= len(rates):
             raise ApiValueError(f"{name}: milestones {list(milestone)} must rise")
         rates += [number(name, "a learning rate", rate)] * (end - len(rates))
     return rates
@@ -89,7 +93,7 @@ def warmup_lr(learning_rate: float, total_step: int, step_per_epoch: int, warmup
     name = "warmup_lr"
     number(name, "learning_rate", learning_rate)
     if warmup_epoch == 0:
-        return [float(learning_rate)] * positive(name, "total_step", total_step)
+        return [float(learning_rate)] * _count(name, total_step)
     positive(name, "warmup_epoch", warmup_epoch)
     shares = _shares(name, total_step, step_per_epoch, warmup_epoch)
     return [learning_rate * min(share, 1.0) for share in shares]
@@ -100,9 +104,16 @@ def _check_rates(name: str, learning_rate: float, decay_rate: float) -> None:
     number(name, "decay_rate", decay_rate, above=0.0)
 
 
+def _count(name: str, total_step: int) -> int:
+    """How many rates the list has."""
+    if positive(name, "total_step", total_step) > _MOST:
+        raise ApiValueError(f"{name}: total_step {total_step} must be at most {_MOST}, as the list has so many numbers")
+    return total_step
+
+
 def _shares(name: str, total_step: int, step_per_epoch: int, epochs: int, is_stair: bool = False) -> list[float]:
     """How often `epochs` epochs are done before every step, whole when `is_stair`."""
-    steps = range(positive(name, "total_step", total_step))
+    steps = range(_count(name, total_step))
     positive(name, "step_per_epoch", step_per_epoch)
     positive(name, "decay_epoch", epochs)
     whole = flag(name, "is_stair", is_stair)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -39,6 +40,9 @@ class ModelCheckpoint(Callback):
             _check_prefix(prefix)
         if config is not None and not isinstance(config, CheckpointConfig):
             raise ApiTypeError(f"ModelCheckpoint: config must be a CheckpointConfig, not {type(config).__name__}")
+        if directory is not None and not isinstance(directory, str | os.PathLike) and not callable(directory):
+            wanted = "the name of a folder or a function"
+            raise ApiTypeError(f"ModelCheckpoint: directory must be {wanted}, not {type(directory).__name__}")
         self._prefix = prefix
         self._directory = directory
         self._config = config or CheckpointConfig()

@@ -62,6 +62,8 @@ class Model:
             raise ApiTypeError(f"Model: optimizer must be an optimizer, not {type(optimizer).__name__}")
         if loss_fn is not None and not callable(loss_fn):
             raise ApiTypeError(f"Model: loss_fn must be a Cell or a function, not {type(loss_fn).__name__}")
+        if eval_network is not None and not isinstance(eval_network, Cell):
+            raise ApiTypeError(f"Model: eval_network must be a Cell, not {type(eval_network).__name__}")
         amp_level = resolved("Model", amp_level)
         _check_others(eval_indexes, boost_level, kwargs)
         manager = check_manager("Model", kwargs.get("loss_scale_manager"))

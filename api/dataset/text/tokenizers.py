@@ -235,9 +235,11 @@ def _stands_alone(character: str) -> bool:
 
 
 def _pattern(name: str, pattern: Any) -> re.Pattern[str]:
+    if not isinstance(pattern, str):
+        raise ApiTypeError(f"{name}: a pattern must be a string, not {pattern!r}")
     try:
         return re.compile(pattern)
-    except (re.error, TypeError) as error:
+    except re.error as error:
         raise ApiValueError(f"{name}: {pattern!r} is no regular expression: {error}") from None
 
 

@@ -23,7 +23,7 @@ from mspc.api.dataset.vision.enhance import (
     Solarize,
 )
 from mspc.api.dataset.vision.enums import Inter
-from mspc.api.dataset.vision.shapes import fill_of, probability, require_image
+from mspc.api.dataset.vision.shapes import LARGEST, fill_of, probability, require_image
 from mspc.api.errors import ApiTypeError, ApiValueError
 
 _MOVES = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
@@ -83,7 +83,7 @@ class RandAugment(_Augment):
         interpolation: Inter = Inter.NEAREST, fill_value: Any = 0,
     ) -> None:  # fmt: skip
         super().__init__(num_magnitude_bins, interpolation, fill_value)
-        self.count = whole("RandAugment", "num_ops", num_ops)
+        self.count = whole("RandAugment", "num_ops", num_ops, most=LARGEST)
         self.magnitude = whole("RandAugment", "magnitude", magnitude, 0)
         if self.magnitude >= self.bins:
             raise ApiValueError(f"RandAugment: magnitude {magnitude} must be below num_magnitude_bins {self.bins}")
@@ -130,7 +130,7 @@ class UniformAugment:
 
     def __init__(self, transforms: Sequence[Callable[..., Any]], num_ops: int = 2) -> None:
         self.transforms = _operations("UniformAugment", transforms)
-        self.count = whole("UniformAugment", "num_ops", num_ops)
+        self.count = whole("UniformAugment", "num_ops", num_ops, most=LARGEST)
 
     def __call__(self, *values: Any) -> Any:
         for place in np.random.randint(len(self.transforms), size=self.count):

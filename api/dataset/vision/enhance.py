@@ -114,8 +114,8 @@ class AutoContrast(EachOperation):
         self.cutoff = number("AutoContrast", "cutoff", cutoff)
         if not 0 <= self.cutoff < 50:
             raise ApiValueError(f"AutoContrast: cutoff {cutoff} must be from 0 to 50, without 50")
-        given = [] if ignore is None else [ignore] if isinstance(ignore, int) else list(ignore)
-        self.ignore = [whole("AutoContrast", "ignore", value, 0) for value in given]
+        given = [] if ignore is None else ignore if isinstance(ignore, tuple | list) else [ignore]
+        self.ignore = [whole("AutoContrast", "ignore", value, 0, 255) for value in given]
 
     def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
         return _like(of_images().autocontrast(image_of(value), self.cutoff, self.ignore or None), value)
@@ -164,7 +164,7 @@ class Solarize(EachOperation):
 
     def __init__(self, threshold: Any) -> None:
         pair = (threshold, threshold) if isinstance(threshold, int | float) else threshold
-        self.least, self.most = span("Solarize", "threshold", pair) if any(pair) else (0.0, 0.0)
+        self.least, self.most = (0.0, 0.0) if pair in ((0, 0), [0, 0]) else span("Solarize", "threshold", pair)
 
     def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
         if value.dtype != np.uint8:

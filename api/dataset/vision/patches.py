@@ -9,7 +9,7 @@ import numpy as np
 from mspc.api.dataset.operation import as_array
 from mspc.api.dataset.rows import whole
 from mspc.api.dataset.vision.enums import Border, SliceMode
-from mspc.api.dataset.vision.shapes import fill_of, padded, require_image
+from mspc.api.dataset.vision.shapes import LARGEST, fill_of, padded, require_image
 from mspc.api.errors import ApiTypeError, ApiValueError
 
 
@@ -25,7 +25,10 @@ class SlicePatches:
     def __init__(
         self, num_height: int = 1, num_width: int = 1, slice_mode: SliceMode = SliceMode.PAD, fill_value: int = 0
     ) -> None:
-        self.counts = whole("SlicePatches", "num_height", num_height), whole("SlicePatches", "num_width", num_width)
+        self.counts = (
+            whole("SlicePatches", "num_height", num_height, most=LARGEST),
+            whole("SlicePatches", "num_width", num_width, most=LARGEST),
+        )
         if not isinstance(slice_mode, SliceMode):
             raise ApiTypeError(f"SlicePatches: slice_mode must be a SliceMode, not {slice_mode!r}")
         self.drops = slice_mode == SliceMode.DROP

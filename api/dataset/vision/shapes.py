@@ -34,14 +34,18 @@ def channels_of(name: str, images: np.ndarray) -> int:
     return 1 if height_axis(name, images) == images.ndim - 2 else images.shape[-1]
 
 
+LARGEST = 2**24
+"""The largest side of an image, and the largest number of its parts: as MindSpore has it."""
+
+
 def size_of(name: str, size: Any) -> tuple[int, int]:
     """(height, width) of one number or two. Raises TypeError or ValueError for others."""
     if isinstance(size, (tuple, list)):
         if len(size) != 2:
             raise ApiValueError(f"{name}: size must be a number or (height, width), not {size!r}")
         height, width = size
-        return whole(name, "size", height), whole(name, "size", width)
-    side = whole(name, "size", size)
+        return whole(name, "size", height, most=LARGEST), whole(name, "size", width, most=LARGEST)
+    side = whole(name, "size", size, most=LARGEST)
     return side, side
 
 

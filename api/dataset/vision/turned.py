@@ -12,7 +12,7 @@ from mspc.api.dataset.operation import EachOperation
 from mspc.api.dataset.pillow import image_of, library, resampled
 from mspc.api.dataset.rows import flag, whole
 from mspc.api.dataset.vision.enums import Inter
-from mspc.api.dataset.vision.shapes import fill_of, inter_of, number, probability, require_image, size_of, span
+from mspc.api.dataset.vision.shapes import LARGEST, fill_of, inter_of, number, probability, require_image, size_of, span
 from mspc.api.errors import ApiTypeError, ApiValueError
 
 
@@ -26,14 +26,16 @@ class Rotate(EachOperation):
     keeps_images: ClassVar[bool] = True
 
     def __init__(
-        self, degrees: float, resample: Inter = Inter.NEAREST, expand: bool = False, center: Any = None,
+        self, degrees: Any, resample: Inter = Inter.NEAREST, expand: bool = False, center: Any = None,
         fill_value: Any = 0,
     ) -> None:  # fmt: skip
         name = type(self).__name__
         self.degrees = self._degrees(degrees)
         self.resample = inter_of(name, resample)
         self.expand = flag(name, "expand", expand)
-        self.center = center
+        if center is not None and (not isinstance(center, tuple | list) or len(center) != 2):
+            raise ApiTypeError(f"{name}: center must be (x, y), not {center!r}")
+        self.center = None if center is None else tuple(number(name, "center", place) for place in center)
         self.fill = fill_of(name, fill_value)
 
     def _degrees(self, degrees: Any) -> tuple[float, float]:
@@ -128,7 +130,8 @@ class CutOut(EachOperation):
     keeps_images: ClassVar[bool] = True
 
     def __init__(self, length: int, num_patches: int = 1, is_hwc: bool = True) -> None:
-        self.length, self.count = whole("CutOut", "length", length), whole("CutOut", "num_patches", num_patches)
+        self.length = whole("CutOut", "length", length, most=LARGEST)
+        self.count = whole("CutOut", "num_patches", num_patches, most=LARGEST)
         self.first = 0 if flag("CutOut", "is_hwc", is_hwc) else 1
 
     def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
@@ -159,6 +162,9 @@ class RandomErasing(EachOperation):
         self.scale, self.ratio = span("RandomErasing", "scale", scale), span("RandomErasing", "ratio", ratio)
         if isinstance(value, str) and value != "random":
             raise ApiValueError(f"RandomErasing: value {value!r} must be a number, one for each channel, or 'random'")
+        if not isinstance(value, str):
+            for each in value if isinstance(value, tuple | list) else [value]:
+                number("RandomErasing", "value", each)
         self.value = value
         flag("RandomErasing", "inplace", inplace)
         self.attempts = whole("RandomErasing", "max_attempts", max_attempts)

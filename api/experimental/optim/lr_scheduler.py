@@ -49,8 +49,10 @@ class LRScheduler:
         """The rates that were set last."""
         return [Tensor(_exact(group), FLOAT32) for group in self.optimizer.param_groups]
 
-    def step(self, epoch: int | None = None) -> None:
-        """Set the rates of the next step, or of step `epoch`."""
+    def step(self, epoch: float | None = None) -> None:
+        """Set the rates of the next step, or of step `epoch`. Raises ValueError where that is not finite."""
+        if epoch is not None and not math.isfinite(epoch):
+            raise ApiValueError(f"{type(self).__name__}.step: epoch must be finite, not {epoch}")
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         self._last_lr = [_exact(group) for group in self.optimizer.param_groups]
         self._goes_on = epoch is None and self.last_epoch > 0
@@ -105,6 +107,8 @@ class MultiStepLR(_ByFactor):
     """gamma times the rate at every milestone."""
 
     def __init__(self, optimizer: Any, milestones: Sequence[int], gamma: float = 0.1, last_epoch: int = -1) -> None:
+        if not isinstance(milestones, list | tuple) or not all(isinstance(step, int) for step in milestones):
+            raise ApiTypeError(f"MultiStepLR: milestones must be a list of integers, not {describe(milestones)}")
         self.milestones, self.gamma = sorted(milestones), gamma
         super().__init__(optimizer, last_epoch)
 
@@ -214,6 +218,8 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
     def get_lr(self) -> list[float]:
         inside, length = float(self.last_epoch), self.T_0
+        if self.T_mult == 1:
+            inside %= length
         while inside >= length:
             inside, length = inside - length, length * self.T_mult
         share = (1 + math.cos(math.pi * inside / length)) / 2
@@ -238,6 +244,8 @@ class CyclicLR(LRScheduler):
         if len(self.least) != count or len(self.most) != count:
             raise ApiValueError(f"CyclicLR: base_lr and max_lr must be numbers, or {count} of them")
         self.up, self.down = step_size_up, step_size_up if step_size_down is None else step_size_down
+        if scale_mode not in ("cycle", "iterations"):
+            raise ApiValueError(f"CyclicLR: scale_mode must be 'cycle' or 'iterations', not {describe(scale_mode)}")
         self.mode, self.gamma, self.scale_fn, self.scale_mode = mode, gamma, scale_fn, scale_mode
         super().__init__(optimizer, last_epoch)
 
@@ -304,6 +312,9 @@ class ReduceLROnPlateau:
         self.optimizer, self.factor, self.patience, self.cooldown, self.eps = optimizer, factor, patience, cooldown, eps
         count = len(optimizer.param_groups)
         self.min_lrs = list(min_lr) if isinstance(min_lr, list | tuple) else [min_lr] * count
+        if len(self.min_lrs) != count or not all(isinstance(least, int | float) for least in self.min_lrs):
+            wanted = f"a number, or {count} of them"
+            raise ApiTypeError(f"ReduceLROnPlateau: min_lr must be {wanted}, not {describe(min_lr)}")
         self.mode, self.threshold, self.threshold_mode = mode, threshold, threshold_mode
         self.best = math.inf if mode == "min" else -math.inf
         self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0

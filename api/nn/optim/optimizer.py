@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -281,11 +281,14 @@ class Optimizer(Cell, takes_data=False):
 def _rate(name: str, rate: Any, parameter: str) -> Any:
     if isinstance(rate, LearningRateSchedule):
         return rate
-    if isinstance(rate, (list, tuple, np.ndarray)) or (
-        isinstance(rate, Iterable) and not isinstance(rate, Tensor)
-    ):
-        rate = Tensor(np.asarray(list(rate), np.float32))
+    if isinstance(rate, Iterable) and not isinstance(rate, Tensor | str | bytes | Set | Mapping):
+        rates = np.asarray(list(rate))
+        if rates.size and rates.dtype.kind not in "fiu":
+            raise ApiTypeError(f"{name}: learning_rate must be a list of numbers, not of {rates.dtype}")
+        rate = Tensor(rates.astype(np.float32))
     if isinstance(rate, Tensor):
+        if rate.dtype.kind not in "fiu":
+            raise ApiTypeError(f"{name}: learning_rate must be a Tensor of numbers, not of {rate.dtype}")
         if rate.ndim > 1 or rate.size == 0:
             raise ApiValueError(
                 f"{name}: learning rates must be a list of numbers, not of shape {rate.shape}"

@@ -93,7 +93,7 @@ def test_in_a_network() -> None:
     ("call", "message"),
     [
         (lambda: ops.vjp(product, Tensor(X), weights=[1]), "vjp(): weights must be None"),
-        (lambda: ops.vmap(5), "vmap() takes a function, not 5"),
+        (lambda: ops.vmap(5), "vmap: fn must be a function, not 5"),
         (lambda: ops.vmap(product, (0, 0, 0))(Tensor(X), Tensor(Y)), "vmap(): 3 axes (0, 0, 0) for 2 tensors"),
         (
             lambda: ops.vmap(product)(Tensor(X), Tensor(Y[:2])),

@@ -46,7 +46,7 @@ def test_devices() -> None:
     assert ms.get_current_device() == ("CPU", 0)
     ms.set_deterministic(True)
     assert ms.get_context("deterministic") == "ON"
-    with pytest.raises(MspcError, match=r"set_deterministic\(\): deterministic must be True or False, not 1"):
+    with pytest.raises(MspcError, match=r"set_deterministic: deterministic must be True or False, not 1"):
         ms.set_deterministic(1)
     assert ms.get_log_config() == {"GLOG_v": ms.get_level()}
     assert (ms.STRICT, ms.COMPATIBLE, ms.LAX) == (0, 1, 2)

@@ -284,7 +284,7 @@ def test_a_rank_number_of_its_own_is_no_news(capsys: pytest.CaptureFixture[str])
         (lambda: nn.ReLU().recompute(mp_com=False), ValueError, "Cell.recompute has no key 'mp_com'"),
         (lambda: nn.ReLU().recompute(mp_comm_recompute=1), TypeError, "mp_comm_recompute must be True or False, not 1"),
         (lambda: nn.ReLU().set_comm_fusion("all"), TypeError,
-         "Cell.set_comm_fusion: fusion_type must be an integer, not 'all'"),
+         "ReLU.set_comm_fusion: fusion_type must be an integer, not 'all'"),
         (lambda: nn.ReLU().set_comm_fusion(-1), ValueError,
          "Cell.set_comm_fusion: fusion_type=-1 must be at least 0"),
     ],

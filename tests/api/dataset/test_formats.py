@@ -62,8 +62,10 @@ def test_files_of_cifar_that_cannot_be(tmp_path: Path, make: Callable[[Path], An
 
 @pytest.mark.parametrize("cls", [ds.MnistDataset, ds.Cifar10Dataset, ds.Cifar100Dataset, ds.ImageFolderDataset])
 def test_arguments_of_image_sets(cls: Any, tmp_path: Path) -> None:
-    for folder in ("", None, 3):
-        with pytest.raises(ValueError, match=f"{cls.__name__}: dataset_dir must be the name"):
+    with pytest.raises(ValueError, match=f"{cls.__name__}: dataset_dir must be the name"):
+        cls("")
+    for folder in (None, 3):
+        with pytest.raises(TypeError, match=f"{cls.__name__}: dataset_dir must be a string, not {folder}"):
             cls(folder)
     with pytest.raises(MspcError, match=r"there is no (folder|file)"):
         cls(str(tmp_path / "none"))

@@ -121,7 +121,7 @@ MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: table("b\n1\n").run(), RuntimeError, "CsvToMR: 't.csv' has no column 'a'"),
     (lambda: waiting().run(), MspcError, "t.csv is a FIFO, not a file"),
     (lambda: CsvToMR("x.csv", "t").run(), MspcError, "CsvToMR: there is no file 'x.csv'"),
-    (lambda: CsvToMR(3, "t"), ValueError, "CsvToMR: source must be a path, not 3"),  # type: ignore[arg-type]
+    (lambda: CsvToMR(3, "t"), TypeError, "CsvToMR: source must be a string, not 3"),  # type: ignore[arg-type]
     (lambda: CsvToMR("a", "t", [1]), ValueError, "CsvToMR: columns_list must be a list of names"),  # type: ignore[list-item]
     (lambda: MnistToMR(".", "t", 0), ValueError, "MnistToMR: partition_number must be an integer from 1, not 0"),
     (lambda: MnistToMR("x", "t").run(), MspcError, "MnistToMR: there is no folder 'x'"),

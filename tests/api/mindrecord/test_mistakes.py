@@ -158,7 +158,7 @@ def record(**changes: Any) -> Callable[[], None]:
 
 
 MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (lambda: FileWriter(3), TypeError, "FileWriter: file_name must be the name of a file, not 3"),
+    (lambda: FileWriter(3), TypeError, "FileWriter: file_name must be a string, not 3"),
     (lambda: FileWriter("c", 0), ValueError, "FileWriter: shard_num must be an integer from 1 to 1000, not 0"),
     (lambda: FileWriter("a.mindrecord"), RuntimeError, "FileWriter: 'a.mindrecord' is there already"),
     (lambda: FileWriter("c").add_schema({}), ValueError,

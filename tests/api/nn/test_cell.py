@@ -165,7 +165,7 @@ def test_set_train_reaches_all():
     assert all(cell.training for _, cell in net.cells_and_names())
     net.set_train(False)
     assert not net.net.dense.training
-    with pytest.raises(TypeError, match="set_train takes True or False, not 1"):
+    with pytest.raises(TypeError, match="set_train: mode must be True or False, not 1"):
         net.set_train(1)
 
 

@@ -348,7 +348,7 @@ class Older(Callback):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: model().train(True, data()), ValueError, "Model.train: epoch True must be a positive integer"),
+        (lambda: model().train(True, data()), TypeError, "Model.train: epoch must be an integer, not True"),
         (lambda: model().fit(0, data()), ValueError, "Model.fit: epoch 0 must be a positive integer"),
         (
             lambda: model().train(2, data(), initial_epoch=2), ValueError,
