@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from tests.syntax import children, walk
+
 ROOT = Path(__file__).resolve().parent.parent
 NO_CODE = {"tests", "benchmarks", "samples", "docs", "build", "dist"}
 FUNCTION_LINES, CLASS_LINES, ATTRIBUTES = 60, 300, 20
@@ -56,7 +58,7 @@ def sizes() -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
 
 
 def _inside(node: ast.AST, prefix: str) -> Iterator[tuple[str, Function | ast.ClassDef]]:
-    for child in ast.iter_child_nodes(node):
+    for child in children(node):
         if isinstance(child, Function | ast.ClassDef):
             yield f"{prefix}{child.name}", child
             yield from _inside(child, f"{prefix}{child.name}.")
@@ -78,7 +80,7 @@ def attributes(node: ast.ClassDef) -> set[str]:
         if isinstance(entry, ast.AnnAssign) and isinstance(entry.target, ast.Name)
         and "ClassVar" not in ast.unparse(entry.annotation)
     }  # fmt: skip
-    for inner in ast.walk(node):
+    for inner in walk(node):
         if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
             if isinstance(inner.value, ast.Name) and inner.value.id == "self":
                 found.add(inner.attr)
@@ -111,7 +113,7 @@ def test_limits_of_tests_are_one_constant() -> None:
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in sorted((ROOT / "tests").rglob("*.py"))
         if "timeout" in (text := path.read_text(encoding="utf-8"))
-        for node in ast.walk(ast.parse(text))
+        for node in walk(ast.parse(text))
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in waiting
         for keyword in node.keywords
         if keyword.arg == "timeout" and isinstance(keyword.value, ast.Constant)

@@ -12,6 +12,8 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
+from tests.syntax import walk
+
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS: dict[str, str] = {
     "ir": "",
@@ -68,7 +70,7 @@ def read(path: Path) -> Said:
     """What stands in a file, inside functions too."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     said = Said(bool(ast.get_docstring(tree)))
-    for node in ast.walk(tree):
+    for node in walk(tree):
         match node:
             case ast.Import() | ast.ImportFrom():
                 said.statements.append(node)
@@ -221,7 +223,10 @@ def test_paths_of_a_machine_are_known() -> None:
 def test_no_path_of_a_machine_is_mentioned() -> None:
     found: list[str] = []
     for path in text_files():
-        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if not any(folder in text for folder in ("/root", "/home/", "/Users/", "/tmp/", "/var/")):  # found far sooner
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
             if MACHINE_PATHS.search(line):
                 found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:80]}")
     assert found == []

@@ -227,6 +227,7 @@ def _statement(text: str, is_indented: bool) -> ast.stmt | None:
     return tree.body[0] if is_indented else tree
 
 
+@lru_cache(maxsize=4096)
 def _last_line(code: types.CodeType) -> int:
     last = max((position[1] or 0 for position in code.co_positions()), default=code.co_firstlineno)
     inner = (_last_line(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))

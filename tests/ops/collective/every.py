@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -156,9 +157,13 @@ def _ring(members: tuple[int, ...], shape: tuple[int, ...]) -> Case:
     )  # fmt: skip
 
 
+@lru_cache(maxsize=4096)
 def numbers(seed: int, shape: tuple[int, ...], dtype: DType) -> Array:
-    """1, 2 and their negatives: eight of them have a product and a sum that every element type holds."""
-    return np.random.default_rng(seed).choice([-2.0, -1.0, 1.0, 2.0], shape).astype(dtype.numpy)
+    """1, 2 and their negatives: eight of them have a product and a sum that every element type holds. Not to be
+    written to: every rank of a process has the same."""
+    found = np.random.default_rng(seed).choice([-2.0, -1.0, 1.0, 2.0], shape).astype(dtype.numpy)
+    found.flags.writeable = False
+    return found
 
 
 def groups(size: int) -> list[tuple[int, ...]]:

@@ -1,0 +1,30 @@
+"""A way through syntax trees for tests that read all files: `ast.walk` takes four times as long."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+
+def children(node: ast.AST) -> Iterator[ast.AST]:
+    """What `ast.iter_child_nodes` gives."""
+    for value in vars(node).values():
+        if isinstance(value, ast.AST):
+            yield value
+        elif isinstance(value, list):
+            for item in value:
+                if isinstance(item, ast.AST):
+                    yield item
+
+
+def walk(tree: ast.AST) -> Iterator[ast.AST]:
+    """A tree's nodes, in no order; `Load()` and the like are left out, which every use of a name has."""
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        yield node
+        for value in vars(node).values():
+            if type(value) is list:
+                todo += [item for item in value if isinstance(item, ast.AST)]
+            elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
+                todo.append(value)
