@@ -34,10 +34,7 @@ class ReduceGradients(Pass):
         ranks = int(graph.attrs.get("ranks", 1))
         if ranks == 1:
             return False
-        by_script = _reduced_by_script(graph)
-        own = {p.name for p in graph.parameters if p.attrs.get("layerwise_parallel")}
-        used = _used_by_updates(graph)
-        wanted = {node for node in graph.nodes if _names(node) - own and node in used and node not in by_script}
+        wanted = summed_gradients(graph)
         reduced: dict[Value, Value] = {}
         ready: list[Node] = []
         nodes: list[Node] = []
@@ -52,6 +49,14 @@ class ReduceGradients(Pass):
                 ready.append(node)
         graph.nodes = nodes
         return bool(reduced)
+
+
+def summed_gradients(graph: Graph) -> set[Node]:
+    """The gradients that are added over ranks with rows of their own."""
+    by_script = _reduced_by_script(graph)
+    own = {p.name for p in graph.parameters if p.attrs.get("layerwise_parallel")}
+    used = _used_by_updates(graph)
+    return {node for node in graph.nodes if _names(node) - own and node in used and node not in by_script}
 
 
 def _used_by_updates(graph: Graph) -> set[Value]:

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from mspc import Parameter, Tensor, nn, ops
+from mspc.commands.compile import CompileOptions
 from mspc.commands.run import run_script
+from mspc.commands.verify import verify_target
 from tests.api.nn.training import Training, floats
 
 X, Y, W, V = floats(1, 4, 3), floats(2, 4, 1), floats(3, 3, 1), floats(4, 1, 1)
@@ -132,3 +134,32 @@ def test_ranks_hold_graphs_with_their_own_numbers(tmp_path: Path, capfd: pytest.
     assert len(printed) == 3
     found = [np.array(line.split()[1:], np.float64) for line in printed]
     np.testing.assert_allclose(found[1:], [found[0]] * 2, atol=2e-4)
+
+
+CLIPPED = """
+import numpy as np, mindspore as ms
+from mindspore import Tensor, Parameter, nn, ops
+from mindspore.communication import init
+init()
+ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=False)
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(Tensor(np.ones((3, 2), np.float32)), "w")
+    def construct(self, x):
+        return ops.square(ops.matmul(x, self.w)).mean()
+class Step(nn.TrainOneStepCell):
+    def construct(self, x):
+        loss = self.network(x)
+        grads = self.grad(self.network, self.weights)(x, ops.ones_like(loss))
+        grads = self.grad_reducer(ops.clip_by_global_norm(grads, 0.5))
+        return ops.depend(loss, self.optimizer(grads))
+net = Net()
+Step(net, nn.SGD(net.trainable_params(), 0.1))(Tensor(np.ones((4, 3), np.float32)))
+"""
+
+
+def test_verify_leaves_gradients_to_the_scripts_own_sums(tmp_path: Path) -> None:
+    script = tmp_path / "net.py"
+    script.write_text(CLIPPED)
+    verify_target(str(script), CompileOptions(ranks=2), seed=1)
