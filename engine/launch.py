@@ -271,16 +271,20 @@ class Launcher:
             else:
                 stop_together(meeting, error)
                 assert built is not None
-                self._same(meeting, target, call, built[0].compile_id)
+                self._same(meeting, target, call, built[0])
             self.job.hardware.agree(meeting)
         return built
 
-    def _same(self, meeting: Any, target: Any, call: Call, compile_id: str) -> None:
-        """Make sure that all ranks hold graphs of one compile. Raises MspcError."""
+    def _same(self, meeting: Any, target: Any, call: Call, compiled: Compiled) -> None:
+        """Make sure that all ranks hold graphs of one compile, or in data parallel mode graphs that meet alike: each
+        may hold its rank's number. Raises MspcError."""
         try:
-            agree(meeting, compile_id)
+            agree(meeting, compiled.compile_id)
         except MspcError as different:
-            raise different_calls(meeting, target, call) or different from None
+            explained = different_calls(meeting, target, call)
+            if explained or compiled.config.mode != "data_parallel":
+                raise explained or different from None
+            agree_on_collectives(meeting, compiled.rank_graph(self.job.rank))
 
     def _warn(self, target: Any, compiled: Compiled, frozen: FrozenContext) -> None:
         """Rank 0 says once what the compiler noticed, what does not happen in this mode, and which settings do not

@@ -1,7 +1,8 @@
 """What one device computes in some steps, operator by operator, and how far rounding alone moves it.
 
 Where every rank trains on its own rows one device runs on the rows of each; the gradients that updates read are then
-combined by hand, and what speaks of the whole batch is computed of all rows.
+combined by hand, but for those that the script's own collectives add up, which run between the places, and what speaks
+of the whole batch is computed of all rows.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from mspc.engine.compared import TOLERANCES, Noise, coarsest, epsilon_of, floats
 from mspc.engine.overflow import Poke
 from mspc.engine.shared_rows import kernel_over_places
 from mspc.ir.graph import Graph, Node
+from mspc.passes.communication.reduce_gradients import summed_gradients
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import combine
 from mspc.runtime.comm.local import LocalComm, World
@@ -77,6 +79,7 @@ class OneDevice:
 
     def _run(self, move: _Movement | None, poke: Poke | None = None) -> list[list[Values]]:
         places = range(len(self.feeds))
+        summed = summed_gradients(self.graph)
 
         def main(comm: LocalComm) -> list[Values]:
             backend = NumPyBackend(comm)
@@ -94,7 +97,7 @@ class OneDevice:
                 values = held | {p: np.array(a) for p, a in zip(inputs, arrays, strict=True)}
 
                 def combined(node: Node, gradient: Array, step: int = step) -> Array:
-                    total = self._combined(comm, gradient)
+                    total = self._combined(comm, gradient) if node in summed else gradient
                     return total if move is None else move.gradient(node.attrs["gradient_for"], total, step)
 
                 mark = self.mark if step == self.marked else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, ClassVar
 
 from mspc.api import ops
 from mspc.api.errors import ApiTypeError
@@ -17,7 +17,11 @@ from mspc.ir.types import FLOAT32
 
 
 class _Layer(Cell):
-    """What layers of encoder and decoder share: attention to oneself and two linear layers."""
+    """What layers of encoder and decoder share: attention to oneself and two linear layers; parameters stand in
+    MindSpore's order."""
+
+    looks: ClassVar[bool] = False
+    """Whether it attends to the encoder's output, too."""
 
     def __init__(
         self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1, activation: Any = "relu",
@@ -27,6 +31,8 @@ class _Layer(Cell):
         name = type(self).__name__
         self.norm_first = flag(name, "norm_first", norm_first)
         self.self_attn = MultiheadAttention(d_model, nhead, dropout, batch_first=batch_first, dtype=dtype)
+        if self.looks:
+            self.multihead_attn = MultiheadAttention(d_model, nhead, dropout, batch_first=batch_first, dtype=dtype)
         self.dense1 = Dense(d_model, positive(name, "dim_feedforward", dim_feedforward), dtype=dtype)
         self.dropout = Dropout(p=dropout)
         self.dense2 = Dense(dim_feedforward, d_model, dtype=dtype)
@@ -64,13 +70,14 @@ class TransformerDecoderLayer(_Layer):
     """Attention of the target to itself and to the encoder's output, and a feed-forward network; see
     `TransformerEncoderLayer`."""
 
+    looks = True
+
     def __init__(
         self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1, activation: Any = "relu",
         layer_norm_eps: float = 1e-5, batch_first: bool = False, norm_first: bool = False, dtype: Any = FLOAT32,
     ) -> None:  # fmt: skip
         super().__init__(d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first,
                          dtype)  # fmt: skip
-        self.multihead_attn = MultiheadAttention(d_model, nhead, dropout, batch_first=batch_first, dtype=dtype)
         self.norm3 = LayerNorm((d_model,), epsilon=layer_norm_eps, dtype=dtype)
         self.dropout3 = Dropout(p=dropout)
 

@@ -3,7 +3,8 @@
 Input:  the gradients of one rank's own batch. Output: the same with an AllReduce over all ranks behind each of them,
 and a multiplication by 1/ranks where `gradients_mean` is set. The loss stays each rank's own. Gradients that the script
 adds up itself, as by `nn.DistributedGradReducer`, are left to it, and those of parameters with `layerwise_parallel`, of
-which every rank has its own.
+which every rank has its own. A gradient that another gradient is computed from, as in an inner step, stays each rank's
+own, too.
 """
 
 from __future__ import annotations
@@ -33,19 +34,39 @@ class ReduceGradients(Pass):
         ranks = int(graph.attrs.get("ranks", 1))
         if ranks == 1:
             return False
-        by_script = _reduced_by_script(graph)
-        own = {p.name for p in graph.parameters if p.attrs.get("layerwise_parallel")}
-        gradients = [node for node in graph.nodes if _names(node) - own and node not in by_script]
+        wanted = summed_gradients(graph)
         reduced: dict[Value, Value] = {}
+        ready: list[Node] = []
         nodes: list[Node] = []
         for node in graph.nodes:
             if node.phase == "update":
-                if not reduced and gradients:
-                    reduced = _reduce(Builder(graph, nodes), gradients, ranks)
+                if ready:  # those of one optimizer side by side; another one may follow
+                    reduced |= _reduce(Builder(graph, nodes), ready, ranks)
+                    ready = []
                 node.inputs = [reduced.get(v, v) for v in node.inputs]
             nodes.append(node)
+            if node in wanted:
+                ready.append(node)
         graph.nodes = nodes
         return bool(reduced)
+
+
+def summed_gradients(graph: Graph) -> set[Node]:
+    """The gradients that are added over ranks with rows of their own."""
+    by_script = _reduced_by_script(graph)
+    own = {p.name for p in graph.parameters if p.attrs.get("layerwise_parallel")}
+    used = _used_by_updates(graph)
+    return {node for node in graph.nodes if _names(node) - own and node in used and node not in by_script}
+
+
+def _used_by_updates(graph: Graph) -> set[Value]:
+    """Gradients that lead to an update otherwise than through another gradient: one that a loss is computed from, as
+    in an inner step of meta-learning, is each rank's own."""
+    leading: set[Value] = set()
+    for node in reversed(graph.nodes):
+        if (isinstance(node.op, Op) and node.op.mutates) or (node in leading and not _names(node)):
+            leading.update(node.inputs)
+    return leading
 
 
 def _names(gradient: Node) -> set[str]:

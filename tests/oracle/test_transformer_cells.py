@@ -124,6 +124,14 @@ def test_layers(norm_first: bool) -> None:
             lambda x, y: judge(x, y, tgt_mask=torch.tensor(CAUSAL)))  # fmt: skip
 
 
+def test_parameters_stand_as_in_mindspore() -> None:
+    names = [p.name.rsplit(".", 1)[0] for p in nn.TransformerDecoderLayer(8, 2, 16).trainable_params()]
+    assert list(dict.fromkeys(names)) == [
+        "self_attn", "self_attn.out_proj", "multihead_attn", "multihead_attn.out_proj", "dense1", "dense2",
+        "norm1", "norm2", "norm3",
+    ]  # fmt: skip
+
+
 def test_transformer() -> None:
     mine = nn.Transformer(8, 2, 2, 2, 12, 0.0, "relu")
     theirs = torch.nn.Transformer(8, 2, 2, 2, 12, 0.0, "relu")
