@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api.common.parameter_plan import checked_plan
+from mspc.api.context import PYNATIVE_MODE, get_context
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.api.ops.primitive import check_strategy
@@ -24,6 +25,8 @@ def shard(
         parameter_plan: how parameters of the Cell (or of that whose method `fn` is) are cut, by name or path as
             "self.dense.weight". device, level: say that they change nothing.
 
+    In PyNative mode what is made so calls nothing else that is, as in MindSpore.
+
     Raises:
         TypeError: `fn` is not callable, or a strategy is none. ValueError: a strategy is impossible, or a
             parameter is none of the Cell's.
@@ -39,4 +42,5 @@ def shard(
         check_strategy(in_strategy, "shard: in_strategy"),
         check_strategy(out_strategy, "shard: out_strategy"),
         checked_plan(owner, parameter_plan, "shard"),
+        get_context("mode") == PYNATIVE_MODE,
     )

@@ -12,13 +12,14 @@ from mspc.api import launch
 @dataclass(frozen=True)
 class ShardedFunction:
     """`fn` with strategies: in_strategy per input, out_strategy per output, parameter_plan as
-    (Parameter, strategy).
+    (Parameter, strategy). in_pynative: it was made in PyNative mode.
     """
 
     fn: Callable[..., Any]
     in_strategy: tuple[Any, ...] | None
     out_strategy: tuple[Any, ...] | None = None
     parameter_plan: tuple[tuple[Any, Any], ...] = ()
+    in_pynative: bool = False
 
     def __call__(self, *args: Any) -> Any:
         return launch.launcher().launch(self, args)

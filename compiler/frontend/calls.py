@@ -32,7 +32,7 @@ from mspc.compiler.frontend.precision import as_float
 from mspc.compiler.frontend.primitives import call_primitive
 from mspc.compiler.frontend.python import call_class, call_handler, call_python
 from mspc.compiler.frontend.remembered import call_key, forget, recalled, remember, updated_operands
-from mspc.compiler.frontend.sharding import cut, is_sharded_function, planned
+from mspc.compiler.frontend.sharding import cut, is_sharded_function, planned, within
 from mspc.compiler.frontend.source import FunctionSource
 from mspc.compiler.frontend.state import MAX_DEPTH, Tracer
 from mspc.compiler.frontend.tensor import method_function
@@ -133,7 +133,7 @@ def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwar
         return call(tracer, frame, node, chosen, args, kwargs, held)
     if is_sharded_function(fn):
         inputs = cut(tracer, list(args), fn.in_strategy, "in_strategy")
-        with planned(tracer, fn.parameter_plan):
+        with within(tracer, fn):
             result = call(tracer, frame, node, fn.fn, inputs, kwargs, held)
         tracer.at(frame, node)
         return cut(tracer, result, fn.out_strategy, "out_strategy")

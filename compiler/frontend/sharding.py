@@ -65,3 +65,24 @@ def planned(tracer: Tracer, plan: Sequence[tuple[Any, Any]]) -> Iterator[None]:
         yield
     finally:
         tracer.parameter_readers = before
+
+
+@contextlib.contextmanager
+def within(tracer: Tracer, fn: Any) -> Iterator[None]:
+    """While what `shard()` gave is traced, its parameters are read by its plan.
+
+    Raises:
+        MspcError: another one calls it, in PyNative mode. The rule is MindSpore's.
+    """
+    if tracer.in_shard and fn.in_pynative:
+        raise tracer.error(
+            "a function that shard() gave calls another one, which PyNative mode does not take",
+            ["shard one of them, or set_context(mode=GRAPH_MODE) before both are made"],
+            kind=RuntimeError,
+        )
+    before, tracer.in_shard = tracer.in_shard, True
+    try:
+        with planned(tracer, fn.parameter_plan):
+            yield
+    finally:
+        tracer.in_shard = before

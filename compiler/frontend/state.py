@@ -75,6 +75,8 @@ class Tracer:
         self.attributes_read: set[tuple[int, str]] = set()
         self.guard: Value | None = None
         """A Bool scalar without which updates change nothing."""
+        self.in_shard = False
+        """What is read is called by a function that `shard()` gave."""
         self.parameter_readers: dict[int, Callable[[Parameter], Value]] = {}
         self._kept: list[Any] = []
         self._weights: dict[int, Parameter] = {}

@@ -214,3 +214,26 @@ def test_a_cut_that_does_not_divide_is_said_once(tmp_path: Path) -> None:
     with pytest.raises(MspcError) as raised:
         compiled_as(tmp_path, HEAD + NORM.replace("((2, 4), (4,))", "((2, 3), (3,))"))
     assert raised.value.message == "RmsNorm: dimension 1 of input 0 is 16, which 3 does not divide"
+
+
+NESTED = """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(16, 16), "w")
+        self.inner = ms.shard(lambda x: ops.exp(x), ((2, 4),))
+        self.outer = ms.shard(lambda x: self.inner(x * 2), ((8, 1),))
+    def construct(self, x):
+        return self.outer(self.w * x) + self.inner(x)
+Net()(tensor(16, 16))
+"""
+
+
+def test_what_is_sharded_calls_what_is_sharded_in_graph_mode_alone(tmp_path: Path) -> None:
+    assert names(compiled_as(tmp_path, HEAD + NESTED)[0].graph).count("Exp") == 2
+    with pytest.raises(MspcError) as raised:
+        compiled_as(tmp_path, HEAD + "ms.set_context(mode=ms.PYNATIVE_MODE)\n" + NESTED)
+    assert raised.value.kind is RuntimeError
+    assert raised.value.message == (
+        "a function that shard() gave calls another one, which PyNative mode does not take"
+    )
