@@ -18,7 +18,7 @@ import numpy as np
 
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError
-from mspc.api.ops.checked import LEAKS, Function, explain
+from mspc.api.ops.checked import LEAKS, Function, check_names, explain
 from mspc.ir.diagnostics import MspcError
 from mspc.ops.arguments import describe
 
@@ -89,6 +89,7 @@ def _explaining(label: Any, function: Function) -> Function:
                 continue
             if not fits(value):
                 called = label(args[0]) if callable(label) else label
+                check_names(called, function, args, kwargs)
                 raise ApiTypeError(f"{called}: {name} must be {wanted}, not {describe(value)}")
         try:
             return function(*args, **kwargs)

@@ -27,6 +27,9 @@ class Stream:
     """A place in a line of work; all is done already. priority changes nothing."""
 
     def __init__(self, priority: int = 0, **kwargs: Any) -> None:
+        unknown = next((name for name in kwargs if name not in ("stream", "stream_id", "device_id")), None)
+        if unknown is not None:
+            raise ApiTypeError(f"Stream: got an unexpected keyword argument {unknown!r}")
         self.id = kwargs.get("stream_id")
         if self.id is None:
             self.id = next(_NUMBERS)

@@ -103,16 +103,21 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, bool | int | float | np.generic)
 
 
+def check_names(label: str, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises TypeError where there are too many arguments, too few, or some of other names."""
+    try:
+        _signature(function).bind(*args, **kwargs)
+    except TypeError as wrong:
+        raise ApiTypeError(f"{label}: {wrong}", [_taken(function)]) from None
+
+
 def explain(
     label: str, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception
 ) -> None:
-    """Raises what `check_arguments` and `refuse` raise, for a call that was not looked at before; nothing where neither
+    """Raises what `check_names` and `refuse` raise, for a call that was not looked at before; nothing where neither
     knows what was wrong."""
     if isinstance(error, TypeError):
-        try:
-            _signature(function).bind(*args, **kwargs)
-        except TypeError as wrong:
-            raise ApiTypeError(f"{label}: {wrong}", [_taken(function)]) from None
+        check_names(label, function, args, kwargs)
     refuse(label, function, args, kwargs, error)
 
 
