@@ -112,7 +112,7 @@ class _Recurrent(Cell):
     Called with x [length, batch, input] ([batch, length, input] with batch_first), the first states
     [layers * directions, batch, hidden] (zeros without) and lengths of the rows [batch] or None; behind its length a
     row's outputs are 0 and its state stays. Returns the outputs [length, batch, directions * hidden] and the last
-    states. Parameters are called as in PyTorch, `weight_ih_l0`, `bias_hh_l1_reverse`.
+    states, of the element type of x. Parameters are called as in PyTorch, `weight_ih_l0`, `bias_hh_l1_reverse`.
     """
 
     gates: ClassVar[int] = 1
@@ -149,6 +149,7 @@ class _Recurrent(Cell):
         self.b_ih_list, self.b_hh_list = ParameterTuple(found["bias_ih"]), ParameterTuple(found["bias_hh"])
 
     def construct(self, x: Any, hx: Any = None, seq_length: Any = None) -> Any:
+        dtype = x.dtype
         if self.batch_first:
             x = x.transpose(1, 0, 2)
         if hx is None:
@@ -167,10 +168,10 @@ class _Recurrent(Cell):
             x = outputs[0] if self.directions == 1 else ops.concat(outputs, -1)
             if self.drops and layer < self.num_layers - 1:
                 x = self.dropout(x)
-        ends = tuple([ops.stack([last[i] for last in lasts], 0) for i in range(self.states)])
+        ends = tuple([ops.cast(ops.stack([last[i] for last in lasts], 0), dtype) for i in range(self.states)])
         if self.batch_first:
             x = x.transpose(1, 0, 2)
-        return x, (ends if self.states > 1 else ends[0])
+        return ops.cast(x, dtype), (ends if self.states > 1 else ends[0])
 
     def along(self, x: Any, state: Any, place: int, is_reverse: bool, seq_length: Any) -> Any:
         """(outputs of all steps, last state) of one layer in one direction."""

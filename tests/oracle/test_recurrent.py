@@ -86,6 +86,16 @@ def test_lengths_and_first_states() -> None:
     near(mine_c.asnumpy(), last_c.detach().numpy(), "c")
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_results_have_the_element_type_of_the_input(kind: Any) -> None:
+    layer = kind(3, 6, batch_first=True)
+    output, last = layer(Tensor(X.astype(np.float16)))
+    lasts = last if isinstance(last, tuple) else (last,)
+    assert [each.dtype for each in (output, *lasts)] == [ms.float16] * (1 + len(lasts))
+    wide, _ = layer(Tensor(X.astype(np.float16).astype(np.float32)))
+    near(output.asnumpy(), wide.asnumpy().astype(np.float16), kind.__name__)
+
+
 def test_single_steps() -> None:
     h, c = floats(2, 4, 6, dtype=np.float32), floats(3, 4, 6, dtype=np.float32)
     for mine, theirs in ((nn.GRUCell, torch.nn.GRUCell), (nn.RNNCell, torch.nn.RNNCell)):
