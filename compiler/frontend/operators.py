@@ -84,6 +84,8 @@ def is_member(tracer: Tracer, left: Any, right: Any) -> bool:
         return left in right
     except TypeError as error:
         raise tracer.error(f"'in': {error}", kind=kind_of(error)) from None
+    except ValueError:
+        raise tracer.error("'in': an array equals nothing as a whole", kind=ValueError) from None
 
 
 def binary(tracer: Tracer, kind: type[ast.operator], left: Any, right: Any) -> Any:

@@ -113,7 +113,7 @@ class FFTShift(Op):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         (x,) = inputs
         axes = axes_in(self.name, self.dim, x.ndim)
-        return be.xp.roll(x, tuple(self.steps(x.shape[axis]) for axis in axes), axes)
+        return be.xp.roll(x, tuple(self.steps(x.shape[axis]) for axis in axes), axes) if axes else x.copy()
 
     samples: ClassVar[Any] = (sample((4, 5), dim=(1,)), sample((3, 2, 4)), sample((5, 4), dim=(-2,)))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.arguments import axes_in, ints_of
@@ -26,6 +27,8 @@ Axis = int | tuple[int, ...]
 
 def normalised_rule(name: str, shape: Sequence[int], axis: Axis, inputs: int) -> str:
     """`inputs` tensors of one shape; the dimensions `axis` must stay whole."""
+    if not shape:
+        raise MspcError(f"{name}: a number has no axis {axis}", kind=ValueError)
     axes = axes_in(name, ints_of(name, "axis", axis), len(shape))
     side = " ".join(n + "!" * (d in axes) for d, n in enumerate(factor_names(len(shape))))
     return f"{', '.join([side] * inputs)} -> {side}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from mspc.api import ops
 from mspc.api.ops.arguments import HALVES, axis_of, least, no_such, of_rank, part_of, real_type
 from mspc.api.ops.checked import TensorLike
@@ -86,7 +88,8 @@ def nanquantile(input: TensorLike, q: Any, axis: Any = None, keepdims: bool = Fa
 
 
 def _quantile(name: str, x: Any, q: Any, axis: Any, keepdims: bool, numbers_only: bool) -> Any:
-    parts = q if hasattr(q, "shape") else shares(name, q)
+    given = q.tolist() if isinstance(q, np.ndarray | np.generic) else q
+    parts = given if hasattr(given, "shape") else shares(name, given)
     rank = len(x.shape)
     if axis is None:
         x, place = ops.Reshape()(x, (-1,)), 0

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import mspc as ms
 from mspc import Tensor, mint, nn, ops
 from mspc.api.ops.method_table import method_names
 from mspc.ir.diagnostics import MspcError
@@ -148,6 +149,17 @@ def is_cell(found: Any) -> bool:
     (lambda: Tensor([1, 2, 3]) + Tensor([1, 2]), "shapes (3,) and (2,) do not fit"),
     (lambda: Tensor([2]) ** Tensor([-1]), "operator **: integers have no negative powers that are integers"),
     (lambda: ops.jacfwd(ops.sin, "x"), "jacrev(): axes must be integers or None, not 'x'"),
+    (lambda: ops.nanquantile(X, np.array([1.5, 2])), "nanquantile(): q must be numbers from 0 to 1, not [1.5, 2.0]"),
+    (lambda: ops.softmax(Tensor(1.0)), "Softmax: a number has no axis -1"),
+    (lambda: ms.set_seed(2.5), "set_seed: seed must be an integer, not 2.5"),
+    (lambda: ms.dataset.vision.Resize(2**30), "Resize: size 1073741824 must be at most 16777216"),
+    (lambda: nn.cosine_decay_lr(0.01, 0.1, 2**40, 2, 2),
+     "cosine_decay_lr: total_step 1099511627776 must be at most 2147483647, as the list has so many numbers"),
+    (lambda: setattr(ms.Parameter(1.0), "requires_grad", 1), "Parameter.requires_grad must be True or False, not 1"),
+    (lambda: nn.SGD([ms.Parameter(1.0)], (None,)), "SGD: learning_rate must be a list of numbers, not of object"),
+    (lambda: nn.ReLU().register_forward_hook("x"), "ReLU: a hook must be a function, not 'x'"),
+    (lambda: ms.save_checkpoint(nn.ReLU(), {}), "save_checkpoint: ckpt_file_name must be a string, not dict"),
+    (lambda: ms.Model(nn.ReLU()).train(), "Model.train: missing a required argument: 'epoch'"),
     (lambda: ops.zeros_like(5), "ops.zeros_like(): input must be a tensor, not 5"),
     (lambda: ops.flatten(5), "ops.flatten(): input must be a tensor, not 5"),
     (lambda: ops.cross_entropy(X, 5), "ops.cross_entropy(): target must be a tensor, not 5"),
