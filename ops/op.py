@@ -111,6 +111,7 @@ class Op:
         has_side_effect: must run even if nobody reads the result (it updates, dumps, or other ranks wait for it).
         mutates: indices of the inputs (parameters) that the operator overwrites. shares_borders: see `moved_bytes`.
         updates_aside: it runs for its result, in the forward graph, and overwrites them beside: running statistics.
+        keeps_narrow: indices of inputs that may be narrower than what it overwrites; all others are widened.
         sums_of_rows: of an operator that `over_all_ranks` changes, results that are sums over a rank's own rows, which
             are added up later; all others speak of the whole batch.
         copied: those of them whose new value `launch` also writes to other places: its last argument, {index: Copy}.
@@ -153,6 +154,7 @@ class Op:
     has_side_effect: ClassVar[bool] = False
     mutates: ClassVar[tuple[int, ...]] = ()
     updates_aside: ClassVar[bool] = False
+    keeps_narrow: ClassVar[tuple[int, ...]] = ()
     sums_of_rows: ClassVar[tuple[int, ...]] = ()
     copied: ClassVar[tuple[int, ...]] = ()
     neutral: ClassVar[Mapping[int, float | None]] = {}

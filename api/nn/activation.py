@@ -312,14 +312,16 @@ class PReLU(Cell):
     """x where it is positive, weight * x elsewhere.
 
     Args:
-        channel: number of weights: 1, or the size of dimension 1 of x. w: their initial value, a number or a Tensor.
+        channel: number of weights: 1, or the size of dimension 1 of x. w: their initial value, a number, a list
+            with one for each weight, or a Tensor.
     """
 
     def __init__(self, channel: int = 1, w: Any = 0.25) -> None:
         super().__init__()
         if isinstance(channel, bool) or not isinstance(channel, int) or channel < 1:
             raise ApiValueError(f"PReLU: channel {channel!r} must be an integer of at least 1")
-        value = w if isinstance(w, Tensor) else Tensor([float(w)] * channel, FLOAT32)
+        given = w if isinstance(w, (list, Tensor)) else [float(w)] * channel
+        value = given if isinstance(given, Tensor) else Tensor(given, FLOAT32)
         if value.shape != (channel,):
             raise ApiValueError(f"PReLU: w has shape {value.shape}, not ({channel},)")
         self.w = Parameter(value, "a")

@@ -162,7 +162,7 @@ class Conv2dTranspose(_Convolution):
     """The gradient of a convolution as a layer: images [n, in_channels, h, w] grow by the stride.
 
     Args:
-        output_padding: rows and columns more on one side, with pad_mode "pad".
+        output_padding: rows and columns of zeros at the bottom and on the right, with pad_mode "pad".
     """
 
     transposed = True
@@ -177,8 +177,11 @@ class Conv2dTranspose(_Convolution):
         self.conv2d_transpose = ops.Conv2DTranspose(**self.attributes())
 
     def construct(self, x: Any) -> Any:
-        size = (x.shape[0], self.out_channels, *self.grown(x.shape[2:]))
-        return self.with_bias(self.conv2d_transpose(x, self.weight, size))
+        rows, columns = self.output_padding
+        height, width = self.grown(x.shape[2:])
+        size = (x.shape[0], self.out_channels, height - rows, width - columns)
+        out = self.with_bias(self.conv2d_transpose(x, self.weight, size))
+        return ops.Pad(((0, 0), (0, 0), (0, rows), (0, columns)))(out) if rows or columns else out
 
 
 class Conv1dTranspose(_Convolution):

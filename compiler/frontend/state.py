@@ -255,14 +255,16 @@ class Tracer:
 
     def update_operands(self, op: Op, values: list[Value]) -> list[Value]:
         """The operands of an update: parameters themselves where a plan or another element type stands between, what
-        is narrower than the parameter in its type, and what changes nothing where the program does not take the branch.
+        is narrower than the parameter in its type unless the operator takes both, and what changes nothing where the
+        program does not take the branch.
         """
         values = [_written(v) if i in op.mutates else v for i, v in enumerate(values)]
         variable = values[op.mutates[0]]
         if not getattr(op, "updates_aside", False):  # its result is what counts: statistics may be of no one
             self._require_place(op, variable)
         kind = variable.tensor_type.dtype
-        values = [self.cast(v, kind) if i not in op.mutates and _narrower(v, kind) else v for i, v in enumerate(values)]
+        as_is = (*op.mutates, *op.keeps_narrow)
+        values = [self.cast(v, kind) if i not in as_is and _narrower(v, kind) else v for i, v in enumerate(values)]
         if self.guard is None:
             return values
         if not op.neutral:

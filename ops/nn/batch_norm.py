@@ -137,6 +137,7 @@ class BatchNorm(_Shared):
     data_format: str = "NCHW"
     groups: tuple[Ranks, ...] = ()
     updates_aside: ClassVar[bool] = True
+    keeps_narrow: ClassVar[tuple[int, ...]] = (0,)
     omitted: ClassVar[tuple[str, ...]] = ("data_format", "groups")
     samples: ClassVar[Any] = (
         sample((4, 8, 4, 2), (8,), (8,), (8,), (8,), is_training=True, low=0.5, epsilon=1e-3),

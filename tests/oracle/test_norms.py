@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import mspc as ms
 from mspc import Tensor, mint, nn, ops
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
@@ -95,3 +96,13 @@ def test_reductions_of_halves_are_taken_in_float32(axis: int) -> None:
     near(ops.mean(Tensor(x * 600), axis).asnumpy(), larger, "mean of what sums to more than a half holds", 1e-3)
     near(ops.L2Normalize(axis, 1e-12)(Tensor(x * 500)).asnumpy(),
          F.normalize(torch.tensor(x * 500, dtype=torch.float32), dim=axis).half().numpy(), "norm", 1e-3)  # fmt: skip
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_of_halves_gives_halves(training: bool) -> None:
+    x = floats(1, 8, 4, 3, 3, dtype=np.float16)
+    cell, judged = nn.BatchNorm2d(4).set_train(training), torch.nn.BatchNorm2d(4).train(training)
+    found = cell(Tensor(x))
+    assert found.dtype == ms.float16
+    near(found.asnumpy(), judged(torch.tensor(x).float()).detach().numpy(), "halves", 2e-3)
+    near(cell.moving_mean.asnumpy(), judged.running_mean.numpy(), "moving mean")

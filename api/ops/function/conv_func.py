@@ -58,9 +58,8 @@ def conv_transpose2d(
     size = [
         (input.shape[d + 2] - 1) * steps[d] - 2 * pads[d] + spread[d] * (kernel[d] - 1) + more[d] + 1 for d in range(2)
     ]
-    op = ops.Conv2DTranspose(
-        weight.shape[0], kernel, 1, "pad", (pads[0], pads[0], pads[1], pads[1]), steps, spread, groups
-    )
+    sides = (pads[0], pads[0], pads[1], pads[1])
+    op = ops.Conv2DTranspose(weight.shape[0], kernel, "pad", sides, stride=steps, dilation=spread, group=groups)
     out = op(input, weight, (input.shape[0], weight.shape[1] * groups, *size))
     return out if bias is None else ops.BiasAdd()(out, bias)
 

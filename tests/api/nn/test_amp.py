@@ -503,11 +503,14 @@ def test_branches_with_updates_merge_what_they_assign() -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "convolution", "pooled"),
-    [("O0", "Float32", "Float32"), ("O1", "Float16", "Float32"), ("O2", "Float16", "Float16"),
-     ("O3", "Float16", "Float16"), ("auto", "Float16", "Float32")],
+    ("level", "convolution", "normalized", "pooled"),
+    [("O0", "Float32", "Float32", "Float32"), ("O1", "Float16", "Float32", "Float32"),
+     ("O2", "Float16", "Float32", "Float16"), ("O3", "Float16", "Float16", "Float16"),
+     ("auto", "Float16", "Float32", "Float32")],
 )  # fmt: skip
-def test_batch_normalization_is_wide_between_half_convolutions(level: str, convolution: str, pooled: str) -> None:
+def test_batch_normalization_is_wide_between_half_convolutions(
+    level: str, convolution: str, normalized: str, pooled: str
+) -> None:
     images = floats(1, 4, 3, 8, 8) + 3
     means: list[Any] = []
     for own in ("O0", level):
@@ -520,6 +523,6 @@ def test_batch_normalization_is_wide_between_half_convolutions(level: str, convo
         means.append(training.states[-1]["1.moving_mean"])
     nodes = training.graphs[0].nodes
     kinds = {node.op.name: getattr(node.inputs[0].type, "dtype", "") for node in nodes if node.inputs}
-    assert [str(kinds[name]) for name in ("Conv2D", "BatchNorm", "MaxPool")] == [convolution, "Float32", pooled]
+    assert [str(kinds[name]) for name in ("Conv2D", "BatchNorm", "MaxPool")] == [convolution, normalized, pooled]
     assert np.abs(means[0]).min() > 1e-3
     np.testing.assert_allclose(means[1], means[0], rtol=1e-2)
