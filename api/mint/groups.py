@@ -45,7 +45,6 @@ class Described:
 
     learning_rate: Any
     parameters: Any
-    rate_of: tuple[int, ...]
 
     def describe_groups(
         self, groups: list[dict[str, Any]], others: list[dict[str, Any]], own: dict[str, Any],
@@ -54,7 +53,8 @@ class Described:
         """own: the arguments that hold where a group says nothing else. checks: what makes of (optimizer, argument,
         value) the value that is used, for every argument that is looked at; None where scripts look at them."""
         rates = self.learning_rate if isinstance(self.learning_rate, tuple) else (self.learning_rate,)
-        rate_of = {id(p): rates[i] for p, i in zip(self.parameters, self.rate_of, strict=True)}
+        distinct = {id(group["lr"]): None for group in groups}
+        rate_of = dict(zip(distinct, rates, strict=True))
         name, first = type(self).__name__, 0
         starts, found, options = [], [], {}
         for group, other in zip(groups, others, strict=True):
@@ -62,7 +62,7 @@ class Described:
             if checks is not None:
                 self._note_others(name, other, checks)
                 said |= {key: check(name, key, said[key]) for key, check in checks.items()}
-            found.append(said | {"params": group["params"], "lr": rate_of[id(group["params"][0])]})
+            found.append(said | {"params": group["params"], "lr": rate_of[id(group["lr"])]})
             options |= {id(p): (len(starts), said) for p in group["params"]}
             starts.append(first)
             first += len(group["params"])

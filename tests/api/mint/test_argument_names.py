@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mspc as ms
-from mspc import Tensor, mint, ops
+from mspc import Tensor, mint, nn, ops
 
 X = Tensor(np.array([[1.5, -2.0], [3.0, 7.25]], np.float32))
 PLACES = Tensor(np.array([[1, 0]]))
@@ -25,6 +25,7 @@ CASES: list[tuple[str, Callable[[], Any], Any]] = [
     ("Threshold", lambda: mint.nn.Threshold(2.0, 9.0, False)(X), [[9, 9], [3, 7.25]]),
     ("Dropout", lambda: mint.nn.Dropout(0.5, False).set_train(False)(X), X.asnumpy()),
     ("true_divide", lambda: ops.true_divide(dividend=X, divisor=X), [[1, 1], [1, 1]]),
+    ("PReLU", lambda: nn.PReLU(2, [0.5, 0.25])(X), [[1.5, -0.5], [3, 7.25]]),
     ("gather_d", lambda: ops.gather_d(x=X, dim=0, index=PLACES), [[3, -2]]),
 ]
 
