@@ -72,11 +72,15 @@ def _label(member: str = "") -> Callable[[Any], str]:
     return of
 
 
-def _explaining(label: Any, function: Function) -> Function:
+def _explaining(label: str | Callable[[Any], str], function: Function) -> Function:
     """The function, which says of arguments that did not fit what was wrong. label: its name in messages, or what gives
     it for the object that is made."""
-
     plain = _plain_parameters(function)
+
+    def named(args: tuple[Any, ...]) -> str:
+        if callable(label):
+            return label(args[0]) if args else function.__qualname__
+        return label
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -88,7 +92,7 @@ def _explaining(label: Any, function: Function) -> Function:
             else:
                 continue
             if not fits(value):
-                called = label(args[0]) if callable(label) else label
+                called = named(args)
                 check_names(called, function, args, kwargs)
                 raise ApiTypeError(f"{called}: {name} must be {wanted}, not {describe(value)}")
         try:
@@ -96,7 +100,7 @@ def _explaining(label: Any, function: Function) -> Function:
         except MspcError:
             raise
         except LEAKS as error:
-            explain(label(args[0]) if callable(label) else label, function, args, kwargs, error)
+            explain(named(args), function, args, kwargs, error)
             raise
 
     return cast(Function, call)

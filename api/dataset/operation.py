@@ -78,7 +78,10 @@ def is_image(value: Any) -> bool:
 
 def as_array(operation: str, value: Any) -> np.ndarray:
     """Array of a value. Raises TypeError for what holds no numbers."""
-    array = value.asnumpy() if isinstance(value, Tensor) else np.asarray(value)
+    try:
+        array = value.asnumpy() if isinstance(value, Tensor) else np.asarray(value)
+    except ValueError:
+        raise ApiTypeError(f"{operation}: takes an array or an image, not lists of different lengths") from None
     if array.dtype.kind == "O":
         raise ApiTypeError(f"{operation}: takes an array or an image, not {type(value).__name__}")
     return array
