@@ -1,5 +1,6 @@
 """Public functions, constructors and methods as scripts get them: what Python says of arguments that do not fit, they
-say in mspc's words. They are called at once, and looked at again where that fails: a good call costs nothing more.
+say in mspc's words. Numbers, truths, strings and functions are looked at before, by their annotations; all else only
+where the call has failed, so that a good call costs next to nothing.
 """
 
 from __future__ import annotations
