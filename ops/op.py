@@ -112,8 +112,7 @@ class Op:
         mutates: indices of the inputs (parameters) that the operator overwrites. shares_borders: see `moved_bytes`.
         updates_aside: it runs for its result, in the forward graph, and overwrites them beside: running statistics.
         keeps_narrow: indices of inputs that may be narrower than what it overwrites; all others are widened.
-        sums_of_rows: of an operator that `over_all_ranks` changes, results that are sums over a rank's own rows, which
-            are added up later; all others speak of the whole batch.
+        sums_of_rows: of what `over_all_ranks` changes, results that are sums over a rank's own rows, added up later.
         copied: those of them whose new value `launch` also writes to other places: its last argument, {index: Copy}.
         neutral: for an operator that changes parameters, values of operands with which it changes nothing, by the
             operand's index; None stands for the parameter's own value. Empty where there are none.
@@ -357,9 +356,8 @@ class Op:
         """`rule` with its factors' sizes. Raises MspcError where the operands do not fit."""
         expected = _operand_count(type(self))
         if expected is not None and len(types) != expected:
-            raise MspcError(
-                f"{self.name} takes {expected} tensor{'s' * (expected != 1)}, not {len(types)}", kind=TypeError
-            )
+            counted = f"{expected} tensor{'s' * (expected != 1)}"
+            raise MspcError(f"{self.name} takes {counted}, not {len(types)}", kind=TypeError)
         for index, operand in enumerate(cast(tuple[Type, ...], types)):  # a tuple here is the user's mistake
             if not isinstance(operand, TensorType):
                 raise MspcError(f"{self.name}: input {index} is {operand}, not a tensor", kind=TypeError)

@@ -142,7 +142,7 @@ def test_flags_say_a_precision_and_are_attributes() -> None:
 
 
 MISTAKES: list[tuple[Callable[[], Any], str]] = [
-    (lambda: Net().register_buffer(3, X), "Net.register_buffer(): name must be a string, not 3"),
+    (lambda: Net().register_buffer(3, X), "Cell.register_buffer: name must be a string, not 3"),
     (lambda: Net().register_buffer("a.b", X),
      "Net.register_buffer(): name must be neither empty nor have a dot, and is 'a.b'"),
     (lambda: Net().register_buffer("below", X), "Net.register_buffer(): there is an attribute 'below'"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mspc import mint, ops
 from mspc.api.ops.method_table import method_names
 from tests.oracle.judging import public
-from tests.oracle.test_judges import CASES
+from tests.oracle.test_judges import JUDGES
 
 REASONS = {
     "ranks talk to each other, or say how a network is split: tests of collectives and of sharding hold them":
@@ -215,7 +215,7 @@ def another_names(judged: set[str]) -> set[str]:
 
 
 def test_every_public_name_has_a_judge_or_a_reason() -> None:
-    judged = {case.values[1] for case in CASES}
+    judged = {name for judge in JUDGES for name in judge.names}
     excused = {name for listed in REASONS.values() for name in listed.split()} | in_place()
     assert sorted(names() - judged - excused - another_names(judged)) == []
     assert sorted(judged & excused) == [], "they have a judge and a reason to have none"

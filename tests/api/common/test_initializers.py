@@ -226,7 +226,7 @@ def test_an_initializer_fills_an_array_when_it_is_called() -> None:
     [
         (lambda: drawn(HeNormal(), (3,)), ValueError, "this initializer needs at least 2 dimensions, not shape (3,)"),
         (lambda: drawn(HeNormal(mode="fan")), ValueError, "mode 'fan' is neither 'fan_in' nor 'fan_out'"),
-        (lambda: drawn(HeUniform("x")), TypeError, "negative_slope must be a number, not 'x'"),
+        (lambda: drawn(HeUniform("x")), TypeError, "HeUniform: negative_slope must be a number, not 'x'"),
         (
             lambda: drawn(HeUniform(nonlinearity="gelu")), ValueError,
             "unknown nonlinearity 'gelu'; known are linear, sigmoid, tanh, relu, selu, conv1d, ",
