@@ -143,7 +143,7 @@ def test_the_layouts_that_a_model_predicts_with() -> None:
     assert model.infer_predict_layout(data) == {"w": ([2, 2, 2], [1, 0], [8, 4], 0, True, "")}
     with pytest.raises(TypeError, match=r"Model.infer_predict_layout takes Tensors, not int"):
         model.infer_predict_layout(3)
-    with pytest.raises(TypeError, match=r"Model.infer_predict_layout: skip_backend_compile must be True or False, not 1"):
+    with pytest.raises(TypeError, match=r"infer_predict_layout: skip_backend_compile must be True or False, not 1"):
         model.infer_predict_layout(data, skip_backend_compile=1)  # type: ignore[arg-type]  # that is the test
     context.set_context(mode=context.PYNATIVE_MODE)
     with pytest.raises(RuntimeError, match=r"Model.infer_predict_layout needs graph mode"):
