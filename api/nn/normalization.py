@@ -20,13 +20,15 @@ class _BatchNorm(Cell):
     """Parameters gamma, beta, moving_mean and moving_variance, one number a channel."""
 
     ranks: tuple[int, ...] = ()
+    called = ""
+    """The public cell's name in messages, where it is another."""
 
     def __init__(
         self, num_features: Any, eps: Any, momentum: Any, affine: Any, gamma_init: Any, beta_init: Any,
         moving_mean_init: Any, moving_var_init: Any, use_batch_statistics: Any, dtype: Any, groups: Groups = (),
     ) -> None:  # fmt: skip
         super().__init__()
-        name = type(self).__name__
+        name = self.called or type(self).__name__
         self.num_features = positive(name, "num_features", num_features)
         self.eps = number(name, "eps", eps, above=0.0)
         if number(name, "momentum", momentum) > 1:
@@ -50,7 +52,7 @@ class _BatchNorm(Cell):
     def construct(self, x: Any) -> Any:
         if len(x.shape) not in self.ranks:
             raise ApiValueError(
-                f"{self.cls_name}: the input must have {' or '.join(map(str, self.ranks))} dimensions, "
+                f"{self.called or self.cls_name}: the input must have {' or '.join(map(str, self.ranks))} dimensions, "
                 f"but its shape is {x.shape}"
             )
         batch = self.training if self.use_batch_statistics is None else self.use_batch_statistics
@@ -106,18 +108,32 @@ class BatchNorm2d(_BatchNorm):
                          use_batch_statistics, dtype)  # fmt: skip
 
 
-class BatchNorm3d(_BatchNorm):
-    """Batch normalisation of [n, num_features, d, h, w]; arguments as BatchNorm2d's."""
+class _VolumeNorm(_BatchNorm):
+    """What a BatchNorm3d holds."""
 
     ranks = (5,)
+    called = "BatchNorm3d"
+
+
+class BatchNorm3d(Cell):
+    """Batch normalisation of [n, num_features, d, h, w]; arguments as BatchNorm2d's.
+
+    The parameters are those of the cell `bn2d`, as MindSpore's checkpoints have them.
+    """
 
     def __init__(
         self, num_features: int, eps: float = 1e-5, momentum: float = 0.9, affine: bool = True,
         gamma_init: Any = "ones", beta_init: Any = "zeros", moving_mean_init: Any = "zeros",
         moving_var_init: Any = "ones", use_batch_statistics: bool | None = None, dtype: Any = FLOAT32,
     ) -> None:  # fmt: skip
-        super().__init__(num_features, eps, momentum, affine, gamma_init, beta_init, moving_mean_init, moving_var_init,
-                         use_batch_statistics, dtype)  # fmt: skip
+        super().__init__()
+        self.bn2d = _VolumeNorm(
+            num_features, eps, momentum, affine, gamma_init, beta_init, moving_mean_init, moving_var_init,
+            use_batch_statistics, dtype,
+        )  # fmt: skip
+
+    def construct(self, x: Any) -> Any:
+        return self.bn2d(x)
 
 
 class SyncBatchNorm(_BatchNorm):

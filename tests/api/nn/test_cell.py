@@ -377,3 +377,9 @@ def test_a_parameter_that_replaces_another_has_its_place() -> None:
             self.dense.weight = Parameter(Tensor(np.ones((2, 2), np.float32)), name="own")
 
     assert [p.name for p in Net().get_parameters()] == ["own", "dense.bias"]
+
+
+def test_a_batch_norm_of_volumes_holds_its_parameters_in_a_cell_as_in_mindspore() -> None:
+    found = nn.SequentialCell(nn.BatchNorm3d(4))
+    names = ("moving_mean", "moving_variance", "gamma", "beta")
+    assert [p.name for p in found.get_parameters()] == [f"0.bn2d.{name}" for name in names]
