@@ -13,7 +13,7 @@ from mspc.api.nn.arguments import flag, number, scalar
 __all__ = ["Adadelta", "Adagrad", "Adamax", "RMSprop"]
 
 
-class _Scaled(Optimizer):
+class Scaled(Optimizer):
     """Updates every parameter by itself, by gradients with the weight decay added. maximize: up the gradients."""
 
     def __init__(self, params: Any, lr: float, weight_decay: float, maximize: bool, **own: Any) -> None:
@@ -32,7 +32,7 @@ class _Scaled(Optimizer):
         return list(zip(self.parameters, *states, rates, gradients, self.options, strict=True))
 
 
-class Adadelta(_Scaled):
+class Adadelta(Scaled):
     """Zeiler 2012: s = rho * s + (1 - rho) * gradient^2; u = sqrt(d + eps) / sqrt(s + eps) * gradient; d = rho * d +
     (1 - rho) * u^2; parameter -= lr * u. The states are `square_avg.NAME` and `acc_delta.NAME`."""
 
@@ -56,7 +56,7 @@ class Adadelta(_Scaled):
         return ops.depend(self.assign(parameter, parameter - rate * step), kept)
 
 
-class Adagrad(_Scaled):
+class Adagrad(Scaled):
     """Duchi et al. 2011: s += gradient^2; parameter -= lr / (1 + steps before * lr_decay) * gradient / (sqrt(s) + eps).
     The states are `state_sum.NAME` and `steps`."""
 
@@ -83,7 +83,7 @@ class Adagrad(_Scaled):
         return self.assign(parameter, parameter - rate / slower * gradient / (ops.sqrt(total) + own["eps"]))
 
 
-class Adamax(_Scaled):
+class Adamax(Scaled):
     """Kingma and Ba 2015: m = beta1 * m + (1 - beta1) * gradient; u = max(beta2 * u, |gradient| + eps); parameter -=
     lr / (1 - beta1^step) * m / u. The states are `exp_avg.NAME`, `exp_inf.NAME` and `beta1_power.NAME`."""
 
@@ -109,7 +109,7 @@ class Adamax(_Scaled):
         return self.assign(parameter, parameter - rate / first * mean / size)
 
 
-class RMSprop(_Scaled):
+class RMSprop(Scaled):
     """Hinton's: s = alpha * s + (1 - alpha) * gradient^2; step = gradient / (sqrt(s) + eps), with `centered` s - g^2 in
     place of s, where g is the mean of gradients as s is of squares; parameter -= lr * step, or with momentum v =
     momentum * v + step in place of the step. The states are `square_avg.NAME`, `grad_avg.NAME` and

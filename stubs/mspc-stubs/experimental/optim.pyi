@@ -1,4 +1,5 @@
 # Made by `make goldens`.
+from mspc.api.experimental.optim.counted import ASGD as ASGD
 from mspc.api.experimental.optim.adaptive import Adadelta as Adadelta
 from mspc.api.experimental.optim.adaptive import Adagrad as Adagrad
 from mspc.api.experimental.optim.optimizer import Adam as Adam
@@ -14,10 +15,13 @@ from mspc.api.experimental.optim.lr_scheduler import LambdaLR as LambdaLR
 from mspc.api.experimental.optim.lr_scheduler import LinearLR as LinearLR
 from mspc.api.experimental.optim.lr_scheduler import MultiStepLR as MultiStepLR
 from mspc.api.experimental.optim.lr_scheduler import MultiplicativeLR as MultiplicativeLR
+from mspc.api.experimental.optim.counted import NAdam as NAdam
 from mspc.api.experimental.optim.optimizer import Optimizer as Optimizer
 from mspc.api.experimental.optim.lr_scheduler import PolynomialLR as PolynomialLR
+from mspc.api.experimental.optim.counted import RAdam as RAdam
 from mspc.api.experimental.optim.adaptive import RMSprop as RMSprop
 from mspc.api.experimental.optim.lr_scheduler import ReduceLROnPlateau as ReduceLROnPlateau
+from mspc.api.experimental.optim.counted import Rprop as Rprop
 from mspc.api.experimental.optim.optimizer import SGD as SGD
 from mspc.api.experimental.optim.lr_scheduler import SequentialLR as SequentialLR
 from mspc.api.experimental.optim.lr_scheduler import StepLR as StepLR
