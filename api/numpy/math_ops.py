@@ -189,9 +189,9 @@ def arcsin(x: Any, dtype: Any = None) -> Any:
     return as_type(ops.asin(as_float(x)), dtype)
 
 
-def arccos(x: Any, dtype: Any = None) -> Any:
+def arccos(input: Any, dtype: Any = None) -> Any:
     """The inverse of the cosine."""
-    return as_type(ops.acos(as_float(x)), dtype)
+    return as_type(ops.acos(as_float(input)), dtype)
 
 
 def arctan(x: Any, dtype: Any = None) -> Any:

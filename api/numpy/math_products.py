@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
+from mspc.api.errors import ApiValueError
 from mspc.api.numpy.array_creations import array
 from mspc.api.numpy.promotion import as_float, as_type, pair
+from mspc.api.ops.arguments import axis_of
 from mspc.api.ops.numpy_arguments import promoted
 from mspc.ir.types import FLOAT32, INT64
 
@@ -65,13 +67,35 @@ def kron(a: Any, b: Any) -> Any:
     return ops.reshape(product, tuple([mine[d] * theirs[d] for d in range(rank)]))
 
 
-def cross(a: Any, b: Any) -> Any:
-    """The cross product of vectors of three elements, along the last dimension."""
+def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: Any = None) -> Any:
+    """The cross product of vectors of three elements, or of two, along axisa of a and axisb of b; the result's stand
+    along axisc. axis: in the place of all three. Of vectors of two elements each it is their third component alone."""
+    if axis is not None:
+        axisa = axisb = axisc = axis
     left, right = pair(a, b)
-    return ops.sub(
+    left, right = _last("cross", left, axisa), _last("cross", right, axisb)
+    if left.shape[-1] not in (2, 3) or right.shape[-1] not in (2, 3):
+        raise ApiValueError(f"cross(): vectors have 2 or 3 elements, not {left.shape[-1]} and {right.shape[-1]}")
+    flat = left.shape[-1] == 2 and right.shape[-1] == 2
+    left, right = _three(left), _three(right)
+    found = ops.sub(
         ops.mul(ops.roll(left, -1, -1), ops.roll(right, -2, -1)),
         ops.mul(ops.roll(left, -2, -1), ops.roll(right, -1, -1)),
     )
+    if flat:
+        return found[..., 2]
+    return ops.movedim(found, -1, axis_of("cross", axisc, len(found.shape)))
+
+
+def _last(name: str, x: Any, axis: int) -> Any:
+    return ops.movedim(x, axis_of(name, axis, len(x.shape)), -1)
+
+
+def _three(x: Any) -> Any:
+    """Vectors of two elements with a third, which is 0."""
+    if x.shape[-1] == 3:
+        return x
+    return ops.concat((x, ops.zeros_like(x[..., :1])), -1)
 
 
 # Element types --------------------------------------------------------------------------------------------

@@ -129,14 +129,26 @@ def cumprod(a: Any, axis: Any = None, dtype: Any = None) -> Any:
     return _running(ops.CumProd(), a, axis, dtype, UINT32 if a.dtype == UINT8 else INT32)
 
 
-def diff(a: Any, n: int = 1, axis: int = -1) -> Any:
-    """Each element less the one ahead of it along `axis`, n times."""
+def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
+    """Each element less the one ahead of it along `axis`, n times; prepend and append stand ahead and behind first."""
     axis = axis_of("diff", axis, len(a.shape))
+    if prepend is not None:
+        a = ops.concat((_beside(a, prepend, axis), a), axis)
+    if append is not None:
+        a = ops.concat((a, _beside(a, append, axis)), axis)
     for _ in range(n):
         later = ops.strided_slice(a, _at(a, axis, 1), a.shape, (1,) * len(a.shape))
         earlier = ops.strided_slice(a, (0,) * len(a.shape), _ends(a, axis), (1,) * len(a.shape))
         a = ops.not_equal(later, earlier) if a.dtype == BOOL else later - earlier
     return a
+
+
+def _beside(a: Any, value: Any, axis: int) -> Any:
+    """What stands beside `a` along an axis: a tensor, or one row of a number."""
+    found = as_type(array(value), a.dtype)
+    if len(found.shape) == 0:
+        found = ops.broadcast_to(found, tuple([1 if d == axis else size for d, size in enumerate(a.shape)]))
+    return found
 
 
 def _at(a: Any, axis: int, place: int) -> Any:
@@ -238,25 +250,49 @@ def trapz(y: Any, x: Any = None, dx: float = 1.0, axis: int = -1) -> Any:
     return ops.reduce_sum((later + earlier) * 0.5 * width, axis)
 
 
-def cov(m: Any, rowvar: bool = True, bias: bool = False, ddof: Any = None) -> Any:
-    """Covariances of the rows of a matrix, of its columns without rowvar."""
-    m = as_type(array(m, ndmin=2), FLOAT32)
-    m = m if rowvar else ops.transpose(m, (1, 0))
-    m = m - ops.reduce_mean(m, 1, True)
+def cov(
+    m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: Any = None, fweights: Any = None,
+    aweights: Any = None, dtype: Any = None,
+) -> Any:  # fmt: skip
+    """Covariances of the rows of a matrix, of its columns without rowvar, and of those of y. fweights: how often each
+    observation counts; aweights: how much."""
+    m = _variables(m, rowvar)
+    if y is not None:
+        m = ops.concat((m, _variables(y, rowvar)), 0)
     less = (0 if bias else 1) if ddof is None else ddof
-    return ops.matmul(m, ops.transpose(m, (1, 0))) * share(m.shape[1] - less)
+    if fweights is None and aweights is None:
+        m = m - ops.reduce_mean(m, 1, True)
+        return as_type(ops.matmul(m, ops.transpose(m, (1, 0))) * share(m.shape[1] - less), dtype)
+    often = as_type(array(1 if fweights is None else fweights), FLOAT32)
+    weights = often if aweights is None else often * as_type(array(aweights), FLOAT32)
+    weights = ops.broadcast_to(weights, (m.shape[1],))
+    total = ops.reduce_sum(weights)
+    taken = less if aweights is None else less * ops.reduce_sum(weights * as_type(array(aweights), FLOAT32)) / total
+    m = m - ops.reduce_sum(m * weights, 1, True) / total
+    return as_type(ops.matmul(m * weights, ops.transpose(m, (1, 0))) / (total - taken), dtype)
 
 
-def corrcoef(x: Any, rowvar: bool = True) -> Any:
-    """Correlations of the rows of a matrix, of its columns without rowvar."""
-    found = cov(x, rowvar)
+def _variables(m: Any, rowvar: bool) -> Any:
+    """A matrix with a variable in each row; a vector is one."""
+    m = as_type(array(m), FLOAT32)
+    if len(m.shape) < 2:
+        return ops.reshape(m, (1, -1))
+    return m if rowvar or m.shape[0] == 1 else ops.transpose(m, (1, 0))
+
+
+def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> Any:
+    """Correlations of the rows of a matrix, of its columns without rowvar, and of those of y."""
+    found = cov(x, y, rowvar)
     root = ops.sqrt(ops.diagonal(found))
-    return found / ops.reshape(root, (-1, 1)) / ops.reshape(root, (1, -1))
+    return as_type(found / ops.reshape(root, (-1, 1)) / ops.reshape(root, (1, -1)), dtype)
 
 
-def searchsorted(a: Any, v: Any, side: str = "left") -> Any:
-    """Where v could stand in a vector in order, ahead of what equals it, or behind for side "right", Int32."""
+def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Any:
+    """Where v could stand in a vector in order, ahead of what equals it, or behind for side "right", Int32. sorter: the
+    places that bring the vector into order."""
     a, v = pair(array(a), array(v))
+    if sorter is not None:
+        a = ops.gather(a, array(sorter), 0)
     behind = ops.expand_dims(v, -1)
     ahead = ops.less_equal(a, behind) if side == "right" else ops.less(a, behind)
     return ops.reduce_sum(ops.cast(ahead, INT32), -1)

@@ -43,7 +43,8 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     "matmul": [(A, B.T), (THREE, THREE), (A, V)], "dot": [(A, V), (A, B.T), (V, W), (THREE, S[:3, :2])],
     "inner": [(A, B), (V, W), (A, V)],
     "tensordot": [(THREE, THREE, 0), (THREE, S[:3, :3], 1), (A, B)],
-    "multi_dot": [((A, S, S),)], "cross": [(THREE, THREE + 1)], "polyval": [(V, W)],
+    "cross": [(THREE, THREE + 1), (THREE, THREE[::-1] - 2, 1, 2, 0), (A[:, :2], B[:, :2]), (A[:, :3], B[:, :2])],
+    "multi_dot": [((A, S, S),)], "polyval": [(V, W)],
     "interp": [(np.array([0.0, 2.0, 4.0, 9.0], np.float32), V, W), (W, V, W, -1.0, 5.0)],
     "array": [([1.0, 2.0],), (3.5,), (A, None, True)], "asarray": [([True, False],)], "asfarray": [([1, 2],)],
     "copy": [(A,)], "zeros": [((2, 3),), (4,)], "ones": [((2, 3),)], "full": [((2, 3), 2.5)],
@@ -76,18 +77,20 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     **{key: [(A,), (A, 1), (THREE, (0, 2))] for key in "sum prod mean var std max min amax amin ptp".split()},
     "average": [(A,), (A, 1, W[:4] + 2)],
     **{key: [(A,), (A, 1)] for key in "argmax argmin".split()}, "count_nonzero": [(I,), (I, 1)],
-    **{key: [(A, 1), (A,)] for key in "cumsum cumprod".split()}, "diff": [(A,), (A, 2, 0), (M,)],
+    **{key: [(A, 1), (A,)] for key in "cumsum cumprod".split()}, "diff": [(A,), (A, 2, 0), (M,), (A, 1, 0, B, 2.0)],
     "ediff1d": [(A,), (A, V, 3.0)], "trace": [(A,), (THREE, 1, 1, 2)],
     **{key: [(N,), (N, 1)] for key in "nansum nanmean nanmax nanmin nanvar nanstd".split()}, "nancumsum": [(N, 1)],
     "norm": [(A,), (A, 3, 1), (A, np.inf, 0), (A, 1, 0)], "trapz": [(A,), (A, V), (A, None, 2.0, 0)],
-    "cov": [(A,), (A, False)], "corrcoef": [(A,)], "searchsorted": [(V, W), (V, V, "right")],
+    "cov": [(A,), (A, None, False), (A, B), (V, W, True, True), (A, None, True, False, None, I[1, :4] + 9),
+            (A, B, True, False, None, np.array([1, 2, 3, 1]), A[0])],
+    "corrcoef": [(A,), (A, B, False)], "searchsorted": [(V, W), (V, V, "right"), (W, V, "left", np.argsort(W))],
     "digitize": [(W, V), (V, V, True)], "promote_types": [], "result_type": [],
 }  # fmt: skip
 """Arguments of every function, which are tensors where they are arrays."""
 OTHERS: dict[str, Callable[..., Any]] = {
     "multi_dot": np.linalg.multi_dot, "norm": lambda x, o=None, axis=None: _norm(x, o, axis), "asfarray": np.asarray,
     "average": lambda x, axis=None, weights=None: np.average(x, axis, weights), "trapz": lambda *a: np.trapezoid(*a),
-    "cov": lambda m, rowvar=True: np.cov(m, rowvar=rowvar), "array": lambda obj, *_: np.array(obj),
+    "array": lambda obj, *_: np.array(obj),
     "rollaxis": np.rollaxis, "ediff1d": lambda a, end=None, begin=None: np.ediff1d(a, end, begin),
     "in1d": lambda a, b: np.isin(a, b).ravel(), "fix": np.trunc, "array_equal": np.array_equal,
     "take": lambda a, i, axis=None: np.take(a, i, axis, mode="clip"),
@@ -131,6 +134,7 @@ def test_every_name_has_a_case() -> None:
     assert (mnp.pi, mnp.newaxis) == (math.pi, None)
 
 
+@pytest.mark.filterwarnings("ignore:Arrays of 2-dimensional vectors")
 @pytest.mark.parametrize("name", [name for name, cases in CASES.items() if cases])
 def test_a_function_is_that_of_numpy(name: str) -> None:
     """Also in a network, where a tensor is its input and the other arguments are known."""
