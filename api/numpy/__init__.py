@@ -6,7 +6,8 @@ import importlib
 import math
 from typing import Any
 
-_FILES = ("array_creations", "array_ops", "logic_ops", "math_ops", "math_products", "math_reductions")
+_FILES = ("array_creations", "array_ops", "logic_ops", "math_ops", "math_products", "math_reductions", "places",
+          "sequences")  # fmt: skip
 _TYPES = {
     "bool_": "bool_", "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64", "uint8": "uint8",
     "uint16": "uint16", "uint32": "uint32", "uint64": "uint64", "float16": "float16", "float32": "float32",

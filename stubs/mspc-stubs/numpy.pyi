@@ -7,6 +7,7 @@ from mspc.api.numpy.math_reductions import amax as amax
 from mspc.api.numpy.math_reductions import amin as amin
 from mspc.api.numpy.logic_ops import any as any
 from mspc.api.numpy.array_ops import append as append
+from mspc.api.numpy.places import apply_over_axes as apply_over_axes
 from mspc.api.numpy.array_creations import arange as arange
 from mspc.api.numpy.math_ops import arccos as arccos
 from mspc.api.numpy.math_ops import arccosh as arccosh
@@ -38,12 +39,15 @@ from mspc.api.numpy.array_ops import broadcast_arrays as broadcast_arrays
 from mspc.api.numpy.array_ops import broadcast_to as broadcast_to
 from mspc.api.numpy.math_ops import cbrt as cbrt
 from mspc.api.numpy.math_ops import ceil as ceil
+from mspc.api.numpy.places import choose as choose
 from mspc.api.numpy.math_ops import clip as clip
 from mspc.api.numpy.array_ops import column_stack as column_stack
 from mspc.api.numpy.array_ops import concatenate as concatenate
+from mspc.api.numpy.sequences import convolve as convolve
 from mspc.api.numpy.array_creations import copy as copy
 from mspc.api.numpy.math_ops import copysign as copysign
 from mspc.api.numpy.math_reductions import corrcoef as corrcoef
+from mspc.api.numpy.sequences import correlate as correlate
 from mspc.api.numpy.math_ops import cos as cos
 from mspc.api.numpy.math_ops import cosh as cosh
 from mspc.api.numpy.math_reductions import count_nonzero as count_nonzero
@@ -88,7 +92,9 @@ from mspc.api.numpy.math_ops import floor_divide as floor_divide
 from mspc.api.numpy.math_ops import fmod as fmod
 from mspc.api.numpy.array_creations import full as full
 from mspc.api.numpy.array_creations import full_like as full_like
+from mspc.api.numpy.sequences import gcd as gcd
 from mspc.api.numpy.array_creations import geomspace as geomspace
+from mspc.api.numpy.sequences import gradient as gradient
 from mspc.api.numpy.logic_ops import greater as greater
 from mspc.api.numpy.logic_ops import greater_equal as greater_equal
 from mspc.api.numpy.array_creations import hamming as hamming
@@ -117,7 +123,9 @@ from mspc.api.numpy.logic_ops import isnan as isnan
 from mspc.api.numpy.logic_ops import isneginf as isneginf
 from mspc.api.numpy.logic_ops import isposinf as isposinf
 from mspc.api.numpy.logic_ops import isscalar as isscalar
+from mspc.api.numpy.places import ix_ as ix_
 from mspc.api.numpy.math_products import kron as kron
+from mspc.api.numpy.sequences import lcm as lcm
 from mspc.api.numpy.logic_ops import less as less
 from mspc.api.numpy.logic_ops import less_equal as less_equal
 from mspc.api.numpy.array_creations import linspace as linspace
@@ -133,6 +141,7 @@ from mspc.api.numpy.logic_ops import logical_or as logical_or
 from mspc.api.numpy.logic_ops import logical_xor as logical_xor
 from mspc.api.numpy.array_creations import logspace as logspace
 from mspc.api.numpy.math_products import matmul as matmul
+from mspc.api.numpy.sequences import matrix_power as matrix_power
 from mspc.api.numpy.math_reductions import max as max
 from mspc.api.numpy.math_ops import maximum as maximum
 from mspc.api.numpy.math_reductions import mean as mean
@@ -161,6 +170,12 @@ from mspc.api.numpy.array_creations import ones_like as ones_like
 from mspc.api.numpy.math_products import outer as outer
 from mspc.api.numpy.array_ops import pad as pad
 from mspc.api.numpy import pi as pi
+from mspc.api.numpy.places import piecewise as piecewise
+from mspc.api.numpy.sequences import polyadd as polyadd
+from mspc.api.numpy.sequences import polyder as polyder
+from mspc.api.numpy.sequences import polyint as polyint
+from mspc.api.numpy.sequences import polymul as polymul
+from mspc.api.numpy.sequences import polysub as polysub
 from mspc.api.numpy.math_products import polyval as polyval
 from mspc.api.numpy.math_ops import positive as positive
 from mspc.api.numpy.math_ops import power as power
@@ -172,6 +187,7 @@ from mspc.api.numpy.math_ops import radians as radians
 from mspc.api.numpy.array_creations import rand as rand
 from mspc.api.numpy.array_creations import randn as randn
 from mspc.api.numpy.array_ops import ravel as ravel
+from mspc.api.numpy.places import ravel_multi_index as ravel_multi_index
 from mspc.api.numpy.math_ops import reciprocal as reciprocal
 from mspc.api.numpy.math_ops import remainder as remainder
 from mspc.api.numpy.array_ops import repeat as repeat
@@ -223,6 +239,8 @@ from mspc.api.numpy import uint16 as uint16
 from mspc.api.numpy import uint32 as uint32
 from mspc.api.numpy import uint64 as uint64
 from mspc.api.numpy import uint8 as uint8
+from mspc.api.numpy.places import unravel_index as unravel_index
+from mspc.api.numpy.sequences import unwrap as unwrap
 from mspc.api.numpy.array_creations import vander as vander
 from mspc.api.numpy.math_reductions import var as var
 from mspc.api.numpy.array_ops import vsplit as vsplit

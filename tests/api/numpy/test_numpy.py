@@ -84,6 +84,18 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     "cov": [(A,), (A, None, False), (A, B), (V, W, True, True), (A, None, True, False, None, I[1, :4] + 9),
             (A, B, True, False, None, np.array([1, 2, 3, 1]), A[0])],
     "corrcoef": [(A,), (A, B, False)], "searchsorted": [(V, W), (V, V, "right"), (W, V, "left", np.argsort(W))],
+    "convolve": [(V, W[:3]), (W[:2], V, "same"), (V, W[:2], "valid"), (V, W, "same")],
+    "correlate": [(V, W[:3]), (W[:2], V, "full"), (V, W[:3], "same"), (W[:3], V, "same"), (W[:2], V)],
+    **{key: [(V, W[:2]), (W[:3], V)] for key in "polyadd polysub polymul".split()}, "polyder": [(V,), (V, 2)],
+    "polyint": [(V,), (V, 2, [1.0, 3.0]), (V, 1, 2.0)], "gradient": [(V,), (A, 2.0), (A, 2.0, 0.5), (A[:2, :2],)],
+    "unwrap": [(V * 3,), (A * 20, 4.0, 0)], "matrix_power": [(S, 3), (THREE, 0), (THREE, 1)],
+    "gcd": [(I, I + 4), (12, I)], "lcm": [(I, I + 4)],
+    "choose": [(I, (V, W, 3.0)), (I, (V, W, W + 1), "wrap")], "ix_": [(V, W[:2])],
+    "unravel_index": [(np.array([3, 11, 0]), (3, 4)), (np.array([[3, 11]]), (3, 4), "F")],
+    "ravel_multi_index": [(np.array([[2, 0, 1], [3, 1, 9]]), (3, 4), "clip"),
+                          ((np.array([2, -1]), np.array([3, 5])), (3, 4), "wrap", "F")],
+    "piecewise": [(W, [W < 0, W > 1], [-1, abs]), (W, [W < 0], [abs, 7.0]), (W, W > 1, [2])],
+    "apply_over_axes": [(mnp.sum, THREE, (0, -1))],
     "digitize": [(W, V), (V, V, True)], "promote_types": [], "result_type": [],
 }  # fmt: skip
 """Arguments of every function, which are tensors where they are arrays."""
@@ -94,6 +106,9 @@ OTHERS: dict[str, Callable[..., Any]] = {
     "rollaxis": np.rollaxis, "ediff1d": lambda a, end=None, begin=None: np.ediff1d(a, end, begin),
     "in1d": lambda a, b: np.isin(a, b).ravel(), "fix": np.trunc, "array_equal": np.array_equal,
     "take": lambda a, i, axis=None: np.take(a, i, axis, mode="clip"),
+    "choose": lambda a, choices, mode="clip": np.choose(a, choices, mode=mode), "matrix_power": np.linalg.matrix_power,
+    "unwrap": lambda p, discont=None, axis=-1: np.unwrap(p, discont, axis),
+    "apply_over_axes": lambda _, a, axes: np.apply_over_axes(np.sum, a, axes),
 }  # fmt: skip
 """What NumPy has under another name, or with other arguments."""
 TYPES = """bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 int_ float_ uint pi e inf nan
