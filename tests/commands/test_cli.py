@@ -16,6 +16,7 @@ import pytest
 import mspc
 from mspc.__main__ import main
 from tests.conftest import HANG, LOADED
+from tests.serving import SERVED
 
 HELP_SECONDS = 0.3 * LOADED
 TRIES = 5
@@ -37,6 +38,12 @@ def mspc_command(*arguments: str, cwd: Path | None = None) -> subprocess.Complet
         check=False,
         timeout=HANG,
     )
+
+
+def served(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """What the command does once it is loaded."""
+    command = [*SERVED, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False, timeout=HANG)
 
 
 def test_ctrl_c_while_the_command_line_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +138,7 @@ def test_console_script_is_installed() -> None:
     ],
 )
 def test_mistake_is_one_message(tmp_path: Path, arguments: Sequence[str], message: str) -> None:
-    done = mspc_command(*arguments, cwd=tmp_path)
+    done = served(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
     assert list(tmp_path.iterdir()) == []
 
@@ -140,7 +147,7 @@ def test_mistake_is_one_message(tmp_path: Path, arguments: Sequence[str], messag
     "arguments", [("compile",), ("compile", "a.py", "--ranks", "0"), ("frobnicate",), ("run", "-x")]
 )
 def test_wrong_usage_has_status_2(arguments: Sequence[str]) -> None:
-    done = mspc_command(*arguments)
+    done = served(*arguments)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert done.stderr
@@ -158,7 +165,7 @@ def test_operators_are_listed_with_their_rules() -> None:
 def test_operators_as_json() -> None:
     import json
 
-    done = mspc_command("ops", "MatMul", "--json", "-")
+    done = served("ops", "MatMul", "--json", "-")
     (row,) = json.loads(done.stdout)
     assert row["name"] == "MatMul"
     assert row["rule"] == "m k, k n -> m n"

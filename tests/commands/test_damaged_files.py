@@ -22,7 +22,7 @@ from mspc.ir.graph import Graph
 from tests.commands.test_run_script import NETWORK
 from tests.conftest import HANG, ROOT
 
-CASES = 400
+CASES = 200
 """How many changes the suite tries; `python -m tests.fuzz` tries more."""
 PASSES = [*SHARDED, *(f"{name}{{rank=1}}" if name == "slice_to_rank" else name for name in PER_RANK)]
 

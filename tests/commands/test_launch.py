@@ -14,6 +14,7 @@ from mspc.commands import launch as launch_command
 from mspc.engine.ranks.worker import bind
 from mspc.ir.diagnostics import MspcError
 from tests.conftest import HANG
+from tests.serving import SERVED
 
 SCRIPT = """
 import os, sys
@@ -37,6 +38,11 @@ def launched(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
 
 
+def served(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """What the command does once it is loaded; Python is served, too."""
+    return subprocess.run([*SERVED, "launch", *arguments], capture_output=True, text=True, check=False, timeout=HANG)
+
+
 def test_a_job_that_is_waited_for() -> None:
     done = launched("--worker_num=2", "--log_dir=logs", "--join=True", "--bind_core=True", "train.py", "one", "--two")
     assert (done.returncode, done.stderr) == (0, "")
@@ -48,8 +54,9 @@ def test_a_job_that_is_waited_for() -> None:
 
 
 def test_a_job_that_fails_is_started_again() -> None:
-    done = launched("--worker_num", "2", "--join", "True", "--tail_worker_log", "0", "--max-restarts", "2", "train.py",
-                    "fail")  # fmt: skip
+    done = served(
+        "--worker_num", "2", "--join", "True", "--tail_worker_log", "0", "--max-restarts", "2", "train.py", "fail"
+    )
     assert done.returncode == 0
     assert done.stdout == "rank 0 ['fail'] 0 0\nrank 0 ['fail'] 0 1\n"
     lines = done.stderr.splitlines()
@@ -73,7 +80,7 @@ def test_a_job_that_goes_on_behind_the_command() -> None:
 
 def test_what_would_be_started() -> None:
     Path("hosts").write_text("a slots=2\nb slots=2\n")
-    done = launched("--worker_num", "3", "--hostfile", "hosts", "--dry-run", "-x", "SECRET", "pytest", "--join", "-s")
+    done = served("--worker_num", "3", "--hostfile", "hosts", "--dry-run", "-x", "SECRET", "pytest", "--join", "-s")
     assert done.returncode == 0, done.stderr
     assert done.stderr == "note: --join: pytest gets what stands behind it; options go before it\n"
     assert "-n 2 --host a:2 " in done.stdout
@@ -96,7 +103,7 @@ def test_what_would_be_started() -> None:
     (["nosuchcommand", "train.py"], "error: there is no script and no command 'nosuchcommand'"),
 ])  # fmt: skip
 def test_mistakes(arguments: list[str], message: str) -> None:
-    done = launched(*arguments)
+    done = served(*arguments)
     assert done.returncode == 2
     assert done.stderr.startswith(message)
     assert not list(Path().glob("*.log"))

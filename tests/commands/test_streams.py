@@ -11,7 +11,7 @@ import pytest
 from mspc.cli import app
 from tests.conftest import HANG
 
-LONG = "#attrs :\n" + "".join(f'a{i} : "{"x" * 100}"\n' for i in range(2000))
+LONG = "#attrs :\n" + "".join(f'a{i} : "{"x" * 100}"\n' for i in range(800))
 GRAPH = LONG + "%para1_x: <Bool>\n\nsubgraph @main() {\n  Return(%para1_x)\n      : (<Bool>)\n}\n"
 
 

@@ -67,19 +67,30 @@ train(Net(), Tensor(np.ones([24, 24]), ms.float32))
 
 
 def assert_every_rank_as_alone(graphs: RankGraphs, ranks: Sequence[int]) -> None:
+    """The texts of every stage of these ranks, their last graphs, and of every rank the graph of one stage, of another
+    than its neighbour's."""
     for rank in ranks:
         found = graphs.of(rank, graphs.passes)
         graph: Graph = graphs.graph
         expected = ""
-        for name in graphs.passes:
+        for place, name in enumerate(graphs.passes):
             graph, changed = find_pass(name, {"rank": rank} if name == "slice_to_rank" else {}).apply(graph)
             where = f"rank {rank} behind {name}"
             assert found.of_kind[name].changed == changed, where
             if changed:
                 expected = print_graph(graph)
-                assert print_graph(found.graph(name)) == expected, where
             assert found.text(name) == expected, where
-        assert print_graph(graphs.executable(rank)) == print_graph(graph)
+            if rank % len(graphs.passes) == place:
+                assert print_graph(found.graph(name)) == expected, where
+        assert print_graph(graphs.executable(rank)) == expected
+
+
+def some_of_every_kind(graphs: RankGraphs, ranks: int) -> list[int]:
+    """The first, the last and one more rank of every kind, and of those that are of none."""
+    of_kind: dict[int | None, list[int]] = {}
+    for rank in range(ranks):
+        of_kind.setdefault(graphs.kind(rank), []).append(rank)
+    return sorted({rank for found in of_kind.values() for rank in (found[0], found[len(found) // 2], found[-1])})
 
 
 def compiled(script: Path, ranks: int, *arguments: str) -> Compiled:
@@ -94,7 +105,8 @@ def test_samples(root: Path, sample: str, ranks: int) -> None:
         found = compiled(root / "samples" / sample, ranks)
     except MspcError:
         pytest.skip(f"the sample's strategies do not fit {ranks} ranks")
-    assert_every_rank_as_alone(found.rank_graphs, range(ranks))
+    graphs = found.rank_graphs
+    assert_every_rank_as_alone(graphs, range(ranks) if ranks == 8 else some_of_every_kind(graphs, ranks))
 
 
 def test_conformance_cases(conformance: Path) -> None:
@@ -113,16 +125,16 @@ def test_conformance_cases(conformance: Path) -> None:
 @pytest.mark.parametrize("device", ["CPU", "GPU"])
 def test_random_networks(device: str) -> None:
     load_operators()
-    generator = random.Random(20261121)
+    generator = random.Random(f"20261121 {device}")
     shared = 0
-    for seed in (generator.getrandbits(48) for _ in range(40)):
+    for seed in (generator.getrandbits(48) for _ in range(20)):
         graph = run_passes(RandomNetwork(seed).graph, parse_passes(PASSES))
         graphs = RankGraphs(graph, rank_passes_of(device))
         ranks = int(graph.attrs["ranks"])
         assert_every_rank_as_alone(graphs, random.Random(seed).sample(range(ranks), min(ranks, 5)))
         assert graphs.kinds, f"seed {seed}: the passes ran for every rank"
         shared += graphs.kinds < min(ranks, 5)
-    assert shared >= 20
+    assert shared >= 10
 
 
 @pytest.mark.parametrize(("rows", "columns", "ranks"), [(2, 2, 4), (3, 2, 6), (4, 3, 12), (8, 1, 8), (3, 3, 3)])
@@ -136,7 +148,8 @@ def test_parts_of_an_embedding(tmp_path: Path, rows: int, columns: int, ranks: i
 def test_exchanges_between_crossing_meshes(tmp_path: Path, ranks: int, other: int) -> None:
     script = tmp_path / "train.py"
     script.write_text(HEAD.format(ranks=ranks) + RESHARDED.format(ranks=ranks, other=other))
-    assert_every_rank_as_alone(compiled(script, ranks).rank_graphs, range(ranks))
+    graphs = compiled(script, ranks).rank_graphs
+    assert_every_rank_as_alone(graphs, range(ranks) if ranks < 24 else some_of_every_kind(graphs, ranks))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Convolutional networks of the literature on simulated ranks train three steps as on one device."""
+"""Convolutional networks of the literature on simulated ranks train two steps as on one device."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def shard(net: nn.Cell, cut: tuple[int, int, int, int], channels: int) -> int:
 
 @cache
 def trained(kind: str, name: str, ranks: int, mode: str, channels: int = 1, height: int = 1) -> Any:
-    """(losses, parameters after each) of three steps."""
+    """(losses, parameters after each) of two steps, the second of which reads the moments of the first."""
     set_seed(3)
     table = {"classes": CLASSIFIERS, "pictures": PICTURES, "random": RANDOM}[kind]
     make, image = table[name]
@@ -109,13 +109,14 @@ def trained(kind: str, name: str, ranks: int, mode: str, channels: int = 1, heig
             generator.standard_normal(shapes[0]).astype(np.float32),
             generator.integers(0, CLASSES, BATCH).astype(np.int32),
         ]
-        for _ in range(3)
+        for _ in range(2)
     ]
     return [float(np.asarray(found)) for found in training.run(batches)], training.states
 
 
 def compared(kind: str, name: str, mode: str, channels: int = 1, height: int = 1) -> None:
-    losses, states = trained(kind, name, 4, mode, channels, height)
+    ranks = 4 if mode == "auto_parallel" or channels * height > 1 else 2  # where a mesh can have two axes
+    losses, states = trained(kind, name, ranks, mode, channels, height)
     expected, whole = trained(kind, name, 1, "stand_alone")
     assert np.isfinite(expected).all()
     if mode != "data_parallel":  # there a rank's loss is that of its own rows
@@ -123,8 +124,8 @@ def compared(kind: str, name: str, mode: str, channels: int = 1, height: int = 1
     for mine, theirs in zip(states, whole, strict=True):
         for key, array in theirs.items():
             scale = max(float(np.abs(array).max()), 1e-2)
-            np.testing.assert_allclose(mine[key] / scale, array / scale, atol=1e-4, err_msg=key)
-    assert any(not np.array_equal(whole[0][key], whole[2][key]) for key in whole[0])
+            assert float(np.abs(mine[key] - array).max()) <= 1e-4 * scale, key
+    assert any(not np.array_equal(whole[0][key], whole[1][key]) for key in whole[0])
 
 
 MODES = ["data_parallel", "auto_parallel", "semi_auto_parallel"]

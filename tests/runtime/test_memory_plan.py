@@ -263,7 +263,7 @@ def test_an_operand_needed_after_the_reduction_is_no_member_of_a_block() -> None
     assert one != plan.places[first][0]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32))
 def test_copies_of_parameters_stand_from_step_to_step(seed: int) -> None:
     graph = random_copies(seed)
@@ -300,7 +300,7 @@ def network(seed: int, rank: int = 0) -> tuple[Graph, dict[str, np.ndarray]]:
     return graph, {p.name: cut_for(p, rank, grown.feeds[p.name]) for p in graph.parameters}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 11), st.integers(0, 2**32))
 def test_any_order_of_a_random_network_gives_the_same(seed: int, rank: int, order: int) -> None:
     graph, values = network(seed, rank)
