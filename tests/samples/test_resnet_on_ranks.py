@@ -26,7 +26,7 @@ CUTS: dict[str, tuple[int, Cut]] = {
     "height": (2, (1, 1, 2)), "height in four": (4, (1, 1, 4)), "batch and height": (8, (2, 1, 4)),
     "three": (3, (3, 1, 1)), "all": (8, (2, 2, 2)),
 }  # fmt: skip
-SIDE, CLASSES, BLOCKS, WIDTH = 64, 4, (1, 1, 1), 4
+SIDE, CLASSES, BLOCKS, WIDTH = 32, 4, (1, 1), 4
 SCRIPT = """
 import sys
 sys.path.insert(0, {folder!r})
