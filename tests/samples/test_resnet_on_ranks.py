@@ -40,7 +40,7 @@ net = nn.WithLossCell(ResNet((1, 1), 4, 4), nn.SoftmaxCrossEntropyWithLogits(spa
 step = nn.TrainOneStepCell(net, nn.Momentum(net.trainable_params(), 0.01, 0.9))
 step.set_train()
 rows = 24 // get_group_size()
-step(Tensor(np.zeros((rows, 3, 32, 32), np.float32)), Tensor(np.zeros(rows, np.int32)))
+step(Tensor(np.zeros((rows, 3, 16, 16), np.float32)), Tensor(np.zeros(rows, np.int32)))
 """
 
 
