@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -86,10 +85,11 @@ def test_averaged_gradients_equal_one_device(folder: Path, monkeypatch: pytest.M
     )
 
 
-def test_run_sh_leaves_what_each_rank_printed(folder: Path) -> None:
-    environment = os.environ | {"RANKS": "2", "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+def test_run_sh_leaves_what_each_rank_printed(folder: Path, commands: dict[str, str]) -> None:
     command = ["sh", str(folder / "run.sh"), "train.py", "--epochs", "1"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG, check=False)
+    done = subprocess.run(
+        command, env={**commands, "RANKS": "2"}, capture_output=True, text=True, timeout=HANG, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     for rank in (0, 1):
         text = (folder / "log_output" / "1" / f"rank.{rank}" / "stdout").read_text()
