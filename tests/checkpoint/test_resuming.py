@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,12 @@ WAYS = {
     "once": "dict(remove_redundancy=True)",
     "async whole": "dict(async_save=True)",
 }
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No machine stops in the middle of these tests."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @pytest.mark.parametrize("way", WAYS)
