@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,13 +20,12 @@ Run = Callable[..., str]
 """Runs `mspc ARGUMENTS` and returns its standard output."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def samples(root: Path) -> Path:
     return root / "samples"
 
 
-@pytest.fixture
-def mspc(tmp_path: Path, samples: Path) -> Run:
+def runs_in(folder: Path, samples: Path) -> Run:
     """`mspc(...)` with the samples' modules importable; fails with the error output of mspc."""
     # One BLAS thread: with more, small matrices wait for each other where the cores are shared.
     environment = os.environ | {
@@ -37,12 +38,32 @@ def mspc(tmp_path: Path, samples: Path) -> Run:
     def run(*arguments: Any) -> str:
         done = subprocess.run(
             [*SERVED, *map(str, arguments)],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=HANG, check=False,
+            cwd=folder, env=environment, capture_output=True, text=True, timeout=HANG, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     return run
+
+
+@pytest.fixture
+def mspc(tmp_path: Path, samples: Path) -> Run:
+    return runs_in(tmp_path, samples)
+
+
+@pytest.fixture(scope="module")
+def shared_mspc(tmp_path_factory: pytest.TempPathFactory, samples: Path) -> Run:
+    """For what several tests compare with."""
+    return runs_in(tmp_path_factory.mktemp("shared"), samples)
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables with which a script finds `mspc`, which costs no start of its own, and `python`."""
+    folder = tmp_path_factory.mktemp("bin")
+    (folder / "mspc").write_text(f'#!/bin/sh\nexec {shlex.join(SERVED)} "$@"\n')
+    (folder / "mspc").chmod(0o755)
+    return {**os.environ, "PATH": os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])}
 
 
 @pytest.fixture

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 from tests.conftest import HANG
 
 
-def test_going_on_with_other_ranks(root: Path, tmp_path: Path) -> None:
+def test_going_on_with_other_ranks(root: Path, tmp_path: Path, commands: dict[str, str]) -> None:
     shutil.copytree(root / "samples/checkpoints", tmp_path / "sample", ignore=shutil.ignore_patterns("CKP*"))
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
-        ["sh", "run.sh", "--simulate"], cwd=tmp_path / "sample", env=environment, capture_output=True, text=True,
+        ["sh", "run.sh", "--simulate"], cwd=tmp_path / "sample", env=commands, capture_output=True, text=True,
         check=False, timeout=HANG,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,33 +41,42 @@ def losses(out: str, ranks: int = 1) -> np.ndarray:
     return np.array([float(text) for text in re.findall(r"loss is (\S+)", out)]).reshape(-1, ranks)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def folder(samples: Path) -> Path:
     return samples / "operator_parallel"
 
 
-def test_both_networks_train_as_one_device(mspc: Callable[..., str], folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "unsharded.py").write_text(UNSHARDED)
-    alone = mspc("run", tmp_path / "unsharded.py", "--", "--epochs", 6)
-    expected = losses(alone)
+@pytest.fixture(scope="module")
+def alone(shared_mspc: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], str]:
+    """What one device prints in a number of epochs."""
+    script = tmp_path_factory.mktemp("alone") / "unsharded.py"
+    script.write_text(UNSHARDED)
+    return cache(lambda epochs: shared_mspc("run", script, "--", "--epochs", epochs))
+
+
+def test_one_device_learns(alone: Callable[[int], str]) -> None:
+    expected = losses(alone(6))
     assert expected.shape == (12, 1)
     assert expected[0] == pytest.approx(np.log(10), rel=1e-2)
     assert expected[-1] < 1.0
-    for script in ("net.py", "net_layout.py"):
-        out = mspc("run", folder / script, "--ranks", 8, "--simulate", "--", "--epochs", 6)
-        found = losses(out, 8)
-        np.testing.assert_array_equal(found, found[:, :1].repeat(8, 1))
-        np.testing.assert_allclose(found[:, :1], expected, rtol=1e-5)
-        assert out.splitlines()[-1] == alone.splitlines()[-1]
-    right = int(alone.splitlines()[-1].partition(" of 56 test images recognised")[0])
+    right = int(alone(6).splitlines()[-1].partition(" of 56 test images recognised")[0])
     assert right > 35
 
 
-def test_mpi_trains_as_the_simulation(mspc: Callable[..., str], folder: Path) -> None:
-    simulated = mspc("run", folder / "net.py", "--ranks", 8, "--simulate", "--only-rank", 0, "--", "--epochs", 2)
-    out = mspc("run", folder / "net.py", "--ranks", 8, "--only-rank", 0, "--", "--epochs", 2)
-    np.testing.assert_allclose(losses(out), losses(simulated), rtol=1e-5)
-    assert len(losses(out)) == 4
+@pytest.mark.parametrize("script", ["net.py", "net_layout.py"])
+def test_both_networks_train_as_one_device(
+    mspc: Callable[..., str], alone: Callable[[int], str], folder: Path, script: str
+) -> None:
+    out = mspc("run", folder / script, "--ranks", 8, "--simulate", "--", "--epochs", 3)
+    found = losses(out, 8)
+    np.testing.assert_array_equal(found, found[:, :1].repeat(8, 1))
+    np.testing.assert_allclose(found[:, :1], losses(alone(3)), rtol=1e-5)
+    assert out.splitlines()[-1] == alone(3).splitlines()[-1]
+
+
+def test_mpi_trains_as_one_device(mspc: Callable[..., str], alone: Callable[[int], str], folder: Path) -> None:
+    out = mspc("run", folder / "net.py", "--ranks", 8, "--only-rank", 0, "--", "--epochs", 1)
+    np.testing.assert_allclose(losses(out), losses(alone(3))[:2], rtol=1e-5)
 
 
 @pytest.mark.parametrize("script", ["net.py", "net_layout.py"])

@@ -26,7 +26,7 @@ CUTS: dict[str, tuple[int, Cut]] = {
     "height": (2, (1, 1, 2)), "height in four": (4, (1, 1, 4)), "batch and height": (8, (2, 1, 4)),
     "three": (3, (3, 1, 1)), "all": (8, (2, 2, 2)),
 }  # fmt: skip
-SIDE, CLASSES, BLOCKS, WIDTH = 64, 4, (1, 1, 1), 4
+SIDE, CLASSES, BLOCKS, WIDTH = 32, 4, (1, 1), 4
 SCRIPT = """
 import sys
 sys.path.insert(0, {folder!r})
@@ -40,7 +40,7 @@ net = nn.WithLossCell(ResNet((1, 1), 4, 4), nn.SoftmaxCrossEntropyWithLogits(spa
 step = nn.TrainOneStepCell(net, nn.Momentum(net.trainable_params(), 0.01, 0.9))
 step.set_train()
 rows = 24 // get_group_size()
-step(Tensor(np.zeros((rows, 3, 32, 32), np.float32)), Tensor(np.zeros(rows, np.int32)))
+step(Tensor(np.zeros((rows, 3, 16, 16), np.float32)), Tensor(np.zeros(rows, np.int32)))
 """
 
 

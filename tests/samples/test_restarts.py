@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import HANG
+from tests.serving import SERVED
 
 MSPC = [sys.executable, "-m", "mspc"]
 
@@ -28,7 +29,7 @@ def test_a_run_whose_rank_is_killed_ends_as_an_undisturbed_one(
     Path("train.py").write_text("import os\n" + text.replace(behind, killed + behind))
     options = ["train.py", "--tensor", "2", "--steps", "16"]
     done = subprocess.run(
-        [*MSPC, "launch", "--worker_num", "4", "--join", "True", "--max-restarts", "1", "--tail_worker_log", "0",
+        [*MSPC, "launch", "--worker_num", "2", "--join", "True", "--max-restarts", "1", "--tail_worker_log", "0",
          *options, "--directory", "kept"],
         capture_output=True, text=True, check=False, timeout=HANG,
     )  # fmt: skip
@@ -39,8 +40,8 @@ def test_a_run_whose_rank_is_killed_ends_as_an_undisturbed_one(
     resumed = [number for number, line in enumerate(lines) if line.startswith("goes on behind epoch 2 step ")]
     assert len(resumed) == 1
     undisturbed = subprocess.run(
-        [*MSPC, "run", "train.py", "--ranks", "4", "--simulate", "--only-rank", "0", "--", *options[1:], "--directory",
-         "others"],
+        [*SERVED, "run", "train.py", "--ranks", "2", "--simulate", "--only-rank", "0", "--", *options[1:],
+         "--directory", "others"],
         capture_output=True, text=True, check=True, timeout=HANG,
     )  # fmt: skip
     expected = [line for line in undisturbed.stdout.splitlines() if line.startswith("epoch")]

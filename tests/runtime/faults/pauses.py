@@ -121,10 +121,13 @@ def send(process: int, number: int) -> None:
         return
 
 
-def pause_job(draw: random.Random, pauses: int, most: float, limit: float) -> tuple[int, Outcome]:
-    """(pauses that came about, how the job ended) of one job whose ranks are paused one after another."""
+def pause_job(
+    draw: random.Random, pauses: int, most: float, limit: float, steps: int = 500
+) -> tuple[int, Outcome]:
+    """(pauses that came about, how the job ended) of one job of `steps` for each pause, whose ranks are paused one
+    after another."""
     with tempfile.TemporaryDirectory() as folder:
-        job = RunningJob(Path(folder), 500 * pauses)
+        job = RunningJob(Path(folder), steps * pauses)
         time.sleep(draw.uniform(0.1, 6.0))
         done = 0
         while done < pauses and not job.over():

@@ -9,7 +9,7 @@ from tests.runtime.faults.pauses import NAMED_WITHIN, pause_job, stop_job
 
 
 def test_pauses_end_no_job() -> None:
-    done, outcome = pause_job(random.Random(1), 2, 3.0, HANG)
+    done, outcome = pause_job(random.Random(1), 2, 3.0, HANG, 200)
     assert done == 2
     assert (outcome.status, outcome.said) == (0, "")
 
