@@ -270,12 +270,16 @@ def find_public(package: str, name: str) -> Any:
     """
     if name.startswith("__") and name != "__all__":
         raise AttributeError(name)
+    is_module = home_of(f"{package}.{name}") is not None
     try:
-        return public(getattr(importlib.import_module(f"{_OWN}.api.{package}"), name))
+        found = getattr(importlib.import_module(f"{_OWN}.api.{package}"), name)
     except AttributeError:
-        if home_of(f"{package}.{name}") is None:
+        if not is_module:
             raise
+        found = None
+    if is_module and (found is None or isinstance(found, ModuleType)):
         return importlib.import_module(f"{_OWN}.{package}.{name}")
+    return public(found)
 
 
 def install_public() -> None:

@@ -17,14 +17,19 @@ def children(node: ast.AST) -> Iterator[ast.AST]:
                     yield item
 
 
+LEAVES = {ast.Load, ast.Store, ast.Del, str, int, type(None)}
+
+
 def walk(tree: ast.AST) -> Iterator[ast.AST]:
     """A tree's nodes, in no order; `Load()` and the like are left out, which every use of a name has."""
     todo = [tree]
     while todo:
         node = todo.pop()
         yield node
-        for value in vars(node).values():
-            if type(value) is list:
+        for name in node._fields:
+            value = getattr(node, name, None)
+            kind = type(value)
+            if kind is list:
                 todo += [item for item in value if isinstance(item, ast.AST)]
-            elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
+            elif kind not in LEAVES and isinstance(value, ast.AST):
                 todo.append(value)

@@ -128,11 +128,15 @@ def elementwise_operators() -> Iterator[tuple[Op, tuple[str, ...], Any]]:
 
 
 def sample_cases(floats: Sequence[str]) -> Iterator[Case]:
-    """Every sample of every elementwise operator, Float64 replaced by other element types."""
-    for op, dtypes, sample in elementwise_operators():
-        for name in floats:
-            if name != floats[0] and "Float64" not in dtypes:
-                continue
+    """Every sample of every elementwise operator, Float64 replaced by other element types. What only differs in shapes
+    from a sample before it has one of them, in turn."""
+    seen: set[Any] = set()
+    for number, (op, dtypes, sample) in enumerate(elementwise_operators()):
+        replaced = floats if "Float64" in dtypes else floats[:1]
+        if (op, dtypes) in seen:
+            replaced = [replaced[number % len(replaced)]]
+        seen.add((op, dtypes))
+        for name in replaced:
             names = [name if dtype == "Float64" else dtype for dtype in dtypes]
             types = tuple(TensorType(dtype_of(n), shape) for n, shape in zip(names, sample.shapes, strict=True))
             random = np.random.default_rng(0)

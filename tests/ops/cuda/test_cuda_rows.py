@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -86,6 +87,10 @@ def test_random_numbers_follow_the_step(tmp_path: Path) -> None:
     assert (drawn[0] != drawn[1]).mean() > 0.99
 
 
+def numbers_of(kernel: tuple[str, str]) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", kernel[0])]
+
+
 def test_kernels_compile_for_the_gpu(tmp_path: Path) -> None:
     nvcc = shutil.which("nvcc")
     if nvcc is None:
@@ -96,13 +101,15 @@ def test_kernels_compile_for_the_gpu(tmp_path: Path) -> None:
             continue
         made = [np.zeros(t.shape, t.dtype.numpy) for t in case.results()]
         case.op.launch(device, case.inputs(), case.outs(made))
+    # Of those that differ in numbers alone the one whose are the largest: shared memory must do for it.
+    sources = {re.sub(r"\d+", "0", source): source for source, _ in sorted(device.sources, key=numbers_of)}
     text = PRELUDE
-    for (source, _), number in device.sources.items():
+    for number, source in enumerate(sources.values()):
         text += f"namespace k{number} {{\n" + source.replace('extern "C" __global__', "__global__") + "}\n"
     path = tmp_path / "all.cu"
     path.write_text(text)
     target = ["-gencode=arch=compute_90,code=sm_90", "-std=c++17", "-cubin"]
-    target += ["-Xcicc", "-O1", "-Xptxas", "-O1"]  # that they compile is asked, not what for
+    target += ["-Xcicc", "-O0", "-Xptxas", "-O0"]  # that they compile is asked, not what for
     result = subprocess.run([nvcc, *target, "-w", "-o", str(tmp_path / "all.cubin"), str(path)], capture_output=True,
                             text=True, check=False)  # fmt: skip
     assert result.returncode == 0, result.stderr[:4000]
