@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 Run = Callable[..., str]
-LEARNED, COMPARED = 50, 20
-"""Steps behind which the loss is well below that of guessing, and those that many ranks take."""
+STEPS = 50
+"""Behind which the loss is well below that of guessing."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def train(mspc: Run, script: Path, ranks: int, steps: int, *flags: str) -> np.nd
 @pytest.fixture(scope="module")
 def alone(shared_mspc: Run, script: Path) -> np.ndarray:
     """The losses of one rank."""
-    return train(shared_mspc, script, 1, LEARNED)
+    return train(shared_mspc, script, 1, STEPS)
 
 
 def test_one_rank_learns(alone: np.ndarray) -> None:
@@ -42,9 +42,9 @@ def test_one_rank_learns(alone: np.ndarray) -> None:
 
 @pytest.mark.parametrize("ranks", [2, 8])
 def test_losses_equal_one_ranks(mspc: Run, script: Path, alone: np.ndarray, ranks: int) -> None:
-    found = train(mspc, script, ranks, COMPARED, "--simulate")
+    found = train(mspc, script, ranks, STEPS, "--simulate")
     np.testing.assert_array_equal(found, found[:, :1].repeat(ranks, 1))
-    np.testing.assert_allclose(found[:, :1], alone[:COMPARED], rtol=1e-4)
+    np.testing.assert_allclose(found[:, :1], alone, rtol=1e-4)
 
 
 def test_losses_under_mpi_equal_one_ranks(mspc: Run, script: Path, alone: np.ndarray) -> None:
