@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from mspc.api import ops
@@ -10,7 +11,7 @@ from mspc.api.numpy.array_creations import array
 from mspc.api.numpy.promotion import as_float, as_type, pair
 from mspc.api.ops.arguments import axis_of
 
-TURN = 6.283185307179586
+TURN = math.tau
 
 
 def convolve(a: Any, v: Any, mode: str = "full") -> Any:
@@ -81,7 +82,7 @@ def polymul(a1: Any, a2: Any) -> Any:
 def polyder(p: Any, m: int = 1) -> Any:
     """The m-th derivative of a polynomial, the highest power first."""
     p = array(p, ndmin=1)
-    _check_order("polyder", m)
+    _check_count("polyder", "m", m)
     for _ in range(m):
         powers = array([p.shape[0] - 1 - i for i in range(p.shape[0] - 1)])
         p = p[:-1] * as_type(powers, p.dtype) if p.shape[0] > 1 else p[:0]
@@ -91,7 +92,7 @@ def polyder(p: Any, m: int = 1) -> Any:
 def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
     """The m-th integral of a polynomial, the highest power first. k: the constants, 0 without; one holds for all."""
     p = as_float(array(p, ndmin=1))
-    _check_order("polyint", m)
+    _check_count("polyint", "m", m)
     constants = as_type(array(0.0 if k is None else k, ndmin=1), p.dtype)
     if constants.shape[0] not in (1, m):
         raise ApiValueError(f"polyint(): k must have 1 or {m} numbers, not {constants.shape[0]}")
@@ -102,9 +103,9 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
     return p
 
 
-def _check_order(name: str, m: Any) -> None:
-    if isinstance(m, bool) or not isinstance(m, int) or m < 0:
-        raise ApiValueError(f"{name}(): m must be a number from 0 on, not {m!r}")
+def _check_count(name: str, what: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ApiValueError(f"{name}(): {what} must be a number from 0 on, not {value!r}")
 
 
 def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
@@ -153,7 +154,7 @@ def matrix_power(a: Any, n: int) -> Any:
     a = array(a)
     if len(a.shape) < 2 or a.shape[-1] != a.shape[-2]:
         raise ApiValueError(f"matrix_power(): a must hold square matrices, and its shape is {a.shape}")
-    _check_order("matrix_power", n)
+    _check_count("matrix_power", "n", n)
     if n == 0:
         return ops.broadcast_to(ops.eye(a.shape[-1], a.shape[-1], a.dtype), a.shape)
     found = a

@@ -255,6 +255,7 @@ def test_gradients_flow_through_them() -> None:
         (lambda: mnp.pad(Tensor(V), -1), "pad(): pad_width must be numbers from 0 on, not -1"),
         (lambda: mnp.moveaxis(Tensor(A), 0, (0, 1)), "moveaxis(): 1 dimensions cannot go to 2 places"),
         (lambda: mnp.meshgrid(Tensor(V), sparse=True), "numpy.meshgrid(): sparse=True is not supported"),
+        (lambda: mnp.matrix_power(Tensor(S), -1), "matrix_power(): n must be a number from 0 on, not -1"),
         (lambda: mnp.hanning(2.5), "numpy.hanning(): M must be an int, not 2.5"),
     ],
 )
