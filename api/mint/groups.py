@@ -79,11 +79,16 @@ class Described:
                 say_once(f"{name} group {key}", f"{name}: {key!r} of a group changes nothing here; it has {known}")
 
 
-def betas(name: str, what: str, value: Any) -> tuple[float, float]:
-    """Two numbers in [0, 1)."""
+def two_numbers(name: str, what: str, value: Any) -> tuple[float, float]:
+    """Two numbers from 0 on."""
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise ApiTypeError(f"{name}: {what} must be two numbers, not {value!r}")
-    first, second = number(name, f"{what}[0]", value[0]), number(name, f"{what}[1]", value[1])
+    return number(name, f"{what}[0]", value[0]), number(name, f"{what}[1]", value[1])
+
+
+def betas(name: str, what: str, value: Any) -> tuple[float, float]:
+    """Two numbers in [0, 1)."""
+    first, second = two_numbers(name, what, value)
     if max(first, second) >= 1:
         raise ApiValueError(f"{name}: {what} {tuple(value)} must be in [0, 1)")
     return first, second

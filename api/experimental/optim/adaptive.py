@@ -14,12 +14,22 @@ __all__ = ["Adadelta", "Adagrad", "Adamax", "RMSprop"]
 
 
 class Scaled(Optimizer):
-    """Updates every parameter by itself, by gradients with the weight decay added. maximize: up the gradients."""
+    """Updates every parameter by itself, by gradients with the weight decay added. maximize: up the gradients. held:
+    the states that `moved` gets beside each parameter."""
+
+    held: tuple[Any, ...] = ()
 
     def __init__(self, params: Any, lr: float, weight_decay: float, maximize: bool, **own: Any) -> None:
         decay = number(type(self).__name__, "weight_decay", weight_decay)
         super().__init__(params, {"lr": lr, "weight_decay": decay, "maximize": maximize, **own})
         self.assign = ops.Assign()
+
+    def construct(self, gradients: Any) -> Any:
+        return tuple([self.moved(*row) for row in self.rows(gradients, *self.held)])
+
+    def scalars(self, name: str, first: float) -> ParameterTuple:
+        """A scalar for every parameter, `name.NAME`."""
+        return ParameterTuple([scalar(first, f"{name}.{parameter.name}") for parameter in self.parameters])
 
     def rows(self, gradients: Any, *states: Any) -> Any:
         """(parameter, its states, learning rate, gradient as it is gone down, with the pull of the weight decay, and
@@ -44,9 +54,7 @@ class Adadelta(Scaled):
     ) -> None:  # fmt: skip
         super().__init__(params, lr, weight_decay, maximize, rho=rho, eps=eps)
         self.square_avg, self.acc_delta = self.states("square_avg"), self.states("acc_delta")
-
-    def construct(self, gradients: Any) -> Any:
-        return tuple([self.moved(*row) for row in self.rows(gradients, self.square_avg, self.acc_delta)])
+        self.held = (self.square_avg, self.acc_delta)
 
     def moved(self, parameter: Any, square: Any, delta: Any, rate: Any, gradient: Any, own: Any) -> Any:
         rho, eps = own["rho"], own["eps"]
@@ -94,14 +102,11 @@ class Adamax(Scaled):
         maximize: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(params, lr, weight_decay, maximize, betas=betas, eps=eps)
-        self.beta1_power = ParameterTuple([scalar(1.0, f"beta1_power.{p.name}") for p in self.parameters])
+        self.beta1_power = self.scalars("beta1_power", 1.0)
         self.exp_avg, self.exp_inf = self.states("exp_avg"), self.states("exp_inf")
+        self.held = (self.exp_avg, self.exp_inf, self.beta1_power)
 
-    def construct(self, gradients: Any) -> Any:
-        rows = self.rows(gradients, self.exp_avg, self.exp_inf, self.beta1_power)
-        return tuple([self.corrected(*row) for row in rows])
-
-    def corrected(self, parameter: Any, m: Any, u: Any, power: Any, rate: Any, gradient: Any, own: Any) -> Any:
+    def moved(self, parameter: Any, m: Any, u: Any, power: Any, rate: Any, gradient: Any, own: Any) -> Any:
         beta1, beta2 = own["betas"]
         first = 1.0 - self.assign(power, power * beta1)
         mean = self.assign(m, m * beta1 + gradient * (1 - beta1))
@@ -128,10 +133,7 @@ class RMSprop(Scaled):
         self.grad_avg = self.states("grad_avg") if is_centered else self.square_avg
         has_momentum = any(each["momentum"] for each in self.options)
         self.momentum_buffer = self.states("momentum_buffer") if has_momentum else self.square_avg
-
-    def construct(self, gradients: Any) -> Any:
-        rows = self.rows(gradients, self.square_avg, self.grad_avg, self.momentum_buffer)
-        return tuple([self.moved(*row) for row in rows])
+        self.held = (self.square_avg, self.grad_avg, self.momentum_buffer)
 
     def moved(self, parameter: Any, square: Any, mean: Any, speed: Any, rate: Any, gradient: Any, own: Any) -> Any:
         alpha = own["alpha"]

@@ -6,10 +6,10 @@ import math
 from typing import Any, ClassVar
 
 from mspc.api import ops
-from mspc.api.common.parameter import ParameterTuple
-from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.errors import ApiValueError
 from mspc.api.experimental.optim.adaptive import Scaled
 from mspc.api.mint.groups import betas as two_betas
+from mspc.api.mint.groups import two_numbers
 from mspc.api.nn.arguments import flag, number, scalar
 
 __all__ = ["ASGD", "NAdam", "RAdam", "Rprop"]
@@ -26,10 +26,6 @@ class _Counted(Scaled):
     def __init__(self, params: Any, lr: Any, weight_decay: Any, maximize: Any, **own: Any) -> None:
         super().__init__(params, lr, weight_decay, maximize, **own)
         self.steps = scalar(0.0, "steps")
-
-    def scalars(self, name: str, first: float) -> ParameterTuple:
-        """A scalar for every parameter, `name.NAME`."""
-        return ParameterTuple([scalar(first, f"{name}.{parameter.name}") for parameter in self.parameters])
 
     def construct(self, gradients: Any) -> Any:
         now = self.assign(self.steps, self.steps + 1)
@@ -54,10 +50,9 @@ class ASGD(_Counted):
     def moved(
         self, parameter: Any, eta: Any, mu: Any, ax: Any, rate: Any, gradient: Any, own: Any, now: Any
     ) -> Any:
-        size, share = ops.select(now == 1.0, rate, eta), mu + 0.0
-        mean = ax + 0.0
+        size = ops.select(now == 1.0, rate, eta)
         after = self.assign(parameter, parameter * (1 - own["lambd"] * size) - size * gradient)
-        kept = self.assign(ax, ops.where(share == 1.0, after, mean + (after - mean) * share))
+        kept = self.assign(ax, ops.where(mu == 1.0, after, ax + (after - ax) * mu))
         later = self.assign(eta, rate / ops.pow(1 + own["lambd"] * rate * now, own["alpha"]))
         less = self.assign(mu, 1 / ops.maximum(now - own["t0"], 1.0))
         return ops.depend(after, (kept, later, less))
@@ -121,21 +116,15 @@ class RAdam(_Counted):
         return self.assign(parameter, parameter - ops.where(length > RECTIFIED, scaled, step))
 
 
-def _two(name: str, what: str, value: Any) -> tuple[float, float]:
-    if not isinstance(value, tuple | list) or len(value) != 2:
-        raise ApiTypeError(f"{name}: {what} must be two numbers, not {value!r}")
-    return number(name, f"{what}[0]", value[0]), number(name, f"{what}[1]", value[1])
-
-
 def _etas(name: str, what: str, value: Any) -> tuple[float, float]:
-    shrinks, grows = _two(name, what, value)
+    shrinks, grows = two_numbers(name, what, value)
     if not 0 < shrinks < 1 < grows:
         raise ApiValueError(f"{name}: {what} {tuple(value)} must be a number in (0, 1) and one above 1")
     return shrinks, grows
 
 
 def _sizes(name: str, what: str, value: Any) -> tuple[float, float]:
-    least, most = _two(name, what, value)
+    least, most = two_numbers(name, what, value)
     if least > most:
         raise ApiValueError(f"{name}: {what} {tuple(value)} must be the least and the most")
     return least, most
