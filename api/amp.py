@@ -24,7 +24,7 @@ from mspc.api.train.loss_scale_manager import (
     check_manager,
 )
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, dtype_of
+from mspc.ir.types import FLOAT16, FLOAT32, HALVES, DType, dtype_of
 
 __all__ = [
     "DynamicLossScaleManager", "DynamicLossScaler", "FixedLossScaleManager", "LossScaleManager", "LossScaler",
@@ -239,7 +239,7 @@ def _element_type(name: str, dtype: Any) -> DType:
 
 def _half(name: str, dtype: Any) -> DType:
     found = _element_type(name, dtype)
-    if found not in (FLOAT16, BFLOAT16):
+    if found not in HALVES:
         raise ApiValueError(f"{name}: {found} is neither Float16 nor BFloat16")
     return found
 

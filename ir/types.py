@@ -68,6 +68,9 @@ FLOAT64 = DType("Float64", 8, "f")
 COMPLEX64 = DType("Complex64", 8, "c")
 COMPLEX128 = DType("Complex128", 16, "c")
 
+HALVES = (FLOAT16, BFLOAT16)
+"""Element types in which sums, and squares above all, soon overflow or lose digits."""
+
 DTYPES: dict[str, DType] = {
     dtype.name: dtype
     for dtype in (

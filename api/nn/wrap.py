@@ -15,7 +15,7 @@ from mspc.api.nn.grad_reducer import DistributedGradReducer as _Reducer
 from mspc.api.nn.virtual_dataset import VirtualDataset as _VirtualDataset  # noqa: F401  # for scripts
 from mspc.api.nn.virtual_dataset import VirtualDatasetCell as _VirtualDatasetCell  # noqa: F401  # for scripts
 from mspc.api.nn.virtual_dataset import VirtualDatasetCellTriple  # noqa: F401  # for scripts
-from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32
+from mspc.ir.types import FLOAT32, HALVES
 
 
 class WithLossCell(Cell):
@@ -251,7 +251,7 @@ class _MicroBatch(Cell):
 def _wide(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple([_wide(item) for item in value])
-    if value.dtype in (FLOAT16, BFLOAT16):
+    if value.dtype in HALVES:
         return ops.cast(value, FLOAT32)
     return value
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT64, DType, dtype_of
+from mspc.ir.types import BFLOAT16, BOOL, FLOAT32, INT64, DType, dtype_of
 from mspc.ops.arguments import axes_in, axis_in, describe, ints_of
 
 Shape = tuple[int, ...]
@@ -25,10 +25,6 @@ def _checked(check: Callable[..., Any], *arguments: Any) -> Any:
         return check(*arguments)
     except MspcError as error:
         raise ApiValueError(error.message, error.notes) from None
-
-
-HALVES = (FLOAT16, BFLOAT16)
-"""Element types in which squares overflow early: functions that sum them compute in Float32."""
 
 
 def ints(name: str, what: str, value: Any) -> Shape:

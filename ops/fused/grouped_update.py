@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, TensorType, TupleType, Type
+from mspc.ir.types import FLOAT32, HALVES, TensorType, TupleType, Type
 from mspc.ops.cuda.update import launch_updates
 from mspc.ops.device import Array, Copy, Device, Launch
 from mspc.ops.fused.body import line_of, read_line
@@ -121,5 +121,5 @@ def gradient_index(op: Update) -> int | None:
 def widened(op: Update, types: Sequence[TensorType], index: int) -> TensorType:
     """The type in which a member takes an operand."""
     type = types[index]
-    narrow = index == gradient_index(op) and type.dtype in (FLOAT16, BFLOAT16) and types[0].dtype == FLOAT32
+    narrow = index == gradient_index(op) and type.dtype in HALVES and types[0].dtype == FLOAT32
     return TensorType(FLOAT32, type.shape) if narrow else type

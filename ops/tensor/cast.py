@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
-from mspc.ir.types import BFLOAT16, COMPLEX64, COMPLEX128, FLOAT16, FLOAT32, FLOAT64, DType, TensorType
+from mspc.ir.types import COMPLEX64, COMPLEX128, FLOAT32, FLOAT64, HALVES, DType, TensorType
 from mspc.ops.arguments import dtype_arg, split_call
 from mspc.ops.bases import Unary
 from mspc.ops.device import c_type
@@ -53,7 +53,7 @@ class Cast(Unary):
 
     @property
     def cuda(self) -> str:  # type: ignore[override]  # depends on dst_type
-        return f"wide(narrow<{c_type(self.dst_type)}>({{0}}))" if self.dst_type in (FLOAT16, BFLOAT16) else "{0}"
+        return f"wide(narrow<{c_type(self.dst_type)}>({{0}}))" if self.dst_type in HALVES else "{0}"
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.kernel(be)(*inputs)

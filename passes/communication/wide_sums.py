@@ -5,7 +5,7 @@ from __future__ import annotations
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Node, Value
 from mspc.ir.layout import Layout
-from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32
+from mspc.ir.types import FLOAT32, HALVES
 from mspc.ops.op import Op
 from mspc.ops.tensor.cast import Cast
 
@@ -15,7 +15,7 @@ def emit_collective(b: Builder, op: Op, value: Value, layout: Layout | None, nam
     what has the value's element type again. layout: the value's."""
     dtype = value.tensor_type.dtype
     adds = getattr(op, "op", "") == "sum"
-    if not adds or dtype not in (FLOAT16, BFLOAT16) or not b.graph.attrs.get("force_fp32_communication"):
+    if not adds or dtype not in HALVES or not b.graph.attrs.get("force_fp32_communication"):
         node = b.emit(op, value, name=name)
         return node, node
     wide = b.emit(Cast(FLOAT32), value)

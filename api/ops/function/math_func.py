@@ -7,7 +7,6 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.ops.arguments import (
-    HALVES,
     element_type,
     kept,
     no_such,
@@ -21,7 +20,7 @@ from mspc.api.ops.arguments import (
 from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.method_table import tensor_method
 from mspc.api.ops.product_arguments import contracted, refuse_check, size_over
-from mspc.ir.types import BOOL, FLOAT32, FLOAT64, INT32, INT64
+from mspc.ir.types import BOOL, FLOAT32, FLOAT64, HALVES, INT32, INT64
 
 
 @tensor_method("div", "divide")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import HALVES, element_type, norm_of, power, real_type, reduced_axes, share_of
+from mspc.api.ops.arguments import element_type, norm_of, power, real_type, reduced_axes, share_of
 from mspc.api.ops.method_table import tensor_method
-from mspc.ir.types import FLOAT32, FLOAT64
+from mspc.ir.types import FLOAT32, FLOAT64, HALVES
 
 
 def var(input: Any, axis: Any = None, ddof: int | bool = 0, keepdims: bool = False) -> Any:

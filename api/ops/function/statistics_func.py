@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from mspc.api import ops
-from mspc.api.ops.arguments import HALVES, axis_of, least, no_such, of_rank, part_of, real_type
+from mspc.api.ops.arguments import axis_of, least, no_such, of_rank, part_of, real_type
 from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.index_arguments import chosen_places, shares, vector_of
 from mspc.api.ops.method_table import tensor_method
-from mspc.ir.types import BOOL, FLOAT32, INT32, INT64
+from mspc.ir.types import BOOL, FLOAT32, HALVES, INT32, INT64
 
 
 def _float(name: str, x: Any) -> Any:
