@@ -323,6 +323,7 @@ def verify(
     against: Annotated[
         Judge | None, typer.Option(help="Hold one device against PyTorch instead, operator by operator.")
     ] = None,
+    mpi: Annotated[bool, typer.Option("--mpi", help="Run the ranks under mpirun, not in this process.")] = False,
     json: JsonFile = None,
     verbose: Verbose = False,
     quiet: Quiet = False,
@@ -339,7 +340,7 @@ def verify(
         script_arguments=tuple(script_arguments or ()),
         loudness=Loudness(verbose, quiet),
     )
-    verify_target(target, options, seed, against is Judge.TORCH)
+    verify_target(target, options, seed, against is Judge.TORCH, mpi)
 
 
 app.command("view", short_help="Write a page that shows a compile and why it is so.")(viewing.view)

@@ -307,22 +307,31 @@ def check_output_data(data: Any) -> None:
 
 
 def args_type_check(*type_args: Any, **type_kwargs: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator: arguments that are given must be of these types; None lets any pass."""
+    """A decorator: arguments that are given must be of these types, those that `**kwargs` gathers among them; None lets
+    any pass. Raises TypeError for an argument of another type."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(function)
-        kinds = signature.bind_partial(*type_args, **type_kwargs).arguments
+        kinds = _by_name(signature.bind_partial(*type_args, **type_kwargs))
 
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            for name, value in signature.bind(*args, **kwargs).arguments.items():
-                if kinds.get(name) is not None and value is not None:
+            for name, value in _by_name(signature.bind(*args, **kwargs)).items():
+                if kinds.get(name) is not None and value is not None and not isinstance(value, kinds[name]):
                     check_value_type(name, value, kinds[name], function.__name__)
             return function(*args, **kwargs)
 
         return call
 
     return decorate
+
+
+def _by_name(bound: inspect.BoundArguments) -> dict[str, Any]:
+    """Arguments by their names, those that were gathered by `**kwargs` beside the others."""
+    parameters = bound.signature.parameters
+    gathered = {name for name in bound.arguments if parameters[name].kind is inspect.Parameter.VAR_KEYWORD}
+    found = {name: value for name, value in bound.arguments.items() if name not in gathered}
+    return found | {key: value for name in gathered for key, value in bound.arguments[name].items()}
 
 
 def is_stub_tensor(tensor: Any) -> bool:

@@ -80,6 +80,7 @@ OTHER_NAMES: dict[str, str] = {
     "ops.auto_generate.gen_extend_func": "api.ops.extended",
     "ops.auto_generate.gen_ops_def": "api.ops.extended",
     "ops.auto_generate.gen_ops_prim": "api.ops",
+    "mint.distributed.distributed": "api.mint.distributed",
     "ops.communication": "api.mint.distributed",
     "ops.composite": "api.ops",
     "ops.composite.base": "api.ops",

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from mspc.api import checks, state
 from mspc.api.errors import ApiValueError
 from mspc.api.setting import Place, Table, checked, name_of, note_asked, unknown, with_entries
-from mspc.api.settings import CONTEXT, GENERAL_FIELDS, MODES, OFFLOAD, PARALLEL, frozen_settings
+from mspc.api.settings import CONTEXT, GENERAL_FIELDS, MODES, OFFLOAD, PARALLEL, STAGE, frozen_settings
 
 GRAPH_MODE = 0
 PYNATIVE_MODE = 1
@@ -46,7 +46,7 @@ _Settings = make_dataclass(
     ],
     frozen=True,
 )
-_CONDITIONAL = {name: setting for name, setting in with_entries(CONTEXT | PARALLEL) if setting.is_conditional}
+_CONDITIONAL = {name: setting for name, setting in with_entries(CONTEXT | PARALLEL | STAGE) if setting.is_conditional}
 
 
 @dataclass(frozen=True)

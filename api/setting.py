@@ -11,6 +11,7 @@ from typing import Any
 from mspc.api import state
 from mspc.api.checks import Check, anything
 from mspc.api.errors import ApiValueError, caller_location
+from mspc.ir.shown import shown as shown_text
 
 Reason = str | Callable[[Any], str]
 """Why; or what says why for a value, "" where the value is heeded."""
@@ -152,7 +153,7 @@ def say_once(name: str, text: str) -> None:
         return
     session.said.add(name)
     if session.speaks:
-        print(f"warning: {text}", file=sys.stderr, flush=True)
+        print(shown_text(f"warning: {text}", lines=True), file=sys.stderr, flush=True)
 
 
 def _silent(function: str, setting: Setting, key: str, value: Any, shown: str) -> list[tuple[str, str]]:

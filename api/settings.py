@@ -328,8 +328,14 @@ SET_GRAD = table(
 )
 """The argument of `Cell.set_grad`."""
 
+OFFLOADED_CELLS = table(
+    Setting("backward_prefetch", None, one_of("Auto"), ignored="what gradients keep stays on the device"),
+)
+"""The argument of `Cell.offload` and `Primitive._offload`."""
+
 STAGE = table(
-    Setting("pipeline_stage", 0, integer(0), ignored=ONE_STAGE),
+    Setting("pipeline_stage", 0, integer(0), changes="says so where a network is launched",
+            elsewhere=lambda place: ONE_STAGE),
 )
 """The stage that a cell is given."""
 

@@ -22,7 +22,7 @@ from mspc.common.initializer import initializer
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import trace_call
-from mspc.engine.plans import terms_for
+from mspc.engine.reckoned import terms_for
 from mspc.ir.types import INT32, TensorType
 from mspc.passes.base import find_pass
 from mspc.passes.sharding import propagate_sharding

@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from mspc.checkpoint.seal import SEAL, is_sealed
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import check_regular
+from mspc.ir.files.tensors import TensorFile
 from mspc.ir.files.whole import reason_of, shown_path
 
 MOST_OPEN = 200
@@ -94,6 +96,26 @@ class Files:
 
     def _unreadable(self, number: int, error: Exception) -> MspcError:
         return MspcError(f"cannot read the checkpoint {shown_path(self.paths[number])}: {reason_of(error)}")
+
+
+def read_header(path: Path) -> tuple[TensorFile, bool]:
+    """A file of safetensors by its header, and whether that was compared with the checksum that it has of itself.
+
+    Raises:
+        MspcError: it is missing, or no such file, or its header is not as it was written.
+    """
+    try:
+        file = TensorFile(path)
+    except FileNotFoundError:
+        raise MspcError(f"the checkpoint's file {shown_path(path)} is missing") from None
+    except OSError as error:
+        raise MspcError(f"cannot read the checkpoint {shown_path(path)}: {reason_of(error)}") from None
+    except ValueError as error:
+        raise MspcError(f"{shown_path(path)} is no file of a checkpoint: {error}") from None
+    try:
+        return file, is_sealed(file.header, file.about.get(SEAL), "header")
+    except ValueError as error:
+        raise MspcError(f"{shown_path(path)} is damaged: {error}") from None
 
 
 def _close(descriptors: dict[int, int]) -> None:

@@ -3,10 +3,13 @@
 ```
 {"format": "mspc checkpoint", "version": 1, "sequence": 3, "ranks": 2,
  "state": {"epoch": 1, "step": 4, ...},
- "files": [{"name": "rank_0-3.safetensors", "bytes": 2304}, ...],
+ "files": [{"name": "rank_0-3.safetensors", "bytes": 2304, "header": "xxh3:..."}, ...],
  "tensors": {"w": {"dtype": "Float32", "shape": [8, 4], "layout": "(2) [0, -]", "slices": [
-   {"file": 0, "begin": [0, 0], "shape": [4, 4], "offset": 512, "checksum": "xxh3:..."}, ...]}, ...}}
+   {"file": 0, "begin": [0, 0], "shape": [4, 4], "offset": 512, "checksum": "xxh3:..."}, ...]}, ...},
+ "mspc_checksum": "xxh3:..."}
 ```
+
+`header` is the checksum that the header of a file has of itself; the last entry is that of the index.
 """
 
 from __future__ import annotations
@@ -20,9 +23,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from mspc.checkpoint.checksum import is_checksum
-from mspc.checkpoint.files import Files
+from mspc.checkpoint.files import Files, read_header
 from mspc.checkpoint.pieces import Piece
 from mspc.checkpoint.reading import Checkpoint, Stored
+from mspc.checkpoint.seal import SEAL, is_sealed, kept_place, sealed
 from mspc.checkpoint.writing import PLACES
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.inside import check_name
@@ -41,15 +45,22 @@ BEGINNING = re.compile(r'\{"format": "mspc checkpoint", "version": 1, "sequence"
 
 @dataclass(frozen=True)
 class RankFile:
-    """A rank's file of a set, as its header describes it. about: what its header says beside the places."""
+    """A rank's file of a set, as its header describes it.
+
+    about: what its header says beside the places. header: the checksum that it has of itself, "" for none. is_sealed:
+    whether that was compared. is_own: whether mspc wrote it.
+    """
 
     path: Path
     size: int
     tensors: dict[str, Stored]
     about: dict[str, Any]
+    header: str = ""
+    is_sealed: bool = False
+    is_own: bool = True
 
 
-def index_text(sequence: int, ranks: int, state: dict[str, Any], files: Sequence[RankFile]) -> str:
+def index_text(sequence: int, ranks: int, state: dict[str, Any], files: Sequence[RankFile]) -> bytes:
     """The text of the index of a set with these files."""
     tensors: dict[str, Any] = {}
     for number, file in enumerate(files):
@@ -68,31 +79,29 @@ def index_text(sequence: int, ranks: int, state: dict[str, Any], files: Sequence
                 "checksum": piece.checksum,
             })  # fmt: skip
     listed = ",\n ".join(f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in sorted(tensors.items()))
-    names = json.dumps([{"name": file.path.name, "bytes": file.size} for file in files])
-    return (
+    names = json.dumps([{"name": file.path.name, "bytes": file.size, "header": file.header} for file in files])
+    text = (
         f'{{"format": "{FORMAT}", "version": {VERSION}, "sequence": {sequence}, "ranks": {ranks},\n'
-        f'"state": {json.dumps(state, sort_keys=True)},\n"files": {names},\n"tensors": {{\n {listed}\n}}}}\n'
+        f'"state": {json.dumps(state, sort_keys=True)},\n"files": {names},\n"tensors": {{\n {listed}\n}},\n'
+        f'"{SEAL}":"{kept_place()}"}}\n'
     )
+    return sealed(text.encode())
 
 
 def read_rank_file(path: Path, number: int = 0) -> RankFile:
     """What stands in a rank's file, by its header alone; pieces get the number of the file.
 
     Raises:
-        MspcError: it is missing, or no such file.
+        MspcError: it is missing, or no such file, or its header is not as it was written.
     """
+    file, compared = read_header(path)
     try:
-        file = TensorFile(path)
         about = _object(parsed_json(file.about.get(PLACES, "{}")), "metadata")
         places = _object(about.pop("places"), "places") if "places" in about else {}
         found = {name: _placed(file, name, places, number) for name in file.names}
-    except FileNotFoundError:
-        raise MspcError(f"the checkpoint's file {shown_path(path)} is missing") from None
-    except OSError as error:
-        raise MspcError(f"cannot read the checkpoint {shown_path(path)}: {reason_of(error)}") from None
     except ValueError as error:
         raise MspcError(f"{shown_path(path)} is no file of a checkpoint: {error}") from None
-    return RankFile(path, file.size, found, about)
+    return RankFile(path, file.size, found, about, file.about.get(SEAL, ""), compared, PLACES in file.about)
 
 
 def _placed(file: TensorFile, name: str, places: dict[str, Any], number: int) -> Stored:
@@ -118,18 +127,20 @@ def read_index(path: Path) -> Checkpoint:
     """
     shown = shown_path(path)
     try:
-        content = _object(parsed_json(read_bytes(path)), "index")
+        text = read_bytes(path)
+        content = _object(parsed_json(text), "index")
         if content.get("format") != FORMAT:
             raise ValueError(f"its format is {content.get('format')!r:.80}, not {FORMAT!r}")
         if content.get("version") != VERSION:
             raise ValueError(f"its version is {content.get('version')!r:.80}; this mspc reads {VERSION}")
-        paths, sizes = _files(content, path)
+        paths, sizes, headers = _files(content, path)
         entries = _object(content.get("tensors"), "tensors").items()
         tensors = {name: _stored(name, entry, sizes) for name, entry in entries}
         state = _object(content.get("state"), "state")
         numbers = [content.get(key) for key in ("ranks", "sequence")]
         if not all(type(n) is int and n >= 0 for n in numbers):
             raise ValueError(f"its ranks and sequence are {numbers!r:.80}")
+        compared = is_sealed(text, content.get(SEAL), "text")
     except FileNotFoundError:
         raise MspcError(f"there is no checkpoint {shown!r}") from None
     except ValueError as error:
@@ -137,26 +148,32 @@ def read_index(path: Path) -> Checkpoint:
     except OSError as error:
         raise MspcError(f"cannot read {shown}: {reason_of(error)}") from None
     ranks, sequence = cast(list[int], numbers)
-    return Checkpoint(shown_path(path.parent), Files(paths, sizes), tensors, state, ranks=ranks, sequence=sequence)
+    return Checkpoint(
+        shown_path(path.parent), Files(paths, sizes), tensors, state, ranks=ranks, sequence=sequence, headers=headers,
+        is_sealed=compared and all(headers),
+    )  # fmt: skip
 
 
-def _files(content: dict[str, Any], path: Path) -> tuple[list[Path], list[int]]:
+def _files(content: dict[str, Any], path: Path) -> tuple[list[Path], list[int], list[str]]:
+    """Paths, sizes and checksums of headers, "" where there is none."""
     paths: list[Path] = []
     sizes: list[int] = []
+    headers: list[str] = []
     listed = content.get("files")
     if not isinstance(listed, list):
         raise ValueError("it has no list of files")
     for given in cast(list[Any], listed):
         entry = _object(given, "entry of files")
-        name, size = entry.get("name"), entry.get("bytes")
-        if not isinstance(name, str) or type(size) is not int or size < 0:
+        name, size, header = entry.get("name"), entry.get("bytes"), entry.get("header", "")
+        if not isinstance(name, str) or type(size) is not int or size < 0 or (header != "" and not is_checksum(header)):
             raise ValueError(f"its files have an entry {entry!r}")
         check_name(name, str(path))
         if "/" in name:
             raise ValueError(f"it names {name!r}, and files of a set lie beside its index")
         paths.append(path.parent / name)
         sizes.append(size)
-    return paths, sizes
+        headers.append(header)
+    return paths, sizes, headers
 
 
 def _stored(name: str, given: Any, files: Sequence[int]) -> Stored:
@@ -180,7 +197,9 @@ def _stored(name: str, given: Any, files: Sequence[int]) -> Stored:
         pieces.append(Piece(_box(name, _sizes(place, "begin", name), shape, whole.shape), file, ((offset, size),),
                             checksum))  # fmt: skip
     layout = entry.get("layout", "")
-    return Stored(whole, tuple(pieces), layout if isinstance(layout, str) else "")
+    if not isinstance(layout, str):
+        raise ValueError(f"tensor {name!r} has layout {layout!r:.80}")
+    return Stored(whole, tuple(pieces), layout)
 
 
 def _box(name: str, begin: tuple[int, ...], shape: tuple[int, ...], whole: tuple[int, ...]) -> Box:

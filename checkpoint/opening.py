@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from mspc.checkpoint.reading import Checkpoint, Stored
 from mspc.checkpoint.sets import RANK_FILE, newest_of
 from mspc.checkpoint.writing import PLACES
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.parsing import parsed_json
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.tensors import LONGEST_HEADER, TensorFile
 from mspc.ir.files.whole import reason_of, shown_path
@@ -39,11 +39,17 @@ def open_tensors(path: Path) -> Checkpoint:
     file = read_rank_file(path)
     about = file.about
     state, texts = about.get("state", {}), about.get("texts", {})
-    if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
-        raise MspcError(f"{shown_path(path)} is no file of a checkpoint: its texts are {texts!r:.100}")
+    sequence = about.get("sequence", 0)
+    for what, value, fits in (
+        ("texts are", texts, isinstance(texts, dict) and all(isinstance(text, str) for text in texts.values())),
+        ("state is", state, isinstance(state, dict)),
+        ("sequence is", sequence, type(sequence) is int and sequence >= 0),
+    ):
+        if not fits:
+            raise MspcError(f"{shown_path(path)} is no file of a checkpoint: its {what} {value!r:.100}")
     return Checkpoint(
-        shown_path(path), Files([path], [file.size]), file.tensors, state if isinstance(state, dict) else {},
-        texts=texts, sequence=about.get("sequence", 0) if type(about.get("sequence")) is int else 0,
+        shown_path(path), Files([path], [file.size]), file.tensors, state, texts=texts, sequence=sequence,
+        is_sealed=file.is_sealed or not file.is_own,
     )  # fmt: skip
 
 
@@ -128,12 +134,19 @@ def _is_tensors(path: Path) -> bool:
 
 
 def own_state(checkpoint: Checkpoint, rank: int) -> dict[str, Any]:
-    """What the file of a rank says of this rank alone; of the first rank where there is none for it."""
+    """What the file of a rank says of this rank alone; of the first rank where there is none for it. Empty for a file
+    that was merged of several before they kept it.
+
+    Raises:
+        MspcError: the file is damaged.
+    """
     paths = checkpoint.files.paths
-    path = paths[rank] if rank < len(paths) else paths[0]
+    number = rank if rank < len(paths) else 0
     try:
-        about = json.loads(TensorFile(path).about.get(PLACES, "{}"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    own = about.get("own") if isinstance(about, dict) else None
-    return own if isinstance(own, dict) else {}
+        about = parsed_json(checkpoint.header(number).get(PLACES, "{}"))
+        own = about.get("own", None if checkpoint.headers else {}) if isinstance(about, dict) else None
+        if not isinstance(own, dict):
+            raise ValueError(f"its state of the rank is {own!r:.80}")
+    except ValueError as error:
+        raise MspcError(f"{shown_path(paths[number])} is damaged: {error}") from None
+    return own

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from mspc.checkpoint.checksum import AT_ONCE, Running, can_compare, shown, started
-from mspc.checkpoint.files import Files
+from mspc.checkpoint.files import Files, read_header
 from mspc.checkpoint.pieces import Piece, box_of, chosen, extent, in_file, run_length, runs
+from mspc.checkpoint.seal import SEAL
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import shown_path
 from mspc.ir.types import TensorType
@@ -39,7 +40,9 @@ class Checkpoint:
 
     name: what messages call it. tensors: by name. state: of the run that was saved. texts: entries that are no
     tensors. prefer: the file whose replicas this reader takes. ranks: that have written it, 0 where that is unknown.
-    sequence: the number of the set among those of its folder.
+    sequence: the number of the set among those of its folder. headers: of the files of a set, the checksum that the
+    index has of their headers, "" for none. is_sealed: whether what describes the tensors has checksums of its own, or
+    is not written by mspc; False for what mspc wrote before it had them, or where they cannot be computed.
     """
 
     name: str
@@ -51,6 +54,19 @@ class Checkpoint:
     ranks: int = 0
     sequence: int = 0
     verify: bool = True
+    headers: Sequence[str] = ()
+    is_sealed: bool = True
+
+    def header(self, number: int) -> Mapping[str, str]:
+        """What the header of a file of a set says about it. Raises MspcError where it is not as the index has it."""
+        path, wanted = self.files.paths[number], self.headers[number] if self.headers else ""
+        about = read_header(path)[0].about
+        found = about.get(SEAL, "none")
+        if wanted and found != wanted:
+            raise MspcError(
+                f"{shown_path(path)} is damaged: the checksum of its header is {found}, and the index has {wanted}"
+            )
+        return about
 
     def unchecked(self) -> list[str]:
         """The names of tensors with slices whose checksums cannot be compared: there are none, or of a kind that cannot
@@ -121,7 +137,15 @@ class Checkpoint:
         self.files.bytes_read += part.size * array.itemsize
 
     def verified(self) -> Iterator[tuple[str, str]]:
-        """Reads everything; (name of a tensor, what is wrong with it, "" where nothing is) one after another."""
+        """Reads everything; (name of a file or of a tensor, what is wrong with it, "" where nothing is) one after
+        another: files of a set for their headers, then tensors."""
+        for number in range(len(self.headers)):
+            wrong = ""
+            try:
+                self.header(number)
+            except MspcError as error:
+                wrong = error.message
+            yield self.files.paths[number].name, wrong
         for name, stored in self.tensors.items():
             wrong = ""
             try:

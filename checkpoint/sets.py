@@ -16,18 +16,15 @@ from typing import Any
 
 from mspc.checkpoint.index import BEGINNING, INDEX, index_text, read_rank_file
 from mspc.checkpoint.publishing import sync_folder, write_synced
-from mspc.checkpoint.writing import PLACES
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.beside import remove, remove_left_over
-from mspc.ir.files.parsing import parsed_json
 from mspc.ir.files.regular import check_regular
-from mspc.ir.files.tensors import TensorFile
 from mspc.ir.files.whole import reason_of, shown_path
 
 RANK_FILE = re.compile(r"rank_(\d{1,6})-(\d{1,15})\.safetensors")
-SUFFIX = ".safetensors"
-CALLED = re.compile(r"(.+)-\d+_\d+(\.safetensors)?")
-"""What checkpoints of runs are called."""
+SUFFIX, CKPT = ".safetensors", ".ckpt"
+CALLED = re.compile(r"(.+)-(\d+)_(\d+)(\.safetensors|\.ckpt)?")
+"""What checkpoints of runs are called: prefix, epoch, step; without a suffix it is the folder of a set."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +62,53 @@ def unreadable(folder: Path, prefix: str, found: Sequence[Found]) -> list[Path]:
     return [path for path in paths if path.name.endswith(SUFFIX) or os.path.lexists(path / INDEX)]
 
 
+def prefixes_in(folder: Path) -> list[str]:
+    """The prefixes of the checkpoints that runs have published in a folder, sorted, those included of which all are
+    damaged. What killed runs have left of sets does not count, nor do files of MindSpore's format."""
+    matches = [CALLED.fullmatch(name) for name in _listed(folder)]
+    called = sorted({match[1] for match in matches if match and match[4] != CKPT})
+    return [
+        prefix
+        for prefix in called
+        if (found := find_sets(folder, prefix)) or not all(map(_is_plain, unreadable(folder, prefix, found)))
+    ]
+
+
+def of_mindspores_format(folder: Path, prefix: str) -> list[str]:
+    """The names of a prefix's checkpoints that are files of MindSpore's format, sorted by epoch and step."""
+    matches = [CALLED.fullmatch(name) for name in _listed(folder)]
+    found = [match for match in matches if match and match[1] == prefix and match[4] == CKPT]
+    return [match[0] for match in sorted(found, key=lambda match: (int(match[2]), int(match[3])))]
+
+
 def newest_of(folder: Path) -> Path | None:
-    """The newest checkpoint of a folder, if all of its checkpoints have one prefix."""
-    found = [CALLED.fullmatch(name) for name in _listed(folder)]
-    prefixes = {match[1] for match in found if match}
-    sets = find_sets(folder, prefixes.pop()) if len(prefixes) == 1 else []
-    return sets[-1].path if sets else None
+    """The newest checkpoint of a folder, None where it has none.
+
+    Raises:
+        MspcError: the folder has checkpoints of several prefixes, or a later one that is damaged.
+    """
+    prefixes = prefixes_in(folder)
+    if not prefixes:
+        return None
+    if len(prefixes) > 1:
+        raise MspcError(
+            f"{shown_path(folder)} has checkpoints of {len(prefixes)} prefixes: {', '.join(map(repr, prefixes))}",
+            notes=["give the path of the one that is wanted"],
+        )
+    sets = find_sets(folder, prefixes[0])
+    last = _position(sets[-1].path) if sets else (-1, -1)
+    later = [path for path in unreadable(folder, prefixes[0], sets) if _position(path) > last]
+    if later:
+        before = f"; the one before is {shown_path(sets[-1].path)}" if sets else ""
+        raise MspcError(f"{shown_path(later[-1])} is damaged, or cannot be read{before}")
+    return sets[-1].path
+
+
+def _position(path: Path) -> tuple[int, int]:
+    """(epoch, step) of what is called as checkpoints are."""
+    match = CALLED.fullmatch(path.name)
+    assert match
+    return int(match[2]), int(match[3])
 
 
 def next_sequence(folder: Path, prefix: str) -> int:
@@ -92,7 +130,7 @@ def publish(place: Path, sequence: int, ranks: int, state: dict[str, Any]) -> No
         MspcError: a file is missing or damaged, or the index cannot be written; an older set is as it was.
     """
     files = [read_rank_file(place / rank_file(rank, sequence), rank) for rank in range(ranks)]
-    text = index_text(sequence, ranks, state, files).encode()
+    text = index_text(sequence, ranks, state, files)
     write_synced(place / INDEX, lambda file: file.write(text))
     kept = {INDEX, *(file.path.name for file in files)}
     for name in _listed(place):
@@ -127,21 +165,39 @@ def remove_unfinished(folder: Path, prefix: str, own: Sequence[Path] = ()) -> No
 
 
 def _of_set(path: Path) -> int | None:
+    """The number at the beginning of an index, if the files beside it have it in their names, as they all do."""
+    found = _of_index(path / INDEX)
+    while found is not None and not os.path.lexists(path / rank_file(0, found)):
+        again = _of_index(path / INDEX)  # the set may just have been written again
+        if again == found:
+            return None
+        found = again
+    return found
+
+
+def _of_index(path: Path) -> int | None:
     try:
-        check_regular(path / INDEX)
-        with open(path / INDEX, encoding="utf-8", errors="replace") as file:
+        check_regular(path)
+        with open(path, encoding="utf-8", errors="replace") as file:
             match = BEGINNING.match(file.read(100))
     except (OSError, MspcError):
         return None
     return int(match[1]) if match else None
 
 
+def _is_plain(path: Path) -> bool:
+    """Whether this is a whole file of tensors that no run has numbered."""
+    try:
+        return path.name.endswith(SUFFIX) and "sequence" not in read_rank_file(path).about
+    except MspcError:
+        return False
+
+
 def _of_file(path: Path) -> int | None:
     try:
-        about = parsed_json(TensorFile(path).about.get(PLACES, "{}"))
-    except (OSError, ValueError, MspcError):
+        sequence = read_rank_file(path).about.get("sequence")
+    except MspcError:
         return None
-    sequence = about.get("sequence") if isinstance(about, dict) else None
     return sequence if type(sequence) is int else None
 
 

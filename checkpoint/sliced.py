@@ -78,7 +78,7 @@ def open_slices(paths: Mapping[int, Path], layouts: Layouts, name: str = "") -> 
             tensors[key] = found if known is None else replace(known, pieces=(*known.pieces, *found.pieces))
     shown = name or f"the checkpoint of {paths[ranks[0]]} and {len(ranks) - 1} more"
     return Checkpoint(shown, Files([paths[r] for r in ranks], [None] * len(ranks)), tensors, texts=texts,
-                      ranks=len(ranks))  # fmt: skip
+                      ranks=len(ranks), is_sealed=all(part.is_sealed for part in opened))  # fmt: skip
 
 
 def _placed(key: str, stored: Stored, rank: int, layout: Layout | None, number: int, path: Path) -> Stored:

@@ -12,6 +12,7 @@ import numpy as np
 
 from mspc.checkpoint.checksum import AT_ONCE, Running, empty, kind_here, shown, started
 from mspc.checkpoint.publishing import write_synced
+from mspc.checkpoint.seal import SEAL, kept_place, sealed
 from mspc.ir.files.tensors import StoredTensor, header_of, in_order, write_array
 from mspc.ir.types import TensorType
 
@@ -67,7 +68,7 @@ def write_slices_to(file: BinaryIO, slices: Sequence[Slice], about: dict[str, An
     if not file.seekable():  # a pipe: what stands at its beginning must be known before
         for tensor in stored:
             sums[tensor.name] = _checksum(kind, tensor)
-    file.write(header_of(stored, _about(by_name, sums, about)))
+    file.write(sealed(header_of(stored, _about(by_name, sums, about))))
     for tensor in stored:
         running = started(kind)
         assert running is not None
@@ -77,7 +78,7 @@ def write_slices_to(file: BinaryIO, slices: Sequence[Slice], about: dict[str, An
         del array
     if file.seekable():
         file.seek(0)
-        file.write(header_of(stored, _about(by_name, sums, about)))
+        file.write(sealed(header_of(stored, _about(by_name, sums, about))))
         file.seek(0, 2)
 
 
@@ -93,4 +94,5 @@ def _about(slices: dict[str, Slice], sums: dict[str, str], about: dict[str, Any]
         name: {"shape": list(s.whole.shape), "begin": list(s.begin), "layout": s.layout, "checksum": sums[name]}
         for name, s in sorted(slices.items())
     }
-    return {"format": "ms", PLACES: json.dumps({"places": places, **(about or {})}, separators=(",", ":"))}
+    said = json.dumps({"places": places, **(about or {})}, separators=(",", ":"))
+    return {"format": "ms", PLACES: said, SEAL: kept_place()}

@@ -71,6 +71,8 @@ def _measure(options: CalibrateOptions, job: Any) -> None:
     if job.rank == 0:
         write_machine(options.out, machine)
         _print(machine, options)
+        if machine.doubts:
+            _warn(machine, options)
 
 
 def _print(machine: Any, options: CalibrateOptions) -> None:
@@ -86,6 +88,15 @@ def _print(machine: Any, options: CalibrateOptions) -> None:
             rows.append((name, operator, f"{time_text(own.latency)}, {_rates(own.bandwidth, 'GB/s', 1e9)}"))
     print_table(Table(f"{machine.name}: {machine.source}", ("what", "of", "from the smallest to the largest"), rows))
     print_line(f"the rates are in {options.out}; `mspc search --machine {options.out}` takes them")
+
+
+def _warn(machine: Any, options: CalibrateOptions) -> None:
+    import sys
+
+    from mspc.commands.report.doubts import doubts_text
+
+    again = "end what else runs here, give every rank a core of its own, and calibrate again"
+    print(doubts_text(f"what was measured for {options.out}", machine.doubts, again), file=sys.stderr)
 
 
 def _rates(rate: Any, unit: str, of: float) -> str:

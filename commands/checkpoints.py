@@ -9,7 +9,7 @@ import numpy as np
 
 from mspc.api.parallel.checkpoint_transform import open_folder, transform_checkpoints
 from mspc.checkpoint.mindspore_file import Entry, write_file
-from mspc.checkpoint.opening import open_checkpoint
+from mspc.checkpoint.opening import open_checkpoint, own_state
 from mspc.checkpoint.pieces import whole_box
 from mspc.checkpoint.reading import Checkpoint, Stored
 from mspc.checkpoint.sliced import layouts_in, ranks_of, slices_of
@@ -134,7 +134,9 @@ def merge_checkpoint(path: Path, out: Path, strategy: Path | None, json: Path | 
         else:
             boxes = {name: whole_box(source.tensors[name].type.shape) for name in names}
             slices = slices_of(source, {}, boxes, read)
-            about = {"state": dict(source.state), "texts": dict(source.texts), "sequence": source.sequence}
+            about: dict[str, Any] = {"texts": dict(source.texts)}
+            if source.state:
+                about |= {"state": dict(source.state), "sequence": source.sequence, "own": own_state(source, 0)}
             write_whole(out, lambda file: write_slices_to(file, slices, about))
     total = sum(source.tensors[name].type.nbytes for name in names)
     if json is not None:
@@ -170,17 +172,19 @@ def check_checkpoint(path: Path, strategy: Path | None, json: Path | None) -> in
     damaged: list[dict[str, str]] = []
     with Progress() as progress:
         for done, (name, wrong) in enumerate(source.verified(), 1):
-            progress.show(f"checking {name} ({done} of {len(source.tensors)})")
+            progress.show(f"checking {name} ({done} of {len(source.headers) + len(source.tensors)})")
             if wrong:
                 damaged.append({"name": name, "damage": wrong})
     unchecked = len(source.unchecked())
     if json is not None:
         facts = {"whole": not damaged, "tensors": len(source.tensors), "without_checksum": unchecked}
+        facts["headers_compared"] = source.is_sealed
         write_json({**facts, "damaged": damaged}, json)
     if json != STDOUT:
         for row in damaged:
             print_line(f"damaged: {row['name']}: {row['damage']}")
         if not damaged:
             rest = f", {unchecked} of them without a checksum that can be compared here" if unchecked else ""
+            rest += "" if source.is_sealed else "; its headers have no checksums, or none that can be compared here"
             print_line(f"whole: {len(source.tensors)} tensors, {source.files.bytes_read} bytes{rest}")
     return int(bool(damaged))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.machine_file import machine_of
 from mspc.commands.compile import CompileOptions, find_launch
 from mspc.commands.explain import compare_plans, explain_node
+from mspc.commands.report.doubts import doubts_text
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.progress import Progress
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
@@ -96,6 +98,9 @@ def search_target(target: str, options: SearchOptions) -> None:
     _check(options, len(cases))
     machine = machine_of(options.machine)
     loudness = options.compile.loudness
+    if machine.doubts and not loudness.quiet:
+        again = f"measure it anew while nothing else runs: `mspc calibrate --out {options.machine}`"
+        print(doubts_text(f"the machine {options.machine}", machine.doubts, again), file=sys.stderr)
     found: list[Plans] = []
     with Progress(not loudness.quiet) as progress:
         for ranks, mesh in cases:
@@ -183,6 +188,11 @@ def _notes(plan: Plan) -> list[str]:
     found: list[str] = []
     if plan.taken_from:
         found.append(f"takes the plan of {plan.taken_from}, which is faster than its own")
+    if plan.search_gap is not None:
+        found.append(
+            f"is within {plan.search_gap:.1%} of the least by what the search adds up: bytes, collectives and memory "
+            "traffic one by one, which is not the step's time"
+        )
     if plan.mean_nbytes < plan.nbytes - 0.5:
         found.append(f"sends {plan.nbytes:.0f} bytes from rank {plan.rank}, {plan.mean_nbytes:.0f} in the mean of all")
     if plan.recompute:

@@ -28,6 +28,7 @@ from mspc.engine.first_values import first_values
 from mspc.engine.made_inputs import made_inputs
 from mspc.engine.programs import Programs, compile_for
 from mspc.engine.verification import MARK, STEPS, Program, verified
+from mspc.engine.whole_batch import Whole, difference_of, name_by_script, name_gradients
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.types import TensorType
@@ -39,21 +40,24 @@ SLICED = "slice_to_rank"
 """The pass behind which a rank's graph still has the operators of one device."""
 
 
-def verify_target(target: str, options: CompileOptions, seed: int, with_torch: bool = False) -> None:
+def verify_target(target: str, options: CompileOptions, seed: int, with_torch: bool = False, mpi: bool = False) -> None:
     """Compare, print the table and the verdict, fail where anything differs by more than its tolerance.
 
     With the table as JSON on stdout nothing else is printed there.
 
     Args:
         target: as of `mspc compile`, or the folder that it wrote. with_torch: one device beside PyTorch, instead of the
-            ranks beside one device.
+        ranks beside one device. mpi: the ranks run under mpirun.
 
     Raises:
-        MspcError: the program cannot be compiled, or the folder not be read. ExecutionError: a value differs.
+        MspcError: both of these are asked for, the program cannot be compiled, or the folder not be read.
+        ExecutionError: a value differs, or the ranks do not run.
     """
     check_json(options.json)
+    if with_torch and mpi:
+        raise MspcError("--against torch judges one device, and --mpi runs ranks", notes=["give one of the two"])
     if os.path.isdir(target):
-        verify_folder(Path(target), options, seed, with_torch)
+        verify_folder(Path(target), options, seed, with_torch, mpi)
         return
     found = find_launch(target, options)
     config = Config.from_context(found.launch.context, found.ranks, str(Path(found.launch.script).parent))
@@ -70,7 +74,7 @@ def verify_target(target: str, options: CompileOptions, seed: int, with_torch: b
     if with_torch:
         report_against(against_torch(program), options.json, options.loudness, seed)
         return
-    report(verified(program, seed), config, options.json, options.loudness, seed)
+    report(verified(program, seed, mpi), config, options.json, options.loudness, seed)
 
 
 def _check_ranks_alike(found: Found) -> None:
@@ -92,6 +96,7 @@ def _program(launch: Launch, many: Compiled, seed: int) -> Program:
     brought: list[Tensor] = []
     describe_call(launch.args, brought)
     types, arrays = [f.global_type for f in fed], [t.asnumpy() for t in brought]
+    layouts = [f.layout for f in fed] if own else []
     return Program(
         one.graph,
         many.graph,
@@ -101,8 +106,21 @@ def _program(launch: Launch, many: Compiled, seed: int) -> Program:
         lambda positive: made_inputs(one.graph, types, arrays, seed, STEPS, positive),
         many.rank_graph,
         partial(_plain, many),
-        [f.layout for f in fed] if own else [],
+        layouts,
+        _whole_batch(launch, one, [f.global_type for f in fed], alone) if own else Whole(None),
     )
+
+
+def _whole_batch(launch: Launch, one: Compiled, types: Sequence[TensorType], alone: Config) -> Whole:
+    """The launch on the whole batch."""
+    try:
+        compiled, _ = _compiled(_whole(launch, types), alone)
+    except MspcError as error:
+        return Whole(None, reason=f"the network does not take it: {error.message}")
+    reason = difference_of(one.graph, compiled.graph)
+    if reason:
+        return Whole(None, reason=reason)
+    return Whole(compiled.graph, {value.name: np.array(value.make()) for value in first_values(compiled)})
 
 
 def _whole(launch: Launch, types: Sequence[TensorType]) -> Launch:
@@ -124,12 +142,15 @@ def _compiled(launch: Launch, config: Config, on_pass: OnPass | None = None) -> 
 
     def mark(stage: Stage) -> None:
         if stage.name != "grad":
+            if not doubled and config.ranks == 1:
+                name_by_script(stage.graph)
             asked[:] = requests(stage.graph) if not doubled else asked
             return
         if not config.sharded:
             release_constraints(stage.graph)
         if config.ranks == 1:
             doubled.append(Doubled.of(stage.graph, asked))
+            name_gradients(stage.graph)
         for number, node in enumerate(stage.graph.nodes):
             node.attrs[MARK] = number
 

@@ -17,6 +17,7 @@ from mspc.engine.doubled import Doubled, requests
 from mspc.engine.made_inputs import made_inputs
 from mspc.engine.verification import STEPS, verified
 from mspc.engine.verification import Program as Verification
+from mspc.engine.whole_batch import Whole
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter, Value
 from mspc.ir.layout import Layout
@@ -29,7 +30,9 @@ from mspc.passes.sharding.constraints import release_constraints
 from mspc.runtime.program import PROGRAM, Program, load_program, load_slices
 
 
-def verify_folder(folder: Path, options: CompileOptions, seed: int, with_torch: bool = False) -> None:
+def verify_folder(
+    folder: Path, options: CompileOptions, seed: int, with_torch: bool = False, mpi: bool = False
+) -> None:
     """As `verify_target`. A file that has been edited is named; with its mistakes it is what is compared.
 
     Raises:
@@ -57,12 +60,13 @@ def verify_folder(folder: Path, options: CompileOptions, seed: int, with_torch: 
         graphs.__getitem__,
         graphs.__getitem__,
         layouts if config.feeds_own_rows else [],
+        Whole(None, reason="the folder holds the network of a rank's rows; mspc verify of its script compares that"),
     )
     notes = [f"edited since the compile: {', '.join(edited)}"] if edited else []
     if with_torch:
         report_against(against_torch(compared), options.json, options.loudness, seed, notes)
         return
-    report(verified(compared, seed), config, options.json, options.loudness, seed, notes)
+    report(verified(compared, seed, mpi), config, options.json, options.loudness, seed, notes)
 
 
 def _checked(folder: Path, options: CompileOptions) -> Program:

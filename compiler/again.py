@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from mspc.compiler.driver import Stage, identity, run_shared_passes
 from mspc.compiler.pipeline import passes_of
 from mspc.compiler.plan_file import PlanFile
+from mspc.compiler.planned import cut_by_plan
 from mspc.compiler.rank_graphs import copied
-from mspc.compiler.strategy_names import CONFIGURED, StrategyNames, cut_by_plan
+from mspc.compiler.strategy_names import CONFIGURED, StrategyNames
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.layout import Layout
@@ -53,14 +54,16 @@ def stages_again(
 
 def plan_of_texts(
     ranks: int, path: str, operators: Mapping[str, Sequence[str]], parameters: Mapping[str, str],
-    gather_again: Sequence[str],
+    gather_again: Sequence[str], recompute: Sequence[str] = (), results: Mapping[str, Sequence[str]] | None = None,
 ) -> PlanFile:  # fmt: skip
     """A plan whose layouts are texts. path: of the file that has them. Raises MspcError where one cannot be read."""
     return PlanFile(
         ranks,
         {name: _layouts(path, name, texts) for name, texts in operators.items()},
         {name: layout for name, text in parameters.items() for layout in _layouts(path, name, [text])},
-        gather_again=tuple(gather_again),
+        tuple(recompute),
+        tuple(gather_again),
+        {name: _layouts(path, name, texts) for name, texts in (results or {}).items()},
     )
 
 
@@ -94,6 +97,7 @@ def _stages(
 
     def look(stage: Stage) -> None:
         if stage.name == CONFIGURED and plan is not None:
+            names.name_made(stage.graph)
             cut_by_plan(names, stage.graph, plan, PLANNED)
         if stage.name in wanted:
             found[stage.name] = copied(stage.graph)

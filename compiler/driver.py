@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
+from pathlib import Path
 from typing import Any
 
 from mspc.analysis.aliasing import Updates
@@ -15,17 +16,10 @@ from mspc.compiler.config import Config, Fed
 from mspc.compiler.frontend.trace import Traced, trace
 from mspc.compiler.own_gradients import warning_of_own_gradients
 from mspc.compiler.pipeline import FILE_NAMES, PREPARING, UNNUMBERED, VIEWS, passes_of, rank_passes_of
-from mspc.compiler.plan_file import SUFFIX
+from mspc.compiler.plan_file import SUFFIX, PlanFile, read_plan
+from mspc.compiler.planned import check_ranks, cut_by_plan, give_strategies
 from mspc.compiler.rank_graphs import RankGraphs
-from mspc.compiler.strategy_names import (
-    CONFIGURED,
-    LAYOUTS,
-    STRATEGIES,
-    StrategyNames,
-    cut_as_in_file,
-    cut_as_planned,
-    recompute_as_planned,
-)
+from mspc.compiler.strategy_names import CONFIGURED, LAYOUTS, STRATEGIES, StrategyNames, cut_as_in_file
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.text.printer import print_graph
@@ -180,19 +174,25 @@ def compile_traced(
     on_pass: told of every pass that runs, those of the ranks' graphs too.
     """
     config, traced, fed = call.config, call.traced, call.fed
-    graph = _prepared(call)
+    plan = _plan_of(config)
+    graph = _prepared(call, plan)
     names = passes_of(config.mode, config.device)
     if "fuse_attention" in names:
         arrays = {name: a for name, a in traced.constants.items() if not isinstance(a, InitialValue)}
         note_causal_masks(graph, arrays)
     strategies = StrategyNames()
     strategies.name(graph)
+    if plan is not None:
+        give_strategies(strategies, graph, plan, config.strategies_from)
+    strategies.keep_strategies(graph)
 
     def look(stage: Stage) -> None:
         if stage.name == STRATEGIES:
             strategies.note(stage.graph)
-        elif stage.name == CONFIGURED and config.strategies_from.endswith(SUFFIX):
-            cut_as_planned(strategies, stage.graph, config.ranks, config.strategies_from)
+        elif stage.name == CONFIGURED:
+            strategies.name_made(stage.graph)
+            if plan is not None:
+                cut_by_plan(strategies, stage.graph, plan, config.strategies_from)
         elif stage.name == LAYOUTS:
             strategies.note_layouts(stage.graph)
         if on_stage is not None:
@@ -211,7 +211,16 @@ def identity(ranks: int, text: str) -> str:
     return hashlib.sha256(f"{ranks}\n{text}".encode()).hexdigest()[:ID_LENGTH]
 
 
-def _prepared(call: TracedCall) -> Graph:
+def _plan_of(config: Config) -> PlanFile | None:
+    """The plan that operators are cut by, None where there is none. Raises MspcError."""
+    if not config.sharded or not config.strategies_from.endswith(SUFFIX):
+        return None
+    plan = read_plan(Path(config.strategies_from))
+    check_ranks(plan, config.ranks, config.strategies_from)
+    return plan
+
+
+def _prepared(call: TracedCall, plan: PlanFile | None) -> Graph:
     """The traced graph with what passes read from its header and its inputs."""
     config, traced, fed = call.config, call.traced, call.fed
     graph = traced.graph
@@ -222,11 +231,10 @@ def _prepared(call: TracedCall) -> Graph:
         graph.attrs["strategies_for"] = config.keeps_strategies
     if config.sharded:
         graph.attrs["outputs"] = "batch" if config.dataset_strategy == "data_parallel" else "whole"
-        _optimizer_parallel(traced, config)
-        if config.strategies_from and not config.strategies_from.endswith(SUFFIX):
+        if plan is None or plan.strategies is None:  # else it says itself how parameters are stored
+            _optimizer_parallel(traced, config)
+        if config.strategies_from and plan is None:
             cut_as_in_file(graph, config.strategies_from)
-        elif config.strategies_from:
-            recompute_as_planned(graph, config.strategies_from)
     inputs = [p for p in graph.parameters if p.kind == "input"]
     if len(inputs) != len(fed):
         raise MspcError(f"the network takes {len(inputs)} tensors, but it is called with {len(fed)}", kind=TypeError)

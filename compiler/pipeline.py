@@ -23,6 +23,7 @@ SHARDED = (
     "fuse_gradients",
 )
 DATA_PARALLEL = (
+    "draw_rows",
     "grad",
     "simplify",
     "recompute",

@@ -1,23 +1,34 @@
 """Plans as files that people read and edit: how every operator's operands are cut, in TOML.
 
     ranks = 8
+    device = "GPU"
     recompute = ["Default/network-Net/layers-CellList/0-Layer"]
     gather_again = ["layers.0.weight"]
     [parameters]
     "layers.0.weight" = "(2, 4) [0, 1]"
+    [strategies]
+    "Default/network-Net/MatMul-op0" = ["in_strategy: ((2, 1), (1, 4))", "out_strategy: ((8, 1))"]
     [operators]
     "Default/network-Net/MatMul-op0" = ["(2, 4) [0, -]", "(2, 4) [-, 1]"]
+    [results]
+    "Default/network-Net/Zeros-op0" = ["(8) [0]"]
 
 An operator goes by its cells and its place among those of its kind. Every operand has a layout as dumps have it; one
-that it takes in partial sums, as its operand comes out, says so: "(4) [-, -] sum[0]".
+that it takes in partial sums, as its operand comes out, says so: "(4) [-, -] sum[0]". `results` has the layouts of an
+operator's results where they do not follow from those of its operands.
 Operators that a file leaves out are not configured. `recompute` names cells that are computed again for gradients,
 `parameters` those that are stored otherwise than their first reader needs them, with their states, and `gather_again`
-those of them that are gathered for gradients once more instead of being kept. All three may be left out.
+those of them that are gathered for gradients once more instead of being kept.
+
+`strategies` is what `shard()` says in the script, as the plan has it: with that table, which may be empty, neither the
+script's `shard()` nor its optimizer parallel count, so that the file says everything. Copies that are computed again
+and changes of layout behind an operator come from there. `device` is what the plan's figures are for, where it is not
+the script's. All but ranks and operators may be left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -26,40 +37,73 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.toml_text import check_keys, quoted, read_toml
 from mspc.ir.files.whole import shown_path, write_whole
 from mspc.ir.layout import Layout
-from mspc.ir.text.fragments import Malformed, read_layouts
+from mspc.ir.named_layout import NamedLayout
+from mspc.ir.text.fragments import Malformed, read_attributes, read_layouts
+from mspc.ir.text.printer import strategy_text
 
 LARGEST = 1 << 28
 """Bytes of a file."""
 SUFFIX = ".toml"
-KEYS = ("ranks", "operators", "parameters", "recompute", "gather_again")
+KEYS = ("ranks", "device", "operators", "results", "strategies", "parameters", "recompute", "gather_again")
+DEVICES = ("CPU", "GPU")
+SIDES = {"in": ("in_strategy", "in_layout"), "out": ("out_strategy", "out_layout")}
+"""The words for a strategy of operands and for one of results."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a script has said of one operator: its in_strategy and its out_strategy, None where there is none."""
+
+    operands: tuple[Any, ...] | None
+    results: tuple[Any, ...] | None
+
+    @property
+    def texts(self) -> list[str]:
+        """As a file has it."""
+        sides = (("in", self.operands), ("out", self.results))
+        return [strategy_text(side, given) for side, given in sides if given is not None]
 
 
 @dataclass(frozen=True)
 class PlanFile:
     """What a file says: of every operator the layouts of its operands, of parameters those that they are stored in;
-    cells that are computed again, and parameters that are gathered again."""
+    cells that are computed again, and parameters that are gathered again. results: layouts of results that do not
+    follow from those of operands. strategies: all that the script is taken to say; None where it may say it itself.
+    device: what programs are made for, "" for the script's."""
 
     ranks: int
     operators: Mapping[str, tuple[Layout, ...]]
     parameters: Mapping[str, Layout] = field(default_factory=dict[str, Layout])
     recompute: tuple[str, ...] = ()
     gather_again: tuple[str, ...] = ()
+    results: Mapping[str, tuple[Layout, ...]] = field(default_factory=dict[str, tuple[Layout, ...]])
+    strategies: Mapping[str, Given] | None = None
+    device: str = ""
 
 
 def write_plan(path: Path, plan: PlanFile) -> None:
     """Write a plan. Raises MspcError where that cannot be."""
     lines = ["# How the operands of every operator are cut; see docs/search.md.", f"ranks = {plan.ranks}"]
+    if plan.device:
+        lines.append(f"device = {quoted(plan.device)}")
     for key, names in (("recompute", plan.recompute), ("gather_again", plan.gather_again)):
         if names:
             lines += [f"{key} = [", *(f"    {quoted(name)}," for name in names), "]"]
     if plan.parameters:
         lines += ["", "[parameters]"]
         lines += [f"{quoted(name)} = {quoted(str(layout))}" for name, layout in plan.parameters.items()]
-    lines += ["", "[operators]"]
-    for name, layouts in plan.operators.items():
-        lines.append(f"{quoted(name)} = [{', '.join(quoted(str(layout)) for layout in layouts)}]")
+    if plan.strategies is not None:
+        lines += ["", "[strategies]"]
+        lines += [_entry(name, given.texts) for name, given in plan.strategies.items()]
+    lines += ["", "[operators]", *(_entry(name, map(str, layouts)) for name, layouts in plan.operators.items())]
+    if plan.results:
+        lines += ["", "[results]", *(_entry(name, map(str, layouts)) for name, layouts in plan.results.items())]
     text = "\n".join(lines) + "\n"
     write_whole(path, lambda file: file.write(text.encode()))
+
+
+def _entry(name: str, texts: Iterable[str]) -> str:
+    return f"{quoted(name)} = [{', '.join(map(quoted, texts))}]"
 
 
 def read_plan(path: Path) -> PlanFile:
@@ -71,24 +115,67 @@ def read_plan(path: Path) -> PlanFile:
     shown = shown_path(path)
     found = read_toml(path, "plan", LARGEST)
     check_keys(shown, found, KEYS, "a plan")
-    ranks, operators = found.get("ranks"), found.get("operators")
+    ranks, device = found.get("ranks"), found.get("device", "")
     if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
         said = f"ranks is {ranks!r}, not a number of ranks" if "ranks" in found else "it does not say ranks"
         raise MspcError(f"{shown}: {said}")
+    if device not in ("", *DEVICES):
+        raise MspcError(f"{shown}: device is {device!r}, not one of {', '.join(DEVICES)}")
+    operators = found.get("operators")
     if not isinstance(operators, dict):
         raise MspcError(f"{shown}: there is no table [operators]")
-    entries = cast("dict[str, Any]", operators)
-    parameters = found.get("parameters", {})
-    if not isinstance(parameters, dict):
-        raise MspcError(f"{shown}: parameters is {parameters!r}, not a table [parameters]")
-    stored = cast("dict[str, Any]", parameters)
+    stored = _table(shown, found, "parameters")
+    given = _table(shown, found, "strategies") if "strategies" in found else None
     return PlanFile(
         ranks,
-        {name: _strategy(shown, name, value, ranks) for name, value in entries.items()},
+        {name: _strategy(shown, name, value, ranks) for name, value in cast("dict[str, Any]", operators).items()},
         {name: _layout(shown, name, value, ranks, sums=False) for name, value in stored.items()},
         _names(shown, "recompute", found.get("recompute", [])),
         _names(shown, "gather_again", found.get("gather_again", [])),
+        {name: _strategy(shown, name, value, ranks) for name, value in _table(shown, found, "results").items()},
+        None if given is None else {name: _given(shown, name, value) for name, value in given.items()},
+        device,
     )
+
+
+def _table(shown: str, found: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """A table that may be left out. Raises MspcError."""
+    value = found.get(key, {})
+    if not isinstance(value, dict):
+        raise MspcError(f"{shown}: {key} is {value!r}, not a table [{key}]")
+    return cast("dict[str, Any]", value)
+
+
+def _given(shown: str, name: str, value: Any) -> Given:
+    """What is said of one operator. Raises MspcError."""
+    sides: dict[str, Any] = {}
+    for text in cast("list[Any]", value) if isinstance(value, list) else [value]:
+        side, found = _side(text)
+        if found is None or side in sides:
+            raise MspcError(
+                f"{shown}: {name!r} has the strategy {value!r}, not a list as "
+                "['in_strategy: ((2, 4), (4, 1))', 'out_strategy: ((2, 1))']"
+            )
+        sides[side] = found
+    return Given(sides.get("in"), sides.get("out"))
+
+
+def _side(text: Any) -> tuple[str, tuple[Any, ...] | None]:
+    """("in" or "out", the strategy); None in its place where the text says none."""
+    try:
+        ((key, value),) = read_attributes(f"{{{text}}}").items() if isinstance(text, str) else ()
+    except (Malformed, ValueError):
+        return "", None
+    side = next((side for side, words in SIDES.items() if key in words), "")
+    legal = isinstance(value, tuple) and all(map(_is_entry, cast("tuple[Any, ...]", value)))
+    return side, cast("tuple[Any, ...]", value) if side and legal else None
+
+
+def _is_entry(value: Any) -> bool:
+    """Whether it is what a strategy says of one tensor, or of a tuple of tensors."""
+    if not isinstance(value, tuple):
+        return isinstance(value, NamedLayout)
+    return all(type(each) is int or _is_entry(each) for each in cast("tuple[Any, ...]", value))
 
 
 def _names(shown: str, key: str, value: Any) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """One device beside PyTorch: every operator on the operands that it had, every gradient rule, and all gradients as
-PyTorch's own differentiation of the forward graph has them."""
+PyTorch's own differentiation of the forward graph has them; updates beside their formulas, and the training steps that
+all networks share beside PyTorch's own."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from mspc.engine.compared import TOLERANCES, Noise, Row, coarsest, compare, epsilon_of
 from mspc.engine.doubled import Doubled, Judged, needed, passes_no_gradient, widened
+from mspc.engine.steps.judge import judged_apart
 from mspc.engine.torch_counterparts import load_torch
 from mspc.engine.torch_judge import TorchJudge, value_at
 from mspc.engine.verification import Program, one_device
@@ -75,6 +77,8 @@ def against_torch(program: Program) -> Against:
             _Gradients(judge, doubled, values, backend, found).compare()
 
     World(1).run(main)
+    if any(node.op.mutates for node in one.nodes):
+        found.rows += judged_apart()
     return found
 
 
@@ -92,7 +96,10 @@ def _values(judge: TorchJudge, graph: Graph, given: dict[str, Array], backend: N
             tensors = [judge.tensor(operand) for operand in operands]
             result = values[node] = op.kernel(backend)(*operands)
             parts = result if isinstance(result, tuple) else (result,)
-            theirs = None if op.mutates else judge.call(op, tensors, parts)
+            if op.mutates:
+                _updated(judge, node, tensors, operands, least, found)
+                continue
+            theirs = judge.call(op, tensors, parts)
             if theirs is None:
                 (found.backward if node.phase == "backward" else found.without)[op.name] += 1
                 continue
@@ -101,6 +108,23 @@ def _values(judge: TorchJudge, graph: Graph, given: dict[str, Array], backend: N
                 if tensor is not None:
                     expected = judge.array(tensor, part)
                     found.add(compare("operator", op.name, expected, part, least, _rounding(operands, part)), node)
+
+
+def _updated(
+    judge: TorchJudge, node: Node, tensors: Sequence[Tensor], operands: Sequence[Array], least: float, found: Against
+) -> None:
+    """Rows for what an update left in its operands. tensors: the operands as they were before."""
+    op = node.op
+    values = judge.updated(op, tensors)
+    if values is None:
+        (found.backward if node.phase == "backward" else found.without)[op.name] += 1
+        return
+    found.judged[op.name] += 1
+    for index, tensor in zip(op.mutates, values, strict=True):
+        expected = judge.array(tensor, operands[index])
+        before = judge.array(tensors[index], operands[index])
+        noise = _rounding([*operands, expected], operands[index])
+        found.add(compare("update", op.name, expected, operands[index], least, noise, before), node)
 
 
 def _is_structural(op: Any) -> bool:
@@ -148,7 +172,8 @@ class _Gradients:
         operands = [value_at(self.values, value) for value in node.inputs]
         result = self.values[node]
         parts = result if isinstance(result, tuple) else (result,)
-        pairs = self.judge.rule(op, operands, parts, self.backend)
+        fixed = {i for i, value in enumerate(node.inputs) if isinstance(value, Constant)}  # nobody asks for theirs
+        pairs = self.judge.rule(op, operands, parts, self.backend, fixed)
         largest = max((_size(expected) for expected, _ in pairs), default=0.0)
         # Where an operator is flat, 1 less its result's square may be nothing but rounding.
         zero = max(ZERO * largest, epsilon_of("Float64"))

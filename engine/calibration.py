@@ -1,7 +1,8 @@
 """Measures the machine that this runs on: rates by size of products, convolutions, attention, memory and links.
 
 Everything is timed as a network's nodes run: in steps, on the executor that runs networks. An operator's time is what
-a step takes longer with more copies of it, so that neither the begin of a step nor a clock between nodes counts.
+a step takes longer with more copies of it, so that neither the begin of a step nor a clock between nodes counts. What
+a busy machine has spoiled is measured again, and told where it stays so (`calibration_doubts`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from mspc.analysis.cost.machine import POINTWISE, PRODUCTS, Link, Machine, Rate
 from mspc.analysis.cost.nodes import sent_bytes, work_of
+from mspc.engine.calibration_doubts import SLOW_LINK, SLOW_NETWORK, Trust
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, TensorType
@@ -91,21 +93,33 @@ def calibrate(
     on_gpu = job.hardware.choice.device == GPU
     sizes = sizes or (ON_GPU if on_gpu else ON_CPU)
     timer = _Timer(job, tf32, sizes)
+    trust = timer.trust
     tell("small operators")
-    kernel = timer.longer(_different) / len(DIFFERENT)
+    kernel = trust.kernel(lambda: timer.longer(_different) / len(DIFFERENT))
     work: dict[str, dict[str, Rate]] = {}
     for kind, types, groups in _work(sizes, on_gpu):
         for dtype in types:
-            tell(f"{kind.replace('_', ' ')} of {dtype.name}")
-            work.setdefault(kind, {})[dtype.name] = _rates(timer.times(groups(dtype)), kernel, work_of)
+            what = f"{kind.replace('_', ' ')} of {dtype.name}"
+            tell(what)
+            of_type = partial(timer.times, groups(dtype))
+            rate = trust.times(what, of_type, lambda times: _rates(times, kernel, work_of), falls=False)
+            work.setdefault(kind, {})[dtype.name] = rate
     tell("memory")
-    touched = [(nodes, timer.longer(partial(_sums, nodes[0]))) for nodes in _touching(sizes)]
-    memory = _rates(touched, kernel, lambda node: 3.0 * node.type.nbytes)
+    memory = trust.times(
+        "memory",
+        lambda: [(nodes, timer.longer(partial(_sums, nodes[0]))) for nodes in _touching(sizes)],
+        lambda times: _rates(times, kernel, lambda node: 3.0 * node.type.nbytes),
+        falls=True,
+    )
     tell("links")
     near = range(job.size)
     local = timer.ranks_per_host
     handing = timer.handing_over(kernel) if job.size > 1 else 0.0
     across = local < job.size
+
+    def link(what: str, ranks: Sequence[int], slow: float) -> Link:
+        return trust.link(what, lambda: timer.link(ranks, sizes, handing), slow)
+
     return Machine(
         name=name,
         device="GPU" if on_gpu else "CPU",
@@ -113,10 +127,11 @@ def calibrate(
         other_products=min((rate for rate in work[PRODUCTS].values()), key=lambda rate: rate.points[-1][1]),
         memory=memory,
         kernel=kernel,
-        link=timer.link(near[:local], sizes, handing) if local > 1 else ALONE,
+        link=link("links", near[:local], SLOW_LINK) if local > 1 else ALONE,
         ranks_per_host=local if across else 0,
-        network=timer.link([0, local], sizes, handing) if across else None,
+        network=link("the network", [0, local], SLOW_NETWORK) if across else None,
         source=f"measured by mspc calibrate on {job.size} rank{'s' * (job.size > 1)}",
+        doubts=tuple(trust.doubts),
     )
 
 
@@ -133,6 +148,7 @@ class _Timer:
         firsts = job.aside.all_gather(np.array([job.hardware.local_rank == 0]), everyone, 0) if job.size > 1 else [True]
         self.ranks_per_host = job.size // max(1, int(np.sum(firsts)))
         self.number = 0
+        self.trust = Trust()
 
     def times(self, groups: Sequence[Sequence[Node]]) -> list[tuple[Sequence[Node], float]]:
         """Groups of operators, each with the seconds of all that are in it."""
@@ -149,10 +165,12 @@ class _Timer:
         return self._between(fill, *more) if more is not None else about
 
     def _between(self, fill: Fill, few: int, many: int) -> float:
-        return self._slowest((self._step(fill, many) - self._step(fill, few)) / (many - few))
+        longer, shorter = self._step(fill, many), self._step(fill, few)
+        spread = max(second / first - 1 for first, second, *_ in map(sorted, (longer, shorter)))
+        return self._slowest((min(longer) - min(shorter)) / (many - few), spread)
 
-    def _step(self, fill: Fill, count: int) -> float:
-        """Seconds of a step of so many copies."""
+    def _step(self, fill: Fill, count: int) -> list[float]:
+        """Seconds of a step of so many copies, as often as it is timed."""
         graph = _graph(self.job.size)
         fill(graph, count)
         for i, parameter in enumerate(graph.parameters):
@@ -162,22 +180,24 @@ class _Timer:
         for _ in range(PREPARING):
             executor.run([])
         finish()
-        found = float("inf")
+        found: list[float] = []
         for _ in range(REPEATS):
             begin = time.perf_counter()
             for _ in range(STEPS):
                 executor.run([])
             finish()
-            found = min(found, (time.perf_counter() - begin) / STEPS)
+            found.append(max(time.perf_counter() - begin, SHORTEST) / STEPS)
         self.job.hardware.release(executor)
         return found
 
-    def _slowest(self, seconds: float) -> float:
-        """The most of all ranks."""
-        if self.job.size == 1:
-            return max(seconds, SHORTEST)
-        every = self.job.aside.all_gather(np.array([seconds]), tuple(range(self.job.size)), 0)
-        return max(float(every.max()), SHORTEST)
+    def _slowest(self, seconds: float, spread: float) -> float:
+        """The most of all ranks, and their largest spread among those that are noted."""
+        if self.job.size > 1:
+            own = np.array([[seconds, spread]])
+            every = self.job.aside.all_gather(own, tuple(range(self.job.size)), 0)
+            seconds, spread = map(float, every.max(axis=0))
+        self.trust.spreads.append(spread)
+        return max(seconds, SHORTEST)
 
     def handing_over(self, kernel: float) -> float:
         """Seconds that a small collective between small kernels takes longer than one after another collective."""

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from mspc.api import alias, launch, state
 from mspc.api.context import FrozenContext, ParallelMode, freeze
 from mspc.api.setting import say_once
+from mspc.api.settings import SHARDED
 from mspc.engine.own_collectives import Alike, alone
 from mspc.engine.script import ScriptError, name_of, run_script_as, source_of
 from mspc.ir.diagnostics import MspcError
@@ -179,7 +180,8 @@ def parse_input(text: str) -> TensorType:
 
 
 def build(target: NamedTarget, inputs: Sequence[str], session: state.Session) -> Launch:
-    """The network that `target` names, called with whole inputs of the given types in semi-automatic mode.
+    """The network that `target` names, called with whole inputs of the given types, by the settings of its file; in
+    semi-automatic mode where that sets none that shards.
 
     Raises:
         MspcError: the file, the name or the arguments are wrong.
@@ -208,8 +210,16 @@ def build(target: NamedTarget, inputs: Sequence[str], session: state.Session) ->
         raise
     except Exception as error:
         raise ScriptError(error) from None
-    context = FrozenContext(parallel_mode=ParallelMode.SEMI_AUTO_PARALLEL, dataset_strategy="full_batch")
-    return Launch(network, types, context, target.path, whole=True)
+    return Launch(network, types, _context_of(network), target.path, whole=True)
+
+
+def _context_of(network: Any) -> FrozenContext:
+    """The settings of a file's own lines; semi-automatic mode with whole inputs where they say nothing of these."""
+    context, asked = freeze(network), state.current().asked
+    if context.parallel_mode not in SHARDED:
+        context = replace(context, parallel_mode=ParallelMode.SEMI_AUTO_PARALLEL)
+    said = {"dataset_strategy", "full_batch"} & {*asked, *getattr(network, "parallel_settings", ())}
+    return context if said else replace(context, dataset_strategy="full_batch")
 
 
 def _prepare(session: state.Session, recorder: _Recorder) -> None:

@@ -120,9 +120,11 @@ def _plan(plan: PlanFile) -> dict[str, Any]:
     """What the compile decided on, as a plan has it: how the operands of every operator are cut, and the rest."""
     if not plan.operators:
         return {}
+    results = {name: [str(layout) for layout in layouts] for name, layouts in plan.results.items()}
     stored = {name: str(layout) for name, layout in plan.parameters.items()}
     return {
         "operators": {name: [str(layout) for layout in layouts] for name, layouts in plan.operators.items()},
+        **({"results": results} if results else {}),
         **({"stored": stored} if stored else {}),
         **({"gather_again": list(plan.gather_again)} if plan.gather_again else {}),
         **({"recompute": list(plan.recompute)} if plan.recompute else {}),
@@ -130,10 +132,13 @@ def _plan(plan: PlanFile) -> dict[str, Any]:
 
 
 def _planned(plan: PlanFile | None) -> dict[str, Any]:
-    """Names of what a plan had said. Cells are not among them: the network's text has their marks."""
+    """Names of what a plan had said. Strategies are not among them: the network's text has them."""
     if plan is None:
         return {}
-    named = {"operators": plan.operators, "parameters": plan.parameters, "gather_again": plan.gather_again}
+    named = {
+        "operators": plan.operators, "parameters": plan.parameters, "gather_again": plan.gather_again,
+        "recompute": plan.recompute, "results": plan.results,
+    }  # fmt: skip
     return {"planned": {key: list(names) for key, names in named.items() if names}}
 
 

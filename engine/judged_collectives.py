@@ -17,7 +17,8 @@ from mspc.ir.graph import Graph, Node, element_types, operand_types
 from mspc.ir.types import TensorType
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.local import LocalComm, World
+from mspc.runtime.comm.interface import Communicator
+from mspc.runtime.comm.local import World
 
 Array = Any
 LARGEST = 8
@@ -39,31 +40,37 @@ def collectives(ranks: int, plain_of: Callable[[int], Graph]) -> list[Row]:
         NodeFailure: a kernel failed.
     """
     graphs = [plain_of(rank) for rank in range(ranks)]
-    chosen = _one_of_each(graphs)
-    if not chosen:
+    if not _one_of_each(graphs):
         return []
+    ran = World(ranks).run(lambda comm: computed(comm, graphs))
+    return [row for row in expected_rows(ranks, plain_of, ran) if not row.same]
 
-    def main(comm: LocalComm) -> list[list[Array]]:
-        found: list[list[Array]] = []
-        for number, nodes in enumerate(chosen):
-            backend = NumPyBackend(comm)
-            kernel = nodes[comm.rank].op.kernel(backend)  # type: ignore[union-attr]  # the operator of a rank
-            for step in range(1, ROUNDS + 1):
-                backend.step = step
-                results = kernel(*_operands(nodes[comm.rank], number, step, comm.rank))
-                found.append([np.array(a) for a in (results if isinstance(results, tuple) else (results,))])
-        return found
 
-    ran = World(ranks).run(main)
+def computed(comm: Communicator, graphs: Sequence[Graph]) -> list[Array]:
+    """What a rank gets of the collectives that are tried, one array after the other. graphs: of all ranks."""
+    found: list[Array] = []
+    for number, nodes in enumerate(_one_of_each(graphs)):
+        backend = NumPyBackend(comm)
+        kernel = nodes[comm.rank].op.kernel(backend)  # type: ignore[union-attr]  # the operator of a rank
+        for step in range(1, ROUNDS + 1):
+            backend.step = step
+            results = kernel(*_operands(nodes[comm.rank], number, step, comm.rank))
+            found += [np.array(a) for a in (results if isinstance(results, tuple) else (results,))]
+    return found
+
+
+def expected_rows(ranks: int, plain_of: Callable[[int], Graph], ran: Sequence[Sequence[Array]]) -> list[Row]:
+    """A row for every array that a rank has `computed`."""
     rows: list[Row] = []
-    for number, nodes in enumerate(chosen):
+    found = [iter(arrays) for arrays in ran]
+    for number, nodes in enumerate(_one_of_each([plain_of(rank) for rank in range(ranks)])):
         for step in range(1, ROUNDS + 1):
             made = [_operands(node, number, step, rank) for rank, node in enumerate(nodes)]
             for rank, node in enumerate(nodes):
-                found = ran[rank][number * ROUNDS + step - 1]
-                for expected, array in zip(_expected(node.op, made, rank), found, strict=True):
-                    rows.append(compare("collective", f"{node.op.name} of rank {rank}", expected, array, 0.0))
-    return [row for row in rows if not row.same]
+                for expected in _expected(node.op, made, rank):
+                    name = f"{node.op.name} of rank {rank}"
+                    rows.append(compare("collective", name, expected, next(found[rank]), 0.0))
+    return rows
 
 
 def _one_of_each(graphs: Sequence[Graph]) -> list[list[Node]]:

@@ -24,6 +24,7 @@ from mspc.compiler.call import Call, describe_call, takes_data
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, TracedCall, compile_traced, trace_call
 from mspc.compiler.frontend.trace import Traced
+from mspc.engine.beginnings import compare_beginnings, different_programs, settings_of
 from mspc.engine.job import Job, explain, join_job
 from mspc.engine.launched import Launched
 from mspc.engine.occasions import ALIKE, EVERYONE, described, different_calls, name_of, occasion
@@ -209,7 +210,10 @@ class Launcher:
         tf32 = bool(getattr(frozen, "matmul_allow_tf32", False))
         self.store.from_rank_0 = frozen.parameter_broadcast and compiled.config.mode not in EACH_ITS_OWN
         number = self._number(alone)
-        launched = self.launched[number] = Launched(number, compiled, self.job, traced.parameters, self.store, tf32)
+        launched = self.launched[number] = Launched(number, compiled, self.job, traced, self.store, tf32)
+        if not alone:
+            with occasion(self.job, f"calls {name_of(target)}", f" with {described(call)}", ALIKE):
+                compare_beginnings(self.job, compiled.config.mode, launched.take_begun(), settings_of(traced.cells))
         self._counts.begin(launched.executor, (id(target), compiled.compile_id))
         self._strategy_files.write(compiled, frozen, bool(launched.mutated))
         if self.job.watch is not None:
@@ -265,17 +269,18 @@ class Launcher:
         before = [known for at, known, _ in self._known.keys() if at == id(target)]
         so_far = [f"before, it was called with {described(before[-1])}"] if before else []
         how = f" with {described(call)}, for which it has no graph"
+        settings = {} if built is None else settings_of(built[1].cells)
         with occasion(self.job, f"calls {name_of(target)}", how, *so_far, ALIKE), self.job.outside_user_code():
             if built is not None and built[0].config.mode in EACH_ITS_OWN:
                 agree_on_collectives(meeting, built[0].rank_graph(self.job.rank))
             else:
                 stop_together(meeting, error)
                 assert built is not None
-                self._same(meeting, target, call, built[0])
+                self._same(meeting, target, call, built[0], settings)
             self.job.hardware.agree(meeting)
         return built
 
-    def _same(self, meeting: Any, target: Any, call: Call, compiled: Compiled) -> None:
+    def _same(self, meeting: Any, target: Any, call: Call, compiled: Compiled, settings: dict[str, str]) -> None:
         """Make sure that all ranks hold graphs of one compile, or in data parallel mode graphs that meet alike: each
         may hold its rank's number. Raises MspcError."""
         try:
@@ -283,7 +288,7 @@ class Launcher:
         except MspcError as different:
             explained = different_calls(meeting, target, call)
             if explained or compiled.config.mode != "data_parallel":
-                raise explained or different from None
+                raise explained or different_programs(meeting, settings, compiled.graph, different) from None
             agree_on_collectives(meeting, compiled.rank_graph(self.job.rank))
 
     def _warn(self, target: Any, compiled: Compiled, frozen: FrozenContext) -> None:

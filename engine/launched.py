@@ -10,6 +10,8 @@ import numpy as np
 from mspc.analysis.aliasing import updated_parameters
 from mspc.api.common.initial_values import InitialValue
 from mspc.compiler.driver import Compiled
+from mspc.compiler.frontend.trace import Traced
+from mspc.engine.beginnings import Beginning, beginning
 from mspc.engine.job import Job
 from mspc.engine.parameter_store import ParameterStore
 from mspc.ir.graph import Parameter as GraphParameter
@@ -19,10 +21,13 @@ Array = Any
 
 
 class Launched:
-    """One compiled target on this rank: its executor and how its arguments arrive."""
+    """One compiled target on this rank: its executor and how its arguments arrive.
+
+    traced: what this rank's own script has for the graph's parameters and constants; the compile may be another rank's.
+    """
 
     def __init__(
-        self, number: int, compiled: Compiled, job: Job, parameters: dict[str, Any], store: ParameterStore,
+        self, number: int, compiled: Compiled, job: Job, traced: Traced, store: ParameterStore,
         tf32: bool = False,
     ) -> None:  # fmt: skip
         self.number = number
@@ -31,13 +36,22 @@ class Launched:
         graph = compiled.rank_graph(job.rank)
         values: dict[str, Array] = {}
         self.borrowed: list[Any] = []
+        begun: list[Beginning | None] = []
         for parameter in graph.parameters:
             if parameter.kind == "constant":
-                values[parameter.name] = _constant(compiled.traced.constants[parameter.name], parameter, job.rank)
+                full = traced.constants[parameter.name]
+                array = values[parameter.name] = _constant(full, parameter, job.rank)
+                begun.append(beginning(parameter.name, "constant", slices_of(parameter, job.rank), full, array))
             elif parameter.kind == "parameter":
-                values[parameter.name] = store.attach(parameters[parameter.name], parameter, self)
+                values[parameter.name] = store.attach(traced.parameters[parameter.name], parameter, self)
+        self._begun = [entry for entry in begun if entry is not None] + store.take_begun()
         self.executor = job.hardware.executor(graph, job.comm, values, job.cursor, number, tf32)
         self.mutated = {p.name for ps in updated_parameters(graph).values() for p in ps}
+
+    def take_begun(self) -> list[Beginning]:
+        """What its constants, and those of its parameters that no graph before had, begin with; given once."""
+        found, self._begun = self._begun, []
+        return found
 
     def run(self, arrays: Sequence[Array], origins: Sequence[Any]) -> list[Array]:
         """One step on this rank's arrays; an array whose origin is the last step's has not changed since."""

@@ -11,6 +11,7 @@ import numpy as np
 from mspc.engine.overflow import Poke
 from mspc.ir.graph import Graph, Parameter
 from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm.interface import Communicator
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
 from mspc.runtime.observe import observe
@@ -43,21 +44,22 @@ class ManyRanks:
             NodeFailure: a kernel failed.
         """
 
-        def main(comm: LocalComm) -> list[Values]:
-            graph = self.graph_of(comm.rank)
-            kept = [p for p in graph.parameters if p.kind != "input"]
-            held = {p.name: self._held(p, comm.rank) for p in kept}
-            executor = Executor(graph, NumPyBackend(comm, planned_from=1), held)
-            executor.plan = replace(executor.plan, losses=[], late_losses=[])
-            found: list[Values] = []
-            for data in self.feeds:
-                results = executor.run(self._inputs(graph, comm.rank, data))
-                values: Values = {("result", i): np.array(array) for i, array in enumerate(results)}
-                values |= {p.name: np.array(executor.parameter(p.name)) for p in kept}
-                found.append(values)
-            return found
+        return self._by_step(World(self.ranks).run(self.executed_on))
 
-        return self._by_step(World(self.ranks).run(main))
+    def executed_on(self, comm: Communicator) -> list[Values]:
+        """For every step the same of one rank, through its communicator."""
+        graph = self.graph_of(comm.rank)
+        kept = [p for p in graph.parameters if p.kind != "input"]
+        held = {p.name: self._held(p, comm.rank) for p in kept}
+        executor = Executor(graph, NumPyBackend(comm, planned_from=1), held)
+        executor.plan = replace(executor.plan, losses=[], late_losses=[])
+        found: list[Values] = []
+        for data in self.feeds:
+            results = executor.run(self._inputs(graph, comm.rank, data))
+            values: Values = {("result", i): np.array(array) for i, array in enumerate(results)}
+            values |= {p.name: np.array(executor.parameter(p.name)) for p in kept}
+            found.append(values)
+        return found
 
     def observed(self, mark: str, steps: int, poke: Poke | None = None) -> list[list[Values]]:
         """The same of some steps from the first on, operator by operator, none fused, in memory of their own; beside it

@@ -41,6 +41,7 @@ class OneDevice:
     graph: its graph. weights: first values of parameters and constants. feeds: for every place (one, or one for each
     rank that has its own rows) and step the inputs. mark: see `observe`. mean: what updates read is the mean of the
     places' gradients, not the sum. marked: the step, counted from 0, of which operators' values are kept.
+    kernels: see `kernel_of` of `observe`. combine: what an update reads of a gradient, in the place of that.
     """
 
     graph: Graph
@@ -49,6 +50,8 @@ class OneDevice:
     mark: str
     mean: bool = False
     marked: int = 0
+    kernels: Callable[[Node, NumPyBackend], Callable[..., Array] | None] = kernel_over_places
+    combine: Callable[[Node, Array], Array] | None = None
 
     def run(self, poke: Poke | None = None) -> list[list[Values]]:
         """For every step and place what was computed. `poke`: an overflow that is pretended in the first step, which is
@@ -98,11 +101,12 @@ class OneDevice:
 
                 def combined(node: Node, gradient: Array, step: int = step) -> Array:
                     total = self._combined(comm, gradient) if node in summed else gradient
+                    total = total if self.combine is None else self.combine(node, gradient)
                     return total if move is None else move.gradient(node.attrs["gradient_for"], total, step)
 
                 mark = self.mark if step == self.marked else ""
                 whole = poke and poke.whole
-                found.append(observe(self.graph, backend, values, mark, combined, whole, kernel_over_places))
+                found.append(observe(self.graph, backend, values, mark, combined, whole, self.kernels))
             return found
 
         ran = World(len(places)).run(main)

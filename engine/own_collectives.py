@@ -25,6 +25,10 @@ from mspc.runtime.faults.stalled import shown_ranks
 Array = Any
 LONGEST = 512
 """Bytes of what a rank says of its call that the others compare and are shown."""
+MESSAGES = (
+    "a rank receives what another sends to it: each Receive(src_rank, sr_tag) needs a Send(dest_rank, sr_tag) of that "
+    "rank, and the other way round"
+)
 ALIKE = "the ranks of a group must call the same collectives, with tensors of the same types, in one order"
 
 
@@ -36,7 +40,8 @@ def run_collective(job: Job, op: Collective, types: Sequence[Type], arrays: Sequ
     """
     members = sorted({*op.partners(job.rank), job.rank})
     how = f" with {shown_ranks(members)}"
-    with occasion(job, f"calls {op.name}", how, ALIKE), job.outside_user_code():
+    note = MESSAGES if isinstance(op, Send | Receive) else ALIKE
+    with occasion(job, f"calls {op.name}", how, note), job.outside_user_code():
         return _run(NumPyBackend(job.by_hand), job.by_hand, op, types, arrays)
 
 

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from mspc.engine.beginnings import Beginning, beginning
 from mspc.engine.job import Job
 from mspc.engine.occasions import TOGETHER, occasion
 from mspc.ir.graph import Parameter as GraphParameter
 from mspc.ir.layout import Layout
+from mspc.runtime.room import room_for
 from mspc.runtime.slices import cut_parameter, full_type, gather, slices_of
 
 Array = Any
@@ -46,6 +48,7 @@ class ParameterStore:
         self.from_rank_0 = False
         """Whether parameters of which every rank holds all start with rank 0's values (`parameter_broadcast`)."""
         self._kept: dict[int, _Kept] = {}
+        self._begun: list[Beginning | None] = []
         self._borrowed: dict[int, list[tuple[_Kept, int]]] = {}
         self._several: dict[int, list[tuple[_Kept, int]]] = {}
         """Of what a graph borrowed, by its number, the parameters of which there are several slices; others always have
@@ -55,7 +58,11 @@ class ParameterStore:
         """The array of `parameter` as this rank's graph holds it; from now on its values live here."""
         kept = self._kept.get(id(parameter))
         if kept is None:
-            array = self._job.hardware.memory.place(self._first(parameter, graph_parameter))
+            with room_for(f"parameter '{parameter.name}', {graph_parameter.type} on rank {self._job.rank}"):
+                array = self._job.hardware.memory.place(self._first(parameter, graph_parameter))
+            if not self._comes_from_rank_0(parameter, graph_parameter):
+                where = slices_of(graph_parameter, self._job.rank)
+                self._begun.append(beginning(graph_parameter.name, "parameter", where, parameter, array))
             kept = _Kept(parameter, [_Slice(graph_parameter, array)])
             self._kept[id(parameter)] = kept
             self._uses(owner, kept, 0)
@@ -76,12 +83,21 @@ class ParameterStore:
         """The first values on this rank, those of rank 0 where the script wants them on all; then all ranks ask for
         them together."""
         mine = self._initial(parameter, graph_parameter)
-        is_whole = slices_of(graph_parameter, self._job.rank) is None and not parameter.layerwise_parallel
-        if not self.from_rank_0 or not is_whole or self._job.size == 1:
+        if not self._comes_from_rank_0(parameter, graph_parameter) or self._job.size == 1:
             return mine
         with occasion(self._job, f"takes the first values of '{parameter.name}' from rank 0", ""):
             with self._job.outside_user_code():
                 return self._job.aside.broadcast(mine, 0, tuple(range(self._job.size)))
+
+    def _comes_from_rank_0(self, parameter: Any, graph_parameter: GraphParameter) -> bool:
+        is_whole = slices_of(graph_parameter, self._job.rank) is None and not parameter.layerwise_parallel
+        return self.from_rank_0 and is_whole
+
+    def take_begun(self) -> list[Beginning]:
+        """The parameters that came here since this was last asked, as they began."""
+        found = [begun for begun in self._begun if begun is not None]
+        self._begun.clear()
+        return found
 
     def _initial(self, parameter: Any, graph_parameter: GraphParameter) -> Array:
         """This rank's slice of the first values; the rest of a parameter that was not drawn yet never is."""

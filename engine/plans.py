@@ -10,50 +10,48 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mspc.analysis.cost.machine import PRODUCTS, Machine
+from mspc.analysis.cost.least import least_seconds
+from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.analysis.cost.timeline import Timeline
 from mspc.api.settings import SHARDED
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
-from mspc.compiler.driver import Compiled, TracedCall, compile_launch, compile_traced, trace_call
-from mspc.compiler.plan_file import SUFFIX, PlanFile
+from mspc.compiler.driver import Compiled, OnStage, TracedCall, compile_launch, compile_traced, trace_call
+from mspc.compiler.plan_file import SUFFIX, PlanFile, read_plan
 from mspc.compiler.sent import sent_by_ranks
 from mspc.engine.capture import Launch
 from mspc.engine.forked import ForkedCalls, can_fork
+from mspc.engine.limited_plans import LimitedPlans, Taken
 from mspc.engine.megatron import cut_in_pairs, tensor_sizes
 from mspc.engine.programs import config_of
+from mspc.engine.reckoned import terms_for
+from mspc.engine.relatives import leave_whole, relatives
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
-from mspc.ir.types import FLOAT16, FLOAT32
-from mspc.passes.search.terms import LEAST, OPERATIONS, Terms
 from mspc.passes.sharding.givers import GIVEN
-from mspc.runtime.memory_plan import MemoryPlan, plan_memory
+from mspc.passes.sharding.propagate_sharding import MILLION
+from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.workspaces import workspace_bytes
 
 SEARCH, MEGATRON = "search", "Megatron-style"
-ATTEMPTS = 6
-"""How often a plan that takes too much memory is looked for anew."""
-LARGE = 1 << 24
-"""Bytes at which the search's one bandwidth is read from a machine's rates."""
-MANY = 1e12
-"""Operations at which the rate of products is read."""
 LARGE_GRAPH = 1000
 """Operators of a network above which ways are compiled beside one another."""
-SAME = 0.999
-"""Of a step's time, down to which another is no faster."""
+RELATED = 1000
+"""Operators of a network up to which relatives of what is found are compiled, too."""
 AUTOMATIC, SEMI = {"mode": "auto_parallel"}, {"mode": "semi_auto_parallel"}
 
 
 @dataclass(frozen=True)
 class Way:
     """One way to cut a network. settings: what is otherwise in `Config`. free: without the strategies of the script.
-    tensor: ranks that share a product in pairs of products, 0 where they are not cut so."""
+    tensor: ranks that share a product in pairs of products, 0 where they are not cut so. whole: nothing is cut."""
 
     name: str
     settings: dict[str, Any]
     free: bool = False
     tensor: int = 0
+    whole: bool = False
 
 
 WAYS = (
@@ -63,16 +61,18 @@ WAYS = (
     Way("optimizer parallel", {**SEMI, "parallel_optimizer": True}, free=True),
 )
 CONFIGURED = Way("as configured", {})
+WHOLE = Way("whole", SEMI, free=True, whole=True)
 
 
 @dataclass(frozen=True)
 class Plan:
     """What a way comes to on the rank that sends the most, `rank`. mesh: that the search was asked for. step, compute,
     exposed: seconds of a step, of what it computes and of the communication that nothing hides, estimated. nbytes: sent
-    in a step by that rank; mean_nbytes: by all in the mean. gap: the share of what the search reckons with, bytes and
-    collectives, that another plan whose gradients take the way of their values back could save at most; None where
-    nothing is proved. memory: bytes at the peak. collectives: how many. taken_from: the usual way whose plan the search
-    took, "" for its own."""
+    in a step by that rank; mean_nbytes: by all in the mean. least: seconds that no plan's step takes less than. gap:
+    the share of a step that another plan could save at most by that, None where it says nothing. search_gap: the same
+    of what the search adds up, every operator and collective by itself, among plans of the kind that it looks for;
+    None where nothing is proved. memory: bytes at the peak. collectives: how many. taken_from: where the search took
+    its plan from, "" for its own."""
 
     name: str
     ranks: int
@@ -83,9 +83,11 @@ class Plan:
     nbytes: float
     mean_nbytes: float
     rank: int
+    least: float
     gap: float | None
     memory: int
     collectives: int
+    search_gap: float | None = None
     recompute: tuple[str, ...] = ()
     cut_further: int = 0
     gathered_again: int = 0
@@ -196,11 +198,49 @@ def _compared(
 ) -> Outcome:
     """What a way comes to. call: what was read, if it was. Raises MspcError."""
     if way.name == SEARCH and asked.memory:
-        compiled = _within(launch, config, way, asked.free, asked.memory, call)
+        compiled = _within(launch, config, way, asked, asked.memory, call)
     else:
         compiled = compiled_way(launch, config, way, asked.free, call)
     plan = _plan(way.name, compiled, launch, asked, asked.memory)
-    return Outcome(plan, compiled.strategies.plan(config.ranks), _is_configured(compiled))
+    found = Outcome(plan, _file(compiled, launch, asked), _is_configured(compiled))
+    if way.name != SEARCH or asked.mesh or asked.seconds or len(compiled.traced.graph.nodes) > RELATED:
+        return found
+    return _quickest(found, compiled, launch, config, asked, way)
+
+
+def _quickest(
+    own: Outcome, compiled: Compiled, launch: Launch, config: Config, asked: PlanRequest, way: Way
+) -> Outcome:
+    """The quickest by the estimated step of what a search has found and of its relatives."""
+    best = own
+    plain = compiled if not asked.memory else compiled_way(launch, config, way, asked.free)
+    graph = plain.rank_graph(0)
+    peak = plan_memory(graph).peak + _workspace(graph, launch, config)
+
+    def searched(config: Config) -> Compiled:
+        return compiled_way(launch, config, way, asked.free)
+
+    def within(limit: int) -> Compiled:
+        return searched(replace(config, search_terms=replace(config.search_terms, memory=limit)))
+
+    whole = partial(compiled_way, launch, config, WHOLE, True) if asked.free or not own.configured else None
+    for name, make in relatives(config, plain, peak, searched, within, whole):
+        try:
+            other = make()
+            plan = _plan(SEARCH, other, launch, asked, asked.memory)
+        except MspcError:
+            continue
+        if plan.step < best.plan.step:
+            plan = replace(plan, search_gap=None, taken_from=name)
+            best = Outcome(plan, _file(other, launch, asked), own.configured)
+    return best
+
+
+def _file(compiled: Compiled, launch: Launch, asked: PlanRequest) -> PlanFile:
+    """What the file of a compiled plan says: its device too, where that is not the script's own."""
+    ranks = compiled.config.ranks
+    device = asked.device if asked.device != config_of(launch, ranks).device else ""
+    return replace(compiled.strategies.plan(ranks), device=device)
 
 
 def _take_faster(plans: list[Plan], files: dict[str, PlanFile], may: Collection[str]) -> None:
@@ -208,9 +248,9 @@ def _take_faster(plans: list[Plan], files: dict[str, PlanFile], may: Collection[
     operator and collective by itself, and with gradients that go the way of their values back."""
     own = next((i for i, plan in enumerate(plans) if plan.name == SEARCH), None)
     fastest = min((plan for plan in plans if plan.name in may), key=lambda plan: plan.step, default=None)
-    if own is None or fastest is None or fastest.step >= plans[own].step * SAME:
+    if own is None or fastest is None or fastest.step >= plans[own].step:
         return
-    plans[own] = replace(fastest, name=SEARCH, gap=None, taken_from=fastest.name)
+    plans[own] = replace(fastest, name=SEARCH, search_gap=None, taken_from=fastest.name)
     files[SEARCH] = files[fastest.name]
 
 
@@ -230,22 +270,10 @@ def _ways(launch: Launch, asked: PlanRequest) -> Iterator[Way]:
 
 def plan_of_file(launch: Launch, asked: PlanRequest, file: Path) -> Plan:
     """What a launch comes to that is cut as a plan says. Raises MspcError."""
-    config = replace(asked.config(launch), mode="auto_parallel", search_mode="", strategies_from=str(file))
+    launch = cut_by_file(launch, file)
+    own = config_of(launch, asked.ranks)
+    config = replace(own, device=asked.device or own.device)
     return _plan(file.stem, compile_launch(launch.target, launch.args, config, whole=launch.whole), launch, asked)
-
-
-def terms_for(machine: Machine) -> Terms:
-    """What a search for a machine reckons with, as bytes sent inside of a host."""
-    bandwidth = machine.link.bandwidth.at(LARGE)
-    network = machine.network if machine.ranks_per_host else None
-    return Terms(
-        latency=int(machine.link.latency * bandwidth),
-        touch=int(1000 * bandwidth / machine.memory.at(LARGE)),
-        compute=int(bandwidth * machine.work_seconds(PRODUCTS, FLOAT32, MANY) * OPERATIONS / MANY),
-        compute_half=int(bandwidth * machine.work_seconds(PRODUCTS, FLOAT16, MANY) * OPERATIONS / MANY),
-        hosts=machine.ranks_per_host,
-        network=0 if network is None else int(1000 * bandwidth / network.bandwidth.at(LARGE)),
-    )
 
 
 def file_name(plan: Plan) -> str:
@@ -262,7 +290,8 @@ def cut_by_file(launch: Launch, file: Path) -> Launch:
         context = replace(context, parallel_mode="auto_parallel", dataset_strategy="full_batch")
     elif context.parallel_mode not in SHARDED:
         context = replace(context, parallel_mode="auto_parallel")
-    return replace(launch, context=context)
+    device = read_plan(file).device if file.suffix == SUFFIX else ""
+    return replace(launch, context=replace(context, device_target=device or context.device_target))
 
 
 def _read(launch: Launch, config: Config) -> TracedCall:
@@ -271,64 +300,40 @@ def _read(launch: Launch, config: Config) -> TracedCall:
 
 
 def compiled_way(
-    launch: Launch, config: Config, way: Way, free: bool = False, call: TracedCall | None = None
-) -> Compiled:
+    launch: Launch, config: Config, way: Way, free: bool = False, call: TracedCall | None = None,
+    on_stage: OnStage | None = None,
+) -> Compiled:  # fmt: skip
     """A launch, cut in one way. free: without the strategies of the script, whatever the way. call: the launch as it
     was read, which goes into the program; it is read here without it. Raises MspcError."""
     config = replace(config, **way.settings)
+    if free or way.free:
+        config = replace(config, strategies_from="")
     call = _read(launch, config) if call is None else replace(call, config=config)
     if free or way.free:
         for node in call.traced.graph.nodes:
             node.in_strategy = node.out_strategy = None
+    if way.whole:
+        leave_whole(call.traced.graph)
     if way.tensor:
         cut_in_pairs(call.traced.graph, config.ranks, way.tensor)
-    return compile_traced(call)
+    return compile_traced(call, on_stage)
 
 
 def _within(
-    launch: Launch, config: Config, way: Way, free: bool, memory: int, call: TracedCall | None
+    launch: Launch, config: Config, way: Way, asked: PlanRequest, memory: int, call: TracedCall | None
 ) -> Compiled:
-    """The search's plan within a limit of memory. Where the memory plan of its program is over what the search has
-    foreseen, and over the limit, it gets so much less to work with, and at last it looks for the least. Raises
-    MspcError where nothing fits."""
-    limit = memory
-    smallest: MemoryPlan | None = None
-    beside_it = 0
-    for attempt in range(ATTEMPTS):
-        if attempt == ATTEMPTS - 1:
-            limit = LEAST
-        terms = replace(config.search_terms, memory=limit)
-        try:
-            compiled = compiled_way(launch, replace(config, search_terms=terms), way, free, None if attempt else call)
-        except MspcError:
-            if limit == LEAST:
-                raise
-            limit = LEAST  # even the least that it reckons with is more
-            continue
-        graph = compiled.rank_graph(0)
-        taken, workspace = plan_memory(graph), _workspace(graph, launch, config)
-        if taken.peak + workspace <= memory:
-            return compiled
-        if smallest is None or taken.peak + workspace < smallest.peak + beside_it:
-            smallest, beside_it = taken, workspace
-        foreseen = int(compiled.graph.attrs.get("search_held", 0))
-        if limit == LEAST or foreseen > limit:  # it is the least that the search knows
-            break
-        beside = taken.peak + workspace - foreseen
-        limit = min(memory - beside, limit - limit // 50)
-        if limit <= 0:
-            limit = LEAST
-    assert smallest is not None
-    raise MspcError(
-        f"no plan that was found fits {memory} bytes of memory on a rank: the smallest takes "
-        f"{smallest.peak + beside_it}",
-        notes=[
-            f"weights {smallest.weights}, states {smallest.states}, inputs {smallest.inputs}, gradients at most "
-            f"{smallest.gradients}, activations at most {smallest.activations}"
-            + f", workspaces of kernels {beside_it}" * bool(beside_it),
-            "take more ranks, or allow more memory",
-        ],
-    )
+    """The search's plan within a limit of memory. Raises MspcError where none was found."""
+    unread = [call] if call is not None else []
+
+    def compiled(wanted: Config, on_stage: OnStage | None) -> Compiled:
+        return compiled_way(launch, wanted, way, asked.free, unread.pop() if unread else None, on_stage)
+
+    def taken(program: Compiled, rank: int) -> Taken:
+        graph = program.rank_graph(rank)
+        step = Timeline(graph, asked.machine).total
+        return Taken(plan_memory(graph), _workspace(graph, launch, config), step, len(graph.nodes))
+
+    return LimitedPlans(config, memory, compiled, taken, lambda program: sent_by_ranks(program).rank).quickest()
 
 
 def _workspace(graph: Graph, launch: Launch, config: Config) -> int:
@@ -344,6 +349,7 @@ def _plan(name: str, compiled: Compiled, launch: Launch, asked: PlanRequest, lim
     if 0 < limit < memory:
         raise MspcError(f"it needs {memory} bytes of memory on a rank, and there are {limit}")
     time, attrs = Timeline(graph, asked.machine), compiled.graph.attrs
+    least = min(time.total, least_seconds(compiled.graph.nodes, asked.ranks, asked.machine))
     return Plan(
         name=name,
         ranks=asked.ranks,
@@ -354,7 +360,9 @@ def _plan(name: str, compiled: Compiled, launch: Launch, asked: PlanRequest, lim
         nbytes=sent.most,
         mean_nbytes=sent.mean,
         rank=sent.rank,
-        gap=_gap(attrs),
+        least=least,
+        gap=1 - least / time.total if least else None,
+        search_gap=_search_gap(attrs),
         memory=memory,
         collectives=sum(sent_bytes(node) > 0 for node in graph.nodes),
         recompute=tuple(compiled.strategies.recomputed),
@@ -364,8 +372,6 @@ def _plan(name: str, compiled: Compiled, launch: Launch, asked: PlanRequest, lim
     )
 
 
-def _gap(attrs: Mapping[str, Any]) -> float | None:
-    """The share of what a plan costs that a better one could save at most; None where nothing is proved."""
-    if "search_bound" not in attrs:
-        return None
-    return 1 - attrs["search_bound"] / attrs["search_cost"] if attrs["search_cost"] else 0.0
+def _search_gap(attrs: Mapping[str, Any]) -> float | None:
+    """The share of what a plan costs the search that a better one could save at most; None where nothing is proved."""
+    return attrs["search_open"] / MILLION if "search_open" in attrs else None

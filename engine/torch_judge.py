@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from mspc.engine.steps.updates import update_formulas
 from mspc.engine.torch_counterparts import counterparts, counterparts_of_draws
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -29,6 +30,7 @@ class TorchJudge:
         self.torch = torch
         self.table = counterparts(torch)
         self.draws = counterparts_of_draws(torch)
+        self.updates = update_formulas(torch)
 
     def tensor(self, array: Array) -> Tensor:
         """A copy of an array."""
@@ -61,14 +63,20 @@ class TorchJudge:
             return None
         return tuple(found) if isinstance(found, tuple | list) else (found,)
 
+    def updated(self, op: Op, operands: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
+        """What the operands that an update overwrites hold afterwards; None where no formula is known."""
+        formula = self.updates.get(op.name)
+        return None if formula is None else formula(op, *operands)
+
     def rule(
-        self, op: Op, operands: Sequence[Array], results: Sequence[Array], backend: NumPyBackend
-    ) -> list[tuple[Array, Array]]:
-        """For every operand that the operator has a gradient of: (PyTorch's, its own), of results weighted at random.
-        Operands are Float64 where they are floats. Nothing where there is no counterpart."""
+        self, op: Op, operands: Sequence[Array], results: Sequence[Array], backend: NumPyBackend,
+        fixed: Collection[int] = (),
+    ) -> list[tuple[Array, Array]]:  # fmt: skip
+        """For every operand that the operator has a gradient of, but for the `fixed` ones: (PyTorch's, its own), of
+        results weighted at random. Float operands are Float64. Nothing where there is no counterpart."""
         tensors = [self.tensor(operand) for operand in operands]
-        for tensor in tensors:
-            tensor.requires_grad_(tensor.is_floating_point())
+        for index, tensor in enumerate(tensors):
+            tensor.requires_grad_(tensor.is_floating_point() and index not in fixed)
         found = self.call(op, tensors, results)
         judged = [i for i, t in enumerate(found or ()) if t is not None and t.requires_grad]
         if found is None or not judged or isinstance(op.bprop, NotDifferentiable):

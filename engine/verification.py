@@ -12,14 +12,19 @@ import numpy as np
 from mspc.engine.compared import Row
 from mspc.engine.comparison import Comparison
 from mspc.engine.doubled import Doubled
+from mspc.engine.drawn_at_places import drawing_at_places, rows_of_draws
 from mspc.engine.finite_differences import directions
 from mspc.engine.judged_collectives import collectives
 from mspc.engine.made_inputs import MadeInput
 from mspc.engine.many_ranks import ManyRanks
+from mspc.engine.mpi_ranks import MpiRanks
 from mspc.engine.one_device import OneDevice, Values
 from mspc.engine.overflow import pokes
+from mspc.engine.shared_rows import kernel_over_places
+from mspc.engine.whole_batch import Beside, Whole, beside_whole_batch
 from mspc.ir.graph import Graph, Node
 from mspc.ir.layout import Layout
+from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.slices import cut
 
 Array = Any
@@ -32,13 +37,15 @@ STEPS = 3
 @dataclass
 class Verified:
     """What was compared. first: the first operator that differs. note: what is known of a difference beside it.
-    directions: in how many gradients were compared with finite differences."""
+    directions: in how many gradients were compared with finite differences. beside: in data parallel mode, how all
+    ranks compare with one device on the whole batch."""
 
     rows: list[Row] = field(default_factory=list[Row])
     first: Node | None = None
     inputs: dict[str, MadeInput] = field(default_factory=dict[str, MadeInput])
     note: str = ""
     directions: int = 0
+    beside: Beside | None = None
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,8 @@ class Program:
 
     one, many: the graph of one device and that of all ranks before slicing. doubled: what gradients on one device are
     judged by, if it has any. weights: first values. made: makes inputs, given whether all of them have to be positive.
-    layouts: which slices of its inputs a rank has where it has rows of its own, else none.
+    layouts: which slices of its inputs a rank has where it has rows of its own, else none; whole: the network on the
+    whole batch then.
     """
 
     one: Graph
@@ -59,22 +67,28 @@ class Program:
     graph_of: Callable[[int], Graph]
     plain_of: Callable[[int], Graph]
     layouts: list[Layout] = field(default_factory=list[Layout])
+    whole: Whole = field(default_factory=lambda: Whole(None))
 
 
-def verified(program: Program, seed: int) -> Verified:
-    """The steps of one device beside those of the ranks.
+def verified(program: Program, seed: int, mpi: bool = False) -> Verified:
+    """The steps of one device beside those of the ranks. mpi: they run under mpirun, not in this process.
 
     Raises:
         NodeFailure: a kernel failed.
     """
     device, made, expected = one_device(program)
-    ranks = ManyRanks(program.ranks, program.graph_of, program.plain_of, program.weights, _steps(made))
+    kind = MpiRanks if mpi else ManyRanks
+    ranks = kind(program.ranks, program.graph_of, program.plain_of, program.weights, _steps(made))
     noise = cache(partial(device.noise, expected))
     own = bool(program.layouts)
     comparison = Comparison(program.one, program.many, program.ranks, program.weights, expected, noise, own, MARK)
     found = _beside(comparison, device, ranks)
     found.inputs = made
-    wrong = collectives(program.ranks, program.plain_of)
+    if own:
+        mean = bool(program.many.attrs.get("gradients_mean"))
+        found.beside = beside_whole_batch(program.whole, _steps(made), device, expected, ranks.executed(), mean)
+        found.rows += found.beside.rows
+    wrong = ranks.wrong() if isinstance(ranks, MpiRanks) else collectives(program.ranks, program.plain_of)
     if wrong:
         found.rows += wrong
         found.note = found.note or "on numbers made for it a collective gives others than NumPy"
@@ -91,10 +105,18 @@ def verified(program: Program, seed: int) -> Verified:
 def one_device(program: Program) -> tuple[OneDevice, dict[str, MadeInput], list[list[Values]]]:
     """One device, its inputs (of both signs, unless it computes from these what is no number), what it computes."""
     mean = bool(program.many.attrs.get("gradients_mean"))
+    whole = program.whole.graph
+    drawing = drawing_at_places(rows_of_draws(program.one, [any(f.dims) for f in program.layouts], whole)) if (
+        program.layouts
+    ) else None  # fmt: skip
+
+    def kernels(node: Node, backend: NumPyBackend) -> Callable[..., Any] | None:
+        return kernel_over_places(node, backend) or (drawing(node, backend) if drawing is not None else None)
+
     tried: list[tuple[OneDevice, dict[str, MadeInput], list[list[Values]]]] = []
     for positive in (False, True):
         made = program.made(positive)
-        device = OneDevice(program.one, program.weights, _feeds(program, made), MARK, mean)
+        device = OneDevice(program.one, program.weights, _feeds(program, made), MARK, mean, kernels=kernels)
         tried.append((device, made, device.run()))
         if _finite(tried[-1][2]):
             return tried[-1]

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from mspc.ir.location import Frames, Location
+from mspc.ir.shown import shown
 
 PIPE_CLOSED = 141
 """Exit status where nobody reads stdout any more: as shells have it of a process that SIGPIPE ended."""
@@ -84,7 +85,7 @@ class MspcError(Exception):
         lines += [f"  in {frame}: {frame.text.strip()}" for frame in reversed(self.frames[:place])]
         lines += [f"  called from {frame}: {frame.text.strip()}" for frame in self.frames[place + 1 :]]
         lines += [f"  note: {note}" for note in self.notes]
-        return "\n".join(lines)
+        return shown("\n".join(lines), lines=True)
 
 
 def _excerpt(text: str, column: int, end: int) -> list[str]:

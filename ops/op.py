@@ -294,7 +294,7 @@ class Op:
 
     def asks(self, asked: Asked, ranks: int) -> bool:
         """Whether `decompose` is to be called on so many ranks: where `requests` names any, only if one is attached."""
-        return not self.requests or any(name in asked.attrs for name in self.requests)
+        return not self.requests or any(asked.attrs.get(name) not in (None, False) for name in self.requests)
 
     def confined(self, folder: Path) -> Op:
         """The operator as a file of `folder` may have it, which writes there alone. Raises MspcError for others."""

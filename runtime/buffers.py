@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from mspc.analysis.aliasing import aliased_operands
+from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.room import REMEDY, shown_bytes
 
 WASTE = 2
 """A free buffer is taken for a result of at least this part of its size."""
@@ -79,7 +81,7 @@ def buffered_kernels(
             places[node] = [places[node.inputs[0]][node.op.index]]
         for buffer in dying.pop(index, ()):
             pool.give(buffer)
-    memory = [_aligned(size) for size in pool.sizes]
+    memory = _memory(pool.sizes, places)
     kernels: dict[int, Callable[..., Array]] = {}
     for index, kernel in into.items():
         if nodes[index] in places:
@@ -88,6 +90,23 @@ def buffered_kernels(
             out = tuple(views) if isinstance(nodes[index].type, TupleType) else views[0]
             kernels[index] = functools.partial(kernel, out=out)
     return kernels
+
+
+def _memory(sizes: Sequence[int], places: Mapping[Value, list[int]]) -> list[Array]:
+    """The buffers. Raises ExecutionError, which names the largest result that one is for, where there is no room."""
+    memory: list[Array] = []
+    for number, size in enumerate(sizes):
+        try:
+            memory.append(_aligned(size))
+        except MemoryError:
+            nodes = [value for value, taken in places.items() if isinstance(value, Node) and number in taken]
+            node = max(nodes, key=lambda n: max(map(_size, element_types(n.type))))
+            others = sum(sizes) - size
+            raise ExecutionError(
+                f"out of memory: {node.label} needs {shown_bytes(size)} for its result {node.type}",
+                notes=[f"results of other nodes that are planned: {shown_bytes(others)}", REMEDY], frames=node.frames,
+            ) from None  # fmt: skip
+    return memory
 
 
 def _kernel_into(node: Node, backend: NumPyBackend) -> Callable[..., Array] | None:

@@ -51,9 +51,11 @@ class MemoryPlan:
         and its new values are copied to its place after it.
     shadow_weights: copies of parameters, whose places stand from step to step, and what only they read: these nodes
         need not run while updates alone change the parameters.
-    weights, states, inputs: bytes of parameters: those that training leaves alone or that are trainable, those that
-        only the updates change (moments, counters), and what is fed. constants: bytes of the constants in the text.
-    gradients, activations: most bytes of the arena alive at once in what updates read, and in all else.
+    weights, states, inputs: bytes of parameters: those of the network, statistics among them, those that only updates
+        change (moments, counters), and what is fed. constants: bytes of the constants in the text.
+    gradients, activations, temporary: most bytes of the arena alive at once of either class, each at its own time.
+    classes: of every result of a node that makes results which of these it is, see memory_classes.py; "" where it
+        stands in a parameter.
     """
 
     places: Mapping[Value, tuple[Place, ...]]
@@ -68,6 +70,8 @@ class MemoryPlan:
     constants: int = 0
     gradients: int = 0
     activations: int = 0
+    temporary: int = 0
+    classes: Mapping[Node, tuple[str, ...]] = field(default_factory=dict[Node, "tuple[str, ...]"])
     shadow_weights: ShadowWeights = field(default_factory=ShadowWeights)
 
     @property

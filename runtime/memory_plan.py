@@ -32,13 +32,10 @@ from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.op import Op
 from mspc.runtime.arena import Block, assign, most_alive
 from mspc.runtime.memory import COMMUNICATION, MemoryPlan, Place, side_stream
+from mspc.runtime.memory_classes import CLASSES, Part, StepClasses, optimizer_states
 
 BUCKET_ALIGNMENT = 32
 """Bytes to which the members of a bucket are aligned. What stands in the gaps is reduced with them; nobody reads it."""
-
-_Part = Value | int
-"""The memory of one tensor: of a parameter or constant, or the number of a cell."""
-
 
 def plan_memory(graph: Graph, alignment: int = 256) -> MemoryPlan:
     """The places of all values of a rank's execute graph (its types are the rank's own)."""
@@ -89,13 +86,11 @@ class _Planner:
             assert block is not None
             block.start = 0
         arena = assign(self.blocks, alignment)
-        gradients = self._gradients()
-        rest = [block for block in self.blocks if id(block) not in gradients]
-        sizes = {"weights": 0, "states": 0, "inputs": 0}
-        written = {part for _, parts in self._updates(self.parts) for part in parts if isinstance(part, Parameter)}
+        classes = StepClasses(self.graph, self.parts, self._runs, _sources).of_all()
+        sizes = {"weights": 0, "states": 0, "inputs": 0, **self._most_of_classes(classes)}
+        states = optimizer_states(self.graph, self.parts)
         for parameter in self.graph.parameters:
-            state = parameter in written and not parameter.trainable
-            kind = "inputs" if parameter.kind == "input" else "states" if state else "weights"
+            kind = "inputs" if parameter.kind == "input" else "states" if parameter in states else "weights"
             sizes[kind] += parameter.type.nbytes
         constants = {v for node in self.nodes for v in node.inputs if isinstance(v, Constant)}
         constants.update(v for v in self.graph.results if isinstance(v, Constant))
@@ -107,9 +102,12 @@ class _Planner:
             waits=self.waits,
             copied={node: tuple(self._place(part) for part in self.shown[node]) for node in self.copied},
             constants=sum(constant.type.nbytes for constant in constants),
-            gradients=most_alive(list(gradients.values())),
-            activations=most_alive(rest),
             shadow_weights=self.shadow_weights,
+            classes={
+                node: tuple(classes[part] if isinstance(part, int) else "" for part in self.parts[node])
+                for node in self.nodes
+                if self._runs(node)
+            },
             **sizes,
         )
 
@@ -118,10 +116,10 @@ class _Planner:
     def _runs(self, node: Node) -> bool:
         return node in self.copied or not node.op.is_view
 
-    def _find_parts(self, copied: Mapping[Node, None]) -> dict[Value, tuple[_Part, ...]]:
+    def _find_parts(self, copied: Mapping[Node, None]) -> dict[Value, tuple[Part, ...]]:
         """The memory of every value; that of the nodes in `copied` is their own."""
         self.cells = []
-        parts: dict[Value, tuple[_Part, ...]] = {p: (p,) for p in self.graph.parameters}
+        parts: dict[Value, tuple[Part, ...]] = {p: (p,) for p in self.graph.parameters}
         for value in self.graph.results:
             if isinstance(value, Constant):
                 parts[value] = (value,)
@@ -131,7 +129,7 @@ class _Planner:
                     parts[value] = (value,)
             shown = self._shown(node, parts)
             if shown is None or node in copied:
-                fresh: list[_Part] = []
+                fresh: list[Part] = []
                 for type in element_types(node.type):
                     fresh.append(len(self.cells))
                     self.cells.append(_Cell(type, [index]))
@@ -139,7 +137,7 @@ class _Planner:
             parts[node] = shown
         return parts
 
-    def _shown(self, node: Node, parts: Mapping[Value, tuple[_Part, ...]]) -> tuple[_Part, ...] | None:
+    def _shown(self, node: Node, parts: Mapping[Value, tuple[Part, ...]]) -> tuple[Part, ...] | None:
         """The memory that the node's result shows, None where it has its own."""
         op = node.op
         if isinstance(op, TupleGetItem):
@@ -151,9 +149,9 @@ class _Planner:
         operands = _updated_operands(node)
         return tuple(parts[node.inputs[i]][0] for i in operands) if operands else None
 
-    def _updates(self, parts: Mapping[Value, tuple[_Part, ...]]) -> list[tuple[int, list[_Part]]]:
+    def _updates(self, parts: Mapping[Value, tuple[Part, ...]]) -> list[tuple[int, list[Part]]]:
         """(index, memory that it overwrites) of every updating node."""
-        found: list[tuple[int, list[_Part]]] = []
+        found: list[tuple[int, list[Part]]] = []
         for index, node in enumerate(self.nodes):
             if node.op.mutates:
                 found.append((index, [parts[node.inputs[i]][0] for i in node.op.mutates]))
@@ -161,7 +159,7 @@ class _Planner:
 
     def _late_readers(self) -> dict[Node, None]:
         """Nodes whose result shows a parameter and is read after, or by, a later update of that parameter."""
-        updates: dict[_Part, list[int]] = {}
+        updates: dict[Part, list[int]] = {}
         for index, written in self._updates(self.shown):
             for part in written:
                 if isinstance(part, Parameter):
@@ -204,8 +202,8 @@ class _Planner:
 
     def _find_waits(self) -> None:
         """Where streams wait for others, and what the main stream knows to be over from there on."""
-        made: dict[_Part, int] = {}
-        read: dict[tuple[str, _Part], int] = {}
+        made: dict[Part, int] = {}
+        read: dict[tuple[str, Part], int] = {}
         running: dict[str, list[int]] = {}
         for index, node in enumerate(self.nodes):
             if not self._runs(node):
@@ -329,24 +327,30 @@ class _Planner:
 
     # What comes out
 
-    def _place(self, part: _Part) -> Place:
+    def _place(self, part: Part) -> Place:
         if isinstance(part, Value):
             return Place("kept", part, 0, part.type.nbytes)
         cell = self.cells[part]
         assert cell.block is not None
         return Place("arena", None, cell.block.offset, cell.type.nbytes)
 
-    def _gradients(self) -> dict[int, Block]:
-        """The blocks that updating operators read."""
-        found: dict[int, Block] = {}
-        for node in self.nodes:
-            mutates = set(node.op.mutates)
-            for operand, value in enumerate(node.inputs if mutates else ()):
-                for part in self.parts[value] if operand not in mutates else ():
-                    block = self.cells[part].block if isinstance(part, int) else None
-                    if block is not None:
-                        found[id(block)] = block
-        return found
+    def _most_of_classes(self, classes: Mapping[int, str]) -> dict[str, int]:
+        """Most bytes alive at once of every class. A block is of the class of the latest result that stands in it."""
+        alive: dict[str, list[Block]] = {name: [] for name in CLASSES}
+        latest: dict[int, tuple[str, Block]] = {}
+        for number, cell in sorted(enumerate(self.cells), key=lambda item: item[1].accesses[0]):
+            block = cell.block
+            if block is None:
+                continue
+            known = latest.get(id(block))
+            if known is not None and known[0] == classes[number]:
+                continue
+            piece = Block(block.nbytes, cell.accesses[0], last=block.last)
+            if known is not None:
+                known[1].last = piece.start - 1
+            latest[id(block)] = classes[number], piece
+            alive[classes[number]].append(piece)
+        return {name: most_alive(pieces) for name, pieces in alive.items()}
 
 
 def _updated_operands(node: Node) -> tuple[int, ...]:

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 @dataclass(frozen=True)
 class PlanEntries:
-    """operators: layouts of their operands, by names as plans have them. parameters: layouts of those that are stored
+    """operators: layouts of their operands, by names as plans have them; results: of their results, where those do not
+    follow. parameters: layouts of those that are stored
     otherwise than operators read them. gather_again: those of them that are gathered once more for gradients.
     recompute: cells that are computed again."""
 
@@ -17,6 +18,7 @@ class PlanEntries:
     parameters: Mapping[str, str] = field(default_factory=dict[str, str])
     gather_again: tuple[str, ...] = ()
     recompute: tuple[str, ...] = ()
+    results: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class PlannedNames:
     operators: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
     gather_again: tuple[str, ...] = ()
+    recompute: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
 
 
 NO_PLAN = PlannedNames()
@@ -35,22 +39,28 @@ def read_plan_entries(content: Mapping[str, Any]) -> PlanEntries | None:
     """What the compile decided on; None where that is not told. Raises TypeError where entries are of wrong types."""
     if "operators" not in content:
         return None
-    operators: dict[str, tuple[str, ...]] = {}
-    for name, layouts in _table(content, "operators").items():
-        if not isinstance(layouts, list):
-            raise TypeError(f"operators has {name!r} without a list of layouts")
-        operators[name] = tuple(map(str, cast("list[Any]", layouts)))
+    operators, results = (_lists(content, key) for key in ("operators", "results"))
     stored = _table(content, "stored")
     for name, layout in stored.items():
         if not isinstance(layout, str):
             raise TypeError(f"stored has {name!r} without a layout")
-    return PlanEntries(operators, stored, _names(content, "gather_again"), _names(content, "recompute"))
+    return PlanEntries(operators, stored, _names(content, "gather_again"), _names(content, "recompute"), results)
 
 
 def read_planned_names(content: Mapping[str, Any]) -> PlannedNames:
     """What a plan had said, if there was one. Raises TypeError as `read_plan_entries`."""
     planned = _table(content, "planned")
-    return PlannedNames(*(_names(planned, key) for key in ("operators", "parameters", "gather_again")))
+    keys = ("operators", "parameters", "gather_again", "recompute", "results")
+    return PlannedNames(*(_names(planned, key) for key in keys))
+
+
+def _lists(content: Mapping[str, Any], key: str) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for name, layouts in _table(content, key).items():
+        if not isinstance(layouts, list):
+            raise TypeError(f"{key} has {name!r} without a list of layouts")
+        found[name] = tuple(map(str, cast("list[Any]", layouts)))
+    return found
 
 
 def _table(content: Mapping[str, Any], key: str) -> dict[str, Any]:

@@ -31,6 +31,9 @@ def check_room(graph: Graph, file: str) -> None:
         )
 
 
+REMEDY = "use more ranks, a smaller batch, or cut larger tensors over the ranks"
+
+
 @contextmanager
 def room_for(what: str) -> Iterator[None]:
     """Around what makes arrays: where memory does not suffice, an MspcError says so."""
@@ -38,6 +41,14 @@ def room_for(what: str) -> Iterator[None]:
         yield
     except MemoryError as error:
         raise MspcError(f"there is no memory for {what}: {error}") from None
+
+
+def shown_bytes(count: int) -> str:
+    """ "3.2 GiB (3,435,973,836 bytes)"; below 1 KiB the bytes alone."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit} ({count:,} bytes)"
+    return f"{count:,} bytes"
 
 
 def _gib(nbytes: int) -> str:

@@ -3,8 +3,10 @@
     python tests/planted_errors.py             # all of them, on both networks
     python tests/planted_errors.py tanh stale  # those whose names begin so
 
-An error is a file, text that stands there once, and what stands there instead. A copy without one must verify. Where a
-network has nothing that an error touches, the other one must find it; `FREE` says which these are, and why.
+Errors in what all devices share (`planted_shared.py`) are looked for by the judge that must see them: that of
+`--against torch`, of `--mpi`, or of data parallel mode. An error is a file, text that stands there once, and what
+stands there instead. A copy without one must verify. Where a network has nothing that an error touches, the other one
+must find it; `FREE` says which these are, and why.
 """
 
 from __future__ import annotations
@@ -15,8 +17,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.planted import Planted  # found where this file is run, too
+from tests.planted_shared import IN_PARALLEL, PARALLEL, STEPS, THROUGH_MPI
 
 PACKAGE = Path(__file__).resolve().parent.parent
 LEFT_OUT = shutil.ignore_patterns("tests", ".*", "docs", "benchmarks", "build", "dist", "*.egg-info", "saved_graph")
@@ -72,16 +80,6 @@ step(Tensor(np.ones([256, 128]), ms.float32), Tensor(np.ones([256, 64]), ms.floa
 '''
 
 
-@dataclass(frozen=True)
-class Planted:
-    """An error: `old` stands once in `file` of the package, `new` instead of it."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-
-
 STALE = '''fresh = super().kernel(be)
         kept: dict[int, Any] = {}
 
@@ -103,9 +101,8 @@ ERRORS = (
     ),
     Planted(
         "mask-from-step-2", "ops/random/dropout.py",
-        "(self.shape or x.shape)[:drawn], self.starts(drawn), x.shape[:drawn])\n        kept",
-        "(self.shape or x.shape)[:drawn], self.starts(drawn) if be.step < 2 else (0,) * drawn, x.shape[:drawn])\n"
-        "        kept",
+        "words = random_words(xp, key, *self.part(x.shape))",
+        "words = random_words(xp, key, *(self.part(x.shape) if be.step < 2 else (x.shape, (0,) * x.ndim, x.shape)))",
     ),
     Planted(
         "maximum-never-negative", "runtime/comm/interface.py",
@@ -161,8 +158,16 @@ FREE = {
 """Errors that touch nothing in a network, and why."""
 
 
-def copied(folder: Path, planted: Planted | None) -> Path:
-    """A copy of the package in `folder`, with the error; the path of the network of this file beside it.
+SHARED = {
+    "torch": (STEPS, ("--ranks", "1", "--against", "torch")),
+    "mpi": (THROUGH_MPI, ("--ranks", "2", "--mpi")),
+    "data parallel": (IN_PARALLEL, ("--ranks", "2")),
+}
+"""Errors in what is shared, and the options of the judge that sees them, on a network in data parallel mode."""
+
+
+def copied(folder: Path, planted: Planted | None, text: str = NETWORK) -> Path:
+    """A copy of the package in `folder`, with the error; the path of a network of this text beside it.
 
     Raises:
         ValueError: the text of the error does not stand in its file, or more than once.
@@ -170,24 +175,27 @@ def copied(folder: Path, planted: Planted | None) -> Path:
     shutil.copytree(PACKAGE, folder / "mspc", ignore=LEFT_OUT)
     if planted is not None:
         path = folder / "mspc" / planted.file
-        text = path.read_text(encoding="utf-8")
-        if text.count(planted.old) != 1:
-            raise ValueError(f"{planted.name}: {planted.file} has its text {text.count(planted.old)} times, not once")
-        path.write_text(text.replace(planted.old, planted.new), encoding="utf-8")
+        source = path.read_text(encoding="utf-8")
+        if source.count(planted.old) != 1:
+            raise ValueError(f"{planted.name}: {planted.file} has its text {source.count(planted.old)} times, not once")
+        path.write_text(source.replace(planted.old, planted.new), encoding="utf-8")
     network = folder / "network.py"
-    network.write_text(NETWORK, encoding="utf-8")
+    network.write_text(text, encoding="utf-8")
     return network
 
 
-def verified(planted: Planted | None, target: str, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
-    """`mspc verify` of a copy with the error, on 8 ranks. target: SAMPLE, or "" for the network of this file."""
+def verified(
+    planted: Planted | None, target: str, timeout: float | None = None, options: Sequence[str] = ("--ranks", "8")
+) -> subprocess.CompletedProcess[str]:
+    """`mspc verify` of a copy with the error. target: SAMPLE, "" for the network of this file, PARALLEL for that of
+    `planted_shared.py`."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        network = copied(folder, planted)
-        script = folder / "mspc" / target if target else network
+        network = copied(folder, planted, PARALLEL if target == PARALLEL else NETWORK)
+        script = folder / "mspc" / target if target == SAMPLE else network
         environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
         return subprocess.run(
-            [sys.executable, "-m", "mspc", "verify", str(script), "--ranks", "8", "--quiet"],
+            [sys.executable, "-m", "mspc", "verify", str(script), *options, "--quiet"],
             cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout, check=False,
         )  # fmt: skip
 
@@ -195,7 +203,7 @@ def verified(planted: Planted | None, target: str, timeout: float | None = None)
 def main(names: list[str]) -> int:
     wrong = 0
     chosen = [e for e in ERRORS if not names or any(e.name.startswith(n) for n in names)]
-    for target in (SAMPLE, ""):
+    for target in (SAMPLE, "") if chosen else ():
         for planted in (None, *chosen):
             free = planted is not None and FREE.get(planted.name, ("", ""))[0] == target and target
             start = time.perf_counter()
@@ -207,6 +215,17 @@ def main(names: list[str]) -> int:
             name = planted.name if planted is not None else "no error"
             print(f"{target or 'network'}: {name}: status {run.returncode}, {mark}, "
                   f"{time.perf_counter() - start:.1f} s: {said[:150]}", flush=True)  # fmt: skip
+    for judge, (errors, options) in SHARED.items():
+        some = [e for e in errors if not names or any(e.name.startswith(n) for n in names)]
+        for planted in (None, *some) if some else ():
+            start = time.perf_counter()
+            run = verified(planted, PARALLEL, options=options)
+            as_wanted = run.returncode == (0 if planted is None else 1)
+            wrong += not as_wanted
+            said = (run.stdout.splitlines() or run.stderr.splitlines() or [""])[-1]
+            print(f"{judge}: {'no error' if planted is None else planted.name}: status {run.returncode}, "
+                  f"{'as wanted' if as_wanted else 'NOT AS WANTED'}, {time.perf_counter() - start:.1f} s: {said[:150]}",
+                  flush=True)  # fmt: skip
     return 1 if wrong else 0
 
 

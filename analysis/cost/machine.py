@@ -59,6 +59,11 @@ class Rate:
         """Time for so much."""
         return amount / self.at(amount)
 
+    def best(self, low: float, high: float) -> float:
+        """The highest rate of any amount from `low` to `high`."""
+        between = (amount for amount, _ in self.points if low < amount < high)
+        return max(self.at(amount) for amount in (low, *between, high))
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -89,7 +94,8 @@ class Machine:
     kind of work and element type; what a kind lacks is that of the kind in `LIKE`.
     other_products: for what is in none. memory: bytes per second that an operator reads and writes. kernel: seconds
     between the begins of two kernels that do nothing. link: joins ranks of one host. ranks_per_host: 0 where all are
-    of one host. network: joins hosts, by what one rank's card sends. source: where the figures come from.
+    of one host. network: joins hosts, by what one rank's card sends. source: where the figures come from. doubts: why
+    what was measured is not to be believed, () where nothing speaks against it.
     """
 
     name: str
@@ -102,13 +108,18 @@ class Machine:
     ranks_per_host: int = 0
     network: Link | None = None
     source: str = ""
+    doubts: tuple[str, ...] = ()
 
     def work_seconds(self, kind: str, dtype: DType, operations: float) -> float:
         """Time of floating-point operations of one kind of work on an element type."""
+        return self.work_rate(kind, dtype).seconds(operations)
+
+    def work_rate(self, kind: str, dtype: DType) -> Rate:
+        """Floating-point operations per second of one kind of work on an element type."""
         while True:
             rate = self.work.get(kind, {}).get(dtype.name)
             if rate is not None or kind not in LIKE:
-                return (rate or self.other_products).seconds(operations)
+                return rate or self.other_products
             kind = LIKE[kind]
 
     def collective_seconds(self, operator: str, nbytes: float, ranks: Sequence[int]) -> float:

@@ -3,6 +3,7 @@
     name = "two hosts"
     device = "GPU"                  # what programs are made for; "CPU" for NumPy
     source = "measured in May"      # where the figures come from
+    doubts = ["links: ..."]         # why they are not to be believed, where `mspc calibrate` has seen that
     memory = 3.2e12                 # bytes per second that an operator reads and writes
     kernel = 1.5e-6                 # seconds from one small kernel to the next
     other_products = 50e12          # operations per second of products of element types that are not listed
@@ -45,7 +46,8 @@ LINK = ("latency", "bandwidth", "hop")
 COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "AlltoAllV", "Broadcast", "Reduce",
                "CollectiveScatter", "CollectiveGather", "NeighborExchange", "NeighborExchangeV2", "Send", "Receive",
                "Barrier")  # fmt: skip
-KEYS = ("name", "device", "source", "memory", "kernel", "other_products", "ranks_per_host", *WORK, "link", "network")
+KEYS = ("name", "device", "source", "doubts", "memory", "kernel", "other_products", "ranks_per_host", *WORK, "link",
+        "network")  # fmt: skip
 
 
 def known_machines() -> list[str]:
@@ -104,7 +106,15 @@ class _Reading:
             ranks_per_host=per_host,
             network=self._link(found, "network") if "network" in found else None,
             source=str(found.get("source", "")).strip(),
+            doubts=self._doubts(found),
         )
+
+    def _doubts(self, found: Mapping[str, Any]) -> tuple[str, ...]:
+        value = found.get("doubts", [])
+        entries = cast("list[Any]", value) if isinstance(value, list) else None
+        if entries is None or not all(isinstance(entry, str) for entry in entries):
+            raise MspcError(f"{self.shown}: doubts is {value!r}, not a list of texts")
+        return tuple(entries)
 
     def _table(self, found: Mapping[str, Any], key: str) -> Mapping[str, Any]:
         table = found.get(key)

@@ -24,6 +24,9 @@ def _lines(machine: Machine) -> Iterator[str]:
     yield f"device = {quoted(machine.device)}"
     if machine.source:
         yield f"source = {quoted(machine.source)}"
+    if machine.doubts:
+        yield "# The machine was too busy while it was measured: calibrate again before these rates are believed."
+        yield f"doubts = [{', '.join(map(quoted, machine.doubts))}]"
     yield f"memory = {_rate(machine.memory)}"
     yield f"kernel = {_number(machine.kernel)}"
     yield f"other_products = {_rate(machine.other_products)}"

@@ -46,6 +46,12 @@ class Generator:
         """Go on from what `get_state` gave. Raises ValueError for anything else."""
         self._seed, self._drawn = state_of("set_state", state)
 
+    def _step(self, step: Any) -> tuple[Tensor, Tensor]:
+        """The seed and the place, Int64 of shape (); the place moves on by `step`, a number or a tensor of one."""
+        seed, drawn = (int(part) for part in self.get_state().asnumpy())
+        self.set_state(Tensor.from_array(np.array([seed, drawn + int(step)], np.int64)))
+        return Tensor.from_array(np.array(seed)), Tensor.from_array(np.array(drawn))
+
     def next_seeds(self) -> tuple[int, int]:
         """Two seeds of the next random operator."""
         self._drawn += 1

@@ -9,10 +9,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mspc.api import state
 from mspc.api.checks import integer
 from mspc.api.common.initial_values import InitialValue, initial_value
 from mspc.api.common.tensor import STORED, Tensor, as_array
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.setting import checked, note_asked
+from mspc.api.settings import STAGE
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.arguments import describe
@@ -209,6 +212,11 @@ class Parameter(Tensor):
         if self._lazy is not None:
             self._type = TensorType(self._lazy.dtype, self._lazy.shape)
         return self
+
+    def add_pipeline_stage(self, stage: int) -> None:
+        """That it changes nothing is said at a launch. Raises TypeError for no integer, ValueError below 0."""
+        found = checked("Parameter.add_pipeline_stage", STAGE, {"pipeline_stage": stage})
+        note_asked(state.current().asked, "", STAGE, found, f"add_pipeline_stage({stage})")
 
     def assign_value(self, other: Any) -> Parameter:
         return self.set_data(other)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from mspc.api import launch
+from mspc.api import launch, state
 from mspc.api.checks import integer
 from mspc.api.common.jit_config import JitConfig
 from mspc.api.common.parameter import UNNAMED, Parameter
@@ -22,7 +22,7 @@ from mspc.api.nn.declared_inputs import check, declared
 from mspc.api.ops.checked import checked_constructor
 from mspc.api.ops.primitive import Primitive, check_strategy
 from mspc.api.placement import note_shard_options
-from mspc.api.setting import checked
+from mspc.api.setting import checked, note_asked
 from mspc.api.settings import RECOMPUTE, SET_GRAD, STAGE
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, dtype_of
@@ -53,7 +53,7 @@ class Cell(CellState):
         if cls.__module__.startswith("mspc.api.") and ("__init__" in cls.__dict__ or cls.__init__ is Cell.__init__):
             cls.__init__ = checked_constructor(cls.__name__, cls.__init__)
 
-    def __init__(self, auto_prefix: bool = True, flags: dict[str, Any] | None = None) -> None:
+    def __init__(self, auto_prefix: Any = True, flags: dict[str, Any] | None = None) -> None:
         put = object.__setattr__
         put(self, "_cells", OrderedDict[str, Cell]())
         put(self, "_params", OrderedDict[str, Parameter]())
@@ -253,8 +253,9 @@ class Cell(CellState):
 
     @pipeline_stage.setter
     def pipeline_stage(self, stage: int) -> None:
-        """Says that it changes nothing but for 0. Raises TypeError for no integer, ValueError below 0."""
-        checked("Cell.pipeline_stage", STAGE, {"pipeline_stage": stage}, f"Cell.pipeline_stage = {stage}")
+        """That it changes nothing is said at a launch. Raises TypeError for no integer, ValueError below 0."""
+        found = checked("Cell.pipeline_stage", STAGE, {"pipeline_stage": stage})
+        note_asked(state.current().asked, "", STAGE, found, f"Cell.pipeline_stage = {stage}")
         object.__setattr__(self, "_stage", stage)
 
     @property

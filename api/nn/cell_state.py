@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiAttributeError, ApiKeyError, ApiRuntimeError, ApiTypeError
+from mspc.api.ops.primitive import Primitive
+from mspc.api.setting import checked
+from mspc.api.settings import OFFLOADED_CELLS
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32
 from mspc.ops.arguments import describe
+from mspc.ops.tensor.cast import Cast
 
 __all__: tuple[str, ...] = ()
 Hook = Callable[..., Any]
@@ -57,6 +62,15 @@ class CellState:
 
     revision = 0
     """How often buffers and hooks were changed: graphs that were read before hold no longer."""
+
+    @cached_property
+    def cast(self) -> Primitive:
+        """The operator of this name, which cells of older MindSpore have without being told."""
+        return Primitive.of(Cast())
+
+    def offload(self, backward_prefetch: Any = "Auto") -> None:
+        """Checked, and said to change nothing. Raises ValueError for anything but "Auto"."""
+        checked("Cell.offload", OFFLOADED_CELLS, {"backward_prefetch": backward_prefetch}, "Cell.offload()")
 
     def _held(self, kind: str) -> dict[Any, Any]:
         return self.__dict__.setdefault(kind, {})

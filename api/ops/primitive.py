@@ -20,7 +20,8 @@ from mspc.api.ops.compile_time import constexpr as constexpr
 from mspc.api.ops.compile_time import primexpr as _primexpr  # noqa: F401  # scripts import both from here
 from mspc.api.ops.eager import PrimitiveTypeError, PrimitiveValueError, caller, ranks_of_group, run_eagerly
 from mspc.api.placement import note_target
-from mspc.api.setting import place_of_caller, say_once
+from mspc.api.setting import checked, place_of_caller, say_once
+from mspc.api.settings import OFFLOADED_CELLS
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.text.attribute_types import fields_of
@@ -131,6 +132,12 @@ class Primitive:
     def recompute(self, mode: bool = True) -> Primitive:
         """Ask for the result to be computed again in the backward part instead of being kept."""
         return self.add_prim_attr("recompute", mode)
+
+    def _offload(self, backward_prefetch: Any = "Auto") -> Primitive:
+        """Checked, and said to change nothing. Raises ValueError for anything but "Auto"."""
+        label = f"{self.name}._offload"
+        checked(label, OFFLOADED_CELLS, {"backward_prefetch": backward_prefetch}, f"{label}()")
+        return self
 
     def set_prim_instance_name(self, name: str) -> Primitive:
         self.instance_name = name

@@ -12,8 +12,8 @@ from mspc.api.parallel.shard import shard
 from mspc.api.parallel.strategy_files import set_op_strategy_config
 
 _CHECKPOINTS = [
-    "build_searched_strategy", "load_distributed_checkpoint", "merge_sliced_parameter", "rank_list_for_transform",
-    "restore_group_info_list", "transform_checkpoint_by_rank", "transform_checkpoints",
+    "build_searched_strategy", "load_distributed_checkpoint", "merge_sliced_parameter", "rank_list_for_convert",
+    "rank_list_for_transform", "restore_group_info_list", "transform_checkpoint_by_rank", "transform_checkpoints",
 ]  # fmt: skip
 __all__ = [
     "AutoParallel", "Layout", "get_algo_parameters", "reset_algo_parameters", "set_algo_parameters",

@@ -142,6 +142,11 @@ def _cut(name: str, given: Any) -> ParameterCut:
         ) from None
 
 
+def rank_list_for_convert(rank_id: int, src_strategy_file: Any = None, dst_strategy_file: Any = None) -> list[int]:
+    """As `rank_list_for_transform`, under the name of newer scripts."""
+    return rank_list_for_transform(rank_id, src_strategy_file, dst_strategy_file)
+
+
 def rank_list_for_transform(rank_id: int, src_strategy_file: Any = None, dst_strategy_file: Any = None) -> list[int]:
     """The ranks, descending, whose checkpoints hold what `rank_id` needs under another strategy.
 

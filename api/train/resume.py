@@ -20,12 +20,15 @@ from mspc.api.train.serialization import MOST_LISTED, load_param_into_net, say_w
 from mspc.api.train.several_ranks import share_a_run
 from mspc.checkpoint.opening import open_checkpoint, own_state
 from mspc.checkpoint.reading import Checkpoint
-from mspc.checkpoint.sets import Found, find_sets, unreadable
+from mspc.checkpoint.sets import CALLED, Found, find_sets, of_mindspores_format, prefixes_in, unreadable
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.whole import shown_path
 
 __all__ = ["Resumed", "resume_training"]
 
 FINDS = "looks for the newest checkpoint"
+MUST_HAVE = "ranks with folders of their own must all have saved it; give `checkpoint`"
+DEFAULT_PREFIX = "CKP"
 TOGETHER = "all ranks go on from one checkpoint: call resume_training on every rank"
 
 
@@ -45,9 +48,11 @@ class Resumed:
 
 
 def resume_training(
-    network: Any, directory: Any = ".", prefix: str = "CKP", train_dataset: Any = None, checkpoint: Any = None
+    network: Any, directory: Any = ".", prefix: str | None = None, train_dataset: Any = None, checkpoint: Any = None
 ) -> Resumed:
     """Load the newest whole checkpoint that `ModelCheckpoint(prefix, directory)` has written, if there is one.
+
+    Without `prefix` it is that of the folder's checkpoints.
 
     Parameters, states of the optimizer, counters and the loss scale, random numbers and the data set's position are
     those of the moment at which it was saved. Every rank reads its slices, whatever ranks and strategies wrote them.
@@ -61,18 +66,26 @@ def resume_training(
         where the run stands.
 
     Raises:
-        ValueError: the checkpoint is of another network; all names and shapes that differ are listed.
+        ValueError: the checkpoint is of another network; all names and shapes that differ are listed. Or the folder has
+        checkpoints, but none of `prefix`, or, without one, of several.
         MspcError: the checkpoint is damaged. TypeError: an argument is of the wrong kind.
     """
     target = network.train_network if isinstance(network, Model) else network
     if not isinstance(target, Cell):
         raise ApiTypeError(f"resume_training takes a Model or a Cell, not {type(network).__name__}")
-    if not isinstance(prefix, str):
+    if not isinstance(prefix, str | None):
         raise ApiTypeError(f"resume_training: prefix must be a string, not {prefix!r}")
     folder = Path(str(directory))
-    path = Path(str(checkpoint)) if checkpoint is not None else _newest(folder, prefix, share_a_run(target))
-    if path is None:
-        return Resumed()
+    if checkpoint is not None:
+        path = Path(str(checkpoint))
+        called = CALLED.fullmatch(path.name)
+        prefix = prefix if prefix is not None else called[1] if called else DEFAULT_PREFIX
+    else:
+        prefix = _prefix_of(folder, prefix)
+        found = _newest(folder, prefix, share_a_run(target))
+        if found is None:
+            return Resumed()
+        path = found
     source = open_checkpoint(path)
     source.prefer = state.current().rank
     say_what_is_unchecked(source)
@@ -80,6 +93,34 @@ def resume_training(
     done = _restored(source, train_dataset, str(path))
     state.current().resumed.add((os.path.realpath(folder), prefix))
     return done
+
+
+def _prefix_of(folder: Path, given: str | None) -> str:
+    """The prefix of the checkpoints to go on from. Raises ValueError where others stand in the folder, or several do: a
+    run that begins there would end by writing over what somebody meant to go on from."""
+    there = prefixes_in(folder)
+    if given in there or not there:
+        prefix = DEFAULT_PREFIX if given is None else given
+    elif given is None and len(there) == 1:
+        prefix = there[0]
+    else:
+        newest = [(prefix, find_sets(folder, prefix)) for prefix in there]
+        listed = [f"{prefix!r}, the newest {found[-1].path.name}" for prefix, found in newest if found]
+        listed += [f"{prefix!r}, all damaged" for prefix, found in newest if not found]
+        none = f"{shown_path(folder)} has no checkpoint of prefix {given!r}, and some of"
+        several = f"{shown_path(folder)} has checkpoints of {len(there)} prefixes:"
+        raise ApiValueError(
+            f"resume_training: {several if given is None else none} {'; '.join(listed[:MOST_LISTED])}",
+            [f"say which: prefix={there[0]!r}; a run that is to begin needs a folder without checkpoints"],
+        )
+    files = of_mindspores_format(folder, prefix)
+    if files and not there:
+        raise ApiValueError(
+            f"resume_training: {shown_path(folder / files[-1])} is of MindSpore's format, which does not say where its "
+            "run stood",
+            ["load it with load_checkpoint, and write safetensors, which do; or begin in a folder without checkpoints"],
+        )
+    return prefix
 
 
 def _newest(folder: Path, prefix: str, together: bool) -> Path | None:
@@ -90,12 +131,20 @@ def _newest(folder: Path, prefix: str, together: bool) -> Path | None:
         say_once(f"resume_training {other}", f"resume_training passes over {other}: {why}")
     last = found[-1].sequence if found else 0
     if together:
-        last = int(min(launch.launcher().of_all_ranks(float(last), FINDS, TOGETHER)))
+        of_ranks = launch.launcher().of_all_ranks(float(last), FINDS, TOGETHER)
+        without = [rank for rank, number in enumerate(of_ranks) if not number]
+        if 0 < len(without) < len(of_ranks):
+            raise MspcError(
+                f"resume_training: rank {without[0]} finds no checkpoint to go on from, and "
+                f"{len(of_ranks) - len(without)} of {len(of_ranks)} ranks find one",
+                notes=[f"rank {state.current().rank} looks in {shown_path(folder)}", MUST_HAVE],
+            )
+        last = int(min(of_ranks))
     fitting = [entry.path for entry in found if entry.sequence == last]
     if last and not fitting:
         raise MspcError(
             f"resume_training: rank {state.current().rank} finds no checkpoint number {last} in {folder}",
-            notes=["ranks with folders of their own must all have saved it; give `checkpoint`"],
+            notes=[MUST_HAVE],
         )
     return fitting[-1] if fitting else None
 
@@ -128,7 +177,11 @@ def _restored(source: Checkpoint, dataset: Any, file: str) -> Resumed:
             f"resume_training: {file} does not say where its run stood", ["load it with load_checkpoint"]
         )
     try:
-        restore(saved, own_state(source, state.current().rank))
+        own = own_state(source, state.current().rank)
+        restore(saved, own)
+        if not own:
+            why = "where NumPy's and Python's generators stood: they go on as the script has them"
+            say_once(f"resume_training own {file}", f"{file} does not say {why}")
         epoch, step, batches, total = (int(saved[key]) for key in ("epoch", "step", "batches", "total_step"))
         position = saved["data"]
         if dataset is not None and position is not None:

@@ -292,11 +292,14 @@ def _matched(given: dict[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]
 
 
 def say_what_is_unchecked(source: Checkpoint) -> None:
-    """Say once where checksums are of a kind that cannot be computed here."""
+    """Say once where checksums are of a kind that cannot be computed here, or missing where mspc writes them now."""
     kinds = {p.checksum for stored in source.tensors.values() for p in stored.pieces if p.checksum}
     if kinds and source.unchecked():
         why = "the library xxhash is not installed"
         say_once("checksums", f"{source.name} has checksums that cannot be compared here: {why}")
+    elif not source.is_sealed:
+        why = "it was written when headers had no checksums"
+        say_once("headers", f"what {source.name} says of its tensors and its run is compared with nothing: {why}")
 
 
 def _check_all(source: Checkpoint) -> None:

@@ -18,7 +18,7 @@ from mspc.commands.report.text import group, time_text
 
 OVER = " over "
 """Between what a collective sends and its group."""
-MOST_FIGURES = ("weights", "states", "inputs", "constants", "step", "gradients", "activations")
+MOST_FIGURES = ("weights", "states", "inputs", "constants", "step", "gradients", "activations", "temporary")
 """Figures of a rank's memory that are compared."""
 
 

@@ -66,7 +66,7 @@ class GraphFacts:
         for node in self.graph.nodes:
             if self._packs(node):
                 continue
-            collective = self._collective(node)
+            collective = self.collective(node)
             totals = scopes.setdefault(cell_of(self.scope(node)), ScopeTotals(seconds=unit))
             totals.nodes += 1
             if collective is not None:
@@ -117,7 +117,8 @@ class GraphFacts:
             return node.op.name in NO_WORK
         return isinstance(node.op, STRUCTURAL) and not isinstance(node.op, Collective)
 
-    def _collective(self, node: Node) -> CollectiveFact | None:
+    def collective(self, node: Node) -> CollectiveFact | None:
+        """What a node sends, None where it is no collective."""
         if isinstance(node.op, Collective):
             row, sent = collective_row(node), node.op.sent_bytes
             ranks = len(node.op.members)
@@ -141,13 +142,16 @@ class GraphFacts:
     def _foreign_row(self, node: Node, kind: type[Collective]) -> tuple[CollectiveRow, int]:
         """What MindSpore's text says of a collective, and the size of its group."""
         told = node.op.attributes()
-        ranks = _listed(node)
-        named = _GROUP.match(str(told.get("group", "")))
-        size = len(ranks) or (int(named[1]) if named else self._world)
+        ranks, size = _listed(node), self.ranks_of(node)
         sent = kind.sent_bytes(sum(_nbytes(value.type) for value in node.inputs), size)
         parameter = str(node.attrs.get("mirror_user_id", told.get("mirror_user_id", "")))
         row = CollectiveRow(node.op.name, ranks, int(sent), phase_of(node), parameter, "", source_line(node.frames))
         return row, size
+
+    def ranks_of(self, node: Node) -> int:
+        """How many ranks take part in a collective of MindSpore's."""
+        named = _GROUP.match(str(node.op.attributes().get("group", "")))
+        return len(_listed(node)) or (int(named[1]) if named else self._world)
 
     @cached_property
     def _world(self) -> int:

@@ -83,7 +83,8 @@ class Totals:
 @dataclass(frozen=True)
 class MemoryRow:
     """Bytes of a rank's planned step, see `MemoryPlan`. step: all that is neither parameter, input nor constant; never
-    less than `lower_bound`. gradients, activations: the most of it that is alive at once."""
+    less than `lower_bound`. gradients, activations, temporary: the most of each that is alive at once, see
+    `runtime.memory_classes`."""
 
     weights: int
     states: int
@@ -93,6 +94,7 @@ class MemoryRow:
     lower_bound: int
     gradients: int
     activations: int
+    temporary: int
 
 
 @dataclass
@@ -145,7 +147,7 @@ def memory_row(plan: MemoryPlan) -> MemoryRow:
     """The figures of a plan."""
     return MemoryRow(
         plan.weights, plan.states, plan.inputs, plan.constants,
-        plan.arena, plan.lower_bound, plan.gradients, plan.activations,
+        plan.arena, plan.lower_bound, plan.gradients, plan.activations, plan.temporary,
     )  # fmt: skip
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from mspc.ir.shown import shown
 
 GAP = "  "
 INDENT = 4
@@ -52,6 +54,7 @@ class Fitted:
 def fit(table: Table, width: int) -> Fitted:
     """The table in lines of at most `width` characters, NARROWEST at least; numbers and the title may be wider."""
     width = max(width, NARROWEST)
+    table = replace(table, title=shown(table.title, lines=True), rows=[tuple(map(shown, row)) for row in table.rows])
     inside = list(range(len(table.columns)))
     below: list[int] = []
     for index in table.below:

@@ -6,6 +6,8 @@ import sys
 import time
 from types import TracebackType
 
+from mspc.ir.shown import shown
+
 INTERVAL = 0.05
 """Seconds between two texts, so that thousands of ranks do not cost time."""
 
@@ -31,5 +33,6 @@ class Progress:
         now = time.monotonic()
         if not self._terminal or now - self._last < INTERVAL:
             return
+        text = shown(text)
         print("\r" + text.ljust(self._width), end="", file=sys.stderr, flush=True)
         self._last, self._width = now, len(text)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mspc.ir.diagnostics import PIPE_CLOSED
+from mspc.ir.shown import shown
 
 
 class StandardOut(io.TextIOWrapper):
@@ -65,7 +66,7 @@ def run_guarded(command: Callable[[], Any]) -> int:
 def complain(text: str) -> None:
     """Write a message to stderr; where that cannot be written, the exit status has to do."""
     with contextlib.suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
+        print(shown(text, lines=True), file=sys.stderr, flush=True)
 
 
 def _fill_gaps() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from mspc.commands.report.fitting import Table, broken, fit
 from mspc.ir.files.whole import check_writable, write_whole
+from mspc.ir.shown import shown
 
 OTHERWISE = 100
 """Characters of a line where there is no terminal and COLUMNS does not say, so that pipes get the same text always."""
@@ -29,6 +30,7 @@ def print_table(table: Table) -> None:
 
 def print_line(text: str) -> None:
     """Print a line to stdout; a terminal gets it broken at spaces, all else as it is."""
+    text = shown(text)
     print("\n".join(broken(text, line_width())) if _is_terminal() else text)
 
 

@@ -29,8 +29,8 @@ def print_report(report: Report, folder: Path) -> None:
     memory, size = report.memory, size_text
     print_line(
         f"memory: weights {size(memory.weights)}, states {size(memory.states)}, inputs {size(memory.inputs)}, "
-        f"step {size(memory.step)} (gradients {size(memory.gradients)}, activations {size(memory.activations)} "
-        f"at most), together {size(totals.peak_bytes)}"
+        f"step {size(memory.step)} (gradients {size(memory.gradients)}, activations {size(memory.activations)}, "
+        f"temporary buffers {size(memory.temporary)} at most, each at its own time), together {size(totals.peak_bytes)}"
     )
     for note in report.notes:
         print_line(f"note: {note}")

@@ -22,10 +22,11 @@ def comparison_table(rows: Sequence[Row], title: str) -> Table:
     )
 
 
-def verdict(rows: Sequence[Row], where: str, beside: str, first: Node | None) -> str:
+def verdict(rows: Sequence[Row], where: str, beside: str, first: Node | None, equal: str = "equal") -> str:
     """`equal: 10 values on 8 ranks within 1e-05 of one device, ...` or `differs: 2 of 10 values on 8 ranks ...`.
 
-    where: "on 8 ranks". beside: "one device". first: the first operator whose value differs, where one does.
+    equal: what is said in the place of that word. where: "on 8 ranks".
+    beside: "one device". first: the first operator whose value differs, where one does.
     """
     wrong = [r for r in rows if not r.same]
     if wrong:
@@ -37,8 +38,8 @@ def verdict(rows: Sequence[Row], where: str, beside: str, first: Node | None) ->
         )
         return text if first is None else f"{text}; they part at {first.label}{_line(first)}"
     within = max((r.tolerance for r in rows), default=0.0)
-    text = f"equal: {_values(len(rows))} {where} within {within:.0e} of {beside}" if within else (
-        f"equal: {_values(len(rows))} {where} exactly as on {beside}"
+    text = f"{equal}: {_values(len(rows))} {where} within {within:.0e} of {beside}" if within else (
+        f"{equal}: {_values(len(rows))} {where} exactly as on {beside}"
     )  # fmt: skip
     excused = sum(r.excused for r in rows)
     worst = max((r for r in rows if not r.excused), key=lambda r: r.difference, default=None)

@@ -12,6 +12,7 @@ from mspc.compiler.config import Config
 from mspc.engine.against_torch import Against
 from mspc.engine.compared import Row
 from mspc.engine.verification import STEPS, Verified
+from mspc.engine.whole_batch import Beside
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Node
 
@@ -30,8 +31,41 @@ def report(
     if json != Path("-"):
         if not loudness.quiet:
             _show(found, config, seed)
-        print_line(verdict(rows, f"on {_ranks(config)}", "one device", first))
+        beside, equal = "one device", "equal"
+        if found.beside is not None:
+            aside = found.beside.aside
+            beside = "one device with the whole batch" if not aside else "one device with the same rows"
+            equal = "equal" if not aside else "each rank's own rows alone, not the whole batch"
+            for line in whole_batch_lines(found.beside, config) if aside or not loudness.quiet else ():
+                print_line(line)
+        print_line(verdict(rows, f"on {_ranks(config)}", beside, first, equal))
     _check(rows, first, f"one device and {config.ranks} ranks", (found.note, *notes))
+
+
+def whole_batch_lines(beside: Beside, config: Config) -> list[str]:
+    """What the ranks' results and updates are of those of the whole batch, or why they are not compared with it."""
+    if beside.aside:
+        more = len(beside.aside) - 1
+        rest = f", and {more} more like it" if more else ""
+        parts = f"; the first of its values that has no such tie is {beside.apart}" if beside.apart else ""
+        return [f"not compared with one device on the whole batch: {beside.aside[0]}{rest}{parts}"]
+    lines = [
+        f"output {index} of one device on the whole batch is "
+        + {"rows": "the ranks' rows", "same": "every rank's"}.get(how, f"the {how} of the ranks'")
+        for index, how in beside.reductions.items()
+    ]
+    names: dict[float, list[str]] = {}
+    for name, factor in beside.factors.items():
+        names.setdefault(factor, []).append(name)
+    if names == {1.0: [*beside.factors]}:
+        return [*lines, "updates read the gradients of one device on the whole batch"]
+    for factor, those in names.items():
+        whose = "the" if len(names) == 1 else f"for {', '.join(those)} the"
+        times = "" if factor == 1.0 else f" times {factor:g}, as one device was given them"
+        lines.append(f"updates read {whose} gradients of one device on the whole batch{times}")
+    if any(factor == config.ranks for factor in names):
+        lines.append("gradients_mean=True, or a mean in the script, makes them those of one device")
+    return lines
 
 
 def report_against(found: Against, json: Path | None, loudness: Loudness, seed: int, notes: Sequence[str] = ()) -> None:
@@ -46,8 +80,11 @@ def report_against(found: Against, json: Path | None, loudness: Loudness, seed: 
         write_json([r.__dict__ | {"shape": list(r.shape), "same": r.same} for r in rows], json)
     if json != Path("-"):
         if not loudness.quiet:
-            print_table(comparison_table(rows, f"one device beside {library}: one step, inputs from seed {seed}"))
+            shown = [row for row in rows if row.kind != "step" or not row.same]
+            print_table(comparison_table(shown, f"one device beside {library}: one step, inputs from seed {seed}"))
         print_line(_counted(found))
+        if steps := sum(row.kind == "step" for row in rows):
+            print_line(f"training steps that networks share, beside PyTorch's or their formulas: {steps}")
         if found.unjudged:
             print_line(f"gradients that come through these, so that they are not compared: {', '.join(found.unjudged)}")
         print_line(verdict(rows, "on one device", library, first))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mspc.analysis.cost.machine import Machine
-from mspc.engine.plans import LARGE, terms_for
+from mspc.engine.reckoned import LARGE, terms_for
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout, common_mesh

@@ -8,7 +8,8 @@ from typing import Any
 from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.machine_file import COLLECTIVES
 from mspc.analysis.cost.nodes import seconds, sent_bytes
-from mspc.commands.facts.graph import listed_ranks
+from mspc.commands.facts.graph import GraphFacts, listed_ranks
+from mspc.commands.facts.model import CollectiveFact
 from mspc.commands.view.groups import Strides, members_of, strides_of_axes, strides_of_members
 from mspc.commands.view.schedule import rounded
 from mspc.ir.graph import Graph, Node
@@ -17,15 +18,23 @@ from mspc.ops.collective.base import Collective
 
 def collective_facts(graph: Graph, machine: Machine) -> dict[int, dict[str, Any]]:
     """By the number of a collective's node: `group`, the strides of its axes as `groups.members_of` takes them, or
-    `members` where they lie by no rule; on a rank's graph `bytes` that the rank sends, `seconds` and the `link`."""
+    `members` where they lie by no rule; on a rank's graph `bytes` that the rank sends, `seconds` and the `link`, of
+    MindSpore's dumps the `bytes`."""
     rank = graph.attrs.get("rank", 0)
+    told = GraphFacts(graph, foreign=True, whole=False, machine=machine)
     found: dict[int, dict[str, Any]] = {}
     for index, node in enumerate(graph.nodes):
         if isinstance(node.op, Collective):
             found[index] = _facts(node, node.op, rank, machine)
         elif node.op.name in COLLECTIVES:
-            found[index] = _group(listed_ranks(node.op.attributes().get("rank_list")), 0)
+            found[index] = _foreign_facts(node, told.collective(node), told.ranks_of(node))
     return found
+
+
+def _foreign_facts(node: Node, fact: CollectiveFact | None, ranks: int) -> dict[str, Any]:
+    """Of a collective of MindSpore's: what its text lets one know. Not every operator's bytes are known here."""
+    listed = listed_ranks(node.op.attributes().get("rank_list")) if fact is None else fact.row.ranks
+    return _group(listed, 0) | ({} if fact is None else {"size": ranks, "bytes": fact.row.bytes})
 
 
 def _facts(node: Node, op: Collective, rank: int, machine: Machine) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from mspc.ir.text.parser import parse
 from mspc.ops.check_graph import check_graph
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
+from mspc.runtime.plan_entries import NO_PLAN
 from mspc.runtime.program import PROGRAM, Program, load_program
 
 CONFIGURED, DECIDED = "check_strategies", "propagate_sharding"
@@ -137,7 +138,7 @@ class _Folder:
     def _plan(self, path: str) -> PlanFile | None:
         """The plan that the compile followed; None where there was none. Raises MspcError where it cannot be read."""
         decided, planned = self.program.plan, self.program.planned
-        if decided is None or not any((planned.operators, planned.parameters, planned.gather_again)):
+        if decided is None or planned == NO_PLAN:
             return None
         stored = {str(entry.get("name")): str(entry.get("layout", "")) for entry in self.program.parameters}
         return plan_of_texts(
@@ -146,6 +147,8 @@ class _Folder:
             {name: decided.operators.get(name, ()) for name in planned.operators},
             {name: stored.get(name, "") for name in planned.parameters},
             planned.gather_again,
+            planned.recompute,
+            {name: decided.results.get(name, ()) for name in planned.results},
         )
 
     def _kept(self, folder: Path, program: Graph) -> dict[str, Graph]:

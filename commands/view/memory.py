@@ -6,9 +6,11 @@ from typing import Any
 
 from mspc.analysis.lifetimes import last_reads, viewed_operands
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph
+from mspc.ir.graph import Graph, Value, element_types
 from mspc.ops.check_graph import check_graph
+from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
+from mspc.runtime.memory_classes import CLASSES
 from mspc.runtime.memory_plan import plan_memory
 
 
@@ -16,36 +18,61 @@ def memory_facts(graph: Graph) -> dict[str, Any]:
     """The memory of a step.
 
     `sizes` are the bytes of what stands all the time and of the arena; `blocks` has a row for every piece of the arena:
-    offset, bytes, the first and the last node for which it is kept, and the nodes whose results stand in it.
+    offset, bytes, the first and the last node for which it is kept, and the nodes whose results stand in it; `kinds`
+    which of `classes` these are.
     """
     plan = plan_memory(graph)
-    last = last_reads(graph, viewed_operands)
+    last = _last_reads(graph)
     found: dict[tuple[int, int], list[list[Any]]] = {}
     for index, node in enumerate(graph.nodes):
         if node.op.is_view and node not in plan.copied:
             continue
-        until = max(last.get(node, index), index)
-        for place in plan.places[node]:
-            if place.kind == "arena" and place.nbytes:
-                _extend(found.setdefault((place.offset, place.nbytes), []), index, until)
-    blocks = [[*key, *rest] for key, rows in found.items() for rest in rows]
+        for number, (place, name) in enumerate(zip(plan.places[node], plan.classes[node], strict=True)):
+            until = max(last.get((node, number), index), index)
+            if place.kind != "arena" or not place.nbytes:
+                continue
+            if node in plan.shadow_weights.copies:  # it stands from step to step
+                found[place.offset, place.nbytes] = [[0, len(graph.nodes), [index], CLASSES.index(name)]]
+            else:
+                _extend(found.setdefault((place.offset, place.nbytes), []), index, until, CLASSES.index(name))
+    blocks = sorted(([*key, *rest] for key, rows in found.items() for rest in rows), key=lambda row: (row[2], row[0]))
     return {
         "sizes": {
             "weights": plan.weights, "states": plan.states, "inputs": plan.inputs, "constants": plan.constants,
             "arena": plan.arena, "gradients": plan.gradients, "activations": plan.activations,
+            "temporary": plan.temporary,
             "lower_bound": plan.lower_bound, "peak": plan.peak,
         },
-        "blocks": sorted(blocks, key=lambda row: (row[2], row[0])),
+        "classes": CLASSES,
+        "blocks": [row[:-1] for row in blocks],
+        "kinds": [row[-1] for row in blocks],
     }  # fmt: skip
 
 
-def _extend(rows: list[list[Any]], index: int, until: int) -> None:
-    """Add a result to the rows of a place: to the last one where it stands in what that one still holds."""
-    if rows and rows[-1][1] >= index:
+def _last_reads(graph: Graph) -> dict[tuple[Value, int], int]:
+    """For every tensor of every value that is read or returned the position of the last node that reads it."""
+    whole = last_reads(graph, viewed_operands)
+    found: dict[tuple[Value, int], int] = {}
+    for index, node in enumerate(graph.nodes):
+        until = whole.get(node, index) if node.op.is_view else index
+        for operand in node.inputs:
+            own = [node.op.index] if isinstance(node.op, TupleGetItem) else range(len(element_types(operand.type)))
+            found.update({(operand, k): max(until, found.get((operand, k), 0)) for k in own})
+    for value in graph.results:
+        found.update({(value, k): len(graph.nodes) for k in range(len(element_types(value.type)))})
+    return found
+
+
+def _extend(rows: list[list[Any]], index: int, until: int, number: int) -> None:
+    """Add a result to the rows of a place: to the last one where it stands in what that one still holds, and is of the
+    same class."""
+    if rows and rows[-1][1] >= index and rows[-1][3] == number:
         rows[-1][1] = max(rows[-1][1], until)
         rows[-1][2].append(index)
-    else:
-        rows.append([index, until, [index]])
+        return
+    if rows and rows[-1][1] >= index:
+        rows[-1][1] = index - 1  # overwritten
+    rows.append([index, until, [index], number])
 
 
 def is_planned(graph: Graph) -> bool:

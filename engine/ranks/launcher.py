@@ -153,6 +153,9 @@ def _explain(job: LaunchJob, status: int) -> None:
         _complain("\n".join(f"  {line}" for line in _last_lines(said)))
         return
     path = job.log(rank)
+    if job.shown is None or rank in job.shown:  # its lines have been printed
+        _complain(f"error: rank {rank} ended the job with status {status}; what it said is in {path}")
+        return
     _complain(f"error: rank {rank} ended the job with status {status}; the end of {path}:")
     try:
         lines = _last_lines(path.read_bytes())

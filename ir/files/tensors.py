@@ -114,7 +114,7 @@ def _check_name(name: str) -> None:
 class TensorFile:
     """A safetensors file that is open for reading; its header is checked, its tensors are read when they are asked for.
 
-    about: what its header says about the file. size: its bytes.
+    header: what stands before the tensors. about: what it says about the file. size: of the file, in bytes.
 
     Raises:
         OSError: it cannot be read. ValueError: it is no such file, or damaged. MspcError: it is no regular file.
@@ -126,10 +126,13 @@ class TensorFile:
         with open(path, "rb") as file:
             size = file.seek(0, 2)
             file.seek(0)
-            length = int.from_bytes(file.read(8), "little")
+            begin = file.read(8)
+            length = int.from_bytes(begin, "little")
             if size < 8 or length > min(size - 8, LONGEST_HEADER):
                 raise ValueError("its header is longer than the file" if size >= 8 else "it is too short")
-            self._entries, self.about = _read_header(file.read(length), size - 8 - length)
+            text = file.read(length)
+            self.header = begin + text
+            self._entries, self.about = _read_header(text, size - 8 - length)
         self._start = 8 + length
         self.size = size
 
@@ -179,8 +182,11 @@ def _read_header(text: bytes, size: int) -> tuple[dict[str, tuple[TensorType, in
         at = end
     if at != size:
         raise ValueError(f"its tensors take {at} bytes, and {size} are there")
-    said = cast(dict[str, Any], about) if isinstance(about, dict) else {}
-    return found, {key: value for key, value in said.items() if isinstance(value, str)}
+    if about is None:
+        return found, {}
+    if not isinstance(about, dict) or not all(isinstance(value, str) for value in cast(dict[str, Any], about).values()):
+        raise ValueError(f"its {ABOUT_FILE} holds something else than texts")
+    return found, cast(dict[str, str], about)
 
 
 def _read_entry(name: str, entry: Any) -> tuple[TensorType, int, int]:

@@ -44,7 +44,7 @@ def convolve(
     if not out.size or not weight.size or not x.size:
         out[...] = 0
         return out
-    if weight.shape[1] == 1 and groups > 1:
+    if weight.shape[1] == 1 and groups > 1 and _finite(xp, weight):
         return depthwise(xp, x, weight, along, counts, out)
     matrix = weight.reshape(groups, weight.shape[0] // groups, -1)
     by_group = out.reshape(out.shape[0], groups, matrix.shape[1], *counts)
@@ -134,7 +134,7 @@ def weight_gradient(xp: Any, dout: Any, x: Any, along: Sequence[Window], groups:
     if not dout.size or not x.size or not out.size:
         out[...] = 0
         return out
-    if out.shape[1] == 1 and groups > 1:
+    if out.shape[1] == 1 and groups > 1 and _finite(xp, dout):
         return depthwise_weight_gradient(xp, dout, x, along, out)
     counts, window = dout.shape[2:], math.prod(out.shape[2:])
     by_group = x.reshape(x.shape[0], groups, out.shape[1], *x.shape[2:])
@@ -162,6 +162,14 @@ def weight_gradient(xp: Any, dout: Any, x: Any, along: Sequence[Window], groups:
     calls = [functools.partial(work, part) for part in _parts(xp, out.shape[1])]
     share_out(calls, dout.size * matrix.shape[2])
     return out
+
+
+def _finite(xp: Any, factors: Any) -> bool:
+    """Whether padding, which a window place by place leaves out, gives nothing with these factors: 0 * inf is NaN.
+
+    A GPU would be waited for, and has kernels of its own.
+    """
+    return xp is not np or bool(np.isfinite(factors).all())
 
 
 def _threads(xp: Any) -> int:

@@ -23,6 +23,7 @@ from mspc.ops.cuda.move import coordinates
 from mspc.ops.cuda.source import address, constants, grid_of, index_type
 from mspc.ops.device import Array, Device, Launch, c_type, computing_type
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.random.rows import DrawnByPlace, place_of_rows
 from mspc.sharding.rules import same_rule
 
 Gradients = Sequence[Value | None]
@@ -94,11 +95,11 @@ def device_word(shape: Sequence[int], begin: Sequence[int], local: Sequence[int]
     return f"[&] {{ {places} return mixed(({' + '.join(terms)}) * {_GOLDEN}ull + key + {_GOLDEN}ull); }}()"
 
 
-class Dropout(Op):
+class Dropout(DrawnByPlace):
     """x / keep_prob where a random mask keeps it, 0 elsewhere, and the mask: a tuple of two.
 
     The mask depends on Seed0, Seed1, the backend's step and the element's place in the whole tensor. shape,
-    begin: the whole shape and where this rank's slice begins, () where it holds all.
+    begin, local: the whole shape, where this rank's slice begins and its sizes, () where it holds all.
     """
 
     keep_prob: float = 0.5
@@ -106,7 +107,9 @@ class Dropout(Op):
     Seed1: int = 0
     shape: tuple[int, ...] = ()
     begin: tuple[int, ...] = ()
+    local: tuple[int, ...] = ()
     seeds: ClassVar[tuple[str, ...]] = ("Seed0", "Seed1")
+    omitted: ClassVar[tuple[str, ...]] = ("local", "rows")
     samples: ClassVar[Any] = (
         sample((8, 16), keep_prob=0.7, Seed0=1),
         sample((2, 4, 8), keep_prob=0.25, Seed1=2),
@@ -131,18 +134,22 @@ class Dropout(Op):
         return (b.emit(DropoutGrad(self.keep_prob), dout[0], mask),)
 
     def drawn(self, rank: int) -> int:
-        """How many leading dimensions have draws of their own; what lies behind them is kept or dropped as a whole."""
+        """Of an operand of so many dimensions how many leading ones have draws of their own; what lies behind them is
+        kept or dropped as a whole."""
         return rank
 
-    def starts(self, drawn: int) -> tuple[int, ...]:
-        """Where this rank's slice begins along the first `drawn` dimensions."""
-        return (self.begin or (0,) * drawn)[:drawn]
+    def part(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """(whole shape, where this rank's slice begins, its sizes) of all draws for an operand of this shape."""
+        local = self.local or shape
+        drawn = len(local) - len(shape) + self.drawn(len(shape))
+        begin = self.begin or (0,) * drawn
+        return (self.shape or shape)[:drawn], begin[:drawn], local[:drawn]
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x,) = be.xp, inputs
         key = key_of(self.Seed0, self.Seed1, getattr(be, "step", 0))
         drawn = self.drawn(x.ndim)
-        words = random_words(xp, key, (self.shape or x.shape)[:drawn], self.starts(drawn), x.shape[:drawn])
+        words = random_words(xp, key, *self.part(x.shape)).reshape(x.shape[:drawn])
         kept = words <= xp.uint64(min(_WORD - 1, int(self.keep_prob * _WORD)))
         if drawn < x.ndim:
             kept = xp.array(xp.broadcast_to(kept.reshape(*kept.shape, *(1,) * (x.ndim - drawn)), x.shape))
@@ -159,7 +166,7 @@ class Dropout(Op):
             lanes //= 2
         drawn = self.drawn(x.ndim)
         place = "at" if drawn == x.ndim else f"(at / {math.prod(x.shape[drawn:])})"
-        word = device_word((self.shape or x.shape)[:drawn], self.starts(drawn), x.shape[:drawn], place)
+        word = device_word(*self.part(x.shape), place)
         source = RANDOM + f"typedef {c_type(dtype)} T;\ntypedef {computing_type(dtype)} A;\n"
         source += f"typedef {index_type(x.size + 256 * lanes)} Index;\n" + constants(SIZE=x.size, V=lanes) + f"""
 extern "C" __global__ void __launch_bounds__(256) dropout(const T* x, const long long* step, T* y, bool* mask) {{
@@ -186,6 +193,10 @@ extern "C" __global__ void __launch_bounds__(256) dropout(const T* x, const long
 
     def localize(self, placement: Placement) -> Op:
         shape = placement.in_types[0].shape
+        if self.rows and self.rows[0] < self.drawn(len(shape)):
+            ranks = placement.in_layouts[0].ranks
+            whole, begin, local = place_of_rows(shape, self.rows, placement.rank, ranks)
+            return replace(self, shape=whole, begin=begin, local=local if len(local) > len(shape) else (), rows=())
         here = placement.in_layouts[0].slices_for(placement.rank, shape)
         return replace(self, shape=shape, begin=tuple(s.start for s in here))
 

@@ -15,7 +15,6 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.arguments import shape_of
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
-from mspc.ops.random.dropout import key_of, random_words
 from mspc.ops.random.random_mask import Drawn
 from mspc.sharding.factors import Rule
 from mspc.sharding.rules import factor_names, sized
@@ -55,7 +54,7 @@ class Gamma(Drawn):
         return (*rule.outputs, *rule.inputs)
 
     def rule(self, alpha: TensorType, beta: TensorType) -> str:
-        shape = self.local or self.shape
+        shape = self.sizes
         names = factor_names(len(shape))
         ins: list[str] = []
         for name, operand in (("alpha", alpha), ("beta", beta)):
@@ -70,9 +69,9 @@ class Gamma(Drawn):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (alpha, beta) = be.xp, inputs
-        local = self.local or self.shape
+        local = self.sizes
         alpha, beta = (xp.broadcast_to(x, local).astype(xp.float64) for x in (alpha, beta))
-        usable = (alpha > 0) & (beta > 0)
+        usable = (alpha > 0) & (alpha < np.inf) & (beta > 0)  # no number is drawn of a shape without end
         least = xp.where(usable, alpha, 1.0) + (alpha < 1) - 1 / 3  # a number below 1 is drawn as one more, then shrunk
         share = 1 / xp.sqrt(9 * least)
         found, left, round_ = xp.zeros(local), usable.copy(), 1
@@ -92,7 +91,5 @@ class Gamma(Drawn):
     def _evenly(self, be: ArrayBackend, round_: int, which: int) -> Any:
         """Float64 numbers above 0 and up to 1 of one try."""
         xp = be.xp
-        key = key_of(self.seed, self.seed2, getattr(be, "step", 0), round_, which)
-        begin = self.begin or (0,) * len(self.shape)
-        words = random_words(xp, key, self.shape, begin, self.local or self.shape)
+        words = self.words(be, self.seed, self.seed2, getattr(be, "step", 0), round_, which)
         return ((words >> xp.uint64(11)).astype(xp.float64) + 1) * 2.0**-53

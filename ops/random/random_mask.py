@@ -17,6 +17,7 @@ from mspc.ops.cuda.move import put_values
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
 from mspc.ops.random.dropout import RANDOM, device_key, device_word, key_of, random_words
+from mspc.ops.random.rows import DrawnByPlace, place_of_rows
 from mspc.ops.tensor.creation import shape_rule
 from mspc.sharding.factors import Rule
 from mspc.sharding.rules import same_rule
@@ -25,8 +26,9 @@ Gradients = Sequence[Value | None]
 _RANDOM = NotDifferentiable("its result is drawn, not computed")
 
 
-class Drawn(Op, abstract=True):
-    """shape: of the whole result. begin, local: where this rank's slice begins and its sizes, () for all of it.
+class Drawn(DrawnByPlace, abstract=True):
+    """shape: of the whole result. begin, local: where this rank's slice begins and its sizes, () for all of it;
+    where every rank has rows of its own, shape is a rank's own until it is known which.
 
     By position a user gives the seeds.
     """
@@ -35,15 +37,28 @@ class Drawn(Op, abstract=True):
     begin: tuple[int, ...] = field(default=(), kw_only=True)
     local: tuple[int, ...] = field(default=(), kw_only=True)
     follows_neighbours: ClassVar[bool] = True
-    omitted: ClassVar[tuple[str, ...]] = ("begin", "local")
+    omitted: ClassVar[tuple[str, ...]] = ("begin", "local", "rows")
 
-    def words(self, be: ArrayBackend, *seeds: int) -> Any:
-        """64 random bits per element of this rank's slice."""
-        key = key_of(*seeds, getattr(be, "step", 0))
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape of the result."""
+        local = self.local or self.shape
+        if not (self.rows and self.local):
+            return local
+        dimension = self.rows[0]  # two dimensions of the draws are one of the result
+        return (*local[:dimension], local[dimension] * local[dimension + 1], *local[dimension + 2 :])
+
+    def words(self, be: ArrayBackend, *keys: int) -> Any:
+        """64 random bits per element of this rank's slice. keys: seeds, and what tells draws of one step apart."""
         begin = self.begin or (0,) * len(self.shape)
-        return random_words(be.xp, key, self.shape, begin, self.local or self.shape)
+        return random_words(be.xp, key_of(*keys), self.shape, begin, self.local or self.shape).reshape(self.sizes)
 
     def localize(self, placement: Placement) -> Op:
+        if self.rows and not self.local:
+            ranks = placement.out_layouts[0].ranks
+            shape, begin, local = place_of_rows(self.shape, self.rows, placement.rank, ranks)
+            rows = self.rows if len(local) > len(self.shape) else ()
+            return replace(self, shape=shape, begin=begin, local=local, rows=rows)
         here = placement.out_layouts[0].slices_for(placement.rank, self.shape)
         begin, local = tuple(s.start for s in here), tuple(s.stop - s.start for s in here)
         return replace(self, begin=begin, local=local)
@@ -94,10 +109,10 @@ class DropoutGenMask(Drawn):
     def rule(self, keep_prob: TensorType) -> str:
         if keep_prob.shape:
             raise MspcError(f"DropoutGenMask: keep_prob has shape {keep_prob.shape}, not that of a scalar")
-        return shape_rule(self.local or self.shape)
+        return shape_rule(self.sizes)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        words = self.words(be, self.Seed0, self.Seed1)
+        words = self.words(be, self.Seed0, self.Seed1, getattr(be, "step", 0))
         return words < (inputs[0].astype(be.xp.float64) * 2.0**64)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
@@ -168,11 +183,12 @@ class UniformReal(Drawn):
         return FLOAT32
 
     def rule(self) -> str:
-        return shape_rule(self.local or self.shape)
+        return shape_rule(self.sizes)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp = be.xp
-        return (self.words(be, self.seed, self.seed2) >> xp.uint64(40)).astype(xp.float32) * xp.float32(2.0**-24)
+        words = self.words(be, self.seed, self.seed2, getattr(be, "step", 0))
+        return (words >> xp.uint64(40)).astype(xp.float32) * xp.float32(2.0**-24)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         text = "(float)(word >> 40) * 5.9604644775390625e-08f"

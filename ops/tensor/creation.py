@@ -92,6 +92,7 @@ class Fill(_Made):
 class _Uniform(_Made, abstract=True):
     """Called as `Op()(shape, dtype)`."""
 
+    operand_names: ClassVar[tuple[str, ...]] = ("shape", "dtype")
     shape: tuple[int, ...] = ()
     dtype: DType = FLOAT32
 

@@ -342,14 +342,19 @@ def cut_along(placement: Placement, operand: int, axis: int) -> int | None:
     return layout.slices_for(placement.rank, placement.in_types[operand].shape)[axis].start
 
 
+def require_places(xp: Any, ids: Any, total: int) -> None:
+    """Raises IndexError where an id names none of `total` places, counted from the end if negative (on the CPU)."""
+    # On a GPU the check would wait for the device.
+    if xp.__name__ == "numpy" and not ((ids >= -total) & (ids < total)).all():
+        raise IndexError(f"an index is outside of [-{total}, {total})")
+
+
 def local_places(xp: Any, ids: Any, offset: int, size: int, total: int) -> tuple[Any, Any]:
     """(places within a part of `size` that begins at `offset` of `total`, which of the ids lie there).
 
     Places of other parts are 0. Raises IndexError where an id is outside of the whole (on the CPU).
     """
-    # On a GPU the check would wait for the device.
-    if xp.__name__ == "numpy" and not ((ids >= -total) & (ids < total)).all():
-        raise IndexError(f"an index is outside of [-{total}, {total})")
+    require_places(xp, ids, total)
     places = xp.where(ids < 0, ids + total, ids) - offset
     inside = (places >= 0) & (places < size)
     return xp.where(inside, places, 0), inside

@@ -28,7 +28,7 @@ def gathered_by_hand(
     Raises:
         MspcError: the attribute does not fit the strategy or the table.
     """
-    attribute = next((name for name in REQUESTS if name in asked.attrs), None)
+    attribute = next((name for name in REQUESTS if asked.attrs.get(name) not in (None, False)), None)
     if attribute is None:
         return None
     label = f"{op.name}: {attribute}"

@@ -18,7 +18,7 @@ from mspc.ops.bases import require_same
 from mspc.ops.math.arithmetic import Neg
 from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, Op, Placement, sample
 from mspc.ops.tensor.broadcast import zeros
-from mspc.ops.tensor.embedding import Gather, cut_along, require_integer
+from mspc.ops.tensor.embedding import Gather, cut_along, local_places, require_integer
 from mspc.ops.tensor.scatter import GatherNd, TensorScatterUpdate
 from mspc.sharding.rules import factor_names
 
@@ -70,8 +70,7 @@ class _Scatter(Op, abstract=True):
         places = indices.reshape(-1)
         rows = updates.reshape(indices.size, *variable.shape[1:])
         if self.total:
-            places = places - self.offset
-            inside = (places >= 0) & (places < variable.shape[0])
+            places, inside = local_places(be.xp, places, self.offset, variable.shape[0], self.total)
             places, rows = places[inside], rows[inside]
         if self.combine:
             getattr(be.xp, self.combine).at(variable, places, rows)

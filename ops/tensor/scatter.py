@@ -26,7 +26,7 @@ from mspc.ops.op import ArrayBackend, Asked, Names, Op, Placement, sample
 from mspc.ops.tensor.broadcast import zeros
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.creation import Range
-from mspc.ops.tensor.embedding import EmbeddingLookup, UnsortedSegmentSum, require_integer
+from mspc.ops.tensor.embedding import EmbeddingLookup, UnsortedSegmentSum, require_integer, require_places
 from mspc.ops.tensor.reshape import Reshape
 from mspc.sharding.rules import factor_names, sized
 
@@ -65,6 +65,7 @@ def least_indexed(shape: Sequence[int], indices: TensorType) -> int:
 _OWN_LAYOUTS = "self_define_shard"
 """MindSpore's attribute for layouts that no rule of an operator has checked."""
 
+
 class _Indexed(Op, abstract=True):
     """begins: first elements of this rank's part of the indexed dimensions. sizes: of the whole dimensions. Both are
     empty where the rank holds all of them."""
@@ -75,8 +76,10 @@ class _Indexed(Op, abstract=True):
 
     def located(self, xp: Any, indices: Any, shape: Sequence[int]) -> tuple[tuple[Any, ...], Any]:
         """(index arrays within this rank's part, whose leading dimensions are those of `shape`; which of them lie
-        there, None for all)."""
+        there, None for all). Raises IndexError where an index lies outside of the whole dimension (on the CPU)."""
         places = places_of(indices)
+        for place, n in zip(places, self.sizes or shape, strict=False):
+            require_places(xp, place, n)
         if not self.sizes:
             return places, None
         found = [xp.where(p < 0, p + n, p) - begin for p, begin, n in zip(places, self.begins, self.sizes, strict=True)]
@@ -248,9 +251,7 @@ class TensorScatterUpdate(_Indexed):
         written.in_strategy, written.out_strategy = (layouts[0], whole, sliced), asked.out_strategy
         return (written,)
 
-    def bprop(
-        self, b: Builder, x: Value, indices: Value, updates: Value, out: Value, dout: Value
-    ) -> Gradients:
+    def bprop(self, b: Builder, x: Value, indices: Value, updates: Value, out: Value, dout: Value) -> Gradients:
         none = zeros(b, updates.tensor_type)
         if not indices.tensor_type.size:
             return dout, None, none
@@ -278,9 +279,7 @@ class TensorScatterAdd(TensorScatterUpdate):
         sample((8, 16), (4, 1), (4, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=8),
     )
 
-    def bprop(
-        self, b: Builder, x: Value, indices: Value, updates: Value, out: Value, dout: Value
-    ) -> Gradients:
+    def bprop(self, b: Builder, x: Value, indices: Value, updates: Value, out: Value, dout: Value) -> Gradients:
         return dout, None, b.emit(GatherNd(), dout, indices)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -96,3 +97,11 @@ def gradients_of(rule: Rule, mesh: tuple[int, ...], axes: tuple[Axes, ...]) -> t
         partial = [a for f, cut in enumerate(axes) if f not in own for a in cut]
         found.append(Layout.of(mesh, [[a for f in dim for a in axes[f]] for dim in dims], partial))
     return tuple(found)
+
+
+def comes_so(choice: Choice, partial: Mapping[int, frozenset[Layout]]) -> bool:
+    """Whether the partial sums that a choice takes are there: nothing makes them of anything else."""
+    return all(
+        not layout.partial or layout in partial.get(i, partial.get(THROUGH_ALL, ()))
+        for i, layout in enumerate(choice.inputs)
+    )

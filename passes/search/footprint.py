@@ -2,7 +2,8 @@
 
 The step is run through as it will be compiled: values are brought to their readers once, cells are computed again
 before the first gradient that reads of them, gradients lie as the operands that they are of, those of parameters are
-reduced to the stored slices at once.
+reduced to the stored slices at once. What is brought somewhere goes there by the steps of the planner of
+redistributions, from the nearest copy; results are brought to the caller as soon as they are there.
 """
 
 from __future__ import annotations
@@ -14,9 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from mspc.ir.graph import Constant, Node, Parameter, Value, element_types
+from mspc.ir.layout import Layout
+from mspc.ir.types import TensorType
+from mspc.ops.collective.collectives import AllReduce
+from mspc.passes.communication.redistribution_plan import plan
 from mspc.passes.search.cell_blocks import Block
 from mspc.passes.search.model import Model, Source
 from mspc.passes.sharding.choices import Choice
+from mspc.passes.sharding.traffic import bytes_between
 from mspc.passes.sharding.update_layouts import elementwise
 
 
@@ -47,8 +53,10 @@ class Footprint:
         self._unreduced: list[int] = []
         self._waits = False
         self._copies: dict[Node, int] = {}
-        self._brought: dict[tuple[object, ...], int] = {}
+        self._brought: dict[tuple[object, ...], dict[int, int]] = {}
+        self._handed_out: list[int] = []
         self._gradients: dict[int, Node | Parameter] = {}
+        self._results = set(model.search.graph.results)
         self._trained = {p.name: p for p in model.search.graph.parameters}
 
     def peak(self) -> float:
@@ -61,6 +69,7 @@ class Footprint:
         for node in self.model.search.graph.nodes:
             if node.phase == "forward":
                 self._of[node] = self._forward(node, first=True)
+                self._hand_out(node)
             else:
                 self._backward(node)
             runs += [node] * (len(self.sizes) - len(runs))
@@ -68,6 +77,8 @@ class Footprint:
         last = list(range(count))
         for i in self._unreduced if not self._waits else ():  # nothing waits for the stream on which sums run
             last[i] = count - 1
+        for i in self._handed_out:
+            last[i] = count
         for place in range(count - 1, -1, -1):
             for i in self.operands[place]:
                 last[i] = max(last[i], place if self.sizes[place] else last[place])
@@ -121,13 +132,35 @@ class Footprint:
         needed = int(self.model.variables[self.model.of[reader]].operands[place][self.values[self.model.of[reader]]])
         if needed == own:
             return item
+        self._waits |= not first or bool(item)
+        return [self._bring(value, item, source, own, needed, not first and source[0] in self.again)]
+
+    def _bring(self, value: Value, item: list[int], source: Source, own: int, needed: int, again: bool = False) -> int:
+        """What holds a value in the layout that is needed, by the steps from the nearest of those in which it is."""
         holder: tuple[object, ...] = tuple(self._shown[i] for i in item) or source
-        key = (*holder, needed, not first and source[0] in self.again)
-        if key not in self._brought:
-            layout = self.model.layout(value, needed)
-            self._waits |= not first or bool(item)
-            self._brought[key] = self._add(item, value.tensor_type.nbytes / math.prod(layout.strategy))
-        return [self._brought[key]]
+        copies = self._brought.setdefault((*holder, again), {})
+        if needed in copies:
+            return copies[needed]
+        type, target = value.tensor_type, self.model.layout(value, needed)
+        far, begin, start = bytes_between(self.model.layout(value, own), target, type), own, item
+        for number, copy in copies.items():
+            if (bytes_sent := bytes_between(self.model.layout(value, number), target, type)) < far:
+                far, begin, start = bytes_sent, number, [copy]
+        for size, in_place in _steps(self.model.layout(value, begin), target, type):
+            start = [self._add(start, size, in_place)]
+        copies[needed] = start[0]
+        return start[0]
+
+    def _hand_out(self, node: Node) -> None:
+        """A result of the graph is there until the end, as the caller receives it."""
+        if node not in self._results:
+            return
+        source, layout = self.model.source(node), self.model.search.traffic.required.get(node)
+        item = [self._of[node]]
+        if source is not None and layout is not None and source[0] in self.model.of:
+            own, needed = self._number(source), self.model.number(node, layout)
+            item = [self._bring(node, item, source, own, needed)] if own != needed else item
+        self._handed_out += item
 
     def _number(self, source: Source) -> int:
         """The layout that a tensor is made or stored in."""
@@ -183,6 +216,12 @@ class Footprint:
     def _stored(self, parameter: Parameter) -> object:
         variable = self.model.of[parameter]
         return self.model.variables[variable].outputs[0][self.values[variable]][None]
+
+
+def _steps(source: Layout, target: Layout, type: TensorType) -> list[tuple[float, bool]]:
+    """(bytes of a rank's slice behind it, whether it works in place) of every step between two layouts."""
+    steps = plan(source, target, type.shape, type.dtype.itemsize).steps
+    return [(type.nbytes / math.prod(step.layout.strategy), isinstance(step.op, AllReduce)) for step in steps]
 
 
 def summand(node: Node) -> Node | None:

@@ -8,7 +8,7 @@ readers may be brought somewhere once for all of them, and its gradients be adde
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -20,17 +20,20 @@ from mspc.ir.types import TensorType
 from mspc.ops.control.structural import MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import Op
 from mspc.passes.search.distances import Hosts, Places
-from mspc.passes.search.domains import THROUGH_ALL, domain_of, gradients_of
+from mspc.passes.search.domains import THROUGH_ALL, comes_so, domain_of, gradients_of
 from mspc.passes.search.elimination import Factor, Table
 from mspc.passes.search.own_bytes import OwnBytes
 from mspc.passes.search.step_facts import graded, is_state, touched
 from mspc.passes.search.terms import Terms
-from mspc.passes.sharding.choices import Choice, merge, multiplies
+from mspc.passes.sharding.choices import Choice, merge, multiplies, points_of
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.traffic import COLLECTIVE
+from mspc.sharding.factors import Rule
 
 SHARED = 1 << 13
 """Elements of the table of a value, its copy and a reader up to which copies are variables of their own."""
+SMALL, SHARED_IN_SMALL = 24, 1 << 16
+"""Operators of a network in which they are up to more elements."""
 OF_WORK, OF_MEMORY = 1e-12, 1e-9
 """What a point of the iteration space and a byte of a parameter's slice count, in bytes sent: of plans that send the
 same, that with the fewest changes of layout is taken, then that with less memory and work."""
@@ -43,6 +46,8 @@ NEVER = 1e18
 
 Numbers = Any
 """Layouts by their numbers in `Places`, one for every choice."""
+Source = tuple[Value, int]
+"""What makes a tensor, and the tensor's place among its results."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,14 +83,11 @@ class _Reader:
     writes: bool = False
 
 
-Source = tuple[Value, int]
-"""What makes a tensor, and the tensor's place among its results."""
-
-
 class Model:
     """The problem of one graph on one mesh. variables and factors are what `Elimination` takes; of: the variable of an
     operator or a parameter; about: of every factor its kind ("alone", "there", "back", ...) and the value it is of.
-    subject: of the factor that is added next. limited: memory counts, so that parameters may be cut further than their
+    subject: of the factor that is added next. counts_twice: what two readers share counts for each, so that plans
+    may cost less than they are said to. limited: memory counts, so that parameters may be cut further than their
     readers need them."""
 
     def __init__(self, search: Search, mesh: tuple[int, ...]) -> None:
@@ -98,6 +100,7 @@ class Model:
         self.factors: list[Factor] = []
         self.about: list[tuple[str, Value]] = []
         self.limited = bool(terms.memory)
+        self.counts_twice = False
         self.subject: Value
         self.of: dict[Value, int] = {}
         self._places: dict[int, Places] = {}
@@ -129,6 +132,10 @@ class Model:
         """The layout of a tensor by its number."""
         return self._places[len(value.tensor_type.shape)].layouts[number]
 
+    def number(self, value: Value, layout: Layout) -> int:
+        """The number of a layout of a tensor."""
+        return self._places[len(value.tensor_type.shape)].number(layout)
+
     def _decides(self, node: Node) -> bool:
         return self.search.rules[node] is not None and not cast(Op, node.op).operandwise
 
@@ -153,7 +160,7 @@ class Model:
         key = (rule, product, tuple(partial.items()), complete)
         if key not in self._domains:
             domain = domain_of(rule, self.mesh, product, tuple(partial))
-            kept = [i for i, choice in enumerate(domain.choices) if _comes_so(choice, partial)]
+            kept = [i for i, choice in enumerate(domain.choices) if comes_so(choice, partial)]
             self._domains[key] = self._numbered(
                 tuple(domain.choices[i] for i in kept),
                 tuple(_completed(domain.gradients[i], complete) for i in kept),
@@ -164,8 +171,7 @@ class Model:
         """The partial sums that may pass through an operator, by the operand as `domain_of` takes them."""
         op = cast(Op, node.op)
         if op.additive:
-            rule = self.search.rules[node]
-            if rule is None or len(domain_of(rule, self.mesh, False).choices) > FEW:
+            if len(domain_of(cast(Rule, self.search.rules[node]), self.mesh, False).choices) > FEW:
                 return {}
             alike = frozenset[Layout].intersection(*(self._partial_sums(value) for value in node.inputs))
             return {THROUGH_ALL: alike} if alike else {}
@@ -189,14 +195,15 @@ class Model:
     def _numbered(self, choices: tuple[Choice, ...], gradients: tuple[tuple[Layout, ...], ...]) -> Variable:
         results, operands = range(len(choices[0].outputs)), range(len(choices[0].inputs))
         return Variable(
-            tuple(self._numbers([c.outputs[i] for c in choices]) for i in results),
-            tuple(self._numbers([c.outputs[i].without_partial() for c in choices]) for i in results),
-            tuple(self._numbers([c.inputs[i] for c in choices]) for i in operands),
-            tuple(self._numbers([g[i] for g in gradients]) for i in operands),
+            tuple(self.numbers([c.outputs[i] for c in choices]) for i in results),
+            tuple(self.numbers([c.outputs[i].without_partial() for c in choices]) for i in results),
+            tuple(self.numbers([c.inputs[i] for c in choices]) for i in operands),
+            tuple(self.numbers([g[i] for g in gradients]) for i in operands),
             choices,
         )
 
-    def _numbers(self, layouts: Sequence[Layout]) -> Numbers:
+    def numbers(self, layouts: Sequence[Layout]) -> Numbers:
+        """The numbers of layouts of one number of dimensions."""
         places = self._places.setdefault(len(layouts[0].dims), Places(self.mesh, self.hosts))
         return np.array([places.number(layout) for layout in layouts])
 
@@ -206,29 +213,16 @@ class Model:
             return
         again: tuple[bool, ...] = ()
         if isinstance(value.layout, Layout):
-            numbers = self._numbers([value.layout])
+            numbers = self.numbers([value.layout])
         else:
             wanted = dict.fromkeys(int(n) for reader in readers for n in reader.needs)
-            further = [self._further(value, n) for n in wanted] if self.limited and value in self.graded else []
+            further = [_further(self, value, n) for n in wanted] if self.limited and value in self.graded else []
             stored = list(dict.fromkeys([*wanted, *further]))
             read_back = any(user.phase == "backward" for user, _ in self.search.traffic.users.get(value, ()))
             twice = stored[len(wanted) :] if read_back else []
             again = (*(False for _ in stored), *(True for _ in twice)) if twice else ()
             numbers = np.array([*stored, *twice])
         self.of[value] = self.add(Variable((numbers,), (numbers,), again=again))
-
-    def _further(self, value: Value, number: int) -> int:
-        """A parameter's layout with its first dimension cut by the axes that hold replicas, as many as divide it."""
-        layout, type = self.layout(value, number), value.tensor_type
-        mesh = common_mesh(self.mesh, layout.mesh) or layout.mesh
-        dims, _ = on_mesh(layout, mesh)
-        if not dims:
-            return number
-        first = list(dims[0])
-        for axis in (a for a in range(len(mesh)) if all(a not in axes for axes in dims)):
-            if type.shape[0] % math.prod(mesh[a] for a in (*first, axis)) == 0:
-                first.append(axis)
-        return int(self._numbers([Layout.of(mesh, [first, *dims[1:]])])[0])
 
     # Who reads what
 
@@ -246,7 +240,7 @@ class Model:
         for value, layout in self.search.traffic.required.items():
             source = self.source(value)
             if source is not None and (source in found or source[0] in self.of):
-                numbers = self._numbers([layout])
+                numbers = self.numbers([layout])
                 reader = _Reader(self.add(Variable((numbers,), (numbers,))), numbers, numbers)
                 found.setdefault(source, {})[reader] = reader
         return {source: list(readers.values()) for source, readers in found.items()}
@@ -282,17 +276,19 @@ class Model:
         variable = self.variables[self.of[node]]
         inside = self._own_bytes.key(node)
         types = operand_types(node)
+        rule = cast(Rule, self.search.rules[node])
+        of_work = OF_WORK * points_of(rule) / max(1, math.prod(rule.sizes))  # what lies side by side is no product
         times = self.touch * (BOTH_WAYS if self.search.trains else 1)
 
         def made() -> Table:
-            found = np.array([choice.work * OF_WORK for choice in variable.choices])
+            found = np.array([choice.work * of_work for choice in variable.choices])
             if times:
                 found += times * np.array([touched(node, choice) for choice in variable.choices])
             if inside is not None:
                 found += np.array([self._own_bytes.sent(node, types, choice) for choice in variable.choices])
             return found
 
-        self.factor((self.of[node],), ("alone", inside, types, node.type, id(variable)), made)
+        self.factor((self.of[node],), ("alone", inside, types, node.type, of_work, id(variable)), made)
 
     def _edges(self, source: Source, readers: Sequence[_Reader]) -> None:
         """The factors of one tensor and all that read it."""
@@ -305,11 +301,12 @@ class Model:
         graded = value in self.graded and type.dtype.has_gradient
         back = COLLECTIVE if isinstance(value, Parameter) else self.latency  # gradients of parameters travel together
         largest = max(len(reader.needs) for reader in readers)
-        if 1 < len(readers) and len(outputs) * largest**2 <= SHARED:
+        if 1 < len(readers) and len(outputs) * largest**2 <= (SHARED if len(self.nodes) > SMALL else SHARED_IN_SMALL):
             self._copied(own, outputs, "there", type, readers, self.latency)
             if graded:
                 self._copied(own, returned, "back", type, readers, back)
         else:
+            self.counts_twice |= len(readers) > 1
             for reader in readers:
                 self._direct(own, outputs, "there", type, reader, self.latency)
                 if graded:
@@ -385,9 +382,15 @@ def _completed(gradients: tuple[Layout, ...], complete: frozenset[int]) -> tuple
     return tuple(layout.without_partial() if i in complete else layout for i, layout in enumerate(gradients))
 
 
-def _comes_so(choice: Choice, partial: Mapping[int, frozenset[Layout]]) -> bool:
-    """Whether the partial sums that a choice takes are there: nothing makes them of anything else."""
-    return all(
-        not layout.partial or layout in partial.get(i, partial.get(THROUGH_ALL, ()))
-        for i, layout in enumerate(choice.inputs)
-    )
+def _further(model: Model, value: Value, number: int) -> int:
+    """A parameter's layout with its first dimension cut by the axes that hold replicas, as many as divide it."""
+    layout, type = model.layout(value, number), value.tensor_type
+    mesh = common_mesh(model.mesh, layout.mesh) or layout.mesh
+    dims, _ = on_mesh(layout, mesh)
+    if not dims:
+        return number
+    first = list(dims[0])
+    for axis in (a for a in range(len(mesh)) if all(a not in axes for axes in dims)):
+        if type.shape[0] % math.prod(mesh[a] for a in (*first, axis)) == 0:
+            first.append(axis)
+    return int(model.numbers([Layout.of(mesh, [first, *dims[1:]])])[0])

@@ -99,15 +99,18 @@ class OwnBytes:
                 if op.shares_borders:
                     shared.add((each.inputs[0], nbytes))
             if each in self._summing:
-                found = placed[each] = self._sum(each, operands)
-                type = each.tensor_type
-                total += scatter_bytes(found, type.shape, type.dtype.itemsize) if found.partial else 0.0
+                made = self._sums_of(each, operands)
+                placed[each] = made[0]  # elements of several results are read, never the tuple
+                total += sum(
+                    scatter_bytes(layout, type.shape, type.dtype.itemsize)
+                    for layout, type in zip(made, element_types(each.type), strict=True) if layout.partial
+                )  # fmt: skip
         return total
 
-    def _sum(self, node: Node, operands: Sequence[Layout | None]) -> Layout:
-        """How a sum comes out of operands."""
+    def _sums_of(self, node: Node, operands: Sequence[Layout | None]) -> tuple[Layout, ...]:
+        """How the results of an operator that adds up come out of operands."""
         rule = self.rules[node]
         assert rule is not None
         sources = tuple((dims, layout.without_partial()) for dims, layout in zip(rule.inputs, operands, strict=True)
                         if layout is not None and dims)  # fmt: skip
-        return make_choice(rule, *merge(rule, sources, self.ranks)).outputs[0]
+        return make_choice(rule, *merge(rule, sources, self.ranks)).outputs

@@ -7,18 +7,18 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from itertools import permutations
-from typing import cast
 
-from mspc.ir.graph import Node, Parameter, element_layouts
+from mspc.ir.graph import Node, element_layouts
 from mspc.ir.layout import common_mesh
-from mspc.ops.op import Op
 from mspc.passes.autodiff.planned_cells import mark_cells
 from mspc.passes.autodiff.recompute import Recompute
 from mspc.passes.search.elimination import LARGEST, Assignment, Elimination, OutOfTime
 from mspc.passes.search.limited import QUICK, Limited
 from mspc.passes.search.memory import BEGIN, Memory
 from mspc.passes.search.model import Model
-from mspc.passes.search.terms import Terms
+from mspc.passes.search.nearby import take_assignment
+from mspc.passes.search.sums import Sums
+from mspc.passes.search.terms import GIVEN, Terms
 from mspc.passes.sharding.layout_search import Search
 
 SOURCE = "search"
@@ -31,10 +31,12 @@ AXES = 3
 
 @dataclass(frozen=True)
 class Found:
-    """What a search found on one mesh: bytes that a rank sends in a step, and the least that any plan there sends."""
+    """What a search found on one mesh: bytes that a rank sends in a step, and the least that any plan there sends.
+    model: the problem that it has solved."""
 
     mesh: tuple[int, ...]
     assignment: Assignment
+    model: Model
 
 
 def mesh_of(search: Search) -> tuple[int, ...]:
@@ -86,6 +88,22 @@ def cheapest(model: Model, largest: int, seconds: float = 0) -> Assignment:
     return quick
 
 
+def limited(model: Model, memory: Memory, largest: int, seconds: float = 0) -> Limited:
+    """The problem of a model within a limit of memory."""
+    sizes = [variable.size for variable in model.variables]
+    memory.add_moment(Elimination(sizes, model.factors, QUICK).solve().values, at=BEGIN)
+    return Limited(sizes, model.factors, memory, largest, seconds)
+
+
+def _given(model: Model, terms: Terms) -> Assignment:
+    """The plan that the header gives, which no dump behind this pass has to name."""
+    graph = model.search.graph
+    for key in GIVEN:
+        graph.attrs.pop(key, None)
+    cost = Sums(model.factors).total(terms.choices)
+    return Assignment(terms.choices, cost, min(float(terms.proven), cost))
+
+
 def place_forward(search: Search) -> Found:
     """Give every forward operator without a layout, and every parameter that it reads, what the search finds."""
     mesh = mesh_of(search)
@@ -93,30 +111,18 @@ def place_forward(search: Search) -> Found:
     largest = FAST if search.graph.attrs.get("search_mode") == "recursive_programming" else LARGEST
     terms = Terms.of(search.graph.attrs)
     memory = Memory(model) if terms.memory else None
-    if memory is None:
+    if terms.given:
+        assignment = _given(model, terms)
+    elif memory is None:
         assignment = cheapest(model, largest, terms.milliseconds / 1000)
     else:
-        sizes = [variable.size for variable in model.variables]
-        memory.add_moment(Elimination(sizes, model.factors, QUICK).solve().values, at=BEGIN)
-        assignment = Limited(sizes, model.factors, memory, largest, terms.milliseconds / 1000).solve(terms.memory)
+        assignment = limited(model, memory, largest, terms.milliseconds / 1000).solve(terms.memory)
+    if memory is not None:
         search.graph.attrs["search_held"] = round(memory.peak(assignment.values))
-    chosen = {value: model.variables[v] for value, v in model.of.items()}
-    for value, variable in chosen.items():
-        if isinstance(value, Parameter) and value.layout is None:
-            number = variable.outputs[0][assignment.values[model.of[value]]]
-            value.layout = model.layout(value, int(number))
-    for node in search.graph.nodes:
-        if node.phase != "forward":
-            continue
-        if search.rules[node] is None:
-            search.structure([node])
-        elif node.in_layouts is None and cast(Op, node.op).operandwise:
-            search.take_operandwise(node, SOURCE)
-        elif node.in_layouts is None:
-            search.take(node, chosen[node].choices[assignment.values[model.of[node]]], SOURCE)
+    take_assignment(search, model, assignment.values, SOURCE)
     if memory is not None:
         _save_memory(search, memory, assignment)
-    return Found(mesh, assignment)
+    return Found(mesh, assignment, model)
 
 
 def _save_memory(search: Search, memory: Memory, assignment: Assignment) -> None:

@@ -280,13 +280,29 @@ def exchanges(node: Node) -> bool:
 
 
 def multiplies(rule: Rule, node: Node) -> bool:
-    """Whether an operator computes more than once with its operands' elements, as products of matrices do."""
+    """Whether an operator computes more than once with its operands' elements, as products of matrices do; not where it
+    finds rows by integers, whatever it could find."""
+    if _looks_up(rule, node):
+        return False
     largest = max((t.size for value in (node, *node.inputs) for t in element_types(value.type)), default=0)
-    return _points(rule) > largest
+    return points_of(rule) > largest
+
+
+def _looks_up(rule: Rule, node: Node) -> bool:
+    """Whether integers name places of an operand, and no two operands of other elements are combined beside."""
+    types = operand_types(node)
+    if not cast(Op, node.op).index_limits(*types):
+        return False
+    outs = {f for dims in rule.outputs for dim in dims for f in dim}
+    combined = Counter(
+        f for type, dims in zip(types, rule.inputs, strict=True) if not type.dtype.is_integer
+        for f in {f for dim in dims for f in dim} - outs
+    )  # fmt: skip
+    return max(combined.values(), default=0) < 2
 
 
 @lru_cache(maxsize=4096)
-def _points(rule: Rule) -> int:
+def points_of(rule: Rule) -> int:
     """Elements that an operator combines with each other. Factors of one input alone, or of results alone, lie beside
     each other: a concatenation has those of its parts and of the whole."""
     outs = {f for dims in rule.outputs for dim in dims for f in dim}

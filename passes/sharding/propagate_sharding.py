@@ -13,16 +13,19 @@ Input:  nodes with `in_layouts` where the user gave strategies. Output: all node
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ops.control.constraint import is_constraint
 from mspc.passes.base import Pass
 from mspc.passes.needs import DIFFERENTIATED, KNOWN, WHOLE, Need
+from mspc.passes.search.model import Model
+from mspc.passes.search.nearby import nearby, take_assignment
 from mspc.passes.search.terms import Terms
-from mspc.passes.search.whole_graph import place_forward
+from mspc.passes.search.whole_graph import SOURCE, place_forward
 from mspc.passes.sharding.backward_layouts import BackwardLayouts
 from mspc.passes.sharding.choices import multiplies
 from mspc.passes.sharding.constraints import release_constraints
@@ -40,6 +43,8 @@ AS_FORESEEN = 1.001
 """Up to this many times the bytes that a search has reckoned with, or work, counts as the same."""
 LEAST = 1.0
 """Bytes that count."""
+MILLION = 1_000_000
+"""Into so many parts the sum that a search looks for the least of is divided, to say what may be saved of it."""
 FEW = 400
 """Forward operators up to which the usual plans are always looked at."""
 
@@ -96,8 +101,9 @@ def _finish(search: Search, forward: list[Node]) -> Total:
 
 def _best(search: Search, forward: list[Node]) -> None:
     """What the search over all operators finds, or one of the usual plans where that sends less: what spreads from
-    configured operators, and, where there are none, the batch cut. The search takes gradients to go the way of their
-    values back, which they need not, and every product to be cut over all ranks."""
+    configured operators, where there are none the batch cut, and of small networks plans near the search's. The search
+    takes gradients to go the way of their values back, which they need not, and every product to be cut over all ranks.
+    """
     graph = search.graph
     values = (*graph.nodes, *graph.parameters)
     begin, sources = [state_of(value) for value in values], [_source_of(value) for value in values]
@@ -105,7 +111,8 @@ def _best(search: Search, forward: list[Node]) -> None:
     terms = Terms.of(graph.attrs)
     timed = bool(terms.latency or terms.touch)  # `mspc search` compares times of whole programs
     alone = timed or bool(terms.memory or terms.mesh) or any(is_constraint(node) for node in graph.nodes)
-    found = place_forward(search).assignment
+    placed = place_forward(search)
+    found = placed.assignment
     total = _finish(search, forward)
     as_foreseen = abs(total.nbytes - found.cost) <= (AS_FORESEEN - 1) * found.cost + LEAST
     if timed or terms.memory:  # what it has reckoned with is more than bytes
@@ -113,7 +120,8 @@ def _best(search: Search, forward: list[Node]) -> None:
     else:
         share = _proven(found.proven, total.nbytes)
     if not alone and (len(forward) <= FEW or not as_foreseen):
-        for usual in (spread,) if configured else (spread, cut_batch):
+        usual_plans = (spread,) if configured else (spread, cut_batch)
+        for usual in (*usual_plans, *(_nearby(placed.model) if search.trains else ())):
             states, found_sources = [state_of(value) for value in values], [_source_of(value) for value in values]
             _put_back(values, begin, sources)
             search.wanted = {}
@@ -126,7 +134,19 @@ def _best(search: Search, forward: list[Node]) -> None:
                 _put_back(values, states, found_sources)
     graph.attrs["search_cost"] = round(total.nbytes)
     if share:
+        graph.attrs["search_open"] = round((1 - share) * MILLION)
+    # Of gradients that go other ways nothing is proved.
+    if share and not (timed or terms.memory or search.trains or placed.model.counts_twice):
         graph.attrs["search_bound"] = round(total.nbytes * share)
+
+
+def _nearby(model: Model) -> tuple[Callable[[Search, list[Node]], None], ...]:
+    """Plans near the best one, as what gives them to the forward operators."""
+    return tuple(partial(_take, model=model, values=values) for values in nearby(model))
+
+
+def _take(search: Search, forward: list[Node], model: Model, values: Sequence[int]) -> None:
+    take_assignment(search, model, values, SOURCE)
 
 
 def _proven(bound: float, nbytes: float) -> float:

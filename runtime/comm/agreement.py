@@ -69,7 +69,7 @@ def agree_on_collectives(comm: Communicator, graph: Graph) -> None:
         return
     own = _schedule(graph, comm.rank)
     digests = {key: hashlib.sha256("\n".join(said).encode()).hexdigest()[:32] for key, (said, _) in own.items()}
-    of_ranks = _gathered(comm, digests)
+    of_ranks = gathered(comm, digests)
     for key in sorted({key for found in of_ranks for key in found}):
         ranks = [int(rank) for rank in key.partition(";")[0].split()]
         wrong = [rank for rank in ranks if rank >= comm.size]
@@ -94,7 +94,7 @@ def _schedule(graph: Graph, rank: int) -> dict[str, tuple[list[str], list[Node]]
     return found
 
 
-def _gathered(comm: Communicator, own: Any) -> list[Any]:
+def gathered(comm: Communicator, own: Any) -> list[Any]:
     """What every rank hands over, by rank; JSON on the way."""
     everyone = tuple(range(comm.size))
     data = np.frombuffer(json.dumps(own).encode(), np.uint8)
@@ -108,7 +108,7 @@ def _gathered(comm: Communicator, own: Any) -> list[Any]:
 def _refuse(comm: Communicator, key: str, ranks: Sequence[int], own: tuple[list[str], list[Node]]) -> None:
     """Raise the error of ranks that do not say the same; the first that differs from the first rank reports it."""
     texts, nodes = own
-    said = _gathered(comm, texts)
+    said = gathered(comm, texts)
     first = ranks[0]
     other = next(rank for rank in ranks if said[rank] != said[first])
     if comm.rank != other:
@@ -118,9 +118,11 @@ def _refuse(comm: Communicator, key: str, ranks: Sequence[int], own: tuple[list[
     label = key.partition(";")[2]
     of = [", ".join(said[rank][at : at + 1]) or "nothing more" for rank in (first, other)]
     frames = nodes[at].frames if at < len(nodes) else ()
+    alike = "ranks that meet must call the same collectives, with the same group and types, in one order"
+    paired = "what a rank sends another must receive, with the same type and tag, in one order, and nothing else"
     raise MspcError(
         f"the ranks' graphs do not fit together: as number {at + 1} of "
         f"{label or f'the collectives of {shown_ranks(ranks)}'}, rank {first} has {of[0]} and rank {other} {of[1]}",
-        notes=["ranks that meet must call the same collectives, with the same group and types, in one order"],
+        notes=[paired if label else alike],
         frames=frames,
     )

@@ -11,9 +11,6 @@ from mspc.runtime.faults.record import ENDED, PID, RUNNING, STATE
 from mspc.runtime.faults.said import first_line, tell
 from mspc.runtime.faults.stopped import NAMED, STOPPED, Stopped, state_of
 
-ENDING = 4.0
-"""Seconds that are left of a job's patience for what ends it, which has to kill a process that is stopped."""
-
 
 class Watching(Protocol):
     """What is needed of the `Watch` of this rank."""
@@ -40,7 +37,7 @@ def judge_stopped(watch: Watching, stopped: Stopped, halted: Mapping[int, float]
         text = f"note: rank {rank} has been stopped for {NAMED:g} s {place.message}; kill -CONT {pid} lets it go on"
         tell(f"{text}, and the job ends after {watch.patience:g} s (mspc run --timeout SECONDS waits longer)")
     for rank, seconds in halted.items():
-        if seconds >= watch.patience - ENDING and state_of(stopped.pid(rank)) == STOPPED:
+        if seconds >= watch.patience and state_of(stopped.pid(rank)) == STOPPED:
             place = watch.place(rank)
             what = f"rank {rank} has been stopped for {seconds:.0f} s {place.message}"
             notes = ["mspc run --timeout SECONDS waits longer for a rank that is stopped"]

@@ -8,7 +8,26 @@ import shutil
 
 _SESSION = re.compile(r"(ompi|prte)\.\S+")
 _SEGMENT = re.compile(r"(?:^|/)sm_segment\.\S+$")
+DAEMONS = ("prted", "orted")
+"""Programs of mpirun that run ranks on hosts other than its own."""
 MAPS = "/proc/self/maps"
+
+
+def name_of(pid: int) -> str:
+    """What the program of a process is called; "" where that is not known."""
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def orphaned(parent: str, rank: int, place: str) -> str:
+    """What is said of a rank whose parent, a program of this name, has ended. On other hosts than mpirun's that is a
+    part of it which also ends where it hears no more of mpirun's host."""
+    if parent in DAEMONS:
+        return f"rank {rank} ends {place}: its host has lost mpirun's, or mpirun was killed"
+    return f"mpirun was killed {place}"
 
 
 def remove_files_of_job(session: str) -> None:

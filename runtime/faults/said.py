@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.shown import shown
 
 
 def missed(rank: int, said: str, other: int, where: str) -> ExecutionError:
@@ -19,7 +20,7 @@ def first_line(said: str) -> str:
 
 def tell(text: str) -> None:
     """Print to stderr at once, whatever state the process is in."""
-    data = (text.rstrip("\n") + "\n").encode(errors="replace")
+    data = (shown(text.rstrip("\n"), lines=True) + "\n").encode(errors="replace")
     try:
         os.write(2, data)
     except OSError:

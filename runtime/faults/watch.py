@@ -24,7 +24,7 @@ from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph
 from mspc.runtime.faults.halting import judge_idle, judge_stopped
 from mspc.runtime.faults.idle import Idle
-from mspc.runtime.faults.orphaned import remove_files_of_job
+from mspc.runtime.faults.orphaned import name_of, orphaned, remove_files_of_job
 from mspc.runtime.faults.record import (
     ENDED,
     FAILED,
@@ -101,6 +101,7 @@ class Watch:
         self._own[PID] = os.getpid()
         self._own[STATE] = RUNNING
         self._parent = os.getppid()
+        self._parent_name = name_of(self._parent)
         self._over = False
         self._reader, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
@@ -333,7 +334,7 @@ class Watch:
     def _orphaned(self) -> NoReturn:
         """What started this rank is gone, so that nobody would end the job or tidy up behind it."""
         remove_files_of_job(self.session_folder)
-        self.fail(ExecutionError(f"mpirun was killed {self.place(self.rank).message}").render(), 1)
+        self.fail(ExecutionError(orphaned(self._parent_name, self.rank, self.place(self.rank).message)).render(), 1)
 
     def _ended(self, rank: int) -> None:
         state = self.record(rank)[STATE]

@@ -15,6 +15,7 @@ import numpy as np
 from mspc.ops.collective.base import Collective
 from mspc.ops.device import Launch
 from mspc.runtime.faults.stalled import END, STEP_SHIFT, packed
+from mspc.runtime.room import REMEDY, shown_bytes
 
 _MARK = f"""
 extern "C" __global__ void put_mark(u64 place, const long long* step, long long where) {{
@@ -117,16 +118,8 @@ def out_of_memory(
         f"the plan's peak is {shown_bytes(peak)}"
     )
     notes = [f"{name}: {shown_bytes(size)}" for name, size in held.items()]
-    notes.append("use more ranks, a smaller batch, or cut larger tensors over the ranks")
+    notes.append(REMEDY)
     return message, notes
-
-
-def shown_bytes(count: int) -> str:
-    """ "3.2 GiB (3,435,973,836 bytes)"; below 1 KiB the bytes alone."""
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= size:
-            return f"{count / size:.1f} {unit} ({count:,} bytes)"
-    return f"{count:,} bytes"
 
 
 def _nothing() -> None: ...

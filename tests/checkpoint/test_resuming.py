@@ -23,6 +23,7 @@ from mspc.train import Callback, CheckpointConfig, ModelCheckpoint
 from tests.api.nn.test_train import Losses, model
 from tests.api.nn.test_train import data as batches
 from tests.checkpoint.trained import LOSS, Trained, trained  # noqa: F401  # a fixture
+from tests.checkpoint.written_sets import unsealed
 
 WAYS = {
     "slices": "dict(integrated_save=False)",
@@ -176,7 +177,12 @@ def test_a_folder_of_checkpoints_is_its_newest(trained: Trained) -> None:  # noq
     assert found["global_step"].item() == 4
     trained.run(1, 1, last=1, where='"sets/inner"', config="dict()")
     Path("sets/inner/CKP-1_1.safetensors").rename("sets/other-1_1.safetensors")
-    with pytest.raises(MspcError, match="sets is a folder without a checkpoint"):
+    with pytest.raises(MspcError, match="sets has checkpoints of 2 prefixes: 'CKP', 'other'"):
+        ms.load_checkpoint("sets")
+    Path("sets/other-1_1.safetensors").unlink()
+    Path("sets/CKP-2_10").mkdir()
+    Path("sets/CKP-2_10/index.json").write_text("{")
+    with pytest.raises(MspcError, match=r"sets/CKP-2_10 is damaged, or cannot be read; the one before is sets/CKP-"):
         ms.load_checkpoint("sets")
 
 
@@ -210,7 +216,7 @@ def test_a_checkpoint_of_another_network_is_refused(trained: Trained) -> None:  
     for name, before, now in (("w", "(24, 48)", "(24, 64)"), ("moment2.v", "(48, 8)", "(64, 8)")):
         assert f"parameter '{name}' has shape {now}, in the checkpoint {before}" in text
     index = Path("sets/CKP-1_1/index.json")
-    index.write_text(index.read_text().replace('"moment1.v": {', '"moment3.v": {'))
+    index.write_bytes(unsealed(index.read_bytes()).replace(b'"moment1.v": {', b'"moment3.v": {'))
     with pytest.raises(MspcError) as raised:
         trained.run(2, 1)
     for note in ("it has no parameter 'moment1.v'", "the network has no parameter 'moment3.v'"):
@@ -255,12 +261,13 @@ def test_a_damaged_state_of_a_run_is_explained(tmp_path: Path, monkeypatch: pyte
     ):  # fmt: skip
         path = Path("sets/CKP-1_3.safetensors")
         before = path.read_bytes()
-        text = before.replace(wanted.encode(), damaged.encode())
+        text = unsealed(before).replace(wanted.encode(), damaged.encode())
         length = int.from_bytes(before[:8], "little") + len(text) - len(before)
         path.write_bytes(length.to_bytes(8, "little") + text[8:])
         with pytest.raises(MspcError, match=r"the state of the run in sets/CKP-1_3\.safetensors is damaged"):
             resume_training(trained_model, "sets")
         path.write_bytes(before)
+    resume_training(trained_model, "sets")
     saved = {"counters": dict.fromkeys(COUNTERS, 0), "seeds": dict.fromkeys(SEEDS), "graph_steps": {}}
     own = state_of_rank()
     own["numpy"][1] = 10**6  # NumPy itself reads what lies behind the generator, or ends the process
@@ -273,6 +280,46 @@ def test_a_damaged_state_of_a_run_is_explained(tmp_path: Path, monkeypatch: pyte
         resume_training(3)
     with pytest.raises(MspcError, match=r"there is no checkpoint 'x\.safetensors'"):
         resume_training(net, checkpoint="x.safetensors")
+
+
+def test_the_prefix_is_that_of_the_checkpoints_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is taken, of several none, and a run never begins in silence beside what it could go on from."""
+    monkeypatch.chdir(tmp_path)
+    launch.install(Losses())
+    _, trained_model = model()
+
+    def train(*prefixes: str) -> None:
+        saves = [ModelCheckpoint(prefix, "sets", CheckpointConfig(keep_checkpoint_max=9)) for prefix in prefixes]
+        trained_model.train(1, batches(2), saves)
+
+    Path("sets/net-9_9").mkdir(parents=True)  # of a run that was killed: nothing to go on from
+    assert resume_training(trained_model, "sets") == Resumed()
+    train("a-1_1")
+    found = resume_training(trained_model, "sets")
+    assert (found.total_step, found.file) == (2, "sets/a-1_1-1_2.safetensors")
+    assert (os.path.realpath("sets"), "a-1_1") in state.current().resumed
+    ms.save_checkpoint(trained_model.train_network, "sets/best-1_7")  # of no run
+    assert resume_training(trained_model, "sets").file == found.file
+    for wanted in ("CKP", "a"):
+        with pytest.raises(ValueError, match=f"sets has no checkpoint of prefix '{wanted}', and some of 'a-1_1', the "
+                                             r"newest a-1_1-1_2\.safetensors"):  # fmt: skip
+            resume_training(trained_model, "sets", prefix=wanted)
+    train("CKP")
+    with pytest.raises(ValueError, match=r"of 2 prefixes: 'CKP', the newest .*; 'a-1_1', the newest"):
+        resume_training(trained_model, "sets")
+    assert resume_training(trained_model, "sets", prefix="CKP").file == "sets/CKP-1_2.safetensors"
+    trained_model.train(1, batches(2), [ModelCheckpoint("CKP", "other", CheckpointConfig(format="ckpt"))])
+    with pytest.raises(ValueError, match=r"other/CKP-1_2\.ckpt is of MindSpore's format, which does not say where"):
+        resume_training(trained_model, "other")
+
+
+def test_a_rank_without_a_checkpoint_is_named(trained: Trained) -> None:  # noqa: F811
+    """Ranks with folders of their own, of which one is empty: the run does not begin again."""
+    trained.run(2, 1, last=1, where='f"r{get_rank()}"')
+    Path("r1/CKP-1_1.safetensors").unlink()
+    with pytest.raises(MspcError) as raised:
+        trained.run(2, 1, last=2, where='f"r{get_rank()}"')
+    assert "rank 1 finds no checkpoint to go on from, and 1 of 2 ranks find one" in raised.value.render()
 
 
 DIRECTORIES = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ def write_set(folder: Path, number: int, ranks: int = 2) -> Path:
         part = WHOLE[cut.slices_for(rank, WHOLE.shape)] + number
         begin = (rank * 8 // ranks, 0)
         made = Slice("w", TensorType(FLOAT32, (8, 8)), begin, part.shape, str(cut), lambda part=part: part)
-        write_slices(place / rank_file(rank, sequence), [made], {"own": {}})
+        write_slices(place / rank_file(rank, sequence), [made], {"own": {"numbers": [rank, number]}})
     publish(place, sequence, ranks, {"total_step": number})
     for old in find_sets(folder, "CKP")[:-1]:
         remove_set(old.path)
@@ -37,6 +38,15 @@ def changed(path: Path, change: Callable[[bytearray], Any]) -> None:
     data = bytearray(path.read_bytes())
     kept = change(data)
     path.write_bytes(kept if isinstance(kept, bytes | bytearray) else data)
+
+
+def unsealed(data: bytes) -> bytes:
+    """A file of safetensors, or an index, as mspc wrote it before these had checksums of themselves."""
+    found = re.sub(rb',\s*"mspc_checksum":"[^"]*"|,"header":"[^"]*"|, "header": "[^"]*"', b"", data)
+    if data.startswith(b"{"):
+        return found
+    length = int.from_bytes(data[:8], "little") + len(found) - len(data)
+    return length.to_bytes(8, "little") + found[8:]
 
 
 def flip(data: bytearray) -> None:

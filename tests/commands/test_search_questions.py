@@ -134,7 +134,7 @@ def test_a_configured_operator_says_who_decided(run: Run) -> None:
 
 
 def test_two_plans_are_compared(run: Run) -> None:
-    assert run("--ranks", "8", "--out", "a.toml", "-q").exit_code == 0
+    assert run("--mesh", "2x2x2", "--out", "a.toml", "-q").exit_code == 0
     text = Path("a.toml").read_text()
     edited = re.sub(r'(MatMul-op0" = ).*', r'\1["(8) [0, -]", "(8) [-, -]"]', text)
     Path("b.toml").write_text(f'recompute = ["Default/network-Net"]\n{edited}')

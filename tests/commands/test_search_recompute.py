@@ -70,7 +70,7 @@ def test_cells_are_computed_again_where_only_that_fits(folder: Path) -> None:
     plan = searched("--memory", str(limit), "--out", "plan.toml")
     assert plan["name"] == "search"
     assert plan["memory"] <= limit
-    assert plan["gap"] <= 0.01
+    assert plan["search_gap"] <= 0.01
     assert plan["foreseen"] == pytest.approx(plan["memory"], rel=0.1)
     found = read_plan(Path("plan.toml"))
     assert list(found.recompute) == plan["recompute"] != []
@@ -117,9 +117,9 @@ def test_parameters_are_cut_further_and_said_so(folder: Path) -> None:
         ('recompute = ["Default/network-Net/block"]',
          "the plan plan.toml computes Default/network-Net/block again, which the network does not have"),
         ('[parameters]\n"up.weight" = "(4) [0, -]"',
-         "the plan plan.toml stores up.weight, which are no trained parameters of the network"),
+         "the plan plan.toml stores up.weight, which are no parameters of the network"),
         ('gather_again = ["weight"]',
-         "the plan plan.toml stores weight, which are no trained parameters of the network"),
+         "the plan plan.toml stores weight, which are no parameters of the network"),
         ('[parameters]\n"blocks.0.up.weight" = "(4) [0]"',
          "the plan plan.toml stores blocks.0.up.weight as (4) [0], and its shape is (128, 32)"),
     ],

@@ -12,6 +12,7 @@ from mspc import Parameter, Tensor, nn, ops
 from mspc.commands.compile import CompileOptions
 from mspc.commands.run import run_script
 from mspc.commands.verify import verify_target
+from mspc.ir.diagnostics import ExecutionError
 from tests.api.nn.training import Training, floats
 
 X, Y, W, V = floats(1, 4, 3), floats(2, 4, 1), floats(3, 3, 1), floats(4, 1, 1)
@@ -152,7 +153,7 @@ class Step(nn.TrainOneStepCell):
     def construct(self, x):
         loss = self.network(x)
         grads = self.grad(self.network, self.weights)(x, ops.ones_like(loss))
-        grads = self.grad_reducer(ops.clip_by_global_norm(grads, 0.5))
+        grads = FIRST(THEN(grads))
         return ops.depend(loss, self.optimizer(grads))
 net = Net()
 Step(net, nn.SGD(net.trainable_params(), 0.1))(Tensor(np.ones((4, 3), np.float32)))
@@ -160,6 +161,11 @@ Step(net, nn.SGD(net.trainable_params(), 0.1))(Tensor(np.ones((4, 3), np.float32
 
 
 def test_verify_leaves_gradients_to_the_scripts_own_sums(tmp_path: Path) -> None:
+    """Clipped sums are those of one device with the whole batch; sums of what every rank has clipped are not."""
     script = tmp_path / "net.py"
-    script.write_text(CLIPPED)
+    reduce, clip = "self.grad_reducer", "(lambda them: ops.clip_by_global_norm(them, 0.5))"
+    script.write_text(CLIPPED.replace("FIRST", clip).replace("THEN", reduce))
     verify_target(str(script), CompileOptions(ranks=2), seed=1)
+    script.write_text(CLIPPED.replace("FIRST", reduce).replace("THEN", clip))
+    with pytest.raises(ExecutionError, match="2 of 8 values differ between one device and 2 ranks"):
+        verify_target(str(script), CompileOptions(ranks=2), seed=1)

@@ -352,6 +352,18 @@ def test_enable_nd_tp_needs_layouts(tmp_path: Path) -> None:
     assert raised.value.message == "MatMul: enable_nd_tp needs a Layout for each of its two tensors"
 
 
+@pytest.mark.parametrize("value", ["False", "None"])
+def test_enable_nd_tp_that_is_off_asks_for_nothing(tmp_path: Path, value: str) -> None:
+    layouts = '(plane("None", ("x", "y")), plane("x", "y"))'
+    text = NETWORKS["products on a mesh of two axes"].replace(layouts, "((8, 1), (1, 1))")
+    asked = 'add_prim_attr("enable_nd_tp", True).shard'
+    assert asked in text
+    off = compiled(tmp_path, text.replace(asked, asked.replace("True", value)))
+    forward = [node for node in off.graph.nodes if node.phase == "forward"]
+    (product,) = [node for node in forward if node.instance == "first" and node.op.name == "MatMul"]
+    assert product.in_strategy == ((8, 1), (1, 1))
+
+
 def test_dumped_tensors_are_the_slices_of_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "net.py"

@@ -218,8 +218,10 @@ def _place_of(extremum: Any, input: Any, dim: Any, keepdim: bool, dtype: Any) ->
     return extremum(dim, dtype)(input)
 
 
-def clip_by_value(x: Any, clip_value_min: Any = None, clip_value_max: Any = None) -> Any:
-    """`x` kept between two values."""
+def clip_by_value(x: TensorLike | Sequence[Any], clip_value_min: Any = None, clip_value_max: Any = None) -> Any:
+    """`x` kept between two values; of a tuple or list of tensors a tuple of them."""
+    if isinstance(x, (tuple, list)):
+        return tuple([clamp(part, clip_value_min, clip_value_max) for part in x])
     return clamp(x, clip_value_min, clip_value_max)
 
 

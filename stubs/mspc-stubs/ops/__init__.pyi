@@ -1460,6 +1460,9 @@ class MoeGatingTopKSoftmax(Primitive):
 class MoeInitRouting(Primitive):
     """(x [rows, n] once for every choice, those of one expert together: [min(rows, active_num) * k, n]; where each"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class MoveTo(Primitive):
+    """x itself: where values lie is planned. Called as `MoveTo()(x, to, blocking)`; to: the memory that is wanted, a"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class MovingStatistics(Primitive):
     """`mean`, with moving statistics, operands 1 and 2, updated from it and `variance`, which are those of `count`"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...

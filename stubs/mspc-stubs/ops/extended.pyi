@@ -383,6 +383,7 @@ from mspc.ops import MoeFinalizeRouting as MoeFinalizeRouting
 from mspc.ops import MoeGatingTopKSoftmax as MoeGatingTopKSoftmax
 from mspc.ops import MoeInitRouting as MoeInitRouting
 from mspc.api.ops.morphing import Morph as Morph
+from mspc.ops import MoveTo as MoveTo
 from mspc.ops import MovingStatistics as MovingStatistics
 from mspc.ops import Mul as Mul
 from mspc.ops import MulNoNan as MulNoNan

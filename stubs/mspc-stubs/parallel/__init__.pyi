@@ -5,6 +5,7 @@ from mspc.api.parallel.checkpoint_transform import build_searched_strategy as bu
 from mspc.api.parallel.algo_parameters import get_algo_parameters as get_algo_parameters
 from mspc.api.parallel.checkpoint_transform import load_distributed_checkpoint as load_distributed_checkpoint
 from mspc.api.parallel.checkpoint_transform import merge_sliced_parameter as merge_sliced_parameter
+from mspc.api.parallel.checkpoint_transform import rank_list_for_convert as rank_list_for_convert
 from mspc.api.parallel.checkpoint_transform import rank_list_for_transform as rank_list_for_transform
 from mspc.api.parallel.algo_parameters import reset_algo_parameters as reset_algo_parameters
 from mspc.api.parallel.checkpoint_transform import restore_group_info_list as restore_group_info_list

@@ -153,6 +153,7 @@ def test_eager_errors_name_the_users_line():
         (lambda x: ops.where(x > 2, x, ops.zeros_like(x)), [[0, 0, 0], [3, 4, 5]]),
         (lambda x: ops.maximum(x, 3), [[3, 3, 3], [3, 4, 5]]),
         (lambda x: ops.clip_by_value(x, 1, 4), [[1, 1, 2], [3, 4, 4]]),
+        (lambda x: ops.clip_by_value((x, x + 1), 1, 4)[1], [[1, 2, 3], [4, 4, 4]]),
         (lambda x: ops.zeros((2,), ms.int32), [0, 0]),
         (lambda x: ops.ones((1,)), [1]),
         (lambda x: ops.scalar_to_array(-1.0), -1.0),

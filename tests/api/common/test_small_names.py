@@ -152,7 +152,7 @@ def said(call: object, capsys: pytest.CaptureFixture[str]) -> str:
         ),
         (lambda: ops.ReLU().add_pipeline_stage(1), "stage=1 changes nothing here: a network is one stage"),
         (
-            lambda: setattr(nn.ReLU(), "pipeline_stage", 2),
+            lambda: setattr(net := nn.ReLU(), "pipeline_stage", 2) or net(X),
             "Cell.pipeline_stage = 2 changes nothing here: there is one pipeline stage",
         ),
         (lambda: ops.ScalarSummary()("loss", X), "ScalarSummary changes nothing here: no summary is written"),

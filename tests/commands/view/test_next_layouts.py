@@ -10,7 +10,7 @@ import pytest
 from mspc.analysis.cost.machine_file import H200
 from mspc.commands.view.alternatives import next_ways
 from mspc.commands.view.dump import Dump, read_dump
-from mspc.engine.plans import LARGE
+from mspc.engine.reckoned import LARGE
 from mspc.passes.search.elimination import Elimination
 from mspc.passes.search.model import Model
 from mspc.passes.search.whole_graph import mesh_of

@@ -14,6 +14,7 @@ from mspc.analysis.cost.timeline import Timeline
 from mspc.commands.view.dump import Dump, read_dump
 from mspc.commands.view.facts import page_facts
 from mspc.commands.view.groups import members_of
+from mspc.commands.view.memory import memory_facts
 from mspc.commands.view.origins import Origins
 from mspc.commands.view.page import html_of
 from mspc.ir.layout import Layout
@@ -194,6 +195,40 @@ def test_what_lives_at_once_is_what_the_plan_says(dump: Dump, facts: dict[str, A
         assert all(a[0] + a[1] <= b[0] for a, b in pairwise(there)), index
 
 
+TUPLES = """
+import mspc as ms
+import numpy as np
+from mspc import Tensor, nn, ops
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.bn, self.dense = nn.BatchNorm2d(8), nn.Dense(8, 4).to_float(ms.float16)
+
+    def construct(self, x):
+        return self.dense(ops.mean(ops.relu(self.bn(x)), (2, 3))).astype(ms.float32)
+
+net = Net()
+step = nn.TrainOneStepCell(
+    nn.WithLossCell(net, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")),
+    nn.Momentum(net.trainable_params(), 0.1, 0.9),
+)
+step(Tensor(np.zeros((4, 8, 16, 16), np.float32)), Tensor(np.zeros(4, np.int32)))
+"""
+
+
+def test_of_tuples_every_element_lives_until_it_is_read(tmp_path: Path) -> None:
+    """What BatchNorm makes is read early, its statistics late; copies of weights in halves stand all the time."""
+    (tmp_path / "net.py").write_text(TUPLES)
+    (graph,) = read_dump(compiled(tmp_path / "net.py", tmp_path / "graphs", 1)).programs
+    memory, plan = memory_facts(graph), plan_memory(graph)
+    alive = [
+        sum(nbytes for _, nbytes, first, last, _ in memory["blocks"] if first <= index <= last)
+        for index in range(len(graph.nodes))
+    ]
+    assert plan.lower_bound - 32 * len(graph.nodes) <= max(alive) <= plan.lower_bound
+
+
 def test_nodes_that_are_several_lead_to_what_they_are_made_of(dump: Dump, facts: dict[str, Any]) -> None:
     assert dump.plan is not None
     shown = facts["graphs"][0]
@@ -220,3 +255,21 @@ def test_the_quick_starts_page_is_small_and_needs_nothing_else(facts: dict[str, 
     assert len(page.encode()) <= SMALLEST
     named = [value for _, attributes in elements(page) for name, value in attributes.items() if name in ("src", "href")]
     assert named == []
+
+
+def test_collectives_of_mindspores_dumps_have_the_bytes_that_diff_knows(tmp_path: Path) -> None:
+    """8 x 32 numbers of four bytes: a ring of four sends 2 x 3/4 of them; of eight that a group's name counts 7/8 of
+    eight times as many in an AllGather."""
+    tensor, wide = "(<Tensor[Float32], (8, 32)>)", "(<Tensor[Float32], (64, 32)>)"
+    (tmp_path / "mindspore.ir").write_text(
+        f"#IR entry      : @net\n#IR dialect    : mindspore\n#Total params  : 1\n\n%para1_x: {tensor[1:-1]}\n\n"
+        "subgraph @net() {\n"
+        f'  %0(out) = AllReduce(%para1_x) primitive_attrs: {{op: "sum", group: "4-1", rank_list: (0, 2, 4, 6)}}\n'
+        f"      : {tensor} -> {tensor}\n      # Fullname with scope: (Default/net/AllReduce-op0)\n"
+        f'  %1(out) = AllGather(%0) primitive_attrs: {{group: "8-77"}}\n      : {tensor} -> {wide}\n'
+        f"      # Fullname with scope: (Default/net/AllGather-op1)\n  Return(%1)\n      : {wide}\n}}\n"
+    )
+    dump = read_dump(tmp_path / "mindspore.ir")
+    shown = page_facts(dump, H200)["graphs"][0]["collectives"]
+    whole = 8 * 32 * 4
+    assert [(shown[i]["size"], shown[i]["bytes"]) for i in (0, 1)] == [(4, whole * 2 * 3 // 4), (8, whole * 7)]

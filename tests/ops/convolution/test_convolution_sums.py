@@ -77,3 +77,22 @@ def test_sums(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     products.weight_gradient(np, dout, x, along, groups, dweight)
     for made, wanted in zip((out, dx, dweight), expected, strict=True):
         np.testing.assert_allclose(made, wanted, atol=1e-11)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("groups", [1, 2])
+def test_infinity_times_padding_is_no_number(groups: int) -> None:
+    """Padding is zeros that are multiplied, whichever way the sums are made."""
+    along = (SAME, SAME)
+    x, weight = np.ones((1, 2, 4, 4)), np.ones((2, 2 // groups, 3, 3))
+    weight[0, 0, 0, 1] = np.inf
+    out = np.zeros((1, 2, 4, 4))
+    products.convolve(np, x, weight, along, (4, 4), groups, out)
+    assert np.isnan(out[0, 0, 0]).all()
+    assert np.isinf(out[0, 0, 1:]).all()
+    dout = np.ones((1, 2, 4, 4))
+    dout[0, 1, 0, 2] = -np.inf
+    dweight = np.zeros_like(weight)
+    products.weight_gradient(np, dout, x, along, groups, dweight)
+    assert np.isnan(dweight[1, 0, 0]).all()
+    assert np.isinf(dweight[1, 0, 1:]).all()

@@ -204,8 +204,13 @@ def odd_cases() -> Iterator[Case]:
     for dtype in (f32, f16, b16):
         yield _case("Dropout", dtype, (13, 77), keep_prob=0.6, Seed0=5, Seed1=9)
         yield _case("Dropout", dtype, (8, 24), keep_prob=0.3, Seed1=2, shape=(30, 100), begin=(11, 76))
+        yield _case("Dropout", dtype, (6, 24), keep_prob=0.3, shape=(2, 9, 24), begin=(0, 3, 0), local=(2, 3, 24))
+        whole, local = (2, 9, 4, 2, 3), (2, 3, 4, 2, 3)
+        yield _case("Dropout2D", dtype, (6, 4, 2, 3), shape=whole, begin=(0, 6, 0, 0, 0), local=local)
     yield _case("DropoutGenMask", f32, (), low=0.3, high=0.7, shape=(40, 130), Seed0=3)
     yield _case("DropoutGenMask", f32, (), low=0.3, high=0.7, shape=(40, 130), begin=(20, 0), local=(20, 65))
+    split = {"shape": (2, 12, 5), "begin": (0, 4, 0), "local": (2, 4, 5), "rows": (0, 2)}
+    yield _case("DropoutGenMask", f32, (), low=0.3, high=0.7, Seed0=3, **split)
     yield _case("UniformReal", (), shape=(71, 60), seed=7)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mspc.ir.graph import Node, Value
-from mspc.ir.types import FLOAT32, TensorType
+from mspc.ir.types import FLOAT32, INT32, TensorType
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
 from mspc.passes.sharding.choices import multiplies, rule_of
@@ -34,6 +34,26 @@ def test_products_combine_more_elements_than_they_read_or_write(
     op = REGISTRY[name](**fields)
     types = [TensorType(FLOAT32, shape) for shape in shapes]
     node = Node(op, [Value(type) for type in types], op.infer(*types))
+    rule = rule_of(node)
+    assert rule is not None
+    assert multiplies(rule, node) is product
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "types", "product"),
+    [
+        ("Gather", {}, [(FLOAT32, (64, 8)), (INT32, (16,))], False),
+        ("EmbeddingLookup", {}, [(FLOAT32, (64, 8)), (INT32, (16,))], False),
+        ("UnsortedSegmentSum", {"num_segments": 12}, [(FLOAT32, (16, 8)), (INT32, (16,))], False),
+        ("GroupedProduct", {}, [(FLOAT32, (8, 4)), (FLOAT32, (1, 4, 6)), (INT32, (1,))], True),
+    ],
+)
+def test_what_finds_rows_by_integers_is_no_product(
+    name: str, fields: dict[str, Any], types: list[tuple[Any, tuple[int, ...]]], product: bool
+) -> None:
+    op = REGISTRY[name](**fields)
+    operands = [TensorType(dtype, shape) for dtype, shape in types]
+    node = Node(op, [Value(type) for type in operands], op.infer(*operands))
     rule = rule_of(node)
     assert rule is not None
     assert multiplies(rule, node) is product

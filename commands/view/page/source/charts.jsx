@@ -190,16 +190,37 @@ function hatch(pen, left, top, width, height, colour) {
   pen.restore();
 }
 
-/** A curve of so many points as are seen. */
-function pathOf(alive, x, y, count) {
+/** An area between two curves, of so many points as are seen: of each span the node where most is alive in all. */
+function areaOf(lower, upper, all, x, y, count) {
   const step = Math.max(1, Math.floor(count / 1500));
-  let path = `M${x(0)},${y(0)}`;
+  let [there, back] = ["", ""];
   for (let i = 0; i < count; i += step) {
-    let most = 0;
-    for (let j = i; j < Math.min(count, i + step); j++) most = Math.max(most, alive[j]);
-    path += `L${x(i).toFixed(1)},${y(most).toFixed(1)}L${x(Math.min(count, i + step)).toFixed(1)},${y(most).toFixed(1)}`;
+    const end = Math.min(count, i + step);
+    let most = i;
+    for (let j = i; j < end; j++) if (all[j] > all[most]) most = j;
+    const [left, right] = [x(i).toFixed(1), x(end).toFixed(1)];
+    there += `L${left},${y(upper[most]).toFixed(1)}L${right},${y(upper[most]).toFixed(1)}`;
+    back = `L${right},${y(lower[most]).toFixed(1)}L${left},${y(lower[most]).toFixed(1)}${back}`;
   }
-  return `${path}L${x(count)},${y(0)}Z`;
+  return `M${there.slice(1)}${back}Z`;
+}
+
+const MEANINGS = {
+  activations: "what the forward pass makes of the inputs, until its last reader",
+  gradients: "of parameters, from the operator that makes them to the update",
+  temporary: "gradients of activations, gathered or converted parameters, steps of updates",
+};
+const CLASS_NAMES = { activations: "activations", gradients: "gradients", temporary: "temporary buffers" };
+
+/** Curves of a step's memory, one upon the other: of every class what is alive below it and with it. */
+function layersOf(memory, count) {
+  let below = new Float64Array(Math.max(1, count));
+  return memory.classes.map((name, kind) => {
+    const { alive } = memoryCurve(memory, count, kind);
+    const layer = { name, alive, lower: below, upper: alive.map((bytes, i) => bytes + below[i]) };
+    below = layer.upper;
+    return layer;
+  });
 }
 
 /** About five round numbers of bytes up to the most. */
@@ -213,6 +234,7 @@ export function Memory({ graph, select, title }) {
   const [box, width] = useWidth();
   const { memory } = graph.facts;
   const { alive, peak } = useMemo(() => memoryCurve(memory, graph.count), [graph]);
+  const layers = useMemo(() => layersOf(memory, graph.count), [graph]);
   const [at, setAt] = useState(peak);
   useEffect(() => setAt(peak), [graph]);
   const { sizes } = memory;
@@ -226,7 +248,11 @@ export function Memory({ graph, select, title }) {
   return (
     <div>
       <figure class="chart" ref={box}>
-        <figcaption><b>{title}</b> {bytesText(sizes.peak)} at the peak, in %{peak} {graph.label(peak)}: {kept.map(([name, bytes]) => `${name} ${bytesText(bytes)}`).join(", ")}, and the step {bytesText(sizes.arena)}, of which gradients {bytesText(sizes.gradients)} and activations {bytesText(sizes.activations)} at most.</figcaption>
+        <figcaption><b>{title}</b> {bytesText(sizes.peak)} at the peak, in %{peak} {graph.label(peak)}: {kept.map(([name, bytes]) => `${name} ${bytesText(bytes)}`).join(", ")}, and the step {bytesText(sizes.arena)}.</figcaption>
+        <table class="sums classes">
+          <thead><tr><th>of the step</th><th class="right">at the peak</th>{at !== peak && <th class="right">at %{at}</th>}<th class="right">at most, whenever</th><th>what it is</th></tr></thead>
+          <tbody>{layers.map(({ name, alive: own }) => <tr><th><span class={`patch class-${name}`} /> {CLASS_NAMES[name]}</th><td class="right">{bytesText(own[peak] ?? 0)}</td>{at !== peak && <td class="right">{bytesText(own[at] ?? 0)}</td>}<td class="right">{bytesText(sizes[name])}</td><td class="type">{MEANINGS[name]}</td></tr>)}</tbody>
+        </table>
         <svg width={width} height={height} role="img" aria-label={`memory over ${graph.count} nodes, ${bytesText(sizes.peak)} at the peak`}
           onClick={(event) => setAt(Math.max(0, Math.min(graph.count - 1, Math.floor(x.invert(event.clientX - event.currentTarget.getBoundingClientRect().left)))))}>
           {kept.map(([name, bytes], i) => {
@@ -235,7 +261,7 @@ export function Memory({ graph, select, title }) {
             const tall = y(from) - y(below);
             return <g><rect class={`kept-${i}`} x={x(0)} y={y(below)} width={x(graph.count) - x(0)} height={tall} />{tall > 13 && <text x={x(0) + 6} y={y(below) + tall / 2 + 4}>{name}, {bytesText(bytes)}</text>}</g>;
           })}
-          <path class="arena" d={pathOf(alive, x, (bytes) => y(standing + bytes), graph.count)} />
+          {layers.map(({ name, lower, upper }) => <path class={`arena class-${name}`} d={areaOf(lower, upper, alive, x, (bytes) => y(standing + bytes), graph.count)}><title>{CLASS_NAMES[name]}</title></path>)}
           {byteTicks(y.domain()[1]).map((t) => <g class="tick"><line x1={66} x2={70} y1={y(t)} y2={y(t)} /><text x={62} y={y(t) + 4} text-anchor="end">{bytesText(t)}</text></g>)}
           <line class="peak" x1={x(peak + 0.5)} x2={x(peak + 0.5)} y1={8} y2={height - 24} />
           <text x={x(peak + 0.5) + (x(peak) > width - 120 ? -6 : 6)} y={18} text-anchor={x(peak) > width - 120 ? "end" : "start"}>peak, %{peak}</text>
@@ -247,13 +273,13 @@ export function Memory({ graph, select, title }) {
         <label>What lives at node <input type="number" min="0" max={graph.count - 1} value={at} onInput={(event) => { const n = Number(event.currentTarget.value); if (n >= 0 && n < graph.count) setAt(n); }} /></label>
         <button onClick={() => setAt(peak)}>peak</button> {bytesText(alive[at] ?? 0)} of the step in {several(living.length, "piece")}
       </div>
-      <table class="wide">
-        <thead><tr><th>bytes</th><th>share</th><th>made by</th><th>kept from node to node</th></tr></thead>
+      <table class="wide living">
+        <thead><tr><th>bytes</th><th>share</th><th>for</th><th>made by</th><th>kept from node to node</th></tr></thead>
         <tbody>
-          {living.slice(0, 60).map(([, bytes, first, last, nodes]) => (
+          {living.slice(0, 60).map(([, bytes, first, last, nodes, kind]) => (
             <tr class="choice" onClick={() => select(graph, nodes[nodes.length - 1])}>
               <td class="right">{bytesText(bytes)}</td><td class="right">{shareText(bytes / (alive[at] || 1))}</td>
-              <td>{nodes.filter((n) => n <= at).slice(-1).map((n) => `%${n} ${graph.label(n)}`)}{nodes.length > 1 && ` (${nodes.length} one after the other)`}</td><td>%{first} to {last >= graph.count ? "the end" : `%${last}`}</td>
+              <td class="kind">{CLASS_NAMES[memory.classes[kind]]}</td><td>{nodes.filter((n) => n <= at).slice(-1).map((n) => `%${n} ${graph.label(n)}`)}{nodes.length > 1 && ` (${nodes.length} one after the other)`}</td><td>%{first} to {last >= graph.count ? "the end" : `%${last}`}</td>
             </tr>
           ))}
         </tbody>

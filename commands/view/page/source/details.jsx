@@ -3,7 +3,8 @@ import { Fragment, h } from "preact";
 import { GroupPicture, LayoutPicture } from "./picture.jsx";
 import { layoutText, members, ranksText } from "./places.js";
 import { Phase } from "./tree.jsx";
-import { bytesText, countText, several, shapeText, timeText } from "./units.js";
+import { coveredSeconds, overlapping } from "./sums.js";
+import { bytesText, countText, several, shapeText, shareText, timeText } from "./units.js";
 
 const READERS = 12;
 const TENSORS = 12; // of a result
@@ -132,6 +133,25 @@ function Collective({ graph, index, rank }) {
   );
 }
 
+/** What runs on the other streams while a node does. */
+function Beside({ graph, index, go }) {
+  const own = graph.seconds(index);
+  if (!own) return null;
+  const found = overlapping(graph, index);
+  const covered = coveredSeconds(found);
+  return (
+    <section class="beside">
+      <h3>At the same time</h3>
+      {found.length === 0 ? <p class="note">Nothing else runs: the other streams wait, or have nothing to do.</p> : (
+        <>
+          <p class="note">{shareText(Math.min(1, covered / own))} of its time something runs on another stream{found.length > READERS && `, ${found.length} nodes; those beside it longest`}:</p>
+          <ul class="operands">{found.slice(0, READERS).map(([other, begin, end]) => <li><NodeLink graph={graph} index={other} go={go} /> <span class="type">{timeText(end - begin)}, stream {graph.stream(other)}</span></li>)}</ul>
+        </>
+      )}
+    </section>
+  );
+}
+
 function Times({ graph, index, rank }) {
   const { model } = graph;
   const seconds = graph.seconds(index);
@@ -195,6 +215,7 @@ export function NodeDetails({ graph, index, rank, setRank, go, show }) {
     <article key={`${graph.number}.${index}`}>
       <h2><Phase phase={graph.phase(index)} /> {graph.label(index)} <span class="number">%{index}</span></h2>
       <p class="where">{graph.phase(index)}{text("scope") && <> in <code>{text("scope")}</code></>}</p>
+      {!graph.isRunBy(rank) && <p class="note elsewhere">Rank {rank} runs another program, which lacks this node: what is told here is of the {graph.title}.</p>}
       {graph.collective(index) && <Collective graph={graph} index={index} rank={rank} />}
       {!graph.collective(index) && text("reason") && <section><h3>Why it is here</h3><p class="reason">{text("reason")}</p></section>}
       <Source model={model} stack={graph.columns.stack[index]} />
@@ -211,6 +232,7 @@ export function NodeDetails({ graph, index, rank, setRank, go, show }) {
       </section>
       <Ways model={model} about={neighbours(model, about)} go={go} />
       <Times graph={graph} index={index} rank={rank} />
+      {graph.facts.schedule && <Beside graph={graph} index={index} go={go} />}
       {body && <section><h3>Several operators in one</h3><ol class="body">{body.slice(0, LINES).map((line, i) => {
         const member = graph.facts.members?.[index]?.[i];
         return <li><code>{model.string(line)}</code>{member >= 0 && <> <NodeLink graph={model.plan} index={member} go={go} /></>}</li>;
@@ -247,6 +269,7 @@ export function ParameterDetails({ graph, number, rank, setRank, go }) {
     <article key={`p${number}`}>
       <h2>{name}</h2>
       <p class="where">{kind}{trainable && ", trainable"}</p>
+      {!graph.isRunBy(rank) && <p class="note elsewhere">Rank {rank} runs another program, which lacks this parameter: what is told here is of the {graph.title}.</p>}
       <section>
         <dl>
           {all && <Term name="whole">{all.dtype} {shapeText(all.shape)}, {bytesText(all.bytes)}</Term>}

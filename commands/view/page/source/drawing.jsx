@@ -8,13 +8,14 @@ import { cuts } from "./places.js";
 import { bytesText, several, shapeText, timeText } from "./units.js";
 
 const MOST = 200; // boxes of a scope that are drawn
-const LONGEST = 30; // characters of a line
-const LETTER = 6.7; // pixels of one, about
+const LONGEST = [30, 44]; // characters of a box's lines
+const LETTER = [6.7, 6]; // pixels of one, about
 const HEIGHT = 38;
-const READABLE = 0.6; // of the natural size
-const SCALES = [0.25, 0.35, 0.5, 0.7, 1, 1.4];
+const READABLE = 0.92; // of the natural size: letters of 11 pixels
+const SCALES = [0.25, 0.35, 0.5, 0.7, READABLE, 1, 1.4];
+const GAP = 16;
 
-const short = (text) => (text.length > LONGEST ? `${text.slice(0, LONGEST - 1)}…` : text);
+const short = (text, line) => (text.length > LONGEST[line] ? `${text.slice(0, LONGEST[line] - 1)}…` : text);
 const lastOf = (path) => path.split("/").slice(-1)[0] || "the whole";
 
 /** The two lines of a box, and of what kind it is. @param {import("./model.js").Graph} graph @param {import("./flow.js").Box} box */
@@ -24,11 +25,11 @@ function said(graph, box) {
     return { kind: "parameter", lines: [name, `${kind} ${type.tensors.map((t) => shapeText(t.shape)).join(" ")}`] };
   }
   if (box.parameters) return { kind: "parameter", lines: [several(box.parameters, "parameter"), "and inputs"] };
-  if (box.outside !== undefined) return { kind: "outside", lines: [lastOf(box.outside), box.id.startsWith("from") ? "from outside" : "goes on outside"] };
+  if (box.outside !== undefined) return { kind: "outside", lines: [scopesOf(graph).get(box.outside)?.scope.fold ? scopesOf(graph).get(box.outside).scope.name : lastOf(box.outside), box.id.startsWith("from") ? "from outside" : "goes on outside"] };
   if (box.scope) {
     const { nodes, collectives, bytes, seconds } = box.scope;
     const sends = collectives ? `, ${several(collectives, "collective")}${bytes ? ` ${bytesText(bytes)}` : ""}` : "";
-    return { kind: `scope ${collectives ? "sends" : ""}`, lines: [box.scope.name, `${several(nodes, "node")}${sends}${seconds ? `, ${timeText(seconds)}` : ""}`] };
+    return { kind: `scope ${collectives ? "sends" : ""} ${box.scope.fold ? "fold" : ""}`, lines: [box.scope.name, `${several(nodes, "node")}${sends}${seconds ? `, ${timeText(seconds)}` : ""}`] };
   }
   const collective = graph.collective(box.node);
   const { tensors } = graph.type(box.node);
@@ -41,8 +42,70 @@ function said(graph, box) {
   };
 }
 
-/** Boxes with places and edges with points. */
-function laidOut(graph, path, hidden) {
+/** Breaks rows of boxes that are wider than the pane, which move what lies below them down. True where it broke one. */
+function wrapped(nodes, most) {
+  const rows = new Map();
+  for (const node of nodes) rows.set(node.y, [...(rows.get(node.y) ?? []), node]);
+  let down = 0;
+  let broken = false;
+  for (const y of [...rows.keys()].sort((a, b) => a - b)) {
+    const row = rows.get(y).sort((a, b) => a.x - b.x);
+    const lines = [[]];
+    let used = 0;
+    for (const node of row) {
+      if (used > 0 && used + GAP + node.width > most) {
+        lines.push([]);
+        used = 0;
+      }
+      used += (used ? GAP : 0) + node.width;
+      lines[lines.length - 1].push(node);
+    }
+    lines.forEach((line, i) => {
+      let x = GAP;
+      for (const node of line) {
+        node.y = y + down + i * (HEIGHT + GAP);
+        if (lines.length === 1) continue;
+        node.x = x + node.width / 2;
+        x += node.width + GAP;
+      }
+    });
+    broken ||= lines.length > 1;
+    down += (lines.length - 1) * (HEIGHT + GAP);
+  }
+  return broken;
+}
+
+/** The narrow ones of rows that were not broken, between the broken ones: pulled to the middle of what is left. */
+function pulledIn(nodes, edges, most) {
+  const wide = nodes.reduce((far, { x, width }) => Math.max(far, x + width / 2), 0);
+  if (wide > most) {
+    const rows = new Map();
+    for (const node of nodes) rows.set(node.y, [...(rows.get(node.y) ?? []), node]);
+    for (const row of rows.values()) {
+      const far = row.reduce((found, { x, width }) => Math.max(found, x + width / 2), 0);
+      const near = row.reduce((found, { x, width }) => Math.min(found, x - width / 2), Infinity);
+      if (far <= most) continue;
+      const total = row.reduce((sum, { width }) => sum + width + GAP, GAP);
+      let at = Math.max(GAP, Math.min(near, most - total));
+      for (const node of row) {
+        node.x = at + node.width / 2;
+        at += node.width + GAP;
+      }
+    }
+  }
+  const places = new Map(nodes.map((node) => [node.box.id, node]));
+  for (const edge of edges) {
+    const [from, to] = [places.get(edge.from), places.get(edge.to)];
+    const side = from.y <= to.y ? 1 : -1;
+    const begin = { x: from.x, y: from.y + (side * HEIGHT) / 2 };
+    const end = { x: to.x, y: to.y - (side * HEIGHT) / 2 };
+    edge.points = [begin, { x: begin.x, y: begin.y + side * 10 }, { x: end.x, y: end.y - side * 10 }, end];
+    edge.back = false;
+  }
+}
+
+/** Boxes with places and edges with points. room: pixels that there are from side to side. */
+function laidOut(graph, path, hidden, room) {
   const { boxes, edges, left } = flow(graph, path, hidden, MOST);
   const drawn = new graphlib.Graph({ multigraph: true });
   drawn.setGraph({ rankdir: "TB", nodesep: 16, ranksep: 30, marginx: 10, marginy: 10 });
@@ -50,17 +113,26 @@ function laidOut(graph, path, hidden) {
   for (const box of boxes) {
     const told = said(graph, box);
     const lines = told.lines.map(short);
-    drawn.setNode(box.id, { ...told, lines, full: told.lines.join("\n"), box, width: Math.max(60, Math.max(...lines.map((line) => line.length)) * LETTER + 16), height: HEIGHT });
+    drawn.setNode(box.id, { ...told, lines, full: told.lines.join("\n"), box, width: Math.max(60, ...lines.map((line, i) => line.length * LETTER[i] + 16)), height: HEIGHT });
   }
+  const own = new Set(boxes.filter((box) => box.node !== undefined || box.scope).map((box) => box.id));
   const order = new Map(boxes.map((box) => [box.id, box.order]));
   for (const edge of edges) {
     const back = order.get(edge.from) > order.get(edge.to); // what runs first stands above, gradients flow upwards
     const [from, to] = back ? [edge.to, edge.from] : [edge.from, edge.to];
-    drawn.setEdge(from, to, { ...edge, back, weight: back ? 1 : 2 }, `${edge.phase} ${back}`);
+    drawn.setEdge(from, to, { ...edge, back, weight: back ? 1 : own.has(from) && own.has(to) ? 6 : 2 }, `${edge.phase} ${back}`);
   }
   layout(drawn);
-  const { width, height } = drawn.graph();
-  return { nodes: drawn.nodes().map((id) => drawn.node(id)), edges: drawn.edges().map((edge) => drawn.edge(edge)), width: width || 1, height: height || 1, left };
+  const nodes = drawn.nodes().map((id) => drawn.node(id));
+  const lines = drawn.edges().map((edge) => drawn.edge(edge));
+  let { width, height } = drawn.graph();
+  const most = Math.max(640, room / READABLE) - 2 * GAP;
+  if (width > most && wrapped(nodes, most)) {
+    pulledIn(nodes, lines, most);
+    width = nodes.reduce((far, node) => Math.max(far, node.x + node.width / 2), 0) + GAP;
+    height = nodes.reduce((far, node) => Math.max(far, node.y), 0) + HEIGHT;
+  }
+  return { nodes, edges: lines, width: width || 1, height: height || 1, left };
 }
 
 /** @param {{graph: import("./model.js").Graph, hidden: Set<string>, selected: number, select: (index: number) => void,
@@ -69,9 +141,11 @@ export function Drawing({ graph, hidden, selected, select, show }) {
   const [path, setPath] = useState(() => (selected >= 0 ? scopeAround(graph, selected) : firstScope(graph)));
   const [scale, setScale] = useState(0);
   const pane = useRef(null);
+  const [room, setRoom] = useState(900);
+  useEffect(() => setRoom(pane.current?.clientWidth || 900), []);
   const known = scopesOf(graph);
   const here = known.has(path) ? path : firstScope(graph);
-  const found = useMemo(() => laidOut(graph, here, hidden), [graph, here, hidden]);
+  const found = useMemo(() => laidOut(graph, here, hidden, room), [graph, here, hidden, room]);
   useEffect(() => {
     if (selected < 0 || found.nodes.some(({ box }) => box.node === selected)) return;
     setPath(scopeAround(graph, selected));

@@ -3,6 +3,7 @@
 import { Fragment, h, render } from "preact";
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Memory, Roofline, Steps } from "./charts.jsx";
+import { counterpart } from "./alike.js";
 import { NodeDetails, ParameterDetails } from "./details.jsx";
 import { Drawing } from "./drawing.jsx";
 import { CollectiveMark, Icon } from "./icons.jsx";
@@ -29,6 +30,10 @@ function readLink(model) {
   return { node, param, tab: TABS.includes(found.tab) ? found.tab : null };
 }
 
+const isField = (element) => /^(INPUT|TEXTAREA|SELECT)$/.test(element.tagName);
+/** Whether keys are for an element that they are typed into. */
+const isTyping = (element) => isField(element) && element.type !== "checkbox";
+
 function writeLink(text) {
   try {
     history.pushState(null, "", `#${text}`);
@@ -47,7 +52,7 @@ function Search({ graph, go, show }) {
   useEffect(() => setAt(0), [words]);
   useEffect(() => {
     const focus = (event) => {
-      if (event.key !== "/" || /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) return;
+      if (event.key !== "/" || isTyping(event.target)) return;
       event.preventDefault();
       input.current.focus();
     };
@@ -63,9 +68,14 @@ function Search({ graph, go, show }) {
     if (event.key === "ArrowDown") setAt(Math.min(rows.length - 1, at + 1));
     else if (event.key === "ArrowUp") setAt(Math.max(0, at - 1));
     else if (event.key === "Enter" && rows[at]) take(rows[at]);
-    else if (event.key === "Escape") setShown(false);
+    else if (event.key === "Escape") leave(event);
     else return;
     event.preventDefault();
+  };
+  const leave = (event) => {
+    setShown(false);
+    event.currentTarget.blur();
+    event.stopPropagation(); // what is chosen stays
   };
   return (
     <div class="search" role="search">
@@ -129,9 +139,14 @@ function Page({ model }) {
     if (program < 0 || !programs.length || graph === model.plan) return;
     const there = model.graphs[programs[program].graph];
     if (there === graph) return;
+    const name = param >= 0 ? graph.parameter(param).name : "";
+    const [nextNode, nextParam] = [node >= 0 ? counterpart(graph, node, there) : -1, name ? there.parameterNamed(name) : -1];
+    if ((node >= 0 && nextNode < 0) || (param >= 0 && nextParam < 0)) return; // the details say that the rank lacks it
     setGraph(there);
-    setNode(-1);
-    setParam(-1);
+    setNode(nextNode);
+    setParam(nextParam);
+    if (nextNode >= 0) reveal(there, nextNode);
+    if (nextNode >= 0) writeLink(`node=${model.link(there, nextNode)}`);
   };
   useEffect(() => {
     if (first.node) reveal(first.node.graph, first.node.index);
@@ -146,7 +161,9 @@ function Page({ model }) {
       if (link.tab) setTab(link.tab);
     };
     const keys = (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) return;
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.key === "Escape" && isField(event.target)) event.target.blur(); // keys are the page's again
+      if (isTyping(event.target)) return;
       const tabKey = Number(event.key);
       if (tabKey >= 1 && tabKey <= TABS.length) setTab(TABS[tabKey - 1]);
       else if (event.key === "Escape") { setNode(-1); setParam(-1); }
@@ -194,7 +211,7 @@ function Page({ model }) {
     costs: () => (timed ? <><Roofline graph={shownGraph} selected={graph === shownGraph ? node : -1} select={select} /><Costs key={shownGraph.number} graph={shownGraph} rank={rank} selected={node} select={select} /></> : untimed),
     parameters: () => <Parameters graph={graph} selected={param} show={show} />,
     source: () => <Source graph={graph} select={select} />,
-    ranks: () => <Ranks model={model} rank={rank} setRank={setRank} setTab={setTab} />,
+    ranks: () => <Ranks model={model} rank={rank} setRank={setRank} setTab={setTab} select={select} />,
   };
   const collectives = graph.collectives.length;
   return (

@@ -185,6 +185,17 @@ export class Graph {
     };
   }
 
+  /** The number of a parameter, -1 where there is none of the name. @param {string} name */
+  parameterNamed(name) {
+    return this.facts.parameters.name.findIndex((number) => this.model.string(number) === name);
+  }
+
+  /** Whether a rank runs this graph; of what is no rank's own program always. @param {number} rank */
+  isRunBy(rank) {
+    const program = this.model.programOf(rank);
+    return this.facts.kind !== "rank" || program < 0 || this.model.facts.programs[program].graph === this.number;
+  }
+
   get parameterCount() {
     return this.facts.parameters.name.length;
   }

@@ -1,12 +1,14 @@
 // What is added up over a graph: memory over its nodes, and what the user's lines take.
 
-/** Bytes alive after every node of a plan's blocks, and where the most are. @param {any} memory @param {number} count */
-export function memoryCurve(memory, count) {
+/** Bytes alive after every node of a plan's blocks, and where the most are. @param {any} memory @param {number} count
+ * @param {number} kind of the blocks that count, all by default */
+export function memoryCurve(memory, count, kind = -1) {
   const change = new Float64Array(count + 2);
-  for (const [, bytes, first, last] of memory.blocks) {
+  memory.blocks.forEach(([, bytes, first, last], i) => {
+    if (kind >= 0 && memory.kinds[i] !== kind) return;
     change[first] += bytes;
     change[Math.min(last, count) + 1] -= bytes;
-  }
+  });
   const alive = new Float64Array(Math.max(1, count));
   let now = 0;
   let peak = 0;
@@ -18,9 +20,11 @@ export function memoryCurve(memory, count) {
   return { alive, peak };
 }
 
-/** The blocks that stand in memory while a node runs, the largest first. @param {any} memory @param {number} index */
+/** The blocks that stand in memory while a node runs, the largest first, each with its kind behind it.
+ * @param {any} memory @param {number} index */
 export function aliveAt(memory, index) {
-  return memory.blocks.filter(([, , first, last]) => first <= index && index <= last).sort((a, b) => b[1] - a[1]);
+  const found = memory.blocks.map((block, i) => [...block, memory.kinds?.[i]]);
+  return found.filter(([, , first, last]) => first <= index && index <= last).sort((a, b) => b[1] - a[1]);
 }
 
 /** The user's lines that nodes come from, by file: what stands there, and how much it takes. @param {Graph} graph */
@@ -41,4 +45,31 @@ export function sourceLines(graph) {
     }
   }
   return [...files].map(([file, lines]) => ({ file, lines: [...lines.values()].sort((a, b) => a.line - b.line) }));
+}
+
+/** What runs on other streams while a node does, as [node, begin, end] of the time that both run, the longest first.
+ * @param {import("./model.js").Graph} graph @param {number} index @returns {[number, number, number][]} */
+export function overlapping(graph, index) {
+  const { begin, seconds } = graph.facts.schedule;
+  const [from, to] = [begin[index], begin[index] + seconds[index]];
+  const stream = graph.stream(index);
+  const shortest = 1e-4 * (to - from); // times are rounded
+  const found = [];
+  for (let i = 0; i < graph.count; i++) {
+    if (!seconds[i] || graph.stream(i) === stream) continue;
+    const both = [Math.max(from, begin[i]), Math.min(to, begin[i] + seconds[i])];
+    if (both[1] - both[0] > shortest) found.push([i, ...both]);
+  }
+  return found.sort((a, b) => b[2] - b[1] - (a[2] - a[1]));
+}
+
+/** Seconds that spans cover together. @param {[number, number, number][]} spans */
+export function coveredSeconds(spans) {
+  let covered = 0;
+  let until = -Infinity;
+  for (const [, begin, end] of [...spans].sort((a, b) => a[1] - b[1])) {
+    covered += Math.max(0, end - Math.max(begin, until));
+    until = Math.max(until, end);
+  }
+  return covered;
 }

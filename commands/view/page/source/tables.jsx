@@ -6,7 +6,8 @@ import { LongList } from "./list.jsx";
 import { sourceLines } from "./sums.js";
 import { cuts, layoutText } from "./places.js";
 import { Phase } from "./tree.jsx";
-import { bytesText, several, shapeText, shareText, timeText } from "./units.js";
+import { Beside } from "./beside.jsx";
+import { bytesText, several, shapeText, shareText, timeText, toldApart } from "./units.js";
 
 const ROW = 44;
 
@@ -35,7 +36,7 @@ export function Collectives({ graph, selected, select }) {
     const { size, bytes, seconds } = graph.collective(index);
     return (
       <div key={index} class={`entry ${index === selected ? "selected" : ""}`} role="listitem" tabIndex={0} onClick={() => select(graph, index)} onKeyDown={(event) => event.key === "Enter" && select(graph, index)}>
-        <div><Phase phase={graph.phase(index)} /> <b>{graph.text("op", index)}</b> <span class="number">%{index}</span> {size ? `of ${several(size, "rank")}` : ""}{bytes !== undefined && `, ${bytesText(bytes)}, ${timeText(seconds)}`} <span class="place">{place(graph.model.line(graph.columns.stack[index]))}</span></div>
+        <div><Phase phase={graph.phase(index)} /> <b>{graph.text("op", index)}</b> <span class="number">%{index}</span> {size ? `of ${several(size, "rank")}` : ""}{bytes !== undefined && `, ${bytesText(bytes)}`}{seconds !== undefined && `, ${timeText(seconds)}`} <span class="place">{place(graph.model.line(graph.columns.stack[index]))}</span></div>
         <div class="reason">{graph.text("reason", index)}</div>
       </div>
     );
@@ -115,12 +116,17 @@ export function Parameters({ graph, selected, show }) {
 }
 
 /** Ranks side by side: which have equal programs, what each takes. */
-export function Ranks({ model, rank, setRank, setTab }) {
+export function Ranks({ model, rank, setRank, setTab, select }) {
   const { programs, ranks, graphs } = model.facts;
   if (!programs.length) return <p class="note">One file is shown, not the folder of a compile: nothing says what other ranks run.</p>;
   const own = programs.flatMap((program) => Object.entries(program.own).map(([index, values]) => [program, Number(index), values]));
   const facts = programs.map(({ graph }) => graphs[graph]);
-  const line = (name, of) => <tr><th>{name}</th>{facts.map((f) => <td class="right">{of(f)}</td>)}</tr>;
+  const line = (name, of, text = String) => {
+    const numbers = facts.map(of);
+    return <tr><th>{name}</th>{toldApart(numbers, text).map((told, i) => <td class={`right ${numbers[i] === numbers[0] ? "" : "differs"}`}>{told}</td>)}</tr>;
+  };
+  const bytes = (name, of) => line(name, of, bytesText);
+  const time = (name, of) => line(name, of, timeText);
   const sent = (f) => Object.values(f.collectives).reduce((sum, one) => sum + (one.bytes ?? 0), 0);
   return (
     <div>
@@ -130,19 +136,23 @@ export function Ranks({ model, rank, setRank, setTab }) {
         <tbody>
           {line("nodes", (f) => f.nodes.op.length)}
           {line("collectives", (f) => Object.keys(f.collectives).length)}
-          {line("bytes sent in a step", (f) => bytesText(sent(f)))}
-          {line("predicted step", (f) => timeText(f.schedule.total))}
-          {line("computed", (f) => timeText(f.schedule.compute))}
-          {line("communicated", (f) => timeText(f.schedule.communication))}
-          {line("of which hidden", (f) => shareText(f.schedule.hidden))}
-          {line("weights", (f) => bytesText(f.memory.sizes.weights))}
-          {line("states of the optimizer", (f) => bytesText(f.memory.sizes.states))}
-          {line("memory of the step", (f) => bytesText(f.memory.sizes.arena))}
-          {line("peak", (f) => bytesText(f.memory.sizes.peak))}
+          {bytes("bytes sent in a step", sent)}
+          {time("predicted step", (f) => f.schedule.total)}
+          {time("computed", (f) => f.schedule.compute)}
+          {time("communicated", (f) => f.schedule.communication)}
+          {line("of which hidden", (f) => f.schedule.hidden, shareText)}
+          {bytes("weights", (f) => f.memory.sizes.weights)}
+          {bytes("states of the optimizer", (f) => f.memory.sizes.states)}
+          {bytes("gradients at most", (f) => f.memory.sizes.gradients)}
+          {bytes("activations at most", (f) => f.memory.sizes.activations)}
+          {bytes("temporary buffers at most", (f) => f.memory.sizes.temporary)}
+          {bytes("memory of the step", (f) => f.memory.sizes.arena)}
+          {bytes("peak", (f) => f.memory.sizes.peak)}
           {Object.keys(model.facts.measured).length > 0 && line("measured ranks", (f) => Object.keys(model.facts.measured).filter((r) => facts.indexOf(f) === model.programOf(Number(r))).length)}
         </tbody>
       </table>
       <div class="tools"><label>Look as rank <input type="number" min="0" max={ranks - 1} value={rank} onInput={(event) => setRank(Number(event.currentTarget.value))} /></label> pictures mark what it holds, groups are its own.</div>
+      {programs.length > 1 && <Beside model={model} select={select} />}
       {own.length > 0 && (
         <table class="wide">
           <caption>Numbers of ranks' own</caption>
@@ -170,13 +180,14 @@ export function Source({ graph, select }) {
     <div>
       <div class="tools">{files.slice(0, 30).map((one) => <button aria-pressed={one === file} onClick={() => { setChosen(one.file); setLine(0); }}>{one.file}</button>)}</div>
       <table class="wide code">
-        <thead><tr><th>line</th><th>source, as far as the dump quotes it</th><th>nodes</th><th>collectives</th><th>time</th></tr></thead>
+        <colgroup>{["number", "text", "few", "sends", "times"].map((name) => <col class={name} />)}</colgroup>
+        <thead><tr><th class="right">line</th><th>source, as far as the dump quotes it</th><th class="right">nodes</th><th>collectives</th><th class="right">time</th></tr></thead>
         <tbody>
           {file.lines.slice(0, 2000).map((row) => [
             <tr class={`choice ${row.line === line ? "selected" : ""}`} onClick={() => setLine(row.line === line ? 0 : row.line)}>
-              <td class="right">{row.line}</td><td><pre>{row.text}</pre></td><td class="right">{row.nodes.length}</td>
+              <td class="right">{row.line}</td><td title={row.text.trim()}><pre>{row.text}</pre></td><td class="right">{row.nodes.length}</td>
               <td>{row.collectives > 0 && <><Icon name="exchange" /> {`${row.collectives}${row.bytes ? `, ${bytesText(row.bytes)}` : ""}`}</>}</td>
-              <td class="right">{row.seconds > 0 && <><meter min="0" max={most} value={row.seconds} /> {timeText(row.seconds)}</>}</td>
+              <td class="right">{row.seconds > 0 && <><span class="bar"><span style={{ width: `${(100 * row.seconds) / most}%` }} /></span> {timeText(row.seconds)}</>}</td>
             </tr>,
             row === open && (
               <tr class="made"><td /><td colSpan={4}>{row.nodes.slice(0, 60).map((index) => <button class={`chip ${graph.collective(index) ? "sends" : ""}`} onClick={() => select(graph, index)}><Phase phase={graph.phase(index)} /> {graph.collective(index) && <><CollectiveMark /> </>}{graph.label(index)} %{index}</button>)}{row.nodes.length > 60 && ` and ${row.nodes.length - 60} more`}</td></tr>

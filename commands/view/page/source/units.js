@@ -1,20 +1,21 @@
 // Numbers for people.
 
-/** @param {number} count */
-export function bytesText(count) {
+/** @param {number} count @param {number} [digits] behind the point: then all bytes are counted */
+export function bytesText(count, digits) {
+  if (digits !== undefined) return `${count.toLocaleString("en-US")} B`;
   for (const unit of ["B", "KiB", "MiB", "GiB", "TiB"]) {
     if (count < 1024 || unit === "TiB") return `${unit === "B" ? Math.round(count) : count.toFixed(1)} ${unit}`;
     count /= 1024;
   }
 }
 
-/** @param {number} seconds */
-export function timeText(seconds) {
+/** @param {number} seconds @param {number} [digits] behind the point */
+export function timeText(seconds, digits) {
   if (seconds === 0) return "0";
   const size = Math.abs(seconds);
-  if (size < 1e-6) return `${(seconds * 1e9).toFixed(0)} ns`;
-  if (size < 1e-3) return `${(seconds * 1e6).toFixed(1)} µs`;
-  return size < 1 ? `${(seconds * 1e3).toFixed(2)} ms` : `${seconds.toFixed(2)} s`;
+  if (size < 1e-6) return `${(seconds * 1e9).toFixed(digits ?? 0)} ns`;
+  if (size < 1e-3) return `${(seconds * 1e6).toFixed(digits ?? 1)} µs`;
+  return size < 1 ? `${(seconds * 1e3).toFixed(digits ?? 2)} ms` : `${seconds.toFixed(digits ?? 2)} s`;
 }
 
 /** @param {number} count */
@@ -25,11 +26,20 @@ export function countText(count) {
   }
 }
 
-/** @param {number} share */
-export const shareText = (share) => `${(100 * share).toFixed(1)} %`;
+/** @param {number} share @param {number} [digits] behind the point */
+export const shareText = (share, digits = 1) => `${(100 * share).toFixed(digits)} %`;
 
 /** @param {number[]} shape */
 export const shapeText = (shape) => `(${shape.join(", ")})`;
 
 /** @param {number} count @param {string} what @param {string} [several] */
 export const several = (count, what, several = `${what}s`) => `${count} ${count === 1 ? what : several}`;
+
+/** Numbers beside each other in words, with as many digits as tell unequal ones apart.
+ * @param {number[]} numbers @param {(number: number, digits?: number) => string} text @returns {string[]} */
+export function toldApart(numbers, text) {
+  const apart = new Set(numbers).size;
+  let told = numbers.map((number) => text(number));
+  for (let digits = 3; digits <= 15 && new Set(told).size < apart; digits++) told = numbers.map((number) => text(number, digits));
+  return told;
+}

@@ -36,3 +36,21 @@ test("the scope of a gradient is that of what it is the gradient of, and the fir
   assert.equal(scopeAround(graph(), 2), "Default/net/a");
   assert.equal(firstScope(graph()), "Default/net/a");
 });
+
+test("of many nodes those that follow each other are one box, which opens", () => {
+  const own = graph();
+  const count = 100;
+  for (const column of Object.keys(own.columns)) own.columns[column] = Array.from({ length: count }, () => own.columns[column][0]);
+  own.columns.inputs = Array.from({ length: count }, (_, i) => [i - 1]);
+  Object.assign(own, { count, collectives: [] });
+  own.facts.collectives = {};
+  const { boxes, edges } = flow(own, "Default/net/a", new Set(), 200);
+  const folds = boxes.filter(({ scope }) => scope?.fold);
+  assert.equal(folds.length, 10);
+  assert.equal(folds.reduce((sum, { scope }) => sum + scope.nodes, 0), count);
+  assert.equal(edges.filter(({ from, to }) => from.startsWith("/") && to.startsWith("/")).length, 9);
+  assert.equal(scopeAround(own, 37), folds[3].scope.path);
+  const inside = flow(own, folds[3].scope.path, new Set(), 200).boxes;
+  assert.deepEqual(inside.filter(({ node }) => node !== undefined).map(({ node }) => node), [30, 31, 32, 33, 34, 35, 36, 37, 38, 39]);
+  assert.deepEqual(inside.filter(({ outside }) => outside).map(({ id }) => id), [`from ${folds[2].scope.path}`, `to ${folds[4].scope.path}`]);
+});

@@ -1,0 +1,46 @@
+"""Where a rank's part of random numbers lies that are drawn for the rows of a whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field, replace
+from typing import Self
+
+from mspc.ops.op import Op
+
+Shape = tuple[int, ...]
+
+
+def place_of_rows(
+    shape: Sequence[int], rows: Sequence[int], rank: int, ranks: int
+) -> tuple[Shape, Shape, Shape]:
+    """(whole shape, where the rank's part begins, the part's shape) of a tensor in which every rank has its own rows.
+
+    Args:
+        shape: of a rank's tensor. rows: (dimension, outer): the dimension holds `outer` equal parts, each of which
+        begins with rows of the batch, so that one device has those of all ranks there. With more than one part the
+        dimension becomes two, (outer, rest), in all that is returned.
+    """
+    dimension, outer = rows
+    size = shape[dimension]
+    parts = (outer,) if outer > 1 else ()
+    rest = size // outer
+    ahead, behind = tuple(shape[:dimension]), tuple(shape[dimension + 1 :])
+    return (
+        (*ahead, *parts, rest * ranks, *behind),
+        (*(0 for _ in (*ahead, *parts)), rest * rank, *(0 for _ in behind)),
+        (*ahead, *parts, rest, *behind),
+    )
+
+
+class DrawnByPlace(Op, abstract=True):
+    """An operator that draws numbers by their places in its results.
+
+    Fields of subclasses: rows, () or where every rank has rows of its own, see `place_of_rows`.
+    """
+
+    rows: tuple[int, ...] = field(default=(), kw_only=True)
+
+    def over_rows(self, dimension: int, outer: int) -> Self:
+        """The operator where along a dimension of its results every rank has rows of its own."""
+        return replace(self, rows=(dimension, outer))

@@ -1,0 +1,26 @@
+"""A tensor that a script wants in another memory."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ops.arguments import describe, split_call
+from mspc.ops.math.elementwise import Identity
+from mspc.ops.op import Op
+
+
+class MoveTo(Identity):
+    """x itself: where values lie is planned. Called as `MoveTo()(x, to, blocking)`; to: the memory that is wanted, a
+    text. blocking: whether what follows waits for the move, True where it is left out."""
+
+    operand_names: ClassVar[tuple[str, ...]] = ("input", "to", "blocking")
+    samples: ClassVar[Any] = Identity.samples
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("to", "blocking"), optional=1)
+        for name, kind in (("to", str), ("blocking", bool)):
+            value = found.get(name, kind())
+            if not isinstance(value, kind):
+                raise MspcError(f"{self.name}: {name} must be {kind.__name__}, not {describe(value)}", kind=TypeError)
+        return self, tensors

@@ -1,0 +1,233 @@
+"""Many plans of one model that take little memory or time, for those to be tried that the search has left out.
+
+What a compiled program holds is more than sums of tables say: steps between layouts, what is fused, what is gathered
+ahead. So plans are looked for under several measures of memory, of every way to cut each operator the best, and are
+then told apart by a run through the step (`Footprint`), and at last by compiling them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+
+from mspc.ir.graph import Node, Parameter, Value, element_types
+from mspc.passes.search.elimination import Bucket, Elimination, Factor, Table
+from mspc.passes.search.memory import Memory
+from mspc.passes.search.model import NEVER, Model, Source
+from mspc.passes.search.sums import Sums
+from mspc.passes.sharding.update_layouts import elementwise
+
+Values = tuple[int, ...]
+
+SMALL_TABLES = 1 << 16
+"""Elements of a table at most: there are many eliminations, and none has to prove anything."""
+WORK = 30_000
+"""Choices by operators of a network up to which every way to take each decision is looked at."""
+POWERS = 1, 4
+"""Of what operators hold while they run: the sum of it, and one to which the largest contributes most."""
+LEXICAL = 1e4
+"""The price under which memory counts first."""
+FAIR = 0.25
+"""The same where a byte held and a byte sent count about alike."""
+
+
+class Candidates:
+    """Plans of a model; what they cost, and what they hold."""
+
+    def __init__(self, model: Model, memory: Memory) -> None:
+        self.model, self.memory = model, memory
+        self.sizes = [variable.size for variable in model.variables]
+        self.costs = Sums(model.factors)
+        self.order: list[int] = []
+        self.decisions = self._decisions()
+        choices = sum(self.sizes[variable] for variable in self.decisions)
+        self.is_small = choices * len(model.search.graph.nodes) <= WORK
+        """Whether plans are few and soon told apart."""
+        parameters = {v for value, v in model.of.items() if isinstance(value, Parameter)}
+        self._parameters = self._buckets(parameters.intersection(self.decisions))
+        self._copies = self._buckets(set(range(len(self.sizes))).difference(self.decisions))
+        self._peaks: dict[Values, float] = {}
+
+    def peak(self, values: Values) -> float:
+        """Bytes at the peak of a step, as they are foreseen."""
+        if values not in self._peaks:
+            self._peaks[values] = self.memory.peak(values)
+        return self._peaks[values]
+
+    def cost(self, values: Values) -> float:
+        """What a plan costs in the model."""
+        return self.costs.total(values)
+
+    def found(self) -> list[Values]:
+        """The best plan of every measure, and in small networks that with every choice of each decision."""
+        plans: dict[Values, None] = {}
+        for factors in self._measures():
+            plans[self.settled(self._solved(factors))] = None
+            for variable in self.decisions if self.is_small else ():
+                each = Elimination(self.sizes, factors, SMALL_TABLES, order=self.order).given_each(variable)
+                plans.update(dict.fromkeys(self.settled(plan.values) for plan in each))
+        return [values for values in plans if self.cost(values) < NEVER / 2]
+
+    def settled(self, values: Sequence[int]) -> Values:
+        """The same plan with the copies that serve it best: they follow from all else."""
+        found = list(values)
+        for copy in self._copies:
+            found[copy.variable] = copy.best(found)
+        return tuple(found)
+
+    def plain(self, values: Values) -> Values:
+        """The same plan with parameters stored as costs the least: what is cut further may hold more for being brought
+        together again."""
+        found = list(values)
+        for parameter in self._parameters:
+            found[parameter.variable] = parameter.best(found)
+        return self.settled(found)
+
+    def _decisions(self) -> list[int]:
+        """The variables of operators, of parameters and of cells that may be computed again."""
+        own = dict.fromkeys([*self.model.of.values(), *self.memory.switches.values()])
+        return [variable for variable in own if self.sizes[variable] > 1]
+
+    def _buckets(self, variables: Collection[int]) -> list[Bucket]:
+        """The factors of the costs that decide on each of some variables."""
+        found: dict[int, list[Factor]] = {}
+        for factor in self.model.factors:
+            for variable in factor.variables:
+                if variable in variables and self.sizes[variable] > 1:
+                    found.setdefault(variable, []).append(factor)
+        return [Bucket(variable, factors) for variable, factors in found.items()]
+
+    def neighbours(self, values: Values) -> list[Values]:
+        """The plans that take one decision otherwise, with the copies that serve them best; where it is none on a
+        parameter, also with the parameters stored as suits it. None of a network that is not small."""
+        if not self.is_small:
+            return []
+        parameters = {bucket.variable for bucket in self._parameters}
+        found: dict[Values, None] = {}
+        for variable in self.decisions:
+            for choice in range(self.sizes[variable]):
+                if choice != values[variable]:
+                    other = self.settled((*values[:variable], choice, *values[variable + 1 :]))
+                    found[other] = None
+                    if variable not in parameters:
+                        found[self.plain(other)] = None
+        return [other for other in found if self.cost(other) < NEVER / 2]
+
+    def smaller(self, values: Values, rounds: int) -> Values:
+        """A plan that holds less, by one decision after the other."""
+        for _ in range(rounds):
+            best = min(self.neighbours(values), key=lambda each: (self.peak(each), self.cost(each)), default=values)
+            if (self.peak(best), self.cost(best)) >= (self.peak(values), self.cost(values)):
+                break
+            values = best
+        return values
+
+    def _solved(self, factors: Sequence[Factor]) -> Values:
+        found = Elimination(self.sizes, factors, SMALL_TABLES, order=self.order)
+        values = found.solve().values
+        if not self.order:
+            self.order = [bucket.variable for bucket in found.buckets]
+        return values
+
+    def _measures(self) -> Iterator[list[Factor]]:
+        """Costs, and memory at several prices."""
+        costs = self.model.factors
+        yield list(costs)
+        held = [[*self.memory.static, *self._running(power)] for power in POWERS]
+        held += [[*row, *self._running(1)] for row in self.memory.rows[1:]]
+        for price in (LEXICAL, FAIR):
+            for measure in held:
+                yield [*costs, *_at_price(measure, price)]
+
+    def _running(self, power: int) -> list[Factor]:
+        """What operators hold while they run, and values while they are brought to them, each to a power."""
+        model = self.model
+        scale = max((sum(t.nbytes for t in element_types(node.type)) for node in model.nodes), default=1)
+        found: list[Factor] = []
+
+        def powered(table: Table) -> Table:
+            return scale * (table / scale) ** power
+
+        for node in model.nodes:
+            own = model.of[node]
+            variable = model.variables[own]
+            made, read = np.zeros(variable.size), np.zeros(variable.size)
+            for numbers, type in zip(variable.outputs, element_types(node.type), strict=True):
+                made = made + model.held(numbers, type)
+            for place, value in enumerate(node.inputs):
+                source = model.source(value)
+                if source is None or source[0] not in model.of:
+                    continue
+                needs = variable.operands[place]
+                if isinstance(source[0], Node):
+                    read = read + model.held(needs, value.tensor_type)
+                if model.of[source[0]] != own:
+                    found.append(_pair(model.of[source[0]], own, powered(self._brought(source, value, needs))))
+            rule = model.search.rules[node]
+            in_place = rule is not None and elementwise(rule)
+            found.append(Factor((own,), powered(np.maximum(made, read) if in_place else made + read)))
+        for value, layout in model.search.traffic.required.items():
+            source = model.source(value)
+            if source is not None and source[0] in model.of:
+                needs = np.array([model.number(value, layout)])
+                found.append(Factor((model.of[source[0]],), powered(self._brought(source, value, needs)[:, 0])))
+        return found
+
+    def _brought(self, source: Source, read: Value, needs: Table) -> Table:
+        """[as it is made, as it is needed]: bytes of a tensor in both layouts where they differ, once where partial
+        sums are added up in place. read: the tensor as it is read."""
+        value, index = source
+        type = element_types(value.type)[index]
+        outputs = self.model.variables[self.model.of[value]].outputs[index]
+        made, needed = self.model.held(outputs, type), self.model.held(needs, type)
+        partial = np.array([self.model.layout(read, int(number)).is_partial for number in outputs])
+        in_place = partial[:, None] & (made[:, None] == needed[None, :])
+        both = (made * isinstance(value, Node))[:, None] * ~in_place + needed[None, :]
+        return both * (outputs[:, None] != needs[None, :])
+
+
+def _pair(one: int, other: int, table: Table) -> Factor:
+    return Factor((one, other), table) if one < other else Factor((other, one), np.ascontiguousarray(table.T))
+
+
+def _at_price(factors: Sequence[Factor], price: float) -> list[Factor]:
+    tables: dict[int, Table] = {}
+    found: list[Factor] = []
+    for factor in factors:
+        table = tables.setdefault(id(factor.table), factor.table * price)
+        found.append(Factor(factor.variables, table))
+    return found
+
+
+def least_stored(model: Model) -> int:
+    """Bytes of parameters and inputs on a rank that no plan can do without: inputs as they arrive, everything else cut
+    by as many ranks as its shape lets, and what is returned as the caller receives it."""
+    graph, total = model.search.graph, 0.0
+    users = model.search.traffic.users
+    for parameter in graph.parameters:
+        if not users.get(parameter):
+            continue
+        type, layout = parameter.tensor_type, parameter.layout
+        given = getattr(layout, "strategy", None) if parameter.kind == "input" else None
+        total += type.nbytes / (math.prod(given) if given is not None else _most_parts(type.shape, model.search.ranks))
+    for value, layout in model.search.traffic.required.items():
+        if isinstance(value, Node) and not value.op.is_view and not value.op.mutates:
+            total += value.tensor_type.nbytes / math.prod(layout.strategy)
+    return math.ceil(total)
+
+
+def _most_parts(shape: Sequence[int], ranks: int) -> int:
+    """Into how many equal parts at most a tensor can be cut, by axes of a mesh of so many ranks."""
+    parts, left, prime = 1, ranks, 2
+    sizes = list(shape)
+    while left > 1:
+        while left % prime == 0:
+            left //= prime
+            at = next((i for i, size in enumerate(sizes) if size and size % prime == 0), None)
+            if at is not None:
+                sizes[at] //= prime
+                parts *= prime
+        prime += 1
+    return parts

@@ -1,0 +1,61 @@
+"""Plans near the best of a small network that is trained: for every choice of every operator the cheapest with it.
+
+What a search adds up has gradients go the way of their values back. The passes behind it may find another way, of which
+only they know what it costs: through the gradient of a normalisation partial sums may pass where the value cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from mspc.ir.graph import Node, Parameter
+from mspc.ops.op import Op
+from mspc.passes.search.elimination import Elimination
+from mspc.passes.search.model import NEVER, Model
+from mspc.passes.sharding.layout_search import Search
+
+SMALL = 12
+"""Operators of a network at most."""
+TABLE = 1 << 14
+"""Elements of a table at most."""
+MOST = 20
+"""Plans that are looked at, the cheapest first."""
+DIGITS = 2
+"""Of bytes: plans that cost the same are mostly one on other axes."""
+
+Values = tuple[int, ...]
+
+
+def nearby(model: Model) -> list[Values]:
+    """Assignments of a model, the cheapest first; none of a large network."""
+    sizes = [variable.size for variable in model.variables]
+    decided = sorted({model.of[node] for node in model.nodes if sizes[model.of[node]] > 1})
+    if len(decided) > SMALL:
+        return []
+    found: dict[float, Values] = {}
+    for variable in decided:
+        for each in Elimination(sizes, model.factors, TABLE).given_each(variable):
+            if each.cost < NEVER / 2:
+                found.setdefault(round(each.cost, DIGITS), each.values)
+    return [found[cost] for cost in sorted(found)][1 : MOST + 1]
+
+
+def take_assignment(search: Search, model: Model, values: Sequence[int], source: str) -> None:
+    """Give every forward operator without a layout, and every parameter that one reads, what an assignment says."""
+    for value, v in model.of.items():
+        if isinstance(value, Parameter) and value.layout is None:
+            value.layout = model.layout(value, int(model.variables[v].outputs[0][values[v]]))
+    for node in search.graph.nodes:
+        if node.phase == "forward":
+            _take(search, model, node, values, source)
+
+
+def _take(search: Search, model: Model, node: Node, values: Sequence[int], source: str) -> None:
+    if search.rules[node] is None:
+        search.structure([node])
+    elif node.in_layouts is None and cast(Op, node.op).operandwise:
+        search.take_operandwise(node, source)
+    elif node.in_layouts is None:
+        v = model.of[node]
+        search.take(node, model.variables[v].choices[values[v]], source)

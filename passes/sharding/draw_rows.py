@@ -1,0 +1,67 @@
+"""Data parallel mode: random numbers for rows of the batch are those that one device draws for the whole batch.
+
+Input:  `%2 = Dropout(%1) {keep_prob: 0.9}` in the graph that every rank runs on rows of its own, fed `(4) [0, -]`
+Output: the same with `rows: (0, 1)`: along dimension 0 rank r of 4 draws what one device draws for the r-th quarter
+
+Where the rows of the batch are in a value follows from the inputs through the operators' factor rules; where a value is
+made of random numbers alone, from what it is combined with; and where nothing tells, its first dimension is taken for
+the batch if it has the batch's size and belongs to no parameter. What has no rows, such as a mask of weights, is drawn
+alike by all ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.layout import Layout
+from mspc.ops.random.rows import DrawnByPlace
+from mspc.passes.base import Pass
+from mspc.passes.needs import WHOLE, Need
+from mspc.passes.sharding.fed_rows import FIRST, FedRows, Rows
+
+
+@dataclass(frozen=True)
+class DrawRows(Pass):
+    """Let operators that draw numbers draw those of the whole batch."""
+
+    needs: ClassVar[tuple[Need, ...]] = (WHOLE,)
+
+    def run(self, graph: Graph) -> bool:
+        if int(graph.attrs.get("ranks", 1)) == 1 or not any(isinstance(n.op, DrawnByPlace) for n in graph.nodes):
+            return False
+        changed = False
+        for node, (dimension, outer) in drawn_rows(graph).items():
+            if isinstance(node.op, DrawnByPlace):
+                node.op = node.op.over_rows(dimension, outer)
+                changed = True
+        return changed
+
+
+def drawn_rows(graph: Graph) -> dict[Node, Rows]:
+    """Where the ranks' rows are in the results of operators that draw, of those that have rows."""
+    fed = _fed(graph)
+    draws = [node for node in graph.nodes if isinstance(node.op, DrawnByPlace)]
+    pinned: dict[Value, Rows] = {}
+    while True:
+        rows = FedRows(graph, fed | pinned)
+        found = {node: place for node in draws if (place := rows.of(node)) is not None}
+        guessed = next((n for n in draws if n not in found and rows.may_be_rows(n)), None)
+        if guessed is None:
+            return found
+        pinned[guessed] = FIRST
+
+
+def _fed(graph: Graph) -> dict[Value, Rows]:
+    """The inputs of which every rank feeds rows of its own."""
+    found: dict[Value, Rows] = {}
+    for parameter in graph.parameters:
+        layout = parameter.layout
+        if isinstance(parameter, Parameter) and parameter.kind == "input" and isinstance(layout, Layout):
+            cut = [d for d, axes in enumerate(layout.dims) if axes]
+            if cut:
+                found[parameter] = cut[0], 1
+    return found
+
+

@@ -1,0 +1,213 @@
+"""What the bytes of a step are for: which parameters are states of an optimizer, which results are gradients,
+activations or neither.
+
+Operators say which operands they overwrite, nodes of which phase they are; the rest follows from who reads what:
+
+- A state is a parameter that the updates of a training step write and that is not trained, or not read outside of
+  them: moments, counters, sums of gradients; and what is not trained and only they read, as a learning rate.
+  Statistics that a forward operator moves aside, and caches of a network that is not trained, are none.
+- A gradient is what a new value of a parameter is computed from, element by element and from gradients alone (scaled,
+  clipped, unscaled), back to the backward operator that made it; from there on its terms and parts of its sum over
+  ranks, as long as nobody else reads them. Where nothing is differentiated it is what an update calls so.
+- An activation is any other result of the forward pass, or of what is computed again for gradients, that is not made of
+  parameters alone, and that gradients or what the graph returns are computed from.
+- What is left are temporary buffers: gathered or converted parameters, gradients of activations, steps of updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
+from mspc.ops.collective.base import Collective
+from mspc.ops.fused.grouped_update import GroupedUpdate, gradient_index
+from mspc.ops.op import Op
+from mspc.ops.optim.optimizer import Update
+
+ACTIVATIONS, GRADIENTS, TEMPORARY = CLASSES = ("activations", "gradients", "temporary")
+"""What a piece of the arena is for."""
+
+Part = Value | int
+"""The memory of a tensor: of a parameter or constant, or the number of a result."""
+Parts = Mapping[Value, tuple[Part, ...]]
+Sources = Callable[[Node, int], Sequence[Sequence[Value]]]
+"""For every result of a node, of which there are so many, the operands that it is made of."""
+
+
+def optimizer_states(graph: Graph, parts: Parts) -> set[Parameter]:
+    """The parameters that updates of a training step keep for themselves."""
+    after: set[Part] = set()  # what depends on gradients
+    for node in graph.nodes:
+        if node.phase == "backward" or any(part in after for value in node.inputs for part in parts[value]):
+            after.update((*parts[node], *_written(node, parts)))
+    passed = _passed(graph, parts)
+    read: set[Part] = set()
+    training: set[Node] = set()
+    for node in reversed(graph.nodes):
+        written = _written(node, parts)
+        trains = any(part in after or (isinstance(part, Parameter) and part.trainable) for part in written)
+        if trains or (_updates(node) and any(part in read for part in parts[node])):
+            training.add(node)
+            read.update(part for value in node.inputs for part in parts[value])
+    found = {p for p in read - passed if isinstance(p, Parameter) and p.kind != "input" and not p.trainable}
+    for node in graph.nodes:
+        written = _written(node, parts)
+        if node in training or any(part in read for part in written):
+            found.update(
+                p for p in written
+                if isinstance(p, Parameter) and (not p.trainable or (p in after and p not in passed))
+            )  # fmt: skip
+    return found
+
+
+def _passed(graph: Graph, parts: Parts) -> set[Part]:
+    """What the results of the graph and the gradients are computed from, outside of updates."""
+    found = {part for value in graph.results for part in parts[value]}
+    for node in reversed(graph.nodes):
+        wanted = node.phase == "backward" or any(part in found for part in parts[node])
+        if wanted and not _updates(node) and not node.op.is_view:
+            found.update(part for value in node.inputs for part in parts[value])
+    return found
+
+
+def _updates(node: Node) -> bool:
+    return node.phase == "update" or bool(node.op.mutates and not node.op.updates_aside)
+
+
+def _written(node: Node, parts: Parts) -> list[Part]:
+    """The memory that an update overwrites."""
+    if node.op.updates_aside:
+        return []
+    return [parts[node.inputs[i]][0] for i in node.op.mutates]
+
+
+class StepClasses:
+    """What the results of a step are for, by their numbers. parts: the memory of every value, of a view that which it
+    shows. runs: whether a node makes results. sources: see `Sources`."""
+
+    def __init__(self, graph: Graph, parts: Parts, runs: Callable[[Node], bool], sources: Sources) -> None:
+        self.parts, self._sources = parts, sources
+        self.nodes = [node for node in graph.nodes if runs(node)]
+        self.made: dict[int, tuple[Node, int]] = {}
+        for node in self.nodes:
+            for place, part in enumerate(parts[node]):
+                if isinstance(part, int):
+                    self.made.setdefault(part, (node, place))
+        self.readers: dict[int, list[Node]] = {}
+        for node in self.nodes:
+            for part in dict.fromkeys(part for value in node.inputs for part in parts[value]):
+                if isinstance(part, int):
+                    self.readers.setdefault(part, []).append(node)
+        self._differentiated = any(node.phase == "backward" for node in self.nodes)
+        self.gradients = self._gradients()
+        self.passed = _passed(graph, parts)
+
+    def of_all(self) -> dict[int, str]:
+        """The class of every result."""
+        found: dict[int, str] = {}
+        of_parameters: set[Part] = set()
+        for node in self.nodes:
+            sources = {part for value in node.inputs for part in self.parts[value] if not isinstance(part, Constant)}
+            alone = bool(sources) and all(part in of_parameters or _is_kept(part) for part in sources)
+            forward = node.phase == "forward" or bool(node.attrs.get("recomputed"))
+            for part in self.parts[node]:
+                if not isinstance(part, int) or part in found:
+                    continue
+                if alone:
+                    of_parameters.add(part)
+                activation = forward and not alone and part in self.passed
+                found[part] = GRADIENTS if part in self.gradients else ACTIVATIONS if activation else TEMPORARY
+        return found
+
+    # Gradients
+
+    def _gradients(self) -> set[int]:
+        leading = self._leading()
+        found: set[int] = set()
+        for node in self.nodes:
+            mine = [(place, part) for place, part in enumerate(self.parts[node]) if part in leading]
+            for place, part in mine:
+                assert isinstance(part, int)
+                if node.phase == "backward" or (
+                    self._of_gradients(node, place, found) if _updates(node) else self._for_updates(part)
+                ):
+                    found.add(part)
+        for node in reversed(self.nodes):
+            if node.phase == "backward":
+                found.update(p for p in self.parts[node] if isinstance(p, int) and self._is_carried(p, found))
+        return found
+
+    def _leading(self) -> set[int]:
+        """What new values of parameters are computed from, element by element, in the update."""
+        leading: set[int] = set()
+        for node in reversed(self.nodes):
+            if node.op.mutates and not node.op.updates_aside:
+                leading.update(part for value in self._changing(node) for part in self._results(value))
+            if not _updates(node):
+                continue
+            made_of = self._sources(node, len(self.parts[node]))
+            for place, part in enumerate(self.parts[node]):
+                if part in leading:
+                    size, moves = _size(node, place), _moves(node)
+                    leading.update(p for v in made_of[place] if moves or _size(v) == size for p in self._results(v))
+        return leading
+
+    def _changing(self, node: Node) -> list[Value]:
+        """The operands by which an update changes the elements of its parameters, one by one."""
+        member, count = (node.op.member, node.op.count) if isinstance(node.op, GroupedUpdate) else (node.op, 1)
+        width = len(node.inputs) // count
+        if not self._differentiated:
+            index = gradient_index(member) if isinstance(member, Update) else None
+            return [] if index is None else list(node.inputs[index::width])
+        own = [value for i, value in enumerate(node.inputs) if i not in frozenset(node.op.mutates) and _is_real(value)]
+        return [v for v in own if _size(v) > 1 or any(_size(node.inputs[i]) == 1 for i in node.op.mutates)]
+
+    def _of_gradients(self, node: Node, place: int, found: set[int]) -> bool:
+        """Whether a result of an update is made of gradients alone, and of single numbers."""
+        size = _size(node, place)
+        wide = [v for v in self._sources(node, len(self.parts[node]))[place] if _size(v) > 1 or size == 1]
+        parts = [part for v in wide if not isinstance(v, Constant) for part in self.parts[v]]
+        return bool(parts) and all(part in found for part in parts)
+
+    def _for_updates(self, part: int) -> bool:
+        return not self._differentiated and all(_updates(reader) for reader in self.readers.get(part, ()))
+
+    def _is_carried(self, part: int, found: set[int]) -> bool:
+        """Whether all that backward operators make of a result are gradients that it is a term or a form of."""
+        readers = [reader for reader in self.readers.get(part, ()) if not _updates(reader)]
+        return bool(readers) and all(self._carries(reader, part, found) for reader in readers)
+
+    def _carries(self, reader: Node, part: int, found: set[int]) -> bool:
+        if reader.phase != "backward" or not isinstance(reader.op, Op):
+            return False
+        made_of = self._sources(reader, len(self.parts[reader]))
+        for place, result in enumerate(self.parts[reader]):
+            operands = [v for v in made_of[place] if not isinstance(v, Constant)]
+            if result not in found or not any(part in self.parts[v] for v in operands):
+                continue
+            size = _size(reader, place)
+            same = all(_size(v) == size for v in operands) and (len(operands) == 1 or reader.op.additive)
+            if same or _moves(reader):
+                return True
+        return False
+
+    def _results(self, value: Value) -> list[int]:
+        return [part for part in self.parts[value] if isinstance(part, int)]
+
+
+def _moves(node: Node) -> bool:
+    """Whether a node hands on what it reads: pieces of it, or its sum over ranks."""
+    return isinstance(node.op, Collective) or (isinstance(node.op, Op) and node.op.may_alias)
+
+
+def _is_kept(part: Part) -> bool:
+    return isinstance(part, Parameter) and part.kind != "input"
+
+
+def _is_real(value: Value) -> bool:
+    return all(type.dtype.is_float or type.dtype.is_complex for type in element_types(value.type))
+
+
+def _size(value: Value, place: int = 0) -> int:
+    """Elements of one of the tensors of a value."""
+    return element_types(value.type)[place].size

@@ -1,0 +1,103 @@
+"""Every operator's samples with numbers that sharding gets wrong first: NaN, infinities, ties, zeros of both signs,
+places that there are not. Ranks together have what one device has, and refuse what it refuses."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import element_types
+from mspc.ir.types import TensorType
+from mspc.ops.op import Op
+from tests.grouped import grouped
+from tests.ops.ranks import on_ranks
+from tests.ops.simulate import BACKEND, arrays_of, check_sharded, layouts_of, operator_of, spread, strategies, types_of
+from tests.ops.test_ops import CASES
+
+RANKS, STRATEGIES = 4, 4
+REFUSED = (IndexError, ValueError, MspcError)
+FLOATS = {
+    "NaN": ([np.nan], 0.1),
+    "infinities": ([np.inf, -np.inf], 0.15),
+    "ties": ([-1.0, 0.0, 1.0], 1.0),
+    "zeros": ([0.0, -0.0], 0.5),
+}
+"""By kind: numbers, and the share of the elements that they take."""
+BORDERS = ("Conv2DBackpropFilter", "Conv3DBackpropFilter")
+"""Their ranks fill up windows at the border of a part with gradients of 0, where one device has no window at all: times
+infinity that is NaN on the ranks alone (docs/numbers.md)."""
+
+
+def hard_inputs(name: str, index: int) -> Iterator[tuple[str, list[Any]]]:
+    """(what is hard, operands) for a sample: in all floating-point operands and in each alone, and for operands that
+    name places those that are counted from the end and those that there are not."""
+    op, spec = operator_of(name, index)
+    types = types_of(spec)
+    inputs = arrays_of(name, spec, types)
+    random = np.random.default_rng([len(name), index])
+
+    def changed(x: Any, values: Sequence[Any], share: float) -> Any:
+        chosen = random.random(x.shape) < share
+        if x.size and not chosen.any():
+            chosen.flat[0] = True
+        return np.where(chosen, random.choice(np.asarray(values, x.dtype), x.shape), x)
+
+    floats = [i for i, t in enumerate(types) if t.dtype.is_float or t.dtype.is_complex]
+    for kind, (values, share) in FLOATS.items():
+        for among in ([floats] if floats else []) + ([[i] for i in floats] if len(floats) > 1 else []):
+            yield kind, [changed(x, values, share) if i in among else x for i, x in enumerate(inputs)]
+    for i, limit in op.index_limits(*types).items():
+        if types[i].dtype.kind != "i":
+            continue
+        for kind, places, share in (
+            ("counted from the end", np.arange(-limit, 0), 0.5),
+            ("one past the end", [limit], 0.0),
+            ("far out", [3 * limit], 0.3),
+            ("before the first", [-limit - 1], 0.3),
+        ):
+            yield kind, [changed(x, places, share) if k == i else x for k, x in enumerate(inputs)]
+
+
+@grouped(CASES)
+def test_ranks_have_what_one_device_has(name: str, index: int) -> None:
+    op, spec = operator_of(name, index)
+    types = types_of(spec)
+    for kind, inputs in hard_inputs(name, index):
+        if name in BORDERS and kind in ("NaN", "infinities"):
+            continue
+        with np.errstate(all="ignore"):
+            try:
+                op.kernel(BACKEND)(*[np.array(x) for x in inputs])
+            except REFUSED:
+                assert accepted(op, types, inputs) == [], f"{op}: {kind}: one device refuses it"
+            else:
+                try:
+                    check_sharded(op, inputs, types, RANKS, STRATEGIES)
+                except AssertionError as error:
+                    error.add_note(f"with {kind}")
+                    raise
+
+
+def accepted(op: Op, types: Sequence[TensorType], inputs: Sequence[Any]) -> list[Sequence[int]]:
+    """Strategies under which no rank refuses the operands."""
+    rule, out_types = op.parsed_rule(*types), element_types(op.infer(*types))
+    taken: list[Sequence[int]] = []
+    for cuts, backwards in spread(list(itertools.product(strategies(rule, RANKS), (False, True))), STRATEGIES):
+        ins, outs = layouts_of(rule, cuts, RANKS, backwards)
+        try:
+            on_ranks(op, RANKS, types, ins, out_types, outs, inputs)
+        except REFUSED:
+            continue
+        taken.append(cuts)
+    return taken
+
+
+@pytest.mark.parametrize("name", ["TensorScatterAdd", "ScatterAdd", "GatherNd"])
+def test_places_that_there_are_not_are_among_the_cases(name: str) -> None:
+    kinds = {kind for kind, _ in hard_inputs(name, 0)}
+    assert {"NaN", "counted from the end", "one past the end", "before the first"} <= kinds

@@ -1,0 +1,35 @@
+"""No plan of random networks is quicker, or sends less, than what a search states allows, and a limit of memory brings
+no quicker plan; `python -m tests.searched_networks 0 3000` does the same for many."""
+
+from __future__ import annotations
+
+from mspc.analysis.cost.machine import Rate
+from tests.searched_networks import Found, check
+
+NETWORKS, DRAWN = 300, 1
+SEARCHED, MANY = 8, 12
+"""Of so many networks times are searched for, too, and so many plans are drawn of each."""
+
+
+def test_no_plan_is_better_than_stated() -> None:
+    found = Found()
+    for seed in range(NETWORKS):
+        check(seed, DRAWN, found, steps=False)
+    assert not found.false, found.lines
+    assert found.networks == NETWORKS
+    assert found.plans > NETWORKS * DRAWN * 0.9
+
+
+def test_searched_steps_are_the_quickest_that_were_seen() -> None:
+    found = Found()
+    for seed in range(NETWORKS, NETWORKS + SEARCHED):
+        check(seed, MANY, found)
+    assert not found.false, found.lines
+    assert not found.slower, found.lines
+
+
+def test_the_highest_rate_of_an_amount_or_more() -> None:
+    rate = Rate(((1.0, 1.0), (4.0, 8.0), (16.0, 2.0)))
+    assert rate.best(1.0, 16.0) == rate.best(4.0, 4.0) == 8.0
+    assert rate.best(8.0, 16.0) == rate.at(8.0)
+    assert rate.best(0.5, 1.0) == 1.0

@@ -1,0 +1,98 @@
+"""Errors in what all devices and ranks share, for `planted_errors.py`: updates, rates, clipping, accumulation, loss
+scales, MPI's collectives, reductions and random masks of data parallel mode. `how` says which judge must see each."""
+
+from __future__ import annotations
+
+from tests.planted import Planted
+
+PARALLEL = '''
+import mindspore as ms
+import numpy as np
+from mindspore import nn, ops, Tensor
+
+ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True)
+ms.set_seed(1)
+
+
+class Loss(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Dense(16, 8), nn.BatchNorm1d(8), nn.Dense(8, 4)
+        self.drop = nn.Dropout(p=0.5)
+
+    def construct(self, x, y):
+        return ((self.last(self.drop(ops.relu(self.norm(self.first(x))))) - y) ** 2).mean()
+
+
+net = Loss()
+net.set_train()
+optimizer = nn.Adam(net.trainable_params(), 0.01)
+nn.TrainOneStepCell(net, optimizer)(Tensor(np.ones((4, 16)), ms.float32), Tensor(np.ones((4, 4)), ms.float32))
+'''
+"""A network in data parallel mode: what updates, masks, statistics and reductions share."""
+
+STEPS = (
+    Planted("second-moment-with-beta1", "ops/optim/optimizer.py", "    v *= beta2\n", "    v *= beta1\n"),
+    Planted("nesterov-without-gradient", "ops/optim/optimizer.py",
+            "            step += gradient\n            step *= rate", "            step *= rate"),
+    Planted("dampening-forgotten", "ops/optim/optimizer.py",
+            "moved = accum * momentum + gradient * (1 - self.dampening)", "moved = accum * momentum + gradient"),
+    Planted("decay-with-other-sign", "ops/optim/optimizer.py",
+            "var -= lr * (m / (xp.sqrt(v) + epsilon) + decay * var)",
+            "var -= lr * (m / (xp.sqrt(v) + epsilon) - decay * var)"),
+    Planted("correction-swapped", "ops/optim/optimizer.py",
+            "rate = lr * xp.sqrt(1 - power2) / (1 - power1)\n        _moments",
+            "rate = lr * xp.sqrt(1 - power1) / (1 - power2)\n        _moments"),
+    Planted("trust-upside-down", "api/nn/optim/lamb.py", "size / ops.maximum(length, 1e-30)",
+            "length / ops.maximum(size, 1e-30)"),
+    Planted("mean-square-without-root", "api/nn/optim/adaptive.py",
+            "rate * gradient * ops.rsqrt(spread + self.epsilon)", "rate * gradient / (spread + self.epsilon)"),
+    Planted("loss-scale-not-divided", "api/nn/optim/optimizer.py",
+            "return [gradient * (1.0 / self.loss_scale) for gradient in gradients]", "return gradients"),
+    Planted("clip-without-root", "api/ops/function/math_func.py", "ops.Maximum()(ops.Sqrt()(total), clip_norm)",
+            "ops.Maximum()(total, clip_norm)"),
+    Planted("clip-without-least", "api/ops/function/math_func.py",
+            "low = input if min is None else ops.Select()(ops.Less()(input, min), min, input)", "low = input"),
+    Planted("last-part-left-out", "api/nn/wrap.py", "for i in range(1, count):", "for i in range(1, count - 1):"),
+    Planted("sums-not-cleared", "api/boost/grad_accumulation.py", "return ops.assign(total, ops.zeros_like(total))",
+            "return total"),
+    Planted("cosine-of-half", "api/nn/learning_rate_schedule.py", "ops.cos(share * math.pi)",
+            "ops.cos(share * math.pi / 2)"),
+    Planted("warm-up-too-long", "api/nn/learning_rate_schedule.py",
+            "ops.cast(global_step, FLOAT32) / self.warmup_steps, 1.0)",
+            "ops.cast(global_step, FLOAT32) / (self.warmup_steps + 1), 1.0)"),
+    Planted("stairs-too-early", "api/experimental/optim/lr_scheduler.py", "self.gamma ** (step // self.step_size)",
+            "self.gamma ** ((step + 1) // self.step_size)"),
+    Planted("overflow-trained-on", "api/nn/loss_scale.py", "        if not overflow:\n",
+            "        if ops.logical_or(overflow, ops.logical_not(overflow)):\n"),
+    Planted("scale-grows-by-sum", "api/nn/loss_scale.py",
+            "ops.select(grows, loss_scale * self.scale_factor, loss_scale)",
+            "ops.select(grows, loss_scale + self.scale_factor, loss_scale)"),
+    Planted("gradients-stay-scaled", "api/nn/loss_scale.py",
+            "grads = [gradient * as_dtype(inverse, gradient.dtype) for gradient in grads]", "grads = list(grads)"),
+)  # fmt: skip
+"""Seen by `--against torch`."""
+THROUGH_MPI = (
+    Planted("mpi-keeps-own-part", "runtime/comm/mpi.py", "return combine(list(self._gather(array, ranks)), op)",
+            "return np.array(array)"),
+    Planted("mpi-large-without-own-part", "runtime/comm/mpi.py",
+            "mine = combine(list(self._swap(flat.reshape(count, -1), ranks)), op)",
+            "mine = combine(list(self._swap(flat.reshape(count, -1), ranks))[1:], op)"),
+    Planted("mpi-scatters-backwards", "runtime/comm/mpi.py", "np.stack(pieces(array, len(ranks), axis))",
+            "np.stack(pieces(array, len(ranks), axis)[::-1])"),
+    Planted("mpi-gathers-backwards", "runtime/comm/mpi.py", "return np.concatenate(list(parts), axis)",
+            "return np.concatenate(list(parts)[::-1], axis)"),
+    Planted("mpi-other-root", "runtime/comm/mpi.py", "ranks.index(root))", "0)"),
+)  # fmt: skip
+"""Seen by `--mpi`."""
+IN_PARALLEL = (
+    Planted("masks-alike", "passes/sharding/draw_rows.py", "node.op = node.op.over_rows(dimension, outer)",
+            "node.op = node.op.over_rows(dimension, outer) if outer > 1 else node.op"),
+    Planted("mask-of-another-rank", "ops/random/rows.py", "rest * rank, *(0", "rest * (ranks - 1 - rank), *(0"),
+    Planted("sum-for-mean", "passes/communication/reduce_gradients.py", "b.constant(1.0 / ranks,", "b.constant(1.0,"),
+    Planted("gradient-lost", "passes/communication/reduce_gradients.py", "if _names(node) - own and node in used",
+            'if _names(node) - own - {"last.bias"} and node in used'),
+    Planted("statistics-of-own-rows", "passes/communication/share_statistics.py",
+            'ranks = tuple(range(int(graph.attrs.get("ranks", 1))))', "ranks = (0,)"),
+)  # fmt: skip
+"""Seen by `verify` in data parallel mode."""

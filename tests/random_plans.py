@@ -1,0 +1,131 @@
+"""Plans of random networks beside what their files compile to: `python -m tests.random_plans SEED COUNT`.
+
+Draws COUNT seeds from SEED. Each grows a network (`tests/networks.py`) and cuts it in one of the ways of `mspc search`,
+with the script's strategies or without them, some within a limit of memory; the plan goes through its file, and the
+network compiled by that file must come to the same in every column: time, computation, communication that nothing
+hides, bytes, collectives, memory. Prints a line for each network that does not, and a closing line; exits with 1 if
+there is any. `--only SEED` looks at one network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import astuple, dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from mspc.analysis.cost.machine_file import machine_of
+from mspc.analysis.cost.nodes import sent_bytes
+from mspc.analysis.cost.timeline import Timeline
+from mspc.compiler.config import Config, Fed
+from mspc.compiler.driver import Compiled, TracedCall, compile_traced
+from mspc.compiler.frontend.trace import Traced
+from mspc.compiler.plan_file import write_plan
+from mspc.compiler.sent import sent_by_ranks
+from mspc.engine.plans import WAYS, Way, terms_for
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.layout import Layout
+from mspc.ops.modules import load_operators
+from mspc.runtime.memory_plan import plan_memory
+from tests.networks import RandomNetwork, usable
+
+MACHINE = machine_of("")
+OWN = "as configured"
+REFUSED = "refused"
+"""In place of a difference: the network cannot be cut in that way, so no plan is printed."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The columns of a search's table."""
+
+    step: float
+    compute: float
+    nbytes: float
+    mean_nbytes: float
+    collectives: int
+    memory: int
+
+    @classmethod
+    def of(cls, compiled: Compiled) -> Figures:
+        """What a program comes to."""
+        sent = sent_by_ranks(compiled)
+        graph = compiled.rank_graph(sent.rank)
+        timed = Timeline(graph, MACHINE)
+        collectives = sum(sent_bytes(node) > 0 for node in graph.nodes)
+        return cls(timed.total, timed.compute, sent.most, sent.mean, collectives, plan_memory(graph).peak)
+
+
+_names = cache(usable)
+
+
+def call_of(seed: int, config: Config) -> TracedCall:
+    """A network as the front end would have read it."""
+    network = RandomNetwork(seed, _names())
+    inputs = [p for p in network.graph.parameters if p.kind == "input"]
+    fed = [Fed(p.tensor_type, p.tensor_type, p.layout) for p in inputs if isinstance(p.layout, Layout)]
+    config = replace(config, ranks=network.ranks)
+    network.graph.attrs = {}
+    return TracedCall(config, Traced(network.graph, {}, {}, None), fed)
+
+
+def drawn(seed: int) -> tuple[Way, Config]:
+    """The way in which a network is cut, and what it is compiled with."""
+    rng = random.Random(seed ^ 0xA5)
+    way = rng.choice([*WAYS, WAYS[0], Way(OWN, {"mode": rng.choice(["semi_auto_parallel", "auto_parallel"])})])
+    way = replace(way, free=way.free or rng.random() < 0.4)
+    memory = rng.choice([0, 0, 20_000, 60_000]) if way is WAYS[0] or way.name == WAYS[0].name else 0
+    config = Config(dataset_strategy="full_batch", search_terms=replace(terms_for(MACHINE), memory=memory))
+    return way, replace(config, parallel_optimizer=rng.random() < 0.3, parallel_optimizer_threshold=0)
+
+
+def check(seed: int, folder: Path) -> str:
+    """How what a plan's file compiles to is other than the plan; "" where it is the same, and `REFUSED`."""
+    way, config = drawn(seed)
+    call = call_of(seed, replace(config, **way.settings))
+    if way.free:
+        for node in call.traced.graph.nodes:
+            node.in_strategy = node.out_strategy = None
+    try:
+        compiled = compile_traced(call)
+    except MspcError:
+        return REFUSED
+    file = folder / "plan.toml"
+    write_plan(file, compiled.strategies.plan(compiled.config.ranks))
+    by_file = replace(config, mode="auto_parallel", strategies_from=str(file))
+    try:
+        again = compile_traced(call_of(seed, by_file))
+    except MspcError as error:
+        return f"{way.name}: {error.render()}"
+    first, second = Figures.of(compiled), Figures.of(again)
+    return "" if astuple(first) == astuple(second) else f"{way.name}: {first} is not {second}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Plans of random networks beside what their files compile to.")
+    parser.add_argument("seed", type=int, nargs="?", default=0)
+    parser.add_argument("count", type=int, nargs="?", default=3000)
+    parser.add_argument("--only", type=int, help="the seed of one network, as a line names it")
+    given = parser.parse_args()
+    load_operators()
+    generator, start, wrong, refused = random.Random(given.seed), time.perf_counter(), Counter[str](), 0
+    seeds = [given.only] if given.only is not None else [generator.getrandbits(48) for _ in range(given.count)]
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in seeds:
+            message = check(seed, Path(folder))
+            refused += message == REFUSED
+            if message not in ("", REFUSED):
+                wrong[message.partition(":")[0]] += 1
+                print(f"seed {seed} {' '.join(message.split())[:400]}", flush=True)
+    seconds = time.perf_counter() - start
+    print(f"{len(seeds)} networks: {sum(wrong.values())} differ {dict(wrong)}, {refused} refused, {seconds:.1f} s")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
