@@ -40,7 +40,8 @@ def _search(value: str) -> str:
     return "" if value == "sharding_propagation" else value
 
 
-def _missing(path: str) -> str:
+def missing_file(path: str) -> str:
+    """Why a file cannot be read, "" where it can: a matter of the run, not of what mspc supports."""
     return "" if os.path.isfile(path) else "there is no such file"
 
 
@@ -68,6 +69,12 @@ def bucket(fusion: tuple[tuple[str, Any], ...]) -> int:
         return 0
     wanted = dict(found.get("allreduce") or ())
     return int(wanted["config"]) << 20 if wanted.get("mode") == "size" and wanted.get("config") else BUCKET
+
+
+def later_stages(stages: Mapping[str, int] | None) -> str:
+    """What is wrong with the stages that `PipelineCell` is given for cells; "" where all stand in the first."""
+    later = [f"{cell!r} into stage {stage}" for cell, stage in (stages or {}).items() if stage != 0]
+    return f"stage_config puts {later[0]}; networks of several stages are not built" if later else ""
 
 
 def _on(value: str) -> bool:
@@ -148,11 +155,12 @@ _OPTIMIZER = (
             needs="enable_parallel_optimizer", field="optimizer_shard_size", attribute="optimizer_weight_shard_size"),
 )  # fmt: skip
 _STRATEGY_FILES = (
-    Setting("load_file", "", text, CUTS_LOADED, refused=_missing, modes=SHARDED, field="strategy_load_file"),
+    Setting("load_file", "", text, CUTS_LOADED, refused=missing_file, modes=SHARDED, field="strategy_load_file"),
     Setting("save_file", "", text, CUTS_SAVED, modes=SHARDED, field="strategy_save_file"),
     Setting("only_trainable_params", True, boolean, "states of the optimizer are in the file, too", modes=SHARDED,
             field="strategy_trainable_only"),
-    Setting("operator_load_file", "", text, CUTS_LOADED, refused=_missing, modes=SHARDED, field="operator_load_file"),
+    Setting("operator_load_file", "", text, CUTS_LOADED, refused=missing_file, modes=SHARDED,
+            field="operator_load_file"),
     Setting("operator_save_file", "", text, CUTS_SAVED, modes=SHARDED, field="operator_save_file"),
 )
 _PIPELINE = (
@@ -181,7 +189,7 @@ PARALLEL = table(
     Setting("sharding_propagation", False, boolean, "as search_mode", modes=("auto_parallel",)),
     Setting("parameter_broadcast", False, boolean, "parameters that are not cut start with the values of rank 0",
             modes=DATA_PARALLEL + SHARDED),
-    Setting("strategy_ckpt_load_file", "", text, CUTS_LOADED, refused=_missing, modes=SHARDED),
+    Setting("strategy_ckpt_load_file", "", text, CUTS_LOADED, refused=missing_file, modes=SHARDED),
     Setting("strategy_ckpt_save_file", "", text, CUTS_SAVED, modes=SHARDED),
     Setting("strategy_ckpt_config", {}, _names(_STRATEGY_FILES), "see its entries", entries=_STRATEGY_FILES),
     Setting("group_ckpt_save_file", "", text, "which ranks hold the same is written to the file",
@@ -286,6 +294,9 @@ AUTO_PARALLEL = table(
     Setting("file_path", None, ignored="there are no such options"),
 )  # fmt: skip
 """Arguments of methods of `AutoParallel` that are no keywords of `set_auto_parallel_context`."""
+
+PIPELINE_CELL = table(Setting("stage_config", None, refused=later_stages))
+"""Arguments of `PipelineCell`, which refuses them itself."""
 
 JIT_CONFIG = table(
     Setting("jit_level", "", one_of("", "O0", "O1", "O2"), ignored=FUSES),

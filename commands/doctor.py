@@ -11,7 +11,7 @@ from pathlib import Path
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
 from mspc.doctor.examination import examine
-from mspc.doctor.findings import IGNORED, LACKS, Finding, lacking
+from mspc.doctor.findings import IGNORED, LACKS, UNREACHED, Finding, lacking
 
 GAPS = 1
 """Exit status where mspc lacks something."""
@@ -51,6 +51,7 @@ def _print(script: Path, found: list[Finding]) -> None:
         rows = [(finding.kind, finding.name, finding.place, finding.instead or "-") for finding in found]
         title = f"what {script} uses that mspc lacks or ignores"
         print_table(Table(title, ("kind", "name", "line", "instead"), rows, below=(3,)))
-    counts = {kind: sum(finding.kind == kind for finding in found) for kind in (LACKS, IGNORED)}
+    counts = {kind: sum(finding.kind == kind for finding in found) for kind in (LACKS, IGNORED, UNREACHED)}
     ignored = f"; {counts[IGNORED]} that change{'s' if counts[IGNORED] == 1 else ''} nothing" if counts[IGNORED] else ""
-    print_line(f"{counts[LACKS] or 'no'} name{'' if counts[LACKS] == 1 else 's'} lacking{ignored}")
+    unreached = f"; {counts[UNREACHED]} where {script.name} does not come" if counts[UNREACHED] else ""
+    print_line(f"{counts[LACKS] or 'no'} name{'' if counts[LACKS] == 1 else 's'} lacking{unreached}{ignored}")

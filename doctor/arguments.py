@@ -13,6 +13,7 @@ from mspc.api.ops.method_table import own_name
 from mspc.api.ops.operator_function import OperatorFunction, input_of, parameters_of
 from mspc.api.ops.primitive import Primitive
 from mspc.api.setting import Reason, Setting, Table
+from mspc.api.settings import missing_file
 from mspc.doctor.findings import IGNORED, LACKS
 from mspc.doctor.public import Public
 from mspc.doctor.without_effect import settings_of, why_without_effect
@@ -147,7 +148,8 @@ def _setting(
     known = constant(value, values)
     if known is not OPEN and known == setting.default:
         return
-    for kind, reason in ((LACKS, setting.refused), (IGNORED, setting.ignored)):
+    refused = "" if setting.refused is missing_file else setting.refused  # the file may be made before the run
+    for kind, reason in ((LACKS, refused), (IGNORED, setting.ignored)):
         why = _why(reason, known)
         if why and (kind == IGNORED or known is not OPEN):
             yield Misfit(kind, shown, node, why)

@@ -77,7 +77,7 @@ class Evaluation:
 
     def _value(self, file: SourceFile, scope: Scope, node: ast.AST) -> Value:
         if isinstance(node, ast.Name):
-            return self.name(file, scope, node.id)
+            return self.name(file, scope, node.id, node)
         if isinstance(node, ast.Constant) and isinstance(node.value, str):  # an annotation in quotes
             return None
         if isinstance(node, ast.Attribute):
@@ -86,11 +86,12 @@ class Evaluation:
             return self._result(file, scope, node)
         return None
 
-    def name(self, file: SourceFile, scope: Scope, name: str) -> Value:
-        """What a name stands for in a scope."""
+    def name(self, file: SourceFile, scope: Scope, name: str, use: ast.AST | None = None) -> Value:
+        """What a name stands for in a scope. use: where it is read, None for its end."""
         owner = scope.owner(name)
         if owner is not None:
-            return _one([self.binding(file, owner, each) for each in owner.bindings[name]])
+            known = owner.in_force(name, use) if use is not None and owner is scope else owner.bindings[name]
+            return _one([self.binding(file, owner, each) for each in known])
         if hasattr(builtins, name):
             return None
         return self._starred(file, scope.top, name)
@@ -115,6 +116,20 @@ class Evaluation:
                 found.append(None)
         here = [value for value in found if value is not MISSING]
         return (here[-1] if here else MISSING) if found else None
+
+    def last_star(self, file: SourceFile, top: Scope, below: tuple[Scope, ...] = ()) -> PublicModule | None:
+        """The module of mspc from which the last `import *` of a file, or of one that it takes all names of, brings
+        names."""
+        for module, level in reversed(top.stars):
+            source = self.module(file, module, level)
+            if isinstance(source, PublicModule):
+                return source
+            inner = self.scopes[source.file] if isinstance(source, OwnModule) else None
+            if isinstance(source, OwnModule) and inner is not None and inner not in below:
+                found = self.last_star(source.file, inner, (*below, top))
+                if found is not None:
+                    return found
+        return None
 
     def binding(self, file: SourceFile, scope: Scope, binding: Binding) -> Value:
         """What one binding of a name gives it."""
@@ -320,4 +335,11 @@ def _given_names(program: Program) -> frozenset[str]:
                               if isinstance(part, ast.Constant) and isinstance(part.value, str)}  # fmt: skip
                 case _:
                     pass
-    return frozenset(found)
+    return frozenset(found) if program.is_whole else _Everything()
+
+
+class _Everything(frozenset[str]):
+    """Holds every name: of a program that is not read as a whole."""
+
+    def __contains__(self, name: object) -> bool:
+        return True

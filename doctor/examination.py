@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from mspc.doctor.advice import instead_of
 from mspc.doctor.arguments import misfits
 from mspc.doctor.evaluation import Evaluation, OwnInstance, imported_by
-from mspc.doctor.findings import LACKS, NOTE, Finding
+from mspc.doctor.findings import LACKS, NOTE, UNREACHED, Finding
 from mspc.doctor.program import Program, SourceFile
 from mspc.doctor.public import MISSING, Instance, Public, PublicModule, module_exists
+from mspc.doctor.reach import Reach, Routine
 from mspc.doctor.scopes import Function, Inner, Scope
 from mspc.doctor.trees import children, walk
 from mspc.ir.diagnostics import MspcError
 
 DEPTH = 20000
 """Calls that may nest while a file is read: scripts chain hundreds of methods."""
+FILES_BEHIND_ERROR = 8
+"""Files that may be read to tell what else the one lacks in which an import failed."""
 _CATCHES = frozenset(("ImportError", "ModuleNotFoundError", "AttributeError", "Exception", "BaseException"))
 _ASKS = re.compile(r"version|^hasattr$|TYPE_CHECKING|find_spec", re.IGNORECASE)
 """Names in a condition by which a script finds out what there is."""
@@ -32,12 +36,31 @@ def examine(script: Path) -> list[Finding]:
     Raises:
         MspcError: a file is missing, cannot be read, or is not Python.
     """
-    program = Program(script)
+    with _deep_calls(script):
+        program = Program(script)
+        evaluation = Evaluation(program)
+        reach = Reach(evaluation)
+        return [finding for file in program.files for finding in _Examiner(evaluation, file, reach).findings()]
+
+
+def examine_alone(script: Path) -> list[Finding]:
+    """What one file uses, read with no more than FILES_BEHIND_ERROR of those it imports from, so that it takes as long
+    in a tree of thousands. What others may have given it is not said to lack.
+
+    Raises:
+        MspcError: the file is missing, cannot be read, or is not Python.
+    """
+    with _deep_calls(script):
+        program = Program(script, FILES_BEHIND_ERROR)
+        return _Examiner(Evaluation(program), program.script).findings()
+
+
+@contextlib.contextmanager
+def _deep_calls(script: Path) -> Iterator[None]:
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, DEPTH))
     try:
-        evaluation = Evaluation(program)
-        return [finding for file in program.files for finding in _Examiner(evaluation, file).findings()]
+        yield
     except RecursionError:
         raise MspcError(f"{script}: it is nested too deep to be read") from None
     finally:
@@ -45,11 +68,13 @@ def examine(script: Path) -> list[Finding]:
 
 
 class _Examiner:
-    """Reads one file."""
+    """Reads one file. reach: what the script comes to, None where it comes to everything."""
 
-    def __init__(self, evaluation: Evaluation, file: SourceFile) -> None:
+    def __init__(self, evaluation: Evaluation, file: SourceFile, reach: Reach | None = None) -> None:
         self.evaluation = evaluation
         self.file = file
+        self.reach = reach
+        self.is_reached = reach is None or file in reach.files
         self.found: dict[tuple[int, int, str], Finding] = {}
         self.has_late_annotations = any(
             isinstance(node, ast.ImportFrom) and node.module == "__future__"
@@ -109,7 +134,11 @@ class _Examiner:
             outside += [node.returns] if node.returns and not self.has_late_annotations else []
         for part in outside:
             self._expression(part, scope, guarded)
+        before = self.is_reached
+        if isinstance(node, Routine) and self.reach is not None:
+            self.is_reached = before and node in self.reach.functions
         self._block(node.body, scope.inner[node], guarded)
+        self.is_reached = before
 
     def _import(self, node: ast.Import, guarded: bool) -> None:
         for alias in node.names:
@@ -170,10 +199,10 @@ class _Examiner:
 
     def _name(self, node: ast.Name, scope: Scope, guarded: bool) -> None:
         if scope.owner(node.id) is None and self.evaluation.value(self.file, scope, node) is MISSING:
-            module = scope.top.stars[-1][0]
-            first, _, path = module.partition(".")
-            source = PublicModule(first, path)
-            self._add(LACKS, f"{module}.{node.id}", node, instead_of(source, node.id, f"{module}.{node.id}"), guarded)
+            source = self.evaluation.last_star(self.file, scope.top)
+            if source is not None:
+                full = f"{source.name}.{node.id}"
+                self._add(LACKS, full, node, instead_of(source, node.id, full), guarded)
 
     def _call(self, node: ast.Call, scope: Scope, guarded: bool) -> None:
         match node:
@@ -201,7 +230,8 @@ class _Examiner:
     def _add(self, kind: str, name: str, node: ast.AST, instead: str, guarded: bool) -> None:
         line, offset = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
         column = self.file.column(line, offset)
-        kind = NOTE if guarded and kind == LACKS else kind
+        if kind == LACKS:
+            kind = NOTE if guarded else LACKS if self.is_reached else UNREACHED
         self.found.setdefault((line, column, name), Finding(kind, name, self.file.shown, line, column, instead))
 
 

@@ -11,7 +11,9 @@ IGNORED = "ignored"
 """mspc takes it, and it changes nothing."""
 NOTE = "note"
 """mspc lacks it, and the script is ready for that: under `try`, `hasattr` or a test of the version."""
-KINDS = (LACKS, IGNORED, NOTE)
+UNREACHED = "unreached"
+"""mspc lacks it, and the script does not come there: nothing that runs mentions the function around it."""
+KINDS = (LACKS, IGNORED, NOTE, UNREACHED)
 
 
 @dataclass(frozen=True)

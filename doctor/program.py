@@ -68,11 +68,16 @@ class Program:
     """A script and the modules of its own: in the folders in which Python would look for them (the script's, the one
     that holds its package, those of PYTHONPATH), installed libraries left out.
 
+    most: how many files may be read, None for all. Of what stands in the others nothing is known then.
+
     Raises:
         MspcError: a file is missing, cannot be read, or is not Python.
     """
 
-    def __init__(self, script: Path) -> None:
+    def __init__(self, script: Path, most: int | None = None) -> None:
+        self.most = most
+        self.is_whole = True
+        """Whether every file that was asked for could be read within `most`."""
         self.script = read_source(script)
         self.roots = _roots(script)
         self._read: dict[Path, SourceFile] = {_real(script): self.script}
@@ -103,18 +108,23 @@ class Program:
 
     def _imported(self, file: SourceFile) -> Iterator[SourceFile]:
         for node in statements(file.tree):
-            names: list[tuple[str, int]] = []
-            if isinstance(node, ast.Import):
-                names = [(alias.name, 0) for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                module = node.module or ""
-                names = [(f"{module}.{alias.name}".lstrip("."), node.level) for alias in node.names]
-            for name, level in names:
-                parts = name.removesuffix(".*").split(".")
-                for count in range(0 if level else 1, len(parts) + 1):
-                    found = self.module(file, ".".join(parts[:count]), level)
-                    if found is not None and found is not file:
-                        yield found
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                yield from self.imports(file, node)
+
+    def imports(self, file: SourceFile, node: ast.Import | ast.ImportFrom) -> Iterator[SourceFile]:
+        """The other files of the script's own that an import statement of a file runs."""
+        names: list[tuple[str, int]] = []
+        if isinstance(node, ast.Import):
+            names = [(alias.name, 0) for alias in node.names]
+        else:
+            module = node.module or ""
+            names = [(f"{module}.{alias.name}".lstrip("."), node.level) for alias in node.names]
+        for name, level in names:
+            parts = name.removesuffix(".*").split(".")
+            for count in range(0 if level else 1, len(parts) + 1):
+                found = self.module(file, ".".join(parts[:count]), level)
+                if found is not None and found is not file:
+                    yield found
 
     def _file(self, folder: Path, name: str) -> SourceFile | None:
         key = (folder, name)
@@ -127,6 +137,9 @@ class Program:
         for path in (place / "__init__.py", *([place.with_name(f"{place.name}.py")] if name else [])):
             if path.is_file():
                 real = _real(path)
+                if real not in self._read and self.most is not None and len(self._read) >= self.most:
+                    self.is_whole = False
+                    return None
                 if real not in self._read:
                     self._read[real] = read_source(path, _shown(path))
                 return self._read[real]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -16,6 +17,10 @@ _BINDING = (
     ast.stmt, ast.NamedExpr, ast.withitem, ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping
 )
 """Nodes that may bind names."""
+_ORDERED = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
+"""Scopes whose statements run one after another."""
+_ALWAYS = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Import | ast.ImportFrom | ast.ClassDef | ast.FunctionDef
+"""Statements that bind their names whenever they are reached."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,13 +42,14 @@ class Binding:
 @dataclass(eq=False)
 class Scope:
     """A module, a class, a function or a comprehension. bindings: of each name. stars: modules, with their dots, of
-    which all names are imported."""
+    which all names are imported. places: the statement, or the part of one, that makes each binding."""
 
     node: ast.AST
     outer: Scope | None = None
     bindings: dict[str, list[Binding]] = field(default_factory=dict)
     stars: list[tuple[str, int]] = field(default_factory=list)
     inner: dict[ast.AST, Scope] = field(default_factory=dict)
+    places: dict[Binding, ast.AST] = field(default_factory=dict)
 
     @property
     def top(self) -> Scope:
@@ -59,8 +65,48 @@ class Scope:
             scope = scope.outer
         return None
 
-    def bind(self, name: str, binding: Binding) -> None:
+    def bind(self, name: str, binding: Binding, place: ast.AST | None = None) -> None:
         self.bindings.setdefault(name, []).append(binding)
+        if place is not None:
+            self.places[binding] = place
+
+    def in_force(self, name: str, use: ast.AST) -> list[Binding]:
+        """The bindings of a name of this scope that may hold where the scope itself reads it: the last statement of its
+        own block that binds it further up, and those in loops and branches behind that one. All, where the text does
+        not tell their order."""
+        found = self.bindings[name]
+        block: list[ast.stmt] = getattr(self.node, "body", []) if isinstance(self.node, _ORDERED) else []
+        here = _statement_of(block, use)
+        if len(found) == 1 or here is None:
+            return found
+        last, places = -1, []
+        for binding in found:
+            place = self.places.get(binding)
+            number = _statement_of(block, place) if place is not None else None
+            if number is None:
+                return found
+            places.append(number)
+            if number < here and block[number] is place and isinstance(place, _ALWAYS):
+                last = max(last, number)
+        until = here if isinstance(block[here], _ALWAYS) else here + 1
+        held = [each for each, at in zip(found, places, strict=True) if last <= at < until]
+        return held or found
+
+
+def _statement_of(block: list[ast.stmt], node: ast.AST) -> int | None:
+    """The number of the statement of a block in which a node stands."""
+    place = (getattr(node, "lineno", 0), getattr(node, "col_offset", 0))
+    number = bisect.bisect_left(block, place, key=_end)
+    return number if place != (0, 0) and number < len(block) and _start(block[number]) <= place else None
+
+
+def _start(statement: ast.stmt) -> tuple[int, int]:
+    above = [(each.lineno, each.col_offset - 1) for each in getattr(statement, "decorator_list", ())]
+    return min([*above, (statement.lineno, statement.col_offset)])
+
+
+def _end(statement: ast.stmt) -> tuple[int, int]:
+    return statement.end_lineno or statement.lineno, statement.end_col_offset or 0
 
 
 def scopes_of(tree: ast.Module) -> Scope:
@@ -78,7 +124,7 @@ def _filled(scope: Scope, nodes: list[ast.stmt] | list[ast.expr]) -> Scope:
     for node in own:
         for name, binding in _bound(node) if isinstance(node, _BINDING) else ():
             target = elsewhere.get(name) or (_function(scope) if isinstance(node, ast.NamedExpr) else scope)
-            target.bind(name, binding)
+            target.bind(name, binding, node)
         if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
             scope.stars.append((node.module or "", node.level))
         if isinstance(node, Inner):

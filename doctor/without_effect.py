@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 from mspc.api import settings
+from mspc.api.placement import EVERYWHERE
 from mspc.api.setting import Setting, Table, table
 from mspc.doctor.public import MISSING, Public, PublicModule, member, module_exists
 
@@ -26,7 +27,8 @@ _KEYWORDS: dict[str, Table] = {
 _ARGUMENTS: dict[str, Table] = {
     "runtime.set_memory": settings.DEVICE_MEMORY,
     "parallel.AutoParallel.hsdp": settings.AUTO_PARALLEL,
-    "parallel.AutoParallel.pipeline": settings.AUTO_PARALLEL,
+    "parallel.AutoParallel.pipeline": {**settings.AUTO_PARALLEL, "stages": settings.PARALLEL["pipeline_stages"]},
+    "nn.PipelineCell": settings.PIPELINE_CELL,
     "train.CheckpointConfig": table(
         Setting("exception_save", False, ignored="the last checkpoint that is whole stays, whatever ends the run"),
     ),
@@ -54,6 +56,9 @@ _CALLS: dict[str, str] = {
     "runtime.launch_blocking": "errors name their operator also where steps are replayed",
     "parallel.AutoParallel.transformer_opt": "there are no such options",
     "dataset.config.set_enable_shared_mem": "worker processes hand rows on through pipes",
+    "nn.Cell.offload": str(settings.OFFLOADED_CELLS["backward_prefetch"].ignored),
+    "nn.Cell.place": EVERYWHERE,
+    "ops.Primitive.place": EVERYWHERE,
     "nn.Cell.set_grad": str(settings.SET_GRAD["requires_grad"].ignored),
     **{f"parallel.AutoParallel.{method}": str(settings.PARALLEL[name].ignored) for method, name in _OFF.items()},
 }

@@ -4,7 +4,6 @@ parsed, never run.
 
 from __future__ import annotations
 
-import inspect
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -17,7 +16,7 @@ from mspc.api.common.parameter import UNNAMED, Parameter
 from mspc.api.common.parameter_plan import checked_plan
 from mspc.api.context import PYNATIVE_MODE, get_context
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
-from mspc.api.nn.cell_state import CellState, checked_flags
+from mspc.api.nn.cell_state import CellState, checked_flags, positional
 from mspc.api.nn.declared_inputs import check, declared
 from mspc.api.ops.checked import checked_constructor
 from mspc.api.ops.primitive import Primitive, check_strategy
@@ -75,7 +74,7 @@ class Cell(CellState):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compile (once) and run `construct` on tensors."""
         if kwargs:
-            args = _positional(self.construct, args, kwargs)
+            args = positional(self.construct, args, kwargs)
         if self._declared_inputs:
             check(type(self).__name__, self.construct, self._declared_inputs, args)
         return launch.launcher().launch(self, args)
@@ -387,14 +386,3 @@ class Cell(CellState):
         if not below:
             return f"{type(self).__name__}({own})"
         return "\n".join([f"{type(self).__name__}({own}", *below, ")"])
-
-
-def _positional(construct: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    try:
-        bound = inspect.signature(construct).bind(*args, **kwargs)
-    except TypeError as error:
-        raise ApiTypeError(f"construct(): {error}") from None
-    bound.apply_defaults()
-    if bound.kwargs:
-        raise ApiTypeError(f"construct(): keyword-only arguments {', '.join(bound.kwargs)} cannot be launched")
-    return bound.args

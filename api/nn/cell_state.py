@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple, cast
 
+from mspc.api import launch
+from mspc.api.common.executor import CellGraphExecutor
 from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiAttributeError, ApiKeyError, ApiRuntimeError, ApiTypeError
 from mspc.api.ops.primitive import Primitive
+from mspc.api.placement import note_place
 from mspc.api.setting import checked
 from mspc.api.settings import OFFLOADED_CELLS
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32
@@ -34,6 +38,18 @@ def checked_flags(flags: Any) -> dict[str, Any]:
     if flags is not None and not isinstance(flags, dict):
         raise ApiTypeError(f"Cell: flags must be a dict, not {describe(flags)}")
     return dict(flags or {})
+
+
+def positional(construct: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """The arguments of a call of `construct` in their order. Raises TypeError."""
+    try:
+        bound = inspect.signature(construct).bind(*args, **kwargs)
+    except TypeError as error:
+        raise ApiTypeError(f"construct(): {error}") from None
+    bound.apply_defaults()
+    if bound.kwargs:
+        raise ApiTypeError(f"construct(): keyword-only arguments {', '.join(bound.kwargs)} cannot be launched")
+    return bound.args
 
 
 class HookHandle:
@@ -71,6 +87,23 @@ class CellState:
     def offload(self, backward_prefetch: Any = "Auto") -> None:
         """Checked, and said to change nothing. Raises ValueError for anything but "Auto"."""
         checked("Cell.offload", OFFLOADED_CELLS, {"backward_prefetch": backward_prefetch}, "Cell.offload()")
+
+    def place(self, role: str, rank_id: int) -> None:
+        """A process for all its operators: checked, and said to change nothing. Raises TypeError, ValueError."""
+        note_place("Cell.place", role, rank_id)
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile the cell for these arguments, as a call with them would, and run nothing: it is accepted or refused.
+        `mspc compile` shows it as it shows what a script calls first.
+
+        Raises:
+            TypeError: the arguments are not those of `construct`. MspcError: the network is refused.
+        """
+        given = positional(cast(Any, self).construct, args, kwargs)
+        if launch.shows_types_only():
+            launch.launcher().launch(self, given)
+        else:
+            CellGraphExecutor().compile(self, *given)
 
     def _held(self, kind: str) -> dict[Any, Any]:
         return self.__dict__.setdefault(kind, {})

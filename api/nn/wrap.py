@@ -15,6 +15,7 @@ from mspc.api.nn.grad_reducer import DistributedGradReducer as _Reducer
 from mspc.api.nn.virtual_dataset import VirtualDataset as _VirtualDataset  # noqa: F401  # for scripts
 from mspc.api.nn.virtual_dataset import VirtualDatasetCell as _VirtualDatasetCell  # noqa: F401  # for scripts
 from mspc.api.nn.virtual_dataset import VirtualDatasetCellTriple  # noqa: F401  # for scripts
+from mspc.api.settings import later_stages
 from mspc.ir.types import FLOAT32, HALVES
 
 
@@ -217,12 +218,8 @@ class PipelineCell(GradAccumulationCell):
         super().__init__(network, micro_size)
         if stage_config is not None and not isinstance(stage_config, dict):
             raise ApiTypeError(f"PipelineCell: stage_config must be a dict or None, not {type(stage_config).__name__}")
-        for cell, stage in (stage_config or {}).items():
-            if stage != 0:
-                raise ApiValueError(
-                    f"PipelineCell: stage_config puts {cell!r} into stage {stage}; networks of several stages are not "
-                    f"built"
-                )
+        if why := later_stages(stage_config):
+            raise ApiValueError(f"PipelineCell: {why}")
 
 
 class MicroBatchInterleaved(GradAccumulationCell):

@@ -19,7 +19,7 @@ import numpy as np
 from mspc.api.ops.compile_time import constexpr as constexpr
 from mspc.api.ops.compile_time import primexpr as _primexpr  # noqa: F401  # scripts import both from here
 from mspc.api.ops.eager import PrimitiveTypeError, PrimitiveValueError, caller, ranks_of_group, run_eagerly
-from mspc.api.placement import note_target
+from mspc.api.placement import note_place, note_target
 from mspc.api.setting import checked, place_of_caller, say_once
 from mspc.api.settings import OFFLOADED_CELLS
 from mspc.ir.diagnostics import MspcError
@@ -145,6 +145,10 @@ class Primitive:
 
     def set_device(self, device_target: str) -> Primitive:
         return self.add_prim_attr("primitive_target", device_target)
+
+    def place(self, role: str, rank_id: int) -> None:
+        """A process for the operator: checked, and said to change nothing. Raises TypeError, ValueError."""
+        note_place(f"{self.name}.place", role, rank_id)
 
     def set_stage(self, stage: int) -> Primitive:
         return self.add_prim_attr("stage", stage)
