@@ -78,7 +78,7 @@ _FAMILIES = {
         """merge_pipeline_strategys sync_pipeline_shared_parameters nn.PipelineGradReducer
         parallel.merge_pipeline_strategys parallel.sync_pipeline_shared_parameters""",
     "no engine notes operators one by one: gradients are asked for with value_and_grad, graphs with jit":
-        "common.api._pynative_executor common.api._PyNativeExecutor",
+        "common.api._PyNativeExecutor",
     "tensors have their values always": "common._stub_tensor",
     "rows are read again in every epoch; leave `cache` out": "dataset.DatasetCache",
     "sounds are not read or changed; do it in Python, in a function that GeneratorDataset takes": "dataset.audio",

@@ -146,13 +146,22 @@ def get_auto_parallel_context(attr_key: str) -> Any:
     """
     session = state.current()
     if attr_key not in PARALLEL:
-        raise unknown("get_auto_parallel_context", attr_key, PARALLEL)
+        return _entry(attr_key, "get_auto_parallel_context")
     value = session.parallel.get(attr_key, PARALLEL[attr_key].default)
     if attr_key == "device_num":
         return session.size if session.launched or not value else value
     if attr_key == "global_rank":
         return session.rank
     return checks.FUSED_BY_DEFAULT | value if attr_key == "comm_fusion" else value
+
+
+def _entry(name: str, function: str) -> Any:
+    """The value of an entry of one of the options that are dicts, by its name. Raises ValueError."""
+    for key, setting in PARALLEL.items():
+        for entry in setting.entries:
+            if entry.name == name:
+                return (state.current().parallel.get(key) or {}).get(name, entry.default)
+    raise unknown(function, name, PARALLEL)
 
 
 def reset_auto_parallel_context() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api._c_expression import typing
+from mspc.api._c_expression.caches import swap_cache
 from mspc.api.common.executor import CellGraphExecutor as GraphExecutor_
 from mspc.api.common.tensor import Tensor
 from mspc.api.context import get_context
 
-__all__ = ["GraphExecutor_", "MSContext", "Tensor", "security", "typing"]
+__all__ = ["GraphExecutor_", "MSContext", "Tensor", "security", "swap_cache", "typing"]
 
 
 class MSContext:

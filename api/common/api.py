@@ -6,6 +6,7 @@ from typing import Any
 
 from mspc.api.common.executor import CellGraphExecutor
 from mspc.api.common.gradient import jit
+from mspc.api.common.operator_engine import PyNativeExecutor
 from mspc.api.common.tensor import Tensor
 from mspc.api.setting import place_of_caller, say_once
 
@@ -13,6 +14,7 @@ _cell_graph_executor = CellGraphExecutor()
 _CellGraphExecutor = CellGraphExecutor
 _executor, _Executor = _cell_graph_executor, CellGraphExecutor
 """Their names in MindSpore 1."""
+_pynative_executor = PyNativeExecutor()
 from_numpy = Tensor.from_numpy
 ms_function = jit
 

@@ -31,7 +31,7 @@ class GradientFunction:
     value: the result of fn is returned too: (value, gradients).
     weights_tuple: `weights` was a list or tuple, so their gradients are a tuple (else one gradient).
     positions_tuple: `positions` was given as a tuple.
-    all_positions: every argument that is a tensor of floats is differentiated (GradOperation(get_all=True)).
+    all_positions: every argument that is a tensor is differentiated (GradOperation(get_all=True)).
     """
 
     fn: Any

@@ -174,7 +174,17 @@ class Parameter(Tensor):
 
     @property
     def param_info(self) -> Parameter:
+        """What is said of the parameter beside its values: the parameter itself. Set, it takes over the name and the
+        marks of another one. Raises TypeError for what is none."""
         return self
+
+    @param_info.setter
+    def param_info(self, info: Any) -> None:
+        if not isinstance(info, Parameter):
+            raise ApiTypeError(f"Parameter.param_info must be that of a parameter, not {describe(info)}")
+        self.name = self.given_name = info.name
+        self.requires_grad, self.comm_fusion = info.requires_grad, info.comm_fusion
+        self.layerwise_parallel, self.parallel_optimizer = info.layerwise_parallel, info.parallel_optimizer
 
     def set_data(self, data: Any, slice_shape: bool = False) -> Parameter:
         """Replace the values. Raises ValueError for another shape, TypeError for another kind of number."""

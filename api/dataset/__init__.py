@@ -11,6 +11,13 @@ from mspc.api.dataset.images import (
     MnistDataset,
 )
 from mspc.api.dataset.kinds import BatchDataset, MapDataset, RepeatDataset, ShuffleDataset, ZipDataset
+from mspc.api.dataset.origins import (
+    MappableDataset,
+    SourceDataset,
+    TextBaseDataset,
+    UnionBaseDataset,
+    VisionBaseDataset,
+)
 from mspc.api.dataset.pipeline import Dataset
 from mspc.api.dataset.pipeline import zip_datasets as zip
 from mspc.api.dataset.records import MindDataset
@@ -49,6 +56,7 @@ __all__ = [
     "KMnistDataset",
     "ManifestDataset",
     "MapDataset",
+    "MappableDataset",
     "MindDataset",
     "MnistDataset",
     "NumpySlicesDataset",
@@ -60,11 +68,15 @@ __all__ = [
     "SequentialSampler",
     "Shuffle",
     "ShuffleDataset",
+    "SourceDataset",
     "SubsetRandomSampler",
     "SubsetSampler",
     "TFRecordDataset",
+    "TextBaseDataset",
     "TextFileDataset",
+    "UnionBaseDataset",
     "VOCDataset",
+    "VisionBaseDataset",
     "WeightedRandomSampler",
     "ZipDataset",
     "config",

@@ -12,8 +12,8 @@ import numpy as np
 
 from mspc.api.dataset import config
 from mspc.api.dataset.formats import check_folder
+from mspc.api.dataset.origins import MappableDataset, VisionBaseDataset
 from mspc.api.dataset.pillow import decoded
-from mspc.api.dataset.pipeline import Dataset
 from mspc.api.dataset.rows import flag, workers_of
 from mspc.api.dataset.samplers import BuiltinSampler, select_sampler
 from mspc.api.dataset.stages.block import Column, column_of
@@ -62,7 +62,7 @@ class _Annotated(Indexed):
             raise MspcError(f"{error.message}: {str(path)!r}", notes=error.notes) from None
 
 
-class _AnnotatedDataset(Dataset):
+class _AnnotatedDataset(MappableDataset, VisionBaseDataset):
     """A data set of images and of what is known of them."""
 
     def __init__(

@@ -11,8 +11,8 @@ import numpy as np
 
 from mspc.api.dataset import config
 from mspc.api.dataset.formats import Records, check_folder, find_idx, list_images, read_cifar, read_mnist
+from mspc.api.dataset.origins import MappableDataset, VisionBaseDataset
 from mspc.api.dataset.pillow import decoded
-from mspc.api.dataset.pipeline import Dataset
 from mspc.api.dataset.rows import flag, workers_of
 from mspc.api.dataset.samplers import BuiltinSampler, select_sampler
 from mspc.api.dataset.stages.block import Column, column_of
@@ -40,7 +40,7 @@ class _Images(Arrays):
         return self.records.describe(number)
 
 
-class _ImageDataset(Dataset):
+class _ImageDataset(MappableDataset, VisionBaseDataset):
     """A data set whose images and labels are in memory. images: [rows, height, width, channels]. labels: [rows]."""
 
     def __init__(self, stage: _Images) -> None:
@@ -137,7 +137,7 @@ def _cifar(name: str, folder: str, wanted: list[str], labels: dict[str, int], sa
     return _Images(records, [*labels], [*labels.values()][-1], sampler)
 
 
-class ImageFolderDataset(Dataset):
+class ImageFolderDataset(MappableDataset, VisionBaseDataset):
     """Images of a folder with one folder for every class, and the class's number (UInt32). An image is the bytes of its
     file, one dimension, or [height, width, 3] (UInt8) with `decode`.
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mspc.api.dataset import config
-from mspc.api.dataset.pipeline import Dataset
+from mspc.api.dataset.origins import MappableDataset, UnionBaseDataset
 from mspc.api.dataset.rows import Row, names_of, whole, workers_of
 from mspc.api.dataset.samplers import BuiltinSampler, select_sampler
 from mspc.api.dataset.stages.block import Column, column_of
@@ -20,7 +20,7 @@ from mspc.api.mindrecord.shard import RecordSet
 from mspc.api.setting import place_of_caller, say_once
 
 
-class MindDataset(Dataset):
+class MindDataset(MappableDataset, UnionBaseDataset):
     """Records of files that `mindrecord.FileWriter` wrote. Bytes are one dimension of UInt8, strings are strings,
     numbers and arrays have the types and shapes of their fields. Columns are in the order of their names, or of
     `columns_list`.

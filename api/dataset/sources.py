@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mspc.api.dataset.draws import Pass
-from mspc.api.dataset.pipeline import Dataset
+from mspc.api.dataset.origins import MappableDataset, UnionBaseDataset
 from mspc.api.dataset.read_once import KEPT, ReadOnce, is_read_once
 from mspc.api.dataset.rows import Row, as_column, flag, names_of, workers_of
 from mspc.api.dataset.samplers import select_sampler
@@ -21,7 +21,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import dtype_of
 
 
-class GeneratorDataset(Dataset):
+class GeneratorDataset(MappableDataset, UnionBaseDataset):
     """Rows from Python. A source that cannot tell its length is counted by a pass over it, whose rows are kept for the
     first reader as long as they take at most `KEPT` bytes, so that it is not run once more.
 
@@ -227,7 +227,7 @@ def _shown(source: Any) -> str:
     return "the source" if type(source).__name__ == "function" else f"the source {type(source).__name__}"
 
 
-class NumpySlicesDataset(Dataset):
+class NumpySlicesDataset(MappableDataset, UnionBaseDataset):
     """Rows of arrays: row i holds the i-th element of each.
 
     Args: data: an array or list, a tuple of arrays of one length, or a dict by column name.

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.dataset.pipeline import Dataset
+from mspc.api.dataset.origins import SourceDataset, TextBaseDataset, UnionBaseDataset
 from mspc.api.dataset.rows import names_of, workers_of
 from mspc.api.dataset.samplers import select_sampler
 from mspc.api.dataset.stages.indexed import Arrays
@@ -49,7 +49,7 @@ def read_text(name: str, path: Path) -> str:
         raise MspcError(f"{name}: {str(path)!r} is no text in UTF-8: {error.reason} at byte {error.start}") from None
 
 
-class TextFileDataset(Dataset):
+class TextFileDataset(SourceDataset, TextBaseDataset):
     """The lines of files, those without a character left out: the column "text".
 
     Args:
@@ -71,7 +71,7 @@ class TextFileDataset(Dataset):
         super().__init__(Arrays(["text"], [_texts(lines)], chosen))
 
 
-class CSVDataset(Dataset):
+class CSVDataset(SourceDataset, UnionBaseDataset):
     """The rows of tables whose fields stand between `field_delim`.
 
     Args:

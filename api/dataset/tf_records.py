@@ -9,7 +9,7 @@ import numpy as np
 
 from mspc.api.dataset import config
 from mspc.api.dataset.examples import COMPRESSIONS, ExampleFile, Feature
-from mspc.api.dataset.pipeline import Dataset
+from mspc.api.dataset.origins import SourceDataset, UnionBaseDataset
 from mspc.api.dataset.rows import flag, names_of, workers_of
 from mspc.api.dataset.samplers import BuiltinSampler, select_sampler
 from mspc.api.dataset.schema import Schema, element_type
@@ -20,7 +20,7 @@ from mspc.api.errors import ApiValueError
 from mspc.api.setting import place_of_caller, say_once
 
 
-class TFRecordDataset(Dataset):
+class TFRecordDataset(SourceDataset, UnionBaseDataset):
     """Examples of TensorFlow's record files, by turns from each file. Without a schema the columns are those of the
     first example in the order of their names: Int64 and Float32 of one dimension, and bytes as UInt8, several side by
     side and filled up with spaces.

@@ -10,6 +10,7 @@ import numpy as np
 from mspc.api.dataset.arithmetic import Arithmetic, Step
 from mspc.api.dataset.draws import Draws
 from mspc.api.dataset.operation import Operation
+from mspc.api.dataset.own_operations import PyTensorOperation  # noqa: F401  # for scripts
 from mspc.api.dataset.rearranged import (  # noqa: F401  # for scripts
     Concatenate,
     Duplicate,

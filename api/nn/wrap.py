@@ -239,10 +239,15 @@ class _MicroBatch(Cell):
     def __init__(self, micro_size: int) -> None:
         super().__init__(auto_prefix=False)
         self.micro_size = micro_size
+        self.strided_slice = ops.StridedSlice()
 
     def construct(self, i: int, *inputs: Any) -> Any:
-        rows = [part.shape[0] // self.micro_size for part in inputs]
-        return tuple([part[i * n : (i + 1) * n] for part, n in zip(inputs, rows, strict=True)])
+        parts = ()
+        for part in inputs:
+            rows = part.shape[0] // self.micro_size
+            begin, end = (i * rows,) + (0,) * (part.ndim - 1), ((i + 1) * rows, *part.shape[1:])
+            parts = (*parts, self.strided_slice(part, begin, end, (1,) * part.ndim))
+        return parts
 
 
 def _wide(value: Any) -> Any:

@@ -26,6 +26,10 @@ InternalCallbackParam = _InternalCallbackParam = CallbackParam
 """Its names in scripts with loops of their own."""
 
 
+def set_cur_net(net: Any) -> None:
+    """Nothing has to be kept: what saves a network here is handed it."""
+
+
 class LossMonitor(Callback):
     """Prints `epoch: 1 step: 1, loss is 0.25` at every `per_print_times`-th step, the shortest text of
     the number; where `Model.fit` has evaluated, `Eval result: epoch 1, metrics: {...}` at the end of the epoch.

@@ -12,6 +12,7 @@ MOVED = {
         ("build_searched_strategy", "load_distributed_checkpoint", "merge_sliced_parameter", "restore_group_info_list"),
         "mspc.api.parallel.checkpoint_transform",
     ),
+    "_get_merged_param_data": "mspc.api.train.whole_parameters",
     **dict.fromkeys(("export", "load"), "mspc.api.train.mindir"),
 }
 """The modules, by the names of the functions."""

@@ -54,7 +54,8 @@ def call_gradient(
             )
     result, inputs = _differentiated(tracer, request.fn, given, places, weights, run, earlier)
     tracer.at(frame, node)
-    outputs, aux = _outputs(tracer, request, result)
+    of_integers = any(not value.tensor_type.dtype.has_gradient for value in inputs)
+    outputs, aux = _outputs(tracer, request, result, of_integers)
     sensitivities = _sensitivities(tracer, outputs, sens) if request.sens_param else []
     grads: list[Any] = []
     if inputs or weights:
@@ -85,7 +86,7 @@ def _weight(tracer: Tracer, weight: Any) -> Value:
 def _places(tracer: Tracer, request: GradientFunction, given: list[Any]) -> list[int]:
     """Indices of the arguments to differentiate by."""
     if request.all_positions:
-        return [i for i, arg in enumerate(given) if isinstance(arg, Value) and arg.tensor_type.dtype.has_gradient]
+        return [i for i, arg in enumerate(given) if isinstance(arg, Value)]
     for place in request.positions:
         if place >= len(given):
             raise tracer.error(
@@ -94,12 +95,6 @@ def _places(tracer: Tracer, request: GradientFunction, given: list[Any]) -> list
         arg = given[place]
         if not isinstance(arg, Value):
             raise tracer.error(f"argument {place} is {describe(arg)} and cannot be differentiated", kind=TypeError)
-        if not arg.tensor_type.dtype.has_gradient:
-            raise tracer.error(
-                f"argument {place} is a tensor of {arg.tensor_type.dtype}; only "
-                f"floating-point tensors have gradients",
-                kind=TypeError,
-            )
     return list(request.positions)
 
 
@@ -230,8 +225,10 @@ def _graph_values(tracer: Tracer, result: Any) -> Any:
     return result
 
 
-def _outputs(tracer: Tracer, request: GradientFunction, result: Any) -> tuple[list[Value], Any]:
-    """(results to differentiate, the others)."""
+def _outputs(
+    tracer: Tracer, request: GradientFunction, result: Any, of_integers: bool = False
+) -> tuple[list[Value], Any]:
+    """(results to differentiate, the others). of_integers: integers among the results have gradients, too."""
     primary, aux = result, ()
     if request.has_aux:
         if not isinstance(result, tuple | list) or len(result) < 2:
@@ -240,11 +237,12 @@ def _outputs(tracer: Tracer, request: GradientFunction, result: Any) -> tuple[li
                 kind=TypeError,
             )
         primary, aux = result[0], tuple(result[1:])
-    found = [v for v in tensors_in(primary) if isinstance(v.type, TensorType) and v.type.dtype.has_gradient]
+    tensors = [value for value in tensors_in(primary) if isinstance(value.type, TensorType)]
+    found = [value for value in tensors if of_integers or value.tensor_type.dtype.has_gradient]
     if isinstance(primary, Parameter):
         found = [primary]
     if not found:
-        found = [v for v in tensors_in(primary) if isinstance(v.type, TensorType)]
+        found = tensors
         if primary is None:
             found = [tracer.value(0.0)]
         if not found:

@@ -39,7 +39,7 @@ class Cast(Unary):
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         source = x.tensor_type.dtype
-        if not all(dtype.is_float or dtype.is_complex for dtype in (source, self.dst_type)):
+        if source.has_gradient and not self.dst_type.has_gradient:
             return (None,)
         return (b.emit(Cast(dst_type=source), dout),)
 

@@ -17,7 +17,7 @@ from mspc.ops.collective.base import Collective
 from mspc.ops.control.structural import Gradient, MakeTuple, TupleGetItem
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.elementwise import Identity
-from mspc.ops.op import Op
+from mspc.ops.op import NotDifferentiable, Op
 from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.passes.autodiff.earlier_values import keep_earlier_values
 from mspc.passes.autodiff.own_gradients import drop_own_gradients
@@ -125,6 +125,9 @@ def _apply(b: Builder, node: Node, dout: object, needed: set[Value], terms: dict
     """Ask one operator for its gradients and note them as terms of its inputs' gradients."""
     if not isinstance(node.op, Op):
         raise node.error(f"{node.label}: no operator is known under this name, so it has no gradient")
+    of_integers = not any(value in needed and _differentiable(value) for value in node.inputs)
+    if isinstance(node.op.bprop, NotDifferentiable) and of_integers:
+        return  # a comparison, a place: no step of an integer is worth anything there
     start = len(b.nodes)
     try:
         grads = node.op.gradient(b, node.inputs, node, dout)
@@ -142,9 +145,14 @@ def _apply(b: Builder, node: Node, dout: object, needed: set[Value], terms: dict
 
 
 def _depends_on(nodes: list[Node], wanted: list[Value]) -> set[Value]:
-    """The wanted values and every floating-point value computed from them, or from what another rank has computed."""
+    """The wanted values and every floating-point value computed from them, or from what another rank has computed.
+    Where integers are wanted, what is computed of them in integers is on the way, too."""
     found: set[Value] = set(wanted)
+    integers = {value for value in wanted if not _differentiable(value)}
     for node in nodes:
+        if integers and not _differentiable(node) and any(value in integers for value in node.inputs):
+            integers.add(node)
+            found.add(node)
         answers = isinstance(node.op, Collective) and node.op.answers
         if (answers or any(v in found for v in node.inputs)) and _differentiable(node):
             found.add(node)

@@ -19,6 +19,7 @@ from mspc.ir.graph import Graph, Node, Parameter, operand_types
 from mspc.ir.layout import Axes, Layout
 from mspc.ir.named_layout import INTERLEAVED, NamedLayout, spread
 from mspc.ops.collective.collectives import Redistribute
+from mspc.ops.control.custom import GradientPlaceholder, OwnGradient
 from mspc.ops.control.structural import Depend, Gradient, MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import Op
 from mspc.passes.base import Pass
@@ -80,7 +81,7 @@ def _attach_all(
 def _check_ruleless(node: Node) -> None:
     if node.in_strategy is not None:
         raise node.error(f"{node.label} takes no strategy")
-    if not isinstance(node.op, STRUCTURAL):
+    if not isinstance(node.op, (*STRUCTURAL, OwnGradient, GradientPlaceholder)):  # these are gone behind `grad`
         raise node.error(
             f"{node.label} has no sharding rule, so it cannot stand in a semi-automatic or automatic parallel network",
             notes=["`mspc ops` lists the operators that have one"],

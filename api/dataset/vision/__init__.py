@@ -1,5 +1,6 @@
 """Operations on images, as `mindspore.dataset.vision`: arrays [height, width, channels] unless said otherwise."""
 
+from mspc.api.dataset.own_operations import PyTensorOperation  # noqa: F401  # for scripts
 from mspc.api.dataset.vision.affine import Affine, RandomAffine
 from mspc.api.dataset.vision.augment import RandAugment, RandomSelectSubpolicy, TrivialAugmentWide, UniformAugment
 from mspc.api.dataset.vision.color import Grayscale, RandomColorAdjust, RandomGrayscale

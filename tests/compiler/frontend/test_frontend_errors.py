@@ -19,7 +19,7 @@ from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.compiler.frontend.trace import trace
 from mspc.ir.diagnostics import ErrorGroup, MspcError
-from mspc.ir.types import FLOAT32, INT32, TensorType
+from mspc.ir.types import FLOAT32, TensorType
 
 CASES: list[tuple[Callable[..., Any], str, str]] = []
 OUTSIDE = [1, 2]
@@ -443,14 +443,6 @@ def operator_on_none(x):
 @wrong("grad(helper, 3)(x)", "grad_position 3 is out of range: there are 1 arguments")
 def gradient_position(x):
     return grad(helper, 3)(x)
-
-
-@wrong(
-    "grad(helper)(x.astype(INT32))",
-    "argument 0 is a tensor of Int32; only floating-point tensors have gradients",
-)
-def gradient_of_integers(x):
-    return grad(helper)(x.astype(INT32))
 
 
 @wrong("value_and_grad(lambda a: 3)(x)", "the function returns 3; there is nothing to differentiate")

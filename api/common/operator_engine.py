@@ -1,0 +1,22 @@
+"""What scripts ask of the engine that runs MindSpore's operators one by one: here they run as they are called."""
+
+from __future__ import annotations
+
+from mspc.api import launch
+from mspc.api.checks import boolean
+from mspc.api.setting import place_of_caller, say_once
+
+
+class PyNativeExecutor:
+    """The part of MindSpore's engine that has a meaning for graphs, too."""
+
+    def sync(self) -> None:
+        """Wait for all steps under way; raises what they raise."""
+        if launch.installed() is not None:
+            launch.launcher().synchronize()
+
+    def set_async_for_graph(self, flag: bool) -> None:
+        """Checked, and said to change nothing. Raises TypeError for anything but True or False."""
+        if boolean("set_async_for_graph: flag", flag):
+            why = "results are waited for when a script looks at them"
+            say_once("set_async_for_graph", f"{place_of_caller()}set_async_for_graph(True) changes nothing here: {why}")
