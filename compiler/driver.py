@@ -11,6 +11,7 @@ from typing import Any
 
 from mspc.analysis.aliasing import Updates
 from mspc.api.common.initial_values import InitialValue
+from mspc.api.nn.cell import Cell
 from mspc.compiler.call import Call, describe_call, feed_call, graph_arguments, placements_of, takes_data
 from mspc.compiler.config import Config, Fed
 from mspc.compiler.frontend.trace import Traced, trace
@@ -153,6 +154,8 @@ def trace_call(target: Any, call: Call, config: Config, whole: bool = False) -> 
 
     What takes no data, an optimizer, hands back True for every update, not whole copies of all that it has changed.
     """
+    if isinstance(target, Cell):
+        target.distinguish_parameters()
     fed = feed_call(config, target, call, whole)
     traced = trace(
         target,

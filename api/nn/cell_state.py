@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple, cast
@@ -132,6 +132,15 @@ class CellState:
                 self.__dict__[name] = value
         if own.get("to_float") != before:
             self.revision += 1
+
+    def distinguish_parameters(self) -> None:
+        """Parameters of one name, as a wrapper's deep copy of one of its optimizer's is, are called by the attributes
+        that lead to them from here on. Where that is what they are called already, nothing changes."""
+        found = list(cast(Any, self).parameters_and_names())
+        counts = Counter(parameter.name for _, parameter in found)
+        for path, parameter in found:
+            if counts[parameter.name] > 1:
+                parameter.name = path
 
     # Buffers --------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from mspc.compiler.frontend.values import Frame, TooManyErrors, describe
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
-from mspc.ir.types import BOOL, FLOAT32, INT64, DType, TensorType, TupleType, dtype_of
+from mspc.ir.types import BOOL, FLOAT32, HALVES, INT64, DType, TensorType, TupleType, dtype_of
 from mspc.ops.control.constraint import is_constraint
 from mspc.ops.control.structural import Depend, TupleGetItem
 from mspc.ops.modules import load_operators
@@ -259,6 +259,9 @@ class Tracer:
         program does not take the branch.
         """
         values = [_written(v) if i in op.mutates else v for i, v in enumerate(values)]
+        for i in getattr(op, "scalars", ()):
+            if i < len(values) and values[i].shape == (1,):
+                values[i] = self.emit(self.op("Reshape", shape=()), values[i])
         variable = values[op.mutates[0]]
         if not getattr(op, "updates_aside", False):  # its result is what counts: statistics may be of no one
             self._require_place(op, variable)
@@ -291,8 +294,9 @@ class Tracer:
     def operands(self, op: Op, operands: Sequence[Any]) -> list[Value]:
         typed = [self._typed(operand) for operand in operands[promotes_from(op) :]]
         like = next((v.tensor_type.dtype for v in typed if v is not None), None)
+        exact = getattr(op, "exact_numbers", ()) if like in HALVES else ()
         values = [
-            v if isinstance(v, Value) else self.value(v, like, f"{op.name}: {op.operand(i)}")
+            v if isinstance(v, Value) else self.value(v, FLOAT32 if i in exact else like, f"{op.name}: {op.operand(i)}")
             for i, v in enumerate(operands)
         ]
         if self.precision is not None:

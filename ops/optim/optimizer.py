@@ -12,7 +12,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType, TupleType, Type
-from mspc.ops.bases import require_same
+from mspc.ops.bases import require_float, require_same
 from mspc.ops.cpu.blocks import in_rows
 from mspc.ops.cuda.update import launch_updates
 from mspc.ops.device import Array, Copy, Device, Launch
@@ -30,6 +30,8 @@ class Update(Op, abstract=True):
     Class attributes:
         operands: names of the operands for messages.
         scalars: indices of the operands that are scalars.
+        states: indices of operands that may have another floating-point type than the parameter, as states in Float32
+            beside parameters in Float16 have; the operator changes them.
         outputs: number of results, a tuple when more than one.
         cuda_update: C++ statements that change one element; operands and attributes go by their names, operands that
             `mutates` names are set, T is the type that the parameter is computed in.
@@ -38,8 +40,14 @@ class Update(Op, abstract=True):
     has_side_effect: ClassVar[bool] = True
     operands: ClassVar[tuple[str, ...]] = ()
     scalars: ClassVar[tuple[int, ...]] = ()
+    states: ClassVar[tuple[int, ...]] = ()
     outputs: ClassVar[int] = 1
     cuda_update: ClassVar[str] = ""
+
+    @property
+    def exact_numbers(self) -> tuple[int, ...]:
+        """Indices of operands that are Float32 where a script gives numbers for them, also beside halves."""
+        return self.scalars if self.states else ()
 
     def rule(self, *types: TensorType) -> str:
         if len(types) != len(self.operands):
@@ -58,7 +66,8 @@ class Update(Op, abstract=True):
 
     def infer(self, *types: Any) -> Type:
         inferred = super().infer(*types)
-        require_same(self.name, *[t for i, t in enumerate(types) if i not in self.scalars])
+        require_same(self.name, *[t for i, t in enumerate(types) if i not in (*self.scalars, *self.states)])
+        require_float(self.name, *[types[i] for i in self.states])
         if self.scalars and not (types[0].dtype.is_float or types[0].dtype.is_complex):
             raise MspcError(
                 f"{self.name}: input 0 ({self.operands[0]}) is {types[0].dtype}; only floating-point parameters are "
@@ -66,6 +75,8 @@ class Update(Op, abstract=True):
                 notes=["give the optimizer no such parameter: make it with requires_grad=False"],
                 kind=TypeError,
             )
+        if self.states:
+            return TupleType(tuple(TensorType(types[i].dtype, types[0].shape) for i in self.mutates))
         return (
             TupleType((inferred,) * self.outputs)
             if isinstance(inferred, TensorType) and self.outputs > 1
@@ -336,6 +347,7 @@ class AdamWeightDecay(Update):
         "var", "m", "v", "lr", "beta1", "beta2", "epsilon", "decay", "gradient",
     )  # fmt: skip
     scalars: ClassVar[tuple[int, ...]] = (3, 4, 5, 6, 7)
+    states: ClassVar[tuple[int, ...]] = (1, 2)
     outputs: ClassVar[int] = 3
     mutates: ClassVar[tuple[int, ...]] = (0, 1, 2)
     cuda_update: ClassVar[str] = """

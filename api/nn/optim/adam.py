@@ -121,13 +121,15 @@ class AdamWeightDecay(Optimizer):
         self.eps = number("AdamWeightDecay", "eps", eps, above=0.0)
         self.moments1 = self.states("adam_m")
         self.moments2 = self.states("adam_v")
-        self.opt = ops.AdamWeightDecay()
+        self.fused_opt = ops.AdamWeightDecay()
 
     def construct(self, gradients: Any) -> Any:
         rates = self.rates()
         self.count_step()
         return tuple([
-            self.opt(parameter, m, v, rate, self.beta1, self.beta2, self.eps, decay, gradient)
+            self.fused_opt(
+                parameter, m, v, rate, self.beta1, self.beta2, self.eps, decay, gradient.astype(parameter.dtype)
+            )
             for parameter, m, v, rate, decay, gradient in zip(
                 self.parameters, self.moments1, self.moments2, rates, self.decays(), gradients,
                 strict=True
