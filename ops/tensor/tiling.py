@@ -33,6 +33,8 @@ class Tile(Op):
     function: ClassVar[Names] = "tile"
     multiples: tuple[int, ...] = ()
     linear_in: ClassVar[tuple[int, ...]] = (0,)
+    entries_from_right: ClassVar[bool] = True
+    """A strategy with as many entries as the input has dimensions, fewer than there are multiples, is of the last."""
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("multiples",))

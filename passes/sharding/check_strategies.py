@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 from mspc.ir.diagnostics import MspcError, raise_all
-from mspc.ir.graph import Graph, Node, Parameter, operand_types
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, operand_types
 from mspc.ir.layout import Axes, Layout
 from mspc.ir.named_layout import INTERLEAVED, NamedLayout, spread
 from mspc.ops.collective.collectives import Redistribute
@@ -128,13 +128,25 @@ def _with_whole_parts(rule: Rule, dims: Sequence[tuple[Dim, ...]], strategy: Seq
     return [*found, *strategy[len(found) :]]
 
 
+def _is_number(value: Value) -> bool:
+    """Whether it is a number that the script says, or is computed of such alone."""
+    return isinstance(value, Constant) or (isinstance(value, Node) and bool(value.inputs) and all(
+        _is_number(operand) for operand in value.inputs
+    ))  # fmt: skip
+
+
 def _from_tuples(
     node: Node, rule: Rule, dims: tuple[tuple[Dim, ...], ...], strategy: Sequence[tuple[int, ...]], ranks: int
 ) -> tuple[tuple[int, ...], list[Axes]]:
     cuts: dict[int, int] = {}
     places: dict[int, str] = {}
     shapes = [t.shape for t in operand_types(node)]
-    for i, (tensor, entry) in enumerate(zip(dims, strategy, strict=True)):
+    from_right = getattr(node.op, "entries_from_right", False)
+    for i, (tensor, given) in enumerate(zip(dims, strategy, strict=True)):
+        lead = len(tensor) - len(given) if from_right and len(given) == len(shapes[i]) else 0
+        entry = (1,) * lead + given
+        if not tensor and i < len(node.inputs) and _is_number(node.inputs[i]):
+            entry = ()  # it has nothing to cut, and scripts begin sums with 0
         if len(entry) != len(tensor):
             shape = f", whose shape is {shapes[i]}" if i < len(shapes) else ""
             raise node.error(
