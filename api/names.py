@@ -61,6 +61,7 @@ _FROM: dict[str, tuple[str, ...]] = {
         "save_checkpoint",
     ),
     "mspc.api.train.mindir": ("export", "load"),
+    "mspc.api.parallel.other_ranks": ("get_ckpt_path_with_strategy",),
     "mspc.api.train.resume": ("resume_training",),
     "mspc.api.train.callback": (
         "Callback", "CheckpointConfig", "EarlyStopping", "History", "LambdaCallback", "LearningRateScheduler",

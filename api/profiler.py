@@ -8,10 +8,11 @@ from typing import Any
 
 from mspc.api.errors import ApiTypeError
 from mspc.api.setting import place_of_caller, say_once
+from mspc.api.train.listening import Callback
 
 __all__ = [
-    "AicoreMetrics", "ExportType", "HostSystem", "Profiler", "ProfilerActivity", "ProfilerLevel", "profile", "schedule",
-    "tensorboard_trace_handler",
+    "AicoreMetrics", "DynamicProfilerMonitor", "ExportType", "HostSystem", "Profiler", "ProfilerActivity",
+    "ProfilerLevel", "_ExperimentalConfig", "mstx", "profile", "schedule", "tensorboard_trace_handler",
 ]  # fmt: skip
 
 
@@ -67,11 +68,13 @@ class Profiler:
     the steps of a script as it stands."""
 
     def __init__(self, **_: Any) -> None:
-        say_once(
-            "Profiler",
-            f"{place_of_caller()}{type(self).__name__} notes nothing here: `mspc run SCRIPT --profile FILE` times the "
-            "steps of a script as it stands",
-        )
+        self.say_nothing_is_noted(type(self).__name__)
+
+    @staticmethod
+    def say_nothing_is_noted(name: str) -> None:
+        """Say so once, of the class that a script makes."""
+        how = "`mspc run SCRIPT --profile FILE` times the steps of a script as it stands"
+        say_once("Profiler", f"{place_of_caller()}{name} notes nothing here: {how}")
 
     def __enter__(self) -> Profiler:
         return self
@@ -130,3 +133,73 @@ def tensorboard_trace_handler(*_: Any, **__: Any) -> Callable[[Any], None]:
     def handler(_profiler: Any) -> None: ...
 
     return handler
+
+
+class _ExperimentalConfig:
+    """Further options of MindSpore's profiler, kept as attributes: what it is given to notes nothing, and says so.
+
+    Raises:
+        TypeError: there is no option of a name.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        unknown = sorted(options.keys() - _OPTIONS.keys())
+        if unknown:
+            raise ApiTypeError(f"_ExperimentalConfig has no option {unknown[0]!r}", [f"it takes {', '.join(_OPTIONS)}"])
+        self.__dict__.update({**_OPTIONS, **options})
+
+
+_OPTIONS: dict[str, Any] = {
+    "profiler_level": ProfilerLevel.Level0, "aic_metrics": AicoreMetrics.AiCoreNone, "l2_cache": False, "mstx": False,
+    "data_simplification": True, "export_type": None, "mstx_domain_include": None, "mstx_domain_exclude": None,
+    "sys_io": False, "sys_interconnection": False, "host_sys": None,
+}  # fmt: skip
+
+
+class mstx:
+    """Marks in the trace of an Ascend device. There is none here, which is said; `mspc run SCRIPT --profile FILE` times
+    the steps of a script as it stands."""
+
+    @staticmethod
+    def mark(message: str, stream: Any = None, domain: str = "default") -> None:
+        """Checked; marks nothing. Raises TypeError where message or domain is no string."""
+        _say_no_marks("mark", message, domain)
+
+    @staticmethod
+    def range_start(message: str, stream: Any = None, domain: str = "default") -> int:
+        """Checked; begins nothing. Returns 0, the number of no range. Raises TypeError as `mark`."""
+        _say_no_marks("range_start", message, domain)
+        return 0
+
+    @staticmethod
+    def range_end(range_id: int, domain: str = "default") -> None:
+        """Checked; ends nothing. Raises TypeError where range_id is no integer or domain no string."""
+        if isinstance(range_id, bool) or not isinstance(range_id, int):
+            raise ApiTypeError(f"mstx.range_end: range_id must be an integer, not {range_id!r}")
+        _say_no_marks("range_end", "", domain)
+
+
+def _say_no_marks(function: str, message: Any, domain: Any) -> None:
+    for name, text in (("message", message), ("domain", domain)):
+        if not isinstance(text, str):
+            raise ApiTypeError(f"mstx.{function}: {name} must be a string, not {text!r}")
+    say_once("mstx", f"{place_of_caller()}mstx.{function}() notes nothing here: no trace of a device is written")
+
+
+class DynamicProfilerMonitor(Callback):
+    """A callback that would start MindSpore's profiler when a file says so. Takes its arguments, starts nothing, and
+    says so.
+
+    Raises:
+        TypeError: a path is no string, or poll_interval no integer.
+    """
+
+    def __init__(
+        self, cfg_path: str | None = None, output_path: str | None = None, poll_interval: int = 2, **_: Any
+    ) -> None:
+        for name, path in (("cfg_path", cfg_path), ("output_path", output_path)):
+            if path is not None and not isinstance(path, str):
+                raise ApiTypeError(f"DynamicProfilerMonitor: {name} must be a string, not {path!r}")
+        if isinstance(poll_interval, bool) or not isinstance(poll_interval, int):
+            raise ApiTypeError(f"DynamicProfilerMonitor: poll_interval must be an integer, not {poll_interval!r}")
+        Profiler.say_nothing_is_noted(type(self).__name__)

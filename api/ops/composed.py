@@ -7,6 +7,7 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.ops.composed_marks import Composed
 from mspc.api.setting import place_of_caller, say_once
 from mspc.ir.types import FLOAT32
 from mspc.ops.arguments import describe
@@ -20,7 +21,7 @@ class Partial:
         return functools.partial(function, *arguments, **named)
 
 
-class FloatStatus:
+class FloatStatus(Composed):
     """1 where a tensor holds an infinity or a NaN, else 0; of shape (1,), Float32."""
 
     def __init__(self) -> None:
@@ -30,7 +31,7 @@ class FloatStatus:
         return ops.Reshape()(ops.Cast()(ops.LogicalNot()(self.all_finite(x)), FLOAT32), (1,))
 
 
-class _StatusWord:
+class _StatusWord(Composed):
     """An operator on the eight numbers in which an Ascend device notes overflows. There are none here: the numbers stay
     zeros, which is said."""
 
@@ -90,7 +91,7 @@ class ControlDepend:
         return dst
 
 
-class DropoutExt:
+class DropoutExt(Composed):
     """(x with elements set to 0 with probability p and the others divided by 1 - p, the mask). Called as
     `DropoutExt()(x, p, seed, offset)`.
 
@@ -185,7 +186,7 @@ class HistogramSummary(_Summary):
     """Notes how values are distributed."""
 
 
-class InvertPermutation:
+class InvertPermutation(Composed):
     """Where each number of a permutation stands in it, a tuple. Called with a tuple known when the network is compiled.
 
     Raises:

@@ -9,12 +9,13 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiTypeError
+from mspc.api.ops.composed_marks import Composed
 from mspc.ir.types import FLOAT32, INT32, INT64
 
 _NEEDED = inspect.Parameter.empty
 
 
-class _Function:
+class _Function(Composed):
     """A function of `ops`, with what the operator is made with."""
 
     function: str

@@ -68,14 +68,14 @@ class ParallelLayouts:
 
 def build_searched_strategy(strategy_filename: str) -> dict[str, ParallelLayouts]:
     """How every parameter was cut, from a strategy file. Raises TypeError, or ValueError for no strategy file."""
-    path = _path("build_searched_strategy", "strategy_filename", strategy_filename)
+    path = strategy_path("build_searched_strategy", "strategy_filename", strategy_filename)
     return {name: ParallelLayouts(cut) for name, cut in read_strategies(path).parameters.items()}
 
 
 def restore_group_info_list(group_info_file_name: str) -> list[int]:
     """The ranks that hold the same as the one that wrote a file of groups. Raises TypeError, or ValueError for no such
     file."""
-    return read_restore_ranks(_path("restore_group_info_list", "group_info_file_name", group_info_file_name))
+    return read_restore_ranks(strategy_path("restore_group_info_list", "group_info_file_name", group_info_file_name))
 
 
 def merge_sliced_parameter(sliced_parameters: Any, strategy: Mapping[str, Any] | None = None) -> Parameter:
@@ -160,7 +160,7 @@ def rank_list_for_transform(rank_id: int, src_strategy_file: Any = None, dst_str
     _rank(name, rank_id)
     if src_strategy_file is None:
         return [0]
-    source = layouts_in(_path(name, "src_strategy_file", src_strategy_file))
+    source = layouts_in(strategy_path(name, "src_strategy_file", src_strategy_file))
     target = layouts_in(_optional(name, "dst_strategy_file", dst_strategy_file))
     if not source:
         raise ApiValueError(f"{name}: {src_strategy_file} says nothing of any parameter")
@@ -185,7 +185,7 @@ def transform_checkpoint_by_rank(
     _rank(name, rank_id)
     if not isinstance(checkpoint_files_map, Mapping) or not checkpoint_files_map:
         raise ApiTypeError(f"{name}: checkpoint_files_map must be a dict of files by rank")
-    path = _path(name, "save_checkpoint_file_name", save_checkpoint_file_name)
+    path = strategy_path(name, "save_checkpoint_file_name", save_checkpoint_file_name)
     format = path.suffix[1:]
     if format not in FORMATS:
         raise ApiValueError(
@@ -193,7 +193,7 @@ def transform_checkpoint_by_rank(
         )
     source = layouts_in(_optional(name, "src_strategy_file", src_strategy_file))
     target = layouts_in(_optional(name, "dst_strategy_file", dst_strategy_file))
-    files = {_rank(name, rank): _path(name, "file", file) for rank, file in checkpoint_files_map.items()}
+    files = {_rank(name, rank): strategy_path(name, "file", file) for rank, file in checkpoint_files_map.items()}
     opened = open_slices(files, source)
     check_divides(opened, target)
     write_part(opened, target, rank_id, path, format)
@@ -217,7 +217,7 @@ def transform_checkpoints(
             missing or damaged, or cannot be written.
     """
     name = "transform_checkpoints"
-    folder, out = (_path(name, "folder", given) for given in (src_checkpoints_dir, dst_checkpoints_dir))
+    folder, out = (strategy_path(name, "folder", given) for given in (src_checkpoints_dir, dst_checkpoints_dir))
     if not isinstance(ckpt_prefix, str) or not re.fullmatch(r"[^/\0]*", ckpt_prefix):
         raise ApiValueError(f"{name}: ckpt_prefix {ckpt_prefix!r} must be a string without '/'")
     if type(process_num) is not int or process_num < 1:
@@ -319,10 +319,10 @@ def _distributed(name: str, network: Any, files: Any, strategy: Any, format: str
         for key, value in (("checkpoint_filenames", files), ("train_strategy_filename", strategy)):
             if value is not None:
                 raise ApiValueError(f"{name}: {key} goes with format 'ckpt', not with unified_safetensors_dir")
-        return open_checkpoint(_path(name, "unified_safetensors_dir", folder))
+        return open_checkpoint(strategy_path(name, "unified_safetensors_dir", folder))
     if not isinstance(files, (list, tuple)) or not files:
         raise ApiTypeError(f"{name}: checkpoint_filenames must be a list of files, one for every rank")
-    paths = {rank: _path(name, "checkpoint_filenames", file) for rank, file in enumerate(files)}
+    paths = {rank: strategy_path(name, "checkpoint_filenames", file) for rank, file in enumerate(files)}
     layouts = layouts_in(_optional(name, "train_strategy_filename", strategy or _strategy_of(network)))
     if layouts and ranks_of(layouts) != len(paths):
         raise ApiValueError(f"{name}: the strategy file has {ranks_of(layouts)} ranks, there are {len(paths)} files")
@@ -339,7 +339,7 @@ def _write_all(
     else:
         layouts = layouts_in(_optional(name, "predict_strategy", strategy))
     check_divides(source, layouts)
-    folder = _path(name, "dst_safetensors_dir", out)
+    folder = strategy_path(name, "dst_safetensors_dir", out)
 
     def writer(rank: int) -> Callable[[], None]:
         return lambda: write_part(source, layouts, rank, folder / f"rank_{rank}" / f"net.{format}", format)
@@ -355,11 +355,12 @@ def _rank(name: str, rank: Any) -> int:
     return rank
 
 
-def _path(name: str, what: str, given: Any) -> Path:
+def strategy_path(name: str, what: str, given: Any) -> Path:
+    """A path that a script hands to the function `name` as `what`. Raises TypeError."""
     if not isinstance(given, (str, os.PathLike)):
         raise ApiTypeError(f"{name}: {what} must be a string, not {type(given).__name__}")
     return Path(given)
 
 
 def _optional(name: str, what: str, given: Any) -> Path | None:
-    return None if given is None else _path(name, what, given)
+    return None if given is None else strategy_path(name, what, given)

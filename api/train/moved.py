@@ -12,6 +12,7 @@ MOVED = {
         ("build_searched_strategy", "load_distributed_checkpoint", "merge_sliced_parameter", "restore_group_info_list"),
         "mspc.api.parallel.checkpoint_transform",
     ),
+    "get_ckpt_path_with_strategy": "mspc.api.parallel.other_ranks",
     "_get_merged_param_data": "mspc.api.train.whole_parameters",
     **dict.fromkeys(("export", "load"), "mspc.api.train.mindir"),
 }

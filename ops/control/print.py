@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -13,7 +13,6 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType, dtype_of
-from mspc.ops.arguments import describe
 from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.sharding.rules import factor_names
 
@@ -22,10 +21,11 @@ PLACE = "{}"
 
 
 class Print(Op):
-    """Prints texts and tensors, a line each, at every step: of the first tensor this rank's slice, the others whole.
-    Called as `Print()("x is", x)`; the result is the first tensor.
+    """Prints values, a line each, at every step: of the first tensor this rank's slice, the others whole. Called as
+    `Print()("x is", x)`; the result is the first tensor, a zero where there is none. Tensors may stand in tuples, lists
+    and dicts; all else is shown as Python shows it when the network is read.
 
-    lines: the texts and, in the places of tensors, `PLACE`. A text that is that is printed as it is written twice.
+    lines: the texts and, in the places of tensors, `PLACE`, which stands twice where a text has it.
     """
 
     lines: tuple[str, ...] = (PLACE,)
@@ -36,18 +36,14 @@ class Print(Op):
     samples: ClassVar[Any] = (sample((8, 16)), sample((4, 2), (4,), lines=("both", PLACE, PLACE)))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        wrong = [arg for arg in args if not isinstance(arg, str | bool | int | float) and not hasattr(arg, "shape")]
-        if wrong:
-            raise MspcError(f"Print takes tensors, texts and numbers, not {describe(wrong[0])}", kind=TypeError)
-        tensors = tuple(arg for arg in args if hasattr(arg, "shape"))
-        if not tensors:
-            raise MspcError("Print needs a tensor among what it prints", kind=TypeError)
-        lines = tuple(PLACE if hasattr(arg, "shape") else str(arg).replace(PLACE, 2 * PLACE) for arg in args)
-        return replace(self, lines=lines), tensors
+        tensors: list[Any] = []
+        lines = tuple(_kept(arg) if isinstance(arg, str) else _line(arg, tensors) for arg in args)
+        return replace(self, lines=lines), tuple(tensors) or (np.zeros((), np.int32),)
 
     def rule(self, *types: TensorType) -> str:
-        if len(types) != self.lines.count(PLACE) or not types:
-            raise MspcError(f"Print has {self.lines.count(PLACE)} places for {len(types)} tensors")
+        places = sum(_places(line) for line in self.lines)
+        if len(types) != max(1, places):
+            raise MspcError(f"Print has {places} places for {len(types)} tensors")
         names = iter(factor_names(sum(len(t.shape) for t in types)))
         sides = [" ".join(next(names) + "!" * (i > 0) for _ in t.shape) for i, t in enumerate(types)]
         return f"{', '.join(sides)} -> {sides[0]}"
@@ -62,10 +58,39 @@ class Print(Op):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         arrays = iter(inputs)
-        text = [_shown(next(arrays)) if line == PLACE else line.replace(2 * PLACE, PLACE) for line in self.lines]
-        sys.stdout.write("\n".join(text) + "\n")  # one write, so that the lines of ranks do not mix
+        text = [_filled(line, arrays) + "\n" for line in self.lines]
+        sys.stdout.write("".join(text))  # one write, so that the lines of ranks do not mix
         sys.stdout.flush()
         return inputs[0]
+
+
+def _line(value: Any, tensors: list[Any]) -> str:
+    """A value as it is printed, its tensors added to `tensors`."""
+    if hasattr(value, "shape"):
+        tensors.append(value)
+        return PLACE
+    if isinstance(value, dict) and value:
+        return f"{{{', '.join(f'{_line(k, tensors)}: {_line(v, tensors)}' for k, v in value.items())}}}"
+    if isinstance(value, tuple | list):
+        inside = ", ".join(_line(each, tensors) for each in value)
+        if isinstance(value, list):
+            return f"[{inside}]"
+        return f"({inside}{',' if len(value) == 1 else ''})"
+    return _kept(repr(value))
+
+
+def _kept(text: str) -> str:
+    return text.replace(PLACE, 2 * PLACE)
+
+
+def _places(line: str) -> int:
+    """How many tensors stand in a line."""
+    return line.replace(2 * PLACE, "").count(PLACE)
+
+
+def _filled(line: str, arrays: Iterator[Any]) -> str:
+    parts = [part.split(PLACE) for part in line.split(2 * PLACE)]
+    return PLACE.join("".join(p if i == 0 else _shown(next(arrays)) + p for i, p in enumerate(part)) for part in parts)
 
 
 def _shown(array: Any) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mspc.api import ops
+from mspc.api.errors import ApiTypeError
 from mspc.api.ops.arguments import moved, neighbours, no_tensor, of_rank, times
 from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.method_table import tensor_method
@@ -144,9 +145,12 @@ def count_nonzero(x: TensorLike, axis: Any = (), keep_dims: bool = False, dtype:
 
 
 @tensor_method()
-def dot(input: TensorLike, other: TensorLike) -> Any:
+def dot(input: Any = None, other: Any = None, *, x1: Any = None, x2: Any = None) -> Any:
     """Products summed along the last dimension of the input and the last but one of the other, its only one if it is a
-    vector; a number multiplies."""
+    vector; a number multiplies. x1, x2: the older names of both."""
+    input, other = (input if x1 is None else x1), (other if x2 is None else x2)
+    if input is None or other is None:
+        raise ApiTypeError("ops.dot(): takes two tensors, input and other")
     if not input.shape or not other.shape:
         return ops.Mul()(input, other)
     return ops.tensor_dot(input, other, ((len(input.shape) - 1,), (max(0, len(other.shape) - 2),)))

@@ -40,14 +40,34 @@ def test_a_gradient_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.count("Tensor(") == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("a",), "Print needs a tensor among what it prints"),
-        (((1,),), "Print takes tensors, texts and numbers, not (1,)"),
-    ],
-)
-def test_what_cannot_be_printed_is_named(arguments: Any, message: str) -> None:
-    with pytest.raises(TypeError) as refused:
-        ops.Print()(*arguments)
-    assert message in str(refused.value)
+class Values(nn.Cell):
+    """Prints values of its own and, in a tuple and a dict, what it computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.print = ops.Print()
+
+    def construct(self, x: Any) -> Any:
+        y = x + 1
+        self.print("text", x.shape, None, True, [1, 2.5], {"a": "b"}, "{}", {}, ())
+        self.print((1, y), {"sum": (x, [y])})
+        self.print()
+        return y
+
+
+SHOWN = "Tensor(shape=[1], dtype=Float32, value=[{}])"
+
+
+def test_values_that_are_no_tensors(capsys: pytest.CaptureFixture[str]) -> None:
+    net, x = Values(), Tensor([1.0], ms.float32)
+    for _ in range(2):
+        assert net(x).asnumpy().tolist() == [2.0]
+        assert capsys.readouterr().out.splitlines() == [
+            "text", "(1,)", "None", "True", "[1, 2.5]", "{'a': 'b'}", "{}", "{}", "()",
+            f"(1, {SHOWN.format('2.')})", f"{{'sum': ({SHOWN.format('1.')}, [{SHOWN.format('2.')}])}}",
+        ]  # fmt: skip
+
+
+def test_what_has_no_tensor_gives_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    assert int(ops.Print()("a", (1,)).asnumpy()) == 0
+    assert capsys.readouterr().out == "a\n(1,)\n"
