@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -70,12 +70,13 @@ def _line(value: Any, tensors: list[Any]) -> str:
         tensors.append(value)
         return PLACE
     if isinstance(value, dict) and value:
-        return f"{{{', '.join(f'{_line(k, tensors)}: {_line(v, tensors)}' for k, v in value.items())}}}"
-    if isinstance(value, tuple | list):
-        inside = ", ".join(_line(each, tensors) for each in value)
+        entries = cast("dict[Any, Any]", value).items()
+        return f"{{{', '.join(f'{_line(key, tensors)}: {_line(entry, tensors)}' for key, entry in entries)}}}"
+    if isinstance(value, (tuple, list)):  # as the type checker takes it
+        parts = [_line(each, tensors) for each in cast("list[Any]", value)]
         if isinstance(value, list):
-            return f"[{inside}]"
-        return f"({inside}{',' if len(value) == 1 else ''})"
+            return f"[{', '.join(parts)}]"
+        return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
     return _kept(repr(value))
 
 

@@ -97,6 +97,7 @@ from mspc.api.common.api import from_numpy as from_numpy
 from mspc.api.common.tensor_memory import frombuffer as frombuffer
 from mspc.api.parallel.algo_parameters import get_algo_parameters as get_algo_parameters
 from mspc.api.context import get_auto_parallel_context as get_auto_parallel_context
+from mspc.api.parallel.other_ranks import get_ckpt_path_with_strategy as get_ckpt_path_with_strategy
 from mspc.api.context import get_context as get_context
 from mspc.api.runtime import get_current_device as get_current_device
 from mspc.api.log import get_level as get_level

@@ -15,6 +15,7 @@ from mspc.api.dataset.samplers import IterSampler as IterSampler
 from mspc.api.dataset.images import KMnistDataset as KMnistDataset
 from mspc.api.dataset.annotated import ManifestDataset as ManifestDataset
 from mspc.api.dataset.kinds import MapDataset as MapDataset
+from mspc.api.dataset.origins import MappableDataset as MappableDataset
 from mspc.api.dataset.records import MindDataset as MindDataset
 from mspc.api.dataset.images import MnistDataset as MnistDataset
 from mspc.api.dataset.sources import NumpySlicesDataset as NumpySlicesDataset
@@ -26,11 +27,15 @@ from mspc.api.dataset.schema import Schema as Schema
 from mspc.api.dataset.samplers import SequentialSampler as SequentialSampler
 from mspc.api.dataset.samplers import Shuffle as Shuffle
 from mspc.api.dataset.kinds import ShuffleDataset as ShuffleDataset
+from mspc.api.dataset.origins import SourceDataset as SourceDataset
 from mspc.api.dataset.samplers import SubsetRandomSampler as SubsetRandomSampler
 from mspc.api.dataset.samplers import SubsetSampler as SubsetSampler
 from mspc.api.dataset.tf_records import TFRecordDataset as TFRecordDataset
+from mspc.api.dataset.origins import TextBaseDataset as TextBaseDataset
 from mspc.api.dataset.text_files import TextFileDataset as TextFileDataset
+from mspc.api.dataset.origins import UnionBaseDataset as UnionBaseDataset
 from mspc.api.dataset.annotated import VOCDataset as VOCDataset
+from mspc.api.dataset.origins import VisionBaseDataset as VisionBaseDataset
 from mspc.api.dataset.samplers import WeightedRandomSampler as WeightedRandomSampler
 from mspc.api.dataset.kinds import ZipDataset as ZipDataset
 from mspc.api.dataset import zip as zip

@@ -391,6 +391,8 @@ from mspc.api.ops.function.order_func import min as min
 from mspc.api.ops.function.window_func import mirror_pad as mirror_pad
 from mspc.api.ops.function.activation_func import mish as mish
 from mspc.api.ops.function.fused_func import mixed_precision_cast as mixed_precision_cast
+from mspc.api.ops.function.token_func import moe_token_permute as moe_token_permute
+from mspc.api.ops.function.token_func import moe_token_unpermute as moe_token_unpermute
 from mspc.api.ops.function.derived_func import moveaxis as moveaxis
 from mspc.api.ops.function.derived_func import movedim as movedim
 from mspc.api.ops.function.loss_func import mse_loss as mse_loss
@@ -1542,7 +1544,7 @@ class Pow(Primitive):
     """x to the power y."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Print(Primitive):
-    """Prints texts and tensors, a line each, at every step: of the first tensor this rank's slice, the others whole."""
+    """Prints values, a line each, at every step: of the first tensor this rank's slice, the others whole. Called as"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class PromptFlashAttention(Primitive):
     """Attention over whole prompts; see ServingAttention. Quantised operands are not built."""

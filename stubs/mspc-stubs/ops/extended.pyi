@@ -1083,6 +1083,8 @@ from mspc.api.ops.function.window_func import mirror_pad as mirror_pad
 from mspc.api.ops.function.activation_func import mish as mish
 from mspc.api.ops.function.fused_func import mixed_precision_cast as mixed_precision_cast
 from mspc.ops import mm as mm
+from mspc.api.ops.function.token_func import moe_token_permute as moe_token_permute
+from mspc.api.ops.function.token_func import moe_token_unpermute as moe_token_unpermute
 from mspc.api.ops.function.derived_func import moveaxis as moveaxis
 from mspc.api.ops.function.derived_func import movedim as movedim
 from mspc.api.ops.function.loss_func import mse_loss as mse_loss
