@@ -48,6 +48,7 @@ def _reduction(op: Any, args: Sequence[Any]) -> tuple[Op, tuple[Any, ...]]:
 class SumExt(ReduceSum):
     """Sum along dimensions. Called as `SumExt()(input, dim, keepdim)`."""
 
+    operand_names: ClassVar[tuple[str, ...]] = ("input", "dim", "keepdim", "dtype")
     samples: ClassVar[Any] = REDUCE_SAMPLES
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
@@ -57,6 +58,7 @@ class SumExt(ReduceSum):
 class MeanExt(ReduceMean):
     """Mean along dimensions. Called as `MeanExt()(input, dim, keepdim)`."""
 
+    operand_names: ClassVar[tuple[str, ...]] = ("input", "dim", "keepdim", "dtype")
     samples: ClassVar[Any] = REDUCE_SAMPLES
 
     def infer(self, *types: Any) -> Type:
