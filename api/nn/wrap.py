@@ -82,9 +82,12 @@ class TrainOneStepCell(Cell):
     Attributes for cells that are made of this one: `network`, `optimizer`, `weights`, `sens` (1.0 unless given),
     `grad`, which takes the gradient of the loss behind the inputs, `grad_no_sens`, which does not, `parallel_mode`,
     `mean`, `degree`, and `reducer_flag`: whether ranks add up gradients, which `grad_reducer` then does: in data
-    parallel and in hybrid mode, as in MindSpore. In data parallel mode the step leaves that to the compiler, unless
+    parallel and in hybrid mode, as in MindSpore; `use_graceful_exit`, which is False: a run that is interrupted ends,
+    and goes on from its last checkpoint. In data parallel mode the step leaves that to the compiler, unless
     `grad_reducer` was replaced.
     """
+
+    use_graceful_exit = False
 
     def __init__(self, network: Cell, optimizer: Any, sens: Any = None, return_grad: bool = False) -> None:
         super().__init__(auto_prefix=False)

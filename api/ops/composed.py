@@ -92,8 +92,8 @@ class ControlDepend:
 
 
 class DropoutExt(Composed):
-    """(x with elements set to 0 with probability p and the others divided by 1 - p, the mask). Called as
-    `DropoutExt()(x, p, seed, offset)`.
+    """(input with elements set to 0 with probability p and the others divided by 1 - p, the mask). Called as
+    `DropoutExt()(input, p, seed, offset)`.
 
     seed and offset, numbers known when the network is compiled, choose the mask; None draws it of the script's seed,
     and so do tensors, whose contents are not known then.
@@ -108,11 +108,11 @@ class DropoutExt(Composed):
         self.in_strategy = in_strategy if in_strategy is None else tuple(in_strategy)[:1]
         return self
 
-    def __call__(self, x: Any, p: float = 0.5, seed: Any = None, offset: Any = None) -> Any:
+    def __call__(self, input: Any, p: float = 0.5, seed: Any = None, offset: Any = None) -> Any:
         if isinstance(p, bool) or not isinstance(p, (int, float)):
             raise ApiTypeError(f"DropoutExt: p must be a number, not {describe(p)}")
         seeds = (seed, offset or 0) if isinstance(seed, int) else (0, 0)
-        return ops.Dropout(1 - p, *seeds).shard(self.in_strategy)(x)
+        return ops.Dropout(1 - p, *seeds).shard(self.in_strategy)(input)
 
 
 class _DropoutExtEach(DropoutExt):
