@@ -122,7 +122,10 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
         chosen = operands[promotes_from(op) :]
         first = next((x for x in _flat(chosen if promotes_from(op) else tensors) if hasattr(x, "value")), None)
         like = None if first is None else first.value.dtype
-        arrays = [_operand(op, i, x, like) for i, x in enumerate(operands)]
+        exact = getattr(op, "exact_numbers", ()) if like is not None and like.itemsize == 2 else ()
+        arrays = [_operand(op, i, x, np.dtype(np.float32) if i in exact else like) for i, x in enumerate(operands)]
+        arrays = [a.reshape(()) if i in getattr(op, "scalars", ()) and a.shape == (1,) else a
+                  for i, a in enumerate(arrays)]  # fmt: skip
         kinds = operand_dtypes(op, [_tensor(a).dtype for a in arrays])
         arrays = [a.astype(kind.numpy, copy=False) for a, kind in zip(arrays, kinds, strict=True)]
         types = [_tensor(a).type for a in arrays]
