@@ -162,12 +162,12 @@ class mstx:
 
     @staticmethod
     def mark(message: str, stream: Any = None, domain: str = "default") -> None:
-        """Checked; marks nothing. Raises TypeError where message or domain is no string."""
+        """Checked; marks nothing, in no `stream`. Raises TypeError where message or domain is no string."""
         _say_no_marks("mark", message, domain)
 
     @staticmethod
     def range_start(message: str, stream: Any = None, domain: str = "default") -> int:
-        """Checked; begins nothing. Returns 0, the number of no range. Raises TypeError as `mark`."""
+        """Checked; begins nothing, in no `stream`. Returns 0, the number of no range. Raises TypeError as `mark`."""
         _say_no_marks("range_start", message, domain)
         return 0
 

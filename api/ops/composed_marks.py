@@ -28,8 +28,8 @@ class Composed:
         return self
 
     def add_prim_attr(self, name: str, value: Any) -> Self:
-        """Take a fact for dumps, which show the operators that it is made of. Raises TypeError where the name is no
-        string."""
+        """Take a fact for dumps, which show the operators that it is made of, without its `value`. Raises TypeError
+        where the name is no string."""
         own = type(self).__name__
         if not isinstance(name, str):
             raise ApiTypeError(f"{own}.add_prim_attr: the name must be a string, not {describe(name)}")

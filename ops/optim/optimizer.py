@@ -67,7 +67,6 @@ class Update(Op, abstract=True):
     def infer(self, *types: Any) -> Type:
         inferred = super().infer(*types)
         require_same(self.name, *[t for i, t in enumerate(types) if i not in (*self.scalars, *self.states)])
-        require_float(self.name, *[types[i] for i in self.states])
         if self.scalars and not (types[0].dtype.is_float or types[0].dtype.is_complex):
             raise MspcError(
                 f"{self.name}: input 0 ({self.operands[0]}) is {types[0].dtype}; only floating-point parameters are "
@@ -76,6 +75,7 @@ class Update(Op, abstract=True):
                 kind=TypeError,
             )
         if self.states:
+            require_float(self.name, *[types[i] for i in self.states])
             return TupleType(tuple(TensorType(types[i].dtype, types[0].shape) for i in self.mutates))
         return (
             TupleType((inferred,) * self.outputs)

@@ -139,6 +139,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "population_count": (PLACES.astype(ms.int16),), "polygamma": (1, X), "mvlgamma": (X + 2, 2), "logit": (X * 0.5,),
     "quantile": (X, 0.3), "nanquantile": (X, [0.3, 0.6], 1), "top_k": (X, 2), "bucketize": (X, [0.2, 0.6]),
     "searchsorted": (X[0].sort()[0], X), "intopk": (X, CLASSES, 2), "pdist": (X,), "trapz": (X,), "cov": (X,),
+    "moe_token_permute": (X, CLASSES), "moe_token_unpermute": (X, CLASSES // 2),
     "sequence_mask": (CLASSES, 4), "masked_select": (X, MASK), "mv": (X, Y[0]), "addmm": (X[:, :3], X, W),
     "baddbmm": (THREE[:, :, :3], THREE, Tensor(GENERATOR.random((2, 4, 3), np.float32))),
     "baddbmm_ext": (THREE[:, :, :3], THREE, Tensor(GENERATOR.random((2, 4, 3), np.float32))),
@@ -245,8 +246,8 @@ ONLY_FUNCTIONS = {
         adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d batch_norm group_norm interpolate
         apply_rotary_pos_emb_ adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d affine_grid batch_to_space_nd
         channel_shuffle conv_transpose2d crop_and_resize dropout1d dropout2d dropout3d grid_sample lp_pool1d lp_pool2d
-        lrn max_unpool1d max_unpool2d max_unpool3d pixel_shuffle pixel_unshuffle repeat_elements space_to_batch_nd
-        upsample""",
+        lrn max_unpool1d max_unpool2d max_unpool3d moe_token_permute moe_token_unpermute pixel_shuffle
+        pixel_unshuffle repeat_elements space_to_batch_nd upsample""",
     "an attribute says it": "shape rank size dtype",
     "it changes a parameter": """assign assign_add assign_sub inplace_index_add scatter_nd_add scatter_nd_div
         scatter_nd_max scatter_nd_min scatter_nd_mul scatter_nd_sub scatter_nd_update scatter_update""",
