@@ -114,3 +114,32 @@ def test_adam_with_weight_decay_and_other_types(states: Any, gradient: Any, is_c
     assert optimizer.moments1[0].dtype == states
     np.testing.assert_allclose(optimizer.moments1[0].asnumpy(), m, rtol=tolerance)
     np.testing.assert_allclose(optimizer.moments2[0].asnumpy(), v, rtol=tolerance)
+
+
+class OwnBackward(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.square = ops.Mul().shard(((2, 1), (2, 1)))
+
+    def construct(self, x: Any) -> Any:
+        return self.square(x, x)
+
+    def bprop(self, x: Any, out: Any, dout: Any) -> Any:
+        return (2 * x * dout,)
+
+
+def test_a_mistake_beside_a_gradient_of_the_script_is_the_only_one_named() -> None:
+    own = OwnBackward()
+    first, second = (Parameter(Tensor(np.ones((2, 2), np.float32)), name="w") for _ in range(2))
+
+    def step(x: Any) -> Any:
+        return ms.grad(lambda y: (own(y) * first * second).sum())(x)
+
+    before = ms.api.state.swap(ms.api.state.Session())
+    try:
+        ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=2, full_batch=True)
+        with pytest.raises(ms.MspcError, match="two parameters are called 'w'") as refused:
+            compile_in_memory(step, [X])
+        assert "no sharding rule" not in str(refused.value)
+    finally:
+        ms.api.state.swap(before)
