@@ -23,7 +23,7 @@ from mspc.api.setting import (
     unknown,
     with_entries,
 )
-from mspc.api.settings import CONTEXT, GENERAL_FIELDS, MODES, OFFLOAD, PARALLEL, STAGE, frozen_settings
+from mspc.api.settings import CONTEXT, GENERAL_FIELDS, MODES, OFFLOAD, PARALLEL, SHARDED, STAGE, frozen_settings
 from mspc.ir.location import Location
 
 GRAPH_MODE = 0
@@ -215,12 +215,15 @@ def freeze(target: Any = None) -> FrozenContext:
 
     `target` is the cell or function that is launched; an `AutoParallel` cell brings options of its own: its attribute
     `parallel_settings`, a dict with keys of `set_auto_parallel_context`, and `asked` and `set_at`, how and where the
-    script gave them.
+    script gave them. A function that `shard` gave takes whole inputs, unless the script says how data arrive.
     """
     session = state.current()
     settings = getattr(target, "parallel_settings", None)
     # Every call of a network asks, and the answer hardly ever changes.
     made_from = (session.parallel, session.general, bool(getattr(target, "training", False)), settings)
+    unsaid = settings is None and "dataset_strategy" not in session.parallel
+    if unsaid and getattr(target, "takes_whole_inputs", False) and session.parallel.get("parallel_mode") in SHARDED:
+        made_from = ({**session.parallel, "dataset_strategy": "full_batch"}, *made_from[1:])
     if session.frozen is not None and session.frozen[0] == made_from:
         return session.frozen[1]
     own, places = session.asked, session.set_at
