@@ -215,7 +215,7 @@ class Launcher:
         launched = self.launched[number] = Launched(number, compiled, self.job, traced, self.store, tf32)
         if not alone:
             with occasion(self.job, f"calls {name_of(target)}", f" with {described(call)}", ALIKE):
-                compare_beginnings(self.job, compiled.config.mode, launched.take_begun(), settings_of(traced.cells))
+                compare_beginnings(self.job, compiled, launched.take_begun(), settings_of(traced.cells))
         self._counts.begin(launched.executor, (id(target), compiled.compile_id))
         self._strategy_files.write(compiled, frozen, bool(launched.mutated))
         if self.job.watch is not None:
