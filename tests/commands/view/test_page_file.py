@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from mspc.analysis.cost.machine_file import H200
 from mspc.commands.view.notebook import View
 from mspc.commands.view.page import BUILT, html_of
+from mspc.commands.view.schedule import machine_facts
 from mspc.ir.shown import CONTROL
 from tests.commands.view.reading import elements, read_back
 from tests.conftest import HANG
@@ -92,3 +94,7 @@ def test_control_characters_of_names_stand_as_escapes(name: str, wanted: str) ->
     assert found["notes"] == [{wanted: wanted}]
     assert found["title"] == wanted
     assert not re.search(CONTROL, re.sub(r"[\n\t]", "", re.sub(r"(?s)<(style|script)>.*?</\1>", "", page)))
+
+
+def test_words_of_mspc_itself_have_no_control_characters() -> None:
+    assert "\n" not in machine_facts(H200)["source"]
