@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from mspc import __version__
-from mspc.commands import comparing, lists
+from mspc.commands import comparing, lists, options
 from mspc.commands import launch as launching
 from mspc.commands import search_options as searching
 from mspc.commands.ckpt import app as checkpoints
@@ -71,6 +71,9 @@ class Guarded(TyperGroup):
             raise typer.Exit(FAILED) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
+        except Exception as error:
+            options.suggest_option(error)
+            raise
         finally:
             self._waits = ctx.invoked_subcommand == "run"
 

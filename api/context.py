@@ -6,13 +6,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, field, make_dataclass, replace
 from typing import Any, ClassVar
 
 from mspc.api import checks, state
 from mspc.api.errors import ApiValueError
-from mspc.api.setting import Place, Table, checked, name_of, note_asked, unknown, with_entries
-from mspc.api.settings import CONTEXT, GENERAL_FIELDS, MODES, OFFLOAD, PARALLEL, STAGE, frozen_settings
+from mspc.api.setting import (
+    Place,
+    Places,
+    Table,
+    checked,
+    first_place,
+    name_of,
+    note_asked,
+    note_places,
+    unknown,
+    with_entries,
+)
+from mspc.api.settings import CONTEXT, GENERAL_FIELDS, MODES, OFFLOAD, PARALLEL, SHARDED, STAGE, frozen_settings
+from mspc.ir.location import Location
 
 GRAPH_MODE = 0
 PYNATIVE_MODE = 1
@@ -56,6 +68,7 @@ class FrozenContext(_Settings):
 
     training: the launched cell is in training mode.
     asked: (name, as the script wrote it, line) of the settings that change nothing in some places.
+    set_at: (name, line) of the settings that the script gave; it makes no context another one.
 
     device_num: 0 when the script gave none. search_mode: "" when none was given.
     dataset_strategy: "data_parallel", "full_batch" or one tuple (or layout) per input.
@@ -66,10 +79,15 @@ class FrozenContext(_Settings):
 
     training: bool = False
     asked: tuple[tuple[str, str, str], ...] = ()
+    set_at: Places = field(default=(), compare=False, repr=False)
 
     @property
     def full_batch(self) -> bool:
         return self.dataset_strategy == "full_batch"
+
+    def place_of(self, *names: str) -> Location | None:
+        """The line that has set the first of these settings that the script gave; None where it gave none."""
+        return first_place(self.set_at, *names)
 
     def changing_nothing(self, command: str, device: str) -> list[tuple[str, str]]:
         """(name, what to say) of every setting that the script gave and that changes nothing in this launch.
@@ -100,6 +118,7 @@ def set_context(**values: Any) -> None:
     found = checked("set_context", CONTEXT, values)
     session = state.current()
     note_asked(session.asked, "set_context", CONTEXT, found)
+    note_places(session.set_at, CONTEXT, found)
     session.general.update(found)
 
 
@@ -119,7 +138,9 @@ def set_auto_parallel_context(**values: Any) -> None:
     found = checked("set_auto_parallel_context", PARALLEL, values)
     session = state.current()
     note_asked(session.asked, "set_auto_parallel_context", PARALLEL, found)
-    session.parallel.update(_with_other_names(found))
+    found = _with_other_names(found)
+    note_places(session.set_at, PARALLEL, found)
+    session.parallel.update(found)
 
 
 def _with_other_names(found: dict[str, Any]) -> dict[str, Any]:
@@ -170,6 +191,7 @@ def reset_auto_parallel_context() -> None:
     session.parallel.clear()
     for name, _ in with_entries(PARALLEL):
         session.asked.pop(name, None)
+        session.set_at.pop(name, None)
 
 
 _reset_auto_parallel_context = reset_auto_parallel_context
@@ -201,16 +223,24 @@ def freeze(target: Any = None) -> FrozenContext:
     """The context as it stands now, for the compiler.
 
     `target` is the cell or function that is launched; an `AutoParallel` cell brings options of its own: its attribute
-    `parallel_settings`, a dict with keys of `set_auto_parallel_context`, and `asked`, how the script gave them.
+    `parallel_settings`, a dict with keys of `set_auto_parallel_context`, and `asked` and `set_at`, how and where the
+    script gave them. A function that `shard` gave takes whole inputs, unless the script says how data arrive.
     """
     session = state.current()
     settings = getattr(target, "parallel_settings", None)
     # Every call of a network asks, and the answer hardly ever changes.
     made_from = (session.parallel, session.general, bool(getattr(target, "training", False)), settings)
+    unsaid = settings is None and "dataset_strategy" not in session.parallel
+    if unsaid and getattr(target, "takes_whole_inputs", False) and session.parallel.get("parallel_mode") in SHARDED:
+        made_from = ({**session.parallel, "dataset_strategy": "full_batch"}, *made_from[1:])
     if session.frozen is not None and session.frozen[0] == made_from:
         return session.frozen[1]
-    own = session.asked if settings is None else session.asked | target.asked
-    found = _frozen(*made_from, own)
+    own, places = session.asked, session.set_at
+    if settings is not None:
+        own = own | target.asked
+        places = {name: place for name, place in places.items() if name.partition("[")[0] not in settings}
+        places |= target.set_at
+    found = replace(_frozen(*made_from, own), set_at=tuple(places.items()))
     session.frozen = deepcopy(made_from), found
     return found
 

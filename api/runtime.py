@@ -38,18 +38,23 @@ def __dir__() -> list[str]:
 
 def asked_device() -> dict[str, Any]:
     """What the script has said of its device: `device` ("cpu", "gpu", "" where it says nothing), `how` it said that,
-    `index` of the device or None, and whether runs must be `deterministic`.
+    `index` of the device or None, whether runs must be `deterministic`, and the lines that say so: `place`,
+    `index_place`.
 
     "Ascend" says nothing here: such a script runs on what there is.
     """
     session = state.current()
     target = session.general.get("device_target", "")
+    places = session.set_at
     found: dict[str, Any] = {"device": "", "how": "", "index": session.general.get("device_id")}
+    found["index_place"] = places.get("device_id")
     found["deterministic"] = session.general.get("deterministic") == "ON"
     if target in ("CPU", "GPU"):
-        return {**found, "device": target.lower(), "how": f'device_target="{target}"'}
+        return {
+            **found, "device": target.lower(), "how": f'device_target="{target}"', "place": places.get("device_target")
+        }  # fmt: skip
     if not target and session.backend == "nccl":
-        return {**found, "device": "gpu", "how": 'init("nccl")'}
+        return {**found, "device": "gpu", "how": 'init("nccl")', "place": places.get("init")}
     return found
 
 

@@ -11,10 +11,14 @@ from typing import Any
 from mspc.api import state
 from mspc.api.checks import Check, anything
 from mspc.api.errors import ApiValueError, caller_location
+from mspc.ir.location import Location
 from mspc.ir.shown import shown as shown_text
 
 Reason = str | Callable[[Any], str]
 """Why; or what says why for a value, "" where the value is heeded."""
+
+Places = tuple[tuple[str, Location], ...]
+"""Names of settings, those of entries as in "gpu_config['matmul_allow_tf32']", and the lines that have set them."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,30 @@ def note_asked(
             asked.pop(name, None)
             if setting.is_conditional and own != setting.default:
                 asked[name] = (shown or given(function, name, own), place_of_caller())
+
+
+def note_places(places: dict[str, Location], settings: Table, found: Mapping[str, Any]) -> None:
+    """Keep in `places`, by name, the line of the user's file that runs now: it has set what was found."""
+    here = caller_location()
+    for key, value in found.items():
+        for name, setting in with_entries({key: settings[key]}):
+            if name != key and setting.name not in (value or {}):
+                continue
+            places.pop(name, None)
+            if here is not None:
+                places[name] = here
+
+
+def first_place(places: Places, *names: str) -> Location | None:
+    """The place of the first of these names that has one."""
+    known = dict(places)
+    return next((known[name] for name in names if name in known), None)
+
+
+def set_where(name: str) -> list[str]:
+    """A note for the error of a call that a setting of the script forbids: where that was set."""
+    place = state.current().set_at.get(name)
+    return [f"{name} is set at {place}"] if place else []
 
 
 def with_entries(settings: Table) -> Iterator[tuple[str, Setting]]:

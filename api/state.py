@@ -10,6 +10,8 @@ import importlib
 from dataclasses import dataclass, field
 from typing import Any
 
+from mspc.ir.location import Location
+
 
 @dataclass
 class Session:
@@ -25,8 +27,8 @@ class Session:
         network.
     groups: user-made groups of ranks by name.
     general, parallel, offload: what `set_context`, `set_auto_parallel_context` and `set_offload_context` have set.
-    asked: how and where the script wrote some of them. said: what was warned of. speaks: whether this
-        rank warns for all.
+    asked: how and where the script wrote some of them. set_at: the lines that have set them, and called `init`.
+    said: what was warned of. speaks: whether this rank warns for all.
     background: what writes checkpoints while the script goes on. resumed: folders and prefixes of the checkpoints that
         the run goes on from.
     frozen: (what the context was last frozen from, the result), so that calls in a row need not do it again.
@@ -51,6 +53,7 @@ class Session:
     parallel: dict[str, Any] = field(default_factory=dict)
     offload: dict[str, Any] = field(default_factory=dict)
     asked: dict[str, tuple[str, str]] = field(default_factory=dict)
+    set_at: dict[str, Location] = field(default_factory=dict)
     said: set[str] = field(default_factory=set)
     speaks: bool = True
     background: Any = None

@@ -3,7 +3,8 @@
 The format, as MindSpore 2.10 has it (`mindspore.train.node_strategy_pb2`), is `ParallelStrategyMap` of Protocol
 Buffers, or JSON where the name ends in `.json`: the stage; for operators, called `MatMul_w` by a parameter that they
 read, the cuts of every operand; for parameters the device matrix, for every dimension the axis that cuts it (counted
-from the last, -1: none), and the further cut of dimension 0 by the parallel optimizer.
+from the last, -1: none), and the further cut of dimension 0 by the parallel optimizer. What mspc writes has a checksum
+beside that (`strategy_checksum`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from mspc.checkpoint.strategy_checksum import (
+    json_with_checksum,
+    json_without_checksum,
+    with_checksum,
+    without_checksum,
+)
 from mspc.checkpoint.wire import BYTES, VARINT, Field, fields, integers, put_bytes, put_integer, put_text, signed, text
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.parsing import parsed_json
@@ -57,7 +64,7 @@ class StrategyFile:
 def write_strategies(path: Path, strategies: StrategyFile) -> None:
     """Write a file. Raises MspcError where that cannot be."""
     is_json = path.suffix == ".json"
-    content = _as_json(strategies).encode() if is_json else _as_message(strategies)
+    content = _as_json(strategies).encode() if is_json else with_checksum(_as_message(strategies))
     make_folder(path.parent)
     write_whole(path, lambda file: file.write(content))
 
@@ -74,7 +81,7 @@ def read_strategies(path: Path) -> StrategyFile:
         data = path.read_bytes()
         if not data:
             raise ValueError("it is empty")
-        found = _from_json(data) if path.suffix == ".json" else _from_message(data)
+        found = _from_json(data) if path.suffix == ".json" else _from_message(without_checksum(data))
     except FileNotFoundError:
         raise MspcError(f"there is no strategy file {shown!r}", kind=ValueError) from None
     except OSError as error:
@@ -94,7 +101,7 @@ def read_restore_ranks(path: Path) -> list[int]:
     shown = shown_path(path)
     try:
         check_regular(path, LARGEST)
-        data = path.read_bytes()
+        data = without_checksum(path.read_bytes())
         for outer in fields(data, 0, len(data)):
             if outer.number == 2 and outer.kind == BYTES:
                 return [n for inner in fields(data, outer.begin, outer.end) for n in integers(data, inner)]
@@ -112,7 +119,7 @@ def write_groups(path: Path, groups: Mapping[str, Iterable[int]], alike: Iterabl
     items = [put_bytes(1, put_text(1, name) + put_bytes(2, _row(ranks))) for name, ranks in sorted(groups.items())]
     content = b"".join(items) + put_bytes(2, _row(alike))
     make_folder(path.parent)
-    write_whole(path, lambda file: file.write(content))
+    write_whole(path, lambda file: file.write(with_checksum(content)))
 
 
 def _check(shown: str, name: str, cut: ParameterCut) -> None:
@@ -245,7 +252,7 @@ def _as_json(strategies: StrategyFile) -> str:
     content = {
         "current_stage": strategies.stage, "parallel_strategy_item": operators, "parallel_layout_item": parameters
     }  # fmt: skip
-    return json.dumps(content, indent=1) + "\n"
+    return json.dumps(json_with_checksum(content), indent=1) + "\n"
 
 
 def _json_map(cut: ParameterCut) -> list[Any]:
@@ -255,7 +262,7 @@ def _json_map(cut: ParameterCut) -> list[Any]:
 
 
 def _from_json(data: bytes) -> StrategyFile:
-    content = _object(parsed_json(data), "it")
+    content = json_without_checksum(_object(parsed_json(data), "it"))
     cuts = _entries(content, "parallel_strategy_item", "operator")
     layouts = _entries(content, "parallel_layout_item", "parameter")
     operators = {

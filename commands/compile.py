@@ -26,7 +26,7 @@ from mspc.engine.plans import cut_by_file
 from mspc.engine.programs import ObservedSession, Programs, compile_for
 from mspc.engine.strategy_files import StrategyFiles
 from mspc.engine.symbolic import symbolic_graph
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, told_at
 from mspc.ir.files.tensors import StoredTensor, write_tensors
 from mspc.runtime.program import PROGRAM, WEIGHTS, Settings
 
@@ -76,7 +76,8 @@ def compile_target(target: str, options: CompileOptions) -> None:
     folder = options.out or Path(launch.context.save_graphs_path or DEFAULT_FOLDER)
     _check_apart(options.json, folder)
     loudness = options.loudness
-    with Progress(not loudness.quiet and not loudness.verbose) as progress, OutputFolder(folder) as output:
+    opened = _output_folder(launch, options, folder)
+    with Progress(not loudness.quiet and not loudness.verbose) as progress, opened as output:
         progress.show(f"compiling {launch.script} for {ranks} rank{'s' if ranks > 1 else ''}")
         if options.strategies is not None:
             launch = cut_by_file(launch, options.strategies)
@@ -107,6 +108,16 @@ def compile_target(target: str, options: CompileOptions) -> None:
         write_json(report.as_dict(), options.json)
     if options.json != Path("-") and not loudness.quiet:
         print_report(report, folder)
+
+
+@contextlib.contextmanager
+def _output_folder(launch: Launch, options: CompileOptions, folder: Path) -> Iterator[OutputFolder]:
+    """The folder that is written; where the script has named one that cannot be, the error is told at its line."""
+    place = None if options.out else launch.context.place_of("save_graphs_path")
+    with contextlib.ExitStack() as stack:
+        with told_at(place):
+            output = stack.enter_context(OutputFolder(folder))
+        yield output
 
 
 def _check_apart(json: Path | None, folder: Path) -> None:
@@ -234,19 +245,26 @@ def _ranks(options: CompileOptions, session: Session, launch: Launch) -> int:
     if not session.launched:
         return wanted or 1
     if wanted and wanted != session.size:
-        raise MspcError(f"mpirun started {session.size} ranks, but the script's device_num is {wanted}")
+        raise MspcError(
+            f"mpirun started {session.size} ranks, but the script's device_num is {wanted}",
+            launch.context.place_of("device_num"),
+            [f"start it with mpirun -n {wanted}, or give --ranks {session.size} to overrule the script"],
+        )
     return session.size
 
 
 def _wanted(options: CompileOptions, ranks: int) -> Sequence[int]:
     for rank in options.only_ranks:
         if not 0 <= rank < ranks:
-            raise _no_rank(rank, ranks)
+            raise _no_rank(rank, ranks, options.ranks is None)
     return sorted(set(options.only_ranks)) if options.only_ranks else range(ranks)
 
 
-def _no_rank(rank: int, ranks: int) -> MspcError:
-    return MspcError(f"there is no rank {rank}; ranks are 0 to {ranks - 1}")
+def _no_rank(rank: int, ranks: int, may_mean_ranks: bool = False) -> MspcError:
+    """The error of a rank that is none; may_mean_ranks: nobody has said on the command line how many there are."""
+    example = f", as in --ranks {rank}" if rank > 1 else ""
+    notes = [f"--ranks says how many ranks there are{example}; --rank names those that are written"]
+    return MspcError(f"there is no rank {rank}; ranks are 0 to {ranks - 1}", notes=notes if may_mean_ranks else [])
 
 
 def _warn(launch: Launch, compiled: Compiled) -> None:

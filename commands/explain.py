@@ -15,7 +15,7 @@ from mspc.commands.report.table import print_line, print_table, write_json
 from mspc.commands.report.text import size_text, time_text
 from mspc.compiler.plan_file import read_plan
 from mspc.engine.capture import Launch
-from mspc.engine.explained import Explanation, explain
+from mspc.engine.explained import NAMED, Explanation, explain
 from mspc.engine.plans import Plan, PlanRequest, plan_of_file
 from mspc.ir.layout import Layout
 
@@ -42,6 +42,9 @@ def explain_node(launch: Launch, asked: PlanRequest, name: str, top: int, json: 
             print_line(f"{'':19}{spent.seconds * 1e6:+.1f} us {spent.what} {_short(spent.name)}")
     for why in (*found.cannot, *found.memory):
         print_line(f"note: {why}")
+    if found.others:
+        shown = ", ".join(found.others[:NAMED]) + (" ..." if len(found.others) > NAMED else "")
+        print_line(f"note: the first of {len(found.others) + 1} operators of that name; the others are {shown}")
     _explain_limit(found, asked)
 
 

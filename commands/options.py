@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -25,6 +26,28 @@ Inputs = Annotated[
         autocompletion=complete_input,
     ),
 ]
+
+
+_RANKS = ("ranks", "worker_num")
+"""Parameters of commands that say how many ranks there are."""
+_WORDS_FOR_RANKS = frozenset((
+    "rank", "ranks", "nranks", "numranks", "np", "nproc", "nprocs", "nprocpernode", "processes", "world", "worldsize",
+    "workers", "workernum", "numworkers", "device", "devices", "devicenum", "numdevices", "ndevices", "gpus", "numgpus",
+    "ngpus",
+))  # fmt: skip
+"""What other launchers and MindSpore call the number of ranks, without dashes."""
+
+
+def suggest_option(error: Any) -> None:
+    """Add to the error of an option that a command lacks the one that was meant, where its name alone does not tell:
+    names for a number of ranks are unlike each other."""
+    word = re.sub(r"[-_]", "", getattr(error, "option_name", None) or "").casefold()
+    if word not in _WORDS_FOR_RANKS or not hasattr(error, "possibilities") or error.ctx is None:
+        return
+    meant = [parameter.opts[0] for parameter in error.ctx.command.params if parameter.name in _RANKS]
+    if meant:
+        others = [name for name in error.possibilities or () if name not in meant and "rank" not in name]
+        error.possibilities = [*meant, *others]
 
 
 class Device(StrEnum):

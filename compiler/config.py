@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, field, make_dataclass
 from typing import Any
 
 from mspc.api.context import FrozenContext
+from mspc.api.setting import Places, first_place
 from mspc.api.settings import SHARDED, compiled_settings
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
+from mspc.ir.location import Location
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import TensorType
 from mspc.passes.search.terms import Terms
@@ -21,6 +23,13 @@ _Attributes = make_dataclass(
 )
 
 
+_DATA = ("dataset_strategy", "full_batch")
+"""The settings that say how data arrive."""
+_SHARD_SIZE = ("parallel_optimizer_config['optimizer_weight_shard_size']", "optimizer_weight_shard_size")
+STRATEGIES_FROM = (
+    "strategy_ckpt_config['operator_load_file']", "strategy_ckpt_config['load_file']", "strategy_ckpt_load_file",
+)  # fmt: skip
+"""The settings that name a file by which operators are cut, as they go before each other."""
 _NONE = Terms()
 
 
@@ -47,6 +56,7 @@ class Config(_Attributes):
         operators are those of a sharded compile, for comparing the two; 0: none do.
     search_terms: what a search reckons with beside the bytes sent.
     strategies_from: a file that says how operators are cut, "" for none.
+    set_at: the lines that have set what the script gave; errors point there.
     """
 
     ranks: int = 1
@@ -57,11 +67,16 @@ class Config(_Attributes):
     keeps_strategies: int = 0
     search_terms: Terms = _NONE
     strategies_from: str = ""
+    set_at: Places = field(default=(), compare=False, repr=False)
 
     @property
     def sharded(self) -> bool:
         """Whether operators are cut, so that strategies count."""
         return self.mode in SHARDED
+
+    def place_of(self, *names: str) -> Location | None:
+        """The line that has set the first of these settings that the script gave; None where it gave none."""
+        return first_place(self.set_at, *names)
 
     def attributes(self, needs: str = "") -> dict[str, Any]:
         """The settings that count in this mode, for the header of the graph: those that are not at their default, or
@@ -89,13 +104,15 @@ class Config(_Attributes):
         if context.parallel_mode == "data_parallel" and context.full_batch:
             raise MspcError(
                 "data_parallel mode takes no full_batch: every rank trains on its own rows",
-                notes=['use dataset_strategy="data_parallel", or semi_auto_parallel mode'],
+                context.place_of(*_DATA),
+                ['use dataset_strategy="data_parallel", or semi_auto_parallel mode'],
                 kind=RuntimeError,
             )
         if context.enable_parallel_optimizer and context.optimizer_shard_size > ranks:
             raise MspcError(
                 f"optimizer_weight_shard_size is {context.optimizer_shard_size}, but there are {ranks} ranks",
-                notes=["it must be -1 or a number of ranks that share an update"],
+                context.place_of(*_SHARD_SIZE),
+                ["it must be -1 or a number of ranks that share an update"],
                 kind=RuntimeError,
             )
         return Config(
@@ -104,6 +121,7 @@ class Config(_Attributes):
             dataset_strategy=context.dataset_strategy,
             script_folder=script_folder,
             device=context.device_target,
+            set_at=context.set_at,
             strategies_from=(
                 context.operator_load_file or context.strategy_load_file or context.strategy_ckpt_load_file
             ),
@@ -154,7 +172,8 @@ def _entries(config: Config, known: Sequence[Layout | None]) -> list[Any]:
     if len(strategy) != data and data:
         raise MspcError(
             f"dataset_strategy has {len(strategy)} entries, but the network is called with {data} tensors",
-            notes=['give one strategy per input, or "data_parallel" or "full_batch"'],
+            config.place_of(*_DATA),
+            ['give one strategy per input, or "data_parallel" or "full_batch"'],
             kind=RuntimeError,
         )
     rest = iter(strategy)
@@ -175,25 +194,29 @@ def _feed_one(config: Config, type: TensorType, index: int, whole: bool, entry: 
     if not type.shape or config.mode == "stand_alone" or (strategy == "full_batch" and config.sharded) or n == 1:
         return Fed(type, type, replicated)
     if isinstance(strategy, tuple) and config.sharded:
-        layout = _entry_layout(entry, type, index, n)
+        layout = _entry_layout(config, entry, type, index)
     else:
         layout = Layout.of((n,), [(0,), *[()] * (type.rank - 1)])
     if whole:
         if not layout.divides(type.shape):
             raise MspcError(
-                f"input {index} of shape {type.shape} cannot be cut {layout.strategy} for {n} ranks", kind=RuntimeError
+                f"input {index} of shape {type.shape} cannot be cut {layout.strategy} for {n} ranks",
+                config.place_of(*_DATA),
+                kind=RuntimeError,
             )
         return Fed(type, type, layout)
     total = type.with_shape(tuple(size * cut for size, cut in zip(type.shape, layout.strategy, strict=True)))
     return Fed(total if config.sharded else type, total, layout)
 
 
-def _entry_layout(entry: Any, type: TensorType, index: int, ranks: int) -> Layout:
+def _entry_layout(config: Config, entry: Any, type: TensorType, index: int) -> Layout:
+    ranks, place = config.ranks, config.place_of(*_DATA)
     if isinstance(entry, NamedLayout):
         layout = entry.to_layout()
         if entry.ranks != ranks:
             raise MspcError(
                 f"dataset_strategy of input {index} is laid out on {entry.ranks} ranks, but there are {ranks}",
+                place,
                 kind=RuntimeError,
             )
     else:
@@ -203,12 +226,14 @@ def _entry_layout(entry: Any, type: TensorType, index: int, ranks: int) -> Layou
         if cut < 1 or ranks % cut:
             raise MspcError(
                 f"dataset_strategy of input {index} is {entry}, whose product does not divide {ranks} ranks",
+                place,
                 kind=RuntimeError,
             )
         layout = Layout.from_strategy(entry, ranks)
     if len(layout.dims) != type.rank:
         raise MspcError(
             f"dataset_strategy of input {index} has {len(layout.dims)} entries for {type.rank} dimensions",
+            place,
             kind=RuntimeError,
         )
     return layout

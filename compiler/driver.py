@@ -13,7 +13,7 @@ from mspc.analysis.aliasing import Updates
 from mspc.api.common.initial_values import InitialValue
 from mspc.api.nn.cell import Cell
 from mspc.compiler.call import Call, describe_call, feed_call, graph_arguments, placements_of, takes_data
-from mspc.compiler.config import Config, Fed
+from mspc.compiler.config import STRATEGIES_FROM, Config, Fed
 from mspc.compiler.frontend.trace import Traced, trace
 from mspc.compiler.own_gradients import warning_of_own_gradients
 from mspc.compiler.pipeline import FILE_NAMES, PREPARING, UNNUMBERED, VIEWS, passes_of, rank_passes_of
@@ -21,7 +21,7 @@ from mspc.compiler.plan_file import SUFFIX, PlanFile, read_plan
 from mspc.compiler.planned import check_ranks, cut_by_plan, give_strategies
 from mspc.compiler.rank_graphs import RankGraphs
 from mspc.compiler.strategy_names import CONFIGURED, LAYOUTS, STRATEGIES, StrategyNames, cut_as_in_file
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, told_at
 from mspc.ir.graph import Graph
 from mspc.ir.text.printer import print_graph
 from mspc.passes.base import OnPass, PassManager, find_pass
@@ -218,8 +218,9 @@ def _plan_of(config: Config) -> PlanFile | None:
     """The plan that operators are cut by, None where there is none. Raises MspcError."""
     if not config.sharded or not config.strategies_from.endswith(SUFFIX):
         return None
-    plan = read_plan(Path(config.strategies_from))
-    check_ranks(plan, config.ranks, config.strategies_from)
+    with told_at(config.place_of(*STRATEGIES_FROM)):
+        plan = read_plan(Path(config.strategies_from))
+        check_ranks(plan, config.ranks, config.strategies_from)
     return plan
 
 
@@ -237,7 +238,8 @@ def _prepared(call: TracedCall, plan: PlanFile | None) -> Graph:
         if plan is None or plan.strategies is None:  # else it says itself how parameters are stored
             _optimizer_parallel(traced, config)
         if config.strategies_from and plan is None:
-            cut_as_in_file(graph, config.strategies_from)
+            with told_at(config.place_of(*STRATEGIES_FROM)):
+                cut_as_in_file(graph, config.strategies_from)
     inputs = [p for p in graph.parameters if p.kind == "input"]
     if len(inputs) != len(fed):
         raise MspcError(f"the network takes {len(inputs)} tensors, but it is called with {len(fed)}", kind=TypeError)

@@ -35,7 +35,7 @@ def warning_of_own_gradients(graph: Graph, mode: str) -> str:
 def unreduced(graph: Graph) -> list[str]:
     """Parameters, in the order of the graph, whose gradient is the rank's own where it updates them or is returned.
     Those with `layerwise_parallel` differ by intent."""
-    own = _own_values(graph)
+    own = own_values(graph)
     gradients = {name for node in graph.nodes for name in _gradient_of(node)}
     updated: set[str] = set()
     found: set[str] = set()
@@ -51,7 +51,7 @@ def unreduced(graph: Graph) -> list[str]:
     return [p.name for p in graph.parameters if p.name in found and not _by_intent(p)]
 
 
-def _own_values(graph: Graph) -> set[Value]:
+def own_values(graph: Graph) -> set[Value]:
     """The values that depend on what this rank alone has, and went through no collective that makes them agree."""
     own: set[Value] = {p for p in graph.parameters if p.kind == "input" or _by_intent(p)}
     for node in graph.nodes:

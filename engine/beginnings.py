@@ -25,6 +25,8 @@ from mspc.api.common.stored_value import StoredValue
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.learning_rate_schedule import LearningRateSchedule
 from mspc.api.nn.optim.optimizer import Optimizer
+from mspc.compiler.driver import Compiled
+from mspc.engine.alike_updates import SharedUpdates, compare_updates, shared_updates
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.text.printer import print_graph
@@ -66,10 +68,9 @@ class Beginning:
 
 def beginning(name: str, kind: str, slices: Any, source: Any, array: Array) -> Beginning | None:
     """What is compared of first values that stand in `array`. source: a script's Parameter or InitialValue that made
-    them, or an array. None for what a checkpoint gives, as its ranks may each have files of their own, and for a
-    parameter that is said to be each rank's."""
+    them, or an array. None for a parameter that is said to be each rank's."""
     initial = source.initial if isinstance(source, Parameter) else source
-    if isinstance(initial, StoredValue | HeldSlice) or getattr(source, "layerwise_parallel", False):
+    if getattr(source, "layerwise_parallel", False):
         return None
     describe = getattr(initial, "description", None)
     described = None if describe is None else describe()
@@ -141,36 +142,42 @@ def _listed(values: Mapping[int, str]) -> str:
     )
 
 
-def compare_beginnings(job: Any, mode: str, begun: Sequence[Beginning], settings: Mapping[str, str]) -> None:
-    """Make sure that the ranks of a job that train together begin a graph alike; all ranks call this together. mode: in
-    which it was compiled.
+def compare_beginnings(
+    job: Any, compiled: Compiled, begun: Sequence[Beginning], settings: Mapping[str, str]
+) -> None:
+    """Make sure that the ranks of a job that train together begin a graph alike; all ranks call this together.
 
     Raises:
         MspcError: they do not.
     """
+    mode, updates = compiled.config.mode, SharedUpdates()
     if job.size == 1 or mode in EACH_ITS_OWN:
         return
     if mode == "data_parallel":
         on_purpose = state.current().parallel.get("parameter_broadcast") is False
-        begun = [b for b in begun if b.kind == "parameter" and b.trained and not on_purpose]
+        updates = updates if on_purpose else shared_updates(compiled.graph)
+        needed = [b for b in begun if (b.kind == "parameter" and b.trained) or b.name in updates.reads]
+        begun = [] if on_purpose else needed
     with job.outside_user_code():
-        _compare(job.meeting or job.aside, begun, settings, job.hardware.memory.fetch)
+        _compare(job.meeting or job.aside, begun, settings, updates, job.hardware.memory.fetch)
 
 
 def _compare(
-    comm: Communicator, begun: Sequence[Beginning], settings: Mapping[str, str], fetch: Callable[[Array], Array]
-) -> None:
-    """Raises MspcError, which names the setting, or the parameter and its first element that differs. fetch: gives an
-    array of the job's device as NumPy's."""
+    comm: Communicator, begun: Sequence[Beginning], settings: Mapping[str, str], updates: SharedUpdates,
+    fetch: Callable[[Array], Array],
+) -> None:  # fmt: skip
+    """Raises MspcError, which names the setting, the update, or the parameter and its first element that differs.
+    fetch: gives an array of the job's device as NumPy's."""
     digests = {b.name: [b.place, _digest(b, fetch)] for b in begun}
     alike = {name: found[1] for name, found in digests.items() if not found[0] or found[1].startswith("made")}
     apart = len(alike) < len(digests)
-    mine = fingerprint(json.dumps([dict(settings), alike], sort_keys=True))
+    mine = fingerprint(json.dumps([dict(settings), updates.digest, alike], sort_keys=True))
     everyone = tuple(range(comm.size))
     rows = comm.all_gather(np.array([[*mine, apart]], np.int64), everyone, 0)
     if not rows[:, -1].any() and (rows == rows[0]).all():
         return
     compare_settings(comm, settings)
+    compare_updates(comm, updates)
     suspect = _unlike(gathered(comm, digests))
     if not suspect:
         return

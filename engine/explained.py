@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,8 @@ from mspc.passes.sharding.propagate_sharding import begun
 
 NAMED = 8
 """Names that a message lists."""
+LEFT_OUT = "..."
+"""Stands for cells in an operator's name."""
 PLACES = 3
 """Tensors named as those that another way makes dearer."""
 WORDS = {"alone": "in", "there": "to the readers of", "back": "the gradient of"}
@@ -58,7 +61,8 @@ class Alternative:
 @dataclass(frozen=True)
 class Explanation:
     """What is known of one operator. name: its name in plans. origin: who decided. line: "file:line: source". cannot:
-    what cannot be cut, and why. memory: what else than its layouts could lower memory, and what that would cost."""
+    what cannot be cut, and why. memory: what else than its layouts could lower memory, and what that would cost.
+    others: operators behind it that go by the name that was asked for, too."""
 
     name: str
     operator: str
@@ -67,6 +71,7 @@ class Explanation:
     alternatives: tuple[Alternative, ...]
     cannot: tuple[str, ...]
     memory: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
 
 def _cost_of(factors: Sequence[Factor], values: Sequence[int]) -> float:
@@ -83,7 +88,8 @@ def explain(launch: Launch, asked: PlanRequest, name: str) -> Explanation:
     """Why the search cuts an operator as it does.
 
     Args:
-        name: of the operator in plans, or what it ends in.
+        name: of the operator in plans, or what it ends in, or what the script calls the operator. Of several the
+            first is explained.
 
     Raises:
         MspcError: no operator has that name, or nothing can be decided on it.
@@ -94,7 +100,7 @@ def explain(launch: Launch, asked: PlanRequest, name: str) -> Explanation:
     graph = call.traced.graph
     names = StrategyNames()
     names.name(graph)
-    node = _named(names.places, name)
+    node, *others = _named(names.places, name)
     if asked.free:
         for other in graph.nodes:
             other.in_strategy = other.out_strategy = None
@@ -106,19 +112,22 @@ def explain(launch: Launch, asked: PlanRequest, name: str) -> Explanation:
     try:
         compile_traced(call, look)
     except _Found as found:
-        return found.explanation
+        return replace(found.explanation, others=tuple(names.places[other] for other in others))
     raise MspcError(f"{config.mode} decides on no operator")
 
 
-def _named(places: Mapping[Node, str], name: str) -> Node:
-    exact = [node for node, place in places.items() if place == name]
-    ending = exact or [node for node, place in places.items() if place.endswith("/" + name.lstrip("/"))]
-    if len(ending) == 1:
-        return ending[0]
+def _named(places: Mapping[Node, str], name: str) -> list[Node]:
+    """The operators that go by a name, in the order of the graph: one has it, or it is the end of theirs, in which
+    "..." stands for cells that are left out; or it is what the script calls them. Raises MspcError where none does."""
     known = list(places.values())
-    if ending:
-        several = [place for place in known if place.endswith("/" + name.lstrip("/"))]
-        raise MspcError(f"{name!r} is the name of {len(several)} operators", notes=several[:NAMED])
+    exact = [node for node, place in places.items() if place == name]
+    if exact:
+        return exact
+    pattern = re.compile(rf"(.*/)?{'.*'.join(map(re.escape, name.lstrip('/').split(LEFT_OUT)))}")
+    found = [node for node, place in places.items() if name.strip("./") and pattern.fullmatch(place)]
+    found = found or [node for node in places if name and name in (node.instance, node.label)]
+    if found:
+        return found
     depth = name.strip("/").count("/") + 1  # names are given by their ends, too
     ends = ["/".join(place.split("/")[-depth:]) for place in known]
     notes = did_you_mean(name, known) or did_you_mean(name, ends) or [f"the first are {', '.join(known[:5])}"]

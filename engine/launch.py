@@ -37,6 +37,7 @@ from mspc.engine.variants import VARIABLE, Variants, graphs_to_keep
 from mspc.engine.whole_outputs import check_all_have, ranks_that, whole_outputs
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph
+from mspc.ir.location import Location
 from mspc.ir.types import Type
 from mspc.ops.collective.base import Collective
 from mspc.runtime.choose import EACH_ITS_OWN, Asked, Wishes
@@ -52,9 +53,10 @@ class RanksWanted(BaseException):
     """Leaves a script that asks for more ranks than run, before its first step; no script's handler
     catches it."""
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, place: Location | None = None) -> None:
         super().__init__(ranks)
         self.ranks = ranks
+        self.place = place
 
 
 class Launcher:
@@ -213,7 +215,7 @@ class Launcher:
         launched = self.launched[number] = Launched(number, compiled, self.job, traced, self.store, tf32)
         if not alone:
             with occasion(self.job, f"calls {name_of(target)}", f" with {described(call)}", ALIKE):
-                compare_beginnings(self.job, compiled.config.mode, launched.take_begun(), settings_of(traced.cells))
+                compare_beginnings(self.job, compiled, launched.take_begun(), settings_of(traced.cells))
         self._counts.begin(launched.executor, (id(target), compiled.compile_id))
         self._strategy_files.write(compiled, frozen, bool(launched.mutated))
         if self.job.watch is not None:
@@ -332,9 +334,10 @@ class Launcher:
         if not wanted or self.ranks_given or wanted == self.job.size:
             return
         if self.job.size == 1 and mpi_size() == 0:
-            raise RanksWanted(wanted)
+            raise RanksWanted(wanted, frozen.place_of("device_num"))
         raise MspcError(
             f"the script sets device_num={wanted}, but mpirun started {self.job.size} ranks",
+            frozen.place_of("device_num"),
             notes=[f"start it with mpirun -n {wanted}, or give --ranks {self.job.size} to overrule the script"],
         )
 
@@ -373,6 +376,7 @@ def default_launcher() -> Launcher:
         if isinstance(error, RanksWanted):
             error = MspcError(
                 f"the script sets device_num={error.ranks}, but runs on one rank",
+                error.place,
                 notes=[f"start it with mspc run SCRIPT --ranks {error.ranks}, or under mpirun -n {error.ranks}"],
             )
         if isinstance(error, MspcError):

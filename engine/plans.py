@@ -16,7 +16,7 @@ from mspc.analysis.cost.nodes import sent_bytes
 from mspc.analysis.cost.timeline import Timeline
 from mspc.api.settings import SHARDED
 from mspc.compiler.call import describe_call
-from mspc.compiler.config import Config
+from mspc.compiler.config import STRATEGIES_FROM, Config
 from mspc.compiler.driver import Compiled, OnStage, TracedCall, compile_launch, compile_traced, trace_call
 from mspc.compiler.plan_file import SUFFIX, PlanFile, read_plan
 from mspc.compiler.sent import sent_by_ranks
@@ -285,7 +285,8 @@ def file_name(plan: Plan) -> str:
 
 def cut_by_file(launch: Launch, file: Path) -> Launch:
     """The launch with operators cut as a plan or a strategy file says; in automatic mode where its script cuts none."""
-    context = replace(launch.context, operator_load_file=str(file))
+    places = tuple(found for found in launch.context.set_at if found[0] not in STRATEGIES_FROM)
+    context = replace(launch.context, operator_load_file=str(file), set_at=places)
     if context.parallel_mode == "stand_alone":
         context = replace(context, parallel_mode="auto_parallel", dataset_strategy="full_batch")
     elif context.parallel_mode not in SHARDED:

@@ -10,11 +10,14 @@ from mspc.api.context import FrozenContext
 from mspc.checkpoint.cuts import cut_of
 from mspc.checkpoint.strategy_file import StrategyFile, write_groups, write_strategies
 from mspc.compiler.driver import Compiled
+from mspc.ir.diagnostics import told_at
 from mspc.ir.layout import Layout
 from mspc.ops.collective.base import Collective
 
 GROUPS = "GROUP_INFO_FILE"
 """Names a file of groups to the process of a rank, as MindSpore's variable does."""
+_PARAMETERS = ("strategy_ckpt_config['save_file']", "strategy_ckpt_save_file")
+_OPERATORS = ("strategy_ckpt_config['operator_save_file']",)
 
 
 class StrategyFiles:
@@ -40,16 +43,21 @@ class StrategyFiles:
             path = path or os.environ.get(GROUPS, "")
         shares = compiled.config.sharded or compiled.config.mode == "data_parallel"
         if shares and self._is_due(path, trains):
-            write_groups(Path(path), groups_of(compiled, self._rank), ranks_alike(compiled, self._rank))
+            with told_at(context.place_of("group_ckpt_save_file")):
+                write_groups(Path(path), groups_of(compiled, self._rank), ranks_alike(compiled, self._rank))
 
     def write_cuts(self, compiled: Compiled, context: FrozenContext, trains: bool) -> None:
         """Write how operators and parameters are cut. Raises MspcError."""
         if not compiled.config.sharded:
             return
-        for path in (context.strategy_save_file or context.strategy_ckpt_save_file, context.operator_save_file):
+        for path, of_operators, names in (
+            (context.strategy_save_file or context.strategy_ckpt_save_file, False, _PARAMETERS),
+            (context.operator_save_file, True, _OPERATORS),
+        ):
             if self._is_due(path, trains):
-                of_operators = path == context.operator_save_file
-                write_strategies(Path(path), strategies_of(compiled, context.strategy_trainable_only, of_operators))
+                content = strategies_of(compiled, context.strategy_trainable_only, of_operators)
+                with told_at(context.place_of(*names)):
+                    write_strategies(Path(path), content)
 
     def _is_due(self, path: str, trains: bool) -> bool:
         """Whether a file is to be written now; if so it counts as written."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
@@ -136,6 +137,16 @@ class ExecutionError(MspcError, RuntimeError):
     """A failure of a correct program while it runs: a kernel, a lost rank, a NaN in the loss."""
 
     exit_status = 1
+
+
+@contextlib.contextmanager
+def told_at(place: Location | None) -> Iterator[None]:
+    """Errors from inside that have no place of their own are told at this one, the call that asked for what failed."""
+    try:
+        yield
+    except MspcError as error:
+        error.location = error.location or place
+        raise
 
 
 def raise_all(errors: list[MspcError]) -> None:

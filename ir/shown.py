@@ -6,8 +6,10 @@ import re
 
 _SURROGATES = f"{chr(0xD800)}-{chr(0xDFFF)}"
 _TURNING = "\u200e\u200f\u202a-\u202e\u2066-\u2069"
-_CONTROL = re.compile(f"[\x00-\x1f\x7f-\x9f\u2028\u2029{_TURNING}{_SURROGATES}]")
-_BUT_LINES = re.compile(f"(?![\\n\\t])[\x00-\x1f\x7f-\x9f\u2028\u2029{_TURNING}{_SURROGATES}]")
+CONTROL = f"[\x00-\x1f\x7f-\x9f\u2028\u2029{_TURNING}{_SURROGATES}]"
+"""What is not shown as it is, as a class of a regular expression."""
+_CONTROL = re.compile(CONTROL)
+_BUT_LINES = re.compile(f"(?![\\n\\t]){CONTROL}")
 
 
 def shown(text: str, lines: bool = False) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.location import Location
 
 Array = Any
 AUTO, CPU, GPU = "auto", "cpu", "gpu"
@@ -46,12 +47,15 @@ class Asked:
     """What a script says of devices.
 
     device: cpu, gpu, or "" where it says nothing. how: its own words. index: of the GPU, None for the local rank's.
+    place, index_place: the lines that say so.
     """
 
     device: str = ""
     how: str = ""
     index: int | None = None
     deterministic: bool = False
+    place: Location | None = None
+    index_place: Location | None = None
 
 
 class Probe:
@@ -116,16 +120,18 @@ def choose_device(
         return Choice(CPU)
     count, why = probe.gpus()
     problem, notes = _problem(count, why, local_size, max(size, local_size), probe)
-    index = local_rank
+    index, bad_index = local_rank, False
     if not problem and asked.index is not None and local_size == 1:
         index = asked.index
         if index >= count:
+            bad_index = True
             problem, notes = f"device_id={index} is none of the {_gpus(count)} visible here", []
     if not problem:
         return Choice(GPU, index)
     if device == GPU:
-        how = "--device gpu" if wanted == GPU else asked.how
-        raise MspcError(f"{how} asks for a GPU, but {problem}", notes=[*notes, _ON_CPU])
+        how, place = ("--device gpu", None) if wanted == GPU else (asked.how, asked.place)
+        place = asked.index_place if bad_index else place
+        raise MspcError(f"{how} asks for a GPU, but {problem}", place, [*notes, _ON_CPU])
     return Choice(CPU, 0, f"this runs on the CPU: {_gpus(count)} would be here, but {problem}" if count else "")
 
 
@@ -277,7 +283,8 @@ class Hardware:
             before = {CPU: "CPU", GPU: "GPU"}[self.choice.device]
             raise MspcError(
                 f"{asked.how} comes too late: earlier networks of this script run on the {before}",
-                notes=["set the device before the first network is called"],
+                asked.place,
+                ["set the device before the first network is called"],
             )
 
     def agree(self, host: Any) -> None:

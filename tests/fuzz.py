@@ -182,7 +182,7 @@ def run_command(corpus: Corpus, number: int, folder: Path, limit: float = STARTE
     except subprocess.TimeoutExpired:
         return f"command: longer than {limit:.0f} s"
     if "Traceback" in done.stderr or done.returncode not in (0, 1, 2):
-        return f"command: status {done.returncode}, {done.stderr.strip()[-300:]}"
+        return f"command: status {done.returncode}, {done.stderr.strip()[-3000:]}"
     return ""
 
 

@@ -154,6 +154,8 @@ FREE = {
     "mask-from-step-2": (SAMPLE, "has no random mask"),
     "maximum-never-negative": (SAMPLE, "takes no maximum over ranks"),
     "overflow-on-one-rank": (SAMPLE, "looks for no overflow"),
+    "mean-without-1/n": (SAMPLE, "has sums in parts alone, no means"),
+    "swapped-ranks": (SAMPLE, "gathers nothing"),
 }
 """Errors that touch nothing in a network, and why."""
 

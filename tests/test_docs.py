@@ -6,6 +6,7 @@ import glob
 import importlib.util
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -76,6 +77,56 @@ def test_what_stands_for_anything_and_what_does_not() -> None:
     assert same("... b\n", "b\n")
     assert not same("a ... c\n", "a b d\n")
     assert not same("a\n", "a b\n")
+
+
+TWO_PRODUCTS = """import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+class Half(nn.Cell):
+    def __init__(self, shape):
+        super().__init__()
+        self.w = Parameter(Tensor(np.ones(shape), ms.float32))
+
+    def construct(self, x):
+        return ops.matmul(x, self.w)
+
+net = nn.SequentialCell(Half((8, 64)), Half((64, 8)))
+net(Tensor(np.ones((64, 8)), ms.float32))
+"""
+"""A network that is searched in no time."""
+
+
+def test_examples_of_the_search_are_taken(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command of the page for which no machine need be measured; `--explain`'s output on the sample that the page
+    speaks of, and with the names that this output has."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(VERIFY, raising=False)
+    page = (root / "docs" / "search.md").read_text(encoding="utf-8")
+
+    def printed(command: str) -> str:
+        done = subprocess.run([*SERVED, *words_of(command)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        return done.stdout
+
+    Path("net.py").write_text(TWO_PRODUCTS)
+    machines = [block for block in re.findall(r"(?s)```toml\n(.*?)```", page) if "memory =" in block]
+    Path("here.toml").write_text(machines[0])
+    commands = re.findall(r"^mspc (?!calibrate)(.*?)(?:  +#.*)?$", page, re.MULTILINE)
+    assert len(commands) == len(re.findall("^mspc ", page, re.MULTILINE)) - 1
+    for command in (*commands, "search net.py --ranks 8 --machine here.toml"):
+        out = printed(command)
+        if "--out plan.toml" in command:
+            shutil.copy("plan.toml", "edited.toml")
+        if "--explain" in command:
+            assert "note: the first of 2 operators of that name; the others are Default/1-Half/" in out
+
+    for name in ("net.py", "text.txt"):
+        shutil.copy(root / "samples" / "transformer" / name, name)
+    command, wanted = re.findall(r"(?s)```\n\$ mspc (search .*? --explain .*?)\n(.*?)```", page)[0]
+    assert same(f"{wanted}...", printed(command))
+    for name in {*re.findall(r"to the readers of (\S+)", wanted)}:
+        assert f"{name}\n" in printed(f"search net.py --ranks 8 --explain {name}")
 
 
 def anchors(text: str) -> set[str]:

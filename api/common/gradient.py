@@ -45,6 +45,11 @@ class GradientFunction:
     positions_tuple: bool = False
     all_positions: bool = False
 
+    @property
+    def takes_whole_inputs(self) -> bool:
+        """Whether `fn` is a function that `shard` gave, called by itself."""
+        return bool(getattr(self.fn, "takes_whole_inputs", False))
+
     def __call__(self, *args: Any) -> Any:
         return launch.launcher().launch(self, args)
 

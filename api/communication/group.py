@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from mspc.api import state
 from mspc.api.communication.groups import listed, ranks_of, require_init
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.setting import say_once
+from mspc.api.setting import Setting, note_places, say_once, table
 from mspc.sharding.groups import WORLD_GROUPS
 
 HCCL_WORLD_COMM_GROUP = "hccl_world_group"
@@ -48,6 +48,10 @@ class ReduceOp:
     AVG = "avg"
 
 
+_INIT = table(Setting("init", ""))
+"""What a line that calls `init` is kept by."""
+
+
 def init(backend_name: str | None = None) -> None:
     """Make ranks and groups known. "nccl" asks for GPUs, unless `device_target` or `--device` says otherwise.
 
@@ -61,6 +65,7 @@ def init(backend_name: str | None = None) -> None:
     session = state.current()
     session.initialized = True
     session.backend = backend_name or ""
+    note_places(session.set_at, _INIT, {"init": session.backend})
     if session.claimed and not session.launched:
         claimed = f"RANK_SIZE is {session.claimed}, but " if session.claimed > 1 else ""
         more = "mspc run --ranks N, mspc launch and mpirun start more"

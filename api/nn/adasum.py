@@ -9,7 +9,7 @@ from mspc.api.communication.group import GlobalComm, get_group_size
 from mspc.api.errors import ApiRuntimeError, ApiTypeError
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.optim.optimizer import Optimizer
-from mspc.api.setting import place_of_caller, say_once
+from mspc.api.setting import place_of_caller, say_once, set_where
 from mspc.ops.arguments import describe
 
 _SHARDED = ("semi_auto_parallel", "auto_parallel")
@@ -33,7 +33,10 @@ class _AdaSum(Cell):
         if mode == "stand_alone":
             raise ApiRuntimeError(f"{name} adds up what ranks have computed; there is one rank in stand_alone mode")
         if context.get_auto_parallel_context("enable_parallel_optimizer"):
-            raise ApiRuntimeError(f"{name} needs whole gradients; with enable_parallel_optimizer ranks have slices")
+            raise ApiRuntimeError(
+                f"{name} needs whole gradients; with enable_parallel_optimizer ranks have slices",
+                set_where("enable_parallel_optimizer"),
+            )
         self.are_whole = mode in _SHARDED
         size = context.get_auto_parallel_context("device_num") if self.are_whole else get_group_size()
         if size & (size - 1):

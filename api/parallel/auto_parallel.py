@@ -9,8 +9,9 @@ from mspc.api.communication.groups import require_init
 from mspc.api.context import ParallelMode
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
-from mspc.api.setting import checked, note_asked
+from mspc.api.setting import checked, note_asked, note_places
 from mspc.api.settings import AUTO_PARALLEL, PARALLEL
+from mspc.ir.location import Location
 
 _DEFAULTS: dict[str, Any] = {
     "search_mode": "",
@@ -55,6 +56,7 @@ class AutoParallel(Cell):
         mode, search = _MODES[parallel_mode]
         self.parallel_settings: dict[str, Any] = dict(_DEFAULTS, parallel_mode=mode)
         self.asked: dict[str, tuple[str, str]] = {}
+        self.set_at: dict[str, Location] = {}
         if search:
             shown = f"AutoParallel(parallel_mode={parallel_mode!r})"
             self._set(shown, search_mode=search)
@@ -68,7 +70,7 @@ class AutoParallel(Cell):
         Cell.__init__(other, auto_prefix=False)
         other.network = network
         other.parallel_settings = self.parallel_settings
-        other.asked = self.asked
+        other.asked, other.set_at = self.asked, self.set_at
         return other
 
     def _set(self, shown: str, **values: Any) -> None:
@@ -79,6 +81,7 @@ class AutoParallel(Cell):
         """
         found = checked(shown, PARALLEL, values, shown)
         note_asked(self.asked, shown, PARALLEL, found, shown)
+        note_places(self.set_at, PARALLEL, found)
         for key in found.keys() & {"strategy_ckpt_config"}:  # several methods set an entry of it each
             found[key] = {**self.parallel_settings.get(key, {}), **found[key]}
         self.parallel_settings |= found
@@ -103,12 +106,10 @@ class AutoParallel(Cell):
         if isinstance(threshold, bool) or not isinstance(threshold, int) or threshold < 0:
             raise ApiValueError(f"hsdp: threshold {threshold!r} must be an integer, 0 or more")
         checked("AutoParallel.hsdp", AUTO_PARALLEL, {"optimizer_level": optimizer_level})
-        self.parallel_settings |= {
-            "enable_parallel_optimizer": True,
-            "parallel_optimizer_config": {
-                "parallel_optimizer_threshold": threshold, "optimizer_weight_shard_size": shard_size
-            },
-        }  # fmt: skip
+        cut = {"parallel_optimizer_threshold": threshold, "optimizer_weight_shard_size": shard_size}
+        found = {"enable_parallel_optimizer": True, "parallel_optimizer_config": cut}
+        note_places(self.set_at, PARALLEL, found)
+        self.parallel_settings |= found
 
     def comm_fusion(self, config: dict[str, Any]) -> None:
         """How collectives are merged, for example {"allreduce": {"mode": "size", "config": 64}}."""

@@ -25,7 +25,8 @@ def shard(
         parameter_plan: how parameters of the Cell (or of that whose method `fn` is) are cut, by name or path as
             "self.dense.weight". device, level: say that they change nothing.
 
-    In PyNative mode what is made so calls nothing else that is, as in MindSpore.
+    Called by itself it takes whole tensors and gives whole ones, as on one device, unless the script has set
+    `dataset_strategy` or `full_batch`. In PyNative mode what is made so calls nothing else that is, as in MindSpore.
 
     Raises:
         TypeError: `fn` is not callable, or a strategy is none. ValueError: a strategy is impossible, or a

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from mspc.api import launch
 
@@ -13,7 +13,12 @@ from mspc.api import launch
 class ShardedFunction:
     """`fn` with strategies: in_strategy per input, out_strategy per output, parameter_plan as
     (Parameter, strategy). in_pynative: it was made in PyNative mode.
+
+    Called by itself it takes whole tensors, the same on every rank, and gives whole ones, as on one device, unless the
+    script has set `dataset_strategy` or `full_batch`.
     """
+
+    takes_whole_inputs: ClassVar[bool] = True
 
     fn: Callable[..., Any]
     in_strategy: tuple[Any, ...] | None

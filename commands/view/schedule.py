@@ -41,7 +41,7 @@ def machine_facts(machine: Machine) -> dict[str, Any]:
     """What the page says of the machine that times are predicted for. rates: operations per second of products."""
     return {
         "name": machine.name,
-        "source": machine.source,
+        "source": " ".join(machine.source.split()),
         "memory": machine.memory.at(LARGE),
         "rates": {name: rate.at(LARGE) for name, rate in machine.work.get(PRODUCTS, {}).items()},
         "other": machine.other_products.at(LARGE),

@@ -194,3 +194,17 @@ def test_closed_pipe_is_no_error() -> None:
         job.stdout.close()
         assert job.stderr is not None
         assert "Traceback" not in job.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (("run", "net.py", "--rank", "4"), "--ranks"), (("verify", "net.py", "--device_num=4"), "--ranks"),
+        (("compile", "net.py", "--world-size", "4"), "--ranks"), (("launch", "--ranks", "4", "net.py"), "--worker_num"),
+        (("calibrate", "--rank", "4"), "--ranks"), (("doctor", "--josn", "x", "net.py"), "--json"),
+    ],
+)  # fmt: skip
+def test_an_option_that_a_command_lacks_is_answered_with_what_was_meant(arguments: Sequence[str], meant: str) -> None:
+    done = served(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.endswith(f" (Possible options: {meant})\n")

@@ -223,7 +223,8 @@ class Net(nn.Cell):
         ),
         (
             ("net.py:Net(3)", "--input", "float32[4]", "--rank", "1"),
-            "error: there is no rank 1; ranks are 0 to 0\n",
+            "error: there is no rank 1; ranks are 0 to 0\n"
+            "  note: --ranks says how many ranks there are; --rank names those that are written\n",
         ),
         (("other.py:Net(3)", "--input", "float32[4]"), "error: there is no script 'other.py'\n"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,28 @@ class Net(nn.Cell):
         return self.dense(self.product(x, self.w)) + self.sum(self.large, 0) CONSTANT
 
 
+class Growing(nn.LearningRateSchedule):
+    def __init__(self, rate):
+        super().__init__()
+        self.rate = rate
+
+    def construct(self, step):
+        return self.rate * ops.cast(step + 1, ms.float32)
+
+
+class Plain(nn.Optimizer):
+    def __init__(self, parameters, rate):
+        super().__init__(0.1, parameters)
+        self.factor = rate
+
+    def construct(self, gradients):
+        for parameter, gradient in zip(self.parameters, gradients):
+            ops.assign_sub(parameter, self.factor * gradient)
+        return True
+
+
 net = Net()
+LOADED
 optimizer = nn.OPTIMIZER
 rows = np.ones((8, 8), np.float32) * (1 + rank * DATA), np.ones((8, 4), np.float32)
 data = ds.NumpySlicesDataset(rows, ["x", "y"], shuffle=False).batch(4)
@@ -51,11 +73,16 @@ print("done", rank)
 """
 PLAIN = {
     "MODE": "semi_auto_parallel", "SEED": "1", "MORE": "", "VALUES": "0", "LARGE": "0", "CUT": "1", "CONSTANT": "",
-    "OPTIMIZER": "Momentum(net.trainable_params(), 0.1, 0.9)", "DATA": "0",
+    "LOADED": "", "OPTIMIZER": "Momentum(net.trainable_params(), 0.1, 0.9)", "DATA": "0",
+    "RATE": "0.2 if rank else 0.1",
 }  # fmt: skip
 RATE = "0.2 if rank else 0.1"
 SPOILED = "np.eye(8, 4, dtype=np.float32)[::-1] * rank"
 ELEMENT = "parameter 'w' begins with other values on rank 1 than on rank 0, which hold the same part of it: element "
+LOADING = (
+    "ms.save_checkpoint([{'name': 'w', 'data': Tensor(np.full((8, 4), 1 + rank, np.float32))}], f'{rank}.ckpt')\n"
+    "ms.load_param_into_net(net, ms.load_checkpoint(f'{rank}.ckpt'))"
+)
 BOTH = {
     "a rate": (
         {"OPTIMIZER": f"Momentum(net.trainable_params(), {RATE}, 0.9)"},
@@ -79,6 +106,18 @@ BOTH = {
     ),
     "values": ({"VALUES": SPOILED}, f"{ELEMENT}[4, 3] is 2.0 there and 1.0 on rank 0"),
     "not a number": ({"VALUES": "(np.nan if rank else 0)"}, f"{ELEMENT}[0, 0] is nan there and 1.0 on rank 0"),
+    "a schedule of the script": (
+        {"OPTIMIZER": f"Momentum(net.trainable_params(), Growing({RATE}), 0.9)"}, "Mul(",
+    ),
+    "a parameter of a schedule": (
+        {"OPTIMIZER": "Momentum(net.trainable_params(), Growing(Parameter(RATE, requires_grad=False, name='r')), 0.9)"},
+        "parameter 'r' begins with other values on rank 1 than on rank 0, which hold the same part of it: its value is",
+    ),
+    "an optimizer of the script": (
+        {"OPTIMIZER": f"SGD(net.trainable_params(), 0.1)\noptimizer = Plain(net.trainable_params(), {RATE})"},
+        "Mul(",
+    ),
+    "a checkpoint": ({"LOADED": LOADING}, f"{ELEMENT}[0, 0] is 2.0 there and 1.0 on rank 0"),
     "seeds": ({"SEED": "rank + 1"}, "begins with other values on rank 1 than on rank 0"),
 }  # fmt: skip
 SHARDED = {
@@ -94,10 +133,24 @@ FINE = {
     "a constant of the rank": {"CONSTANT": "* (1 + rank)", "MODE": "data_parallel"},
     "a large constant of the rank": {"LARGE": "rank", "MODE": "data_parallel"},
     "values on purpose": {"VALUES": "rank", "MODE": "data_parallel", "MORE": ", parameter_broadcast=False"},
+    "updates on purpose": {
+        "OPTIMIZER": f"Momentum(net.trainable_params(), Growing({RATE}), 0.9)",
+        "MODE": "data_parallel", "MORE": ", parameter_broadcast=False",
+    },
+    "what is done before gradients meet": {
+        "CONSTANT": "* (2 if rank else 1)", "MODE": "data_parallel",
+        "OPTIMIZER": "SGD(net.trainable_params(), 0.1)\noptimizer = Plain(net.trainable_params(), 0.1)",
+    },
     "values of rank 0": {"VALUES": "rank", "MORE": ", parameter_broadcast=True"},
     "slices of each rank": {"CUT": "2", "VALUES": "np.arange(4) // 2 * rank"},
     "the same by other ways": {"VALUES": "(np.ones(4) if rank else 1)"},
 }
+
+
+@pytest.fixture(autouse=True)
+def _at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    linecache.clearcache()
 
 
 def run(folder: Path, changes: dict[str, str], capsys: Any) -> str:
@@ -133,6 +186,17 @@ def test_what_may_differ_is_not_refused(name: str, tmp_path: Path, capsys: Any) 
     said = run(tmp_path, FINE[name], capsys)
     assert "done 0" in said
     assert "done 1" in said
+
+
+def test_an_update_is_named_with_its_line(tmp_path: Path, capsys: Any) -> None:
+    for name, factor in (("a schedule of the script", "self.rate *"), ("an optimizer of the script", "self.factor *")):
+        with pytest.raises(MspcError) as raised:
+            run(tmp_path, {**BOTH[name][0], "MODE": "data_parallel"}, capsys)
+        source = (tmp_path / "train.py").read_text().splitlines()
+        line = next(i for i, text in enumerate(source, 1) if factor in text and " = " not in text)
+        said = raised.value.message
+        assert said.startswith("the update of parameter 'w' differs between ranks: rank 0 has `Mul(0.1, %")
+        assert said.count(f" (train.py:{line}:") == 2
 
 
 def test_a_slice_that_two_of_four_ranks_hold(tmp_path: Path, capsys: Any) -> None:

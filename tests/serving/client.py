@@ -40,6 +40,8 @@ def served(path: str, arguments: list[str]) -> int:
         how = connection.recv(2)
     if len(how) == 2 and how[0]:
         os.kill(os.getpid(), how[0])
+    if not how:
+        os.write(2, b"the server of commands has gone without an answer\n")
     return how[-1] if how else 1
 
 

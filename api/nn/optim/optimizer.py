@@ -20,7 +20,7 @@ from mspc.api.nn.cell import Cell
 from mspc.api.nn.learning_rate_schedule import LearningRateSchedule
 from mspc.api.ops.hyper_map import HyperMap, Map
 from mspc.api.placement import DEVICES, note_target
-from mspc.api.setting import say_once
+from mspc.api.setting import say_once, set_where
 from mspc.ir.types import FLOAT32, INT32
 
 _Init = TypeVar("_Init", bound=Callable[..., Any])
@@ -306,19 +306,25 @@ def _check_parallel_optimizer(name: str, shares_updates: bool, count: int) -> No
     if mode in ("stand_alone", "hybrid_parallel"):
         raise ApiRuntimeError(
             f"{name}: {asked}, but there is nothing to share in the mode {mode}",
-            ["set parallel_mode to 'semi_auto_parallel' or 'auto_parallel'"],
+            [
+                "set parallel_mode to 'semi_auto_parallel' or 'auto_parallel'",
+                *set_where("enable_parallel_optimizer"),
+            ],
         )
     if mode != "data_parallel":
         return
+    where = set_where("enable_parallel_optimizer")
     device, ranks = context.get_context("device_target"), context.get_auto_parallel_context("device_num")
     if device != "Ascend":
         raise ApiRuntimeError(
-            f"{name}: {asked}, which data_parallel has on Ascend alone, and device_target is {device}"
+            f"{name}: {asked}, which data_parallel has on Ascend alone, and device_target is {device}", where
         )
     if not shares_updates:
-        raise ApiRuntimeError(f"{name}: {asked}, which data_parallel has for AdaFactor, AdamWeightDecay and Lamb alone")
+        raise ApiRuntimeError(
+            f"{name}: {asked}, which data_parallel has for AdaFactor, AdamWeightDecay and Lamb alone", where
+        )
     if ranks > count:
-        raise ApiRuntimeError(f"{name}: {asked}, but {ranks} ranks have only {count} parameters to share")
+        raise ApiRuntimeError(f"{name}: {asked}, but {ranks} ranks have only {count} parameters to share", where)
 
 
 def _groups(name: str, parameters: Any, rate: Any, decay: Any) -> tuple[list[dict[str, Any]], list[Any] | None]:

@@ -13,12 +13,15 @@ from typing import Any
 
 import pytest
 
+from mspc.analysis.cost.machine_file import H200
 from mspc.commands.view.notebook import View
 from mspc.commands.view.page import BUILT, html_of
+from mspc.commands.view.schedule import machine_facts
+from mspc.ir.shown import CONTROL
 from tests.commands.view.reading import elements, read_back
 from tests.conftest import HANG
 
-EVIL = "</script><script>alert(1)</script><!-- <img src=x onerror=alert(1)> \u2028 ]]>"
+EVIL = "</script><script>alert(1)</script><!-- <img src=x onerror=alert(1)> ]]>"
 
 
 def facts(**others: Any) -> dict[str, Any]:
@@ -73,3 +76,25 @@ def test_the_pages_code_does_what_its_tests_ask() -> None:
     command = ["node", "--test", *map(str, sorted((BUILT.parent / "tests").glob("*.test.mjs")))]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("a\x1b[31mred", r"a\x1b[31mred"), ("two\nlines", r"two\nlines"),
+        ("\u202eturned\u2066\u200f", r"\u202eturned\u2066\u200f"),
+        ("\x85\x7f\u2028", r"\x85\x7f\u2028"), ("\ud800", r"\ud800"), ("C:\\new\\u001b", "C:\\new\\u001b"),
+        ('é漢😀 "q"', 'é漢😀 "q"'), ("\tindented", "\tindented"), ("\\\x00", r"\\x00"),
+    ],
+)  # fmt: skip
+def test_control_characters_of_names_stand_as_escapes(name: str, wanted: str) -> None:
+    page = html_of(facts(title=name, strings=[name], notes=[{name: name}]))
+    found = json.loads(page.split('id="facts">')[1].split("</script>")[0])
+    assert found["strings"] == [wanted]
+    assert found["notes"] == [{wanted: wanted}]
+    assert found["title"] == wanted
+    assert not re.search(CONTROL, re.sub(r"[\n\t]", "", re.sub(r"(?s)<(style|script)>.*?</\1>", "", page)))
+
+
+def test_words_of_mspc_itself_have_no_control_characters() -> None:
+    assert "\n" not in machine_facts(H200)["source"]
