@@ -56,7 +56,9 @@ net = Net()
 if size > 1:
     net.first.shard(in_strategy=((1, size),), parameter_plan={"self.weight": (size, 1)})
 loss_fn = nn.MSELoss()
-opt = getattr(nn, optimizer)(net.trainable_params(), 0.1, **({"momentum": 0.9} if optimizer == "Momentum" else {}))
+# Adam with its own eps makes steps of full length of gradients that are rounding alone.
+more = {"Momentum": {"momentum": 0.9}, "Adam": {"eps": 1e-3}}.get(optimizer, {})
+opt = getattr(nn, optimizer)(net.trainable_params(), 0.1, **more)
 
 
 def forward(x, y):

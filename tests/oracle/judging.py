@@ -25,7 +25,8 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[or
 COUNTED: Counter[str] = Counter()
 """How many values and gradients were compared in this run."""
 Arrays = Sequence[np.ndarray]
-TOLERANCES = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-6, "float64": 1e-12}
+TOLERANCES = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-6, "float64": 1e-12, "complex64": 2e-6,
+              "complex128": 1e-12}  # fmt: skip
 """Largest relative error, and the absolute one below 1, by the element type of a result: units in its last place."""
 
 
@@ -146,7 +147,8 @@ def unlike(ours: Any, theirs: Any, loose: float = 1.0) -> str:
         if one.dtype != other.dtype or one.shape != other.shape:
             return f"{one.dtype}{list(one.shape)} instead of {other.dtype}{list(other.shape)}"
         tolerance = TOLERANCES.get(one.dtype.name, 0.0) * loose
-        wide = [x.astype(np.float64) if one.dtype.name in TOLERANCES else x for x in (one, other)]
+        real = one.dtype.name in TOLERANCES and one.dtype.kind != "c"
+        wide = [x.astype(np.float64) if real else x for x in (one, other)]
         if not np.allclose(*wide, rtol=tolerance, atol=tolerance, equal_nan=True):
             return f"{one.reshape(-1)[:6]} instead of {other.reshape(-1)[:6]}"
     return ""
