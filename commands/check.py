@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from mspc.commands.budget.baseline import read_baseline, write_baseline
 from mspc.commands.budget.breaches import Breach, breaches
 from mspc.commands.budget.file import read_budget
 from mspc.commands.budget.limits import KEYS, Budget
@@ -17,17 +18,44 @@ from mspc.commands.report.fitting import Table
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
 from mspc.commands.report.text import group, size_text
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.whole import check_writable, shown_path
 
 BROKEN = 1
 """Exit status where a limit does not hold."""
+LISTED = 5
+"""Collectives of a broken limit that are listed where nobody asks for all."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a compile is held to. given: on the command line, before what a file says. file, name: as `read_budget`.
+    baseline: a file with figures of an earlier compile, which may be larger by the share `tolerance`."""
+
+    given: Budget
+    file: Path | None = None
+    name: str = ""
+    baseline: Path | None = None
+    tolerance: float | None = None
+
+
+@dataclass(frozen=True)
+class CheckOutput:
+    """What is said. every: all collectives of a limit, not the dearest alone. quiet: nothing but what breaks. baseline:
+    where the figures of this compile go."""
+
+    json: Path | None = None
+    baseline: Path | None = None
+    every: bool = False
+    quiet: bool = False
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A compile beside its budget. broken: its limits that do not hold."""
+    """A compile beside its budget. broken: its limits that do not hold. free: there are none."""
 
     facts: Facts
     broken: list[Breach]
+    free: bool = False
 
     @property
     def verdict(self) -> str:
@@ -38,46 +66,74 @@ class Checked:
         return f"{self.facts.name} breaks its budget: {limits} limit{'s' * (limits != 1)}"
 
 
-def check_target(
-    target: str, compiling: CompileOptions, limits: Budget, file: Path | None, name: str, json: Path | None
-) -> int:
-    """Print what breaks a budget, write it as JSON on request, and give the exit status.
+def check_target(target: str, compiling: CompileOptions, limits: Limits, output: CheckOutput) -> int:
+    """Print what breaks a budget, the worst first, write it as JSON on request, and give the exit status.
 
     Args:
-        target: the folder of a compile, a graph, a script or a network. compiling: how a script is compiled. limits: go
-        before those of the file. file, name: as `read_budget`.
+        target: the folder of a compile, a graph, a script or a network. compiling: how a script is compiled.
 
     Raises:
-        MspcError: the target or the file cannot be read, or nothing is limited.
+        MspcError: the target or a file cannot be read, or nothing is limited.
     """
-    check_json(json)
-    checked = checked_target(target, compiling, limits, file, name)
-    if json is not None:
-        write_json({"kept": not checked.broken, "broken": [asdict(breach) for breach in checked.broken]}, json)
-    if json != Path("-"):
-        for breach in checked.broken:
-            print_table(breach_table(breach))
-            print()
-        print_line(checked.verdict)
-        for note in checked.facts.notes:
-            print_line(f"note: {note}")
+    check_json(output.json)
+    if output.baseline is not None:
+        check_writable(output.baseline, "--write-baseline")
+    checked = checked_target(target, compiling, limits, may_be_free=output.baseline is not None)
+    if output.baseline is not None:
+        write_baseline(output.baseline, checked.facts)
+    if output.json is not None:
+        content = {"kept": not checked.broken, "broken": [asdict(breach) for breach in checked.broken]}
+        write_json(content, output.json)
+    if output.json != Path("-"):
+        _print(checked, output)
     return BROKEN if checked.broken else 0
 
 
-def checked_target(target: str, compiling: CompileOptions, limits: Budget, file: Path | None, name: str) -> Checked:
-    """As `check_target`, without a word."""
-    if name and file is None:
-        raise MspcError(f"the budget {name!r} needs the file that has it", notes=["name it with --budget FILE"])
-    budget = limits if file is None else read_budget(file, name).under(limits)
-    if not budget:
+def _print(checked: Checked, output: CheckOutput) -> None:
+    for breach in checked.broken:
+        print_table(breach_table(breach, None if output.every else LISTED))
+        if not output.every and len(breach.collectives) > LISTED:
+            print_line(f"and {len(breach.collectives) - LISTED} more; --all lists them")
+        print()
+    if output.quiet and not checked.broken:
+        return
+    if not checked.free:
+        print_line(checked.verdict)
+    if output.quiet:
+        return
+    if output.baseline is not None:
+        print_line(f"the figures of {checked.facts.name} are in {shown_path(output.baseline)}")
+    for note in checked.facts.notes:
+        print_line(f"note: {note}")
+
+
+def checked_target(target: str, compiling: CompileOptions, limits: Limits, may_be_free: bool = False) -> Checked:
+    """As `check_target`, without a word. may_be_free: it is no mistake where nothing is limited."""
+    if limits.name and limits.file is None:
+        raise MspcError(f"the budget {limits.name!r} needs the file that has it", notes=["name it with --budget FILE"])
+    if limits.tolerance is not None and limits.baseline is None:
+        raise MspcError("a tolerance is of a baseline, and there is none", notes=["name it with --baseline FILE"])
+    budget = limits.given if limits.file is None else read_budget(limits.file, limits.name).under(limits.given)
+    before = None if limits.baseline is None else read_baseline(limits.baseline)
+    if not budget and before is None and not may_be_free:
         raise MspcError("the budget limits nothing", notes=[f"limits are {', '.join(KEYS)}"])
     check_used((target,), compiling)
     facts = target_facts(target, compiling)
-    return Checked(facts, breaches(facts, budget))
+    broken = breaches(facts, budget)
+    if before is not None:
+        assert limits.baseline is not None
+        share = limits.tolerance or 0.0
+        above = f" ({100 * share:.3g}% above {shown_path(limits.baseline)})" if share else (
+            f" (as in {shown_path(limits.baseline)})"
+        )  # fmt: skip
+        later = breaches(facts, before.budget(share, facts))
+        broken += [replace(breach, message=breach.message + above) for breach in later]
+        broken.sort(key=lambda breach: -breach.times)
+    return Checked(facts, broken, free=not budget and before is None)
 
 
-def breach_table(breach: Breach) -> Table:
-    """What breaks a limit."""
+def breach_table(breach: Breach, most: int | None = None) -> Table:
+    """What breaks a limit; of collectives `most`, the dearest."""
     title = f"{breach.key}: {breach.message}; on {ranks_text(breach.ranks)}"
     if breach.memory:
         return Table(title, ("of it", "bytes", ""), [(n, str(b), size_text(b)) for n, b in breach.memory], (1, 2))
@@ -86,6 +142,6 @@ def breach_table(breach: Breach) -> Table:
             fact.row.operator, group(fact.row.ranks), str(fact.row.bytes), fact.row.line or "-", fact.scope or "-",
             fact.row.reason or "-",
         )
-        for fact in breach.collectives
+        for fact in breach.collectives[:most]
     ]  # fmt: skip
     return Table(title, ("operator", "group", "bytes", "line", "cell", "reason"), [*rows], (2,), (5, 4))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mspc.commands.completion import complete_graph
-from mspc.commands.options import Inputs, JsonFile, Ranks
+from mspc.commands.options import Inputs, JsonFile, Quiet, Ranks
 from mspc.commands.search_options import MachineName
 
 _COMPARED = "A compile's folder, a graph (.ir, MindSpore's too), a plan (.toml), or as for compile."
@@ -52,6 +52,9 @@ def check(
         list[str] | None,
         typer.Option(metavar="[OPERATOR=]N", show_default=False, help="Collectives of a rank in one step at most."),
     ] = None,
+    max_step: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Time that a step may be predicted to take: '3ms'.")
+    ] = None,
     forbid: Annotated[
         list[str] | None,
         typer.Option(metavar="'OPERATOR [in CELL]'", show_default=False, help="A collective that may not be there."),
@@ -62,17 +65,34 @@ def check(
     name: Annotated[
         str, typer.Option(metavar="NAME", help="A budget of a file with several: [mspc.budgets.NAME].")
     ] = "",
+    baseline: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Figures of an earlier compile, which are the limits.")
+    ] = None,
+    tolerance: Annotated[
+        str | None, typer.Option(metavar="SHARE", help="By how much they may be larger: '5%'.")
+    ] = None,
+    write_baseline: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the figures of this compile for --baseline.")
+    ] = None,
     ranks: Ranks = None,
     input_: Inputs = None,
     json: JsonFile = None,
+    every: Annotated[bool, typer.Option("--all", help="List all collectives of a limit, not five alone.")] = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Hold a compile to a budget of bytes, memory and collectives; status 1 where it breaks a limit, with the
+    """Hold a compile to a budget of bytes, memory, time and collectives; status 1 where it breaks a limit, with the
     collectives that do."""
     from mspc.commands.budget.limits import COLLECTIVES, budget_of, counts_of
-    from mspc.commands.check import check_target
+    from mspc.commands.check import CheckOutput, Limits, check_target
     from mspc.commands.compile import CompileOptions
+    from mspc.commands.sizes import share_of
 
     counts = counts_of(max_collectives, f"--{COLLECTIVES}") if max_collectives else None
-    given = {"max-bytes": max_bytes, "max-memory": max_memory, "max-collectives": counts, "forbid": forbid}
+    given = {
+        "max-bytes": max_bytes, "max-memory": max_memory, "max-collectives": counts, "max-step": max_step,
+        "forbid": forbid,
+    }  # fmt: skip
     compiling = CompileOptions(ranks, inputs=tuple(input_ or ()))
-    raise typer.Exit(check_target(target, compiling, budget_of(given, "--"), budget, name, json))
+    share = None if tolerance is None else share_of(tolerance, "--tolerance")
+    limits = Limits(budget_of(given, "--"), budget, name, baseline, share)
+    raise typer.Exit(check_target(target, compiling, limits, CheckOutput(json, write_baseline, every, quiet)))

@@ -1,4 +1,4 @@
-"""Sizes as people write them."""
+"""Sizes, times and shares as people write them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from mspc.ir.diagnostics import MspcError
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30,
          "TI": 1 << 40}  # fmt: skip
 """Bytes in a unit of sizes."""
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+"""Seconds in a unit of times."""
+LARGEST_SHARE = 100.0
 
 
 def size_of(text: str, name: str, least: int = 1) -> int:
@@ -25,3 +28,31 @@ def size_of(text: str, name: str, least: int = 1) -> int:
     if not least <= nbytes < 1 << 60:
         raise MspcError(f"{name} is {text!r}, not a size as in 80GB or 512MiB")
     return int(nbytes)
+
+
+def seconds_of(text: str, name: str) -> float:
+    """The seconds in `3ms`, `250 us` or `1.5s`.
+
+    Args:
+        text: the time. name: of the option, for messages.
+
+    Raises:
+        MspcError: it is no time.
+    """
+    found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,12})?)\s*(s|ms|us|ns)", text.strip(), re.ASCII)
+    if found is None:
+        raise MspcError(f"{name} is {text!r}, not a time as in 3ms or 250us")
+    return float(found[1]) * SECONDS[found[2]]
+
+
+def share_of(text: str, name: str) -> float:
+    """The number in `5%` or `0.05`.
+
+    Raises:
+        MspcError: it is no share, or out of bounds.
+    """
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,12})?)\s*(%?)", text.strip(), re.ASCII)
+    share = float(found[1]) / (100 if found[2] else 1) if found else -1.0
+    if not 0 <= share <= LARGEST_SHARE:
+        raise MspcError(f"{name} is {text!r}, not a share as in 5% or 0.05")
+    return share

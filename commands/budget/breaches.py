@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from mspc.commands.budget.limits import ANY, BYTES, COLLECTIVES, FORBID, MEMORY, Budget, Forbidden
+from mspc.commands.budget.limits import ANY, BYTES, COLLECTIVES, FORBID, MEMORY, STEP, Budget, Forbidden
 from mspc.commands.facts.model import CollectiveFact, Facts, RankFacts, cell_of
+from mspc.commands.report.text import time_text
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.nearest import did_you_mean
 
@@ -18,17 +19,19 @@ PARTS = ("weights", "states", "inputs", "constants", "step")
 @dataclass(frozen=True)
 class Breach:
     """A limit that does not hold. key: of the limit. message: what is, and what may be. ranks: that break it by as
-    much. collectives: that do, those that send most first. memory: bytes of the parts, where the limit is on them."""
+    much. times: how many times the limit that is; where nothing may be, how much there is. collectives: that do, those
+    that send most first. memory: bytes of the parts, where the limit is on them."""
 
     key: str
     message: str
     ranks: tuple[int, ...]
+    times: float
     collectives: tuple[CollectiveFact, ...] = ()
     memory: tuple[tuple[str, int], ...] = ()
 
 
 def breaches(facts: Facts, budget: Budget) -> list[Breach]:
-    """The limits that a compile breaks, each on the ranks that break it most.
+    """The limits that a compile breaks, each on the ranks that break it most; what is furthest over its limit first.
 
     Raises:
         MspcError: the text says too little for a limit, or has no cell in which something is forbidden.
@@ -42,17 +45,19 @@ def breaches(facts: Facts, budget: Budget) -> list[Breach]:
         found += _memory(facts, budget.memory)
     for operator, most in (budget.collectives or {}).items():
         found += _count(facts, operator, most)
+    if budget.step is not None:
+        found += _step(facts, budget.step)
     for forbidden in budget.forbidden:
         _check_cell(facts, forbidden)
         found += _forbidden(facts, forbidden)
-    return found
+    return sorted(found, key=lambda breach: -breach.times)
 
 
 def _bytes(facts: Facts, most: int) -> Iterator[Breach]:
     worst = max(facts.kinds, key=lambda kind: kind.bytes_sent)
     if worst.bytes_sent > most:
         message = f"{worst.bytes_sent} bytes are sent in a step, {most} may be"
-        yield Breach(BYTES, message, worst.ranks, _largest_first(worst, lambda _: True))
+        yield Breach(BYTES, message, worst.ranks, _times(worst.bytes_sent, most), _largest_first(worst, lambda _: True))
 
 
 def _memory(facts: Facts, most: int) -> Iterator[Breach]:
@@ -62,7 +67,26 @@ def _memory(facts: Facts, most: int) -> Iterator[Breach]:
     taken, worst = max(kinds, key=lambda entry: entry[0])
     if taken > most:
         parts = tuple((name, int(getattr(worst.memory, name))) for name in PARTS)
-        yield Breach(MEMORY, f"a step takes {taken} bytes of memory, {most} may be", worst.ranks, memory=parts)
+        message = f"a step takes {taken} bytes of memory, {most} may be"
+        yield Breach(MEMORY, message, worst.ranks, _times(taken, most), memory=parts)
+
+
+def _step(facts: Facts, most: float) -> Iterator[Breach]:
+    timed = [(kind.times, kind) for kind in facts.kinds if kind.times is not None]
+    if not timed:
+        raise MspcError(f"{facts.name} does not say how long a step takes, which {STEP} limits")
+    times, worst = max(timed, key=lambda entry: entry[0].step)
+    if times.step > most:
+        message = (
+            f"a step is predicted to take {time_text(times.step)}, {time_text(most)} may be; it computes for "
+            f"{time_text(times.compute)}, and nothing hides {time_text(times.exposed)} of communication"
+        )
+        slowest = sorted(worst.collectives, key=lambda fact: -(fact.seconds or 0.0))
+        yield Breach(STEP, message, worst.ranks, _times(times.step, most), tuple(slowest))
+
+
+def _times(taken: float, most: float) -> float:
+    return float(taken / most if most else taken)
 
 
 def _count(facts: Facts, operator: str, most: int) -> Iterator[Breach]:
@@ -74,7 +98,7 @@ def _count(facts: Facts, operator: str, most: int) -> Iterator[Breach]:
     if len(meeting) > most:
         what = "collective" if operator == ANY else operator
         message = f"{len(meeting)} {what}{'s' * (len(meeting) != 1)} in a step, {most} may be"
-        yield Breach(COLLECTIVES, message, worst.ranks, meeting)
+        yield Breach(COLLECTIVES, message, worst.ranks, _times(len(meeting), most), meeting)
 
 
 def _forbidden(facts: Facts, forbidden: Forbidden) -> Iterator[Breach]:
@@ -85,7 +109,7 @@ def _forbidden(facts: Facts, forbidden: Forbidden) -> Iterator[Breach]:
     meeting = _largest_first(worst, is_one)
     if meeting:
         message = f"{forbidden} is forbidden, and there {'is one' if len(meeting) == 1 else f'are {len(meeting)}'}"
-        yield Breach(FORBID, message, worst.ranks, meeting)
+        yield Breach(FORBID, message, worst.ranks, float(len(meeting)), meeting)
 
 
 def _is_inside(fact: CollectiveFact, cell: str) -> bool:

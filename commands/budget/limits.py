@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from mspc.commands.sizes import size_of
+from mspc.commands.sizes import seconds_of, size_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.nearest import did_you_mean
 from mspc.ops.collective.base import Collective
 from mspc.ops.modules import load_operators
 
-BYTES, MEMORY, COLLECTIVES, FORBID = "max-bytes", "max-memory", "max-collectives", "forbid"
-KEYS = (BYTES, MEMORY, COLLECTIVES, FORBID)
+BYTES, MEMORY, COLLECTIVES, STEP, FORBID = "max-bytes", "max-memory", "max-collectives", "max-step", "forbid"
+KEYS = (BYTES, MEMORY, COLLECTIVES, STEP, FORBID)
 ANY = "*"
 """In the place of an operator: every collective."""
 _COUNT = re.compile(r"(?:([\w*]+)\s*=\s*)?(\d{1,9})", re.ASCII)
@@ -36,15 +36,17 @@ class Forbidden:
 @dataclass(frozen=True)
 class Budget:
     """Limits for every rank and one step. nbytes: sent. memory: bytes of all that a planned step takes. collectives:
-    how many, by operator, ANY for all together. None and nothing: no limit."""
+    how many, by operator, ANY for all together. step: predicted seconds. None and nothing: no limit."""
 
     nbytes: int | None = None
     memory: int | None = None
     collectives: Mapping[str, int] | None = None
     forbidden: tuple[Forbidden, ...] = ()
+    step: float | None = None
 
     def __bool__(self) -> bool:
-        return self.nbytes is not None or self.memory is not None or bool(self.collectives or self.forbidden)
+        figures = (self.nbytes, self.memory, self.step)
+        return any(figure is not None for figure in figures) or bool(self.collectives or self.forbidden)
 
     def under(self, other: Budget) -> Budget:
         """With the limits of another in the place of its own; what is forbidden in either stays forbidden."""
@@ -53,6 +55,7 @@ class Budget:
             self.memory if other.memory is None else other.memory,
             {**(self.collectives or {}), **(other.collectives or {})},
             tuple(dict.fromkeys((*self.forbidden, *other.forbidden))),
+            self.step if other.step is None else other.step,
         )
 
 
@@ -76,6 +79,7 @@ def budget_of(limits: Mapping[str, Any], where: str = "") -> Budget:
         _size(limits.get(MEMORY), f"{where}{MEMORY}"),
         None if counts is None else _counts(counts, f"{where}{COLLECTIVES}"),
         tuple(_forbidden(entry, f"{where}{FORBID}") for entry in entries),
+        _seconds(limits.get(STEP), f"{where}{STEP}"),
     )
 
 
@@ -97,6 +101,12 @@ def _size(value: Any, name: str) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise MspcError(f"{name} is {value!r}, not a size as in 80GB or 512MiB")
     return size_of(str(value), name, 0)
+
+
+def _seconds(value: Any, name: str) -> float | None:
+    if value is None:
+        return None
+    return seconds_of(value if isinstance(value, str) else repr(value), name)
 
 
 def _counts(value: Any, name: str) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -77,7 +78,9 @@ def test_what_breaks_is_what_the_compiles_table_says(quickstart: Path) -> None:
         "--forbid", f"AllGather in {BACKBONE}", "--json", "-",
     )  # fmt: skip
     assert done.exit_code == 1
-    nbytes, memory, count, forbidden = json.loads(done.stdout)["broken"]
+    broken = json.loads(done.stdout)["broken"]
+    assert [breach["times"] for breach in broken] == [3488, 2, 2, 2503 / 2000]  # the worst first
+    memory, count, forbidden, nbytes = broken
     assert nbytes["message"] == "2503 bytes are sent in a step, 2000 may be"
     assert sum(c["row"]["bytes"] for c in nbytes["collectives"]) == 2503
     assert nbytes["ranks"] == [*range(8)]
@@ -98,6 +101,43 @@ def test_limits_that_hold_and_options_before_the_file(quickstart: Path, tmp_path
     done = run("check", quickstart, "--budget", budget, "--max-bytes", "3kB")
     assert done.exit_code == 0
     assert done.stdout == f"{quickstart} keeps its budget\n"
+
+
+def test_an_earlier_compile_is_the_limit(root: Path, quickstart: Path, tmp_path: Path) -> None:
+    baseline, network = tmp_path / "baseline.json", tmp_path / "net.py"
+    done = run("check", quickstart, "--write-baseline", baseline)
+    assert (done.exit_code, done.stdout) == (0, f"the figures of {quickstart} are in {baseline}\n")
+    done = run("check", quickstart, "--baseline", baseline)
+    assert (done.exit_code, done.stdout) == (0, f"{quickstart} keeps its budget\n")
+    assert run("check", quickstart, "--baseline", baseline, "-q").stdout == ""
+    figures = json.loads(baseline.read_text())
+    assert (figures["bytes"], figures["memory"]) == (2503, 3488)
+    baseline.write_text(json.dumps(figures | {"bytes": 2400, "step": figures["step"] / 2}))
+    done = run("check", quickstart, "--baseline", baseline, "--tolerance", "4%", "-q")
+    assert done.exit_code == 1
+    said = [line for line in done.stdout.splitlines() if line.startswith("max-")]
+    assert "a step is predicted to take" in said[0]  # the worst first
+    assert said[1].startswith(f"max-bytes: 2503 bytes are sent in a step, 2496 may be (4% above {baseline}); on ranks")
+    assert run("check", quickstart, "--baseline", baseline, "--tolerance", "1.0").exit_code == 0
+    text = (root / "samples" / "quickstart" / "net.py").read_text()
+    for line, other in zip(PLANTED[::2], PLANTED[1::2], strict=True):
+        text = text.replace(line, other)
+    network.write_text(text)
+    counts = {name: count for name, count in figures["collectives"].items() if name != "AllGather"}
+    baseline.write_text(json.dumps(figures | {"collectives": counts}))
+    done = run("check", network, "--ranks", "8", "--baseline", baseline, "--tolerance", "1.0")
+    assert re.match(r"max-collectives: \d AllGathers in a step, 0 may be \(100% above", done.stdout), done.stdout
+
+
+def test_a_long_list_is_cut_and_a_step_has_a_budget(root: Path, tmp_path: Path) -> None:
+    folder = compiled(root / "samples" / "transformer" / "net.py", tmp_path / "out")
+    cut, every = (run("check", folder, "--max-bytes", "3kB", *more).stdout for more in ((), ("--all",)))
+    assert "11 more; --all lists them" in cut
+    assert len(cut.splitlines()) < 30 < len(every.splitlines())
+    done = run("check", folder, "--max-step", "1 us", "--max-collectives", "100")
+    assert done.exit_code == 1
+    assert re.search(r"max-step: a step is predicted to take \d+\.\d us, 1\.0 us may be; it computes for ", done.stdout)
+    assert run("check", folder, "--max-step", "1s").exit_code == 0
 
 
 def test_a_collective_of_one_edited_rank_is_found(quickstart: Path, tmp_path: Path) -> None:
@@ -133,6 +173,14 @@ def test_the_fixture_fails_with_the_tables(quickstart: Path, mspc_budget: Callab
         (("--forbid", "AllGather at x"), "--forbid has 'AllGather at x', not 'AllGather' or 'AllGather in Default/"),
         (("--forbid", f"AllGather in {BACKBONE}x"), f"did you mean '{BACKBONE}'"),
         ((), "the budget limits nothing"),
+        (("--max-step", "3"), "--max-step is '3', not a time as in 3ms or 250us"),
+        (("--tolerance", "5%"), "a tolerance is of a baseline, and there is none\n  note: name it with --base"),
+        (("--baseline", "nowhere.json", "--tolerance", "5x"), "--tolerance is '5x', not a share as in 5% or 0.05"),
+        (("--baseline", "nowhere.json"), "the baseline nowhere.json cannot be read: No such file or directory"),
+        (("--baseline", "cut.json"), "cut.json is no baseline: it is not a JSON object\n  note: mspc check TARGET"),
+        (("--baseline", "version.json"), "version.json is no baseline: mspc_baseline is 2, not 1"),
+        (("--baseline", "less.json"), "less.json is no baseline: 'step' is missing"),
+        (("--baseline", "wrong.json"), "wrong.json is no baseline: collectives of AllReduce is -1"),
         (("--name", "quickstart"), "the budget 'quickstart' needs the file that has it"),
         (("--budget", "nowhere.toml"), "there is no budget file 'nowhere.toml'"),
         (("--budget", "several.toml"), "several.toml has several budgets\n  note: name one of them: small, large"),
@@ -156,6 +204,11 @@ def test_bad_input(
     for name, text in files.items():
         Path(f"{name}.toml").write_text(f"[mspc.{text}\n")
     Path("none.toml").write_text("[mspc]\n")
+    whole = '{"mspc_baseline": 1, "bytes": 1, "memory": 2, "step": 0.1, "collectives": {"AllReduce": 2}}'
+    for name, old, new in (
+        ("cut", whole[20:], ""), ("version", "1,", "2,"), ("less", '"step": 0.1, ', ""), ("wrong", "2}", "-1}"),
+    ):  # fmt: skip
+        Path(f"{name}.json").write_text(whole.replace(old, new, 1))
     done = run("check", quickstart, *arguments)
     assert done.exit_code == 2, done.output
     assert said in done.stderr
