@@ -20,6 +20,15 @@ Second = Annotated[
 ]
 Page = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as a page (HTML).")]
 
+BaselineFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Figures of an earlier compile, which are the limits.")
+]
+Tolerance = Annotated[str | None, typer.Option(metavar="SHARE", help="By how much they may be larger: '5%'.")]
+WrittenBaseline = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write the figures of this compile for --baseline.")
+]
+Every = Annotated[bool, typer.Option("--all", help="List all collectives of a limit, not five alone.")]
+
 
 def diff(
     first: First, second: Second, ranks: Ranks = None, input_: Inputs = None, json: JsonFile = None,
@@ -65,19 +74,13 @@ def check(
     name: Annotated[
         str, typer.Option(metavar="NAME", help="A budget of a file with several: [mspc.budgets.NAME].")
     ] = "",
-    baseline: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Figures of an earlier compile, which are the limits.")
-    ] = None,
-    tolerance: Annotated[
-        str | None, typer.Option(metavar="SHARE", help="By how much they may be larger: '5%'.")
-    ] = None,
-    write_baseline: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the figures of this compile for --baseline.")
-    ] = None,
+    baseline: BaselineFile = None,
+    tolerance: Tolerance = None,
+    write_baseline: WrittenBaseline = None,
     ranks: Ranks = None,
     input_: Inputs = None,
     json: JsonFile = None,
-    every: Annotated[bool, typer.Option("--all", help="List all collectives of a limit, not five alone.")] = False,
+    every: Every = False,
     quiet: Quiet = False,
 ) -> None:
     """Hold a compile to a budget of bytes, memory, time and collectives; status 1 where it breaks a limit, with the
