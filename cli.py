@@ -22,7 +22,7 @@ from mspc.commands import launch as launching
 from mspc.commands import search_options as searching
 from mspc.commands.ckpt import app as checkpoints
 from mspc.commands.completion import complete_graph, complete_passes, complete_script
-from mspc.commands.options import Device, Inputs, JsonFile, Judge, Quiet, Ranks, ScriptArguments, Verbose
+from mspc.commands.options import AllRows, Device, Inputs, JsonFile, Judge, Quiet, Ranks, ScriptArguments, Verbose
 from mspc.commands.report.streams import complain, run_guarded
 from mspc.commands.view import verb as viewing
 from mspc.ir.diagnostics import MspcError
@@ -139,6 +139,7 @@ def compile_(
     weights: Annotated[
         bool, typer.Option("--weights", help="Write all initial values, not only arrays that the script brought.")
     ] = False,
+    all_rows: AllRows = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
@@ -159,6 +160,7 @@ def compile_(
             weights=weights,
             strategies=strategies,
             loudness=Loudness(verbose, quiet),
+            all_rows=all_rows,
         ),
     )
 
@@ -328,6 +330,7 @@ def verify(
     ] = None,
     mpi: Annotated[bool, typer.Option("--mpi", help="Run the ranks under mpirun, not in this process.")] = False,
     json: JsonFile = None,
+    all_rows: AllRows = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
@@ -342,6 +345,7 @@ def verify(
         json=json,
         script_arguments=tuple(script_arguments or ()),
         loudness=Loudness(verbose, quiet),
+        all_rows=all_rows,
     )
     verify_target(target, options, seed, against is Judge.TORCH, mpi)
 

@@ -15,6 +15,7 @@ from mspc.api.state import Session
 from mspc.commands.report.facts import Report, make_report
 from mspc.commands.report.loudness import NORMAL, Loudness
 from mspc.commands.report.progress import Progress
+from mspc.commands.report.summary import print_summary
 from mspc.commands.report.table import check_json, write_json
 from mspc.commands.report.text import print_report
 from mspc.compiler.driver import Compiled
@@ -43,7 +44,7 @@ class CompileOptions:
     inputs: types of a named network's inputs. json: where the table goes as JSON ("-": stdout), if anywhere.
     weights: write all first values, those too that a run can make by itself. strategies: a file that says how operators
     are cut.
-    loudness: what is said beside what was asked for.
+    loudness: what is said beside what was asked for. all_rows: of the tables, not a summary.
     """
 
     ranks: int | None = None
@@ -58,6 +59,7 @@ class CompileOptions:
     weights: bool = False
     strategies: Path | None = None
     loudness: Loudness = NORMAL
+    all_rows: bool = False
 
 
 def compile_target(target: str, options: CompileOptions) -> None:
@@ -107,7 +109,7 @@ def compile_target(target: str, options: CompileOptions) -> None:
     if options.json is not None:
         write_json(report.as_dict(), options.json)
     if options.json != Path("-") and not loudness.quiet:
-        print_report(report, folder)
+        (print_report if options.all_rows or loudness.verbose else print_summary)(report, folder)
 
 
 @contextlib.contextmanager

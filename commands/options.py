@@ -71,3 +71,4 @@ Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Say nothing but errors and results: no table, warnings, progress.")
 ]
 JsonFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as JSON; - is stdout.")]
+AllRows = Annotated[bool, typer.Option("--all", help="Print every row, not a summary that fits a screen.")]

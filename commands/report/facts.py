@@ -24,13 +24,14 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class OperatorRow:
-    """A forward operator: its strategy, one tuple per input, and where that came from."""
+    """A forward operator: its strategy, one tuple per input, where that came from, and the cells around it."""
 
     operator: str
     instance: str
     strategy: tuple[Shape, ...]
     origin: str
     line: str
+    scope: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class ParameterRow:
 
 @dataclass(frozen=True)
 class CollectiveRow:
-    """A collective of one rank: its group, the bytes that the rank sends in one step, and why it is there."""
+    """A collective of one rank: its group, the bytes that the rank sends in one step, why it is there, and the cells
+    around it."""
 
     operator: str
     ranks: Shape
@@ -56,6 +58,7 @@ class CollectiveRow:
     parameter: str
     reason: str
     line: str
+    scope: str = ""
 
 
 @dataclass(frozen=True)
@@ -154,8 +157,9 @@ def memory_row(plan: MemoryPlan) -> MemoryRow:
 def _operator(node: Node, sharded: bool) -> OperatorRow:
     strategy = tuple(cut for value in node.inputs for cut in _cuts(value)) if sharded else ()
     return OperatorRow(
-        node.op.name, node.instance, strategy, str(node.attrs.get("strategy_from", "")), source_line(node.frames)
-    )
+        node.op.name, node.instance, strategy, str(node.attrs.get("strategy_from", "")), source_line(node.frames),
+        node.scope,
+    )  # fmt: skip
 
 
 def _cuts(value: Value) -> list[Shape]:
@@ -183,6 +187,7 @@ def collective_row(node: Node) -> CollectiveRow:
         str(node.attrs.get("mirror_user_id", "")),
         str(node.attrs.get("reason", "")),
         source_line(node.frames),
+        node.scope,
     )
 
 

@@ -13,27 +13,34 @@ LISTED_RANKS = 16
 
 
 def print_report(report: Report, folder: Path) -> None:
-    """The table of a compile."""
-    ranks = f"{report.ranks} rank{'s' if report.ranks > 1 else ''}"
-    print(f"{report.mode}, {ranks}, compile {report.compile_id}, in {folder}")
+    """The table of a compile, with every row."""
+    print(heading(report, folder))
     print()
     for table in report_tables(report):
         if table.rows:
             print_table(table)
             print()
-    totals = report.totals
-    print_line(
+    for line in (*total_lines(report), *(f"note: {note}" for note in report.notes)):
+        print_line(line)
+
+
+def heading(report: Report, folder: Path) -> str:
+    """The first line: what was compiled, and where its files are."""
+    ranks = f"{report.ranks} rank{'s' if report.ranks > 1 else ''}"
+    return f"{report.mode}, {ranks}, compile {report.compile_id}, in {folder}"
+
+
+def total_lines(report: Report) -> list[str]:
+    """What a rank's step runs, sends and takes."""
+    totals, memory, size = report.totals, report.memory, size_text
+    return [
         f"rank {report.rank}: {totals.operators} operators, {totals.collectives} collectives, "
-        f"{totals.bytes_sent} bytes sent per step"
-    )
-    memory, size = report.memory, size_text
-    print_line(
+        f"{totals.bytes_sent} bytes sent per step",
         f"memory: weights {size(memory.weights)}, states {size(memory.states)}, inputs {size(memory.inputs)}, "
         f"step {size(memory.step)} (gradients {size(memory.gradients)}, activations {size(memory.activations)}, "
-        f"temporary buffers {size(memory.temporary)} at most, each at its own time), together {size(totals.peak_bytes)}"
-    )
-    for note in report.notes:
-        print_line(f"note: {note}")
+        f"temporary buffers {size(memory.temporary)} at most, each at its own time), together "
+        f"{size(totals.peak_bytes)}",
+    ]
 
 
 def report_tables(report: Report) -> list[Table]:
@@ -42,7 +49,7 @@ def report_tables(report: Report) -> list[Table]:
         "operators (forward)",
         ("operator", "instance", "strategy", "from", "line"),
         [
-            (o.operator, o.instance or "-", _strategy(o.strategy), o.origin or "-", o.line)
+            (o.operator, o.instance or "-", strategy_text(o.strategy), o.origin or "-", o.line)
             for o in report.operators
         ],
         below=(3,),
@@ -82,7 +89,8 @@ def group(ranks: tuple[int, ...]) -> str:
     return f"{len(ranks)} ranks from {ranks[0]}"
 
 
-def _strategy(strategy: tuple[tuple[int, ...], ...]) -> str:
+def strategy_text(strategy: tuple[tuple[int, ...], ...]) -> str:
+    """`(2, 1) (1, 4)`, one tuple per input."""
     return " ".join(str(cut).replace(",)", ")") for cut in strategy) or "-"
 
 

@@ -91,7 +91,7 @@ def write(folder: Path, text: str, name: str = "net.py") -> Path:
 def quickstart(root: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """(output folder, table) of the quick start for 8 ranks, all stages."""
     folder = tmp_path_factory.mktemp("quickstart")
-    table = ok(str(root / "samples/quickstart/net.py"), "--ranks", "8", "--save-graphs", cwd=folder)
+    table = ok(str(root / "samples/quickstart/net.py"), "--ranks", "8", "--save-graphs", "--all", cwd=folder)
     return folder / "saved_graph", table
 
 
@@ -180,7 +180,7 @@ def test_compile_is_byte_identical(root: Path, tmp_path: Path, quickstart: tuple
     for seed in ("0", "1"):
         out = tmp_path / f"out{seed}"
         table = ok(
-            str(script), "--ranks", "8", "--save-graphs", "--out", str(out), cwd=other, PYTHONHASHSEED=seed
+            str(script), "--ranks", "8", "--save-graphs", "--all", "--out", str(out), cwd=other, PYTHONHASHSEED=seed
         )
         assert files(out) == files(quickstart[0])
         assert table.partition("\n")[2] == quickstart[1].partition("\n")[2]

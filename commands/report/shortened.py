@@ -1,0 +1,47 @@
+"""Tables that are cut at a number of rows and say what is missing, and names of what is alike in repeated layers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
+from typing import TypeVar
+
+from mspc.commands.report.fitting import Table
+from mspc.commands.report.table import line_width, print_line, print_table
+
+ALL = "--all"
+"""The option that shows what was left out."""
+ELLIPSIS = "..."
+Entry = TypeVar("Entry")
+Kind = TypeVar("Kind", bound=Hashable)
+_NUMBER = re.compile(r"(?<![^./])\d+(?=[./-]|$)")
+
+
+def print_shortened(table: Table, most: int, option: str = ALL) -> None:
+    """Print the first rows of a table, then how many more there are and which option shows them.
+
+    A row has one line, and one for every cell that goes below it: longer cells end in ELLIPSIS.
+    """
+    rows = table.rows[:most]
+    print_table(replace(table, rows=[tuple(clipped(cell, line_width() - 4) for cell in row) for row in rows]))
+    if more := len(table.rows) - len(rows):
+        print_line(f"{ELLIPSIS} and {more} more; {option} shows {'it' if more == 1 else 'them'}")
+
+
+def clipped(text: str, width: int) -> str:
+    """`text` in at most `width` characters."""
+    return text if len(text) <= width else text[: max(0, width - len(ELLIPSIS))].rstrip() + ELLIPSIS
+
+
+def layer_kind(name: str) -> str:
+    """The name with `*` for the numbers of layers: `layers-CellList/*-Layer`, `layers.*.norm.gamma`."""
+    return _NUMBER.sub("*", name)
+
+
+def alike(entries: Iterable[Entry], kind: Callable[[Entry], Kind]) -> dict[Kind, list[Entry]]:
+    """The entries of every kind, kinds in the order in which they come first."""
+    found: dict[Kind, list[Entry]] = {}
+    for entry in entries:
+        found.setdefault(kind(entry), []).append(entry)
+    return found

@@ -1,0 +1,163 @@
+"""The table of a compile on one screen: a row for every kind of layer, and the dearest collectives.
+
+How many lines it has does not depend on how many layers a network has.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mspc.commands.facts.phases import GRADIENTS
+from mspc.commands.report.facts import OperatorRow, Report
+from mspc.commands.report.fitting import Table, fit
+from mspc.commands.report.shortened import ALL, ELLIPSIS, alike, clipped, layer_kind, print_shortened
+from mspc.commands.report.table import line_width, print_line
+from mspc.commands.report.text import group, heading, print_report, report_tables, strategy_text, total_lines
+
+SCREEN = 40
+"""Lines of the tables of a compile that are printed with every row."""
+MOST_KINDS = 14
+MOST_COLLECTIVES = 10
+MOST_LINES = 4
+"""Source lines that are named of the slices that were inserted."""
+MOST_NOTES = 4
+LEAST_CUT = 26
+"""Characters at least of the column that says how operators are cut."""
+LONGEST_NAME = 30
+"""Characters of the name of a kind of cell."""
+OUTSIDE = "-"
+"""What no cell holds: the optimizer, a function of the script."""
+
+
+def print_summary(report: Report, folder: Path) -> None:
+    """The table of a compile where it fits a screen, else its summary."""
+    if sum(len(fit(table, line_width()).lines) + 1 for table in report_tables(report) if table.rows) <= SCREEN:
+        print_report(report, folder)
+        return
+    print(heading(report, folder))
+    print()
+    print_shortened(kinds_table(report), MOST_KINDS)
+    print()
+    if report.collectives:
+        print_shortened(collectives_table(report), MOST_COLLECTIVES)
+        print()
+    if report.slices:
+        print_line(_slices(report))
+    for line in total_lines(report):
+        print_line(line)
+    print_line(f"{ALL} shows every operator, parameter, collective and slice; --json FILE writes them")
+    for note in report.notes[:MOST_NOTES]:
+        print_line(f"note: {note}")
+    if (more := len(report.notes) - MOST_NOTES) > 0:
+        print_line(f"{ELLIPSIS} and {more} more notes; {ALL} shows them")
+
+
+def kinds_table(report: Report) -> Table:
+    """A row for every kind of cell, those inside of others below them; where there are too many the ones that send most
+    come first, then those with most operators."""
+    operators = alike(report.operators, lambda row: layer_kind(row.scope))
+    sent = alike(report.collectives, lambda row: layer_kind(row.scope.removeprefix(GRADIENTS)))
+    numbers = {name: sum(row.bytes for row in rows) for name, rows in sent.items()}
+    kinds = [*dict.fromkeys((*operators, *sent))]
+    order = {name: place for place, name in enumerate(kinds)}
+    if len(kinds) > MOST_KINDS:
+        dearest = sorted(kinds, key=lambda k: (-numbers.get(k, 0), -len(operators.get(k, ())), order[k]))
+        kept = set(dearest[:MOST_KINDS])
+        kinds = [k for k in kinds if k in kept] + [k for k in kinds if k not in kept]
+    top = os.path.commonpath([k for k in kinds if k]) if any(kinds) else ""
+    top = os.path.dirname(top) if top in kinds else top
+    shown = _tree(sorted(kinds[:MOST_KINDS], key=lambda k: _place(k, order)), top)
+    shown += _tree(kinds[MOST_KINDS:], top)
+    rows: list[tuple[str, ...]] = []
+    cuts: list[list[str]] = []
+    for kind, name in shown:
+        own, mine = operators.get(kind, []), sent.get(kind, [])
+        cells = len({row.scope.removeprefix(GRADIENTS) for row in (*own, *mine)}) if kind else 0
+        numbers_of = (str(cells or OUTSIDE), str(len(own)), str(len(mine)), str(numbers.get(kind, 0)))
+        rows.append((clipped(name, LONGEST_NAME), *numbers_of))
+        cuts.append(_cuts(own))
+    columns = ("cell", "cells", "operators", "collectives", "bytes sent")
+    width = [max(len(row[i]) for row in (columns, *rows)) for i in range(len(columns))]
+    rest = max(LEAST_CUT, line_width() - sum(width) - 2 * len(width))
+    rows = [(*row, _listed(own, rest)) for row, own in zip(rows, cuts, strict=True)]
+    inside = f" in {top}" if top else ""
+    return Table(
+        f"kinds of cells{inside}, forward operators, collectives of rank {report.rank}",
+        (*columns, "how they are cut"), rows, (1, 2, 3, 4),
+    )  # fmt: skip
+
+
+def collectives_table(report: Report) -> Table:
+    """Those that send most first; one row for those of repeated layers that are alike."""
+    merged = alike(
+        report.collectives,
+        lambda row: (row.operator, row.ranks, row.bytes, row.line, row.reason, layer_kind(row.scope)),
+    )
+    dearest = sorted(merged.values(), key=lambda rows: -sum(row.bytes for row in rows))
+    return Table(
+        f"dearest collectives of rank {report.rank}, with the bytes it sends in one step",
+        ("operator", "group", "times", "bytes", "line", "reason"),
+        [
+            (
+                rows[0].operator, group(rows[0].ranks), str(len(rows)), str(sum(row.bytes for row in rows)),
+                rows[0].line or "-", rows[0].reason or "-",
+            )
+            for rows in dearest
+        ],
+        (2, 3),
+        below=(5,),
+    )  # fmt: skip
+
+
+def _place(kind: str, order: dict[str, int]) -> tuple[int, ...]:
+    """Sorts a kind below those that it lies in: the first places of its ancestors, then its own."""
+    parts = kind.split("/")
+    ancestors = ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1))
+    return tuple(min(p for k, p in order.items() if k == a or k.startswith(f"{a}/")) for a in ancestors)
+
+
+def _tree(kinds: list[str], top: str) -> list[tuple[str, str]]:
+    """The kinds with the names that are shown: indented, without those of the last one that holds it."""
+    shown: list[tuple[str, str]] = []
+    above: list[str] = []
+    for kind in kinds:
+        while above and not kind.startswith(f"{above[-1]}/"):
+            above.pop()
+        base = above[-1] if above else top
+        name = kind[len(base) + 1 :] if base and kind.startswith(f"{base}/") else kind.rpartition("/")[2]
+        shown.append((kind, "  " * len(above) + (name or "outside of cells")))
+        if kind:
+            above.append(kind)
+    return shown
+
+
+def _cuts(operators: list[OperatorRow]) -> list[str]:
+    """How the operators of a kind are cut, those with most operands first: they decide most."""
+    texts: dict[str, int] = {}
+    for row in operators:
+        if any(part > 1 for cut in row.strategy for part in cut):
+            texts[f"{row.operator} {strategy_text(row.strategy)}"] = len(row.strategy)
+    whole = "whole" if any(row.strategy for row in operators) else "-"
+    return sorted(texts, key=lambda text: -texts[text]) or [whole]
+
+
+def _listed(texts: list[str], width: int) -> str:
+    """As many of the texts as the width takes, one at least, and how many more there are."""
+    for count in range(len(texts), 0, -1):
+        more = f" +{len(texts) - count}" if count < len(texts) else ""
+        found = ", ".join(texts[:count]) + more
+        if len(found) <= width:
+            return found
+    more = f" +{len(texts) - 1}" if len(texts) > 1 else ""
+    return clipped(texts[0], width - len(more)) + more
+
+
+def _slices(report: Report) -> str:
+    lines = [*alike(report.slices, lambda row: row.line or "-")]
+    more = f" and {len(lines) - MOST_LINES} more" if len(lines) > MOST_LINES else ""
+    count = len(report.slices)
+    places = f"{', '.join(lines[:MOST_LINES])}{more}"
+    if count == 1:
+        return f"1 slice was inserted, which sends nothing, at {places}"
+    return f"{count} slices were inserted, which send nothing, at {places}"

@@ -1,0 +1,88 @@
+"""What is long is summed up: on one screen however many layers a network has, with every row under --all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from mspc.cli import app
+
+SCREEN = 50
+"""Lines."""
+LAYERS = """
+import mindspore as ms
+from mindspore import Parameter, Tensor, nn, ops
+ms.set_context(mode=ms.GRAPH_MODE)
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel")
+class Block(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.up = Parameter(Tensor(shape=(16, 32), dtype=ms.float32, init="normal"))
+        self.down = Parameter(Tensor(shape=(32, 16), dtype=ms.float32, init="normal"))
+        self.first = ops.MatMul().shard(((2, 1), (1, 4)))
+        self.relu = ops.ReLU().shard(((2, 4),))
+        self.second = ops.MatMul().shard(((2, 4), (4, 1)))
+        self.add = ops.Add().shard(((2, 1), (2, 1)))
+    def construct(self, x):
+        return self.add(self.second(self.relu(self.first(x, self.up)), self.down), x)
+class Net(nn.Cell):
+    def __init__(self, layers):
+        super().__init__()
+        self.blocks = nn.CellList([Block() for _ in range(layers)])
+    def construct(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+"""
+
+
+def run(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "net.py"
+    path.write_text(LAYERS)
+    return path
+
+
+def network(script: Path, layers: int) -> list[str]:
+    return [f"{script}:Net({layers})", "--input", "float32[8,16]", "--ranks", "8"]
+
+
+def test_a_compile_fits_a_screen_whatever_the_layers(script: Path) -> None:
+    texts = {}
+    for layers in (6, 12):
+        done = run("compile", *network(script, layers), "--json", "table.json")
+        assert done.exit_code == 0, done.output
+        texts[layers] = done.stdout.splitlines()
+        report = json.loads(Path("table.json").read_text())
+        assert len(report["operators"]) == 4 * layers
+        (row,) = [line.split() for line in texts[layers] if line.startswith("*-Block ")]
+        assert row[1:4] == [str(layers), str(4 * layers), str(layers + 1)]
+        (dearest,) = [line.split() for line in texts[layers] if line.startswith("AllReduce ")]
+        assert dearest[2:4] == [str(layers), str(384 * layers)]
+    assert len(texts[6]) == len(texts[12]) <= SCREEN
+
+
+def test_all_has_every_row_of_a_compile(script: Path) -> None:
+    for option in ("--all", "-v"):
+        done = run("compile", *network(script, 12), option, "--json", "table.json")
+        assert done.exit_code == 0, done.output
+        report = json.loads(Path("table.json").read_text())
+        lines = done.stdout.splitlines()
+        assert sum(line.startswith("MatMul ") for line in lines) == 24
+        assert all(any(line.startswith(f"{row['name']} ") for line in lines) for row in report["parameters"])
+        assert sum(line.startswith(("AllReduce ", "AllGather ")) for line in lines) == len(report["collectives"]) == 13
+
+
+def test_what_fits_a_screen_has_every_row(script: Path) -> None:
+    done = run("compile", *network(script, 2))
+    assert done.stdout == run("compile", *network(script, 2), "--all").stdout
+    assert len(done.stdout.splitlines()) <= SCREEN
