@@ -29,6 +29,8 @@ AXES = 4
 
 LONGEST = 1_000_000
 """Seconds that a search may be given."""
+KEPT = "*"
+"""Behind plans that keep the script's strategies."""
 NAMED = 3
 """Cells that a note lists."""
 
@@ -163,6 +165,8 @@ def _print(found: list[Plans], machine: Machine, options: SearchOptions) -> None
     ranks = "mesh" if options.meshes else "ranks"
     headings = (ranks, "plan", "step", "compute", "exposed", "bytes sent", "collectives", "memory", "gap")
     print_table(Table(f"plans, the fastest first, on {machine.name}", headings, rows, (0, 2, 3, 4, 5, 6, 7, 8)))
+    if any(plan.keeps_strategies for plans in found for plan in plans.plans[: options.top]):
+        print_line(f"note: {KEPT} keeps the script's own strategies, the others go without them")
     for plans in found:
         for plan in plans.plans[: options.top]:
             for told in _notes(plan):
@@ -177,7 +181,8 @@ def _print(found: list[Plans], machine: Machine, options: SearchOptions) -> None
 
 def _row(plan: Plan) -> tuple[str, ...]:
     return (
-        (plan.name == SEARCH and plan.mesh) or str(plan.ranks), plan.name, time_text(plan.step),
+        (plan.name == SEARCH and plan.mesh) or str(plan.ranks),
+        plan.name + f" {KEPT}" * plan.keeps_strategies, time_text(plan.step),
         time_text(plan.compute), time_text(plan.exposed), f"{plan.nbytes:.0f}",
         str(plan.collectives), size_text(plan.memory), "-" if plan.gap is None else f"{plan.gap:.1%}",
     )  # fmt: skip
@@ -188,6 +193,8 @@ def _notes(plan: Plan) -> list[str]:
     found: list[str] = []
     if plan.taken_from:
         found.append(f"takes the plan of {plan.taken_from}, which is faster than its own")
+    if plan.same_as:
+        found.append(f"changes nothing against {plan.same_as}" + f": {plan.reason}" * bool(plan.reason))
     if plan.search_gap is not None:
         found.append(
             f"is within {plan.search_gap:.1%} of the least by what the search adds up: bytes, collectives and memory "

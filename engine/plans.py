@@ -30,11 +30,12 @@ from mspc.engine.relatives import leave_whole, relatives
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.passes.sharding.givers import GIVEN
+from mspc.passes.sharding.parallel_optimizer import why_uncut
 from mspc.passes.sharding.propagate_sharding import MILLION
 from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.workspaces import workspace_bytes
 
-SEARCH, MEGATRON = "search", "Megatron-style"
+SEARCH, DATA_PARALLEL, MEGATRON = "search", "data parallel", "Megatron-style"
 LARGE_GRAPH = 1000
 """Operators of a network above which ways are compiled beside one another."""
 RELATED = 1000
@@ -57,7 +58,7 @@ class Way:
 WAYS = (
     Way(SEARCH, {**AUTOMATIC, "search_mode": "dynamic_programming"}),
     Way("sharding propagation", {**AUTOMATIC, "search_mode": ""}),
-    Way("data parallel", {**SEMI, "parallel_optimizer": False}, free=True),
+    Way(DATA_PARALLEL, {**SEMI, "parallel_optimizer": False}, free=True),
     Way("optimizer parallel", {**SEMI, "parallel_optimizer": True}, free=True),
 )
 CONFIGURED = Way("as configured", {})
@@ -72,7 +73,8 @@ class Plan:
     the share of a step that another plan could save at most by that, None where it says nothing. search_gap: the same
     of what the search adds up, every operator and collective by itself, among plans of the kind that it looks for;
     None where nothing is proved. memory: bytes at the peak. collectives: how many. taken_from: where the search took
-    its plan from, "" for its own."""
+    its plan from, "" for its own. keeps_strategies: whether the script gives strategies and the plan has them. same_as:
+    the usual plan that this one is, "" where it differs; reason: why, "" where nothing is known of that."""
 
     name: str
     ranks: int
@@ -93,6 +95,9 @@ class Plan:
     gathered_again: int = 0
     foreseen: int | None = None
     taken_from: str = ""
+    keeps_strategies: bool = False
+    same_as: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -163,6 +168,7 @@ def plans_for(
         files[way.name] = outcome.file
         configured |= way.name == SEARCH and outcome.configured
     plans += sorted(paired, key=lambda plan: plan.step)[:1]
+    _tell_same(plans, files)
     if not asked.mesh:
         _take_faster(plans, files, {way.name for way in tried if asked.free or not (configured and way.free)})
     return Plans(sorted(plans, key=lambda plan: (plan.step, plan.nbytes)), list(dict.fromkeys(refused)), files)
@@ -202,6 +208,9 @@ def _compared(
     else:
         compiled = compiled_way(launch, config, way, asked.free, call)
     plan = _plan(way.name, compiled, launch, asked, asked.memory)
+    kept = _is_configured(compiled) and not (asked.free or way.free)
+    reason = why_uncut(compiled.graph) if compiled.config.parallel_optimizer else ""
+    plan = replace(plan, keeps_strategies=kept, reason=reason)
     found = Outcome(plan, _file(compiled, launch, asked), _is_configured(compiled))
     if way.name != SEARCH or asked.mesh or asked.seconds or len(compiled.traced.graph.nodes) > RELATED:
         return found
@@ -231,7 +240,7 @@ def _quickest(
         except MspcError:
             continue
         if plan.step < best.plan.step:
-            plan = replace(plan, search_gap=None, taken_from=name)
+            plan = replace(plan, search_gap=None, taken_from=name, keeps_strategies=own.plan.keeps_strategies)
             best = Outcome(plan, _file(other, launch, asked), own.configured)
     return best
 
@@ -250,8 +259,21 @@ def _take_faster(plans: list[Plan], files: dict[str, PlanFile], may: Collection[
     fastest = min((plan for plan in plans if plan.name in may), key=lambda plan: plan.step, default=None)
     if own is None or fastest is None or fastest.step >= plans[own].step:
         return
-    plans[own] = replace(fastest, name=SEARCH, search_gap=None, taken_from=fastest.name)
+    plans[own] = replace(fastest, name=SEARCH, search_gap=None, taken_from=fastest.name, same_as="", reason="")
     files[SEARCH] = files[fastest.name]
+
+
+def _tell_same(plans: list[Plan], files: Mapping[str, PlanFile]) -> None:
+    """Note of usual plans that change nothing against data parallel that they do not."""
+    base = next((plan for plan in plans if plan.name == DATA_PARALLEL), None)
+    for i, plan in enumerate(plans):
+        usual = base is not None and plan.name not in (SEARCH, DATA_PARALLEL)
+        same = usual and files[plan.name] == files[DATA_PARALLEL] and _columns(plan) == _columns(base)
+        plans[i] = replace(plan, same_as=DATA_PARALLEL) if same else replace(plan, reason="")
+
+
+def _columns(plan: Plan) -> tuple[float, ...]:
+    return plan.step, plan.compute, plan.exposed, plan.nbytes, plan.collectives, plan.memory
 
 
 def _is_configured(compiled: Compiled) -> bool:

@@ -37,6 +37,17 @@ def cut_parameters(graph: Graph) -> None:
             parameter.layout = cut if any(cut.dims) else parameter.layout
 
 
+def why_uncut(graph: Graph) -> str:
+    """Why optimizer parallel leaves a graph's parameters as they are; "" where their size alone does not tell."""
+    trained = [p for p in graph.parameters if p.kind == "parameter" and p.trainable]
+    if not any(node.phase == "update" for node in graph.nodes) or not trained:
+        return "no parameter is trained"
+    threshold = int(graph.attrs.get("parallel_optimizer_threshold", THRESHOLD))
+    if all(parameter.type.nbytes < threshold * 1024 for parameter in trained):
+        return f"all parameters that are trained are below the threshold of {threshold} KiB"
+    return ""
+
+
 def _cut(parameter: Parameter, layout: Layout, size: int) -> Layout:
     """The layout with dimension 0 cut over `size` neighbouring replicas (-1: all of them), where they divide it."""
     shape = parameter.shape
