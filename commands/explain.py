@@ -16,7 +16,8 @@ from mspc.commands.report.text import size_text, time_text
 from mspc.compiler.plan_file import read_plan
 from mspc.engine.capture import Launch
 from mspc.engine.explained import NAMED, Explanation, explain
-from mspc.engine.plans import Plan, PlanRequest, plan_of_file
+from mspc.engine.plan import Plan
+from mspc.engine.plans import PlanRequest, plan_of_file
 from mspc.ir.layout import Layout
 
 
@@ -73,7 +74,7 @@ def compare_plans(launch: Launch, asked: PlanRequest, files: Sequence[Path], jso
             name: [_texts(plan.operators.get(name)) for plan in (first, second)] for name in differing
         }
         told = {"operators": operators, "memory": [asdict(d) for d in memory]}
-        write_json({**told, "plans": [asdict(plan) for plan in plans]}, json)
+        write_json({**told, "plans": [plan.content for plan in plans]}, json)
     if json == Path("-"):
         return
     rows = [(name, _shown(first.operators.get(name)), _shown(second.operators.get(name))) for name in differing]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mspc.analysis.cost.machine import Machine
@@ -19,7 +19,8 @@ from mspc.commands.report.table import check_json, print_line, print_table, writ
 from mspc.commands.report.text import size_text, time_text
 from mspc.commands.sizes import size_of
 from mspc.compiler.plan_file import SUFFIX, write_plan
-from mspc.engine.plans import SEARCH, WAYS, Plan, PlanRequest, Plans, file_name, plans_for
+from mspc.engine.plan import Plan
+from mspc.engine.plans import SEARCH, WAYS, PlanRequest, Plans, file_name, plans_for
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import check_writable
 from mspc.ir.text.limits import MOST_RANKS
@@ -133,7 +134,7 @@ def search_target(target: str, options: SearchOptions) -> None:
                 write_plan(options.out / file_name(plan), plans.files[plan.name])
     if options.compile.json is not None:
         content = [
-            {**asdict(plan), "file": file_name(plan)} for plans in found for plan in plans.plans[: options.top]
+            {**plan.content, "file": file_name(plan)} for plans in found for plan in plans.plans[: options.top]
         ]
         write_json({"machine": machine.name, "plans": content}, options.compile.json)
     if options.compile.json != Path("-"):
@@ -165,7 +166,7 @@ def _print(found: list[Plans], machine: Machine, options: SearchOptions) -> None
     ranks = "mesh" if options.meshes else "ranks"
     headings = (ranks, "plan", "step", "compute", "exposed", "bytes sent", "collectives", "memory", "gap")
     print_table(Table(f"plans, the fastest first, on {machine.name}", headings, rows, (0, 2, 3, 4, 5, 6, 7, 8)))
-    if any(plan.keeps_strategies for plans in found for plan in plans.plans[: options.top]):
+    if any(plan.remarks.keeps_strategies for plans in found for plan in plans.plans[: options.top]):
         print_line(f"note: {KEPT} keeps the script's own strategies, the others go without them")
     for plans in found:
         for plan in plans.plans[: options.top]:
@@ -182,7 +183,7 @@ def _print(found: list[Plans], machine: Machine, options: SearchOptions) -> None
 def _row(plan: Plan) -> tuple[str, ...]:
     return (
         (plan.name == SEARCH and plan.mesh) or str(plan.ranks),
-        plan.name + f" {KEPT}" * plan.keeps_strategies, time_text(plan.step),
+        plan.name + f" {KEPT}" * plan.remarks.keeps_strategies, time_text(plan.step),
         time_text(plan.compute), time_text(plan.exposed), f"{plan.nbytes:.0f}",
         str(plan.collectives), size_text(plan.memory), "-" if plan.gap is None else f"{plan.gap:.1%}",
     )  # fmt: skip
@@ -193,8 +194,11 @@ def _notes(plan: Plan) -> list[str]:
     found: list[str] = []
     if plan.taken_from:
         found.append(f"takes the plan of {plan.taken_from}, which is faster than its own")
-    if plan.same_as:
-        found.append(f"changes nothing against {plan.same_as}" + f": {plan.reason}" * bool(plan.reason))
+    remarks = plan.remarks
+    if remarks.same_as:
+        found.append(f"changes nothing against {remarks.same_as}" + f": {remarks.reason}" * bool(remarks.reason))
+    if remarks.made_to_fit:
+        found.append(f"fits by {remarks.made_to_fit}; without that it takes {remarks.otherwise} bytes")
     if plan.search_gap is not None:
         found.append(
             f"is within {plan.search_gap:.1%} of the least by what the search adds up: bytes, collectives and memory "

@@ -21,9 +21,11 @@ from mspc.compiler.driver import Compiled, OnStage, TracedCall, compile_launch, 
 from mspc.compiler.plan_file import SUFFIX, PlanFile, read_plan
 from mspc.compiler.sent import sent_by_ranks
 from mspc.engine.capture import Launch
+from mspc.engine.fitting import variants_of
 from mspc.engine.forked import ForkedCalls, can_fork
 from mspc.engine.limited_plans import LimitedPlans, Taken
 from mspc.engine.megatron import cut_in_pairs, tensor_sizes
+from mspc.engine.plan import Plan, Remarks
 from mspc.engine.programs import config_of
 from mspc.engine.reckoned import terms_for
 from mspc.engine.relatives import leave_whole, relatives
@@ -63,41 +65,6 @@ WAYS = (
 )
 CONFIGURED = Way("as configured", {})
 WHOLE = Way("whole", SEMI, free=True, whole=True)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a way comes to on the rank that sends the most, `rank`. mesh: that the search was asked for. step, compute,
-    exposed: seconds of a step, of what it computes and of the communication that nothing hides, estimated. nbytes: sent
-    in a step by that rank; mean_nbytes: by all in the mean. least: seconds that no plan's step takes less than. gap:
-    the share of a step that another plan could save at most by that, None where it says nothing. search_gap: the same
-    of what the search adds up, every operator and collective by itself, among plans of the kind that it looks for;
-    None where nothing is proved. memory: bytes at the peak. collectives: how many. taken_from: where the search took
-    its plan from, "" for its own. keeps_strategies: whether the script gives strategies and the plan has them. same_as:
-    the usual plan that this one is, "" where it differs; reason: why, "" where nothing is known of that."""
-
-    name: str
-    ranks: int
-    mesh: str
-    step: float
-    compute: float
-    exposed: float
-    nbytes: float
-    mean_nbytes: float
-    rank: int
-    least: float
-    gap: float | None
-    memory: int
-    collectives: int
-    search_gap: float | None = None
-    recompute: tuple[str, ...] = ()
-    cut_further: int = 0
-    gathered_again: int = 0
-    foreseen: int | None = None
-    taken_from: str = ""
-    keeps_strategies: bool = False
-    same_as: str = ""
-    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -207,14 +174,46 @@ def _compared(
         compiled = _within(launch, config, way, asked, asked.memory, call)
     else:
         compiled = compiled_way(launch, config, way, asked.free, call)
-    plan = _plan(way.name, compiled, launch, asked, asked.memory)
-    kept = _is_configured(compiled) and not (asked.free or way.free)
+    compiled, plan = _made_to_fit(compiled, launch, config, asked, way)
+    configured = _is_configured(compiled)
+    kept = configured and not (asked.free or way.free)
     reason = why_uncut(compiled.graph) if compiled.config.parallel_optimizer else ""
-    plan = replace(plan, keeps_strategies=kept, reason=reason)
-    found = Outcome(plan, _file(compiled, launch, asked), _is_configured(compiled))
+    plan = replace(plan, remarks=replace(plan.remarks, keeps_strategies=kept, reason=reason))
+    found = Outcome(plan, _file(compiled, launch, asked), configured)
     if way.name != SEARCH or asked.mesh or asked.seconds or len(compiled.traced.graph.nodes) > RELATED:
         return found
     return _quickest(found, compiled, launch, config, asked, way)
+
+
+def _made_to_fit(
+    compiled: Compiled, launch: Launch, config: Config, asked: PlanRequest, way: Way
+) -> tuple[Compiled, Plan]:
+    """A way's program and its plan; of a usual one that takes too much memory the quicker variant that fits.
+    Raises MspcError where none does."""
+    if way.name in (SEARCH, CONFIGURED.name) or not asked.memory:
+        return compiled, _plan(way.name, compiled, launch, asked, asked.memory)
+    plan = _plan(way.name, compiled, launch, asked)
+    if plan.memory <= asked.memory:
+        return compiled, plan
+    tried: list[str] = []
+    least = plan.memory
+    for variants in variants_of(compiled.graph):
+        fitting: list[tuple[Compiled, Plan]] = []
+        for variant in variants:
+            other_way = replace(way, settings={**way.settings, **variant.settings})
+            try:
+                other = compiled_way(launch, config, other_way, asked.free, None, variant.on_stage)
+            except MspcError:
+                continue
+            found = _plan(way.name, other, launch, asked)
+            remarks = Remarks(made_to_fit=variant.words, otherwise=plan.memory)
+            fitting += [(other, replace(found, remarks=remarks))] * (found.memory <= asked.memory)
+            tried.append(variant.words)
+            least = min(least, found.memory)
+        if fitting:
+            return min(fitting, key=lambda each: each[1].step)
+    also = f"; {', '.join(tried)} were tried, and {least} are the least" if tried else ""
+    raise MspcError(f"it needs {plan.memory} bytes of memory on a rank, and there are {asked.memory}{also}")
 
 
 def _quickest(
@@ -240,7 +239,7 @@ def _quickest(
         except MspcError:
             continue
         if plan.step < best.plan.step:
-            plan = replace(plan, search_gap=None, taken_from=name, keeps_strategies=own.plan.keeps_strategies)
+            plan = replace(plan, search_gap=None, taken_from=name, remarks=own.plan.remarks)
             best = Outcome(plan, _file(other, launch, asked), own.configured)
     return best
 
@@ -259,7 +258,8 @@ def _take_faster(plans: list[Plan], files: dict[str, PlanFile], may: Collection[
     fastest = min((plan for plan in plans if plan.name in may), key=lambda plan: plan.step, default=None)
     if own is None or fastest is None or fastest.step >= plans[own].step:
         return
-    plans[own] = replace(fastest, name=SEARCH, search_gap=None, taken_from=fastest.name, same_as="", reason="")
+    remarks = replace(fastest.remarks, same_as="", reason="")
+    plans[own] = replace(fastest, name=SEARCH, search_gap=None, taken_from=fastest.name, remarks=remarks)
     files[SEARCH] = files[fastest.name]
 
 
@@ -267,13 +267,10 @@ def _tell_same(plans: list[Plan], files: Mapping[str, PlanFile]) -> None:
     """Note of usual plans that change nothing against data parallel that they do not."""
     base = next((plan for plan in plans if plan.name == DATA_PARALLEL), None)
     for i, plan in enumerate(plans):
-        usual = base is not None and plan.name not in (SEARCH, DATA_PARALLEL)
-        same = usual and files[plan.name] == files[DATA_PARALLEL] and _columns(plan) == _columns(base)
-        plans[i] = replace(plan, same_as=DATA_PARALLEL) if same else replace(plan, reason="")
-
-
-def _columns(plan: Plan) -> tuple[float, ...]:
-    return plan.step, plan.compute, plan.exposed, plan.nbytes, plan.collectives, plan.memory
+        usual = plan.name not in (SEARCH, DATA_PARALLEL) and not plan.remarks.made_to_fit
+        same = base and usual and files[plan.name] == files[base.name] and plan.columns == base.columns
+        remarks = replace(plan.remarks, same_as=DATA_PARALLEL) if same else replace(plan.remarks, reason="")
+        plans[i] = replace(plan, remarks=remarks)
 
 
 def _is_configured(compiled: Compiled) -> bool:

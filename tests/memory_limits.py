@@ -31,7 +31,8 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import Stage, compile_traced, trace_call
 from mspc.compiler.strategy_names import CONFIGURED
 from mspc.engine.capture import Launch
-from mspc.engine.plans import SEARCH, WAYS, Plan, PlanRequest, plans_for
+from mspc.engine.plan import Plan
+from mspc.engine.plans import SEARCH, WAYS, PlanRequest, plans_for
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.types import FLOAT32, TensorType

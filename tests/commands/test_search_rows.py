@@ -68,3 +68,61 @@ def test_optimizer_parallel_below_its_threshold_says_that_it_changes_nothing() -
     printed, plans = searched(256, "")
     assert "optimizer parallel on 4 ranks changes nothing" not in printed
     assert next(plan for plan in plans if plan["name"] == "optimizer parallel")["same_as"] == ""
+
+
+DEEP = """
+import numpy as np
+import mindspore as ms
+from mindspore import nn, ops, Tensor, Parameter
+class Layer(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.up = Parameter(Tensor(np.ones((32, 128)), ms.float32), name="up")
+        self.down = Parameter(Tensor(np.ones((128, 32)), ms.float32), name="down")
+        self.first, self.second, self.gelu = ops.MatMul(), ops.MatMul(), ops.GeLU()
+    def construct(self, x):
+        return x + self.second(self.gelu(self.first(x, self.up)), self.down)
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.CellList([Layer() for _ in range(4)])
+    def construct(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return ops.reduce_mean(x)
+net = Net()
+nn.TrainOneStepCell(net, nn.Adam(net.trainable_params(), 0.1))(Tensor(np.ones((256, 32)), ms.float32))
+"""
+
+
+@pytest.mark.parametrize(
+    ("memory", "done"),
+    [
+        (700_000, "computing cells again"),
+        (500_000, "smaller slices of parameters and states and computing cells again"),
+        (350_000, ""),
+    ],
+)
+def test_usual_plans_that_do_not_fit_are_made_to(memory: int, done: str) -> None:
+    Path("net.py").write_text(DEEP)
+    arguments = ["--ranks", "4", "--top", "9", "--json", "a.json", "--memory", str(memory), "--out", "plans"]
+    found = CliRunner().invoke(app, ["search", "net.py", *arguments])
+    assert found.exit_code == 0, found.output
+    plans = {plan["name"]: plan for plan in json.loads(Path("a.json").read_text())["plans"]}
+    if not done:
+        assert "data parallel" not in plans
+        assert f"data parallel: it needs 745516 bytes of memory on a rank, and there are {memory}; smaller slices of " \
+            "parameters and states, computing cells again, smaller slices of parameters and states and computing " \
+            "cells again were tried, and " in found.stdout  # fmt: skip
+        return
+    plan = plans["data parallel"]
+    assert (plan["made_to_fit"], plan["otherwise"]) == (done, 745516)
+    assert plan["memory"] <= memory
+    assert f"note: data parallel on 4 ranks fits by {done}; without that it takes 745516 bytes" in found.stdout
+    for name, plan in plans.items():
+        compare = ["search", "net.py", "--ranks", "4", "--json", "b.json", "--compare"]
+        again = CliRunner().invoke(app, [*compare, f"plans/{plan['file']}", f"plans/{plan['file']}"])
+        assert again.exit_code == 0, again.output
+        for both in json.loads(Path("b.json").read_text())["plans"]:
+            columns = ("step", "compute", "exposed", "nbytes", "collectives", "memory")
+            assert [both[column] for column in columns] == [plan[column] for column in columns], name
