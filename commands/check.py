@@ -14,10 +14,13 @@ from mspc.commands.compile import CompileOptions
 from mspc.commands.facts.model import Facts
 from mspc.commands.facts.targets import check_used, target_facts
 from mspc.commands.report.fitting import Table
+from mspc.commands.report.shortened import print_shortened
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
 from mspc.commands.report.text import group, size_text
 from mspc.ir.diagnostics import MspcError
 
+MOST = 5
+"""Collectives of a broken limit that are printed where not all are asked for, those that send most."""
 BROKEN = 1
 """Exit status where a limit does not hold."""
 
@@ -39,8 +42,9 @@ class Checked:
 
 
 def check_target(
-    target: str, compiling: CompileOptions, limits: Budget, file: Path | None, name: str, json: Path | None
-) -> int:
+    target: str, compiling: CompileOptions, limits: Budget, file: Path | None, name: str, json: Path | None,
+    all_rows: bool = False,
+) -> int:  # fmt: skip
     """Print what breaks a budget, write it as JSON on request, and give the exit status.
 
     Args:
@@ -56,7 +60,8 @@ def check_target(
         write_json({"kept": not checked.broken, "broken": [asdict(breach) for breach in checked.broken]}, json)
     if json != Path("-"):
         for breach in checked.broken:
-            print_table(breach_table(breach))
+            table = breach_table(breach)
+            print_table(table) if all_rows else print_shortened(table, MOST)
             print()
         print_line(checked.verdict)
         for note in checked.facts.notes:

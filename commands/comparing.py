@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mspc.commands.completion import complete_graph
-from mspc.commands.options import Inputs, JsonFile, Ranks
+from mspc.commands.options import AllRows, Inputs, JsonFile, Ranks
 from mspc.commands.search_options import MachineName
 
 _COMPARED = "A compile's folder, a graph (.ir, MindSpore's too), a plan (.toml), or as for compile."
@@ -23,7 +23,7 @@ Page = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table
 
 def diff(
     first: First, second: Second, ranks: Ranks = None, input_: Inputs = None, json: JsonFile = None,
-    html: Page = None, machine: MachineName = "",
+    html: Page = None, machine: MachineName = "", all_rows: AllRows = False,
 ) -> None:  # fmt: skip
     """Compare layouts, operators, collectives, memory and predicted times of two compiles; status 1 where they
     differ."""
@@ -31,7 +31,7 @@ def diff(
     from mspc.commands.diff import diff_targets
 
     compiling = CompileOptions(ranks, inputs=tuple(input_ or ()))
-    raise typer.Exit(diff_targets(first, second, compiling, json, html, machine))
+    raise typer.Exit(diff_targets(first, second, compiling, json, html, machine, all_rows))
 
 
 def check(
@@ -65,6 +65,7 @@ def check(
     ranks: Ranks = None,
     input_: Inputs = None,
     json: JsonFile = None,
+    all_rows: AllRows = False,
 ) -> None:
     """Hold a compile to a budget of bytes, memory and collectives; status 1 where it breaks a limit, with the
     collectives that do."""
@@ -75,4 +76,4 @@ def check(
     counts = counts_of(max_collectives, f"--{COLLECTIVES}") if max_collectives else None
     given = {"max-bytes": max_bytes, "max-memory": max_memory, "max-collectives": counts, "forbid": forbid}
     compiling = CompileOptions(ranks, inputs=tuple(input_ or ()))
-    raise typer.Exit(check_target(target, compiling, budget_of(given, "--"), budget, name, json))
+    raise typer.Exit(check_target(target, compiling, budget_of(given, "--"), budget, name, json, all_rows))

@@ -49,7 +49,8 @@ def kinds_table(rows: Sequence[Row], title: str) -> Table:
         remarks = [f"{wrong} differ{'s' * (wrong == 1)}"] * bool(wrong) + [f"{excused} by rounding"] * bool(excused)
         named = [f"worst: {worst.name}"] * (len(those) > 1 and worst.difference > 0)
         cells.append((
-            kind, name if len(those) > 1 else worst.name, str(len(those)), f"{worst.difference:.1e}", f"{worst.tolerance:.0e}",
+            kind, name if len(those) > 1 else worst.name, str(len(those)),
+            f"{worst.difference:.1e}", f"{worst.tolerance:.0e}",
             ", ".join((*remarks, *named)) or "-",
         ))  # fmt: skip
     return Table(title, ("value", "kind", "values", "worst", "tolerance", "remark"), cells, (2, 3, 4), below=(5,))

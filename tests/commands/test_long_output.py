@@ -119,3 +119,15 @@ def test_a_value_that_differs_comes_first(capsys: pytest.CaptureFixture[str]) ->
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].split() == ["output", "0", "1", "3.0e-03", "1e-05", "1", "differs"]
     assert lines[-1].split() == ["parameter", "head", "1", "5.0e-01", "1e-05", "1", "by", "rounding"]
+
+
+def test_diff_and_check_say_what_was_left_out(script: Path) -> None:
+    for ranks in ("8", "16"):
+        assert run("compile", *network(script, 6)[:-1], ranks, "--out", ranks, "-q").exit_code == 0
+    for arguments in (("check", "8", "--max-bytes", "1"), ("diff", "8", "16")):
+        short, full = run(*arguments), run(*arguments, "--all")
+        assert short.exit_code == full.exit_code == 1, full.output
+        assert "more; --all shows them\n" in short.stdout
+        assert "--all" not in full.stdout
+        assert len(short.stdout.splitlines()) < len(full.stdout.splitlines())
+        assert short.stdout.splitlines()[-1] == full.stdout.splitlines()[-1]
