@@ -15,15 +15,16 @@ from mspc.commands.compile import CompileOptions
 from mspc.commands.facts.model import Facts
 from mspc.commands.facts.targets import check_used, target_facts
 from mspc.commands.report.fitting import Table
+from mspc.commands.report.shortened import print_shortened
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
 from mspc.commands.report.text import group, size_text
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import check_writable, shown_path
 
+MOST = 5
+"""Collectives of a broken limit that are printed where not all are asked for, those that send most."""
 BROKEN = 1
 """Exit status where a limit does not hold."""
-LISTED = 5
-"""Collectives of a broken limit that are listed where nobody asks for all."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,8 @@ def check_target(target: str, compiling: CompileOptions, limits: Limits, output:
 
 def _print(checked: Checked, output: CheckOutput) -> None:
     for breach in checked.broken:
-        print_table(breach_table(breach, None if output.every else LISTED))
-        if not output.every and len(breach.collectives) > LISTED:
-            print_line(f"and {len(breach.collectives) - LISTED} more; --all lists them")
+        table = breach_table(breach)
+        print_table(table) if output.every else print_shortened(table, MOST)
         print()
     if output.quiet and not checked.broken:
         return
@@ -132,8 +132,8 @@ def checked_target(target: str, compiling: CompileOptions, limits: Limits, may_b
     return Checked(facts, broken, free=not budget and before is None)
 
 
-def breach_table(breach: Breach, most: int | None = None) -> Table:
-    """What breaks a limit; of collectives `most`, the dearest."""
+def breach_table(breach: Breach) -> Table:
+    """What breaks a limit."""
     title = f"{breach.key}: {breach.message}; on {ranks_text(breach.ranks)}"
     if breach.memory:
         return Table(title, ("of it", "bytes", ""), [(n, str(b), size_text(b)) for n, b in breach.memory], (1, 2))
@@ -142,6 +142,6 @@ def breach_table(breach: Breach, most: int | None = None) -> Table:
             fact.row.operator, group(fact.row.ranks), str(fact.row.bytes), fact.row.line or "-", fact.scope or "-",
             fact.row.reason or "-",
         )
-        for fact in breach.collectives[:most]
+        for fact in breach.collectives
     ]  # fmt: skip
     return Table(title, ("operator", "group", "bytes", "line", "cell", "reason"), [*rows], (2,), (5, 4))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mspc.commands.completion import complete_graph
-from mspc.commands.options import Inputs, JsonFile, Quiet, Ranks
+from mspc.commands.options import AllRows, Inputs, JsonFile, Quiet, Ranks
 from mspc.commands.search_options import MachineName
 
 _COMPARED = "A compile's folder, a graph (.ir, MindSpore's too), a plan (.toml), or as for compile."
@@ -27,12 +27,11 @@ Tolerance = Annotated[str | None, typer.Option(metavar="SHARE", help="By how muc
 WrittenBaseline = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write the figures of this compile for --baseline.")
 ]
-Every = Annotated[bool, typer.Option("--all", help="List all collectives of a limit, not five alone.")]
 
 
 def diff(
     first: First, second: Second, ranks: Ranks = None, input_: Inputs = None, json: JsonFile = None,
-    html: Page = None, machine: MachineName = "",
+    html: Page = None, machine: MachineName = "", all_rows: AllRows = False,
 ) -> None:  # fmt: skip
     """Compare layouts, operators, collectives, memory and predicted times of two compiles; status 1 where they
     differ."""
@@ -40,7 +39,7 @@ def diff(
     from mspc.commands.diff import diff_targets
 
     compiling = CompileOptions(ranks, inputs=tuple(input_ or ()))
-    raise typer.Exit(diff_targets(first, second, compiling, json, html, machine))
+    raise typer.Exit(diff_targets(first, second, compiling, json, html, machine, all_rows))
 
 
 def check(
@@ -80,7 +79,7 @@ def check(
     ranks: Ranks = None,
     input_: Inputs = None,
     json: JsonFile = None,
-    every: Every = False,
+    all_rows: AllRows = False,
     quiet: Quiet = False,
 ) -> None:
     """Hold a compile to a budget of bytes, memory, time and collectives; status 1 where it breaks a limit, with the
@@ -98,4 +97,4 @@ def check(
     compiling = CompileOptions(ranks, inputs=tuple(input_ or ()))
     share = None if tolerance is None else share_of(tolerance, "--tolerance")
     limits = Limits(budget_of(given, "--"), budget, name, baseline, share)
-    raise typer.Exit(check_target(target, compiling, limits, CheckOutput(json, write_baseline, every, quiet)))
+    raise typer.Exit(check_target(target, compiling, limits, CheckOutput(json, write_baseline, all_rows, quiet)))

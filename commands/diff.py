@@ -11,22 +11,26 @@ from mspc.commands.comparison.tables import tables
 from mspc.commands.compile import CompileOptions
 from mspc.commands.facts.targets import check_used, target_facts
 from mspc.commands.report.html import page
+from mspc.commands.report.shortened import print_shortened
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import check_writable, utf8_bytes, write_whole
 
+MOST = 5
+"""Rows of a table that are printed where not all are asked for."""
 DIFFERENT = 1
 """Exit status where the two differ."""
 
 
 def diff_targets(
-    first: str, second: str, compiling: CompileOptions, json: Path | None, html: Path | None, machine: str = ""
-) -> int:
+    first: str, second: str, compiling: CompileOptions, json: Path | None, html: Path | None, machine: str = "",
+    all_rows: bool = False,
+) -> int:  # fmt: skip
     """Print what two differ in, write it as JSON and as a page on request, and give the exit status.
 
     Args:
         first, second: folders of compiles, graphs, plans, scripts or networks. compiling: how scripts are compiled.
-        machine: times are predicted for it; "" for H200s.
+        machine: times are predicted for it; "" for H200s. all_rows: print all of them.
 
     Raises:
         MspcError: one cannot be read, or the two have nothing to compare.
@@ -53,7 +57,7 @@ def diff_targets(
         write_whole(html, lambda file: file.write(utf8_bytes(text)))
     if json != Path("-"):
         for table in made:
-            print_table(table)
+            print_table(table) if all_rows else print_shortened(table, MOST)
             print()
         for line in (verdict, *notes):
             print_line(line)

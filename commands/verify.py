@@ -72,9 +72,9 @@ def verify_target(target: str, options: CompileOptions, seed: int, with_torch: b
         _check_ranks_alike(found)
     program = _program(found.launch, many, seed)
     if with_torch:
-        report_against(against_torch(program), options.json, options.loudness, seed)
+        report_against(against_torch(program), options.json, options.loudness, seed, all_rows=options.all_rows)
         return
-    report(verified(program, seed, mpi), config, options.json, options.loudness, seed)
+    report(verified(program, seed, mpi), config, options.json, options.loudness, seed, all_rows=options.all_rows)
 
 
 def _check_ranks_alike(found: Found) -> None:

@@ -64,9 +64,9 @@ def verify_folder(
     )
     notes = [f"edited since the compile: {', '.join(edited)}"] if edited else []
     if with_torch:
-        report_against(against_torch(compared), options.json, options.loudness, seed, notes)
+        report_against(against_torch(compared), options.json, options.loudness, seed, notes, options.all_rows)
         return
-    report(verified(compared, seed, mpi), config, options.json, options.loudness, seed, notes)
+    report(verified(compared, seed, mpi), config, options.json, options.loudness, seed, notes, options.all_rows)
 
 
 def _checked(folder: Path, options: CompileOptions) -> Program:

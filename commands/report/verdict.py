@@ -5,9 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mspc.commands.report.fitting import Table
+from mspc.commands.report.fitting import Table, fit
+from mspc.commands.report.shortened import alike, layer_kind, print_shortened
+from mspc.commands.report.table import line_width, print_table
 from mspc.engine.compared import Row
 from mspc.ir.graph import Node
+
+SCREEN = 30
+"""Lines of a table of values that is printed with every row."""
+MOST_KINDS = 15
+
+
+def print_values(rows: Sequence[Row], title: str, all_rows: bool) -> None:
+    """Print the values: every one, where there is room on a screen or all of them are asked for, else by kind."""
+    table = comparison_table(rows, title)
+    if all_rows or len(fit(table, line_width()).lines) <= SCREEN:
+        print_table(table)
+    else:
+        print_shortened(kinds_table(rows, title), MOST_KINDS)
 
 
 def comparison_table(rows: Sequence[Row], title: str) -> Table:
@@ -20,6 +35,30 @@ def comparison_table(rows: Sequence[Row], title: str) -> Table:
         ],
         (3, 4),
     )
+
+
+def kinds_table(rows: Sequence[Row], title: str) -> Table:
+    """One line for every kind of value, those of repeated layers together: how many, how many differ, and the worst.
+    Kinds that differ come first, then those that are furthest from one device for what is allowed."""
+    kinds = alike(rows, lambda r: (r.kind, layer_kind(r.name)))
+    ordered = sorted(kinds.items(), key=lambda entry: min(map(_badness, entry[1])))
+    cells: list[tuple[str, ...]] = []
+    for (kind, name), those in ordered:
+        worst = min(those, key=_badness)
+        wrong, excused = sum(not r.same for r in those), sum(r.excused for r in those)
+        remarks = [f"{wrong} differ{'s' * (wrong == 1)}"] * bool(wrong) + [f"{excused} by rounding"] * bool(excused)
+        named = [f"worst: {worst.name}"] * (len(those) > 1 and worst.difference > 0)
+        cells.append((
+            kind, name if len(those) > 1 else worst.name, str(len(those)),
+            f"{worst.difference:.1e}", f"{worst.tolerance:.0e}",
+            ", ".join((*remarks, *named)) or "-",
+        ))  # fmt: skip
+    return Table(title, ("value", "kind", "values", "worst", "tolerance", "remark"), cells, (2, 3, 4), below=(5,))
+
+
+def _badness(row: Row) -> tuple[bool, bool, float]:
+    """Sorts the worst first: what differs, then what is nearest to its tolerance, then what rounding excuses."""
+    return row.same, row.excused, -(row.difference / row.tolerance if row.tolerance else row.difference)
 
 
 def verdict(rows: Sequence[Row], where: str, beside: str, first: Node | None, equal: str = "equal") -> str:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mspc.commands.report.loudness import Loudness
-from mspc.commands.report.table import print_line, print_table, write_json
-from mspc.commands.report.verdict import comparison_table, verdict
+from mspc.commands.report.table import print_line, write_json
+from mspc.commands.report.verdict import print_values, verdict
 from mspc.compiler.config import Config
 from mspc.engine.against_torch import Against
 from mspc.engine.compared import Row
@@ -18,9 +18,10 @@ from mspc.ir.graph import Node
 
 
 def report(
-    found: Verified, config: Config, json: Path | None, loudness: Loudness, seed: int, notes: Sequence[str] = ()
-) -> None:
-    """Print the table and the verdict. notes: what else is known where something differs.
+    found: Verified, config: Config, json: Path | None, loudness: Loudness, seed: int, notes: Sequence[str] = (),
+    all_rows: bool = False,
+) -> None:  # fmt: skip
+    """Print the table and the verdict. notes: what else is known where something differs. all_rows: print every value.
 
     Raises:
         ExecutionError: a value differs.
@@ -30,7 +31,7 @@ def report(
         write_json([r.__dict__ | {"shape": list(r.shape), "same": r.same} for r in rows], json)
     if json != Path("-"):
         if not loudness.quiet:
-            _show(found, config, seed)
+            _show(found, config, seed, all_rows or loudness.verbose)
         beside, equal = "one device", "equal"
         if found.beside is not None:
             aside = found.beside.aside
@@ -68,7 +69,10 @@ def whole_batch_lines(beside: Beside, config: Config) -> list[str]:
     return lines
 
 
-def report_against(found: Against, json: Path | None, loudness: Loudness, seed: int, notes: Sequence[str] = ()) -> None:
+def report_against(
+    found: Against, json: Path | None, loudness: Loudness, seed: int, notes: Sequence[str] = (),
+    all_rows: bool = False,
+) -> None:  # fmt: skip
     """The same of one device beside PyTorch.
 
     Raises:
@@ -81,7 +85,8 @@ def report_against(found: Against, json: Path | None, loudness: Loudness, seed: 
     if json != Path("-"):
         if not loudness.quiet:
             shown = [row for row in rows if row.kind != "step" or not row.same]
-            print_table(comparison_table(shown, f"one device beside {library}: one step, inputs from seed {seed}"))
+            title = f"one device beside {library}: one step, inputs from seed {seed}"
+            print_values(shown, title, all_rows or loudness.verbose)
         print_line(_counted(found))
         if steps := sum(row.kind == "step" for row in rows):
             print_line(f"training steps that networks share, beside PyTorch's or their formulas: {steps}")
@@ -115,9 +120,9 @@ def _ranks(config: Config) -> str:
     return f"{config.ranks} rank{'s' if config.ranks != 1 else ''}"
 
 
-def _show(found: Verified, config: Config, seed: int) -> None:
+def _show(found: Verified, config: Config, seed: int, all_rows: bool) -> None:
     title = f"one device beside {_ranks(config)}: {STEPS} steps, inputs from seed {seed}"
-    print_table(comparison_table(found.rows, title))
+    print_values(found.rows, title, all_rows)
     for name, made in found.inputs.items():
         print_line(f"input {name}: {made.said}")
     if found.directions:

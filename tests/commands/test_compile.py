@@ -406,9 +406,9 @@ def test_foreign_folder_is_refused(tmp_path: Path) -> None:
 def test_mpirun_decides_the_ranks(tmp_path: Path) -> None:
     script = write(tmp_path, CALLED.format(setup=SEMI_4))
     mpirun = {"OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_RANK": "0"}
-    assert refused(str(script), cwd=tmp_path, **mpirun) == (
-        "error: mpirun started 8 ranks, but the script's device_num is 4\n"
-    )
+    said = refused(str(script), cwd=tmp_path, **mpirun)
+    assert said.startswith("net.py:6:1: error: mpirun started 8 ranks, but the script's device_num is 4\n")
+    assert said.endswith("  note: start it with mpirun -n 4, or give --ranks 8 to overrule the script\n")
     assert refused(str(script), "--ranks", "4", cwd=tmp_path, **mpirun) == (
         "error: mpirun started 8 ranks, but --ranks is 4\n"
     )

@@ -10,6 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from mspc.cli import app
+from mspc.commands.report.verdict import print_values
+from mspc.engine.compared import Row
 
 SCREEN = 50
 """Lines."""
@@ -86,3 +88,46 @@ def test_what_fits_a_screen_has_every_row(script: Path) -> None:
     done = run("compile", *network(script, 2))
     assert done.stdout == run("compile", *network(script, 2), "--all").stdout
     assert len(done.stdout.splitlines()) <= SCREEN
+
+
+def values(layers: int) -> list[Row]:
+    return [
+        Row(kind, f"layers.{layer}.{name}", (4, 4), 1e-7 * (layer + 1), 1e-5)
+        for kind in ("gradient", "parameter")
+        for name in ("attention.wq", "norm.gamma", "up.weight", "down.weight")
+        for layer in range(layers)
+    ]
+
+
+def test_values_of_verify_by_kind_the_worst_named(capsys: pytest.CaptureFixture[str]) -> None:
+    for layers in (6, 60):
+        rows = values(layers)
+        print_values(rows, "title", all_rows=False)
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == 10
+        assert lines[2].split() == [
+            "gradient", "layers.*.attention.wq", str(layers), f"{1e-7 * layers:.1e}", "1e-05", "worst:",
+            f"layers.{layers - 1}.attention.wq",
+        ]  # fmt: skip
+        print_values(rows, "title", all_rows=True)
+        assert len(capsys.readouterr().out.splitlines()) == len(rows) + 2
+
+
+def test_a_value_that_differs_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [*values(9), Row("output", "0", (), 3e-3, 1e-5), Row("parameter", "head", (), 0.5, 1e-5, excused=True)]
+    print_values(rows, "title", all_rows=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split() == ["output", "0", "1", "3.0e-03", "1e-05", "1", "differs"]
+    assert lines[-1].split() == ["parameter", "head", "1", "5.0e-01", "1e-05", "1", "by", "rounding"]
+
+
+def test_diff_and_check_say_what_was_left_out(script: Path) -> None:
+    for ranks in ("8", "16"):
+        assert run("compile", *network(script, 6)[:-1], ranks, "--out", ranks, "-q").exit_code == 0
+    for arguments in (("check", "8", "--max-bytes", "1"), ("diff", "8", "16")):
+        short, full = run(*arguments), run(*arguments, "--all")
+        assert short.exit_code == full.exit_code == 1, full.output
+        assert "more; --all shows them\n" in short.stdout
+        assert "--all" not in full.stdout
+        assert len(short.stdout.splitlines()) < len(full.stdout.splitlines())
+        assert short.stdout.splitlines()[-1] == full.stdout.splitlines()[-1]

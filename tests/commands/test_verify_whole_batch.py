@@ -61,7 +61,7 @@ def verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., 
         values = {"mean": True, "norm": "nn.BatchNorm1d(6)", "loss": "wrong.mean()", "step": STEP} | how
         script = tmp_path / "net.py"
         script.write_text(SCRIPT.format(**values))
-        verify_target(str(script), CompileOptions(ranks=ranks, loudness=Loudness(quiet=quiet)), seed=0)
+        verify_target(str(script), CompileOptions(ranks=ranks, loudness=Loudness(quiet=quiet), all_rows=True), seed=0)
         return capsys.readouterr().out
 
     return run
