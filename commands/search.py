@@ -19,8 +19,8 @@ from mspc.commands.report.table import check_json, print_line, print_table, writ
 from mspc.commands.report.text import size_text, time_text
 from mspc.commands.sizes import size_of
 from mspc.compiler.plan_file import SUFFIX, write_plan
-from mspc.engine.plan import Plan
-from mspc.engine.plans import SEARCH, WAYS, PlanRequest, Plans, file_name, plans_for
+from mspc.engine.plan import Plan, Plans, file_name
+from mspc.engine.plans import SEARCH, WAYS, PlanRequest, plans_for
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import check_writable
 from mspc.ir.text.limits import MOST_RANKS

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+from mspc.compiler.plan_file import SUFFIX, PlanFile
+
+SEARCH, DATA_PARALLEL = "search", "data parallel"
 
 
 @dataclass(frozen=True)
@@ -60,3 +66,43 @@ class Plan:
         """As `--json` has it."""
         found = asdict(self)
         return found | found.pop("remarks")
+
+
+@dataclass(frozen=True)
+class Plans:
+    """Plans for one number of ranks, the fastest first, and why ways are not among them. files: of every plan by its
+    name, what its file says."""
+
+    plans: list[Plan]
+    refused: list[str]
+    files: Mapping[str, PlanFile]
+
+
+def take_faster(plans: list[Plan], files: dict[str, PlanFile], may: Collection[str]) -> None:
+    """Give the search the fastest of the plans that it `may` take, where that is not its own, or it has none: it
+    reckons with every operator and collective by itself, and with gradients that go the way of their values back."""
+    own = next((i for i, plan in enumerate(plans) if plan.name == SEARCH), None)
+    fastest = min((plan for plan in plans if plan.name in may), key=lambda plan: plan.step, default=None)
+    if fastest is None or (own is not None and fastest.step >= plans[own].step):
+        return
+    remarks = replace(fastest.remarks, same_as="", reason="")
+    taken = replace(fastest, name=SEARCH, search_gap=None, taken_from=fastest.name, remarks=remarks)
+    plans[slice(0, 0) if own is None else slice(own, own + 1)] = [taken]
+    files[SEARCH] = files[fastest.name]
+
+
+def tell_same(plans: list[Plan], files: Mapping[str, PlanFile]) -> None:
+    """Note of usual plans that change nothing against data parallel that they do not."""
+    base = next((plan for plan in plans if plan.name == DATA_PARALLEL), None)
+    for i, plan in enumerate(plans):
+        usual = plan.name not in (SEARCH, DATA_PARALLEL) and not plan.remarks.made_to_fit
+        same = base and usual and files[plan.name] == files[base.name] and plan.columns == base.columns
+        remarks = replace(plan.remarks, same_as=DATA_PARALLEL) if same else replace(plan.remarks, reason="")
+        plans[i] = replace(plan, remarks=remarks)
+
+
+def file_name(plan: Plan) -> str:
+    """What a plan's file is called in a folder of several."""
+    mesh = f" {plan.mesh}" if plan.mesh and plan.name == SEARCH else ""
+    words = re.findall(r"[a-z0-9]+", f"{plan.ranks} {plan.name}{mesh}".lower())
+    return f"{'-'.join(words)}{SUFFIX}"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from mspc.engine.fitting import variants_of
 from mspc.engine.forked import ForkedCalls, can_fork
 from mspc.engine.limited_plans import LimitedPlans, Taken
 from mspc.engine.megatron import cut_in_pairs, tensor_sizes
-from mspc.engine.plan import Plan, Remarks
+from mspc.engine.plan import DATA_PARALLEL, SEARCH, Plan, Plans, Remarks, take_faster, tell_same
 from mspc.engine.programs import config_of
 from mspc.engine.reckoned import terms_for
 from mspc.engine.relatives import leave_whole, relatives
@@ -37,7 +36,7 @@ from mspc.passes.sharding.propagate_sharding import MILLION
 from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.workspaces import workspace_bytes
 
-SEARCH, DATA_PARALLEL, MEGATRON = "search", "data parallel", "Megatron-style"
+MEGATRON = "Megatron-style"
 LARGE_GRAPH = 1000
 """Operators of a network above which ways are compiled beside one another."""
 RELATED = 1000
@@ -68,21 +67,19 @@ WHOLE = Way("whole", SEMI, free=True, whole=True)
 
 
 @dataclass(frozen=True)
-class Plans:
-    """Plans for one number of ranks, the fastest first, and why ways are not among them. files: of every plan by its
-    name, what its file says."""
-
-    plans: list[Plan]
-    refused: list[str]
-    files: Mapping[str, PlanFile]
-
-
-@dataclass(frozen=True)
 class Outcome:
     """What a way comes to. file: its plan's. configured: whether the script has cut operators itself."""
 
     plan: Plan
     file: PlanFile
+    configured: bool
+
+
+@dataclass(frozen=True)
+class _Refused:
+    """A search without a plan. configured: whether the script gives strategies."""
+
+    error: MspcError
     configured: bool
 
 
@@ -126,31 +123,43 @@ def plans_for(
     files: dict[str, PlanFile] = {}
     paired: list[Plan] = []
     tried = list(_ways(launch, asked) if ways is None else ways)
-    configured = False
+    configured, refusal = False, None
     for way, outcome in _outcomes(launch, config, asked, tried, on_way or (lambda _: None)):
+        if isinstance(outcome, _Refused):
+            configured, refusal = outcome.configured, outcome.error
+            continue
         if isinstance(outcome, str):
             refused.append(f"{way.name.partition(',')[0]}: {outcome}")
             continue
         (paired if way.tensor else plans).append(outcome.plan)
         files[way.name] = outcome.file
-        configured |= way.name == SEARCH and outcome.configured
+        if way.name == SEARCH:
+            configured = outcome.configured
     plans += sorted(paired, key=lambda plan: plan.step)[:1]
-    _tell_same(plans, files)
+    tell_same(plans, files)
     if not asked.mesh:
-        _take_faster(plans, files, {way.name for way in tried if asked.free or not (configured and way.free)})
+        take_faster(plans, files, {way.name for way in tried if asked.free or not (configured and way.free)})
+    if refusal is not None and SEARCH not in files:
+        raise refusal
     return Plans(sorted(plans, key=lambda plan: (plan.step, plan.nbytes)), list(dict.fromkeys(refused)), files)
 
 
 def _outcomes(
     launch: Launch, config: Config, asked: PlanRequest, ways: Sequence[Way], on_way: Callable[[str], None]
-) -> Iterator[tuple[Way, Outcome | str]]:
+) -> Iterator[tuple[Way, Outcome | str | _Refused]]:
     """What every way comes to, or why it does not, in order. The search runs here, and meanwhile the others of a large
-    network in forks. Raises MspcError of the search."""
+    network in forks. Where it finds nothing within a limit of memory, others may. Raises its other MspcErrors."""
     on_way(ways[0].name)
     call = _read(launch, replace(config, **ways[0].settings))
     others = ways[1:] if len(call.traced.graph.nodes) > LARGE_GRAPH and can_fork() else ()
     with ForkedCalls([partial(_outcome, launch, config, asked, way, call) for way in others]) as forked:
-        yield ways[0], _compared(launch, config, asked, ways[0], call)
+        configured = any(node.in_strategy is not None for node in call.traced.graph.nodes)
+        try:
+            yield ways[0], _compared(launch, config, asked, ways[0], call)
+        except MspcError as error:
+            if not asked.memory:
+                raise
+            yield ways[0], _Refused(error, configured)
         forked.one_more()
         for i, way in enumerate(ways[1:]):
             on_way(way.name)
@@ -170,19 +179,34 @@ def _compared(
     launch: Launch, config: Config, asked: PlanRequest, way: Way, call: TracedCall | None
 ) -> Outcome:
     """What a way comes to. call: what was read, if it was. Raises MspcError."""
+    related = way.name == SEARCH and not asked.mesh and not asked.seconds
+    try:
+        found, compiled = _alone(launch, config, asked, way, call)
+    except MspcError:
+        nearby = _quickest(None, None, launch, config, asked, way) if related and asked.memory else None
+        if nearby is None:
+            raise
+        return nearby
+    return (_quickest(found, compiled, launch, config, asked, way) if related else None) or found
+
+
+def _alone(
+    launch: Launch, config: Config, asked: PlanRequest, way: Way, call: TracedCall | None
+) -> tuple[Outcome, Compiled]:
+    """What a way comes to without relatives, and its program. Raises MspcError."""
     if way.name == SEARCH and asked.memory:
         compiled = _within(launch, config, way, asked, asked.memory, call)
     else:
         compiled = compiled_way(launch, config, way, asked.free, call)
     compiled, plan = _made_to_fit(compiled, launch, config, asked, way)
-    configured = _is_configured(compiled)
-    kept = configured and not (asked.free or way.free)
+    plan = replace(plan, remarks=_remarks(plan.remarks, compiled, asked, way))
+    return Outcome(plan, _file(compiled, launch, asked), _is_configured(compiled)), compiled
+
+
+def _remarks(remarks: Remarks, compiled: Compiled, asked: PlanRequest, way: Way) -> Remarks:
+    kept = _is_configured(compiled) and not (asked.free or way.free)
     reason = why_uncut(compiled.graph) if compiled.config.parallel_optimizer else ""
-    plan = replace(plan, remarks=replace(plan.remarks, keeps_strategies=kept, reason=reason))
-    found = Outcome(plan, _file(compiled, launch, asked), configured)
-    if way.name != SEARCH or asked.mesh or asked.seconds or len(compiled.traced.graph.nodes) > RELATED:
-        return found
-    return _quickest(found, compiled, launch, config, asked, way)
+    return replace(remarks, keeps_strategies=kept, reason=reason)
 
 
 def _made_to_fit(
@@ -217,11 +241,14 @@ def _made_to_fit(
 
 
 def _quickest(
-    own: Outcome, compiled: Compiled, launch: Launch, config: Config, asked: PlanRequest, way: Way
-) -> Outcome:
-    """The quickest by the estimated step of what a search has found and of its relatives."""
-    best = own
-    plain = compiled if not asked.memory else compiled_way(launch, config, way, asked.free)
+    own: Outcome | None, compiled: Compiled | None, launch: Launch, config: Config, asked: PlanRequest, way: Way
+) -> Outcome | None:
+    """The quickest by the estimated step of what a search has found, which is none where all that it found is over the
+    limit, and of its relatives; None where no relative is better. Raises MspcError of a search without a limit."""
+    plain = compiled if compiled is not None and not asked.memory else compiled_way(launch, config, way, asked.free)
+    if len(plain.traced.graph.nodes) > RELATED:
+        return None
+    best: Outcome | None = own
     graph = plain.rank_graph(0)
     peak = plan_memory(graph).peak + _workspace(graph, launch, config)
 
@@ -231,16 +258,18 @@ def _quickest(
     def within(limit: int) -> Compiled:
         return searched(replace(config, search_terms=replace(config.search_terms, memory=limit)))
 
-    whole = partial(compiled_way, launch, config, WHOLE, True) if asked.free or not own.configured else None
+    configured = _is_configured(plain)
+    remarks = own.plan.remarks if own is not None else _remarks(Remarks(), plain, asked, way)
+    whole = partial(compiled_way, launch, config, WHOLE, True) if asked.free or not configured else None
     for name, make in relatives(config, plain, peak, searched, within, whole):
         try:
             other = make()
             plan = _plan(SEARCH, other, launch, asked, asked.memory)
         except MspcError:
             continue
-        if plan.step < best.plan.step:
-            plan = replace(plan, search_gap=None, taken_from=name, remarks=own.plan.remarks)
-            best = Outcome(plan, _file(other, launch, asked), own.configured)
+        if best is None or plan.step < best.plan.step:
+            plan = replace(plan, search_gap=None, taken_from=name, remarks=remarks)
+            best = Outcome(plan, _file(other, launch, asked), configured)
     return best
 
 
@@ -249,28 +278,6 @@ def _file(compiled: Compiled, launch: Launch, asked: PlanRequest) -> PlanFile:
     ranks = compiled.config.ranks
     device = asked.device if asked.device != config_of(launch, ranks).device else ""
     return replace(compiled.strategies.plan(ranks), device=device)
-
-
-def _take_faster(plans: list[Plan], files: dict[str, PlanFile], may: Collection[str]) -> None:
-    """Give the search the fastest of the plans that it `may` take, where that is not its own: it reckons with every
-    operator and collective by itself, and with gradients that go the way of their values back."""
-    own = next((i for i, plan in enumerate(plans) if plan.name == SEARCH), None)
-    fastest = min((plan for plan in plans if plan.name in may), key=lambda plan: plan.step, default=None)
-    if own is None or fastest is None or fastest.step >= plans[own].step:
-        return
-    remarks = replace(fastest.remarks, same_as="", reason="")
-    plans[own] = replace(fastest, name=SEARCH, search_gap=None, taken_from=fastest.name, remarks=remarks)
-    files[SEARCH] = files[fastest.name]
-
-
-def _tell_same(plans: list[Plan], files: Mapping[str, PlanFile]) -> None:
-    """Note of usual plans that change nothing against data parallel that they do not."""
-    base = next((plan for plan in plans if plan.name == DATA_PARALLEL), None)
-    for i, plan in enumerate(plans):
-        usual = plan.name not in (SEARCH, DATA_PARALLEL) and not plan.remarks.made_to_fit
-        same = base and usual and files[plan.name] == files[base.name] and plan.columns == base.columns
-        remarks = replace(plan.remarks, same_as=DATA_PARALLEL) if same else replace(plan.remarks, reason="")
-        plans[i] = replace(plan, remarks=remarks)
 
 
 def _is_configured(compiled: Compiled) -> bool:
@@ -293,13 +300,6 @@ def plan_of_file(launch: Launch, asked: PlanRequest, file: Path) -> Plan:
     own = config_of(launch, asked.ranks)
     config = replace(own, device=asked.device or own.device)
     return _plan(file.stem, compile_launch(launch.target, launch.args, config, whole=launch.whole), launch, asked)
-
-
-def file_name(plan: Plan) -> str:
-    """What a plan's file is called in a folder of several."""
-    mesh = f" {plan.mesh}" if plan.mesh and plan.name == SEARCH else ""
-    words = re.findall(r"[a-z0-9]+", f"{plan.ranks} {plan.name}{mesh}".lower())
-    return f"{'-'.join(words)}{SUFFIX}"
 
 
 def cut_by_file(launch: Launch, file: Path) -> Launch:

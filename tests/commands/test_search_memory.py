@@ -55,7 +55,7 @@ def test_a_limit_brings_memory_down(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found["search"]["memory"] <= limit
     assert found["search"]["step"] >= free["step"]
     assert all(plan["memory"] <= limit for plan in found.values())
-    assert "data parallel" not in found
+    assert found["data parallel"]["made_to_fit"]
 
 
 def test_a_limit_that_holds_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mspc.compiler.plan_file import write_plan
-from mspc.engine.plan import Plan
-from mspc.engine.plans import PlanRequest, file_name, plan_of_file, plans_for
+from mspc.engine.plan import Plan, file_name
+from mspc.engine.plans import PlanRequest, plan_of_file, plans_for
 from mspc.ops.modules import load_operators
 from tests.memory_limits import Case, case_of
 
