@@ -19,7 +19,7 @@ from pathlib import Path
 from mspc.api.state import Session
 from mspc.compiler.driver import Stage, compile_launch
 from mspc.engine.capture import capture
-from mspc.engine.programs import config_of
+from mspc.output.programs import config_of
 
 QUICK_START = Path(__file__).resolve().parent.parent / "samples" / "quickstart" / "net.py"
 RANKS = 8

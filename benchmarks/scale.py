@@ -20,7 +20,7 @@ from pathlib import Path
 from mspc.api.state import Session
 from mspc.compiler.driver import Compiled, Stage, compile_launch
 from mspc.engine.capture import capture
-from mspc.engine.programs import config_of
+from mspc.output.programs import config_of
 
 SCRIPT = Path(__file__).resolve().parent / "networks" / "layers.py"
 QUICK_START = SCRIPT.parent.parent.parent / "samples" / "quickstart" / "net.py"

@@ -18,9 +18,9 @@ from mspc.api.state import Session
 from mspc.compiler.driver import Compiled, compile_launch
 from mspc.compiler.pipeline import PER_RANK
 from mspc.engine.capture import capture
-from mspc.engine.programs import config_of
 from mspc.ir.graph import Graph
 from mspc.ops.collective.base import Collective
+from mspc.output.programs import config_of
 from mspc.passes.base import find_pass, run_passes
 from mspc.runtime.memory_plan import plan_memory
 

@@ -16,16 +16,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mspc import Parameter, Tensor, nn, ops
-from mspc.analysis.cost.machine_file import machine_of
 from mspc.commands.sizes import size_of
 from mspc.common.initializer import initializer
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import trace_call
-from mspc.engine.reckoned import terms_for
 from mspc.ir.types import INT32, TensorType
 from mspc.passes.base import find_pass
 from mspc.passes.sharding import propagate_sharding
+from mspc.search.calibration.machine_file import machine_of
+from mspc.search.plans.reckoned import terms_for
 
 ROWS, SEQUENCE = 64, 4096
 

@@ -60,10 +60,10 @@ def _arguments(options: CalibrateOptions) -> list[str]:
 
 
 def _measure(options: CalibrateOptions, job: Any) -> None:
-    from mspc.analysis.cost.machine_text import write_machine
     from mspc.commands.report.progress import Progress
-    from mspc.engine.calibration import calibrate
     from mspc.ops.modules import load_operators
+    from mspc.search.calibration.machine_text import write_machine
+    from mspc.search.calibration.measured import calibrate
 
     load_operators()
     with Progress(not options.quiet and job.rank == 0) as progress:

@@ -20,16 +20,16 @@ from mspc.commands.report.table import check_json, write_json
 from mspc.commands.report.text import print_report
 from mspc.compiler.driver import Compiled
 from mspc.engine.capture import Launch, NamedTarget, build, capture, parse_target
-from mspc.engine.dumps import StageFiles, is_execute, numbered, program
-from mspc.engine.first_values import FirstValue, first_values
-from mspc.engine.output import SYMBOLIC, OutputFolder
-from mspc.engine.plans import cut_by_file
-from mspc.engine.programs import ObservedSession, Programs, compile_for
 from mspc.engine.strategy_files import StrategyFiles
-from mspc.engine.symbolic import symbolic_graph
 from mspc.ir.diagnostics import MspcError, told_at
 from mspc.ir.files.tensors import StoredTensor, write_tensors
+from mspc.output.dumps import StageFiles, is_execute, numbered, program
+from mspc.output.first_values import FirstValue, first_values
+from mspc.output.folder import SYMBOLIC, OutputFolder
+from mspc.output.programs import ObservedSession, Programs, compile_for
+from mspc.output.symbolic import symbolic_graph
 from mspc.runtime.program import PROGRAM, WEIGHTS, Settings
+from mspc.search.plans.table import cut_by_file
 
 DEFAULT_FOLDER = Path("saved_graph")
 

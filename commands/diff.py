@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from mspc.analysis.cost.machine_file import machine_of
 from mspc.commands.comparison.differences import differences
 from mspc.commands.comparison.tables import tables
 from mspc.commands.compile import CompileOptions
@@ -15,6 +14,7 @@ from mspc.commands.report.shortened import print_shortened
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import check_writable, utf8_bytes, write_whole
+from mspc.search.calibration.machine_file import machine_of
 
 MOST = 5
 """Rows of a table that are printed where not all are asked for."""

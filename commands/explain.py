@@ -15,10 +15,10 @@ from mspc.commands.report.table import print_line, print_table, write_json
 from mspc.commands.report.text import size_text, time_text
 from mspc.compiler.plan_file import read_plan
 from mspc.engine.capture import Launch
-from mspc.engine.explained import NAMED, Explanation, explain
-from mspc.engine.plan import Plan
-from mspc.engine.plans import PlanRequest, plan_of_file
 from mspc.ir.layout import Layout
+from mspc.search.plans.explained import NAMED, Explanation, explain
+from mspc.search.plans.row import Plan
+from mspc.search.plans.table import PlanRequest, plan_of_file
 
 
 def explain_node(launch: Launch, asked: PlanRequest, name: str, top: int, json: Path | None) -> None:

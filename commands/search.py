@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mspc.analysis.cost.machine import Machine
-from mspc.analysis.cost.machine_file import machine_of
 from mspc.commands.compile import CompileOptions, find_launch
 from mspc.commands.explain import compare_plans, explain_node
 from mspc.commands.report.doubts import doubts_text
@@ -19,11 +18,12 @@ from mspc.commands.report.table import check_json, print_line, print_table, writ
 from mspc.commands.report.text import size_text, time_text
 from mspc.commands.sizes import size_of
 from mspc.compiler.plan_file import SUFFIX, write_plan
-from mspc.engine.plan import Plan, Plans, file_name
-from mspc.engine.plans import SEARCH, WAYS, PlanRequest, plans_for
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import check_writable
 from mspc.ir.text.limits import MOST_RANKS
+from mspc.search.calibration.machine_file import machine_of
+from mspc.search.plans.row import Plan, Plans, file_name
+from mspc.search.plans.table import SEARCH, WAYS, PlanRequest, plans_for
 
 AXES = 4
 """Axes of a mesh at most."""

@@ -20,20 +20,20 @@ from mspc.commands.verify_folder import verify_folder
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Stage, compile_traced, trace_call
-from mspc.engine.against_torch import against_torch
 from mspc.engine.capture import Launch
-from mspc.engine.doubled import Doubled, Request, requests
-from mspc.engine.dumps import NO_FILES
-from mspc.engine.first_values import first_values
-from mspc.engine.made_inputs import made_inputs
-from mspc.engine.programs import Programs, compile_for
-from mspc.engine.verification import MARK, STEPS, Program, verified
-from mspc.engine.whole_batch import Whole, difference_of, name_by_script, name_gradients
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.types import TensorType
+from mspc.output.dumps import NO_FILES
+from mspc.output.first_values import first_values
+from mspc.output.programs import Programs, compile_for
 from mspc.passes.base import OnPass
 from mspc.passes.sharding.constraints import release_constraints
+from mspc.verify.data_parallel.global_batch import Whole, difference_of, name_by_script, name_gradients
+from mspc.verify.float64_graph import Doubled, Request, requests
+from mspc.verify.made_inputs import made_inputs
+from mspc.verify.pytorch.against import against_torch
+from mspc.verify.verification import MARK, STEPS, Program, verified
 
 Array = Any
 SLICED = "slice_to_rank"

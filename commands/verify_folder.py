@@ -12,12 +12,6 @@ from mspc.commands.report.verification import report, report_against
 from mspc.compiler.again import read_network
 from mspc.compiler.config import Config
 from mspc.compiler.pipeline import PREPARING, VIEWS, passes_of
-from mspc.engine.against_torch import against_torch
-from mspc.engine.doubled import Doubled, requests
-from mspc.engine.made_inputs import made_inputs
-from mspc.engine.verification import STEPS, verified
-from mspc.engine.verification import Program as Verification
-from mspc.engine.whole_batch import Whole
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter, Value
 from mspc.ir.layout import Layout
@@ -28,6 +22,12 @@ from mspc.ops.modules import load_operators
 from mspc.passes.base import PassManager, find_pass
 from mspc.passes.sharding.constraints import release_constraints
 from mspc.runtime.program import PROGRAM, Program, load_program, load_slices
+from mspc.verify.data_parallel.global_batch import Whole
+from mspc.verify.float64_graph import Doubled, requests
+from mspc.verify.made_inputs import made_inputs
+from mspc.verify.pytorch.against import against_torch
+from mspc.verify.verification import STEPS, verified
+from mspc.verify.verification import Program as Verification
 
 
 def verify_folder(

@@ -22,8 +22,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from mspc.engine import output
 from mspc.ir.files.refill import finish_refill, is_own_name
+from mspc.output import folder as output
 from mspc.runtime.program import PROGRAM
 
 AUDITED = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate"}

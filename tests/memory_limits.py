@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from mspc import Parameter, nn, ops
-from mspc.analysis.cost.machine_file import machine_of
 from mspc.analysis.cost.timeline import Timeline
 from mspc.api.context import freeze
 from mspc.common.initializer import initializer
@@ -31,8 +30,6 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import Stage, compile_traced, trace_call
 from mspc.compiler.strategy_names import CONFIGURED
 from mspc.engine.capture import Launch
-from mspc.engine.plan import Plan
-from mspc.engine.plans import SEARCH, WAYS, PlanRequest, plans_for
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.types import FLOAT32, TensorType
@@ -42,6 +39,9 @@ from mspc.passes.search.whole_graph import mesh_of
 from mspc.passes.sharding.choices import Choice
 from mspc.passes.sharding.propagate_sharding import begun
 from mspc.runtime.memory_plan import plan_memory
+from mspc.search.calibration.machine_file import machine_of
+from mspc.search.plans.row import Plan
+from mspc.search.plans.table import SEARCH, WAYS, PlanRequest, plans_for
 
 RANKS = (2, 4, 4, 8)
 SIZES = (256, 1024, 2048, 8192)

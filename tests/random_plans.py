@@ -19,7 +19,6 @@ from dataclasses import astuple, dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from mspc.analysis.cost.machine_file import machine_of
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.analysis.cost.timeline import Timeline
 from mspc.compiler.config import Config, Fed
@@ -27,11 +26,12 @@ from mspc.compiler.driver import Compiled, TracedCall, compile_traced
 from mspc.compiler.frontend.trace import Traced
 from mspc.compiler.plan_file import write_plan
 from mspc.compiler.sent import sent_by_ranks
-from mspc.engine.plans import WAYS, Way, terms_for
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
 from mspc.ops.modules import load_operators
 from mspc.runtime.memory_plan import plan_memory
+from mspc.search.calibration.machine_file import machine_of
+from mspc.search.plans.table import WAYS, Way, terms_for
 from tests.networks import RandomNetwork, usable
 
 MACHINE = machine_of("")

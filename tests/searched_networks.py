@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from mspc import Parameter, Tensor, nn, ops
+from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.least import least_seconds
-from mspc.analysis.cost.machine_file import H200
 from mspc.analysis.cost.timeline import Timeline
 from mspc.api.context import freeze
 from mspc.compiler.call import describe_call
@@ -33,13 +33,13 @@ from mspc.compiler.driver import Stage, TracedCall, compile_traced, trace_call
 from mspc.compiler.sent import sent_by_ranks
 from mspc.compiler.strategy_names import LAYOUTS
 from mspc.engine.capture import Launch
-from mspc.engine.plans import SEARCH, WAYS, PlanRequest, plans_for
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, operand_types
 from mspc.ir.graph import Parameter as GraphParameter
 from mspc.ir.types import FLOAT32, INT32, TensorType
 from mspc.passes.sharding.choices import composite_conflict, rule_of
 from mspc.passes.sharding.traffic import work_of
+from mspc.search.plans.table import SEARCH, WAYS, PlanRequest, plans_for
 from mspc.sharding.factors import Rule
 from tests.networks import random_strategy
 

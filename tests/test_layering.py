@@ -27,10 +27,13 @@ LAYERS: dict[str, str] = {
     "doctor": "ir ops api",
     "compiler": "ir sharding checkpoint ops analysis passes api",
     "engine": "ir sharding checkpoint ops analysis passes runtime api doctor compiler",
-    "commands": "ir sharding checkpoint ops analysis passes runtime api doctor compiler engine",
+    "output": "ir sharding checkpoint ops analysis passes runtime api compiler engine",
+    "search": "ir sharding checkpoint ops analysis passes runtime api compiler engine output",
+    "verify": "ir sharding checkpoint ops analysis passes runtime api compiler engine",
+    "commands": "ir sharding checkpoint ops analysis passes runtime api doctor compiler engine output search verify",
 }
 """Top folders of mspc and what each may import beside itself: the one list that a new top folder is entered in."""
-ONLY_IN = {"cupy": "runtime/", "mpi4py": "runtime/comm/mpi_library.py", "torch": "engine/torch_counterparts.py"}
+ONLY_IN = {"cupy": "runtime/", "mpi4py": "runtime/comm/mpi_library.py", "torch": "verify/pytorch/counterparts.py"}
 THIRD_PARTY = {"ir": {"numpy", "lark", "networkx", "ml_dtypes"}}
 READS_LAUNCHERS = "engine/ranks/"
 LAUNCHER_VARIABLE = re.compile(r"\b(OMPI|PMIX?|SLURM|RANK)_[A-Z]+|RANK_TABLE_FILE")

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from mspc.analysis.cost.machine_file import known_machines
-
 
 @pytest.fixture(scope="module")
 def wheel_names(root: Path, tmp_path_factory: pytest.TempPathFactory) -> set[str]:
@@ -53,12 +51,10 @@ def test_wheel_holds_every_module(root: Path, wheel_names: set[str]) -> None:
     assert {name for name in wheel_names if name.endswith(".py")} == modules
 
 
-def test_wheel_holds_the_grammar_the_machines_the_page_and_no_other_data(wheel_names: set[str]) -> None:
+def test_wheel_holds_the_grammar_the_page_and_no_other_data(wheel_names: set[str]) -> None:
     data = {name for name in wheel_names if name.startswith("mspc/") and not name.endswith(".py")}
-    machines = {f"mspc/analysis/cost/machines/{name}.toml" for name in known_machines()}
-    assert machines
     page = {f"mspc/commands/view/page/built/view.{kind}" for kind in ("js", "css")}
-    assert data == {"mspc/ir/text/grammar.lark", "mspc/py.typed"} | machines | page
+    assert data == {"mspc/ir/text/grammar.lark", "mspc/py.typed"} | page
 
 
 def test_wheel_holds_the_stubs(root: Path, wheel_names: set[str]) -> None:

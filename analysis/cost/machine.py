@@ -24,6 +24,10 @@ LIKE = {
 }  # fmt: skip
 """Kinds of work that may have rates of their own, gradients in images and in filters too, each with the kind whose
 rates it has where there are none."""
+COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "AlltoAllV", "Broadcast", "Reduce",
+               "CollectiveScatter", "CollectiveGather", "NeighborExchange", "NeighborExchangeV2", "Send", "Receive",
+               "Barrier")  # fmt: skip
+"""Operators that a link may have rates of its own for."""
 PAIRWISE = frozenset({"AlltoAll", "AlltoAllV", "CollectiveScatter", "CollectiveGather", "NeighborExchange",
                       "NeighborExchangeV2", "Send", "Receive"})  # fmt: skip
 """Collectives in which every two ranks have something for each other, which no third one passes on."""

@@ -5,8 +5,8 @@ The figures are rough: enough to decide what should run beside a collective, and
 
 from __future__ import annotations
 
+from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.machine import POINTWISE, Machine
-from mspc.analysis.cost.machine_file import H200
 from mspc.ir.graph import Node, operand_types
 from mspc.ops.collective.base import Collective
 from mspc.ops.convolution.base import Convolution

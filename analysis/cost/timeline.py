@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.machine import Machine
-from mspc.analysis.cost.machine_file import H200
 from mspc.analysis.cost.nodes import seconds
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ops.collective.base import Collective

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
+from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.machine import Machine
-from mspc.analysis.cost.machine_file import H200
 from mspc.analysis.cost.nodes import seconds
 from mspc.analysis.cost.timeline import Timeline
 from mspc.commands.facts.model import (

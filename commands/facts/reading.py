@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.machine import Machine
-from mspc.analysis.cost.machine_file import H200
 from mspc.commands.facts.files import dump_text
 from mspc.commands.facts.graph import GraphFacts
 from mspc.commands.facts.kinds import edited_note, kinds_of

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.machine import Machine
-from mspc.analysis.cost.machine_file import H200
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.facts.model import Facts
 from mspc.commands.facts.reading import folder_facts, read_facts

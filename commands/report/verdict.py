@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from mspc.commands.report.fitting import Table, fit
 from mspc.commands.report.shortened import alike, layer_kind, print_shortened
 from mspc.commands.report.table import line_width, print_table
-from mspc.engine.compared import Row
 from mspc.ir.graph import Node
+from mspc.verify.difference import Row
 
 SCREEN = 30
 """Lines of a table of values that is printed with every row."""

@@ -9,12 +9,12 @@ from mspc.commands.report.loudness import Loudness
 from mspc.commands.report.table import print_line, write_json
 from mspc.commands.report.verdict import print_values, verdict
 from mspc.compiler.config import Config
-from mspc.engine.against_torch import Against
-from mspc.engine.compared import Row
-from mspc.engine.verification import STEPS, Verified
-from mspc.engine.whole_batch import Beside
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Node
+from mspc.verify.data_parallel.global_batch import Beside
+from mspc.verify.difference import Row
+from mspc.verify.pytorch.against import Against
+from mspc.verify.verification import STEPS, Verified
 
 
 def report(

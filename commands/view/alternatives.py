@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from mspc.analysis.cost.machine import Machine
-from mspc.engine.reckoned import LARGE, terms_for
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout, common_mesh
@@ -22,6 +21,7 @@ from mspc.passes.search.elimination import Factor
 from mspc.passes.search.model import NEVER, Model
 from mspc.passes.search.whole_graph import AXES, mesh_of
 from mspc.passes.sharding.layout_search import Search
+from mspc.search.plans.reckoned import LARGE, terms_for
 
 NEXT = 2
 """Other layouts that are told for an operator."""

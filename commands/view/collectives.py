@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mspc.analysis.cost.machine import Machine
-from mspc.analysis.cost.machine_file import COLLECTIVES
+from mspc.analysis.cost.machine import COLLECTIVES, Machine
 from mspc.analysis.cost.nodes import seconds, sent_bytes
 from mspc.commands.facts.graph import GraphFacts, listed_ranks
 from mspc.commands.facts.model import CollectiveFact

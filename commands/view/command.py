@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mspc.analysis.cost.machine_file import machine_of
 from mspc.commands.compile import CompileOptions
 from mspc.commands.facts.targets import check_used, compiled_folder, file_of, is_script
 from mspc.commands.report.progress import Progress
@@ -18,6 +17,7 @@ from mspc.commands.view.dump import read_dump
 from mspc.commands.view.facts import page_facts
 from mspc.commands.view.page import html_of
 from mspc.ir.files.whole import check_writable, utf8_bytes, write_whole
+from mspc.search.calibration.machine_file import machine_of
 
 ENDING = ".view.html"
 """What the names of pages end in where nobody names them."""

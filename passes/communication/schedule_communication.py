@@ -24,7 +24,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mspc.analysis.cost.machine_file import H200
+from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.nodes import seconds
 from mspc.analysis.lifetimes import most_alive
 from mspc.analysis.shadow_weights import SHADOW

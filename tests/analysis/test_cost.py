@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.machine import Link, Rate
-from mspc.analysis.cost.machine_file import H200
 from mspc.analysis.cost.nodes import seconds, sent_bytes
 from mspc.analysis.cost.timeline import Timeline
 from mspc.ir.graph import Graph, Node, Parameter

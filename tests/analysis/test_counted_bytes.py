@@ -16,12 +16,12 @@ import pytest
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.api.state import Session
 from mspc.engine.capture import capture
-from mspc.engine.plans import CONFIGURED, compiled_way
-from mspc.engine.programs import config_of
 from mspc.ir.graph import Parameter
+from mspc.output.programs import config_of
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
+from mspc.search.plans.table import CONFIGURED, compiled_way
 
 MOST = 1 << 24
 """Elements of a parameter of networks that run here."""

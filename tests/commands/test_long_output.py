@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from mspc.cli import app
 from mspc.commands.report.verdict import print_values
-from mspc.engine.compared import Row
+from mspc.verify.difference import Row
 
 SCREEN = 50
 """Lines."""

@@ -18,13 +18,13 @@ from mspc.analysis.cost.nodes import sent_bytes
 from mspc.api.state import Session
 from mspc.cli import app
 from mspc.compiler.plan_file import read_plan
-from mspc.engine import plans
 from mspc.engine.capture import capture
-from mspc.engine.forked import ForkedCalls
-from mspc.engine.plans import SEARCH, WAYS, compiled_way
-from mspc.engine.programs import config_of
 from mspc.ir.diagnostics import MspcError
+from mspc.output.programs import config_of
 from mspc.passes.base import VERIFY
+from mspc.search.plans import table as plans
+from mspc.search.plans.forked import ForkedCalls
+from mspc.search.plans.table import SEARCH, WAYS, compiled_way
 
 SCRIPT = """
 import numpy as np

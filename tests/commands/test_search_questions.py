@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from mspc.analysis.cost.machine_file import MACHINES, known_machines, read_machine
+from mspc.analysis.cost.known_machines import KNOWN_MACHINES
 from mspc.cli import app
 from mspc.passes.base import VERIFY
 from mspc.passes.search import elimination
@@ -200,9 +200,9 @@ def test_hosts_keep_traffic_within(run: Run) -> None:
     assert steps[1] <= steps[0]
 
 
-@pytest.mark.parametrize("name", known_machines())
+@pytest.mark.parametrize("name", sorted(KNOWN_MACHINES))
 def test_machines_that_come_along_say_where_their_rates_are_from(name: str) -> None:
-    machine = read_machine(MACHINES / f"{name}.toml")
+    machine = KNOWN_MACHINES[name]
     assert machine.source
     assert machine.network is not None
     assert machine.ranks_per_host

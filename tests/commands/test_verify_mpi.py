@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from mspc.cli import app
-from mspc.engine.judged_communicator import asked, expected
 from mspc.runtime.comm.local import LocalComm, World
+from mspc.verify.collectives.communicator import asked, expected
 from tests.conftest import HANG
 from tests.planted_errors import SHARED, verified
 from tests.planted_shared import PARALLEL, THROUGH_MPI

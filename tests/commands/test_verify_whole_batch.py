@@ -132,7 +132,11 @@ def lost_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(graph: Any) -> Any:
         return {node for node in right(graph) if node.attrs["gradient_for"] != "net.last.bias"}
 
-    for module in ("mspc.passes.communication.reduce_gradients", "mspc.engine.one_device", "mspc.engine.whole_batch"):
+    for module in (
+        "mspc.passes.communication.reduce_gradients",
+        "mspc.verify.one_device",
+        "mspc.verify.data_parallel.global_batch",
+    ):
         monkeypatch.setattr(f"{module}.summed_gradients", lost)
 
 

@@ -15,9 +15,9 @@ from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.compiler.driver import compile_launch
 from mspc.engine.capture import capture
-from mspc.engine.programs import config_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node
+from mspc.output.programs import config_of
 
 SCRIPT = """
 import mindspore as ms, numpy as np

@@ -7,8 +7,8 @@ from pathlib import Path
 from mspc.api.state import Session
 from mspc.compiler.driver import Stage, compile_launch
 from mspc.engine.capture import capture
-from mspc.engine.programs import config_of
 from mspc.ops.collective.base import Collective
+from mspc.output.programs import config_of
 
 SCRIPT = """
 import numpy as np

@@ -11,9 +11,9 @@ from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.compiler.driver import Compiled, compile_launch
 from mspc.engine.capture import capture
-from mspc.engine.programs import config_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
+from mspc.output.programs import config_of
 
 HEAD = """
 import mindspore as ms, numpy as np

@@ -18,10 +18,10 @@ from mspc.commands.run import run_script
 from mspc.commands.verify import verify_target
 from mspc.compiler.driver import Stage, compile_launch
 from mspc.engine.capture import capture
-from mspc.engine.programs import config_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node
 from mspc.ops.collective.base import Collective
+from mspc.output.programs import config_of
 from mspc.parallel import build_searched_strategy, merge_sliced_parameter, restore_group_info_list
 
 RANKS = 8

@@ -14,11 +14,11 @@ from mspc.compiler.driver import Compiled, Stage, compile_launch
 from mspc.compiler.pipeline import rank_passes_of
 from mspc.compiler.rank_graphs import RankGraphs
 from mspc.engine.capture import capture
-from mspc.engine.programs import config_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.text.printer import print_graph
 from mspc.ops.modules import load_operators
+from mspc.output.programs import config_of
 from mspc.passes.base import find_pass, parse_passes, run_passes
 from tests.networks import PASSES, RandomNetwork
 

@@ -12,9 +12,9 @@ from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.compiler.driver import Compiled, Stage, compile_launch
 from mspc.engine.capture import capture
-from mspc.engine.programs import config_of
 from mspc.ir.diagnostics import ErrorGroup, MspcError
 from mspc.ir.graph import Graph
+from mspc.output.programs import config_of
 from tests.compiler.test_operator_strategies import HEAD
 
 AUTOMATIC = HEAD.replace('"semi_auto_parallel"', '"auto_parallel"')

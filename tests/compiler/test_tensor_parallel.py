@@ -10,9 +10,9 @@ import pytest
 from mspc.api.state import Session
 from mspc.compiler.driver import compile_launch
 from mspc.engine.capture import capture
-from mspc.engine.programs import config_of
 from mspc.ir.graph import Graph
 from mspc.ops.collective.base import Collective
+from mspc.output.programs import config_of
 
 LAYERS = 12
 

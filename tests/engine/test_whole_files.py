@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mspc.engine import output
-from mspc.engine.output import OutputFolder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import check_files, check_writable, write_whole
+from mspc.output import folder as output
+from mspc.output.folder import OutputFolder
 from tests.conftest import HANG
 from tests.kills import files, in_a_process, killed_everywhere, program_files
 

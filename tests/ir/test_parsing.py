@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from mspc.analysis.cost.machine_file import read_machine
 from mspc.compiler.plan_file import read_plan
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.parsing import parsed_json, parsed_toml
+from mspc.search.calibration.machine_file import read_machine
 
 
 @pytest.mark.parametrize(("text", "message"), [

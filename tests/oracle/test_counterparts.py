@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mspc.engine.compared import compare
-from mspc.engine.torch_counterparts import counterparts, counterparts_of_draws
-from mspc.engine.torch_judge import TorchJudge
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
+from mspc.verify.difference import compare
+from mspc.verify.pytorch.counterparts import counterparts, counterparts_of_draws
+from mspc.verify.pytorch.judge import TorchJudge
 from tests.ops.simulate import arrays_of, operator_of, types_of
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")

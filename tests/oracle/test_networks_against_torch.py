@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from mspc.engine.against_torch import Against, against_torch
-from mspc.engine.doubled import Doubled, requests
-from mspc.engine.made_inputs import MadeInput
-from mspc.engine.verification import STEPS, Program
 from mspc.ir.graph import Graph
 from mspc.ops.modules import load_operators
 from mspc.passes.base import parse_passes, run_passes
+from mspc.verify.float64_graph import Doubled, requests
+from mspc.verify.made_inputs import MadeInput
+from mspc.verify.pytorch.against import Against, against_torch
+from mspc.verify.verification import STEPS, Program
 from tests.networks import RandomNetwork, usable
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")

@@ -14,9 +14,9 @@ from mspc.ops.optim import optimizer as updates
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 
-from mspc.engine.steps.case import Case  # noqa: E402
-from mspc.engine.steps.judge import cases, judged, judged_apart  # noqa: E402
-from mspc.engine.steps.updates import update_formulas  # noqa: E402
+from mspc.verify.training_steps.case import Case  # noqa: E402
+from mspc.verify.training_steps.judge import cases, judged, judged_apart  # noqa: E402
+from mspc.verify.training_steps.updates import update_formulas  # noqa: E402
 
 
 def one(name: str) -> Case:

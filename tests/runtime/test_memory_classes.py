@@ -9,8 +9,8 @@ import pytest
 from mspc.api.state import Session
 from mspc.compiler.driver import compile_launch
 from mspc.engine.capture import capture
-from mspc.engine.programs import config_of
 from mspc.ir.graph import Graph
+from mspc.output.programs import config_of
 from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_plan import plan_memory
 

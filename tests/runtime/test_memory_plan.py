@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from mspc.api.state import Session
 from mspc.compiler.driver import compile_launch
 from mspc.engine.capture import capture
-from mspc.engine.programs import config_of
 from mspc.ir.compare import difference
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.text.parser import parse
@@ -36,6 +35,7 @@ from mspc.ops.op import REGISTRY, Op
 from mspc.ops.optim.optimizer import Adam, AssignAdd
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.reshape import Reshape
+from mspc.output.programs import config_of
 from mspc.passes.base import parse_passes, run_passes
 from mspc.runtime.arena import Block, assign, most_alive
 from mspc.runtime.backend import NumPyBackend

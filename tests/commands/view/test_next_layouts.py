@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from mspc.analysis.cost.machine_file import H200
+from mspc.analysis.cost.known_machines import H200
 from mspc.commands.view.alternatives import next_ways
 from mspc.commands.view.dump import Dump, read_dump
-from mspc.engine.reckoned import LARGE
 from mspc.passes.search.elimination import Elimination
 from mspc.passes.search.model import Model
 from mspc.passes.search.whole_graph import mesh_of
 from mspc.passes.sharding.layout_search import Search
+from mspc.search.plans.reckoned import LARGE
 from tests.commands.view.reading import compiled
 
 NETWORK = """

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mspc.analysis.cost.machine_file import H200
+from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.nodes import moved_bytes, sent_bytes
 from mspc.analysis.cost.timeline import Timeline
 from mspc.commands.view.dump import Dump, read_dump

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mspc.analysis.cost.machine_file import H200
+from mspc.analysis.cost.known_machines import H200
 from mspc.commands.compile import CompileOptions
 from mspc.commands.view.command import ViewOptions, facts_of
 from mspc.commands.view.dump import read_dump

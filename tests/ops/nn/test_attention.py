@@ -15,7 +15,6 @@ from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.compiler.driver import compile_launch
 from mspc.engine.capture import capture
-from mspc.engine.programs import config_of
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter
@@ -24,6 +23,7 @@ from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, Tens
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from mspc.ops.op import Placement
+from mspc.output.programs import config_of
 from tests.interpret import random_feeds, run_on_ranks, run_whole, same
 from tests.ops.simulate import BACKEND, arrays_of, check_gradient, operator_of, results_of, types_of
 

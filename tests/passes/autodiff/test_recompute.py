@@ -9,7 +9,7 @@ import pytest
 from mspc.api.state import Session
 from mspc.compiler.driver import Compiled, compile_launch
 from mspc.engine.capture import capture
-from mspc.engine.programs import config_of
+from mspc.output.programs import config_of
 from mspc.runtime.memory_plan import plan_memory
 
 MARK = "[Layer() for _ in range(LAYERS)]"

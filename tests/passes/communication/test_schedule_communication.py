@@ -15,7 +15,6 @@ from mspc.analysis.cost.timeline import Timeline
 from mspc.api.state import Session
 from mspc.compiler.driver import Compiled, compile_launch
 from mspc.engine.capture import capture
-from mspc.engine.programs import config_of
 from mspc.ir.compare import difference
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.text.parser import parse
@@ -29,6 +28,7 @@ from mspc.ops.math.matmul import MatMul
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, Op
 from mspc.ops.optim.optimizer import AssignAdd
+from mspc.output.programs import config_of
 from mspc.passes.base import find_pass, parse_passes, run_passes
 from mspc.passes.communication.collective_order import AHEAD_OF_SUMS, order_collectives
 from mspc.passes.communication.schedule_communication import ScheduleCommunication

@@ -15,7 +15,6 @@ from mspc.api.state import Session
 from mspc.compiler.call import describe_call
 from mspc.compiler.driver import compile_traced, trace_call
 from mspc.engine.capture import capture
-from mspc.engine.programs import config_of
 from mspc.ir.graph import Graph
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.text.parser import parse
@@ -23,6 +22,7 @@ from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BOOL, FLOAT16, FLOAT32, TensorType
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
+from mspc.output.programs import config_of
 from mspc.passes.fusion.causal_masks import note_causal_masks
 from mspc.passes.fusion.fuse_attention import FuseAttention
 from tests.interpret import random_feeds, run_on_ranks, run_whole, same

@@ -1,0 +1,70 @@
+"""Machines whose rates come along: what `--machine h200` means, and the machine where none is named.
+
+The shares of a data sheet that a machine reaches are those measured on the H200.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from mspc.analysis.cost.machine import PRODUCTS, Link, Machine, Rate
+
+HOST = 8
+"""Ranks of one host."""
+
+
+def _products(half: float, float32: float, float64: float) -> Mapping[str, Mapping[str, Rate]]:
+    """Operations per second of matrix products by element type."""
+    rates = {"Float16": half, "BFloat16": half, "Float32": float32, "Float64": float64}
+    return MappingProxyType({PRODUCTS: MappingProxyType({name: Rate.of(rate) for name, rate in rates.items()})})
+
+
+H200 = Machine(
+    name="NVIDIA H200, NVLink 4",
+    device="GPU",
+    work=_products(600e12, 300e12, 50e12),
+    other_products=Rate.of(50e12),
+    memory=Rate.of(3.2e12),
+    kernel=1.5e-6,
+    link=Link(latency=12e-6, bandwidth=Rate.of(340e9)),
+    ranks_per_host=HOST,
+    network=Link(latency=20e-6, bandwidth=Rate.of(45e9)),
+    source="""\
+Measured in 2026 with CUDA 13 and NCCL 2.27: products of 8192 by 8192 matrices at 811 TFLOP/s in Float16, of which those
+of a transformer's layers reach three quarters; half of that where Float32 is rounded to TF32; a copy in memory at 4.2
+TB/s, of which operators reach three quarters; 1.1 us from one small kernel of a CUDA graph to the next, 1.5 us with
+their ramps; an AllReduce of a kilobyte in 9.5 us on 4 ranks, 12 us beside other work; large ones at 339 to 358 GB/s.
+Between hosts: a card of 400 Gbit/s for each GPU as in NVIDIA's DGX H200, nine tenths of it (data sheet, unmeasured).""",
+)
+"""What is reckoned with where nobody names a machine."""
+H100 = Machine(
+    name="NVIDIA H100 SXM, NVLink 4",
+    device="GPU",
+    work=H200.work,
+    other_products=Rate.of(50e12),
+    memory=Rate.of(2.2e12),
+    kernel=1.5e-6,
+    link=Link(latency=12e-6, bandwidth=Rate.of(340e9)),
+    ranks_per_host=HOST,
+    network=Link(latency=20e-6, bandwidth=Rate.of(45e9)),
+    source="""\
+NVIDIA's data sheet of the H100 SXM (989 TFLOP/s in Float16, 495 in TF32, 67 in Float64, 3.35 TB/s of memory, 450 GB/s
+each way) by the shares that an H200 was measured to reach; a card of 400 Gbit/s for each GPU.""",
+)
+A100 = Machine(
+    name="NVIDIA A100 80 GB SXM, NVLink 3",
+    device="GPU",
+    work=_products(230e12, 95e12, 15e12),
+    other_products=Rate.of(15e12),
+    memory=Rate.of(1.4e12),
+    kernel=1.5e-6,
+    link=Link(latency=15e-6, bandwidth=Rate.of(225e9)),
+    ranks_per_host=HOST,
+    network=Link(latency=25e-6, bandwidth=Rate.of(22e9)),
+    source="""\
+NVIDIA's data sheet of the A100 80 GB SXM (312 TFLOP/s in Float16, 156 in TF32, 19.5 in Float64, 2.04 TB/s of memory,
+300 GB/s each way) by the shares that an H200 was measured to reach; a card of 200 Gbit/s for each GPU.""",
+)
+KNOWN_MACHINES: Mapping[str, Machine] = MappingProxyType({"a100": A100, "h100": H100, "h200": H200})
+"""By the name that `--machine` takes."""

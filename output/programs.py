@@ -1,0 +1,132 @@
+"""The program of every rank: one for all, unless the script builds another network on another rank."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from mspc.api.state import Session
+from mspc.compiler.call import describe_call
+from mspc.compiler.config import Config
+from mspc.compiler.driver import Compiled, Stage, TracedCall, compile_traced, trace_call
+from mspc.engine.capture import Launch
+from mspc.output.dumps import NO_FILES, File, StageFiles
+from mspc.passes.base import OnPass
+
+PROBES = 8
+"""How many ranks are tried at most to see whether the network depends on the rank."""
+
+
+@dataclass
+class ObservedSession(Session):
+    """A session that notes whether anybody asked which rank it is: only then can ranks differ."""
+
+    seen: list[str] = field(default_factory=list[str])
+
+    def __getattribute__(self, name: str) -> object:
+        if name in ("rank", "local_rank"):
+            super().__getattribute__("seen").append(name)
+        return super().__getattribute__(name)
+
+    @property
+    def rank_was_asked(self) -> bool:
+        return bool(self.seen)
+
+
+Rerun = Callable[[int], AbstractContextManager[Launch]]
+"""Runs the script again as another rank; what `construct` asks for has to be asked before the context ends."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A launch, compiled. shared: the files of the stages that all ranks share. text: the graph as traced. network: the
+    same with what passes read from its header, "" where no files are kept."""
+
+    compiled: Compiled
+    shared: list[File]
+    text: str
+    network: str = ""
+
+
+def compile_for(
+    launch: Launch, ranks: int, level: int, compared: Callable[[], bool] = lambda: False, on_pass: OnPass | None = None
+) -> Built:
+    """Compile `launch` for `ranks` ranks, keeping the files that `level` asks for, and its text where it will be
+    `compared` with what other ranks launch: that is asked once `construct` was read, which may ask for the rank.
+    on_pass: told of every pass."""
+    files = StageFiles(level)
+    call = _traced(launch, ranks)
+    text = call.text if compared() else ""
+    network: list[str] = []
+
+    def on_stage(stage: Stage) -> None:
+        files(stage)
+        if stage.name == "frontend" and level != NO_FILES:
+            network.append(stage.text())
+
+    compiled = compile_traced(call, on_stage, on_pass)
+    return Built(compiled, files.files, text, "".join(network))
+
+
+def _traced(launch: Launch, ranks: int) -> TracedCall:
+    return trace_call(launch.target, describe_call(launch.args, []), config_of(launch, ranks), launch.whole)
+
+
+def config_of(launch: Launch, ranks: int) -> Config:
+    """The compiler's settings: those of the script's context."""
+    return Config.from_context(launch.context, ranks, os.path.dirname(os.path.abspath(launch.script)))
+
+
+class Programs:
+    """What each rank compiles.
+
+    Where the script asked which rank it is, it is run again, unseen, as other ranks (all that are wanted, or
+    a spread of many); only if one of them launches another graph every rank gets a run of its own. All graphs
+    then carry the identity of rank 0's.
+
+    Args:
+        first: the program of the first rank that is wanted. wanted: all of them, ascending.
+        asked: whether the script asked for its rank. rerun: the script's launch as another rank,
+            inside of which that rank's session is in place.
+    """
+
+    def __init__(
+        self, first: Built, wanted: Sequence[int], asked: bool, level: int, rerun: Rerun
+    ) -> None:
+        self.first = first
+        self._first_rank = wanted[0]
+        self._level = level
+        self._rerun = rerun
+        others = sorted({0, *_spread(wanted)} - {wanted[0]}) if asked else []
+        ranks = first.compiled.config.ranks
+        self.differ = any(self._text(rank, ranks) != first.text for rank in others)
+        self._identity = first.compiled.compile_id
+        if self.differ and self._first_rank != 0:
+            self._identity = self._compiled(0, ranks, NO_FILES).compiled.compile_id
+            first.compiled.graph.attrs["compile_id"] = self._identity
+
+    def of_rank(self, rank: int) -> Built:
+        """The program from which the graph of `rank` is cut."""
+        if not self.differ or rank == self._first_rank:
+            return self.first
+        built = self._compiled(rank, self.first.compiled.config.ranks, self._level)
+        built.compiled.graph.attrs["compile_id"] = self._identity
+        return built
+
+    def _text(self, rank: int, ranks: int) -> str:
+        with self._rerun(rank) as launch:
+            return _traced(launch, ranks).text
+
+    def _compiled(self, rank: int, ranks: int, level: int) -> Built:
+        with self._rerun(rank) as launch:
+            return compile_for(launch, ranks, level)
+
+
+def _spread(wanted: Sequence[int]) -> set[int]:
+    """All of a few ranks; of many the first ones, two in the middle and the last ones."""
+    if len(wanted) <= PROBES:
+        return set(wanted)
+    middle = len(wanted) // 2
+    return {*wanted[:4], *wanted[middle : middle + 2], *wanted[-2:]}

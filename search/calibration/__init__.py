@@ -1,0 +1,1 @@
+"""The machine under a search: its rates measured, doubted, and as files."""

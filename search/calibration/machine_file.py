@@ -1,0 +1,163 @@
+"""Machines described by files: TOML with the rates that `Machine` has.
+
+    name = "two hosts"
+    device = "GPU"                  # what programs are made for; "CPU" for NumPy
+    source = "measured in May"      # where the figures come from
+    doubts = ["links: ..."]         # why they are not to be believed, where `mspc calibrate` has seen that
+    memory = 3.2e12                 # bytes per second that an operator reads and writes
+    kernel = 1.5e-6                 # seconds from one small kernel to the next
+    other_products = 50e12          # operations per second of products of element types that are not listed
+    ranks_per_host = 8
+    [products]                      # also [convolutions], [attention], where they have rates of their own
+    Float32 = [[1e9, 90e12], [1e11, 300e12]]
+    [link]                          # between ranks of one host
+    latency = 12e-6                 # seconds of a collective of no bytes between two ranks
+    hop = 1e-6                      # seconds that every further rank adds
+    bandwidth = 340e9               # bytes per second that a rank sends
+    [link.AlltoAll]                 # of one collective, where it differs
+    latency = 20e-6
+    bandwidth = 200e9
+    [network]                       # between hosts, as [link]; bandwidth of one rank's card
+
+A rate is one number, or a list of amounts (bytes, operations) with the rate at each, which rises in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, cast
+
+from mspc.analysis.cost.known_machines import H200, KNOWN_MACHINES
+from mspc.analysis.cost.machine import COLLECTIVES, LIKE, PRODUCTS, Link, Machine, Rate
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.toml_text import check_keys, read_toml
+from mspc.ir.files.whole import shown_path
+from mspc.ir.nearest import did_you_mean
+from mspc.ir.types import DTYPES
+
+LARGEST = 1 << 20
+"""Bytes of a file."""
+WORK = (PRODUCTS, *LIKE)
+LINK = ("latency", "bandwidth", "hop")
+KEYS = ("name", "device", "source", "doubts", "memory", "kernel", "other_products", "ranks_per_host", *WORK, "link",
+        "network")  # fmt: skip
+
+
+def machine_of(text: str) -> Machine:
+    """A machine by its name in `KNOWN_MACHINES`, or by its file; `H200` for "". Raises MspcError as `read_machine`
+    does."""
+    if not text:
+        return H200
+    if text.lower() in KNOWN_MACHINES:
+        return KNOWN_MACHINES[text.lower()]
+    path = Path(text)
+    if not path.suffix and not path.exists():
+        known = list(KNOWN_MACHINES)
+        notes = [*did_you_mean(text, known), f"machines that come along: {', '.join(known)}"]
+        raise MspcError(f"there is no machine {text!r}, nor a file of that name", kind=ValueError, notes=notes)
+    return read_machine(path)
+
+
+def read_machine(path: Path) -> Machine:
+    """The machine that a file describes.
+
+    Raises:
+        MspcError: there is no such file, it is no TOML, or a rate is missing or impossible.
+    """
+    return _Reading(shown_path(path)).machine(read_toml(path, "machine file", LARGEST), path.stem)
+
+
+class _Reading:
+    """Reads one file, whose name stands in every message."""
+
+    def __init__(self, shown: str) -> None:
+        self.shown = shown
+
+    def machine(self, found: Mapping[str, Any], name: str) -> Machine:
+        check_keys(self.shown, found, KEYS, "a machine")
+        device = found.get("device", "GPU")
+        if device not in ("GPU", "CPU"):
+            raise MspcError(f'{self.shown}: device is {device!r}, not "GPU" or "CPU"')
+        per_host = found.get("ranks_per_host", 0)
+        if not isinstance(per_host, int) or isinstance(per_host, bool) or not 0 <= per_host < 1 << 20:
+            raise MspcError(f"{self.shown}: ranks_per_host is {per_host!r}, not a number of ranks")
+        if per_host and "network" not in found:
+            raise MspcError(f"{self.shown}: there are ranks_per_host, and no table [network] of what joins hosts")
+        return Machine(
+            name=str(found.get("name", name)),
+            device=device,
+            work={kind: self._work(found, kind) for kind in WORK if kind in found or kind == PRODUCTS},
+            other_products=self._rate(found, "other_products"),
+            memory=self._rate(found, "memory"),
+            kernel=self._number(found, "kernel"),
+            link=self._link(found, "link"),
+            ranks_per_host=per_host,
+            network=self._link(found, "network") if "network" in found else None,
+            source=str(found.get("source", "")).strip(),
+            doubts=self._doubts(found),
+        )
+
+    def _doubts(self, found: Mapping[str, Any]) -> tuple[str, ...]:
+        value = found.get("doubts", [])
+        entries = cast("list[Any]", value) if isinstance(value, list) else None
+        if entries is None or not all(isinstance(entry, str) for entry in entries):
+            raise MspcError(f"{self.shown}: doubts is {value!r}, not a list of texts")
+        return tuple(entries)
+
+    def _table(self, found: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+        table = found.get(key)
+        if not isinstance(table, dict):
+            raise MspcError(f"{self.shown}: {'there is no' if table is None else 'it has no'} table [{key}]")
+        return cast("Mapping[str, Any]", table)
+
+    def _work(self, found: Mapping[str, Any], kind: str) -> Mapping[str, Rate]:
+        table = self._table(found, kind)
+        check_keys(self.shown, table, tuple(DTYPES), "element types")
+        return MappingProxyType({key: self._rate(table, key, f"{kind}.") for key in table})
+
+    def _link(self, found: Mapping[str, Any], key: str) -> Link:
+        table = self._table(found, key)
+        check_keys(self.shown, table, (*LINK, *COLLECTIVES), "a link")
+        own = {name: self._plain_link(self._table(table, name), f"{key}.{name}.")
+               for name in COLLECTIVES if name in table}  # fmt: skip
+        return self._plain_link(table, f"{key}.", own)
+
+    def _plain_link(self, table: Mapping[str, Any], where: str, own: Mapping[str, Link] | None = None) -> Link:
+        if own is None:
+            check_keys(self.shown, table, LINK, "a collective's link")
+        return Link(
+            latency=self._number(table, "latency", where),
+            bandwidth=self._rate(table, "bandwidth", where),
+            hop=self._number(table, "hop", where, zero=True) if "hop" in table else 0.0,
+            own=MappingProxyType(dict(own or {})),
+        )
+
+    def _rate(self, found: Mapping[str, Any], key: str, where: str = "") -> Rate:
+        value = found.get(key)
+        if not isinstance(value, list):
+            return Rate.of(self._number(found, key, where))
+        points: list[tuple[float, float]] = []
+        for entry in cast("list[Any]", value):
+            pair = cast("list[Any]", entry) if isinstance(entry, list) else []
+            if len(pair) != 2 or not all(_above(number) for number in pair):
+                raise MspcError(f"{self.shown}: {where}{key} has the entry {entry!r}, not [amount, rate at it] above 0")
+            points.append((float(pair[0]), float(pair[1])))
+        if not points or any(low[0] >= high[0] for low, high in pairwise(points)):
+            raise MspcError(f"{self.shown}: {where}{key} lists amounts that do not rise")
+        return Rate(tuple(points))
+
+    def _number(self, found: Mapping[str, Any], key: str, where: str = "", zero: bool = False) -> float:
+        """A number above 0. Raises MspcError."""
+        if key not in found:
+            raise MspcError(f"{self.shown}: {where}{key} is missing")
+        value = found[key]
+        if not _above(value) and not (zero and value == 0 and not isinstance(value, bool)):
+            raise MspcError(f"{self.shown}: {where}{key} is {value!r}, not a number above 0")
+        return float(value)
+
+
+def _above(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | float) and 0 < value < 1e30

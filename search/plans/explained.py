@@ -1,0 +1,232 @@
+"""Why an operator is cut as it is: what every other way would cost at least, and where."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mspc.compiler.call import describe_call
+from mspc.compiler.driver import Stage, compile_traced, trace_call
+from mspc.compiler.strategy_names import CONFIGURED, StrategyNames
+from mspc.engine.capture import Launch
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.nearest import did_you_mean
+from mspc.passes.search.elimination import LARGEST, Assignment, Elimination, Factor
+from mspc.passes.search.memory import Memory
+from mspc.passes.search.model import NEVER, Model
+from mspc.passes.search.whole_graph import mesh_of
+from mspc.passes.sharding.givers import SHARD
+from mspc.passes.sharding.propagate_sharding import begun
+from mspc.search.plans.reckoned import LARGE
+from mspc.search.plans.table import WAYS, PlanRequest
+
+NAMED = 8
+"""Names that a message lists."""
+LEFT_OUT = "..."
+"""Stands for cells in an operator's name."""
+PLACES = 3
+"""Tensors named as those that another way makes dearer."""
+WORDS = {"alone": "in", "there": "to the readers of", "back": "the gradient of"}
+"""What a kind of cost is of a value, for people."""
+LITTLE = 1e-9
+"""Seconds below which two plans cost the same."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What one tensor or operator costs more in one of two plans. what: of it. name: in plans, or a parameter's."""
+
+    seconds: float
+    what: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One way to cut an operator. layouts: of its operands. seconds: what the cheapest plan with it takes more than the
+    cheapest of all, by bytes, collectives and memory traffic; infinite where there is none. where: what it is spent on,
+    the most first. memory: bytes at the peak of that plan on a rank, as foreseen; 0 where there is no limit. taken: it
+    is the one that stands."""
+
+    layouts: tuple[str, ...]
+    seconds: float
+    where: tuple[Spent, ...]
+    memory: int
+    taken: bool
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What is known of one operator. name: its name in plans. origin: who decided. line: "file:line: source". cannot:
+    what cannot be cut, and why. memory: what else than its layouts could lower memory, and what that would cost.
+    others: operators behind it that go by the name that was asked for, too."""
+
+    name: str
+    operator: str
+    origin: str
+    line: str
+    alternatives: tuple[Alternative, ...]
+    cannot: tuple[str, ...]
+    memory: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+
+def _cost_of(factors: Sequence[Factor], values: Sequence[int]) -> float:
+    return sum(float(f.table[tuple(values[v] for v in f.variables)]) for f in factors)
+
+
+class _Found(Exception):  # it ends a compile that has told enough
+    def __init__(self, explanation: Explanation) -> None:
+        super().__init__()
+        self.explanation = explanation
+
+
+def explain(launch: Launch, asked: PlanRequest, name: str) -> Explanation:
+    """Why the search cuts an operator as it does.
+
+    Args:
+        name: of the operator in plans, or what it ends in, or what the script calls the operator. Of several the
+            first is explained.
+
+    Raises:
+        MspcError: no operator has that name, or nothing can be decided on it.
+    """
+    config = replace(asked.config(launch), **WAYS[0].settings)
+    config = replace(config, search_terms=replace(config.search_terms, memory=asked.memory))
+    call = trace_call(launch.target, describe_call(launch.args, []), config, launch.whole)
+    graph = call.traced.graph
+    names = StrategyNames()
+    names.name(graph)
+    node, *others = _named(names.places, name)
+    if asked.free:
+        for other in graph.nodes:
+            other.in_strategy = other.out_strategy = None
+
+    def look(stage: Stage) -> None:
+        if stage.name == CONFIGURED:
+            raise _Found(_Question(stage.graph, node, names.places, asked).answer())
+
+    try:
+        compile_traced(call, look)
+    except _Found as found:
+        return replace(found.explanation, others=tuple(names.places[other] for other in others))
+    raise MspcError(f"{config.mode} decides on no operator")
+
+
+def _named(places: Mapping[Node, str], name: str) -> list[Node]:
+    """The operators that go by a name, in the order of the graph: one has it, or it is the end of theirs, in which
+    "..." stands for cells that are left out; or it is what the script calls them. Raises MspcError where none does."""
+    known = list(places.values())
+    exact = [node for node, place in places.items() if place == name]
+    if exact:
+        return exact
+    pattern = re.compile(rf"(.*/)?{'.*'.join(map(re.escape, name.lstrip('/').split(LEFT_OUT)))}")
+    found = [node for node, place in places.items() if name.strip("./") and pattern.fullmatch(place)]
+    found = found or [node for node in places if name and name in (node.instance, node.label)]
+    if found:
+        return found
+    depth = name.strip("/").count("/") + 1  # names are given by their ends, too
+    ends = ["/".join(place.split("/")[-depth:]) for place in known]
+    notes = did_you_mean(name, known) or did_you_mean(name, ends) or [f"the first are {', '.join(known[:5])}"]
+    raise MspcError(f"the network has no operator {name!r}", kind=ValueError, notes=notes)
+
+
+class _Question:
+    """The search for a graph, asked about one of its nodes."""
+
+    def __init__(self, graph: Graph, node: Node, places: Mapping[Node, str], asked: PlanRequest) -> None:
+        self.node, self.places, self.asked = node, places, asked
+        self.search, _ = begun(graph)
+        self.given = node.in_layouts
+        self.origin = str(node.attrs.get("strategy_from", SHARD)) if self.given is not None else "search"
+        if node not in graph.nodes or self.search.rules[node] is None:
+            raise MspcError(f"nothing is decided on {places[node]}: it is left out, or it follows what it reads")
+        if self.given is not None:  # left open, to see what else there would be
+            node.in_layouts = node.layout = None
+        self.model = Model(self.search, mesh_of(self.search))
+        self.memory = Memory(self.model) if asked.memory else None
+        if node not in self.model.of:
+            raise MspcError(f"nothing is decided on {places[node]}: it takes what it reads as that lies")
+
+    def answer(self) -> Explanation:
+        model, node = self.model, self.node
+        variable = model.of[node]
+        sizes = [v.size for v in model.variables]
+        found = Elimination(sizes, model.factors, LARGEST).given_each(variable)
+        best = min(range(len(found)), key=lambda i: (found[i].cost, i))
+        choices = model.variables[variable].choices
+        bandwidth = self.asked.machine.link.bandwidth.at(LARGE)
+        alternatives: dict[tuple[str, ...], Alternative] = {}
+        for i in sorted(range(len(found)), key=lambda i: (found[i].cost, i)):
+            layouts = tuple(str(layout) for layout in choices[i].inputs)
+            taken = i == best if self.given is None else choices[i].inputs == self.given
+            more = found[i].cost - found[best].cost
+            seconds = float("inf") if more >= NEVER / 2 else more / bandwidth
+            where = self._where(found[best], found[i], bandwidth) if LITTLE < seconds < float("inf") else ()
+            held = 0.0 if self.memory is None else self.memory.peak(found[i].values)
+            alternatives.setdefault(layouts, Alternative(layouts, seconds, where, int(held), taken))
+        line = next((f"{f.file}:{f.line}: {f.text.strip()}" for f in node.frames if not f.file.startswith("mspc/")), "")
+        return Explanation(
+            self.places[node], node.label, self.origin, line, tuple(alternatives.values()), tuple(self._cannot()),
+            tuple(self._savings(found[best], bandwidth)),
+        )  # fmt: skip
+
+    def _savings(self, best: Assignment, bandwidth: float) -> Iterator[str]:
+        """Where memory counts: what computing the operator's cell again, and cutting its parameters further, would save
+        of the cheapest plan and cost."""
+        model, memory = self.model, self.memory
+        if memory is None:
+            return
+        changes = [
+            (f"computing {block.cell} again", memory.switches[block.cell], 1)
+            for block in memory.blocks
+            if self.node in block.inside
+        ]
+        for value in self.node.inputs:
+            variable = model.of.get(value, -1) if isinstance(value, Parameter) else -1
+            if variable >= 0:
+                for choice in range(model.variables[variable].size):
+                    again = model.variables[variable].again
+                    layout = model.layout(value, int(model.variables[variable].outputs[0][choice]))
+                    twice = ", gathered again for gradients," * bool(again and again[choice])
+                    changes.append((f"storing {self._called(value)} as {layout}{twice}", variable, choice))
+        for what, variable, choice in changes:
+            if best.values[variable] == choice:
+                continue
+            values = [*best.values[:variable], choice, *best.values[variable + 1 :]]
+            touched = [f for f in model.factors if variable in f.variables]
+            now, then = (_cost_of(touched, plan) for plan in (best.values, values))
+            more = then - now
+            saved = max(memory.held(best.values)) - max(memory.held(values))
+            if saved > 0 and more < NEVER / 2:
+                yield f"{what} would save {saved:.0f} bytes and take {max(0.0, more) / bandwidth * 1e6:.1f} us more"
+
+    def _where(self, best: Assignment, other: Assignment, bandwidth: float) -> tuple[Spent, ...]:
+        """What costs more in another plan, and what costs less."""
+        more: Counter[tuple[str, Value]] = Counter()
+        for factor, about in zip(self.model.factors, self.model.about, strict=True):
+            ours, theirs = (float(factor.table[tuple(a.values[v] for v in factor.variables)]) for a in (best, other))
+            if ours != theirs and about[0] in WORDS:
+                more[about] += theirs - ours  # pyright: ignore[reportArgumentType]  # counted in bytes, which may be parts
+        ordered = sorted(more.items(), key=lambda item: -abs(item[1]))[:PLACES]
+        return tuple(Spent(cost / bandwidth, WORDS[kind], self._called(value)) for (kind, value), cost in ordered)
+
+    def _called(self, value: Value) -> str:
+        return self.places.get(value, value.label) if isinstance(value, Node) else str(getattr(value, "name", value))
+
+    def _cannot(self) -> Sequence[str]:
+        """Dimensions that stay whole, and why."""
+        rule = self.search.rules[self.node]
+        assert rule is not None
+        found: list[str] = []
+        mesh = self.model.mesh
+        for f, (name, size) in enumerate(zip(rule.names, rule.sizes, strict=True)):
+            if f in rule.frozen:
+                found.append(f"{name} ({size}) stays whole: the operator's rule says so")
+            elif size > 1 and any(size % axis for axis in mesh):
+                odd = sorted({axis for axis in mesh if size % axis})
+                found.append(f"{name} ({size}) is not cut {' or '.join(map(str, odd))} ways: it is no multiple")
+        return found

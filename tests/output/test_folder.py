@@ -1,0 +1,130 @@
+"""The output folder: replaced as a whole, filled when empty, refused when it holds somebody's files."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mspc.ir.diagnostics import MspcError
+from mspc.output.folder import OutputFolder
+
+
+def write(path: Path, *names: str) -> None:
+    with OutputFolder(path) as output:
+        for name in names:
+            output.write(name, name)
+        output.commit()
+
+
+def files(path: Path) -> list[str]:
+    return sorted(str(p.relative_to(path)) for p in path.rglob("*") if p.is_file())
+
+
+def test_new_folder_is_written_with_its_parents(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "graphs", "program.json", "rank_0/00_frontend_0000.ir")
+    assert files(tmp_path) == ["a/graphs/program.json", "a/graphs/rank_0/00_frontend_0000.ir"]
+
+
+def test_empty_folder_is_filled(tmp_path: Path) -> None:
+    (tmp_path / "graphs").mkdir()
+    write(tmp_path / "graphs", "program.json")
+    assert files(tmp_path) == ["graphs/program.json"]
+
+
+def test_earlier_output_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    write(tmp_path / "graphs", "program.json", "rank_0/00_frontend_0000.ir", "rank_1/00_frontend_0000.ir")
+    write(tmp_path / "graphs", "program.json", "rank_0/09_execute_0000.ir", "weights.safetensors")
+    assert files(tmp_path) == [
+        "graphs/program.json", "graphs/rank_0/09_execute_0000.ir", "graphs/weights.safetensors",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("foreign", ["notes.txt", "rank_0/notes.txt"])
+def test_foreign_file_beside_an_output_is_refused(tmp_path: Path, foreign: str) -> None:
+    write(tmp_path / "graphs", "program.json", "rank_0/00_frontend_0000.ir")
+    (tmp_path / "graphs" / foreign).write_text("mine")
+    with pytest.raises(MspcError) as raised:
+        write(tmp_path / "graphs", "program.json")
+    assert str(raised.value) == (
+        f"error: {tmp_path}/graphs holds files that mspc did not write: {foreign}\n"
+        "  note: give another folder with --out, or an empty one"
+    )
+    assert (tmp_path / "graphs" / foreign).read_text() == "mine"
+
+
+def test_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    for name in ("a.py", "b.py", "rank_0", "z.py"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(MspcError, match=r"did not write: a\.py, b\.py, rank_0, \.\.\.\n"):
+        OutputFolder(tmp_path)
+
+
+def test_file_in_the_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "graphs").write_text("")
+    with pytest.raises(MspcError, match="graphs: it is a file"):
+        OutputFolder(tmp_path / "graphs")
+
+
+def test_failure_leaves_the_earlier_output(tmp_path: Path) -> None:
+    write(tmp_path / "graphs", "program.json")
+    with pytest.raises(MspcError, match="graphs: Is a directory"):
+        write(tmp_path / "graphs", "rank_0/00_frontend_0000.ir", "rank_0")
+    assert files(tmp_path) == ["graphs/program.json"]
+    assert [p.name for p in tmp_path.iterdir()] == ["graphs"]
+
+
+def test_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "graphs").symlink_to(tmp_path / "there")
+    write(tmp_path / "graphs", "program.json", "rank_0/00_frontend_0000.ir")
+    write(tmp_path / "graphs", "program.json")
+    assert (tmp_path / "graphs").is_symlink()
+    assert files(tmp_path / "there") == ["program.json"]
+
+
+def test_unwritable_place_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(MspcError) as raised:
+        write(tmp_path / "file" / "graphs", "program.json")
+    assert str(raised.value).startswith(f"error: cannot write to {tmp_path}/file/graphs: ")
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def _compiling(folder: Path) -> subprocess.Popen[str]:
+    """A compile that waits in the middle of writing its files."""
+    code = (
+        "import time; from pathlib import Path; from mspc.output.folder import OutputFolder\n"
+        "with OutputFolder(Path('out')) as output:\n"
+        "    output.write('rank_0/x_0000.ir', ''); print('writing', flush=True)\n"
+        "    while True: time.sleep(0.1)"
+    )
+    job = subprocess.Popen([sys.executable, "-c", code], cwd=folder, stdout=subprocess.PIPE, text=True)
+    assert job.stdout is not None
+    assert job.stdout.readline() == "writing\n"
+    return job
+
+
+def test_a_terminated_compile_takes_its_folder_away(tmp_path: Path) -> None:
+    with _compiling(tmp_path) as job:
+        assert list(tmp_path.iterdir())
+        job.terminate()
+    assert job.returncode == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_next_compile_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    with _compiling(tmp_path) as job:
+        job.kill()
+    (left,) = tmp_path.iterdir()
+    with _compiling(tmp_path) as running:
+        assert not left.exists()
+        (other,) = tmp_path.iterdir()
+        with OutputFolder(tmp_path / "out"):
+            assert other.exists()
+        running.terminate()
+    assert list(tmp_path.iterdir()) == []

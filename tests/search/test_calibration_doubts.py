@@ -1,0 +1,152 @@
+"""`mspc calibrate` on a machine that does other work, by timings that are put in: measured again, and told."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.machine import Link, Machine, Rate
+from mspc.analysis.cost.nodes import seconds
+from mspc.cli import app
+from mspc.engine.job import Job
+from mspc.ir.diagnostics import MspcError
+from mspc.passes.base import VERIFY
+from mspc.runtime.choose import Hardware
+from mspc.runtime.comm.interface import OneRank
+from mspc.runtime.comm.local import World
+from mspc.search.calibration import measured as calibration
+from mspc.search.calibration.doubts import doubts_of_rate
+from mspc.search.calibration.machine_file import read_machine
+from mspc.search.calibration.machine_text import write_machine
+from mspc.search.calibration.measured import calibrate
+from tests.search.test_calibration import SMALL
+
+CALM = (1.0, 1.02, 1.05)
+KNOWN = replace(
+    H200, work={"products": {"Float32": Rate.of(1e9)}}, memory=Rate.of(1e9), kernel=2e-6, ranks_per_host=0,
+    network=None, link=Link(20e-6, Rate.of(2e9)),
+)  # fmt: skip
+
+
+def put_in(monkeypatch: pytest.MonkeyPatch, machine: Machine, factors: Callable[[], Any]) -> list[int]:
+    """Let steps take what a machine takes, times `factors()` from repeat to repeat; the copies of every step."""
+    steps: list[int] = []
+
+    def step(timer: Any, fill: Any, count: int) -> list[float]:
+        graph = calibration._graph(timer.job.size)
+        fill(graph, count)
+        steps.append(count)
+        return [factor * (1e-6 + sum(seconds(node, machine) for node in graph.nodes)) for factor in factors()]
+
+    monkeypatch.setattr(calibration._Timer, "_step", step)
+    return steps
+
+
+def measured() -> Machine:
+    return calibrate(Job(OneRank(), OneRank()), "here", sizes=SMALL)
+
+
+def busy(seed: int = 0) -> Callable[[], list[float]]:
+    generator = random.Random(seed)
+    return lambda: [generator.uniform(1, 4) for _ in range(3)]
+
+
+def test_a_calm_machine_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = put_in(monkeypatch, KNOWN, lambda: CALM)
+    machine = measured()
+    assert machine.doubts == ()
+    assert machine.work["products"]["Float32"].at(2 * 32**3) == pytest.approx(1e9, rel=0.1)
+    again = put_in(monkeypatch, KNOWN, lambda: CALM)
+    measured()
+    assert steps == again
+
+
+def test_what_was_disturbed_for_a_while_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_in(monkeypatch, KNOWN, lambda: CALM)
+    calm = measured()
+    disturbed = iter(range(3))
+
+    def at_first() -> Any:
+        return (5.0, 2.0, 3.0) if next(disturbed, None) is not None else CALM
+
+    put_in(monkeypatch, KNOWN, at_first)
+    machine = measured()
+    assert machine.doubts == ()
+    assert machine == calm
+
+
+def test_a_busy_machine_is_not_believed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    steps = put_in(monkeypatch, KNOWN, lambda: CALM)
+    measured()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(calibration, "ON_CPU", SMALL)
+    more = put_in(monkeypatch, KNOWN, busy())
+    done = CliRunner().invoke(app, ["calibrate", "--out", "here.toml", "--device", "cpu", "-q"])
+    assert done.exit_code == 0, done.output
+    assert len(steps) < len(more) < 3 * len(steps), "again, but not for ever"
+    assert "warning: what was measured for here.toml is not to be believed: the machine was busy" in done.stderr
+    assert "note: end what else runs here, give every rank a core of its own, and calibrate again" in done.stderr
+    assert "too busy" in Path("here.toml").read_text()
+    assert any("repeats of one step differ by" in why for why in read_machine(Path("here.toml")).doubts)
+
+
+def test_ranks_agree_that_a_latency_is_absurd(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_in(monkeypatch, replace(KNOWN, link=Link(11e-3, Rate.of(2e9))), lambda: CALM)
+
+    def measure(comm: Any) -> Machine:
+        hardware = Hardware(local_rank=comm.rank, simulated=True)
+        return calibrate(Job(comm, comm, hardware=hardware), "two", sizes=SMALL)
+
+    found = World(2).run(measure)
+    assert {machine.doubts for machine in found} == {found[0].doubts}
+    assert "links: 11 ms for a small AllReduce" in found[0].doubts
+
+
+@pytest.mark.parametrize(
+    ("rates", "falls", "doubted"),
+    [
+        ((1e9, 2e9, 3e9), False, False),
+        ((3e9, 1e9, 2.9e9), True, True),  # falls, and rises again
+        ((4e9, 3e9, 1e9), True, False),  # caches
+        ((1e9, 4e9, 1e9), False, True),  # products have no larger cache
+        ((1e9, 4e9, 2.5e9), False, False),
+        ((5e9,), False, False),
+    ],
+)
+def test_rates_that_no_machine_has(rates: tuple[float, ...], falls: bool, doubted: bool) -> None:
+    assert bool(doubts_of_rate(Rate(tuple((10.0**i, rate) for i, rate in enumerate(rates))), falls)) == doubted
+
+
+SCRIPT = """
+import numpy as np
+import mindspore as ms
+from mindspore import nn, Tensor
+nn.Dense(16, 16)(Tensor(np.ones((16, 16)), ms.float32))
+"""
+
+
+def test_the_search_passes_doubts_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(VERIFY, raising=False)
+    Path("net.py").write_text(SCRIPT)
+    write_machine(Path("busy.toml"), replace(KNOWN, name="busy", doubts=("links: 11 ms for a small AllReduce",)))
+    done = CliRunner().invoke(app, ["search", "net.py", "--ranks", "2", "--machine", "busy.toml"])
+    assert done.exit_code == 0, done.output
+    assert "warning: the machine busy.toml is not to be believed" in done.stderr
+    assert "note: links: 11 ms for a small AllReduce" in done.stderr
+    assert "`mspc calibrate --out busy.toml`" in done.stderr
+
+
+def test_doubts_that_are_none(tmp_path: Path) -> None:
+    write_machine(tmp_path / "m.toml", replace(KNOWN, doubts=("x",)))
+    text = (tmp_path / "m.toml").read_text().replace('doubts = ["x"]', "doubts = 3")
+    (tmp_path / "m.toml").write_text(text)
+    with pytest.raises(MspcError, match="doubts is 3, not a list of texts"):
+        read_machine(tmp_path / "m.toml")

@@ -1,0 +1,35 @@
+"""`mspc search --memory`: where a compiled plan fits, one is found, and what is said to be needed is needed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ops.modules import load_operators
+from mspc.search.plans.table import WAYS, plans_for
+from tests.memory_limits import Found, case_of, hold, known_plans
+
+load_operators()
+
+
+def test_no_limit_is_refused_that_a_plan_keeps() -> None:
+    found, generator = Found(), random.Random(26)
+    lines: list[str] = []
+    for i in range(14):
+        case = case_of(generator.getrandbits(32))
+        lines += hold(case, known_plans(case, 30), found, shares=(0.3 * (i % 2),))
+    assert found.limits == 14
+    assert not found.refused, lines
+
+
+@pytest.mark.parametrize("seed", [1, 8])
+def test_what_is_needed_at_least_is_proved(seed: int) -> None:
+    case = case_of(seed)
+    least = min(plan.memory for plan in known_plans(case, 20))
+    with pytest.raises(MspcError, match="no plan fits 1000 bytes of memory on a rank: at least ") as error:
+        plans_for(case.launch, replace(case.asked, memory=1000), ways=WAYS[:1])
+    needed = int(error.value.message.split("at least ")[1].split()[0])
+    assert 1000 < needed <= least

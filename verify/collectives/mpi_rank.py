@@ -1,0 +1,67 @@
+"""One rank of `mspc verify --mpi`, started by mpirun: `python -m mspc.verify.collectives.mpi_rank FOLDER`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from mspc.engine.ranks.environment import limit_threads
+
+limit_threads()
+
+from mspc.ir.diagnostics import MspcError  # noqa: E402
+from mspc.ir.files.tensors import TensorFile  # noqa: E402
+from mspc.ir.graph import Graph  # noqa: E402
+from mspc.ir.text.parser import parse  # noqa: E402
+from mspc.ops.modules import load_operators  # noqa: E402
+from mspc.ops.op import REGISTRY  # noqa: E402
+from mspc.verify.collectives.communicator import asked  # noqa: E402
+from mspc.verify.collectives.compiled import computed  # noqa: E402  # it loads NumPy, which reads how many threads
+from mspc.verify.collectives.mpi_job import EXECUTED, FOUND, GIVEN, PLAIN, save  # noqa: E402
+from mspc.verify.many_ranks import ManyRanks  # noqa: E402
+
+
+def main(folder: Path) -> None:
+    """Run the steps, the collectives on numbers made for them, and the communicator's own."""
+    from mspc.runtime.comm.mpi import MpiComm  # it loads MPI, which only a rank needs
+
+    comm = MpiComm()
+    load_operators()
+    given = TensorFile(folder / GIVEN)
+    arrays = {name: given.read(name) for name in given.names}
+    weights = {name.partition("/")[2]: a for name, a in arrays.items() if name.startswith("weight/")}
+    steps = 1 + max((int(name.split("/")[1]) for name in arrays if name.startswith("step/")), default=-1)
+    feeds = [
+        [arrays[f"step/{step}/{i}"] for i in range(sum(n.startswith(f"step/{step}/") for n in arrays))]
+        for step in range(steps)
+    ]
+    graphs = [_graph(folder / PLAIN.format(rank)) for rank in range(comm.size)]
+    own = _graph(folder / EXECUTED.format(comm.rank))
+    ranks = ManyRanks(comm.size, lambda rank: own, graphs.__getitem__, weights, feeds)
+    found: dict[str, Any] = {}
+    for step, values in enumerate(ranks.executed_on(comm)):
+        for key, array in values.items():
+            found[f"step/{step}/" + (f"result/{key[1]}" if isinstance(key, tuple) else f"parameter/{key}")] = array
+    found |= {f"made/{i}": array for i, array in enumerate(computed(comm, graphs))}
+    found |= {f"communicator/{i}": array for i, array in enumerate(asked(comm))}
+    save(folder / FOUND.format(comm.rank), found)
+    comm.finalize()
+
+
+def _graph(path: Path) -> Graph:
+    module = parse(path.read_text(encoding="utf-8"), REGISTRY, str(path))
+    graph = module.graphs[0]
+    graph.attrs = {**module.attrs, **graph.attrs}
+    return graph
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]))
+    except Exception as error:
+        message = error.message if isinstance(error, MspcError) else f"{type(error).__name__}: {error}"
+        print(f"error: {message}", file=sys.stderr, flush=True)
+        from mspc.runtime.comm.mpi_library import MPI
+
+        MPI.COMM_WORLD.Abort(1)

@@ -1,0 +1,1 @@
+"""Data parallel mode beside one device that trains on the global batch."""

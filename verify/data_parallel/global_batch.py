@@ -1,0 +1,325 @@
+"""Data parallel mode beside one device that trains on the whole batch.
+
+What a network computes of a rank's rows and of the whole batch need not be alike. So one device runs on every rank's
+rows, each at a place of its own, and on all of them together; what holds between the two in mathematics is found out
+of their values, and then asked of the ranks:
+
+    rows    the whole value is the places', one after the other      sum    the places' values add up to it
+    same    every place has it                                      mean   they have it as their mean
+
+An update of the ranks reads a sum or a mean of gradients, as the script says. Where gradients are parts of a sum the
+sum is one device's; where their mean is, as of a loss that is a mean over rows, the sum is that many times as large,
+and one device is given it so. The script's own collectives are treated alike.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ops.collective.base import Collective
+from mspc.ops.collective.collectives import AllReduce
+from mspc.passes.communication.reduce_gradients import summed_gradients
+from mspc.runtime.backend import NumPyBackend
+from mspc.verify.difference import Row, coarsest, compare
+from mspc.verify.one_device import OneDevice, Values
+
+Array = Any
+SCRIPT = "by_script"
+"""Attribute that says which operator of the script a node is, or whose gradient."""
+STRICT = 0.25
+"""By which part of their tolerance values may differ that every rank has."""
+LOOSE = 64.0
+"""How many tolerances apart values are still taken for related: a sum and a mean are far further apart."""
+
+
+@dataclass
+class Beside:
+    """What was compared with the whole batch. aside: what cannot be compared, and why. factors: by how many times the
+    gradients that the ranks' updates read are those of one device, by parameter. reductions: what every output of the
+    whole batch is of the ranks'. apart: the first operator whose value has no tie to those of the ranks' rows."""
+
+    rows: list[Row] = field(default_factory=list[Row])
+    aside: list[str] = field(default_factory=list[str])
+    factors: dict[str, float] = field(default_factory=dict[str, float])
+    reductions: dict[int, str] = field(default_factory=dict[int, str])
+    apart: str = ""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The network on the whole batch. weights: first values. graph: None where it cannot be had, for this `reason`."""
+
+    graph: Graph | None
+    weights: dict[str, Array] = field(default_factory=dict[str, Array])
+    reason: str = ""
+
+
+def name_by_script(graph: Graph) -> None:
+    """Number the operators that the script has: behind differentiation, which may depend on sizes, the graphs of a
+    rank's rows and of the whole batch have these in common."""
+    for number, node in enumerate(graph.nodes):
+        node.attrs[SCRIPT] = number
+    graph.attrs[SCRIPT] = len(graph.nodes)
+
+
+def name_gradients(graph: Graph) -> None:
+    """Name the gradients of parameters as well, and take away numbers that differentiation has handed on."""
+    seen: Counter[str] = Counter()
+    numbers: set[object] = set()
+    for node in graph.nodes:
+        if node.attrs.get(SCRIPT) in numbers:
+            del node.attrs[SCRIPT]
+        numbers |= {node.attrs[SCRIPT]} if SCRIPT in node.attrs else set()
+        name = str(node.attrs.get("gradient_for", ""))
+        if name and SCRIPT not in node.attrs:
+            node.attrs[SCRIPT] = f"gradient {seen[name]} of {name}"
+            seen[name] += 1
+
+
+def difference_of(one: Graph, whole: Graph) -> str:
+    """Why the two are not the same network on other batches; "" where they are."""
+    own, all_of = int(one.attrs.get(SCRIPT, 0)), int(whole.attrs.get(SCRIPT, 0))
+    if own != all_of:
+        return f"it has {all_of} operators for the whole batch and {own} for a rank's rows"
+    others = {node.attrs[SCRIPT]: node for node in whole.nodes if SCRIPT in node.attrs}
+    for node in one.nodes:
+        other = others.get(node.attrs.get(SCRIPT))
+        if other is not None and node.op.name != other.op.name:
+            return f"for the whole batch {other.label} stands in the place of {node.label}"
+    return ""
+
+
+def beside_whole_batch(
+    whole: Whole, feeds: list[list[Array]], of_rows: OneDevice, places: Sequence[Sequence[Values]],
+    ranks: Sequence[Sequence[Values]], mean: bool,
+) -> Beside:  # fmt: skip
+    """Compare what ranks computed with one device that was fed the whole batch.
+
+    Args:
+        feeds: the whole inputs of every step. of_rows: one device with every rank's rows. places, ranks: for every step
+        and rank what that computed, and what the rank did. mean: updates read the mean of
+        the ranks' gradients.
+    """
+    found = Beside()
+    if whole.graph is None:
+        found.aside.append(whole.reason)
+        return found
+    graph = whole.graph
+    first_rows = replace(of_rows, feeds=[steps[:1] for steps in of_rows.feeds], mark=SCRIPT).run()
+    followed = _Followed(graph, first_rows[0], mean, found)
+    first = OneDevice(graph, whole.weights, [feeds[:1]], SCRIPT, kernels=followed.kernel_of).run()
+    followed.look_at_gradients(first[0][0])
+    device = OneDevice(graph, whole.weights, [feeds], SCRIPT, kernels=followed.kernel_of, combine=followed.combined)
+    expected = [step[0] for step in device.run()]
+    if found.aside:
+        found.apart = _first_apart(graph, first[0][0], first_rows[0])
+        return found
+    noise = device.noise([[values] for values in expected])
+    least, count = coarsest(graph), len(ranks[0])
+    for index, _ in enumerate(graph.results):
+        key = "result", index
+        worst: Row | None = None
+        for step, values in enumerate(expected):
+            relation = related(values[key], [place[key] for place in places[step]], least)
+            if relation is None:
+                found.aside.append(f"output {index} of the whole batch is neither the ranks' outputs one after the "
+                                   "other nor their sum nor their mean")  # fmt: skip
+                worst = None
+                break
+            if found.reductions.get(index, "same") == "same":  # by chance it may be alike in some step
+                found.reductions[index] = relation[0]
+            mine = [rank[key] for rank in ranks[step]]
+            for together in _joined(relation, mine, values[key]):
+                row = compare("whole output", str(index), values[key], together, least)
+                if not row.same:
+                    row = compare("whole output", str(index), values[key], together, least, noise(step, 0, key))
+                worst = row if worst is None else max(worst, row, key=_badness)
+        found.rows += [worst] if worst is not None else []
+    for parameter in graph.parameters:
+        if parameter.kind == "parameter":
+            found.rows.append(_parameter(parameter, expected, ranks, count, whole.weights, least, noise))
+    return found
+
+
+def _first_apart(graph: Graph, whole: Values, places: Sequence[Values]) -> str:
+    """The label of the first operator whose value is none of what is related; "" where there is none."""
+    least = coarsest(graph)
+    for node in graph.nodes:
+        key = node.attrs.get(SCRIPT)
+        if key in whole and key in places[0] and related(whole[key], [place[key] for place in places], least) is None:
+            return node.label
+    return ""
+
+
+def _parameter(
+    parameter: Parameter, expected: Sequence[Values], ranks: Sequence[Sequence[Values]], count: int,
+    weights: dict[str, Array], least: float, noise: Callable[[int, int, Any], Any],
+) -> Row:  # fmt: skip
+    name, rows = parameter.name, list[Row]()
+    for step, values in enumerate(expected):
+        for rank in range(count):
+            mine = ranks[step][rank].get(name)
+            row = compare("whole parameter", name, values[name], mine, least, None, weights.get(name))
+            if not row.same and mine is not None:
+                moved = noise(step, 0, name)
+                row = compare("whole parameter", name, values[name], mine, least, moved, weights.get(name))
+            rows.append(row)
+    return max(rows, key=_badness)
+
+
+def _badness(row: Row) -> tuple[bool, bool, float]:
+    return not row.same, row.excused, row.difference
+
+
+Relation = tuple[str, int]
+"""("rows", dimension), ("same", 0), ("sum", 0), ("mean", 0), ("max", 0) or ("min", 0)."""
+
+
+def related(whole: Array, parts: Sequence[Array], least: float) -> Relation | None:
+    """What a value of the whole batch is of those of the places; None where it is none of these."""
+    first = parts[0]
+    if any(part.shape != first.shape for part in parts) or first.ndim != whole.ndim:
+        return None
+    if whole.shape != first.shape:
+        grown = [d for d, (a, b) in enumerate(zip(first.shape, whole.shape, strict=True)) if a != b]
+        joined = np.concatenate(parts, grown[0]) if len(grown) == 1 else None
+        return ("rows", grown[0]) if joined is not None and _near(whole, joined, least) else None
+    if all(_near(whole, part, least, STRICT) for part in parts):  # losses of all ranks may be close to each other
+        return "same", 0
+    for how in ("mean", "sum", "max", "min"):
+        if _near(whole, _reduced(how, parts), least):
+            return how, 0
+    zero = least * LOOSE * max(map(_size, parts))  # parts that take each other away leave rounding
+    return ("sum", 0) if max(_size(whole), _size(_reduced("sum", parts))) <= zero else None
+
+
+def _reduced(how: str, parts: Sequence[Array]) -> Array:
+    wide = [part.astype(np.float64) if part.dtype.kind in "fV" else part for part in parts]
+    if how in ("max", "min"):
+        return (np.maximum if how == "max" else np.minimum).reduce(wide).astype(parts[0].dtype)
+    if parts[0].dtype == bool:
+        same = all(np.array_equal(part, parts[0]) for part in parts)
+        return parts[0] if same else (np.logical_or if how == "sum" else np.logical_and).reduce(wide)
+    total = np.sum(np.stack(wide), 0)
+    if how == "sum":
+        return total.astype(parts[0].dtype)
+    if parts[0].dtype.kind in "iu" and np.any(total % len(parts)):
+        return np.full_like(total, -1)
+    return (total / len(parts)).astype(parts[0].dtype)
+
+
+def _size(array: Array) -> float:
+    wide = np.abs(np.asarray(array).astype(np.float64))
+    return float(np.max(wide, initial=0.0, where=np.isfinite(wide)))
+
+
+def _near(whole: Array, found: Array, least: float, times: float = LOOSE) -> bool:
+    row = compare("", "", whole, np.asarray(found), least)
+    return row.difference <= row.tolerance * times
+
+
+def _joined(relation: Relation, parts: Sequence[Array], whole: Array) -> list[Array | None]:
+    """The ranks' values together, or each that has to be the whole one; of other shapes None, which fits nothing."""
+    how, dimension = relation
+    if any(np.ndim(part) != np.ndim(whole) for part in parts):
+        return [None]
+    try:
+        if how == "same":
+            return list(parts)
+        return [np.concatenate(parts, dimension) if how == "rows" else _reduced(how, parts)]
+    except ValueError:
+        return [None]
+
+
+class _Followed:
+    """What one device with the whole batch takes in the place of sums over ranks."""
+
+    def __init__(self, graph: Graph, places: Sequence[Values], mean: bool, found: Beside) -> None:
+        self.graph, self.places, self.mean, self.found = graph, places, mean, found
+        self.summed = summed_gradients(graph)
+        self.least = coarsest(graph)
+        self.factor_of: dict[Any, float | None] = {}
+
+    def look_at_gradients(self, whole: Values) -> None:
+        """Find out how many times its gradients the ranks' sums are. One that is zero but for rounding is taken for
+        what most others are."""
+        gradients = {node: node.attrs.get(SCRIPT) for node in self.graph.nodes if node in self.summed}
+        known = {node: n for node, n in gradients.items() if n in whole and n in self.places[0]}
+        totals = {n: _reduced("sum", [place[n] for place in self.places]) for n in known.values()}
+        sizes = {node: max(_size(whole[n]), _size(totals[n])) for node, n in known.items()}
+        zero = self.least * max(sizes.values(), default=0.0)
+        small = [node for node, size in sizes.items() if size <= zero]
+        for node, number in known.items():
+            if node not in small:
+                self._factor(node, whole[number], f"the gradient of {node.attrs['gradient_for']}")
+        others = Counter(f for f in self.factor_of.values() if f is not None)
+        for node in small:
+            self.factor_of[known[node]] = next((f for f, _ in others.most_common(1)), 1.0)
+
+    def combined(self, node: Node, gradient: Array) -> Array:
+        """A gradient as the ranks' updates read it."""
+        if node not in self.summed:
+            return gradient
+        factor = self._factor(node, gradient, f"the gradient of {node.attrs['gradient_for']}")
+        if factor is None:
+            return gradient
+        factor = factor / len(self.places) if self.mean else factor
+        self.found.factors[str(node.attrs["gradient_for"])] = factor
+        return gradient * gradient.dtype.type(factor)
+
+    def kernel_of(self, node: Node, backend: NumPyBackend) -> Callable[..., Any] | None:
+        """What a collective of the script gives where one device stands for all ranks."""
+        op = node.op
+        if not isinstance(op, Collective):
+            return None
+
+        def kernel(*operands: Array) -> Any:
+            found = [self._collected(node, op, v, a) for v, a in zip(node.inputs, operands, strict=True)]
+            return tuple(found) if len(found) > 1 else found[0]
+
+        return kernel
+
+    def _collected(self, node: Node, op: Collective, value: Value, array: Array) -> Array:
+        if not isinstance(op, AllReduce) or len(op.ranks) != len(self.places):
+            self._aside(f"{node.label} is of the script, and one device has nothing like it")
+            return array
+        source = value if isinstance(value, Node) else None
+        if op.op in ("max", "min"):
+            relation = related(array, [p[source.attrs[SCRIPT]] for p in self.places], self.least) if (
+                source is not None and source.attrs.get(SCRIPT) in self.places[0]
+            ) else ("same", 0)  # fmt: skip
+            if relation is None or relation[0] not in (op.op, "same"):
+                self._aside(f"what {node.label} takes the {op.op} of is not that of the whole batch")
+            return array
+        if op.op != "sum":
+            self._aside(f"{node.label} multiplies, which says nothing of the whole batch")
+            return array
+        if source is None:
+            return array * array.dtype.type(len(self.places))
+        factor = self._factor(source, array, f"what {node.label} adds up")
+        return array if factor is None else array * array.dtype.type(factor)
+
+    def _factor(self, node: Node, array: Array, what: str) -> float | None:
+        """How many times the whole value the sum of the places' values is."""
+        number = node.attrs.get(SCRIPT)
+        if number is None or number not in self.places[0]:
+            self._aside(f"{what} is not known on every rank's rows")
+            return None
+        if number not in self.factor_of:
+            relation = related(array, [place[number] for place in self.places], self.least)
+            factors = {"mean": float(len(self.places)), "same": float(len(self.places)), "sum": 1.0}
+            self.factor_of[number] = factors.get(relation[0]) if relation is not None else None
+        factor = self.factor_of[number]
+        if factor is None:
+            self._aside(f"{what} of the whole batch is neither the sum nor the mean of those of the ranks' rows")
+        return factor
+
+    def _aside(self, why: str) -> None:
+        if why not in self.found.aside:
+            self.found.aside.append(why)

@@ -1,0 +1,242 @@
+"""One device beside PyTorch: every operator on the operands that it had, every gradient rule, and all gradients as
+PyTorch's own differentiation of the forward graph has them; updates beside their formulas, and the training steps that
+all networks share beside PyTorch's own."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ops.control.structural import Depend, MakeTuple, StopGradient, TupleGetItem
+from mspc.ops.op import Op
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm.local import LocalComm, World
+from mspc.verify.difference import TOLERANCES, Noise, Row, coarsest, compare, epsilon_of
+from mspc.verify.float64_graph import Doubled, Judged, needed, passes_no_gradient, widened
+from mspc.verify.pytorch.counterparts import load_torch
+from mspc.verify.pytorch.judge import TorchJudge, value_at
+from mspc.verify.training_steps.judge import judged_apart
+from mspc.verify.verification import Program, one_device
+
+Array = Any
+Tensor = Any
+GRADIENTS = 1e-6
+"""How far gradients in Float64 may be apart, relative to the largest element: some kernels compute in Float32."""
+ZERO = 1e-12
+"""What stands for zero beside the largest of the gradients that are compared."""
+
+
+@dataclass
+class Against:
+    """What was compared. first: the first operator that differs. judged, without: operators of the graph with a
+    counterpart, and those that have none, by their names. backward: those of the backward graph that have none: what
+    they compute is what gradients are made of. unjudged: parameters whose gradients come through what has none."""
+
+    version: str
+    rows: list[Row] = field(default_factory=list[Row])
+    first: Node | None = None
+    judged: Counter[str] = field(default_factory=Counter[str])
+    without: Counter[str] = field(default_factory=Counter[str])
+    backward: Counter[str] = field(default_factory=Counter[str])
+    unjudged: list[str] = field(default_factory=list[str])
+
+    def add(self, row: Row, node: Node) -> None:
+        """Keep the worst row of each kind and name, and the first node that differs."""
+        if not row.same and self.first is None:
+            self.first = node
+        for index, other in enumerate(self.rows):
+            if (other.kind, other.name) == (row.kind, row.name):
+                self.rows[index] = max(row, other, key=lambda r: (not r.same, r.difference))
+                return
+        self.rows.append(row)
+
+
+def against_torch(program: Program) -> Against:
+    """A step of one device beside PyTorch.
+
+    Raises:
+        MspcError: PyTorch is not installed. NodeFailure: a kernel failed.
+    """
+    torch = load_torch()
+    judge, found = TorchJudge(torch), Against(str(torch.__version__))
+    one, doubled = program.one, program.doubled
+    device, _, _ = one_device(program)
+    names = [p.name for p in one.parameters if p.kind == "input"]
+    values = program.weights | dict(zip(names, device.feeds[0][0], strict=True))
+
+    def main(comm: LocalComm) -> None:
+        backend = NumPyBackend(comm, step=1)
+        _values(judge, one, values, backend, found)
+        if doubled is not None:
+            _Gradients(judge, doubled, values, backend, found).compare()
+
+    World(1).run(main)
+    if any(node.op.mutates for node in one.nodes):
+        found.rows += judged_apart()
+    return found
+
+
+def _values(judge: TorchJudge, graph: Graph, given: dict[str, Array], backend: NumPyBackend, found: Against) -> None:
+    """Every operator on the operands that it has on one device."""
+    values: dict[Value, Any] = {p: np.array(given[p.name]) for p in graph.parameters}
+    least = coarsest(graph)
+    with np.errstate(all="ignore"):
+        for node in graph.nodes:
+            op = node.op
+            operands = [value_at(values, value) for value in node.inputs]
+            if _is_structural(op):
+                values[node] = op.kernel(backend)(*operands)
+                continue
+            tensors = [judge.tensor(operand) for operand in operands]
+            result = values[node] = op.kernel(backend)(*operands)
+            parts = result if isinstance(result, tuple) else (result,)
+            if op.mutates:
+                _updated(judge, node, tensors, operands, least, found)
+                continue
+            theirs = judge.call(op, tensors, parts)
+            if theirs is None:
+                (found.backward if node.phase == "backward" else found.without)[op.name] += 1
+                continue
+            found.judged[op.name] += 1
+            for part, tensor in zip(parts, theirs, strict=True):
+                if tensor is not None:
+                    expected = judge.array(tensor, part)
+                    found.add(compare("operator", op.name, expected, part, least, _rounding(operands, part)), node)
+
+
+def _updated(
+    judge: TorchJudge, node: Node, tensors: Sequence[Tensor], operands: Sequence[Array], least: float, found: Against
+) -> None:
+    """Rows for what an update left in its operands. tensors: the operands as they were before."""
+    op = node.op
+    values = judge.updated(op, tensors)
+    if values is None:
+        (found.backward if node.phase == "backward" else found.without)[op.name] += 1
+        return
+    found.judged[op.name] += 1
+    for index, tensor in zip(op.mutates, values, strict=True):
+        expected = judge.array(tensor, operands[index])
+        before = judge.array(tensors[index], operands[index])
+        noise = _rounding([*operands, expected], operands[index])
+        found.add(compare("update", op.name, expected, operands[index], least, noise, before), node)
+
+
+def _is_structural(op: Any) -> bool:
+    """Whether an operator computes nothing."""
+    return op.constrains or isinstance(op, Depend | MakeTuple | StopGradient | TupleGetItem)
+
+
+def _rounding(operands: Sequence[Array], result: Array) -> Noise:
+    """How far rounding may move a result: as many terms as it sums, each as large as its operands."""
+    dtype = {name.lower(): name for name in TOLERANCES}.get(np.asarray(result).dtype.name)
+    floats = [np.asarray(x) for x in operands if np.asarray(x).dtype.name.lower() in map(str.lower, TOLERANCES)]
+    if dtype is None or not floats:
+        return Noise()
+    sizes = [float(np.max(np.abs(x.astype(np.float64)), initial=0.0, where=np.isfinite(x))) for x in floats]
+    terms = max(1.0, max(x.size for x in floats) / max(1, np.asarray(result).size))
+    amount = epsilon_of(dtype) * math.sqrt(terms) * math.prod(max(1.0, size) for size in sizes)
+    return Noise(amount, amount)
+
+
+class _Gradients:
+    """Compares gradients in Float64: of every operator of the forward graph, and of the whole graph."""
+
+    def __init__(
+        self, judge: TorchJudge, doubled: Doubled, values: dict[str, Array], backend: NumPyBackend, found: Against
+    ) -> None:
+        self.judge, self.doubled, self.backend, self.found = judge, doubled, backend, found
+        self.parameters = {p: widened(values[p.name]) for p in doubled.graph.parameters}
+        self.forward = [node for node in doubled.graph.nodes if node.phase == "forward"]
+
+    def compare(self) -> None:
+        wanted = [g for judged in self.doubled.judged for g in judged.gradients.values()]
+        try:
+            self.values = self.doubled.run(self.backend, self.parameters, [*self.forward, *wanted])
+        except Exception:  # some kernel does not take Float64
+            self.found.unjudged += [p.name for judged in self.doubled.judged for p in judged.gradients]
+            return
+        for node in self.forward:
+            if isinstance(node.op, Op) and not _is_structural(node.op) and not node.op.mutates:
+                self._rule(node, node.op)
+        for judged in self.doubled.judged:
+            self._whole(judged)
+
+    def _rule(self, node: Node, op: Op) -> None:
+        """A row for an operator's gradients on the operands that it has."""
+        operands = [value_at(self.values, value) for value in node.inputs]
+        result = self.values[node]
+        parts = result if isinstance(result, tuple) else (result,)
+        fixed = {i for i, value in enumerate(node.inputs) if isinstance(value, Constant)}  # nobody asks for theirs
+        pairs = self.judge.rule(op, operands, parts, self.backend, fixed)
+        largest = max((_size(expected) for expected, _ in pairs), default=0.0)
+        # Where an operator is flat, 1 less its result's square may be nothing but rounding.
+        zero = max(ZERO * largest, epsilon_of("Float64"))
+        for expected, mine in pairs:
+            self.found.add(compare("rule", op.name, expected, mine, GRADIENTS, Noise(zero, zero)), node)
+
+    def _whole(self, judged: Judged) -> None:
+        """A row for every parameter: PyTorch differentiates the forward graph, mspc's own graph has its gradients."""
+        tensors: dict[Value, Any] = {}
+        reached: dict[Value, frozenset[Parameter]] = {}
+        blocked: frozenset[Parameter] = frozenset()
+        for parameter, array in self.parameters.items():
+            tensors[parameter] = self.judge.tensor(array).requires_grad_(parameter in judged.gradients)
+            reached[parameter] = frozenset({parameter} & judged.gradients.keys())
+        for node in needed(self.doubled.graph, [*judged.outputs, *judged.sens]):
+            operands = [self.judge.tensor(v.value) if isinstance(v, Constant) else tensors[v] for v in node.inputs]
+            result = self._followed(node, operands)
+            reached[node] = frozenset[Parameter]().union(*(reached.get(v, frozenset()) for v in node.inputs))
+            if result is None:
+                own = self.values[node]
+                result = tuple(map(self.judge.tensor, own)) if isinstance(own, tuple) else self.judge.tensor(own)
+                if not passes_no_gradient(node):
+                    blocked |= reached[node]
+                reached[node] = frozenset()
+            tensors[node] = result
+        self._compare(judged, tensors, blocked)
+
+    def _followed(self, node: Node, operands: list[Any]) -> Any:
+        """What PyTorch makes of a node; None where it has no counterpart."""
+        op = node.op
+        if isinstance(op, MakeTuple):
+            return tuple(operands)
+        if isinstance(op, TupleGetItem):
+            return operands[0][op.index]
+        if _is_structural(op):
+            return operands[0].detach() if isinstance(op, StopGradient) else operands[0]
+        own = self.values[node]
+        parts = own if isinstance(own, tuple) else (own,)
+        found = None if op.mutates else self.judge.call(op, operands, parts)
+        if found is None:
+            return None
+        whole = tuple(self.judge.tensor(part) if t is None else t for t, part in zip(found, parts, strict=True))
+        return whole if isinstance(own, tuple) else whole[0]
+
+    def _compare(self, judged: Judged, tensors: dict[Value, Any], blocked: frozenset[Parameter]) -> None:
+        total = self.judge.tensor(np.zeros(()))
+        for i, output in enumerate(judged.outputs):
+            value = self.judge.tensor(output.value) if isinstance(output, Constant) else tensors[output]
+            sens = self.judge.tensor(value_at(self.values, judged.sens[i])) if judged.sens else 1.0
+            total = total + (value * sens).sum()
+        wanted = [p for p in judged.gradients if p not in blocked]
+        self.found.unjudged += [p.name for p in judged.gradients if p in blocked]
+        found: Sequence[Any] = [None] * len(wanted)
+        if wanted and total.requires_grad:
+            found = self.judge.torch.autograd.grad(total, [tensors[p] for p in wanted], allow_unused=True)
+        mine = {p: np.asarray(value_at(self.values, judged.gradients[p])) for p in wanted}
+        scale = max(map(_size, mine.values()), default=0.0)
+        for parameter, tensor in zip(wanted, found, strict=True):
+            own = mine[parameter]
+            expected = np.zeros_like(own) if tensor is None else self.judge.array(tensor, own)
+            row = compare("gradient", parameter.name, expected, own, GRADIENTS, Noise(ZERO * scale, ZERO * scale))
+            self.found.rows.append(row)
+
+
+def _size(array: Array) -> float:
+    return float(np.max(np.abs(array), initial=0.0))

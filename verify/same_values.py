@@ -1,0 +1,126 @@
+"""One device beside many ranks: which values of which step are the same, on every rank that holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.layout import Layout
+from mspc.runtime.observe import join
+from mspc.verify.difference import Noise, Row, coarsest, compare
+
+Array = Any
+Values = dict[Any, Array]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What one device computes, and how the ranks hold it.
+
+    one, many: the graph of one device and that of all ranks before slicing. weights: first values. expected, noise: for
+    every step and place, see `OneDevice`, the noise where it is asked for; there is a place for every rank where each
+    has rows of its own (`own_rows`). mark: attribute that numbers the operators of both graphs alike.
+    """
+
+    one: Graph
+    many: Graph
+    ranks: int
+    weights: dict[str, Array]
+    expected: Sequence[Sequence[Values]]
+    noise: Callable[[], Callable[[int, int, Any], Noise]]
+    own_rows: bool
+    mark: str
+
+    def results(self, found: Sequence[Sequence[Values]]) -> list[Row]:
+        """A row for every result, of the step in which the ranks are furthest off."""
+        return [
+            self._worst("output", str(i), ("result", i), value, found) for i, value in enumerate(self.many.results)
+        ]
+
+    def parameters(self, found: Sequence[Sequence[Values]]) -> list[Row]:
+        """The same for every parameter. Sums over ranks with rows of their own are those of no single device, so their
+        parameters are rows where they differ alone."""
+        rows: list[Row] = []
+        for parameter in self.one.parameters:
+            if parameter.kind == "parameter":
+                mine = self.many.parameter(parameter.name)
+                rows.append(self._worst("parameter", parameter.name, parameter.name, mine, found))
+        hidden = self.own_rows and not self.many.attrs.get("gradients_mean")
+        return [row for row in rows if not (hidden and row.same)]
+
+    def operators(self, found: Sequence[Values], step: int) -> tuple[list[Row], Node | None]:
+        """Rows of parameters' gradients, and the first operator whose value differs: found is one step of all ranks.
+
+        Where ranks have rows of their own, the row is the operator's.
+        """
+        rows: list[Row] = []
+        first: Node | None = None
+        numbers = {node.attrs[self.mark]: node for node in self.many.nodes if self.mark in node.attrs}
+        for node in self.one.nodes:
+            number = node.attrs.get(self.mark)
+            if number not in numbers or number not in self.expected[step][0]:
+                continue
+            row = self._row("operator", node.label, number, numbers[number], found, step)
+            if row is None:  # parts of it are needed nowhere
+                continue
+            if not row.same and first is None:
+                first = node
+                rows += [row] if self.own_rows else []
+            if not self.own_rows:
+                names = str(node.attrs.get("gradient_for", "")).split(",")
+                rows += [Row("gradient", n, row.shape, row.difference, row.tolerance, row.excused) for n in names if n]
+        return rows, first
+
+    @cached_property
+    def least(self) -> float:
+        """The tolerance that all values have at least."""
+        return coarsest(self.one)
+
+    def _worst(self, kind: str, name: str, key: Any, value: Value, found: Sequence[Sequence[Values]]) -> Row:
+        rows = [self._row(kind, name, key, value, ranks, step) for step, ranks in enumerate(found)]
+        return max((r for r in rows if r is not None), key=lambda r: (not r.same, r.excused, r.difference))
+
+    def _row(self, kind: str, name: str, key: Any, value: Value, found: Sequence[Values], step: int) -> Row | None:
+        """The row of one value in one step; None where no rank has all of it."""
+        before = self.weights.get(key) if kind == "parameter" else None
+        rows: list[Row] = []
+        for place, wanted, mine in self._pairs(key, value, found, step):
+            row = compare(kind, name, wanted, mine, self.least, None, before)
+            if not row.same and np.isfinite(row.difference):
+                row = compare(kind, name, wanted, mine, self.least, self.noise()(step, place, key), before)
+            rows.append(row)
+        return max(rows, key=lambda r: (not r.same, r.excused, r.difference), default=None)
+
+    def _pairs(
+        self, key: Any, value: Value, found: Sequence[Values], step: int
+    ) -> list[tuple[int, Array, Array | None]]:
+        """(place, what one device has, what ranks have), None where the ranks' parts do not fit together.
+
+        That is the whole value; and where no sum is left to take, it with the slice of every rank whose own is another.
+        """
+        if self.own_rows:
+            both = enumerate(zip(self.expected[step], found, strict=True))
+            return [(rank, wanted[key], mine[key]) for rank, (wanted, mine) in both if key in wanted and key in mine]
+        wanted = self.expected[step][0][key]
+        layout = value.layout if isinstance(value.layout, Layout) else Layout.replicated(self.ranks, len(value.shape))
+        try:
+            whole = join(found, key, layout)
+        except KeyError:
+            return []
+        except ValueError:
+            return [(0, wanted, None)]
+        pairs: list[tuple[int, Array, Array | None]] = [(0, wanted, whole)]
+        if layout.is_partial or whole.shape != wanted.shape:
+            return pairs
+        for rank, values in enumerate(found):
+            slices = layout.slices_for(rank, wanted.shape)
+            if key in values and not np.array_equal(values[key], whole[slices], equal_nan=whole.dtype.kind == "f"):
+                other = np.array(whole)
+                other[slices] = values[key]
+                pairs.append((0, wanted, other))
+        return pairs
