@@ -35,7 +35,7 @@ Measured in 2026 with CUDA 13 and NCCL 2.27: products of 8192 by 8192 matrices a
 of a transformer's layers reach three quarters; half of that where Float32 is rounded to TF32; a copy in memory at 4.2
 TB/s, of which operators reach three quarters; 1.1 us from one small kernel of a CUDA graph to the next, 1.5 us with
 their ramps; an AllReduce of a kilobyte in 9.5 us on 4 ranks, 12 us beside other work; large ones at 339 to 358 GB/s.
-Between hosts: a card of 400 Gbit/s for each GPU as in NVIDIA's DGX H200, nine tenths of it (data sheet, unmeasured).""",
+Between hosts: a card of 400 Gbit/s for each GPU, nine tenths of it (data sheet of NVIDIA's DGX H200, not measured).""",
 )
 """What is reckoned with where nobody names a machine."""
 H100 = Machine(
