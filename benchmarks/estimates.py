@@ -29,6 +29,8 @@ import numpy as np
 SCRIPT = Path(__file__).parent / "networks" / "planned.py"
 MESHES = {1: ("",), 2: ("2",), 4: ("4", "2x2"), 8: ("8", "4x2", "2x2x2")}
 SHARDED = "optimizer parallel"
+OPERATORS = "[operators]\n"
+"""What begins the table of operators in a plan's file."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def mixtures(texts: list[str]) -> dict[str, str]:
     def mixed(takes_other: Callable[[int], bool]) -> str:
         own = {line.partition(" = ")[0]: line for line in other}
         chosen = [own.get(line.partition(" = ")[0], line) if takes_other(i) else line for i, line in enumerate(lines)]
-        return first[: first.index('"')] + "\n".join(chosen) + "\n"
+        return first[: first.index(OPERATORS)] + OPERATORS + "\n".join(chosen) + "\n"
 
     draw = random.Random(0)
     return {
@@ -124,7 +126,8 @@ def mixtures(texts: list[str]) -> dict[str, str]:
 
 def operators(text: str) -> list[str]:
     """The lines of a plan's file that cut an operator each."""
-    return [line for line in text.splitlines() if line.startswith('"')]
+    table = text.partition(OPERATORS)[2].partition("\n[")[0]
+    return [line for line in table.splitlines() if line.startswith('"')]
 
 
 def estimated(plan: Planned, folder: Path, machine: Path) -> Result:
