@@ -7,17 +7,16 @@ from pathlib import Path
 
 from mspc.analysis.cost.machine_file import machine_of
 from mspc.commands.comparison.differences import differences
+from mspc.commands.comparison.summary import print_differences
 from mspc.commands.comparison.tables import tables
 from mspc.commands.compile import CompileOptions
 from mspc.commands.facts.targets import check_used, target_facts
 from mspc.commands.report.html import page
-from mspc.commands.report.shortened import print_shortened
+from mspc.commands.report.shortened import fits_screen
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import check_writable, utf8_bytes, write_whole
 
-MOST = 5
-"""Rows of a table that are printed where not all are asked for."""
 DIFFERENT = 1
 """Exit status where the two differ."""
 
@@ -56,9 +55,12 @@ def diff_targets(
         text = page(f"{first} beside {second}", [verdict, *notes], made)
         write_whole(html, lambda file: file.write(utf8_bytes(text)))
     if json != Path("-"):
-        for table in made:
-            print_table(table) if all_rows else print_shortened(table, MOST)
-            print()
+        if all_rows or compiling.loudness.verbose or fits_screen(made):
+            for table in made:
+                print_table(table)
+                print()
+        elif not compiling.loudness.quiet:
+            print_differences(found)
         for line in (verdict, *notes):
             print_line(line)
     return DIFFERENT if found else 0
