@@ -137,9 +137,9 @@ def test_errors_are_as_wide_as_the_terminal(tmp_path: Path) -> None:
         assert done.returncode == 2
         texts[width] = text.replace("\r\n", "\n").rpartition("\r")[2].splitlines()
     assert texts[""][1:] == [f"        return {call}".rjust(4 + 8 + 7 + len(call)), " " * 78 + "^" * 21]
-    head, line, carets = texts["60"]
-    assert head == texts[""][0]
-    assert max(map(len, texts["60"])) < 60
+    *head, line, carets = texts["60"]
+    assert " ".join(" ".join(head).split()) == texts[""][0]
+    assert max(map(len, texts["60"])) <= 60
     assert line[carets.index("^") : len(carets)] == "ops.concat((x, x), 7)"
 
 
