@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mspc.commands.completion import complete_graph
-from mspc.commands.options import AllRows, Inputs, JsonFile, Quiet, Ranks, Verbose
+from mspc.commands.options import AllRows, Inputs, JsonFile, Quiet, Ranks
 from mspc.commands.search_options import MachineName
 
 _COMPARED = "A compile's folder, a graph (.ir, MindSpore's too), a plan (.toml), or as for compile."
@@ -19,6 +19,7 @@ Second = Annotated[
     str, typer.Argument(metavar="B", help="What it is beside.", show_default=False, autocompletion=complete_graph)
 ]
 Page = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as a page (HTML).")]
+EveryRow = Annotated[bool, typer.Option("--all", "-v", help="Print every row, not a summary that fits a screen.")]
 
 BaselineFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Figures of an earlier compile, which are the limits.")
@@ -31,17 +32,15 @@ WrittenBaseline = Annotated[
 
 def diff(
     first: First, second: Second, ranks: Ranks = None, input_: Inputs = None, json: JsonFile = None,
-    html: Page = None, machine: MachineName = "", all_rows: AllRows = False, verbose: Verbose = False,
-    quiet: Quiet = False,
+    html: Page = None, machine: MachineName = "", every_row: EveryRow = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Compare layouts, operators, collectives, memory and predicted times of two compiles; status 1 where they
     differ."""
     from mspc.commands.compile import CompileOptions
     from mspc.commands.diff import diff_targets
-    from mspc.commands.report.loudness import Loudness
 
-    compiling = CompileOptions(ranks, inputs=tuple(input_ or ()), loudness=Loudness(verbose, quiet))
-    raise typer.Exit(diff_targets(first, second, compiling, json, html, machine, all_rows))
+    compiling = CompileOptions(ranks, inputs=tuple(input_ or ()))
+    raise typer.Exit(diff_targets(first, second, compiling, json, html, machine, every_row, quiet))
 
 
 def check(

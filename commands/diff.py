@@ -23,13 +23,14 @@ DIFFERENT = 1
 
 def diff_targets(
     first: str, second: str, compiling: CompileOptions, json: Path | None, html: Path | None, machine: str = "",
-    all_rows: bool = False,
+    every_row: bool = False, quiet: bool = False,
 ) -> int:  # fmt: skip
     """Print what two differ in, write it as JSON and as a page on request, and give the exit status.
 
     Args:
         first, second: folders of compiles, graphs, plans, scripts or networks. compiling: how scripts are compiled.
-        machine: times are predicted for it; "" for H200s. all_rows: print all of them.
+        machine: times are predicted for it; "" for H200s. every_row: print all of them, not a summary that
+        fits a screen. quiet: print the verdict alone.
 
     Raises:
         MspcError: one cannot be read, or the two have nothing to compare.
@@ -55,12 +56,12 @@ def diff_targets(
         text = page(f"{first} beside {second}", [verdict, *notes], made)
         write_whole(html, lambda file: file.write(utf8_bytes(text)))
     if json != Path("-"):
-        if all_rows or compiling.loudness.verbose or fits_screen(made):
+        if not quiet and (every_row or fits_screen(made)):
             for table in made:
                 print_table(table)
                 print()
-        elif not compiling.loudness.quiet:
+        elif not quiet:
             print_differences(found)
-        for line in (verdict, *notes):
+        for line in (verdict, *([] if quiet else notes)):
             print_line(line)
     return DIFFERENT if found else 0
