@@ -23,7 +23,7 @@ from mspc.commands import search_options as searching
 from mspc.commands.ckpt import app as checkpoints
 from mspc.commands.completion import complete_graph, complete_passes, complete_script
 from mspc.commands.options import AllRows, Device, Inputs, JsonFile, Judge, Quiet, Ranks, ScriptArguments, Verbose
-from mspc.commands.report.streams import complain, run_guarded
+from mspc.commands.report.streams import complain, complain_of, run_guarded
 from mspc.commands.view import verb as viewing
 from mspc.ir.diagnostics import MspcError
 
@@ -62,7 +62,7 @@ class Guarded(TyperGroup):
         try:
             return super().invoke(ctx)
         except MspcError as error:
-            complain(str(error))
+            complain_of(error)
             raise typer.Exit(error.exit_status) from None
         except OSError as error:
             if error.filename is None:  # of a stream: `run_guarded` tells

@@ -12,10 +12,11 @@ from mspc.commands.budget.file import read_budget
 from mspc.commands.budget.limits import KEYS, Budget
 from mspc.commands.comparison.tables import ranks_text
 from mspc.commands.compile import CompileOptions
-from mspc.commands.facts.model import Facts
+from mspc.commands.facts.model import CollectiveFact, Facts
 from mspc.commands.facts.targets import check_used, target_facts
 from mspc.commands.report.fitting import Table
-from mspc.commands.report.shortened import print_shortened
+from mspc.commands.report.shortened import ALL, print_shortened
+from mspc.commands.report.summary import collectives_table
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
 from mspc.commands.report.text import group, size_text
 from mspc.ir.diagnostics import MspcError
@@ -91,10 +92,19 @@ def check_target(target: str, compiling: CompileOptions, limits: Limits, output:
 
 
 def _print(checked: Checked, output: CheckOutput) -> None:
+    listed: dict[tuple[CollectiveFact, ...], str] = {}
     for breach in checked.broken:
-        table = breach_table(breach)
-        print_table(table) if output.every else print_shortened(table, MOST)
+        if output.every or breach.memory:
+            print_table(breach_table(breach))
+        elif breach.collectives in listed:
+            print_line(f"{breach_title(breach)}; by the collectives of {listed[breach.collectives]}")
+        else:
+            listed[breach.collectives] = breach.key
+            rows = [replace(fact.row, scope=fact.scope) for fact in breach.collectives]
+            print_shortened(collectives_table(rows, breach_title(breach)), MOST)
         print()
+    if listed:
+        print_line(f"{ALL} shows every collective by itself, with its cell")
     if output.quiet and not checked.broken:
         return
     if not checked.free:
@@ -132,9 +142,14 @@ def checked_target(target: str, compiling: CompileOptions, limits: Limits, may_b
     return Checked(facts, broken, free=not budget and before is None)
 
 
+def breach_title(breach: Breach) -> str:
+    """Which limit it breaks, by how much, and where."""
+    return f"{breach.key}: {breach.message}; on {ranks_text(breach.ranks)}"
+
+
 def breach_table(breach: Breach) -> Table:
     """What breaks a limit."""
-    title = f"{breach.key}: {breach.message}; on {ranks_text(breach.ranks)}"
+    title = breach_title(breach)
     if breach.memory:
         return Table(title, ("of it", "bytes", ""), [(n, str(b), size_text(b)) for n, b in breach.memory], (1, 2))
     rows: Sequence[tuple[str, ...]] = [

@@ -19,6 +19,7 @@ Second = Annotated[
     str, typer.Argument(metavar="B", help="What it is beside.", show_default=False, autocompletion=complete_graph)
 ]
 Page = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as a page (HTML).")]
+EveryRow = Annotated[bool, typer.Option("--all", "-v", help="Print every row, not a summary that fits a screen.")]
 
 BaselineFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Figures of an earlier compile, which are the limits.")
@@ -31,7 +32,7 @@ WrittenBaseline = Annotated[
 
 def diff(
     first: First, second: Second, ranks: Ranks = None, input_: Inputs = None, json: JsonFile = None,
-    html: Page = None, machine: MachineName = "", all_rows: AllRows = False,
+    html: Page = None, machine: MachineName = "", every_row: EveryRow = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Compare layouts, operators, collectives, memory and predicted times of two compiles; status 1 where they
     differ."""
@@ -39,7 +40,7 @@ def diff(
     from mspc.commands.diff import diff_targets
 
     compiling = CompileOptions(ranks, inputs=tuple(input_ or ()))
-    raise typer.Exit(diff_targets(first, second, compiling, json, html, machine, all_rows))
+    raise typer.Exit(diff_targets(first, second, compiling, json, html, machine, every_row, quiet))
 
 
 def check(

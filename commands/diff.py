@@ -6,31 +6,31 @@ from dataclasses import asdict
 from pathlib import Path
 
 from mspc.commands.comparison.differences import differences
+from mspc.commands.comparison.summary import print_differences
 from mspc.commands.comparison.tables import tables
 from mspc.commands.compile import CompileOptions
 from mspc.commands.facts.targets import check_used, target_facts
 from mspc.commands.report.html import page
-from mspc.commands.report.shortened import print_shortened
+from mspc.commands.report.shortened import fits_screen
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import check_writable, utf8_bytes, write_whole
 from mspc.search.calibration.machine_file import machine_of
 
-MOST = 5
-"""Rows of a table that are printed where not all are asked for."""
 DIFFERENT = 1
 """Exit status where the two differ."""
 
 
 def diff_targets(
     first: str, second: str, compiling: CompileOptions, json: Path | None, html: Path | None, machine: str = "",
-    all_rows: bool = False,
+    every_row: bool = False, quiet: bool = False,
 ) -> int:  # fmt: skip
     """Print what two differ in, write it as JSON and as a page on request, and give the exit status.
 
     Args:
         first, second: folders of compiles, graphs, plans, scripts or networks. compiling: how scripts are compiled.
-        machine: times are predicted for it; "" for H200s. all_rows: print all of them.
+        machine: times are predicted for it; "" for H200s. every_row: print all of them, not a summary that
+        fits a screen. quiet: print the verdict alone.
 
     Raises:
         MspcError: one cannot be read, or the two have nothing to compare.
@@ -56,9 +56,12 @@ def diff_targets(
         text = page(f"{first} beside {second}", [verdict, *notes], made)
         write_whole(html, lambda file: file.write(utf8_bytes(text)))
     if json != Path("-"):
-        for table in made:
-            print_table(table) if all_rows else print_shortened(table, MOST)
-            print()
-        for line in (verdict, *notes):
+        if not quiet and (every_row or fits_screen(made)):
+            for table in made:
+                print_table(table)
+                print()
+        elif not quiet:
+            print_differences(found)
+        for line in (verdict, *([] if quiet else notes)):
             print_line(line)
     return DIFFERENT if found else 0

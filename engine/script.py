@@ -17,6 +17,7 @@ from mspc.api.errors import is_library, raising_location
 from mspc.doctor.findings import lacking
 from mspc.doctor.program import PUBLIC
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.excerpt import broken_text
 from mspc.ir.files.regular import check_regular
 from mspc.ir.location import Location
 
@@ -28,8 +29,9 @@ class ScriptError(MspcError):
         super().__init__(_summary(error)[-1], notes=_names_lacking(error))
         self.error = error
 
-    def render(self) -> str:
-        return "\n".join([*_summary(self.error), *(f"  note: {note}" for note in self.notes)])
+    def render(self, width: int | None = None) -> str:
+        notes = [line for note in self.notes for line in broken_text(f"  note: {note}", width)]
+        return "\n".join([*_summary(self.error), *notes])
 
 
 def source_of(path: Path) -> bytes:

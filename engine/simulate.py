@@ -151,7 +151,7 @@ class _RankError(MspcError):
     def __init__(self, rank: int, error: MspcError) -> None:
         super().__init__(error.message)
         self.exit_status = error.exit_status
-        self._text = f"rank {rank} failed:\n{error.render()}"
+        self._rank, self._error = rank, error
 
-    def render(self) -> str:
-        return self._text
+    def render(self, width: int | None = None) -> str:
+        return f"rank {self._rank} failed:\n{self._error.render(width)}"

@@ -7,13 +7,11 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
+from mspc.ir.excerpt import broken_text, excerpt
 from mspc.ir.location import Frames, Location
-from mspc.ir.shown import shown
 
 PIPE_CLOSED = 141
 """Exit status where nobody reads stdout any more: as shells have it of a process that SIGPIPE ended."""
-LONGEST_LINE = 1000
-"""Characters of a source line that are shown."""
 OWN_FILES = "mspc/"
 """How the names of mspc's own files begin in call stacks."""
 
@@ -75,30 +73,22 @@ class MspcError(Exception):
         """What IPython shows in place of a traceback, whose frames are mspc's own."""
         return [f"{type(self).__name__}: {self}"]
 
-    def render(self) -> str:
-        """The whole text: `file:line:col: error: message`, the source line, carets, notes."""
-        lines: list[str] = []
+    def render(self, width: int | None = None) -> str:
+        """The whole text: `file:line:col: error: message`, the source line, carets, notes.
+
+        width: cells of a terminal's line, in which texts are broken at spaces and a source line is shown around its
+        carets; None leaves every line whole.
+        """
         where = self.location
-        lines.append(f"{where}: error: {self.message}" if where else f"error: {self.message}")
+        lines = broken_text(f"{where}: error: {self.message}" if where else f"error: {self.message}", width)
         if where and where.text.strip():
-            lines += _excerpt(where.text, where.column, where.end_column)
+            lines += excerpt(where.text, where.column, where.end_column, width)
         place = self.frames.index(where) if where in self.frames else 0
-        lines += [f"  in {frame}: {frame.text.strip()}" for frame in reversed(self.frames[:place])]
-        lines += [f"  called from {frame}: {frame.text.strip()}" for frame in self.frames[place + 1 :]]
-        lines += [f"  note: {note}" for note in self.notes]
-        return shown("\n".join(lines), lines=True)
-
-
-def _excerpt(text: str, column: int, end: int) -> list[str]:
-    """A source line, of a long one what stands around the column, and carets below it."""
-    if len(text) > LONGEST_LINE:
-        before = max(0, column - 1 - LONGEST_LINE // 2)
-        text, column, end = text[before : before + LONGEST_LINE], max(0, column - before), max(0, end - before)
-    if not column:
-        return [f"    {text}"]
-    width = max(1, min(end or column + 1, len(text) + 1) - column)
-    pad = "".join("\t" if c == "\t" else " " for c in text[: column - 1])
-    return [f"    {text}", f"    {pad}{'^' * width}"]
+        further = [f"  in {frame}: {frame.text.strip()}" for frame in reversed(self.frames[:place])]
+        further += [f"  called from {frame}: {frame.text.strip()}" for frame in self.frames[place + 1 :]]
+        further += [f"  note: {note}" for note in self.notes]
+        lines += [line for text in further for line in broken_text(text, width)]
+        return "\n".join(lines)
 
 
 @cache
@@ -126,8 +116,8 @@ class ErrorGroup(MspcError):
         self.errors = tuple(errors)
         super().__init__(f"{len(self.errors)} errors")
 
-    def render(self) -> str:
-        shown = [error.render() for error in self.errors[:MOST_SHOWN]]
+    def render(self, width: int | None = None) -> str:
+        shown = [error.render(width) for error in self.errors[:MOST_SHOWN]]
         hidden = len(self.errors) - len(shown)
         last = f"{len(self.errors)} errors" + (f", the last {hidden} not shown" if hidden else "")
         return "\n".join([*shown, last])

@@ -16,3 +16,12 @@ class Difference:
     first: str | None
     second: str | None
     why: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SentDifference(Difference):
+    """What collectives do otherwise for one tensor. operators: in each, "" where it is in the other alone. bytes: that
+    a rank sends of it in each."""
+
+    operators: tuple[str, str] = ("", "")
+    bytes: tuple[int, int] = (0, 0)

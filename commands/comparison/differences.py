@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mspc.commands.comparison.difference import Difference
+from mspc.commands.comparison.difference import Difference, SentDifference
 from mspc.commands.comparison.matching import Stage, paired
 from mspc.commands.comparison.plans import memory_differences
 from mspc.commands.facts.model import EQUALS, Facts, OperatorFact, RankFacts, ScopeTotals, cell_of
@@ -18,6 +18,8 @@ from mspc.commands.report.text import group, time_text
 
 OVER = " over "
 """Between what a collective sends and its group."""
+GRADIENT_OF = "gradient of "
+"""Before a parameter, in the name of what is sent for its gradient."""
 MOST_FIGURES = ("weights", "states", "inputs", "constants", "step", "gradients", "activations", "temporary")
 """Figures of a rank's memory that are compared."""
 
@@ -61,7 +63,7 @@ class RankDifferences:
 
     ranks: RankPair
     operators: list[Difference]
-    collectives: list[Difference]
+    collectives: list[SentDifference]
     sums: list[RankSums]
 
 
@@ -249,14 +251,14 @@ def _sent(facts: RankFacts) -> Iterator[_Sent]:
         row = fact.row
         for tensor in fact.tensors:
             by_name = bool(tensor.parameter)
-            name = f"gradient of {tensor.parameter}" if by_name else _phased(row.operator, row.phase)
+            name = f"{GRADIENT_OF}{tensor.parameter}" if by_name else _phased(row.operator, row.phase)
             yield _Sent(
                 name, row.phase, "" if by_name else cell_of(fact.scope), "" if by_name else row.line, tensor.cell,
                 row.line, tensor.parameter, row.operator, row.ranks, tensor.bytes, row.reason,
             )  # fmt: skip
 
 
-def _collectives(first: RankFacts, second: RankFacts, foreign: bool) -> Iterator[Difference]:
+def _collectives(first: RankFacts, second: RankFacts, foreign: bool) -> Iterator[SentDifference]:
     same_rank = first.ranks[0] == second.ranks[0]
 
     def said(sent: _Sent) -> Hashable:
@@ -281,7 +283,9 @@ def _collectives(first: RankFacts, second: RankFacts, foreign: bool) -> Iterator
         assert there is not None
         texts = [None if sent is None else sent.text for sent in (one, other)]
         why = tuple(dict.fromkeys(sent.reason for sent in (one, other) if sent is not None and sent.reason))
-        yield Difference(there.name, there.shown_cell, there.shown_line, texts[0], texts[1], why)
+        operators = "" if one is None else one.operator, "" if other is None else other.operator
+        sent = 0 if one is None else one.nbytes, 0 if other is None else other.nbytes
+        yield SentDifference(there.name, there.shown_cell, there.shown_line, *texts, why, operators, sent)
 
 
 def _scopes(first: RankFacts, second: RankFacts, foreign: bool) -> Iterator[ScopeDifference]:

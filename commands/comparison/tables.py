@@ -16,7 +16,7 @@ LONGEST = 30
 
 def tables(found: Differences) -> list[Table]:
     """All that differs, the cause before what follows from it."""
-    names = found.names if max(map(len, found.names)) <= LONGEST else ("first", "second")
+    names = names_of(found)
     made = [
         Table(
             "the two are not of one kind", ("what", *names),
@@ -37,6 +37,11 @@ def tables(found: Differences) -> list[Table]:
     return [table for table in made if table.rows]
 
 
+def names_of(found: Differences) -> tuple[str, str]:
+    """What stands above the columns of the two."""
+    return found.names if max(map(len, found.names)) <= LONGEST else ("first", "second")
+
+
 def memory_table(found: Sequence[Difference], names: tuple[str, str]) -> Table:
     """Cells and parameters that two plans treat otherwise."""
     return Table(
@@ -46,7 +51,7 @@ def memory_table(found: Sequence[Difference], names: tuple[str, str]) -> Table:
 
 
 def _tables_of(kind: RankDifferences, names: tuple[str, str]) -> list[Table]:
-    where = _where(kind.ranks, names)
+    where = where_of(kind.ranks, names)
     collectives = [
         (d.name, d.line or NOTHING, _text(d.first), _text(d.second), d.cell or NOTHING, " / ".join(d.why) or NOTHING)
         for d in kind.collectives
@@ -67,11 +72,12 @@ def _tables_of(kind: RankDifferences, names: tuple[str, str]) -> list[Table]:
 
 
 def _tables_of_sums(sums: RankSums, names: tuple[str, str]) -> list[Table]:
-    where = _where(sums.ranks, names)
+    where = where_of(sums.ranks, names)
     scopes = [
         (
-            d.cell or NOTHING, _both(d.first.sent, d.second.sent), _both(d.first.bytes_sent, d.second.bytes_sent),
-            _both(_time(d.first.seconds), _time(d.second.seconds)),
+            d.cell or NOTHING, both_text(d.first.sent, d.second.sent),
+            both_text(d.first.bytes_sent, d.second.bytes_sent),
+            both_text(_time(d.first.seconds), _time(d.second.seconds)),
         )
         for d in sums.scopes
     ]  # fmt: skip
@@ -80,14 +86,20 @@ def _tables_of_sums(sums: RankSums, names: tuple[str, str]) -> list[Table]:
             f"cells whose sums differ; on {where}", ("cell", "tensors sent", "bytes sent", "time of its nodes"), scopes,
             below=(0,),
         ),
-        Table(
-            f"figures of a step; on {where}", ("figure", *names, "second - first"), [_figure(f) for f in sums.figures],
-            (1, 2, 3),
-        ),
-    ]  # fmt: skip
+        figures_table(sums, names),
+    ]
 
 
-def _where(ranks: RankPair, names: tuple[str, str]) -> str:
+def figures_table(sums: RankSums, names: tuple[str, str], only: Sequence[str] = ()) -> Table:
+    """Sums of the whole step; of some names alone where any are given."""
+    return Table(
+        f"figures of a step; on {where_of(sums.ranks, names)}", ("figure", *names, "second - first"),
+        [_figure(figure) for figure in sums.figures if not only or figure.name in only], (1, 2, 3),
+    )  # fmt: skip
+
+
+def where_of(ranks: RankPair, names: tuple[str, str]) -> str:
+    """Which ranks of the two a table is of."""
     if ranks[0] == ranks[1]:
         return ranks_text(ranks[0])
     return f"{ranks_text(ranks[0])} of {names[0]}, {ranks_text(ranks[1])} of {names[1]}"
@@ -101,7 +113,8 @@ def _text(text: str | None) -> str:
     return NOTHING if text is None else text or "whole"
 
 
-def _both(first: object, second: object) -> str:
+def both_text(first: object, second: object) -> str:
+    """What stands in a column for the two."""
     return str(first) if first == second else f"{first} -> {second}"
 
 

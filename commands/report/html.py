@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from html import escape
 
@@ -9,6 +10,8 @@ from mspc.commands.report.fitting import Table
 
 SHORT = 24
 """Characters up to which a column's cells stay in one line."""
+_WHOLE = re.compile(rf"\([\d, -]{{,{SHORT}}}\)|\[[\d, -]{{,{SHORT}}}\]|->|[\w.]+(?:-[\w.*]+)+")
+"""What has a place for a break and none to be made there: shapes, layouts, arrows, names of cells."""
 _STYLE = """
 :root { color-scheme: light dark; --page: #ffffff; --text: #1b1f24; --quiet: #5b6470; --edge: #d5d9e0; --panel: #f6f7f9;
         --accent: #0b57d0 }
@@ -31,12 +34,13 @@ th { background: var(--panel); color: var(--quiet); font-size: 13px; position: s
 td { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: 13px }
 tbody tr:hover { background: var(--panel) }
 .number { text-align: right; font-variant-numeric: tabular-nums }
-.number, .short { white-space: nowrap }
+.number, .short, td span { white-space: nowrap }
 @media (max-width: 60rem) { .wide { overflow-x: auto } th { position: static } td { min-width: 12rem }
   td.short, td.number { min-width: 0 } }
 @media print { :root { color-scheme: light; --page: #fff; --text: #000; --quiet: #333; --edge: #bbb; --panel: #fff }
   body { font-size: 11px; padding: 0 } th { position: static }
   td, th, td.short { font-size: 10px; min-width: 0; overflow-wrap: anywhere; padding: .1rem .4rem; white-space: normal }
+  td span { white-space: normal }
   tr { break-inside: avoid } h2 { break-after: avoid } nav { display: none } .wide { overflow: visible } }
 """
 
@@ -78,7 +82,17 @@ def _kind(table: Table, column: int) -> str:
 def _row(element: str, kinds: Sequence[str], texts: Sequence[str]) -> str:
     """Paths and lists may go on in the next line."""
     cells = [
-        f"<{element}{kind}>{escape(text).replace('/', '/<wbr>')}</{element}>"
+        f"<{element}{kind}>{_breakable(text)}</{element}>"
         for kind, text in zip(kinds, texts, strict=True)
     ]
     return f"<tr>{''.join(cells)}</tr>"
+
+
+def _breakable(text: str) -> str:
+    """Text that goes on in the next line behind a slash or a space; a shape, a short name and an arrow stay in one."""
+    words: list[str] = []
+    at = 0
+    for found in _WHOLE.finditer(text):
+        words += [escape(text[at : found.start()]).replace("/", "/<wbr>"), f"<span>{escape(found[0])}</span>"]
+        at = found.end()
+    return "".join((*words, escape(text[at:]).replace("/", "/<wbr>")))

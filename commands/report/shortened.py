@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from mspc.commands.report.fitting import Table
+from mspc.commands.report.fitting import Table, fit
 from mspc.commands.report.table import line_width, print_line, print_table
 
 ALL = "--all"
 """The option that shows what was left out."""
 ELLIPSIS = "..."
+SCREEN = 40
+"""Lines of tables that are printed with every row."""
 Entry = TypeVar("Entry")
 Kind = TypeVar("Kind", bound=Hashable)
 _NUMBER = re.compile(r"(?<![^./])\d+(?=[./-]|$)")
+
+
+def fits_screen(tables: Sequence[Table]) -> bool:
+    """Whether tables, an empty line behind each, need no summary."""
+    return sum(len(fit(table, line_width()).lines) + 1 for table in tables) <= SCREEN
 
 
 def print_shortened(table: Table, most: int, option: str = ALL) -> None:

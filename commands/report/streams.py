@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from mspc.ir.diagnostics import PIPE_CLOSED
+from mspc.ir.diagnostics import PIPE_CLOSED, MspcError
 from mspc.ir.shown import shown
 
 
@@ -67,6 +67,26 @@ def complain(text: str) -> None:
     """Write a message to stderr; where that cannot be written, the exit status has to do."""
     with contextlib.suppress(OSError):
         print(shown(text, lines=True), file=sys.stderr, flush=True)
+
+
+def complain_of(error: MspcError) -> None:
+    """Write an error to stderr, in lines as wide as the terminal where that is one."""
+    complain(error.render(_terminal_width()))
+
+
+def _terminal_width() -> int | None:
+    """Cells of a line of the terminal that stderr is, as COLUMNS or the terminal says; None where it is none. mpirun
+    gives its ranks terminals of its own making."""
+    if not sys.stderr.isatty():
+        return None
+    from mspc.api.state import Session
+
+    if Session.from_environment().size > 1:
+        return None
+    told = os.environ.get("COLUMNS", "")
+    with contextlib.suppress(OSError, ValueError):
+        return (int(told) if told.isdecimal() else os.get_terminal_size(sys.stderr.fileno()).columns) or None
+    return None
 
 
 def _fill_gaps() -> None:

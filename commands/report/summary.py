@@ -5,34 +5,36 @@ How many lines it has does not depend on how many layers a network has.
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from mspc.commands.facts.phases import GRADIENTS
-from mspc.commands.report.facts import OperatorRow, Report
-from mspc.commands.report.fitting import Table, fit
-from mspc.commands.report.shortened import ALL, ELLIPSIS, alike, clipped, layer_kind, print_shortened
+from mspc.commands.report.cells import MOST_KINDS, OUTSIDE, dearest_kinds, named_cells
+from mspc.commands.report.facts import CollectiveRow, OperatorRow, Report
+from mspc.commands.report.fitting import Table
+from mspc.commands.report.shortened import (
+    ALL,
+    ELLIPSIS,
+    alike,
+    clipped,
+    fits_screen,
+    layer_kind,
+    print_shortened,
+)
 from mspc.commands.report.table import line_width, print_line
 from mspc.commands.report.text import group, heading, print_report, report_tables, strategy_text, total_lines
 
-SCREEN = 40
-"""Lines of the tables of a compile that are printed with every row."""
-MOST_KINDS = 14
 MOST_COLLECTIVES = 10
 MOST_LINES = 4
 """Source lines that are named of the slices that were inserted."""
 MOST_NOTES = 4
 LEAST_CUT = 26
 """Characters at least of the column that says how operators are cut."""
-LONGEST_NAME = 30
-"""Characters of the name of a kind of cell."""
-OUTSIDE = "-"
-"""What no cell holds: the optimizer, a function of the script."""
 
 
 def print_summary(report: Report, folder: Path) -> None:
     """The table of a compile where it fits a screen, else its summary."""
-    if sum(len(fit(table, line_width()).lines) + 1 for table in report_tables(report) if table.rows) <= SCREEN:
+    if fits_screen([table for table in report_tables(report) if table.rows]):
         print_report(report, folder)
         return
     print(heading(report, folder))
@@ -40,7 +42,8 @@ def print_summary(report: Report, folder: Path) -> None:
     print_shortened(kinds_table(report), MOST_KINDS)
     print()
     if report.collectives:
-        print_shortened(collectives_table(report), MOST_COLLECTIVES)
+        title = f"dearest collectives of rank {report.rank}, with the bytes it sends in one step"
+        print_shortened(collectives_table(report.collectives, title), MOST_COLLECTIVES)
         print()
     if report.slices:
         print_line(_slices(report))
@@ -59,77 +62,41 @@ def kinds_table(report: Report) -> Table:
     operators = alike(report.operators, lambda row: layer_kind(row.scope))
     sent = alike(report.collectives, lambda row: layer_kind(row.scope.removeprefix(GRADIENTS)))
     numbers = {name: sum(row.bytes for row in rows) for name, rows in sent.items()}
-    kinds = [*dict.fromkeys((*operators, *sent))]
-    order = {name: place for place, name in enumerate(kinds)}
-    if len(kinds) > MOST_KINDS:
-        dearest = sorted(kinds, key=lambda k: (-numbers.get(k, 0), -len(operators.get(k, ())), order[k]))
-        kept = set(dearest[:MOST_KINDS])
-        kinds = [k for k in kinds if k in kept] + [k for k in kinds if k not in kept]
-    top = os.path.commonpath([k for k in kinds if k]) if any(kinds) else ""
-    top = os.path.dirname(top) if top in kinds else top
-    shown = _tree(sorted(kinds[:MOST_KINDS], key=lambda k: _place(k, order)), top)
-    shown += _tree(kinds[MOST_KINDS:], top)
+    kinds = dearest_kinds((*operators, *sent), lambda k: (numbers.get(k, 0), len(operators.get(k, ()))))
+    inside, shown = named_cells(kinds)
     rows: list[tuple[str, ...]] = []
     cuts: list[list[str]] = []
     for kind, name in shown:
         own, mine = operators.get(kind, []), sent.get(kind, [])
         cells = len({row.scope.removeprefix(GRADIENTS) for row in (*own, *mine)}) if kind else 0
         numbers_of = (str(cells or OUTSIDE), str(len(own)), str(len(mine)), str(numbers.get(kind, 0)))
-        rows.append((clipped(name, LONGEST_NAME), *numbers_of))
+        rows.append((name, *numbers_of))
         cuts.append(_cuts(own))
     columns = ("cell", "cells", "operators", "collectives", "bytes sent")
     width = [max(len(row[i]) for row in (columns, *rows)) for i in range(len(columns))]
     rest = max(LEAST_CUT, line_width() - sum(width) - 2 * len(width))
     rows = [(*row, _listed(own, rest)) for row, own in zip(rows, cuts, strict=True)]
-    inside = f" in {top}" if top else ""
     return Table(
         f"kinds of cells{inside}, forward operators, collectives of rank {report.rank}",
         (*columns, "how they are cut"), rows, (1, 2, 3, 4),
     )  # fmt: skip
 
 
-def collectives_table(report: Report) -> Table:
+def collectives_table(rows: Sequence[CollectiveRow], title: str) -> Table:
     """Those that send most first; one row for those of repeated layers that are alike."""
-    merged = alike(
-        report.collectives,
-        lambda row: (row.operator, row.ranks, row.bytes, row.line, row.reason, layer_kind(row.scope)),
-    )
-    dearest = sorted(merged.values(), key=lambda rows: -sum(row.bytes for row in rows))
+    merged = alike(rows, lambda row: (row.operator, row.ranks, row.bytes, row.line, row.reason, layer_kind(row.scope)))
+    dearest = sorted(merged.values(), key=lambda those: -sum(row.bytes for row in those))
     return Table(
-        f"dearest collectives of rank {report.rank}, with the bytes it sends in one step",
-        ("operator", "group", "times", "bytes", "line", "reason"),
+        title, ("operator", "group", "times", "bytes", "line", "reason"),
         [
             (
-                rows[0].operator, group(rows[0].ranks), str(len(rows)), str(sum(row.bytes for row in rows)),
-                rows[0].line or "-", rows[0].reason or "-",
+                those[0].operator, group(those[0].ranks), str(len(those)), str(sum(row.bytes for row in those)),
+                those[0].line or "-", those[0].reason or "-",
             )
-            for rows in dearest
+            for those in dearest
         ],
-        (2, 3),
-        below=(5,),
+        (2, 3), below=(5,),
     )  # fmt: skip
-
-
-def _place(kind: str, order: dict[str, int]) -> tuple[int, ...]:
-    """Sorts a kind below those that it lies in: the first places of its ancestors, then its own."""
-    parts = kind.split("/")
-    ancestors = ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1))
-    return tuple(min(p for k, p in order.items() if k == a or k.startswith(f"{a}/")) for a in ancestors)
-
-
-def _tree(kinds: list[str], top: str) -> list[tuple[str, str]]:
-    """The kinds with the names that are shown: indented, without those of the last one that holds it."""
-    shown: list[tuple[str, str]] = []
-    above: list[str] = []
-    for kind in kinds:
-        while above and not kind.startswith(f"{above[-1]}/"):
-            above.pop()
-        base = above[-1] if above else top
-        name = kind[len(base) + 1 :] if base and kind.startswith(f"{base}/") else kind.rpartition("/")[2]
-        shown.append((kind, "  " * len(above) + (name or "outside of cells")))
-        if kind:
-            above.append(kind)
-    return shown
 
 
 def _cuts(operators: list[OperatorRow]) -> list[str]:

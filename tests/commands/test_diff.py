@@ -255,6 +255,11 @@ def test_the_page_is_text_alone(folder: Path) -> None:
     hostile = '<script>alert("x")</script>'
     made = page(hostile, [hostile], [Table(hostile, (hostile,), [(hostile,)])])
     assert "<script" not in made
+    shapes = page("", [], [Table("", ("a",), [("Float32 (8, 32, 64) -> 0-Layer/norm1-Norm [0, -]; x <b>",)])])
+    assert (
+        "<td>Float32 <span>(8, 32, 64)</span> <span>-&gt;</span> <span>0-Layer</span>/<wbr><span>norm1-Norm</span> "
+        "<span>[0, -]</span>; x &lt;b&gt;</td>"
+    ) in shapes
     assert made.replace("<wbr>", "").count("&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;") == 6
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -121,13 +122,60 @@ def test_a_value_that_differs_comes_first(capsys: pytest.CaptureFixture[str]) ->
     assert lines[-1].split() == ["parameter", "head", "1", "5.0e-01", "1e-05", "1", "by", "rounding"]
 
 
-def test_diff_and_check_say_what_was_left_out(script: Path) -> None:
-    for ranks in ("8", "16"):
-        assert run("compile", *network(script, 6)[:-1], ranks, "--out", ranks, "-q").exit_code == 0
-    for arguments in (("check", "8", "--max-bytes", "1"), ("diff", "8", "16")):
+@pytest.fixture
+def two(script: Path) -> Callable[[int], tuple[str, str]]:
+    """Compiles of so many layers for 8 and for 16 ranks: their folders."""
+
+    def folders(layers: int) -> tuple[str, str]:
+        for ranks in ("8", "16"):
+            done = run("compile", *network(script, layers)[:-1], ranks, "--out", f"{layers}_{ranks}", "-q")
+            assert done.exit_code == 0, done.output
+        return f"{layers}_8", f"{layers}_16"
+
+    return folders
+
+
+def test_diff_and_check_say_what_was_left_out(two: Callable[[int], tuple[str, str]]) -> None:
+    first, second = two(6)
+    for arguments in (("check", first, "--max-bytes", "1"), ("diff", first, second)):
         short, full = run(*arguments), run(*arguments, "--all")
         assert short.exit_code == full.exit_code == 1, full.output
-        assert "more; --all shows them\n" in short.stdout
+        assert "--all shows" in short.stdout
         assert "--all" not in full.stdout
         assert len(short.stdout.splitlines()) < len(full.stdout.splitlines())
         assert short.stdout.splitlines()[-1] == full.stdout.splitlines()[-1]
+    assert run("diff", first, second, "-v").stdout == full.stdout
+    assert run("diff", first, second, "-q").stdout == f"{first} and {second} differ\n"
+
+
+def test_a_diff_fits_a_screen_whatever_the_layers(two: Callable[[int], tuple[str, str]]) -> None:
+    lines = {}
+    for layers in (6, 12):
+        folders = two(layers)
+        lines[layers] = run("diff", *folders, "--json", "found.json").stdout.splitlines()
+        found = json.loads(Path("found.json").read_text())
+        (kind,) = found["kinds"]
+        (block,) = [line.split() for line in lines[layers] if line.startswith("*-Block ")]
+        counts = (len(found["layouts"]), len(kind["operators"]), sum("Block" in d["cell"] for d in kind["collectives"]))
+        assert tuple(map(int, block[1:4])) == counts
+        cells = [each for each in kind["sums"][0]["scopes"] if "Block" in each["cell"]]
+        sums = [sum(each[side]["bytes_sent"] for each in cells) for side in ("first", "second")]
+        assert " ".join(block[4:]) == f"{sums[0]} -> {sums[1]}"
+        changes = lines[layers][lines[layers].index("collectives whose bytes change most in a step") + 2 :]
+        changed = [line.split() for line in changes[: changes.index("")] if " -> " in line]
+        times = [next(n for n, word in enumerate(row) if word.isdigit()) for row in changed]
+        apart = [abs(int(row[n + 1]) - int(row[n + 3])) for row, n in zip(changed, times, strict=True)]
+        assert apart == sorted(apart, reverse=True)
+        assert sum(int(row[n]) for row, n in zip(changed, times, strict=True)) == len(kind["collectives"])
+        assert sum(apart) == sum(abs(d["bytes"][0] - d["bytes"][1]) for d in kind["collectives"])
+    assert len(lines[6]) == len(lines[12]) <= SCREEN
+
+
+def test_limits_that_the_same_collectives_break_list_them_once(script: Path) -> None:
+    assert run("compile", *network(script, 12), "--out", "graphs", "-q").exit_code == 0
+    done = run("check", "graphs", "--max-bytes", "1", "--max-collectives", "1", "--max-step", "1us")
+    assert done.exit_code == 1, done.output
+    assert len(done.stdout.splitlines()) <= SCREEN
+    assert done.stdout.count("; by the collectives of ") == 2
+    (row,) = [line.split() for line in done.stdout.splitlines() if line.startswith("AllReduce ")]
+    assert row[2:4] == ["12", str(12 * 384)]

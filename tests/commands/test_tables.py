@@ -115,6 +115,34 @@ def test_a_terminal_has_bold_headings(extra: dict[str, str], bold: bool, tmp_pat
     assert "MatMul" in shown
 
 
+def test_errors_are_as_wide_as_the_terminal(tmp_path: Path) -> None:
+    call = "self.relu(self.relu(self.relu(self.relu(self.relu(x))))) + ops.concat((x, x), 7)"
+    (tmp_path / "net.py").write_text(
+        "from mindspore import nn, ops\nclass Net(nn.Cell):\n    def __init__(self):\n        super().__init__()\n"
+        f"        self.relu = nn.ReLU()\n    def construct(self, x):\n        return {call}\n"
+    )
+    command = [*SERVED, "compile", "net.py:Net()", "--input", "float32[2,2]"]
+    environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+    texts: dict[str, list[str]] = {}
+    for width in ("", "60"):
+        mine, theirs = pty.openpty()
+        told = {"COLUMNS": width} if width else {}
+        stderr = theirs if width else subprocess.PIPE
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=stderr, env=environment | told, cwd=tmp_path, timeout=HANG
+        )
+        os.close(theirs)
+        text = os.read(mine, 65536).decode() if width else done.stderr.decode()
+        os.close(mine)
+        assert done.returncode == 2
+        texts[width] = text.replace("\r\n", "\n").rpartition("\r")[2].splitlines()
+    assert texts[""][1:] == [f"        return {call}".rjust(4 + 8 + 7 + len(call)), " " * 78 + "^" * 21]
+    *head, line, carets = texts["60"]
+    assert " ".join(" ".join(head).split()) == texts[""][0]
+    assert max(map(len, texts["60"])) <= 60
+    assert line[carets.index("^") : len(carets)] == "ops.concat((x, x), 7)"
+
+
 def test_ranks_of_mpirun_print_as_into_a_pipe(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -241,7 +241,7 @@ def what_becomes_of_a_line(reader: Reader, table: dict[str, Any]) -> None:
 
 def which_ranks_run_the_same(reader: Reader, table: dict[str, Any]) -> None:
     reader.tab("ranks")
-    assert reader.shown.startswith("8 ranks, 1 different program")
+    assert reader.shown.startswith("8 ranks, 1 program: ")
 
 
 def what_does_a_fused_node_consist_of(reader: Reader, table: dict[str, Any]) -> None:
@@ -316,8 +316,47 @@ def test_keys_walk_through_the_network(reader: Reader) -> None:
     reader.until(f"document.querySelectorAll('.row').length < {before}")
     reader.page.keyboard.press("5")
     assert "at the peak" in reader.shown
+    assert "#node=" in reader.page.url
     reader.page.keyboard.press("Escape")
     assert reader.told.startswith("What is shown")
+    assert reader.page.url.endswith("#")
+
+
+def test_every_view_tells_of_a_chosen_node_and_rows_are_reached_by_keys(reader: Reader) -> None:
+    reader.open("#node=5")
+    chosen = reader.told
+    for key in "123456789":
+        reader.page.keyboard.press(key)
+        assert reader.shown
+        assert reader.told == chosen
+    for key, row in (("3", ".entry"), ("6", "tr.choice"), ("7", ".entry")):
+        reader.page.keyboard.press("Escape")
+        reader.page.keyboard.press(key)
+        reader.page.locator(f".pane {row}").last.focus()
+        reader.page.keyboard.press("Enter")
+        reader.until("!document.querySelector('aside').innerText.startsWith('What is shown')")
+    reader.page.keyboard.press("8")
+    reader.page.locator("tr.choice").first.focus()
+    reader.page.keyboard.press("Enter")
+    reader.until("document.querySelector('tr.made .chip') !== null")
+
+
+def test_what_stands_in_a_box_does_not_leave_it(reader: Reader, tmp_path: Path) -> None:
+    """Titles of scopes are bold, and letters are not of one width."""
+    wide = tmp_path / "wide.html"
+    wide.write_text(reader.file.read_text(encoding="utf-8").replace("optimizer-Momentum", "WWWWWWWW-MMMMMMMM"))
+    leaves = """[...document.querySelectorAll('.box')].filter((box) => {
+      const around = box.querySelector('rect').getBoundingClientRect();
+      return [...box.querySelectorAll('text')].some((text) => text.getBoundingClientRect().width > around.width - 4);
+    }).map((box) => box.textContent)"""
+    for file in (reader.file, wide):
+        reader.page.goto(f"file://{file}")
+        reader.page.wait_for_selector("html[data-ready]", timeout=PATIENCE)
+        reader.page.keyboard.press("2")
+        for _ in range(2):
+            reader.page.wait_for_selector(".box.scope, .box.node")
+            assert reader.page.evaluate(leaves) == []
+            reader.page.locator(".path button").first.click()
 
 
 def test_dark_and_light(reader: Reader) -> None:

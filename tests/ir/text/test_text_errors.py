@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from mspc.ir.compare import module_difference
-from mspc.ir.diagnostics import LONGEST_LINE, MspcError
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.excerpt import LONGEST_LINE
 from mspc.ir.location import Location
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_module

@@ -46,7 +46,7 @@ export function Steps({ graph, rank, ...others }) {
   const title = graph.title[0].toUpperCase() + graph.title.slice(1);
   return (
     <div>
-      <Timeline graph={graph} times={null} {...others}><b>{title}, predicted.</b> A step takes {timeText(schedule.total)}: {timeText(schedule.compute)} are computed, {timeText(schedule.communication)} communicated, of which {shareText(schedule.hidden)} run beside the computation.</Timeline>
+      <Timeline graph={graph} times={null} {...others}><b>{title}, predicted.</b> A step takes {timeText(schedule.total)}: {timeText(schedule.compute)} are computed, {schedule.communication ? `${timeText(schedule.communication)} communicated, of which ${shareText(schedule.hidden)} run beside the computation.` : "nothing is communicated."}</Timeline>
       {measured && <Timeline graph={graph} times={measured.nodes} {...others}><b>Rank {rank}, measured.</b> The mean of {several(measured.steps, "step")}.</Timeline>}
     </div>
   );

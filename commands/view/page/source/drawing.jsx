@@ -9,14 +9,22 @@ import { bytesText, several, shapeText, timeText } from "./units.js";
 
 const MOST = 200; // boxes of a scope that are drawn
 const LONGEST = [30, 44]; // characters of a box's lines
-const LETTER = [6.7, 6]; // pixels of one, about
+const LETTERS = [12, 10.5]; // pixels, as in the style of boxes
 const HEIGHT = 38;
 const READABLE = 0.92; // of the natural size: letters of 11 pixels
 const SCALES = [0.25, 0.35, 0.5, 0.7, READABLE, 1, 1.4];
 const GAP = 16;
+const PEN = document.createElement("canvas").getContext("2d");
 
 const short = (text, line) => (text.length > LONGEST[line] ? `${text.slice(0, LONGEST[line] - 1)}…` : text);
 const lastOf = (path) => path.split("/").slice(-1)[0] || "the whole";
+
+/** The pixels that a line of a box takes, in the letters that the style gives it. kind: of the box. */
+function widthOf(text, line, kind) {
+  const bold = kind.startsWith("scope") ? line === 0 || kind.includes("sends") : kind.includes("collective");
+  PEN.font = `${bold ? 600 : 400} ${LETTERS[line]}px ${getComputedStyle(document.body).fontFamily}`;
+  return PEN.measureText(text).width;
+}
 
 /** The two lines of a box, and of what kind it is. @param {import("./model.js").Graph} graph @param {import("./flow.js").Box} box */
 function said(graph, box) {
@@ -32,9 +40,9 @@ function said(graph, box) {
     return { kind: `scope ${collectives ? "sends" : ""} ${box.scope.fold ? "fold" : ""}`, lines: [box.scope.name, `${several(nodes, "node")}${sends}${seconds ? `, ${timeText(seconds)}` : ""}`] };
   }
   const collective = graph.collective(box.node);
-  const { tensors } = graph.type(box.node);
+  const { tensors, text } = graph.type(box.node);
   const [first] = graph.layouts(box.node);
-  const shape = tensors.length === 1 ? shapeText(tensors[0].shape) : several(tensors.length, "tensor");
+  const shape = tensors.length === 1 ? shapeText(tensors[0].shape) : tensors.length ? several(tensors.length, "tensor") : text;
   const cut = first && cuts(first).some((n) => n > 1) ? ` cut ${cuts(first).join(" × ")}` : "";
   return {
     kind: `node ${graph.phase(box.node)} ${collective ? "collective" : ""}`,
@@ -113,7 +121,7 @@ function laidOut(graph, path, hidden, room) {
   for (const box of boxes) {
     const told = said(graph, box);
     const lines = told.lines.map(short);
-    drawn.setNode(box.id, { ...told, lines, full: told.lines.join("\n"), box, width: Math.max(60, ...lines.map((line, i) => line.length * LETTER[i] + 16)), height: HEIGHT });
+    drawn.setNode(box.id, { ...told, lines, full: told.lines.join("\n"), box, width: Math.max(60, ...lines.map((line, i) => widthOf(line, i, told.kind) + 16)), height: HEIGHT });
   }
   const own = new Set(boxes.filter((box) => box.node !== undefined || box.scope).map((box) => box.id));
   const order = new Map(boxes.map((box) => [box.id, box.order]));

@@ -42,6 +42,11 @@ function writeLink(text) {
   }
 }
 
+/** The address names nothing any more. */
+function forgetLink() {
+  if (/^#(node|param)=/.test(location.hash)) writeLink("");
+}
+
 function Search({ graph, go, show }) {
   const [words, setWords] = useState("");
   const [at, setAt] = useState(0);
@@ -131,6 +136,11 @@ function Page({ model }) {
     setNode(-1);
     writeLink(`param=${encodeURIComponent(graph.parameter(number).name)}`);
   };
+  const letGo = () => {
+    setNode(-1);
+    setParam(-1);
+    forgetLink();
+  };
   const setRank = (number) => {
     const { ranks, programs } = model.facts;
     if (!Number.isInteger(number) || number < 0 || number >= Math.max(1, ranks)) return;
@@ -166,7 +176,7 @@ function Page({ model }) {
       if (isTyping(event.target)) return;
       const tabKey = Number(event.key);
       if (tabKey >= 1 && tabKey <= TABS.length) setTab(TABS[tabKey - 1]);
-      else if (event.key === "Escape") { setNode(-1); setParam(-1); }
+      else if (event.key === "Escape") letGo();
     };
     addEventListener("hashchange", follow);
     addEventListener("popstate", follow);
@@ -188,7 +198,7 @@ function Page({ model }) {
   const untimed = <p class="note">This dump does not hold a rank's own program of mspc, so nothing is predicted for it.</p>;
   const choices = (
     <>
-      <label>graph <select value={graph.number} onChange={(event) => { setGraph(model.graphs[Number(event.currentTarget.value)]); setNode(-1); setParam(-1); }}>{model.graphs.map((one) => <option value={one.number}>{one.title}</option>)}</select></label>
+      <label>graph <select value={graph.number} onChange={(event) => { setGraph(model.graphs[Number(event.currentTarget.value)]); letGo(); }}>{model.graphs.map((one) => <option value={one.number}>{one.title}</option>)}</select></label>
       <span class="phases">show {graph.facts.phases.map((phase) => <label><input type="checkbox" checked={!hidden.has(phase)} onChange={() => setHidden((old) => { const own = new Set(old); if (!own.delete(phase)) own.add(phase); return own; })} /><Phase phase={phase} /> {phase}</label>)}</span>
     </>
   );

@@ -35,7 +35,7 @@ export function Collectives({ graph, selected, select }) {
     const index = rows[i];
     const { size, bytes, seconds } = graph.collective(index);
     return (
-      <div key={index} class={`entry ${index === selected ? "selected" : ""}`} role="listitem" tabIndex={0} onClick={() => select(graph, index)} onKeyDown={(event) => event.key === "Enter" && select(graph, index)}>
+      <div key={index} class={`entry ${index === selected ? "selected" : ""}`} role="listitem" {...pressed(() => select(graph, index))}>
         <div><Phase phase={graph.phase(index)} /> <b>{graph.text("op", index)}</b> <span class="number">%{index}</span> {size ? `of ${several(size, "rank")}` : ""}{bytes !== undefined && `, ${bytesText(bytes)}`}{seconds !== undefined && `, ${timeText(seconds)}`} <span class="place">{place(graph.model.line(graph.columns.stack[index]))}</span></div>
         <div class="reason">{graph.text("reason", index)}</div>
       </div>
@@ -52,6 +52,9 @@ export function Collectives({ graph, selected, select }) {
     </div>
   );
 }
+
+/** What makes a row act, by a click or by Enter. */
+const pressed = (act) => ({ tabIndex: 0, onClick: act, onKeyDown: (event) => event.key === "Enter" && act() });
 
 /** The shapes of a result in few words. */
 function resultText({ tensors, text }) {
@@ -81,7 +84,7 @@ export function Costs({ graph, rank, selected, select }) {
         <thead><tr><th>time</th><th>share</th>{measured && <th>{by === "measured" ? "predicted" : "measured"}</th>}<th>node</th><th>result</th><th>line</th></tr></thead>
         <tbody>
           {rows.slice(0, 100).map(([i, seconds]) => (
-            <tr class={`choice ${i === selected ? "selected" : ""}`} onClick={() => select(graph, i)}>
+            <tr class={`choice ${i === selected ? "selected" : ""}`} {...pressed(() => select(graph, i))}>
               <td class="right">{timeText(seconds)}</td><td class="right">{shareText(seconds / total)}</td>
               {measured && <td class="right">{timeText((by === "measured" ? schedule.seconds[i] : measured[i]?.[1]) ?? 0)}</td>}
               <td><Phase phase={graph.phase(i)} /> {graph.collective(i) && <><CollectiveMark /> </>}{graph.label(i)} <span class="number">%{i}</span></td><td class="type">{resultText(graph.type(i))}</td>
@@ -101,7 +104,7 @@ export function Parameters({ graph, selected, show }) {
     const [slice] = type.tensors;
     const [all] = whole.tensors;
     return (
-      <div key={i} class={`entry ${i === selected ? "selected" : ""}`} role="listitem" tabIndex={0} onClick={() => show(i)} onKeyDown={(event) => event.key === "Enter" && show(i)}>
+      <div key={i} class={`entry ${i === selected ? "selected" : ""}`} role="listitem" {...pressed(() => show(i))}>
         <div><b>{name}</b> <span class="kind">{kind}{trainable && ", trainable"}</span></div>
         <div>{all ? `${all.dtype} ${shapeText(all.shape)}` : type.text}{slice && `, a rank holds ${shapeText(slice.shape)}, ${bytesText(slice.bytes)}`}{layout && <> <span class="cut">{cuts(layout).some((n) => n > 1) ? `cut ${cuts(layout).join(" × ")}` : "whole"}</span> <code>{layoutText(layout)}</code></>}</div>
       </div>
@@ -131,7 +134,7 @@ export function Ranks({ model, rank, setRank, setTab, select }) {
   return (
     <div>
       <table class="wide ranks">
-        <caption>{several(ranks, "rank")}, {several(programs.length, "different program")}: ranks of a column run the same but for their own groups{own.length > 0 && " and numbers"}</caption>
+        <caption>{several(ranks, "rank")}, {several(programs.length, "program", "different programs")}: ranks of a column run the same but for their own groups{own.length > 0 && " and numbers"}</caption>
         <thead><tr><th />{programs.map(({ graph }) => <th>{several(programs.find((p) => p.graph === graph).count, "rank")}: {model.ranksOf(model.graphs[graph])} <button onClick={() => { setRank(programs.find((p) => p.graph === graph).ranks[0][0]); setTab("network"); }}>show</button></th>)}</tr></thead>
         <tbody>
           {line("nodes", (f) => f.nodes.op.length)}
@@ -140,7 +143,7 @@ export function Ranks({ model, rank, setRank, setTab, select }) {
           {time("predicted step", (f) => f.schedule.total)}
           {time("computed", (f) => f.schedule.compute)}
           {time("communicated", (f) => f.schedule.communication)}
-          {line("of which hidden", (f) => f.schedule.hidden, shareText)}
+          {facts.some((f) => f.schedule.communication) && line("of which hidden", (f) => (f.schedule.communication ? f.schedule.hidden : 0), shareText)}
           {bytes("weights", (f) => f.memory.sizes.weights)}
           {bytes("states of the optimizer", (f) => f.memory.sizes.states)}
           {bytes("gradients at most", (f) => f.memory.sizes.gradients)}
@@ -184,10 +187,10 @@ export function Source({ graph, select }) {
         <thead><tr><th class="right">line</th><th>source, as far as the dump quotes it</th><th class="right">nodes</th><th>collectives</th><th class="right">time</th></tr></thead>
         <tbody>
           {file.lines.slice(0, 2000).map((row) => [
-            <tr class={`choice ${row.line === line ? "selected" : ""}`} onClick={() => setLine(row.line === line ? 0 : row.line)}>
+            <tr class={`choice ${row.line === line ? "selected" : ""}`} aria-expanded={row === open} {...pressed(() => setLine(row.line === line ? 0 : row.line))}>
               <td class="right">{row.line}</td><td title={row.text.trim()}><pre>{row.text}</pre></td><td class="right">{row.nodes.length}</td>
               <td>{row.collectives > 0 && <><Icon name="exchange" /> {`${row.collectives}${row.bytes ? `, ${bytesText(row.bytes)}` : ""}`}</>}</td>
-              <td class="right">{row.seconds > 0 && <><span class="bar"><span style={{ width: `${(100 * row.seconds) / most}%` }} /></span> {timeText(row.seconds)}</>}</td>
+              <td class="right">{row.seconds > 0 && <><span class="bar"><span style={{ width: `${(100 * row.seconds) / most}%` }} /></span> <span class="beside">{timeText(row.seconds)}</span></>}</td>
             </tr>,
             row === open && (
               <tr class="made"><td /><td colSpan={4}>{row.nodes.slice(0, 60).map((index) => <button class={`chip ${graph.collective(index) ? "sends" : ""}`} onClick={() => select(graph, index)}><Phase phase={graph.phase(index)} /> {graph.collective(index) && <><CollectiveMark /> </>}{graph.label(index)} %{index}</button>)}{row.nodes.length > 60 && ` and ${row.nodes.length - 60} more`}</td></tr>
