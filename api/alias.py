@@ -6,7 +6,6 @@ api/ is laid out as MindSpore is, module for module; `OTHER_NAMES` has the rest.
 from __future__ import annotations
 
 import importlib
-import importlib.abc
 import importlib.machinery
 import os
 import sys
@@ -149,8 +148,8 @@ def home_of(name: str) -> str | None:
     return f"{_OWN}.api.{name}"
 
 
-class PublicFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds `mspc.nn` in api/, where mspc has no folder of that name itself."""
+class PublicFinder:
+    """Finds and loads `mspc.nn` in api/, where mspc has no folder of that name itself."""
 
     first = _OWN
 

@@ -9,7 +9,7 @@ import importlib.util
 import pkgutil
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 _DEFINED = re.compile(r"^(?:class|def) ([A-Za-z]\w*)|^([a-z]\w*) = [a-z]\w*$", re.MULTILINE)
@@ -29,6 +29,8 @@ class Members:
     def __init__(self, package: str, **others: str) -> None:
         self.package = package
         self.others = others
+        self.own_names: dict[str, str] = {}
+        """What the module that defines it calls a public name, where that is another name."""
 
     @functools.cached_property
     def modules(self) -> dict[str, str]:
@@ -54,7 +56,7 @@ class Members:
         if name.startswith("__"):
             raise AttributeError(name)
         if name in self.homes:
-            found = getattr(importlib.import_module(self.homes[name]), name)
+            found = getattr(importlib.import_module(self.homes[name]), self.own_names.get(name, name))
             setattr(sys.modules[self.package], name, found)
             return found
         if name in self.modules:
@@ -67,6 +69,28 @@ class Members:
     def names(self) -> list[str]:
         """Every public name, for `dir()`."""
         return sorted({*self.homes, *self.modules})
+
+
+class Listed(Members):
+    """The public names of a package that lists them, since its modules hold more than that.
+
+    Args:
+        package: full name of the package.
+        homes: by the short name of a module the names that it gives, separated by spaces; `name=other` is what the
+            module calls `other`.
+        modules: short names of modules of the package that are public themselves.
+    """
+
+    def __init__(self, package: str, homes: Mapping[str, str], *modules: str) -> None:
+        super().__init__(package)
+        listed = [(name.partition("="), home) for home, names in homes.items() for name in names.split()]
+        self.homes = {name: f"{package}.{home}" for (name, _, _), home in listed}
+        self.modules = {module: f"{package}.{module}" for module in modules}
+        self.own_names = {name: own for (name, _, own), _ in listed if own}
+
+    def find(self, name: str) -> Any:
+        """As of a package whose files say what is public, but that `__all__` has the modules, too."""
+        return self.names() if name == "__all__" else super().find(name)
 
 
 def _modules_in(package: str, path: Iterable[str]) -> list[str]:

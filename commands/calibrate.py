@@ -63,9 +63,7 @@ def _measure(options: CalibrateOptions, job: Any) -> None:
     from mspc.analysis.cost.machine_text import write_machine
     from mspc.commands.report.progress import Progress
     from mspc.engine.calibration import calibrate
-    from mspc.ops.modules import load_operators
 
-    load_operators()
     with Progress(not options.quiet and job.rank == 0) as progress:
         machine = calibrate(job, options.name or options.out.stem, progress.show, tf32=options.tf32)
     if job.rank == 0:

@@ -23,7 +23,6 @@ from mspc.engine.capture import Launch, NamedTarget, build, capture, parse_targe
 from mspc.engine.dumps import StageFiles, is_execute, numbered, program
 from mspc.engine.first_values import FirstValue, first_values
 from mspc.engine.output import SYMBOLIC, OutputFolder
-from mspc.engine.plans import cut_by_file
 from mspc.engine.programs import ObservedSession, Programs, compile_for
 from mspc.engine.strategy_files import StrategyFiles
 from mspc.engine.symbolic import symbolic_graph
@@ -82,6 +81,8 @@ def compile_target(target: str, options: CompileOptions) -> None:
     with Progress(not loudness.quiet and not loudness.verbose) as progress, opened as output:
         progress.show(f"compiling {launch.script} for {ranks} rank{'s' if ranks > 1 else ''}")
         if options.strategies is not None:
+            from mspc.engine.plans import cut_by_file  # late: it brings all of the search along
+
             launch = cut_by_file(launch, options.strategies)
         first = compile_for(launch, ranks, level, compared=found.asked, on_pass=loudness.on_pass())
         programs = Programs(first, wanted, found.asked(), level, found.rerun)
