@@ -19,7 +19,6 @@ from mspc.api import alias, launch, state
 from mspc.api.context import FrozenContext, ParallelMode, freeze
 from mspc.api.setting import say_once
 from mspc.api.settings import SHARDED
-from mspc.engine.own_collectives import Alike, alone
 from mspc.engine.script import ScriptError, name_of, run_script_as, source_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.location import Location
@@ -69,6 +68,8 @@ class _Recorder:
 
     def collective(self, op: Collective, types: Sequence[Type], arrays: Sequence[Any]) -> Any:
         """What comes out where all ranks bring the same: no other rank runs."""
+        from mspc.engine.own_collectives import Alike, alone  # late: it brings the runtime along
+
         session = state.current()
         say_once(
             "collective",

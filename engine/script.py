@@ -14,8 +14,6 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from mspc.api.errors import is_library, raising_location
-from mspc.doctor.findings import lacking
-from mspc.doctor.program import PUBLIC
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import check_regular
 from mspc.ir.location import Location
@@ -128,12 +126,17 @@ def run_script_as(name: str, path: Path, arguments: Sequence[str]) -> ModuleType
 def _names_lacking(error: BaseException) -> list[str]:
     """All names of MindSpore that mspc lacks in the file that failed for one of them, each with its line. Other files
     are hardly read for it: an error does not wait for a scan of a large tree, which `mspc doctor` makes."""
+    if not isinstance(error, ImportError | AttributeError):
+        return []
+    from mspc.doctor.program import PUBLIC  # late, as what follows: only on the way to an error
+
     if isinstance(error, ImportError) and (error.name or "").partition(".")[0] not in PUBLIC:
         return []
-    place = raising_location(error) if isinstance(error, ImportError | AttributeError) else None
+    place = raising_location(error)
     if place is None:
         return []
-    from mspc.doctor.examination import examine_alone  # only on the way to an error
+    from mspc.doctor.examination import examine_alone
+    from mspc.doctor.findings import lacking
 
     try:
         found = [finding for finding in lacking(examine_alone(Path(place.file))) if finding.file == place.file]
