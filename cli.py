@@ -23,6 +23,7 @@ from mspc.commands import search_options as searching
 from mspc.commands.ckpt import app as checkpoints
 from mspc.commands.completion import complete_graph, complete_passes, complete_script
 from mspc.commands.options import AllRows, Device, Inputs, JsonFile, Judge, Quiet, Ranks, ScriptArguments, Verbose
+from mspc.commands.registered import keep_names, leave_out_all_but
 from mspc.commands.report.streams import complain, run_guarded
 from mspc.commands.view import verb as viewing
 from mspc.ir.diagnostics import MspcError
@@ -383,18 +384,13 @@ app.command(short_help="List what a script uses that mspc lacks or ignores.")(li
 app.add_typer(checkpoints, name="ckpt")
 
 
-def _leave_out_all_but(name: str) -> None:
-    """Forget the other commands where there is one of this name: preparing them takes as long as a short one runs."""
-    named = [info for info in app.registered_commands if name in (info.name, getattr(info.callback, "__name__", ""))]
-    groups = [info for info in app.registered_groups if info.name == name]
-    if named or groups:
-        app.registered_commands, app.registered_groups = named, groups
-
-
 def main() -> None:
     """Run the command that the arguments name."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
-    _leave_out_all_but(name)
+    if sys.argv[1:] in ([], ["--help"], ["-h"]):
+        keep_names(app)
+    else:
+        leave_out_all_but(app, name)
     if name != "run":  # there the script goes on, whose garbage may hold arrays
         gc.set_threshold(NEW_OBJECTS)
     raise SystemExit(run_guarded(lambda: app(prog_name="mspc", obj=CONSOLE)))
