@@ -148,6 +148,8 @@ def compile_(
     from mspc.commands.compile import CompileOptions, compile_target
     from mspc.commands.report.loudness import Loudness
 
+    if gc.get_threshold()[0] == NEW_OBJECTS:  # the process is the command's: no search for garbage, not even that at
+        gc.freeze()  # its end, has to look at what is loaded
     compile_target(
         target,
         CompileOptions(

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -258,6 +259,12 @@ def _top_line(frame: FrameType | None) -> Location | None:
     return None
 
 
+@lru_cache(maxsize=4)
+def _statements(source: bytes) -> tuple[ast.stmt, ...]:
+    """The statements of a script, whose trees nobody changes."""
+    return tuple(ast.parse(source).body)
+
+
 def _later_launches(module: ModuleType, path: Path, source: bytes, line: Location) -> tuple[Location, ...]:
     """Calls of a network or a Model below `line` at the script's top level, as far as its text shows them."""
     from mspc.api.nn.cell import Cell
@@ -265,7 +272,7 @@ def _later_launches(module: ModuleType, path: Path, source: bytes, line: Locatio
     # A script that has a Model has loaded its module, which takes long.
     model = getattr(sys.modules.get("mspc.api.train.model"), "Model", ())
     found: list[Location] = []
-    for statement in ast.parse(source).body:
+    for statement in _statements(source):
         if statement.lineno <= line.line or isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
             continue
         for node in ast.walk(statement):

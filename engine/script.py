@@ -9,6 +9,7 @@ import linecache
 import sys
 import traceback
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -49,6 +50,12 @@ def source_of(path: Path) -> bytes:
     return found
 
 
+@lru_cache(maxsize=4)
+def _compiled(source: bytes, path: str) -> CodeType:
+    """The code of a text: a script is run once for every rank that is looked at."""
+    return compile(source, path, "exec", dont_inherit=True)
+
+
 def read_script(path: Path) -> CodeType:
     """The compiled code of a script.
 
@@ -57,7 +64,7 @@ def read_script(path: Path) -> CodeType:
     """
     source = source_of(path)
     try:
-        return compile(source, str(path), "exec", dont_inherit=True)
+        return _compiled(source, str(path))
     except SyntaxError as error:
         text = (error.text or "").rstrip("\n")
         end = error.end_offset or 0
