@@ -188,8 +188,7 @@ class Op:
         for method, wrapped in (("kernel", widening), ("kernel_into", widening_into)):
             if method in cls.__dict__:
                 setattr(cls, method, wrapped(cls.__dict__[method]))
-        own = inspect.get_annotations(cls)
-        if any(not str(kind).startswith("ClassVar") for kind in own.values()):
+        if any(not str(kind).startswith("ClassVar") for kind in inspect.get_annotations(cls).values()):
             finish_later(cls)  # without fields of its own a class inherits all
         if not abstract:
             REGISTRY.enter((cls.__name__,), cls)

@@ -41,8 +41,8 @@ class Operators(Mapping[str, Operator], Generic[Operator]):
         self._made.update(dict.fromkeys(names, operator))
 
     def __getitem__(self, name: str) -> Operator:
-        if name not in self._made and name in _homes()[self._kind]:
-            import_module(_homes()[self._kind][name])
+        if name not in self._made and name in homes()[self._kind]:
+            import_module(homes()[self._kind][name])
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -75,21 +75,22 @@ def operator_modules() -> dict[str, str]:
 
 
 @cache
-def _homes() -> dict[str, dict[str, str]]:
-    """For every kind of name the module that declares one; of classes those that are no operators as well."""
-    homes: dict[str, dict[str, str]] = {kind: {} for kind in _DECLARATIONS}
+def homes() -> dict[str, dict[str, str]]:
+    """For every kind of name the module that declares one; of classes also those that are no operators."""
+    found: dict[str, dict[str, str]] = {kind: {} for kind in _DECLARATIONS}
     for module, path in operator_modules().items():
         with open(path, encoding="utf-8") as file:
             text = file.read()
         for kind, declaration in _DECLARATIONS.items():
             for rest in text.split(declaration)[1:]:
-                homes[kind].update(dict.fromkeys(_declared(kind, rest), module))
-    return homes
+                found[kind].update(dict.fromkeys(_declared(kind, rest), module))
+    return found
 
 
 def _declared(kind: str, text: str) -> list[str]:
     """The names with which the text behind a declaration begins."""
     if kind == CLASS:
-        return [text.partition("(")[0]]
+        name, _, bases = text.partition("):")[0].partition("(")
+        return [] if "abstract=True" in bases else [name]
     match = _NAMES.match(text)
     return match[0].split('"')[1::2] if match else []

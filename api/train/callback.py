@@ -14,17 +14,14 @@ from mspc.api.train.listening import Callback, CallbackParam, RunContext, loss_o
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.types import BOOL
 
-__all__ = [
-    "Callback", "CheckpointConfig", "EarlyStopping", "History", "LambdaCallback", "LearningRateScheduler",
-    "LossMonitor", "ModelCheckpoint", "ReduceLROnPlateau", "RunContext", "SummaryCollector", "TimeMonitor",
-]  # fmt: skip
-
 _HOMES = {
     "CheckpointConfig": "checkpoint_config", "EarlyStopping": "monitored", "History": "history",
     "LambdaCallback": "history", "LearningRateScheduler": "learning_rates", "ModelCheckpoint": "checkpointing",
     "ReduceLROnPlateau": "monitored", "SummaryCollector": "history",
 }  # fmt: skip
 """Callbacks that stand in other modules, which are imported when a script asks for them."""
+
+__all__ = ["Callback", "LossMonitor", "RunContext", "TimeMonitor", *_HOMES]
 
 InternalCallbackParam = _InternalCallbackParam = CallbackParam
 """Its names in scripts with loops of their own."""

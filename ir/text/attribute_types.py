@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import sys
 import types
 import typing
@@ -38,10 +39,11 @@ def _hints_of(cls: type) -> dict[str, Any]:
     names = {field.name for field in dataclasses.fields(cls)}
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
-        annotations: Mapping[str, Any] = base.__dict__.get("__annotations__", {})
+        annotations = inspect.get_annotations(base)
         own = {n: kind for n, kind in annotations.items() if n in names and not str(kind).startswith("ClassVar")}
         if own:
-            found |= typing.get_type_hints(types.SimpleNamespace(__annotations__=own), vars(sys.modules[base.__module__]))
+            holder = types.SimpleNamespace(__annotations__=own)
+            found |= typing.get_type_hints(holder, vars(sys.modules[base.__module__]))
     return found
 
 
