@@ -124,9 +124,7 @@ def compile_(
             min=1, max=3, metavar="N", help="What is written: 1 main stages, 2 every pass (default), 3 .dot files too."
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to write (default: saved_graph).")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write (default: saved_graph).")] = None,
     rank: Annotated[
         list[int] | None,
         typer.Option(min=0, metavar="R", help="Write this rank only; may be repeated.", show_default=False),
