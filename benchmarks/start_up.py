@@ -1,5 +1,6 @@
-"""Time from the ranks being up (MPI initialised) to the first step of `mspc run DIR`; with --starts the CPU time (user
-and system, the least of several runs) of a compile, of `mspc --help` and of `import mspc` beside that of NumPy and typer.
+"""Time from the ranks being up (MPI initialised) to the first step of `mspc run DIR`; with --starts the CPU time
+(user and system, the least of several runs) of a compile, of `mspc --help` and of `import mspc`, beside that of NumPy
+and typer.
 
     python benchmarks/start_up.py [--ranks N] [--script FILE] [--starts RUNS] [-- ARGUMENTS]
 
