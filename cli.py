@@ -23,6 +23,7 @@ from mspc.commands import search_options as searching
 from mspc.commands.ckpt import app as checkpoints
 from mspc.commands.completion import complete_graph, complete_passes, complete_script
 from mspc.commands.options import AllRows, Device, Inputs, JsonFile, Judge, Quiet, Ranks, ScriptArguments, Verbose
+from mspc.commands.registered import keep_names, leave_out_all_but
 from mspc.commands.report.streams import complain, complain_of, run_guarded
 from mspc.commands.view import verb as viewing
 from mspc.ir.diagnostics import MspcError
@@ -123,9 +124,7 @@ def compile_(
             min=1, max=3, metavar="N", help="What is written: 1 main stages, 2 every pass (default), 3 .dot files too."
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to write (default: saved_graph).")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write (default: saved_graph).")] = None,
     rank: Annotated[
         list[int] | None,
         typer.Option(min=0, metavar="R", help="Write this rank only; may be repeated.", show_default=False),
@@ -147,6 +146,8 @@ def compile_(
     from mspc.commands.compile import CompileOptions, compile_target
     from mspc.commands.report.loudness import Loudness
 
+    if gc.get_threshold()[0] == NEW_OBJECTS:  # the process is the command's: no search for garbage, not even that at
+        gc.freeze()  # its end, has to look at what is loaded
     compile_target(
         target,
         CompileOptions(
@@ -383,18 +384,13 @@ app.command(short_help="List what a script uses that mspc lacks or ignores.")(li
 app.add_typer(checkpoints, name="ckpt")
 
 
-def _leave_out_all_but(name: str) -> None:
-    """Forget the other commands where there is one of this name: preparing them takes as long as a short one runs."""
-    named = [info for info in app.registered_commands if name in (info.name, getattr(info.callback, "__name__", ""))]
-    groups = [info for info in app.registered_groups if info.name == name]
-    if named or groups:
-        app.registered_commands, app.registered_groups = named, groups
-
-
 def main() -> None:
     """Run the command that the arguments name."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
-    _leave_out_all_but(name)
+    if sys.argv[1:] in ([], ["--help"], ["-h"]):
+        keep_names(app)
+    else:
+        leave_out_all_but(app, name)
     if name != "run":  # there the script goes on, whose garbage may hold arrays
         gc.set_threshold(NEW_OBJECTS)
     raise SystemExit(run_guarded(lambda: app(prog_name="mspc", obj=CONSOLE)))

@@ -5,8 +5,8 @@ api/ is laid out as MindSpore is, module for module; `OTHER_NAMES` has the rest.
 
 from __future__ import annotations
 
+import functools
 import importlib
-import importlib.abc
 import importlib.machinery
 import os
 import sys
@@ -149,8 +149,17 @@ def home_of(name: str) -> str | None:
     return f"{_OWN}.api.{name}"
 
 
-class PublicFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds `mspc.nn` in api/, where mspc has no folder of that name itself."""
+@functools.cache
+def _files(folder: str) -> frozenset[str]:
+    """Names of the modules that lay in a folder, packages aside, when it was first looked at."""
+    try:
+        return frozenset(file[:-3] for file in os.listdir(folder) if file.endswith(".py"))
+    except OSError:
+        return frozenset()
+
+
+class PublicFinder:
+    """Finds and loads `mspc.nn` in api/, where mspc has no folder of that name itself."""
 
     first = _OWN
 
@@ -167,6 +176,9 @@ class PublicFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def leaves(self, rest: str) -> bool:
         """Whether a module is mspc's own, for other finders. A folder without code is none: of a checkout that was
         brought up to date an old one may be left."""
+        folder, _, name = rest.rpartition(".")
+        if name in _files(os.path.join(os.path.dirname(_API), *folder.split("."))):
+            return True
         place = os.path.join(os.path.dirname(_API), *rest.split("."))
         return os.path.isfile(f"{place}.py") or os.path.isfile(os.path.join(place, "__init__.py"))
 

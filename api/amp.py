@@ -251,6 +251,6 @@ def _cells(names: tuple[str, ...]) -> list[Any]:
 
 
 def _is_operator(name: str) -> bool:
-    from mspc.ops.modules import load_operators  # late: it imports all operators
+    from mspc.ops.op import REGISTRY  # late: it imports NumPy
 
-    return name in load_operators()
+    return name in REGISTRY

@@ -56,8 +56,8 @@ _Settings = make_dataclass(
         (name, Any, _frozen_value(setting.attribute_of(setting.default) if name in GENERAL_FIELDS else setting.default))
         for name, setting in frozen_settings().items()
     ],
-    frozen=True,
-)
+    init=False, repr=False, eq=False, frozen=True,
+)  # fmt: skip  # `FrozenContext` has these methods for all fields
 _CONDITIONAL = {name: setting for name, setting in with_entries(CONTEXT | PARALLEL | STAGE) if setting.is_conditional}
 
 

@@ -86,6 +86,7 @@ def _is_room(folder: str) -> bool:
     return os.path.isfile(os.path.join(PACKAGE, folder, "__init__.py"))
 
 
+@functools.cache
 def is_library(file: str) -> bool:
     """Whether a source file belongs to mspc or to an installed library, not to the user."""
     if is_own(file) or file.startswith("<") or "site-packages" in file:

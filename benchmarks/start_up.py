@@ -1,6 +1,8 @@
-"""Time from the ranks being up (MPI initialised) to the first step of `mspc run DIR`.
+"""Time from the ranks being up (MPI initialised) to the first step of `mspc run DIR`; with --starts the CPU time
+(user and system, the least of several runs) of a compile, of `mspc --help` and of `import mspc`, beside that of NumPy
+and typer.
 
-    python benchmarks/start_up.py [--ranks N] [--script FILE] [-- ARGUMENTS]
+    python benchmarks/start_up.py [--ranks N] [--script FILE] [--starts RUNS] [-- ARGUMENTS]
 
 Compiles the script, starts the compiled program under mpirun with made-up inputs, and prints the slowest rank's time.
 """
@@ -8,6 +10,7 @@ Compiles the script, starts the compiled program under mpirun with made-up input
 from __future__ import annotations
 
 import argparse
+import resource
 import subprocess
 import sys
 import tempfile
@@ -37,13 +40,36 @@ main()
 """
 
 
+def print_starts(script: Path, ranks: str, runs: int) -> None:
+    """Print what starts cost, runs of all kinds in turn. Bytecode is in place from a run that does not count."""
+    with tempfile.TemporaryDirectory() as folder:
+        compiling = ["-m", "mspc", "compile", str(script), "--ranks", ranks, "--save-graphs", "--out", f"{folder}/out"]
+        starts = {
+            "compile": compiling, "mspc --help": ["-m", "mspc", "--help"], "import mspc": ["-c", "import mspc"],
+            "import numpy, typer": ["-c", "import numpy, typer"],
+        }  # fmt: skip
+        found: dict[str, list[float]] = {name: [] for name in starts}
+        for _ in range(runs + 1):
+            for name, arguments in starts.items():
+                before = resource.getrusage(resource.RUSAGE_CHILDREN)
+                subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+                after = resource.getrusage(resource.RUSAGE_CHILDREN)
+                found[name].append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    for name, seconds in found.items():
+        print(f"{name}: {min(seconds[1:]):.3f} s of CPU")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--script", type=Path, default=QUICK_START)
+    parser.add_argument("--starts", type=int, default=0, metavar="RUNS", help="measure starts instead")
     parser.add_argument("arguments", nargs="*", help="of the script")
     options = parser.parse_args()
     ranks = str(options.ranks)
+    if options.starts:
+        print_starts(options.script, ranks, options.starts)
+        return
     with tempfile.TemporaryDirectory() as folder:
         out = str(Path(folder) / "out")
         command = [sys.executable, "-m", "mspc", "compile", str(options.script), "--ranks", ranks, "--out", out]

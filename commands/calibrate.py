@@ -61,11 +61,9 @@ def _arguments(options: CalibrateOptions) -> list[str]:
 
 def _measure(options: CalibrateOptions, job: Any) -> None:
     from mspc.commands.report.progress import Progress
-    from mspc.ops.modules import load_operators
     from mspc.search.calibration.machine_text import write_machine
     from mspc.search.calibration.measured import calibrate
 
-    load_operators()
     with Progress(not options.quiet and job.rank == 0) as progress:
         machine = calibrate(job, options.name or options.out.stem, progress.show, tf32=options.tf32)
     if job.rank == 0:

@@ -29,7 +29,6 @@ from mspc.output.folder import SYMBOLIC, OutputFolder
 from mspc.output.programs import ObservedSession, Programs, compile_for
 from mspc.output.symbolic import symbolic_graph
 from mspc.runtime.program import PROGRAM, WEIGHTS, Settings
-from mspc.search.plans.table import cut_by_file
 
 DEFAULT_FOLDER = Path("saved_graph")
 
@@ -82,6 +81,8 @@ def compile_target(target: str, options: CompileOptions) -> None:
     with Progress(not loudness.quiet and not loudness.verbose) as progress, opened as output:
         progress.show(f"compiling {launch.script} for {ranks} rank{'s' if ranks > 1 else ''}")
         if options.strategies is not None:
+            from mspc.search.plans.table import cut_by_file  # late: it brings all of the search along
+
             launch = cut_by_file(launch, options.strategies)
         first = compile_for(launch, ranks, level, compared=found.asked, on_pass=loudness.on_pass())
         programs = Programs(first, wanted, found.asked(), level, found.rerun)

@@ -13,9 +13,9 @@ GRAPHS = (".ir",)
 
 def complete_operator(incomplete: str) -> list[str]:
     """Names of operators."""
-    from mspc.ops.modules import load_operators
+    from mspc.ops.op import REGISTRY
 
-    return [name for name in sorted(load_operators()) if name.startswith(incomplete)]
+    return [name for name in sorted(REGISTRY) if name.startswith(incomplete)]
 
 
 def complete_passes(incomplete: str) -> list[str]:

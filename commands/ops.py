@@ -11,8 +11,7 @@ from mspc.commands.report.table import check_json, print_table, write_json
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.nearest import did_you_mean
 from mspc.ir.types import TensorType, dtype_of
-from mspc.ops.modules import load_operators
-from mspc.ops.op import NotDifferentiable, Op, Sample
+from mspc.ops.op import REGISTRY, NotDifferentiable, Op, Sample
 
 DEFAULT_DTYPE = "Float64"
 
@@ -24,12 +23,11 @@ def list_operators(names: tuple[str, ...], json: Path | None) -> None:
         MspcError: a name is no operator.
     """
     check_json(json)
-    registry = load_operators()
     for name in names:
-        if name not in registry:
-            notes = did_you_mean(name, registry) or ["mspc ops lists them all"]
+        if name not in REGISTRY:
+            notes = did_you_mean(name, REGISTRY) or ["mspc ops lists them all"]
             raise MspcError(f"there is no operator {name!r}", notes=notes)
-    rows = [describe(registry[name]) for name in sorted(names or registry)]
+    rows = [describe(REGISTRY[name]) for name in sorted(names or REGISTRY)]
     if json is not None:
         write_json(rows, json)
     if json != Path("-"):

@@ -13,7 +13,6 @@ from mspc.ir.graph import Graph, Node
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph, print_module
 from mspc.ops.check_graph import check_graph
-from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
 from mspc.passes.base import Pass, PassManager, parse_passes
 
@@ -24,7 +23,6 @@ def optimize(file: Path, passes: str, loudness: Loudness = NORMAL) -> str:
     Raises:
         MspcError: the file is missing or damaged, a pass is unknown, or a pass refuses the graph.
     """
-    load_operators()
     steps = parse_passes(passes)
     module = parse(_read(file), REGISTRY, str(file))
     if not steps:

@@ -18,7 +18,6 @@ from mspc.ir.layout import Layout
 from mspc.ir.text.fragments import Malformed, read_layouts
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.check_graph import check_graph
-from mspc.ops.modules import load_operators
 from mspc.passes.base import PassManager, find_pass
 from mspc.passes.sharding.constraints import release_constraints
 from mspc.runtime.program import PROGRAM, Program, load_program, load_slices
@@ -39,7 +38,6 @@ def verify_folder(
         MspcError: the folder cannot be read, or says too little. ExecutionError: a value differs.
     """
     program = _checked(folder, options)
-    load_operators()
     network = read_network(program.network, str(program.folder / PROGRAM))
     mean = bool(network.attrs.get("gradients_mean"))
     one, doubled = _alone(network)

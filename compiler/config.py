@@ -19,8 +19,8 @@ from mspc.passes.search.terms import Terms
 _Attributes = make_dataclass(
     "_Attributes",
     [(name, Any, s.attribute_of(getattr(FrozenContext, s.frozen_name))) for name, s in compiled_settings().items()],
-    frozen=True,
-)
+    init=False, repr=False, eq=False, frozen=True,
+)  # fmt: skip  # `Config` has these methods for all fields
 
 
 _DATA = ("dataset_strategy", "full_batch")

@@ -17,15 +17,13 @@ from mspc.compiler.config import STRATEGIES_FROM, Config, Fed
 from mspc.compiler.frontend.trace import Traced, trace
 from mspc.compiler.own_gradients import warning_of_own_gradients
 from mspc.compiler.pipeline import FILE_NAMES, PREPARING, UNNUMBERED, VIEWS, passes_of, rank_passes_of
-from mspc.compiler.plan_file import SUFFIX, PlanFile, read_plan
-from mspc.compiler.planned import check_ranks, cut_by_plan, give_strategies
+from mspc.compiler.plan_file import SUFFIX, PlanFile
 from mspc.compiler.rank_graphs import RankGraphs
 from mspc.compiler.strategy_names import CONFIGURED, LAYOUTS, STRATEGIES, StrategyNames, cut_as_in_file
 from mspc.ir.diagnostics import MspcError, told_at
 from mspc.ir.graph import Graph
 from mspc.ir.text.printer import print_graph
 from mspc.passes.base import OnPass, PassManager, find_pass
-from mspc.passes.fusion.causal_masks import note_causal_masks
 from mspc.passes.sharding.check_strategies import strategy_mistakes
 
 ID_LENGTH = 16
@@ -181,11 +179,15 @@ def compile_traced(
     graph = _prepared(call, plan)
     names = passes_of(config.mode, config.device)
     if "fuse_attention" in names:
+        from mspc.passes.fusion.causal_masks import note_causal_masks
+
         arrays = {name: a for name, a in traced.constants.items() if not isinstance(a, InitialValue)}
         note_causal_masks(graph, arrays)
     strategies = StrategyNames()
     strategies.name(graph)
     if plan is not None:
+        from mspc.compiler.planned import give_strategies
+
         give_strategies(strategies, graph, plan, config.strategies_from)
     strategies.keep_strategies(graph)
 
@@ -195,6 +197,8 @@ def compile_traced(
         elif stage.name == CONFIGURED:
             strategies.name_made(stage.graph)
             if plan is not None:
+                from mspc.compiler.planned import cut_by_plan
+
                 cut_by_plan(strategies, stage.graph, plan, config.strategies_from)
         elif stage.name == LAYOUTS:
             strategies.note_layouts(stage.graph)
@@ -218,6 +222,9 @@ def _plan_of(config: Config) -> PlanFile | None:
     """The plan that operators are cut by, None where there is none. Raises MspcError."""
     if not config.sharded or not config.strategies_from.endswith(SUFFIX):
         return None
+    from mspc.compiler.plan_file import read_plan  # late, as all that only a plan needs
+    from mspc.compiler.planned import check_ranks
+
     with told_at(config.place_of(*STRATEGIES_FROM)):
         plan = read_plan(Path(config.strategies_from))
         check_ranks(plan, config.ranks, config.strategies_from)

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mspc.checkpoint.strategy_file import Cuts, read_strategies
 from mspc.compiler.plan_file import Given, PlanFile
 from mspc.compiler.plan_ways import ways_of
 from mspc.ir.diagnostics import MspcError
@@ -17,6 +17,9 @@ from mspc.ir.types import TensorType
 from mspc.passes.autodiff.planned_cells import planned_cells
 from mspc.passes.sharding.choices import rule_of
 from mspc.passes.sharding.givers import FILE, GIVEN
+
+if TYPE_CHECKING:
+    from mspc.checkpoint.strategy_file import Cuts
 
 STRATEGIES, LAYOUTS = "step_parallel_begin", "propagate_sharding"
 """The stages that the strategies and the layouts are read from."""
@@ -35,8 +38,8 @@ class StrategyNames:
     of them those that are trained and stored otherwise than their first reader needs them. gathered: those that
     gradients gather again. recomputed: cells that a plan has computed again."""
 
-    by_parameter: dict[str, Cuts] = field(default_factory=dict[str, Cuts])
-    by_place: dict[str, Cuts] = field(default_factory=dict[str, Cuts])
+    by_parameter: dict[str, Cuts] = field(default_factory=dict)
+    by_place: dict[str, Cuts] = field(default_factory=dict)
     layouts: dict[str, tuple[Layout, ...]] = field(default_factory=dict[str, tuple[Layout, ...]])
     results: dict[str, tuple[Layout, ...]] = field(default_factory=dict[str, tuple[Layout, ...]])
     places: dict[Node, str] = field(default_factory=dict[Node, str])
@@ -142,6 +145,8 @@ def cut_as_in_file(graph: Graph, file: str) -> None:
     Raises:
         MspcError: there is no such file, or it names no operator of the graph, or cuts one of other dimensions.
     """
+    from mspc.checkpoint.strategy_file import read_strategies  # late, as only such a file needs it
+
     known = read_strategies(Path(file)).operators
     seen: list[str] = []
     met = False

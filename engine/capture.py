@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -19,7 +20,6 @@ from mspc.api import alias, launch, state
 from mspc.api.context import FrozenContext, ParallelMode, freeze
 from mspc.api.setting import say_once
 from mspc.api.settings import SHARDED
-from mspc.engine.own_collectives import Alike, alone
 from mspc.engine.script import ScriptError, name_of, run_script_as, source_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.location import Location
@@ -69,6 +69,8 @@ class _Recorder:
 
     def collective(self, op: Collective, types: Sequence[Type], arrays: Sequence[Any]) -> Any:
         """What comes out where all ranks bring the same: no other rank runs."""
+        from mspc.engine.own_collectives import Alike, alone  # late: it brings the runtime along
+
         session = state.current()
         say_once(
             "collective",
@@ -257,6 +259,12 @@ def _top_line(frame: FrameType | None) -> Location | None:
     return None
 
 
+@lru_cache(maxsize=4)
+def _statements(source: bytes) -> tuple[ast.stmt, ...]:
+    """The statements of a script, whose trees nobody changes."""
+    return tuple(ast.parse(source).body)
+
+
 def _later_launches(module: ModuleType, path: Path, source: bytes, line: Location) -> tuple[Location, ...]:
     """Calls of a network or a Model below `line` at the script's top level, as far as its text shows them."""
     from mspc.api.nn.cell import Cell
@@ -264,7 +272,7 @@ def _later_launches(module: ModuleType, path: Path, source: bytes, line: Locatio
     # A script that has a Model has loaded its module, which takes long.
     model = getattr(sys.modules.get("mspc.api.train.model"), "Model", ())
     found: list[Location] = []
-    for statement in ast.parse(source).body:
+    for statement in _statements(source):
         if statement.lineno <= line.line or isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
             continue
         for node in ast.walk(statement):

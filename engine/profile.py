@@ -184,10 +184,8 @@ def _graphs(comm: Any, graph: Graph | None) -> dict[int, Graph]:
 
 def _read(text: str, rank: int) -> Graph:
     from mspc.ir.text.parser import parse  # its library takes a tenth of a command's start
-    from mspc.ops.modules import load_operators
     from mspc.ops.op import REGISTRY
 
-    load_operators()
     return parse(text, REGISTRY, f"rank {rank}", frames=True).graphs[0]
 
 

@@ -9,13 +9,12 @@ import linecache
 import sys
 import traceback
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
 from mspc.api.errors import is_library, raising_location
-from mspc.doctor.findings import lacking
-from mspc.doctor.program import PUBLIC
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.excerpt import broken_text
 from mspc.ir.files.regular import check_regular
@@ -53,6 +52,12 @@ def source_of(path: Path) -> bytes:
     return found
 
 
+@lru_cache(maxsize=4)
+def _compiled(source: bytes, path: str) -> CodeType:
+    """The code of a text: a script is run once for every rank that is looked at."""
+    return compile(source, path, "exec", dont_inherit=True)
+
+
 def read_script(path: Path) -> CodeType:
     """The compiled code of a script.
 
@@ -61,7 +66,7 @@ def read_script(path: Path) -> CodeType:
     """
     source = source_of(path)
     try:
-        return compile(source, str(path), "exec", dont_inherit=True)
+        return _compiled(source, str(path))
     except SyntaxError as error:
         text = (error.text or "").rstrip("\n")
         end = error.end_offset or 0
@@ -130,12 +135,17 @@ def run_script_as(name: str, path: Path, arguments: Sequence[str]) -> ModuleType
 def _names_lacking(error: BaseException) -> list[str]:
     """All names of MindSpore that mspc lacks in the file that failed for one of them, each with its line. Other files
     are hardly read for it: an error does not wait for a scan of a large tree, which `mspc doctor` makes."""
+    if not isinstance(error, ImportError | AttributeError):
+        return []
+    from mspc.doctor.program import PUBLIC  # late, as what follows: only on the way to an error
+
     if isinstance(error, ImportError) and (error.name or "").partition(".")[0] not in PUBLIC:
         return []
-    place = raising_location(error) if isinstance(error, ImportError | AttributeError) else None
+    place = raising_location(error)
     if place is None:
         return []
-    from mspc.doctor.examination import examine_alone  # only on the way to an error
+    from mspc.doctor.examination import examine_alone
+    from mspc.doctor.findings import lacking
 
     try:
         found = [finding for finding in lacking(examine_alone(Path(place.file))) if finding.file == place.file]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mspc.api import state
 from mspc.api.context import FrozenContext
-from mspc.checkpoint.cuts import cut_of
-from mspc.checkpoint.strategy_file import StrategyFile, write_groups, write_strategies
 from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import told_at
 from mspc.ir.layout import Layout
 from mspc.ops.collective.base import Collective
+
+if TYPE_CHECKING:
+    from mspc.checkpoint.strategy_file import StrategyFile
 
 GROUPS = "GROUP_INFO_FILE"
 """Names a file of groups to the process of a rank, as MindSpore's variable does."""
@@ -43,6 +45,8 @@ class StrategyFiles:
             path = path or os.environ.get(GROUPS, "")
         shares = compiled.config.sharded or compiled.config.mode == "data_parallel"
         if shares and self._is_due(path, trains):
+            from mspc.checkpoint.strategy_file import write_groups  # late: few scripts ask for files
+
             with told_at(context.place_of("group_ckpt_save_file")):
                 write_groups(Path(path), groups_of(compiled, self._rank), ranks_alike(compiled, self._rank))
 
@@ -55,6 +59,8 @@ class StrategyFiles:
             (context.operator_save_file, True, _OPERATORS),
         ):
             if self._is_due(path, trains):
+                from mspc.checkpoint.strategy_file import write_strategies
+
                 content = strategies_of(compiled, context.strategy_trainable_only, of_operators)
                 with told_at(context.place_of(*names)):
                     write_strategies(Path(path), content)
@@ -90,6 +96,9 @@ def groups_of(compiled: Compiled, rank: int) -> dict[str, tuple[int, ...]]:
 
 def strategies_of(compiled: Compiled, trainable_only: bool, of_operators: bool = False) -> StrategyFile:
     """What a strategy file says of a compiled network; with `of_operators` of all operators, and of no parameter."""
+    from mspc.checkpoint.cuts import cut_of
+    from mspc.checkpoint.strategy_file import StrategyFile
+
     if of_operators:
         return StrategyFile(compiled.strategies.by_place)
     parameters = {

@@ -14,7 +14,6 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import BOOL, DType, TensorType, Type
 from mspc.ops.cpu.blocks import apply
-from mspc.ops.cuda.elementwise import launch_elementwise
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Asked, Op
 from mspc.sharding.rules import broadcast_rule
@@ -87,6 +86,8 @@ class Elementwise(Op, abstract=True):
         return self.kernel(be)(*inputs)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.elementwise import launch_elementwise  # late, as all of ops/cuda: only a GPU needs it
+
         return launch_elementwise(device, self, inputs, out)
 
 

@@ -20,6 +20,7 @@ from mspc.ir.types import DType, TensorType, TupleType, Type
 from mspc.ops.cpu.widening import widening, widening_into
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.finished_later import drop_class_variables, finish_later
+from mspc.ops.registry import CLASS, FUNCTION, METHOD, Operators
 from mspc.sharding.factors import Rule, parse_rule
 
 if TYPE_CHECKING:
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 
 Names = str | tuple[str, ...]
 
-REGISTRY: dict[str, type[Op]] = {}
+REGISTRY: Operators[type[Op]] = Operators(CLASS)
 """Every operator class by the name that the text form uses; filled by subclassing, never by hand."""
-FUNCTION_OPERATORS: dict[str, type[Op]] = {}
-METHOD_OPERATORS: dict[str, type[Op]] = {}
+FUNCTION_OPERATORS: Operators[type[Op]] = Operators(FUNCTION)
+METHOD_OPERATORS: Operators[type[Op]] = Operators(METHOD)
 """Operator classes by the names under which scripts have them as a function and as a tensor's method; see `Op`."""
 
 
@@ -187,13 +188,12 @@ class Op:
         for method, wrapped in (("kernel", widening), ("kernel_into", widening_into)):
             if method in cls.__dict__:
                 setattr(cls, method, wrapped(cls.__dict__[method]))
-        own = inspect.get_annotations(cls)
-        if any(not str(kind).startswith("ClassVar") for kind in own.values()):
+        if any(not str(kind).startswith("ClassVar") for kind in inspect.get_annotations(cls).values()):
             finish_later(cls)  # without fields of its own a class inherits all
         if not abstract:
-            REGISTRY[cls.__name__] = cls
-            FUNCTION_OPERATORS.update(dict.fromkeys(_own_names(cls, "function"), cls))
-            METHOD_OPERATORS.update(dict.fromkeys(_own_names(cls, "method"), cls))
+            REGISTRY.enter((cls.__name__,), cls)
+            FUNCTION_OPERATORS.enter(_own_names(cls, FUNCTION), cls)
+            METHOD_OPERATORS.enter(_own_names(cls, METHOD), cls)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         fields(self)  # a copy from another process is made without `__init__`

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mspc.api.nn.declared_inputs import Dimension, open_dimensions
 from mspc.compiler.driver import Compiled
@@ -19,7 +19,9 @@ from mspc.ir.text.printer import print_graph
 from mspc.ir.types import TensorType
 from mspc.output.dumps import NO_FILES
 from mspc.output.programs import compile_for
-from mspc.output.symbolic_sizes import Point, merged, points_of
+
+if TYPE_CHECKING:
+    from mspc.output.symbolic_sizes import Point
 
 MOST_SYMBOLS = 3
 """Each further symbol takes twice as many compiles."""
@@ -72,6 +74,8 @@ def _symbols(launch: Launch) -> list[_Symbol]:
 
 
 def _written(launch: Launch, compiled: Compiled, rank: int, symbols: Sequence[_Symbol], head: list[str]) -> str:
+    from mspc.output.symbolic_sizes import merged, points_of  # late: few networks leave sizes open
+
     if len(symbols) > MOST_SYMBOLS:
         raise _None(f"{len(symbols)} sizes are open, and it is looked for up to {MOST_SYMBOLS}")
     compiles = _Compiles(launch, compiled, rank, symbols)

@@ -148,7 +148,7 @@ class _Placed:
         low, high = np.concatenate(lows), np.concatenate(highs)
         order = np.argsort(low)
         reach = np.maximum.accumulate(high[order])
-        candidates = np.unique(np.append(self._aligned(np.maximum(high, 0)), 0))
+        candidates = np.sort(np.append(self._aligned(np.maximum(high, 0)), 0))
         before = np.searchsorted(low[order], candidates, "left")
         meets = (before > 0) & (np.append(reach, 0)[before - 1] > candidates)
         return int(candidates[np.argmin(meets)])

@@ -133,10 +133,8 @@ class Program:
             MspcError: the text is no graph of this rank of this program.
         """
         from mspc.ir.text.parser import parse  # only a rank that runs needs this and the operators
-        from mspc.ops.modules import load_operators
         from mspc.ops.op import REGISTRY
 
-        load_operators()
         path = self.execute[rank]
         module = parse(text, REGISTRY, str(self.folder / path), frames=frames)
         if len(module.graphs) != 1:

@@ -94,7 +94,8 @@ def _lines(name: str) -> list[str]:
     if first != name:
         return [f"from mspc.{first} import *\n"]
     found = _names(name)
-    lines = [f"from {place} import {n} as {n}\n" for n, place in sorted(found.items()) if place]
+    own_names: dict[str, str] = getattr(getattr(_home(name), "_members", None), "own_names", {})
+    lines = [f"from {place} import {own_names.get(n, n)} as {n}\n" for n, place in sorted(found.items()) if place]
     operators = [n for n, place in sorted(found.items()) if not place]
     if operators:
         lines = ["from typing import Any\n", f"from {PRIMITIVE} import Primitive as Primitive\n", *lines]

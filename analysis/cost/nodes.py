@@ -6,10 +6,9 @@ The figures are rough: enough to decide what should run beside a collective, and
 from __future__ import annotations
 
 from mspc.analysis.cost.known_machines import H200
-from mspc.analysis.cost.machine import POINTWISE, Machine
+from mspc.analysis.cost.machine import POINTWISE, PRODUCTS, Machine
 from mspc.ir.graph import Node, operand_types
 from mspc.ops.collective.base import Collective
-from mspc.ops.convolution.base import Convolution
 from mspc.ops.op import Op
 
 UNKNOWN_GROUP = 2
@@ -56,5 +55,9 @@ def _computing(node: Node, machine: Machine) -> float:
 
 def kind_of_work(op: Op) -> str:
     """The kind of an operator's products, as machines have rates of."""
+    if op.work == PRODUCTS:
+        return op.work
+    from mspc.ops.convolution.base import Convolution  # late: few networks have any
+
     pointwise = isinstance(op, Convolution) and all(places == 1 for places in op.sizes())
     return POINTWISE + op.work if pointwise else op.work

@@ -12,9 +12,7 @@ from typing import Any
 from mspc.api.dataset import config
 from mspc.api.dataset.draws import Pass
 from mspc.api.dataset.iterators import DatasetIterator
-from mspc.api.dataset.operation import flattened
 from mspc.api.dataset.rows import common_shape, distinct, flag, names_of, next_shuffle, whole, workers_of
-from mspc.api.dataset.split import sizes_of_splits
 from mspc.api.dataset.stages.base import Stage
 from mspc.api.dataset.stages.batching import BatchChange, Batched
 from mspc.api.dataset.stages.block import Block
@@ -28,7 +26,6 @@ from mspc.api.dataset.stages.choosing import (
     Zipped,
 )
 from mspc.api.dataset.stages.faults import RowFault
-from mspc.api.dataset.stages.mapping import Change, Mapped
 from mspc.api.errors import ApiTypeError, ApiValueError, caller_location
 
 _MAP_OPTIONS = ("python_multiprocessing", "max_rowsize", "cache", "callbacks", "offload")
@@ -201,6 +198,9 @@ class Dataset:
         or in `num_parallel_workers` processes with `python_multiprocessing=True`. Then they find NumPy's and Python's
         generators seeded for every row, and elsewhere as the script left them.
         """
+        from mspc.api.dataset.operation import flattened  # late, as all that a `map` alone needs
+        from mspc.api.dataset.stages.mapping import Change, Mapped
+
         listed = list(operations) if isinstance(operations, (list, tuple)) else [operations]
         for option in options:
             if option not in _MAP_OPTIONS:
@@ -248,6 +248,8 @@ class Dataset:
     def split(self, sizes: Sequence[Any], randomize: bool = True) -> tuple[Dataset, ...]:
         """Data sets of so many rows each, or of such shares of all rows; with `randomize` drawn at random, the same
         rows every epoch. Raises ValueError or RuntimeError for sizes that do not fit."""
+        from mspc.api.dataset.split import sizes_of_splits  # late: few scripts split
+
         key = next_shuffle() if flag("split", "randomize", randomize) else 0
         rows = self.get_dataset_size()
         stage = Shuffled(self._stage, rows, key, fixed=True) if key else self._stage

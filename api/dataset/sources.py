@@ -15,7 +15,6 @@ from mspc.api.dataset.stages.base import Stage
 from mspc.api.dataset.stages.block import Block
 from mspc.api.dataset.stages.faults import RowFault
 from mspc.api.dataset.stages.indexed import Arrays, Indexed
-from mspc.api.dataset.stages.processes import Task, in_processes
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError, caller_location
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import dtype_of
@@ -121,6 +120,8 @@ class _Items(Indexed):
         if self.workers == 1:
             rows = map(self.row, numbers)
         else:
+            from mspc.api.dataset.stages.processes import Task, in_processes  # late, as `multiprocessing` is
+
             tasks = map(Task, numbers)
             rows = in_processes(lambda task: self.row(task.number), tasks, self.workers, self.fault)
         for place, row in enumerate(rows):

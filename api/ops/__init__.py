@@ -113,9 +113,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    from mspc.ops.op import FUNCTION_OPERATORS, REGISTRY
+    from mspc.ops.op import FUNCTION_OPERATORS, REGISTRY  # late: it imports NumPy
 
-    _load_operators()
     functions = {*_python_functions(), *FUNCTION_OPERATORS}
     made = (name for table in _tables() for name in table.names())
     return sorted({*_ELSEWHERE, *_FUNCTION_CLASSES, *functions, *REGISTRY, *made})
@@ -129,17 +128,10 @@ def _tables() -> list[Any]:
     return [importlib.import_module(f"mspc.api.ops.{name}") for name in ("composed_table", "sparse_tensor_functions")]
 
 
-def _load_operators() -> None:
-    from mspc.ops.modules import load_operators  # late: it imports NumPy and all operators
-
-    load_operators()
-
-
 def _operator(name: str) -> Any:
     from mspc.api.ops.primitive import primitive_class
     from mspc.ops.op import REGISTRY
 
-    _load_operators()
     importlib.import_module("mspc.api.common.tensor")  # it tells operators of groups and of results outside a graph
     op = REGISTRY.get(_SPELLINGS.get(name, name))
     return None if op is None else primitive_class(op)
@@ -151,7 +143,6 @@ def _function(name: str) -> Any:
     from mspc.api.ops.operator_function import function_of
     from mspc.ops.op import FUNCTION_OPERATORS
 
-    _load_operators()
     op = FUNCTION_OPERATORS.get(name)
     return sys.modules.get(f"{__name__}.{name}") if op is None else function_of(op)
 

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from mspc.api.ops.checked import checked, misfit_of
 from mspc.api.ops.operator_function import function_of
-from mspc.ops.modules import load_operators
 from mspc.ops.op import METHOD_OPERATORS
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -45,7 +44,6 @@ def find_method(name: str) -> Callable[..., Any] | None:
     if name in METHODS:
         function = METHODS[name]
         return checked(f"ops.{name}", function) if function.__module__.startswith(_FUNCTIONS) else function
-    load_operators()
     operator = METHOD_OPERATORS.get(name)
     return None if operator is None else function_of(operator)
 
@@ -85,7 +83,6 @@ def misfit(name: str, function: Callable[..., Any], args: Sequence[Any], kwargs:
 def method_names() -> list[str]:
     """Names of all methods that are functions."""
     _load()
-    load_operators()
     return sorted({*METHODS, *METHOD_OPERATORS})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from typing import Any
 
@@ -9,21 +10,27 @@ import numpy as np
 
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.train.checkpointing import CheckpointConfig, ModelCheckpoint
-from mspc.api.train.history import History, LambdaCallback, SummaryCollector
-from mspc.api.train.learning_rates import LearningRateScheduler
 from mspc.api.train.listening import Callback, CallbackParam, RunContext, loss_of, write_line
-from mspc.api.train.monitored import EarlyStopping, ReduceLROnPlateau
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.types import BOOL
 
-__all__ = [
-    "Callback", "CheckpointConfig", "EarlyStopping", "History", "LambdaCallback", "LearningRateScheduler",
-    "LossMonitor", "ModelCheckpoint", "ReduceLROnPlateau", "RunContext", "SummaryCollector", "TimeMonitor",
-]  # fmt: skip
+_HOMES = {
+    "CheckpointConfig": "checkpoint_config", "EarlyStopping": "monitored", "History": "history",
+    "LambdaCallback": "history", "LearningRateScheduler": "learning_rates", "ModelCheckpoint": "checkpointing",
+    "ReduceLROnPlateau": "monitored", "SummaryCollector": "history",
+}  # fmt: skip
+"""Callbacks that stand in other modules, which are imported when a script asks for them."""
+
+__all__ = ["Callback", "LossMonitor", "RunContext", "TimeMonitor", *_HOMES]
 
 InternalCallbackParam = _InternalCallbackParam = CallbackParam
 """Its names in scripts with loops of their own."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"mspc.api.train.{_HOMES[name]}"), name)
 
 
 def set_cur_net(net: Any) -> None:

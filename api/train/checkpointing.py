@@ -7,18 +7,17 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mspc.api import launch, state
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.train.checkpoint_config import CheckpointConfig
-from mspc.api.train.checkpoint_places import FailedElsewhere, Moment, Ranks, Saver, latest
 from mspc.api.train.listening import Callback, CallbackParam, RunContext
-from mspc.api.train.run_state import state_of, state_of_rank
-from mspc.api.train.serialization import background
-from mspc.api.train.several_ranks import share_a_run
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import check_folder
+
+if TYPE_CHECKING:  # what writes files is imported when there is something to write
+    from mspc.api.train.checkpoint_places import Ranks, Saver
 
 __all__ = ["CheckpointConfig", "ModelCheckpoint"]
 
@@ -54,6 +53,8 @@ class ModelCheckpoint(Callback):
     @property
     def latest_ckpt_file_name(self) -> str:
         """The newest checkpoint that is whole; "" before the first."""
+        from mspc.api.train.checkpoint_places import latest
+
         return latest(self._saved)
 
     def begin(self, run_context: RunContext) -> None:
@@ -92,6 +93,9 @@ class ModelCheckpoint(Callback):
     on_eval_step_end = on_eval_end = on_eval_begin
 
     def _ranks(self, param: CallbackParam) -> Ranks:
+        from mspc.api.train.checkpoint_places import Ranks
+        from mspc.api.train.several_ranks import share_a_run
+
         session = state.current()
         network = param.get("train_network")
         together = network is not None and share_a_run(network)
@@ -105,11 +109,17 @@ class ModelCheckpoint(Callback):
         return bool(ranks.all(float(due))[0])  # the clock of one rank decides for all
 
     def _saver(self, folder: Path, prefix: str, param: CallbackParam) -> Saver:
+        from mspc.api.train.checkpoint_places import Saver
+
         if (folder, prefix) not in self._savers:
             self._savers[folder, prefix] = Saver(self._config, folder, prefix, self._ranks(param))
         return self._savers[folder, prefix]
 
     def _save(self, param: CallbackParam) -> None:
+        from mspc.api.train.checkpoint_places import Moment
+        from mspc.api.train.run_state import state_of, state_of_rank
+        from mspc.api.train.serialization import background
+
         self._go_on(wait=True)
         prefix = _check_prefix(self._prefix(param)) if callable(self._prefix) else self._prefix
         given = self._directory(param) if callable(self._directory) else self._directory
@@ -136,6 +146,8 @@ class ModelCheckpoint(Callback):
         except MspcError as error:
             if self._config.on_failure == "stop":
                 raise
+            from mspc.api.train.checkpoint_places import FailedElsewhere
+
             if isinstance(error, FailedElsewhere):  # that rank says why
                 return
             print(f"warning: {error.message}; training goes on", file=sys.stderr, flush=True)

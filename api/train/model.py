@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mspc.api.amp import build_train_network, check_boost, resolved
 from mspc.api.common.executor import CellGraphExecutor
@@ -21,12 +21,14 @@ from mspc.api.parallel.auto_parallel import AutoParallel
 from mspc.api.setting import say_once
 from mspc.api.settings import SHARDED
 from mspc.api.train.callback import TimeMonitor
-from mspc.api.train.evaluation import Evaluation
 from mspc.api.train.listening import OLDER, Callback, CallbackManager, CallbackParam, RunContext, callbacks_of
 from mspc.api.train.loss_scale_manager import check_manager
 from mspc.api.train.metrics.factory import get_metrics
 from mspc.api.train.progress import ProgressBar
 from mspc.api.train.training import Training, first_row
+
+if TYPE_CHECKING:
+    from mspc.api.train.evaluation import Evaluation
 
 _AMP = ("loss_scale_manager", "keep_batchnorm_fp32")
 _BOOST = ("boost_config_dict", "acc_level")
@@ -247,6 +249,8 @@ class Model:
 
     def _evaluation(self, name: str) -> Evaluation:
         """What evaluates. Raises ValueError for a model that cannot."""
+        from mspc.api.train.evaluation import Evaluation  # late: few scripts evaluate
+
         if not self._metrics:
             raise ApiValueError(f"{name}: the model has no metrics", ["pass metrics={'accuracy'} to Model"])
         if self._eval_network is not None:

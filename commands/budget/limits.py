@@ -11,7 +11,7 @@ from mspc.commands.sizes import seconds_of, size_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.nearest import did_you_mean
 from mspc.ops.collective.base import Collective
-from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY
 
 BYTES, MEMORY, COLLECTIVES, STEP, FORBID = "max-bytes", "max-memory", "max-collectives", "max-step", "forbid"
 KEYS = (BYTES, MEMORY, COLLECTIVES, STEP, FORBID)
@@ -128,7 +128,7 @@ def _known(operator: str, name: str) -> str:
     """The name of a collective. Raises MspcError for another."""
     if operator == ANY:
         return operator
-    known = [each for each, kind in load_operators().items() if issubclass(kind, Collective)]
+    known = [each for each, kind in REGISTRY.items() if issubclass(kind, Collective)]
     if operator not in known:
         notes = did_you_mean(operator, known) or [f"collectives are {', '.join(sorted(known))}"]
         raise MspcError(f"{name} names {operator!r}, which is no collective", notes=notes)

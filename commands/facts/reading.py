@@ -18,7 +18,6 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import shown_path
 from mspc.ir.text.parser import parse
 from mspc.ops.check_graph import check_graph
-from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
 from mspc.runtime.program import PROGRAM, Program, load_program
 
@@ -89,7 +88,6 @@ def _outputs(program: Program) -> Iterator[TensorFact]:
 
 
 def _graph_facts(path: Path, machine: Machine) -> Facts:
-    load_operators()
     module = parse(dump_text(path), REGISTRY, str(path))
     graph, attrs = module.main, module.attrs
     foreign = module.dialect == "mindspore"

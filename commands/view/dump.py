@@ -18,7 +18,6 @@ from mspc.ir.graph import Graph
 from mspc.ir.opaque import Module
 from mspc.ir.text.parser import parse
 from mspc.ops.check_graph import check_graph
-from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
 from mspc.runtime.plan_entries import NO_PLAN
 from mspc.runtime.program import PROGRAM, Program, load_program
@@ -60,7 +59,6 @@ def read_dump(path: Path) -> Dump:
     Raises:
         MspcError: there is nothing of that name, it is no dump, it is cut off, or its files are of several compiles.
     """
-    load_operators()
     if path.is_dir():
         return _Folder(path).dump()
     module = parse(dump_text(path), REGISTRY, str(path))

@@ -27,7 +27,6 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import BOOL, FLOAT32, HALVES, INT64, DType, TensorType, TupleType, dtype_of
 from mspc.ops.control.constraint import is_constraint
 from mspc.ops.control.structural import Depend, TupleGetItem
-from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, Op
 from mspc.ops.promotion import operand_dtypes, promoted, promotes_from
 from mspc.ops.tensor.cast import Cast
@@ -45,7 +44,6 @@ class Tracer:
     """The state of one trace and the ways to make graph values."""
 
     def __init__(self, name: str, sharded: bool, script_folder: str) -> None:
-        load_operators()
         self.graph = Graph(name)
         self.builder = Builder(self.graph)
         self.sources = Sources(script_folder)

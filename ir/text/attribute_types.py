@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -24,11 +26,25 @@ class Field:
 @cache
 def fields_of(cls: type) -> Mapping[str, Field]:
     """The fields of an operator class by name, in the order of their declaration."""
-    hints = typing.get_type_hints(cls)
+    hints = _hints_of(cls)
     return {
         f.name: Field(f.name, f.type if isinstance(f.type, str) else str(f.type), check_of(hints[f.name]))
         for f in dataclasses.fields(cls)
     }
+
+
+def _hints_of(cls: type) -> dict[str, Any]:
+    """The annotations of a dataclass's fields, evaluated. Those of its class variables, of which operators have far
+    more, are left alone: each costs as much."""
+    names = {field.name for field in dataclasses.fields(cls)}
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        annotations = inspect.get_annotations(base)
+        own = {n: kind for n, kind in annotations.items() if n in names and not str(kind).startswith("ClassVar")}
+        if own:
+            holder = types.SimpleNamespace(__annotations__=own)
+            found |= typing.get_type_hints(holder, vars(sys.modules[base.__module__]))
+    return found
 
 
 def check_of(annotation: Any) -> Check:

@@ -109,10 +109,6 @@ def _operator(line: str, name: str, pairs: list[tuple[str, str]]) -> Op:
     from mspc.ir.text.source_text import SourceText
 
     if name not in REGISTRY:
-        from mspc.ops.modules import load_operators  # imports the modules that use this one
-
-        load_operators()
-    if name not in REGISTRY:
         _fail(line, f"there is no operator {name}")
     try:
         attributes: dict[str, Any] = {key: plain_value(value) for key, value in pairs}

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, TupleType, Type, dtype_of
-from mspc.ops.cuda.elementwise import launch_chain
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.fused.body import Line, line_of, operand_count, read_body, types_of_lines
 from mspc.ops.fused.kernel import blocked_kernel, plain_kernel
@@ -68,6 +67,8 @@ class FusedElementwise(Op):
         return self.kernel(be)(*inputs)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.elementwise import launch_chain  # late: only a GPU needs it
+
         types = step_types(self, [TensorType(dtype_of(array.dtype), tuple(array.shape)) for array in inputs])
         return launch_chain(device, steps_of(self), types, self.returns, inputs, out)
 

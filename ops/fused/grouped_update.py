@@ -8,7 +8,6 @@ from typing import Any, ClassVar, cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, HALVES, TensorType, TupleType, Type
-from mspc.ops.cuda.update import launch_updates
 from mspc.ops.device import Array, Copy, Device, Launch
 from mspc.ops.fused.body import line_of, read_line
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
@@ -98,6 +97,8 @@ class GroupedUpdate(Op):
     def launch(
         self, device: Device, inputs: Sequence[Array], out: Any, copies: Mapping[int, Copy] | None = None
     ) -> Launch | None:
+        from mspc.ops.cuda.update import launch_updates  # late: only a GPU needs it
+
         found = [copies.get(i * self.width) for i in range(self.count)] if copies else ()
         return launch_updates(device, self.member, self.members(inputs), found)
 

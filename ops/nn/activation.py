@@ -12,7 +12,6 @@ from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.bases import Binary, Elementwise, Unary
 from mspc.ops.cpu.blocks import blockwise
-from mspc.ops.cuda.elementwise import launch_elementwise
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Mul, Sub
 from mspc.ops.math.comparison import Greater, Select
@@ -109,6 +108,8 @@ class PReLU(Elementwise):
         return be.xp.where(x > 0, x, x * weight.reshape(self._along_channels(x)))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.elementwise import launch_elementwise  # late: only a GPU needs it
+
         x, weight = inputs
         return launch_elementwise(device, self, (x, weight.reshape(self._along_channels(x))), out)
 

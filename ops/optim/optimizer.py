@@ -14,7 +14,6 @@ from mspc.ir.graph import Value
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.cpu.blocks import in_rows
-from mspc.ops.cuda.update import launch_updates
 from mspc.ops.device import Array, Copy, Device, Launch
 from mspc.ops.math.arithmetic import Neg
 from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, Op, sample
@@ -90,6 +89,8 @@ class Update(Op, abstract=True):
     def launch(
         self, device: Device, inputs: Sequence[Array], out: Any, copies: Mapping[int, Copy] | None = None
     ) -> Launch | None:
+        from mspc.ops.cuda.update import launch_updates  # late: only a GPU needs it
+
         return launch_updates(device, self, (inputs,), (copies.get(0),) if copies else ())
 
 

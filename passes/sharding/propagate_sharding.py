@@ -16,16 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ops.control.constraint import is_constraint
 from mspc.passes.base import Pass
 from mspc.passes.needs import DIFFERENTIATED, KNOWN, WHOLE, Need
-from mspc.passes.search.model import Model
-from mspc.passes.search.nearby import nearby, take_assignment
-from mspc.passes.search.terms import Terms
-from mspc.passes.search.whole_graph import SOURCE, place_forward
 from mspc.passes.sharding.backward_layouts import BackwardLayouts
 from mspc.passes.sharding.choices import multiplies
 from mspc.passes.sharding.constraints import release_constraints
@@ -36,6 +32,9 @@ from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.parameter_layouts import store_parameters
 from mspc.passes.sharding.traffic import work_of
 from mspc.passes.sharding.update_layouts import wanted_by_updates
+
+if TYPE_CHECKING:
+    from mspc.passes.search.model import Model
 
 SEARCHES = ("dynamic_programming", "recursive_programming")
 """What `search_mode` says where all operators are decided on together."""
@@ -104,6 +103,9 @@ def _best(search: Search, forward: list[Node]) -> None:
     configured operators, where there are none the batch cut, and of small networks plans near the search's. The search
     takes gradients to go the way of their values back, which they need not, and every product to be cut over all ranks.
     """
+    from mspc.passes.search.terms import Terms
+    from mspc.passes.search.whole_graph import place_forward  # late: most compiles search for nothing
+
     graph = search.graph
     values = (*graph.nodes, *graph.parameters)
     begin, sources = [state_of(value) for value in values], [_source_of(value) for value in values]
@@ -142,10 +144,15 @@ def _best(search: Search, forward: list[Node]) -> None:
 
 def _nearby(model: Model) -> tuple[Callable[[Search, list[Node]], None], ...]:
     """Plans near the best one, as what gives them to the forward operators."""
+    from mspc.passes.search.nearby import nearby
+
     return tuple(partial(_take, model=model, values=values) for values in nearby(model))
 
 
 def _take(search: Search, forward: list[Node], model: Model, values: Sequence[int]) -> None:
+    from mspc.passes.search.nearby import take_assignment
+    from mspc.passes.search.whole_graph import SOURCE
+
     take_assignment(search, model, values, SOURCE)
 
 

@@ -14,7 +14,6 @@ from mspc.ir.diagnostics import MspcError  # noqa: E402
 from mspc.ir.files.tensors import TensorFile  # noqa: E402
 from mspc.ir.graph import Graph  # noqa: E402
 from mspc.ir.text.parser import parse  # noqa: E402
-from mspc.ops.modules import load_operators  # noqa: E402
 from mspc.ops.op import REGISTRY  # noqa: E402
 from mspc.verify.collectives.communicator import asked  # noqa: E402
 from mspc.verify.collectives.compiled import computed  # noqa: E402  # it loads NumPy, which reads how many threads
@@ -27,7 +26,6 @@ def main(folder: Path) -> None:
     from mspc.runtime.comm.mpi import MpiComm  # it loads MPI, which only a rank needs
 
     comm = MpiComm()
-    load_operators()
     given = TensorFile(folder / GIVEN)
     arrays = {name: given.read(name) for name in given.names}
     weights = {name.partition("/")[2]: a for name, a in arrays.items() if name.startswith("weight/")}

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from mspc.api.dataset.stages.block import Block, Column
 from mspc.api.errors import caller_location
 from mspc.ir.diagnostics import MspcError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 AHEAD_BYTES = 256 << 20
 """Most bytes of blocks that wait to be read, apart from one that is larger."""
@@ -107,6 +109,8 @@ def in_order(function: Callable[[_T], _R], items: Iterable[_T], workers: int) ->
     if workers == 1:
         yield from map(function, items)
         return
+    from concurrent.futures import ThreadPoolExecutor  # late: one worker needs none, and it brings `logging` along
+
     waiting: deque[Future[_R]] = deque()
     with ThreadPoolExecutor(workers, "mspc data") as pool:
         try:

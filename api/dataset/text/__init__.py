@@ -1,51 +1,19 @@
 """Operations on texts, as `mindspore.dataset.text`: words and their numbers, tokens, texts taken apart."""
 
-from mspc.api.dataset.text.tokenizers import (
-    BasicTokenizer,
-    BertTokenizer,
-    CaseFold,
-    NormalizeForm,
-    NormalizeUTF8,
-    PythonTokenizer,
-    RegexReplace,
-    RegexTokenizer,
-    UnicodeCharTokenizer,
-    WhitespaceTokenizer,
-    WordpieceTokenizer,
-    to_bytes,
-    to_str,
-)
-from mspc.api.dataset.text.tokens import (
-    AddToken,
-    Lookup,
-    Ngram,
-    SlidingWindow,
-    ToNumber,
-    Truncate,
-    TruncateSequencePair,
-)
-from mspc.api.dataset.text.vocab import Vocab
+from __future__ import annotations
 
-__all__ = [
-    "AddToken",
-    "BasicTokenizer",
-    "BertTokenizer",
-    "CaseFold",
-    "Lookup",
-    "Ngram",
-    "NormalizeForm",
-    "NormalizeUTF8",
-    "PythonTokenizer",
-    "RegexReplace",
-    "RegexTokenizer",
-    "SlidingWindow",
-    "ToNumber",
-    "Truncate",
-    "TruncateSequencePair",
-    "UnicodeCharTokenizer",
-    "Vocab",
-    "WhitespaceTokenizer",
-    "WordpieceTokenizer",
-    "to_bytes",
-    "to_str",
-]
+from mspc.api.members import Listed
+
+_members = Listed(
+    __name__,
+    {
+        "tokenizers": (
+            "BasicTokenizer BertTokenizer CaseFold NormalizeForm NormalizeUTF8 PythonTokenizer RegexReplace "
+            "RegexTokenizer UnicodeCharTokenizer WhitespaceTokenizer WordpieceTokenizer to_bytes to_str"
+        ),
+        "tokens": "AddToken Lookup Ngram SlidingWindow ToNumber Truncate TruncateSequencePair",
+        "vocab": "Vocab",
+    },
+)
+__getattr__ = _members.find
+__dir__ = _members.names

@@ -1,127 +1,32 @@
 """Operations on images, as `mindspore.dataset.vision`: arrays [height, width, channels] unless said otherwise."""
 
-from mspc.api.dataset.own_operations import PyTensorOperation  # noqa: F401  # for scripts
-from mspc.api.dataset.vision.affine import Affine, RandomAffine
-from mspc.api.dataset.vision.augment import RandAugment, RandomSelectSubpolicy, TrivialAugmentWide, UniformAugment
-from mspc.api.dataset.vision.color import Grayscale, RandomColorAdjust, RandomGrayscale
-from mspc.api.dataset.vision.colour_spaces import (
-    ConvertColor,
-    ConvertMode,
-    HsvToRgb,
-    LinearTransformation,
-    NormalizePad,
-    RandomResize,
-    RgbToHsv,
-)
-from mspc.api.dataset.vision.convert import Decode, RandomCropDecodeResize, ToNumpy, ToPIL, ToType
-from mspc.api.dataset.vision.crops import CenterCrop, Crop, Pad, RandomCrop, RandomResizedCrop
-from mspc.api.dataset.vision.enhance import (
-    AdjustBrightness,
-    AdjustContrast,
-    AdjustGamma,
-    AdjustHue,
-    AdjustSaturation,
-    AdjustSharpness,
-    AutoContrast,
-    Equalize,
-    Invert,
-    Posterize,
-    RandomAdjustSharpness,
-    RandomAutoContrast,
-    RandomColor,
-    RandomEqualize,
-    RandomInvert,
-    RandomLighting,
-    RandomPosterize,
-    RandomSharpness,
-    RandomSolarize,
-    Solarize,
-)
-from mspc.api.dataset.vision.enums import Border, Inter, SliceMode
-from mspc.api.dataset.vision.flips import HorizontalFlip, RandomHorizontalFlip, RandomVerticalFlip, VerticalFlip
-from mspc.api.dataset.vision.patches import SlicePatches
-from mspc.api.dataset.vision.pixels import HWC2CHW, Normalize, Rescale, ToTensor
-from mspc.api.dataset.vision.resize import Resize
-from mspc.api.dataset.vision.several import FiveCrop, TenCrop
-from mspc.api.dataset.vision.turned import (
-    CutOut,
-    Erase,
-    GaussianBlur,
-    PadToSize,
-    RandomErasing,
-    RandomRotation,
-    ResizedCrop,
-    Rotate,
-)
+from __future__ import annotations
 
-__all__ = [
-    "HWC2CHW",
-    "AdjustBrightness",
-    "AdjustContrast",
-    "AdjustGamma",
-    "AdjustHue",
-    "AdjustSaturation",
-    "AdjustSharpness",
-    "Affine",
-    "AutoContrast",
-    "Border",
-    "CenterCrop",
-    "ConvertColor",
-    "ConvertMode",
-    "Crop",
-    "CutOut",
-    "Decode",
-    "Equalize",
-    "Erase",
-    "FiveCrop",
-    "GaussianBlur",
-    "Grayscale",
-    "HorizontalFlip",
-    "HsvToRgb",
-    "Inter",
-    "Invert",
-    "LinearTransformation",
-    "Normalize",
-    "NormalizePad",
-    "Pad",
-    "PadToSize",
-    "Posterize",
-    "RandAugment",
-    "RandomAdjustSharpness",
-    "RandomAffine",
-    "RandomAutoContrast",
-    "RandomColor",
-    "RandomColorAdjust",
-    "RandomCrop",
-    "RandomCropDecodeResize",
-    "RandomEqualize",
-    "RandomErasing",
-    "RandomGrayscale",
-    "RandomHorizontalFlip",
-    "RandomInvert",
-    "RandomLighting",
-    "RandomPosterize",
-    "RandomResize",
-    "RandomResizedCrop",
-    "RandomRotation",
-    "RandomSelectSubpolicy",
-    "RandomSharpness",
-    "RandomSolarize",
-    "RandomVerticalFlip",
-    "Rescale",
-    "Resize",
-    "ResizedCrop",
-    "RgbToHsv",
-    "Rotate",
-    "SliceMode",
-    "SlicePatches",
-    "Solarize",
-    "TenCrop",
-    "ToNumpy",
-    "ToPIL",
-    "ToTensor",
-    "ToType",
-    "TrivialAugmentWide",
-    "UniformAugment",
-    "VerticalFlip",
-]
+from mspc.api.dataset.own_operations import PyTensorOperation  # noqa: F401  # for scripts
+from mspc.api.members import Listed
+
+_members = Listed(
+    __name__,
+    {
+        "affine": "Affine RandomAffine",
+        "augment": "RandAugment RandomSelectSubpolicy TrivialAugmentWide UniformAugment",
+        "color": "Grayscale RandomColorAdjust RandomGrayscale",
+        "colour_spaces": "ConvertColor ConvertMode HsvToRgb LinearTransformation NormalizePad RandomResize RgbToHsv",
+        "convert": "Decode RandomCropDecodeResize ToNumpy ToPIL ToType",
+        "crops": "CenterCrop Crop Pad RandomCrop RandomResizedCrop",
+        "enhance": (
+            "AdjustBrightness AdjustContrast AdjustGamma AdjustHue AdjustSaturation AdjustSharpness AutoContrast "
+            "Equalize Invert Posterize RandomAdjustSharpness RandomAutoContrast RandomColor RandomEqualize "
+            "RandomInvert RandomLighting RandomPosterize RandomSharpness RandomSolarize Solarize"
+        ),
+        "enums": "Border Inter SliceMode",
+        "flips": "HorizontalFlip RandomHorizontalFlip RandomVerticalFlip VerticalFlip",
+        "patches": "SlicePatches",
+        "pixels": "HWC2CHW Normalize Rescale ToTensor",
+        "resize": "Resize",
+        "several": "FiveCrop TenCrop",
+        "turned": "CutOut Erase GaussianBlur PadToSize RandomErasing RandomRotation ResizedCrop Rotate",
+    },
+)
+__getattr__ = _members.find
+__dir__ = _members.names

@@ -6,24 +6,20 @@ from collections.abc import Callable
 from typing import Any
 
 from mspc.api.errors import ApiKeyError, ApiTypeError, ApiValueError
-from mspc.api.train.metrics.accuracy import Accuracy, Top1CategoricalAccuracy, Top5CategoricalAccuracy
-from mspc.api.train.metrics.accuracy import TopKCategoricalAccuracy as TopK
-from mspc.api.train.metrics.confusion_matrix import ConfusionMatrix, ConfusionMatrixMetric
-from mspc.api.train.metrics.counted import F1, Precision, Recall
-from mspc.api.train.metrics.curves import ROC, auc
-from mspc.api.train.metrics.error import MAE, MSE, Loss, Perplexity
+from mspc.api.train import metrics as metrics_package
 from mspc.api.train.metrics.metric import Metric
-from mspc.api.train.metrics.similarity import CosineSimilarity, Dice
 from mspc.ir.nearest import did_you_mean
 
 __all__ = ["get_metric_fn", "get_metrics", "names"]
 
-_BY_NAME: dict[str, Callable[..., Any]] = {
-    "accuracy": Accuracy, "acc": Accuracy, "loss": Loss, "mae": MAE, "mse": MSE, "precision": Precision,
-    "recall": Recall, "F1": F1, "top_1_accuracy": Top1CategoricalAccuracy, "top_5_accuracy": Top5CategoricalAccuracy,
-    "topk": TopK, "confusion_matrix": ConfusionMatrix, "confusion_matrix_metric": ConfusionMatrixMetric,
-    "cosine_similarity": CosineSimilarity, "dice": Dice, "perplexity": Perplexity, "roc": ROC, "auc": auc,
+_BY_NAME = {
+    "accuracy": "Accuracy", "acc": "Accuracy", "loss": "Loss", "mae": "MAE", "mse": "MSE", "precision": "Precision",
+    "recall": "Recall", "F1": "F1", "top_1_accuracy": "Top1CategoricalAccuracy",
+    "top_5_accuracy": "Top5CategoricalAccuracy", "topk": "TopKCategoricalAccuracy",
+    "confusion_matrix": "ConfusionMatrix", "confusion_matrix_metric": "ConfusionMatrixMetric",
+    "cosine_similarity": "CosineSimilarity", "dice": "Dice", "perplexity": "Perplexity", "roc": "ROC", "auc": "auc",
 }  # fmt: skip
+"""Classes and functions of `mspc.api.train.metrics`, whose modules are imported when a metric is made."""
 
 
 def names() -> list[str]:
@@ -35,7 +31,7 @@ def get_metric_fn(name: str, *args: Any, **kwargs: Any) -> Any:
     """The metric of a name, made with these arguments. Raises KeyError for an unknown name."""
     if name not in _BY_NAME:
         raise ApiKeyError(_unknown(name), did_you_mean(str(name), _BY_NAME))
-    return _BY_NAME[name](*args, **kwargs)
+    return _maker(name)(*args, **kwargs)
 
 
 def get_metrics(metrics: Any) -> dict[str, Metric]:
@@ -60,12 +56,16 @@ def _of_name(name: Any) -> Metric:
     if not isinstance(name, str) or name not in _BY_NAME:
         raise ApiValueError(_unknown(name), did_you_mean(str(name), _BY_NAME))
     try:
-        made = _BY_NAME[name]()
+        made = _maker(name)()
     except TypeError:
         made = None
     if not isinstance(made, Metric):
         raise ApiValueError(f"metric {name!r} needs arguments", [f"pass {{{name!r}: ...}} with the metric itself"])
     return made
+
+
+def _maker(name: str) -> Callable[..., Any]:
+    return getattr(metrics_package, _BY_NAME[name])
 
 
 def _unknown(name: Any) -> str:

@@ -38,7 +38,7 @@ from mspc.api.dataset.annotated import VOCDataset as VOCDataset
 from mspc.api.dataset.origins import VisionBaseDataset as VisionBaseDataset
 from mspc.api.dataset.samplers import WeightedRandomSampler as WeightedRandomSampler
 from mspc.api.dataset.kinds import ZipDataset as ZipDataset
-from mspc.api.dataset import zip as zip
+from mspc.api.dataset.pipeline import zip_datasets as zip
 from mspc.dataset import config as config
 from mspc.dataset import stages as stages
 from mspc.dataset import text as text
