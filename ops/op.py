@@ -341,9 +341,8 @@ class Op:
         return 0.0
 
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
-        """Bytes that a rank sends inside of the operator for operands of these types (global) and layouts: those of the
-        collectives that `expand` emits beside a change of layout. Operators that send as much of one value, each its
-        operand `bordered`, send it once."""
+        """Bytes that a rank sends inside of the operator for operands of these types (global) and layouts, by what
+        `expand` emits beside a change of layout; operators that send as much of one value, `bordered` of them, do once."""
         return 0.0
 
     def over_all_ranks(self, ranks: tuple[int, ...]) -> Op:
