@@ -342,7 +342,7 @@ class Op:
 
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
         """Bytes that a rank sends inside of the operator for operands of these types (global) and layouts, by what
-        `expand` emits beside a change of layout; operators that send as much of one value, `bordered` of them, do once."""
+        `expand` emits beside a change of layout. Operators that send as much of one value, `bordered`, do once."""
         return 0.0
 
     def over_all_ranks(self, ranks: tuple[int, ...]) -> Op:
