@@ -110,7 +110,7 @@ class Op:
             be cut in its own way, and the result is partial over all their axes.
         follows_neighbours: it only moves data, so that left unset it is cut as the operators around it.
         has_side_effect: must run even if nobody reads the result (it updates, dumps, or other ranks wait for it).
-        mutates: indices of the inputs (parameters) that the operator overwrites. shares_borders: see `moved_bytes`.
+        mutates: indices of the inputs (parameters) that the operator overwrites. bordered: see `moved_bytes`.
         updates_aside: it runs for its result, in the forward graph, and overwrites them beside: running statistics.
         keeps_narrow: indices of inputs that may be narrower than what it overwrites; all others are widened.
         sums_of_rows: of what `over_all_ranks` changes, results that are sums over a rank's own rows, added up later.
@@ -171,7 +171,7 @@ class Op:
     is_view: ClassVar[bool] = False
     may_alias: ClassVar[bool] = False
     is_collective: ClassVar[bool] = False
-    shares_borders: ClassVar[bool] = False
+    bordered: ClassVar[int | None] = None
     constrains: ClassVar[bool] = False
     packs: ClassVar[int] = 1
     takes_complex: ClassVar[bool] = False
@@ -341,8 +341,8 @@ class Op:
         return 0.0
 
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
-        """Bytes that a rank sends inside of the operator for operands of these types (global) and layouts: those of the
-        collectives that `expand` emits beside a change of layout; of one operand 0 once where it `shares_borders`."""
+        """Bytes that a rank sends inside of the operator for operands of these types (global) and layouts, by what
+        `expand` emits beside a change of layout. Operators that send as much of one value, `bordered`, do once."""
         return 0.0
 
     def over_all_ranks(self, ranks: tuple[int, ...]) -> Op:

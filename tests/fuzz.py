@@ -48,8 +48,9 @@ from tests.serving import SERVED
 
 LIMIT = 10.0
 """Seconds that a case may compute; it may be `LOADED` times as long under way, where the machine has other work."""
-STARTED = 60.0
-"""Seconds that a command with a process for every rank may take."""
+STARTED = 30.0
+"""Seconds that a command with a process for every rank may take on a machine of its own; `LOADED` times as long where
+that has other work."""
 MEMORY = 1_500_000_000
 """Bytes of address space of a worker, of which Python and NumPy need a third before the first case."""
 PASSES = list(dict.fromkeys((*PREPARING, *SHARDED, *DATA_PARALLEL, *FOR_GPU, *FOR_GPU_RANKS, *PER_RANK)))
@@ -173,7 +174,7 @@ def _damaged_program(corpus: Corpus, rng: random.Random, folder: Path) -> Path:
     return chosen
 
 
-def run_command(corpus: Corpus, number: int, folder: Path, limit: float = STARTED) -> str:
+def run_command(corpus: Corpus, number: int, folder: Path, limit: float = LOADED * STARTED) -> str:
     """Run a damaged program by the command, with a process for every rank; what is wrong with how it ends, if any."""
     _damaged_program(corpus, random.Random(f"command {number}"), folder)
     command = [*SERVED, "run", str(folder), "--synthetic", "--steps", "1"]

@@ -68,6 +68,12 @@ STEPS = (
     Planted("scale-grows-by-sum", "api/nn/loss_scale.py",
             "ops.select(grows, loss_scale * self.scale_factor, loss_scale)",
             "ops.select(grows, loss_scale + self.scale_factor, loss_scale)"),
+    Planted("listed-rate-late", "api/nn/optim/optimizer.py", "ops.minimum(step, rate.shape[0] - 1)",
+            "ops.minimum(step + 1, rate.shape[0] - 1)"),
+    Planted("centralized-over-all", "api/nn/optim/optimizer.py", "tuple(range(1, len(parameter.shape))), True)",
+            "tuple(range(0, len(parameter.shape))), True)"),
+    Planted("overflow-of-the-first", "ops/optim/all_finite.py", "all(map(_finite, inputs))",
+            "all(map(_finite, inputs[1:]))"),
     Planted("gradients-stay-scaled", "api/nn/loss_scale.py",
             "grads = [gradient * as_dtype(inverse, gradient.dtype) for gradient in grads]", "grads = list(grads)"),
 )  # fmt: skip
@@ -82,6 +88,8 @@ THROUGH_MPI = (
             "np.stack(pieces(array, len(ranks), axis)[::-1])"),
     Planted("mpi-gathers-backwards", "runtime/comm/mpi.py", "return np.concatenate(list(parts), axis)",
             "return np.concatenate(list(parts)[::-1], axis)"),
+    Planted("mpi-exchanges-first", "runtime/comm/mpi.py", "messages.append(_strided(array))",
+            "messages.append(_strided(sends[0][1]))"),
     Planted("mpi-other-root", "runtime/comm/mpi.py", "ranks.index(root))", "0)"),
 )  # fmt: skip
 """Seen by `--mpi`."""

@@ -58,6 +58,8 @@ class Collective(Op, abstract=True):
     takes_complex: ClassVar[bool] = True
     has_side_effect: ClassVar[bool] = True
     is_collective: ClassVar[bool] = True
+    instead: ClassVar[tuple[str, ...]] = ()
+    """What to write in a network of whole tensors for what scripts use it for, a note each."""
     widens: ClassVar[bool] = False
     ordered: ClassVar[bool] = True
     """Whether the order of the ranks matters to the result."""
@@ -144,7 +146,7 @@ class Collective(Op, abstract=True):
         raise MspcError(
             f"{self.name} moves data between ranks by hand and cannot be sharded",
             kind=RuntimeError,
-            notes=["remove it in semi_auto_parallel mode: mspc inserts the collectives there"],
+            notes=["remove it in semi_auto_parallel mode: mspc inserts the collectives there", *self.instead],
         )
 
     def localize(self, placement: Placement) -> Op:

@@ -48,6 +48,10 @@ class AllReduce(Collective):
     Several operands of one element type travel together, and the result is a tuple.
     """
 
+    instead: ClassVar[tuple[str, ...]] = (
+        "gradients are whole there, and so are their sums: clip with ops.clip_by_global_norm, or take the root of the "
+        "sums of squares, none of them divided by how many ranks hold a slice",
+    )
     op: str = "sum"
     group: str = WORLD_GROUPS[0]
     mesh: tuple[int, ...] = ()

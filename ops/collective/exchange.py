@@ -34,17 +34,28 @@ class Exchange(LayoutChange):
         return exchanged(b, x, part, self.source.ranks)
 
 
-def exchanged(b: Builder, x: Value, part: RankExchange, ranks: int, reason: str = "", shared: object = None) -> Value:
+def exchanged(
+    b: Builder,
+    x: Value,
+    part: RankExchange,
+    ranks: int,
+    reason: str = "",
+    shared: object = None,
+    again: bool = False,
+) -> Value:
     """What a rank holds after an exchange among `ranks` ranks, from what it holds before.
 
     reason: what for, where the operator that is carried out has no reason of its own. shared: tells exchanges apart,
-    alike on all ranks: operators that ask for equal ones of one value share them.
+    alike on all ranks: operators that ask for equal ones of one value share them. again: with others that do not say so
+    it shares what is received alone, and puts the pieces together once more: they are small, and what they make is not
+    kept in memory for a gradient.
     """
     first = len(b.nodes)
     found = _exchanged(b, x, part, ranks, reason)
     if shared is not None:
         for place, node in enumerate(b.nodes[first:]):
-            node.attrs["shared"] = (x, (shared, place))
+            apart = again and not isinstance(node.op, (NeighborExchange, TupleGetItem))
+            node.attrs["shared"] = (x, (shared, place, apart))
     return found
 
 

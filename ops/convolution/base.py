@@ -7,13 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
 from mspc.ir.layout import Layout
+from mspc.ir.types import TensorType
 from mspc.ops.bases import require_same
+from mspc.ops.collective.exchange import exchanged
 from mspc.ops.convolution.order import ImageOperator, Shape
-from mspc.ops.convolution.window import Window, numbers, result_lengths, slices_of, windows
+from mspc.ops.convolution.window import Window, numbers, places_of_slices, result_lengths, slices_of, windows
 from mspc.ops.device import Array, Device, Launch, Sliding
-from mspc.ops.op import ArrayBackend
+from mspc.ops.op import ArrayBackend, Placement
+from mspc.sharding.borders import Needed, border_bytes, border_exchange, is_cut, own_span, place_of, request
+
+BORDERS = "windows at the border of a slice look at the slices beside it"
 
 
 class Convolution(ImageOperator, abstract=True):
@@ -31,7 +38,6 @@ class Convolution(ImageOperator, abstract=True):
     data_format: str = ""
     work: ClassVar[str] = "convolutions"
     linear_in: ClassVar[tuple[int, ...]] = (0, 1)
-    shares_borders: ClassVar[bool] = True
     omitted: ClassVar[tuple[str, ...]] = ("mode", "data_format")
 
     def sizes(self) -> Shape:
@@ -104,6 +110,30 @@ class Convolution(ImageOperator, abstract=True):
         along = self.along(image.shape[2:])
         windows = [Sliding(w.before, w.after, w.stride, w.dilation) for w in along]
         return device.convolution(kind, image, weight, result, windows)
+
+    def needed(self, type: TensorType, layout: Layout) -> Needed:
+        """Which places of the image the holder of a slice of the result looks at."""
+        lengths = type.shape[2:]
+        return places_of_slices(self.along(lengths), lengths, self.counts(lengths), layout.strategy[2:])
+
+    def with_borders(
+        self, b: Builder, placement: Placement, index: int, image: Value, again: bool = False
+    ) -> tuple[Value, list[Window]]:
+        """What a rank's slice of the result looks at, from its slice of the image, operand `index`, and the borders of
+        its neighbours'; and the windows on it. again: see `exchanged`."""
+        type, layout = placement.in_types[index], placement.in_layouts[index]
+        needed, lengths = self.needed(type, layout), type.shape[2:]
+        part = border_exchange(layout, type.shape, placement.rank, needed)
+        wide = exchanged(b, image, part, layout.ranks, BORDERS, request(layout, type.shape, needed), again)
+        counts, cuts, here = self.counts(lengths), layout.strategy[2:], place_of(layout, placement.rank)
+        return wide, [
+            window.on_places(needed(d, i), own_span(counts[d], cuts[d], i))
+            for d, (window, i) in enumerate(zip(self.along(lengths), here, strict=True))
+        ]
+
+    def bytes_of_borders(self, type: TensorType, layout: Layout) -> float:
+        """Bytes that `with_borders` sends, of an image of this type and layout."""
+        return border_bytes(type, layout, self.needed(type, layout)) if is_cut(layout) else 0.0
 
     def on_rank(self, along: Sequence[Window], out_channel: int, group: int, **others: Any) -> Any:
         """The operator on a slice, whose windows are `along`."""

@@ -1,7 +1,9 @@
 """Convolutions and their gradients, over images of two and of three dimensions.
 
 Height and width may be cut: a rank then gets the places beside its slice from its neighbours before it convolves. The
-gradients read the result's gradient with its borders, so that both of them share one exchange.
+gradient of the weights reads the image with the same borders, and does not send them again; that of the image reads the
+result's gradient with its borders. So every position meets every place of its window on one rank, the one that holds
+the position, and padding counts on the ranks as on one device: 0 times infinity is NaN at the same places.
 """
 
 from __future__ import annotations
@@ -17,20 +19,21 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.arguments import shape_of
 from mspc.ops.collective.exchange import exchanged
-from mspc.ops.convolution.base import Convolution, local_groups
+from mspc.ops.convolution.base import BORDERS, Convolution, local_groups
 from mspc.ops.convolution.order import Shape
 from mspc.ops.convolution.products import convolve, input_gradient, weight_gradient
-from mspc.ops.convolution.window import cut_mistake, places_of_slices, positions_of_slices
+from mspc.ops.convolution.window import cut_mistake, positions_of_slices
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
 from mspc.sharding.borders import Needed, border_bytes, border_exchange, is_cut, own_span, place_of, request
 
 Gradients = Sequence[Value | None]
-BORDERS = "windows at the border of a slice look at the slices beside it"
 
 
 class _Forward(Convolution, abstract=True):
     """x [batch, in channels, ...] by weights [out channels, in channels / group, *kernel_size]."""
+
+    bordered: ClassVar[int | None] = 0
 
     def rule(self, x: TensorType, weight: TensorType) -> str:
         image, window, result = self.sides(x.shape, weight.shape)
@@ -43,27 +46,12 @@ class _Forward(Convolution, abstract=True):
         dx = b.emit(_like(self, _INPUT_GRADIENTS[self.dims], input_size=x.shape), dout, weight)
         return dx, b.emit(_like(self, _WEIGHT_GRADIENTS[self.dims], filter_size=weight.shape), dout, x)
 
-    def needed(self, type: TensorType, layout: Layout) -> Needed:
-        """Which places of the image the holder of a slice of the result looks at."""
-        lengths = type.shape[2:]
-        return places_of_slices(self.along(lengths), lengths, self.counts(lengths), layout.strategy[2:])
-
     def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
         x, weight = inputs
-        type, layout = placement.in_types[0], placement.in_layouts[0]
-        if not is_cut(layout):
+        if not is_cut(placement.in_layouts[0]):
             return None
-        needed = self.needed(type, layout)
-        part = border_exchange(layout, type.shape, placement.rank, needed)
-        image = exchanged(b, x, part, layout.ranks, BORDERS, request(layout, type.shape, needed))
-        counts, cuts = self.counts(type.shape[2:]), layout.strategy[2:]
-        along = [
-            window.on_places(needed(d, i), own_span(counts[d], cuts[d], i))
-            for d, (window, i) in enumerate(
-                zip(self.along(type.shape[2:]), place_of(layout, placement.rank), strict=True)
-            )
-        ]
-        group = local_groups(self.group, layout, placement.in_layouts[1])
+        image, along = self.with_borders(b, placement, 0, x)
+        group = local_groups(self.group, *placement.in_layouts)
         return b.emit(self.on_rank(along, weight.shape[0], group), image, weight)
 
     def localize(self, placement: Placement) -> Op:
@@ -72,7 +60,7 @@ class _Forward(Convolution, abstract=True):
         return replace(self, out_channel=shape[0], group=local_groups(self.group, x, weight))
 
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
-        return border_bytes(types[0], layouts[0], self.needed(types[0], layouts[0])) if is_cut(layouts[0]) else 0.0
+        return self.bytes_of_borders(types[0], layouts[0])
 
     def operations(self, types: Sequence[TensorType]) -> float:
         x, weight = self.in_order(types)
@@ -105,32 +93,8 @@ class _Backward(Convolution, abstract=True):
         """Attributes of the operator on a rank's slices."""
         raise NotImplementedError
 
-    def positions(self, layout: Layout, lengths: Sequence[int]) -> Needed:
-        """Which positions of the result look at a slice of the image of these lengths."""
-        return positions_of_slices(self.along(lengths), lengths, self.counts(lengths), layout.strategy[2:])
-
-    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
-        layout, types = placement.in_layouts[0], placement.in_types
-        if not is_cut(layout):
-            return None
-        shape, lengths, cuts = types[0].shape, self.shapes(types)[0][2:], layout.strategy[2:]
-        needed, here = self.positions(layout, lengths), place_of(layout, placement.rank)
-        part = border_exchange(layout, shape, placement.rank, needed)
-        wide = exchanged(b, inputs[0], part, layout.ranks, BORDERS, request(layout, shape, needed))
-        along = [
-            window.on_places(own_span(lengths[d], cuts[d], i), needed(d, i))
-            for d, (window, i) in enumerate(zip(self.along(lengths), here, strict=True))
-        ]
-        local = replace(self, **self.on_slices(placement))
-        return b.emit(local.on_rank(along, local.out_channel, local.group), wide, inputs[1])
-
     def localize(self, placement: Placement) -> Op:
         return replace(self, **self.on_slices(placement))
-
-    def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
-        if not is_cut(layouts[0]):
-            return 0.0
-        return border_bytes(types[0], layouts[0], self.positions(layouts[0], self.shapes(types)[0][2:]))
 
     def operations(self, types: Sequence[TensorType]) -> float:
         if self.channels_last:
@@ -153,6 +117,7 @@ class _InputGradient(_Backward, abstract=True):
     """
 
     input_size: tuple[int, ...] = ()
+    bordered: ClassVar[int | None] = 0
     work: ClassVar[str] = "convolution_inputs"
     sizes_of: ClassVar[tuple[str, ...]] = ("input_size",)
 
@@ -181,6 +146,30 @@ class _InputGradient(_Backward, abstract=True):
             "input_size": placement.out_layouts[0].local_shape(self.input_size),
         }
 
+    def positions(self, layout: Layout, lengths: Sequence[int]) -> Needed:
+        """Which positions of the result look at a slice of the image of these lengths."""
+        return positions_of_slices(self.along(lengths), lengths, self.counts(lengths), layout.strategy[2:])
+
+    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+        layout, types = placement.in_layouts[0], placement.in_types
+        if not is_cut(layout):
+            return None
+        shape, lengths, cuts = types[0].shape, self.input_size[2:], layout.strategy[2:]
+        needed, here = self.positions(layout, lengths), place_of(layout, placement.rank)
+        part = border_exchange(layout, shape, placement.rank, needed)
+        wide = exchanged(b, inputs[0], part, layout.ranks, BORDERS, request(layout, shape, needed))
+        along = [
+            window.on_places(own_span(lengths[d], cuts[d], i), needed(d, i))
+            for d, (window, i) in enumerate(zip(self.along(lengths), here, strict=True))
+        ]
+        local = replace(self, **self.on_slices(placement))
+        return b.emit(local.on_rank(along, local.out_channel, local.group), wide, inputs[1])
+
+    def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
+        if not is_cut(layouts[0]):
+            return 0.0
+        return border_bytes(types[0], layouts[0], self.positions(layouts[0], self.input_size[2:]))
+
     def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
         dout, weight = inputs
         return self.convolved(device, "image", out, weight, dout)
@@ -202,6 +191,7 @@ class _WeightGradient(_Backward, abstract=True):
     """
 
     filter_size: tuple[int, ...] = ()
+    bordered: ClassVar[int | None] = 1
     work: ClassVar[str] = "convolution_filters"
     sizes_of: ClassVar[tuple[str, ...]] = ("filter_size",)
 
@@ -228,6 +218,17 @@ class _WeightGradient(_Backward, abstract=True):
         shape = placement.out_layouts[0].local_shape(self.filter_size)
         group = local_groups(self.group, placement.in_layouts[1], placement.out_layouts[0])
         return {"out_channel": shape[0], "group": group, "filter_size": shape}
+
+    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+        dout, x = inputs
+        if not is_cut(placement.in_layouts[1]):
+            return None
+        image, along = self.with_borders(b, placement, 1, x, again=True)
+        local = replace(self, **self.on_slices(placement))
+        return b.emit(local.on_rank(along, local.out_channel, local.group), dout, image)
+
+    def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
+        return self.bytes_of_borders(types[1], layouts[1])
 
     def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
         dout, x = inputs

@@ -13,8 +13,7 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.bases import require_float
 from mspc.ops.collective.exchange import exchanged
-from mspc.ops.convolution.base import image_tokens
-from mspc.ops.convolution.convolve import BORDERS
+from mspc.ops.convolution.base import BORDERS, image_tokens
 from mspc.ops.convolution.order import ImageOperator, Shape
 from mspc.ops.convolution.window import (
     Window,

@@ -41,7 +41,7 @@ def convolve(
 
     x: [batch, in channels, ...]. weight: [out channels, in channels / groups, *sizes]. `out` is contiguous.
     """
-    if not out.size or not weight.size or not x.size:
+    if not out.size or not weight.size:  # an image without places is padding alone, which counts
         out[...] = 0
         return out
     if weight.shape[1] == 1 and groups > 1 and _finite(xp, weight):
@@ -131,7 +131,7 @@ def input_gradient(xp: Any, dout: Any, weight: Any, along: Sequence[Window], gro
 def weight_gradient(xp: Any, dout: Any, x: Any, along: Sequence[Window], groups: int, out: Any) -> Any:
     """Fill `out` [out channels, in channels / groups, *sizes], the gradient of the weights, from that of the result
     [batch, out channels, ...]. `out` is contiguous."""
-    if not dout.size or not x.size or not out.size:
+    if not dout.size or not out.size:
         out[...] = 0
         return out
     if out.shape[1] == 1 and groups > 1 and _finite(xp, dout):
@@ -149,7 +149,8 @@ def weight_gradient(xp: Any, dout: Any, x: Any, along: Sequence[Window], groups:
         begun = False
         for batch, result in zip(batches, given, strict=True):
             some = by_group[batch, :, slice(*part)]
-            image = gathered(xp, some.reshape(some.shape[0], -1, *x.shape[2:]), reach)
+            channels = groups * (part[1] - part[0])
+            image = gathered(xp, some.reshape(some.shape[0], channels, *x.shape[2:]), reach)
             for rows in pieces:
                 found = columns(xp, image, along, counts, rows).reshape(groups, target.shape[2], -1)
                 left = result[:, slice(*rows)].reshape(groups, matrix.shape[1], -1)

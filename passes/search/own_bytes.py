@@ -80,24 +80,28 @@ class OwnBytes:
         own = cast(Op, node.op).moved_bytes(types, choice.inputs)
         gradients = self.of.get(node, [])
         if own or not self._summing.isdisjoint(gradients):
-            own += self._of_gradients(node, gradients, choice)
+            own += self._of_gradients(node, gradients, choice, own)
         return own
 
-    def _of_gradients(self, node: Node, gradients: Sequence[Node], choice: Choice) -> float:
+    def _of_gradients(self, node: Node, gradients: Sequence[Node], choice: Choice, own: float) -> float:
+        """`own`: what the operator itself sends."""
         results = [layout.without_partial() for layout in choice.outputs]
         placed: dict[Value, Layout] = dict(zip(node.inputs, choice.inputs, strict=False))
         placed[node] = results[0]
         alike: dict[Type, Layout] = {value.type: layout for value, layout in placed.items()}
         alike |= dict(zip(reversed(element_types(node.type)), reversed(results), strict=True))
         total, shared = 0.0, set[tuple[Value, float]]()
+        if (bordered := cast(Op, node.op).bordered) is not None:
+            shared.add((node.inputs[bordered], own))
         for each in gradients:
             # What is not known lies as what has its type: a gradient as its value.
             op, operands = cast(Op, each.op), [placed.get(value) or alike.get(value.type) for value in each.inputs]
             if exchanges(each) and None not in operands:
                 nbytes = op.moved_bytes(operand_types(each), cast("list[Layout]", operands))
-                total += 0.0 if (each.inputs[0], nbytes) in shared else nbytes
-                if op.shares_borders:
-                    shared.add((each.inputs[0], nbytes))
+                sent = None if op.bordered is None else (each.inputs[op.bordered], nbytes)
+                total += 0.0 if sent in shared else nbytes
+                if sent is not None:
+                    shared.add(sent)
             if each in self._summing:
                 made = self._sums_of(each, operands)
                 placed[each] = made[0]  # elements of several results are read, never the tuple

@@ -157,8 +157,8 @@ def sent_inside(nodes: Iterable[Node]) -> float:
     for node in nodes:
         nbytes = _inside(node)
         if nbytes:
-            shared = cast(Op, node.op).shares_borders
-            found[(node.inputs[0], nbytes) if shared else node] = nbytes
+            bordered = cast(Op, node.op).bordered
+            found[node if bordered is None else (node.inputs[bordered], nbytes)] = nbytes
     return sum(found.values())
 
 

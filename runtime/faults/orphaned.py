@@ -1,4 +1,5 @@
-"""What a rank does whose mpirun was killed: nobody else would remove the files that Open MPI has made for the job."""
+"""What a rank does whose mpirun has ended before it: nobody else would remove the files that Open MPI has made for the
+job."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ _SESSION = re.compile(r"(ompi|prte)\.\S+")
 _SEGMENT = re.compile(r"(?:^|/)sm_segment\.\S+$")
 DAEMONS = ("prted", "orted")
 """Programs of mpirun that run ranks on hosts other than its own."""
+LAST_WORDS = re.compile(rb"rank (\d+) ends (.*): (?:mpirun|prted|orted)\b")
+"""Finds what `orphaned` says in what a rank has printed: the rank, and where it was."""
 MAPS = "/proc/self/maps"
 
 
@@ -23,11 +26,11 @@ def name_of(pid: int) -> str:
 
 
 def orphaned(parent: str, rank: int, place: str) -> str:
-    """What is said of a rank whose parent, a program of this name, has ended. On other hosts than mpirun's that is a
-    part of it which also ends where it hears no more of mpirun's host."""
+    """What is said of a rank whose parent, a program of this name, has ended: mpirun, or its part on another host. Why
+    it has, a rank cannot know."""
     if parent in DAEMONS:
-        return f"rank {rank} ends {place}: its host has lost mpirun's, or mpirun was killed"
-    return f"mpirun was killed {place}"
+        return f"rank {rank} ends {place}: {parent}, mpirun's part on this host, was killed or has lost mpirun's host"
+    return f"rank {rank} ends {place}: mpirun was killed or has lost a host"
 
 
 def remove_files_of_job(session: str) -> None:

@@ -104,9 +104,9 @@ def test_a_stage_changes_nothing_only_where_the_network_is_launched(
 
 
 def test_who_started_a_rank_is_named_as_it_is() -> None:
-    assert orphaned("mpirun", 2, "in step 3") == "mpirun was killed in step 3"
-    assert orphaned("prterun", 2, "in step 3") == "mpirun was killed in step 3"
-    of_another_host = "rank 2 ends in step 3: its host has lost mpirun's, or mpirun was killed"
+    of_this_host = "rank 2 ends in step 3: mpirun was killed or has lost a host"
+    assert orphaned("mpirun", 2, "in step 3") == orphaned("prterun", 2, "in step 3") == of_this_host
+    of_another_host = "rank 2 ends in step 3: prted, mpirun's part on this host, was killed or has lost mpirun's host"
     assert orphaned("prted", 2, "in step 3") == of_another_host
     assert name_of(os.getpid()) == Path("/proc/self/comm").read_text().strip() != ""
     assert name_of(2**30) == ""

@@ -99,10 +99,13 @@ def handle(connection: socket.socket, path: list[str]) -> None:
     connection.settimeout(None)
     begin, ancillary, _, _ = connection.recvmsg(8, socket.CMSG_SPACE(3 * array.array("i").itemsize))
     files = array.array("i")
-    files.frombytes(ancillary[0][2])
+    for _, _, data in ancillary:
+        files.frombytes(data)
     length, text = int.from_bytes(begin, "big"), b""
-    while len(text) < length:
-        text += connection.recv(length - len(text))
+    while len(text) < length and (more := connection.recv(length - len(text))):
+        text += more
+    if not begin or len(text) < length:  # the client was ended before it had said what it wants
+        os._exit(0)
     wanted = json.loads(text)
     child = os.fork()
     if child == 0:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
 from tests.conftest import HANG
 from tests.serving import SERVED
+from tests.serving.client import SERVER, reach
 
 SCRIPT = """
 import os, sys
@@ -82,3 +85,26 @@ def within(seconds: float, happens: Callable[[], bool]) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+@pytest.mark.parametrize("said", [b"", (1000).to_bytes(8, "big"), (1000).to_bytes(8, "big") + b"{"])
+def test_a_client_that_ends_before_it_has_said_what_it_wants_leaves_nothing_behind(said: bytes) -> None:
+    """As a rank does that mpirun ends while it starts."""
+    path = os.environ[SERVER]
+
+    def processes() -> int:
+        found = 0
+        for file in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                found += file.read_bytes().split(b"\0")[-2:-1] == [os.fsencode(path)]
+        return found
+
+    with socket.socket(socket.AF_UNIX) as client:
+        reach(client, path)
+        client.sendall(said)
+    served = subprocess.run([*SERVED, "--version"], capture_output=True, check=False)  # taken behind the call above
+    assert served.returncode == 0
+    limit = time.monotonic() + HANG
+    while processes() > 1:
+        assert time.monotonic() < limit
+        time.sleep(0.1)

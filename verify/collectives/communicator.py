@@ -139,6 +139,15 @@ def _sent(everyone: tuple[int, ...]) -> Iterator[_Question]:
         comm.send(made(comm.rank), (comm.rank + 1) % count, 7)
         return comm.receive((comm.rank - 1) % count, 7, shape, np.float32)
 
+    def both(comm: Communicator) -> Array:
+        after, before, mine = (comm.rank + 1) % count, (comm.rank - 1) % count, made(comm.rank)
+        wanted = [(before, shape, np.float32), (after, shape, np.float32)]
+        return np.stack(comm.exchange([(after, mine), (before, -mine)], wanted))
+
     yield _Question("exchange with neighbours", everyone, around, lambda rank: made((rank - 1) % count))
     if count > 1:
+        yield _Question(
+            "exchange with both neighbours", everyone, both,
+            lambda rank: np.stack([made((rank - 1) % count), -made((rank + 1) % count)]),
+        )  # fmt: skip
         yield _Question("send and receive", everyone, handed, lambda rank: made((rank - 1) % count))

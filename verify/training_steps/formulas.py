@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.verify.training_steps.case import BEFORE, SCALE, Case, Rule, by_rule, taken
+from mspc.verify.training_steps.case import BEFORE, SCALE, Case, Rule, by_rule, floats, taken
 
 Array = Any
 State = dict[str, Array]
@@ -42,7 +42,26 @@ def formulas() -> list[Case]:
              "w - lr (g + decay w)", SCALE),
         case("nn.Momentum without decay of beta", lambda p, s: nn.Momentum(p, 0.1, 0.0, 0.3), lambda _, w, g, t, i: (
              w - 0.1 * (g + (0.3 * w if i else 0.0))), "MindSpore's documentation of nn.Optimizer", 1.0, ("beta", "b")),
+        case("nn.SGD with a list of rates", lambda p, s: nn.SGD(p, list(RATES)), lambda _, w, g, t, i: (
+             w - RATES[min(t, len(RATES)) - 1] * g), "one rate a step, the last one for all behind it"),
+        Case("nn.SGD with grad_centralization", _centralized, lambda torch: WIDE - 0.1 * (
+             PULL - PULL.mean(1, keepdims=True)), "Yong et al. 2020, equation 1", WIDE),
     ]  # fmt: skip
+
+
+RATES = (0.3, 0.1, 0.2)
+WIDE, PULL = floats(1, (3, 16)), floats(2, (3, 16)) + np.float32(1)
+"""A parameter that MindSpore centralizes, and its gradient."""
+
+
+def _centralized() -> Array:
+    from mspc.api import nn
+    from mspc.api.common.parameter import Parameter
+    from mspc.api.common.tensor import Tensor
+
+    parameter = Parameter(Tensor(WIDE.copy()), "a")
+    nn.SGD([{"params": [parameter], "grad_centralization": True}], 0.1)((Tensor(PULL),))
+    return parameter.asnumpy()
 
 
 def _means(state: State, gradient: Array, first: float, second: float) -> tuple[Array, Array]:

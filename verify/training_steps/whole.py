@@ -39,6 +39,8 @@ def whole_steps() -> list[Case]:
                  loss, optimizer, nn.FixedLossScaleUpdateCell(32.0))),
              lambda torch: _by_scale(torch, lambda scale, quiet, overflow: (scale, 0)),
              "Micikevicius et al. 2018, section 3.2"),
+        Case("amp.all_finite", _all_finite, lambda torch: np.array([
+             float(all(bool(torch.isfinite(torch.tensor(g)).all()) for g in grads)) for grads in PARTLY_FINITE])),
         Case("amp.DynamicLossScaler", _scaler, lambda torch: _grad_scaler(torch), "torch.amp.GradScaler's rule"),
         Case("amp.DynamicLossScaleManager", _manager, lambda torch: _grad_scaler(torch), "torch.amp.GradScaler's rule"),
     ]  # fmt: skip
@@ -273,6 +275,20 @@ def _grows_after_change(scale: float, quiet: int, overflow: bool) -> tuple[float
     if overflow:
         return max(scale / 2, 1.0), 0
     return (scale * 2, 0) if quiet + 1 >= 2 else (scale, quiet + 1)
+
+
+PARTLY_FINITE = [
+    [np.array([1.0, value if at == place else 2.0], np.float32) for at in range(3)]
+    for value in (np.inf, -np.inf, np.nan) for place in range(4)
+]  # fmt: skip
+"""Gradients of which one is not finite, each in turn, or none."""
+
+
+def _all_finite() -> Array:
+    from mspc.api.amp import all_finite
+    from mspc.api.common.tensor import Tensor
+
+    return np.array([float(all_finite(tuple(map(Tensor, grads))).asnumpy()) for grads in PARTLY_FINITE])
 
 
 FLAGS = (True, True, True, False, False, True, True, True, True)

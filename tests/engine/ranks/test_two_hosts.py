@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -58,8 +60,8 @@ class TwoHosts:
     addresses: tuple[str, str]
     folder: Path
 
-    def start(self, *script_arguments: str) -> subprocess.Popen[str]:
-        """A job of two ranks a host."""
+    def start(self, *script_arguments: str, together: bool = False) -> subprocess.Popen[str]:
+        """A job of two ranks a host. together: what it prints comes in one stream."""
         (self.folder / "train.py").write_text(SCRIPT)
         (self.folder / "hosts").write_text("".join(f"{address} slots=2\n" for address in self.addresses))
         agent = self.folder / "agent.sh"
@@ -72,7 +74,7 @@ class TwoHosts:
         return subprocess.Popen(
             ["ip", "netns", "exec", self.names[0], "unshare", "-u", "sh", "-c", inside, self.names[0], *command],
             cwd=self.folder, env={**mpirun_environment(), "PRTE_MCA_plm_ssh_agent": str(agent)},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT if together else subprocess.PIPE, text=True,
         )  # fmt: skip
 
 
@@ -124,6 +126,26 @@ def next_losses(job: subprocess.Popen[str], count: int) -> dict[tuple[str, int],
     return {place: values[:count] for place, values in sorted(found.items())}
 
 
+def assert_lost(complaints: str, name: str) -> None:
+    """The first line says which host, its ranks, and where one that waited for them was."""
+    line = complaints.partition("\n")[0]
+    lost = f"error: the host {name} is lost: mpirun's part there does not answer any more (ranks 2 to 3); "
+    assert re.fullmatch(re.escape(lost) + r"rank \d was (in step \d+, at \w+( '.*')?|after step \d+)", line), complaints
+
+
+def test_a_host_whose_part_of_mpirun_is_killed_is_named_before_what_ranks_say(two_hosts: TwoHosts) -> None:
+    job = two_hosts.start("100000", "0.01", together=True)
+    next_losses(job, 2)
+    second = two_hosts.names[1]
+    found = subprocess.run(["ip", "netns", "pids", second], capture_output=True, text=True, check=True).stdout.split()
+    daemons = [int(pid) for pid in found if Path(f"/proc/{pid}/comm").read_text().strip() == "prted"]
+    os.kill(max(daemons), signal.SIGKILL)  # the first one has started it over what stands for ssh
+    # Both streams as one, in the order in which they were written: behind the losses the cause comes first.
+    printed, _ = job.communicate(timeout=HANG)
+    assert job.returncode == 1
+    assert_lost(re.sub(r"(mspc-[ab]\d+ \d [\d.e-]+)?\n", "\n", printed).lstrip("\n"), second)
+
+
 def test_ranks_on_two_hosts_equal_one_device_and_a_host_that_goes_away_is_named(two_hosts: TwoHosts) -> None:
     job = two_hosts.start("100000", "0.01")
     found = next_losses(job, 4)
@@ -134,7 +156,7 @@ def test_ranks_on_two_hosts_equal_one_device_and_a_host_that_goes_away_is_named(
     _, complaints = job.communicate(timeout=HANG)
     assert time.monotonic() - begin < 30
     assert job.returncode == 1
-    assert f"error: the host {second} is lost: it does not answer any more" in complaints
+    assert_lost(complaints, second)
     for name in two_hosts.names:
         limit = time.monotonic() + HANG
         while subprocess.run(["ip", "netns", "pids", name], capture_output=True, check=True).stdout.split():

@@ -96,3 +96,19 @@ def test_infinity_times_padding_is_no_number(groups: int) -> None:
     products.weight_gradient(np, dout, x, along, groups, dweight)
     assert np.isnan(dweight[1, 0, 0]).all()
     assert np.isinf(dweight[1, 0, 1:]).all()
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("groups", [1, 2])
+def test_an_image_without_places_is_padding(groups: int) -> None:
+    """A rank's slice of the result may lie in the padding alone."""
+    along = (Window(1), Window(1, 1, 1, 2, 1))
+    x, weight, dout = np.ones((1, 2, 4, 0)), np.ones((2, 2 // groups, 1, 1)), np.ones((1, 2, 4, 3))
+    weight[0], dout[0, 0] = np.inf, np.inf
+    out, dweight = np.ones_like(dout), np.zeros_like(weight)
+    products.convolve(np, x, weight, along, (4, 3), groups, out)
+    products.weight_gradient(np, dout, x, along, groups, dweight)
+    assert np.isnan(out[0, 0]).all()
+    assert np.isnan(dweight[0]).all()
+    assert not out[0, 1].any()
+    assert not dweight[1].any()

@@ -213,6 +213,26 @@ def test_the_borders_of_windows_count_beside_changes_of_layout() -> None:
     assert sent(narrow, (8, 1, 16, 16)) == 560
 
 
+@pytest.mark.parametrize(("layers", "expected"), [(1, 224 + 252), (2, 224 + 252 + 2 * 224 + 252)])
+def test_the_gradient_of_weights_sends_no_borders_again(layers: int, expected: int) -> None:
+    """1.75 rows of 128 bytes for each convolution and for the gradient of its image, and the sum of its weights'
+    gradients."""
+
+    class Rows(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.CellList([nn.Conv2d(2, 2, 3) for _ in range(layers)])
+            for layer in self.layers:
+                layer.conv2d.shard(((1, 1, 8, 1), (1, 1, 1, 1)))
+
+        def construct(self, x: Any) -> Any:
+            for layer in self.layers:
+                x = layer(x)
+            return ops.square(x).sum()
+
+    assert sent(momentum(Rows()), (1, 2, 16, 16)) == expected
+
+
 class Slopes(nn.Cell):
     """A product and an operator without a strategy that has a small parameter."""
 
