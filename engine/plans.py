@@ -30,6 +30,7 @@ from mspc.engine.reckoned import terms_for
 from mspc.engine.relatives import leave_whole, relatives
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
+from mspc.passes.search.recompute_cells import ASKED as RECOMPUTE_CELLS
 from mspc.passes.sharding.givers import GIVEN
 from mspc.passes.sharding.parallel_optimizer import why_uncut
 from mspc.passes.sharding.propagate_sharding import MILLION
@@ -47,13 +48,15 @@ AUTOMATIC, SEMI = {"mode": "auto_parallel"}, {"mode": "semi_auto_parallel"}
 @dataclass(frozen=True)
 class Way:
     """One way to cut a network. settings: what is otherwise in `Config`. free: without the strategies of the script.
-    tensor: ranks that share a product in pairs of products, 0 where they are not cut so. whole: nothing is cut."""
+    tensor: ranks that share a product in pairs of products, 0 where they are not cut so. whole: nothing is cut. again:
+    cells are computed again for gradients."""
 
     name: str
     settings: dict[str, Any]
     free: bool = False
     tensor: int = 0
     whole: bool = False
+    again: bool = False
 
 
 WAYS = (
@@ -224,9 +227,9 @@ def _made_to_fit(
     for variants in variants_of(compiled.graph):
         fitting: list[tuple[Compiled, Plan]] = []
         for variant in variants:
-            other_way = replace(way, settings={**way.settings, **variant.settings})
+            other_way = replace(way, settings={**way.settings, **variant.settings}, again=variant.again)
             try:
-                other = compiled_way(launch, config, other_way, asked.free, None, variant.on_stage)
+                other = compiled_way(launch, config, other_way, asked.free)
             except MspcError:
                 continue
             found = _plan(way.name, other, launch, asked)
@@ -329,6 +332,8 @@ def compiled_way(
     if free or way.free:
         config = replace(config, strategies_from="")
     call = _read(launch, config) if call is None else replace(call, config=config)
+    if way.again:
+        call.traced.graph.attrs[RECOMPUTE_CELLS] = True
     if free or way.free:
         for node in call.traced.graph.nodes:
             node.in_strategy = node.out_strategy = None
