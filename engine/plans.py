@@ -215,8 +215,7 @@ def _remarks(remarks: Remarks, compiled: Compiled, asked: PlanRequest, way: Way)
 def _made_to_fit(
     compiled: Compiled, launch: Launch, config: Config, asked: PlanRequest, way: Way
 ) -> tuple[Compiled, Plan]:
-    """A way's program and its plan; of a usual one that takes too much memory the quicker variant that fits.
-    Raises MspcError where none does."""
+    """A way's program and its plan; of a usual one that is too large the quicker variant that fits. Raises MspcError."""
     if way.name in (SEARCH, CONFIGURED.name) or not asked.memory:
         return compiled, _plan(way.name, compiled, launch, asked, asked.memory)
     plan = _plan(way.name, compiled, launch, asked)
@@ -328,13 +327,12 @@ def compiled_way(
 ) -> Compiled:  # fmt: skip
     """A launch, cut in one way. free: without the strategies of the script, whatever the way. call: the launch as it
     was read, which goes into the program; it is read here without it. Raises MspcError."""
-    config = replace(config, **way.settings)
-    if free or way.free:
-        config = replace(config, strategies_from="")
+    free = free or way.free
+    config = replace(config, **way.settings, **({"strategies_from": ""} if free else {}))
     call = _read(launch, config) if call is None else replace(call, config=config)
     if way.again:
         call.traced.graph.attrs[RECOMPUTE_CELLS] = True
-    if free or way.free:
+    if free:
         for node in call.traced.graph.nodes:
             node.in_strategy = node.out_strategy = None
     if way.whole:
