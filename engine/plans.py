@@ -215,7 +215,7 @@ def _remarks(remarks: Remarks, compiled: Compiled, asked: PlanRequest, way: Way)
 def _made_to_fit(
     compiled: Compiled, launch: Launch, config: Config, asked: PlanRequest, way: Way
 ) -> tuple[Compiled, Plan]:
-    """A way's program and its plan; of a usual one that is too large the quicker variant that fits. Raises MspcError."""
+    """A way's program and its plan; of a usual one that is too large the quicker variant. Raises MspcError."""
     if way.name in (SEARCH, CONFIGURED.name) or not asked.memory:
         return compiled, _plan(way.name, compiled, launch, asked, asked.memory)
     plan = _plan(way.name, compiled, launch, asked)
