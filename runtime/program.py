@@ -22,7 +22,8 @@ from mspc.ir.files.tensors import TensorFile
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.initial_value import read_description
 from mspc.ir.layout import Layout
-from mspc.ir.text.fragments import Malformed, read_layouts
+from mspc.ir.text.fragments import read_layouts
+from mspc.ir.text.malformed import Malformed
 from mspc.ir.types import dtype_of
 from mspc.runtime.plan_entries import PlanEntries, read_plan_entries
 from mspc.runtime.slices import cut_parameter, full_type, slices_of, typed_as

@@ -11,7 +11,8 @@ from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.opaque import UNKNOWN_TYPE, Literal, OpaqueOp, Reference
 from mspc.ir.text.comments import read_trailer
 from mspc.ir.text.facts import NODE, PHASES, mistake
-from mspc.ir.text.fragments import name_of, read_attributes, read_layouts
+from mspc.ir.text.fragments import read_attributes, read_layouts
+from mspc.ir.text.malformed import name_of
 from mspc.ir.text.reading import GROUP, OPERAND, QUOTED, Reading
 from mspc.ir.types import TensorType, Type
 

@@ -19,7 +19,8 @@ from typing import Any, Protocol
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node
 from mspc.ir.layout import Layout
-from mspc.ir.text.fragments import Malformed, read_layouts
+from mspc.ir.text.fragments import read_layouts
+from mspc.ir.text.malformed import Malformed
 
 PLAN_FILE, PLACES = "plan_file", "plan_places"
 OPERATORS, RESULTS, PARAMETERS = "plan_operators", "plan_results", "plan_parameters"
