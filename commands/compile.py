@@ -107,6 +107,8 @@ def compile_target(target: str, options: CompileOptions) -> None:
     report.notes += _notes(launch, report.mode, first.compiled.traced.ignored_strategies)
     if programs.differ:
         report.notes.append("the network depends on get_rank(), so the script was run once for every rank")
+    elif programs.runs > 1:
+        report.notes.append(found.why_again(programs.runs))
     if options.json is not None:
         write_json(report.as_dict(), options.json)
     if options.json != Path("-") and not loudness.quiet:
@@ -147,6 +149,12 @@ class Found:
     def asked(self) -> bool:
         """Whether the script, or `construct` as far as it was read, has asked which of several ranks it is."""
         return self.session.rank_was_asked and self.ranks > 1
+
+    def why_again(self, runs: int) -> str:
+        """What is said where the script ran several times, for a network that does not depend on the rank."""
+        place = self.session.seen[0]
+        where = f"{place} asks which rank it is ({place.text.strip()})" if place else "it may ask which rank it is"
+        return f"the script was run {runs} times, once for each of so many ranks, as {where}; their networks are equal"
 
     @contextlib.contextmanager
     def rerun(self, rank: int) -> Iterator[Launch]:

@@ -15,7 +15,8 @@ from mspc.compiler.pipeline import PREPARING, VIEWS, passes_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter, Value
 from mspc.ir.layout import Layout
-from mspc.ir.text.fragments import Malformed, read_layouts
+from mspc.ir.text.fragments import read_layouts
+from mspc.ir.text.malformed import Malformed
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.check_graph import check_graph
 from mspc.passes.base import PassManager, find_pass

@@ -16,7 +16,7 @@ from mspc.compiler.call import Call, describe_call, feed_call, graph_arguments, 
 from mspc.compiler.config import STRATEGIES_FROM, Config, Fed
 from mspc.compiler.frontend.trace import Traced, trace
 from mspc.compiler.own_gradients import warning_of_own_gradients
-from mspc.compiler.pipeline import FILE_NAMES, PREPARING, UNNUMBERED, VIEWS, passes_of, rank_passes_of
+from mspc.compiler.pipeline import FILE_NAMES, OPTIONAL, UNNUMBERED, VIEWS, numbered, passes_of, rank_passes_of
 from mspc.compiler.plan_file import SUFFIX, PlanFile
 from mspc.compiler.rank_graphs import RankGraphs
 from mspc.compiler.strategy_names import CONFIGURED, LAYOUTS, STRATEGIES, StrategyNames, cut_as_in_file
@@ -187,8 +187,10 @@ def compile_traced(
     strategies.name(graph)
     if plan is not None:
         from mspc.compiler.planned import give_strategies
+        from mspc.passes.sharding.noted_plan import note_plan
 
         give_strategies(strategies, graph, plan, config.strategies_from)
+        note_plan(graph, plan, config.strategies_from, strategies.places)
     strategies.keep_strategies(graph)
 
     def look(stage: Stage) -> None:
@@ -196,10 +198,6 @@ def compile_traced(
             strategies.note(stage.graph)
         elif stage.name == CONFIGURED:
             strategies.name_made(stage.graph)
-            if plan is not None:
-                from mspc.compiler.planned import cut_by_plan
-
-                cut_by_plan(strategies, stage.graph, plan, config.strategies_from)
         elif stage.name == LAYOUTS:
             strategies.note_layouts(stage.graph)
         if on_stage is not None:
@@ -210,7 +208,8 @@ def compile_traced(
         traced.warnings += filter(None, [warning_of_own_gradients(graph, config.mode)])
     compile_id = graph.attrs["compile_id"] = identity(config.ranks, print_graph(graph))
     ranks = RankGraphs(graph, rank_passes_of(config.device), on_pass)
-    return Compiled(config, traced, fed, graph, compile_id, len(names) + 1, ranks, strategies)
+    stages = 1 + max(number for number, _ in numbered(names))
+    return Compiled(config, traced, fed, graph, compile_id, stages, ranks, strategies)
 
 
 def identity(ranks: int, text: str) -> str:
@@ -260,13 +259,13 @@ def _prepared(call: TracedCall, plan: PlanFile | None) -> Graph:
 def run_shared_passes(
     graph: Graph, names: Sequence[str], on_stage: OnStage | None, manager: PassManager
 ) -> Graph:
-    """The passes that all ranks share. A view is reported, and not gone on with; a pass of `PREPARING` that changed
-    nothing leaves no trace."""
+    """The passes that all ranks share. A view is reported, and not gone on with; a pass of `OPTIONAL` that changed
+    nothing leaves no trace. `on_stage` looks at graphs, and changes none."""
     _report(on_stage, "frontend", 0, graph, True, "")
     previous = "frontend"
-    for number, name in (*((0, name) for name in PREPARING), *enumerate(names, 1)):
+    for number, name in numbered(names):
         result, changed = manager.apply(find_pass(name), graph)
-        if name in PREPARING and not changed:
+        if name in OPTIONAL and not changed:
             continue
         _report(on_stage, name, number, result, changed, previous)
         if name not in VIEWS:

@@ -3,11 +3,13 @@
 A pass is a file of the same name under passes/. Passes before `slice_to_rank` see the graph of all ranks and run once;
 those from it on run once for every kind of ranks that is asked for (`compiler/rank_graphs.py`). Of these `fuse_matmul`
 cleans the graph for all behind it.
-`VIEWS` are dumps that the compile does not go on with. Passes are numbered from 1, but for those of `PREPARING`: they
-share 0 with the front end, and are dumped where they change anything.
+`VIEWS` are dumps that the compile does not go on with. Passes are numbered from 1, but for those of `OPTIONAL`: they
+share the number of the pass ahead of them (0 is the front end's), and are dumped where they change anything.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
 
 PREPARING = ("decompose",)
 """Ahead of all others in every mode."""
@@ -16,6 +18,8 @@ SHARDED = (
     "simplify",
     "recompute",
     "check_strategies",
+    "cut_by_plan",
+    "recompute_cells",
     "propagate_sharding",
     "step_parallel_begin",
     "insert_redistribution",
@@ -49,6 +53,8 @@ PER_RANK = (
     "execute",
 )
 
+OPTIONAL = ("decompose", "cut_by_plan", "recompute_cells")
+"""Passes that leave no trace where they have nothing to do."""
 VIEWS = ("step_parallel_begin",)
 FILE_NAMES = {"slice_to_rank": "step_parallel_end"}
 """Dumps whose fixed name is another than their pass's."""
@@ -62,6 +68,14 @@ def passes_of(mode: str, device: str = "CPU") -> tuple[str, ...]:
     if mode in ("semi_auto_parallel", "auto_parallel"):
         return first + SHARDED
     return first + (DATA_PARALLEL if mode == "data_parallel" else WITHOUT_COMMUNICATION)
+
+
+def numbered(names: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """(number, name) of the passes that all ranks share, those of `PREPARING` and then these."""
+    number = 0
+    for name in (*PREPARING, *names):
+        number += name not in OPTIONAL
+        yield number, name
 
 
 def rank_passes_of(device: str = "CPU") -> tuple[str, ...]:

@@ -38,7 +38,8 @@ from mspc.ir.files.toml_text import check_keys, quoted, read_toml
 from mspc.ir.files.whole import shown_path, write_whole
 from mspc.ir.layout import Layout
 from mspc.ir.named_layout import NamedLayout
-from mspc.ir.text.fragments import Malformed, read_attributes, read_layouts
+from mspc.ir.text.fragments import read_attributes, read_layouts
+from mspc.ir.text.malformed import Malformed
 from mspc.ir.text.printer import strategy_text
 
 LARGEST = 1 << 28

@@ -241,6 +241,6 @@ def _own_node(
     own = Node(op, inputs, node.type, node.name, node.instance, node.scope, node.frames, node.phase)
     own.in_strategy, own.out_strategy, own.strategy = node.in_strategy, node.out_strategy, node.strategy
     own.in_layouts, own.layout = node.in_layouts, node.layout
-    own.forward, own.forward_input = node.forward, node.forward_input
+    own.forward, own.forward_input, own.place = node.forward, node.forward_input, node.place
     own.attrs = dict(node.attrs)
     return own

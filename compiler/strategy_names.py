@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mspc.compiler.plan_file import Given, PlanFile
-from mspc.compiler.plan_ways import ways_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, element_layouts
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.passes.autodiff.planned_cells import planned_cells
+from mspc.passes.search.recompute_cells import ASKED as RECOMPUTE_CELLS
 from mspc.passes.sharding.choices import rule_of
+from mspc.passes.sharding.cut_by_plan import listed
 from mspc.passes.sharding.givers import FILE, GIVEN
+from mspc.passes.sharding.noted_plan import PLAN_FILE, kind_of, kinds_of, made_places
+from mspc.passes.sharding.plan_ways import ways_of
 
 if TYPE_CHECKING:
     from mspc.checkpoint.strategy_file import Cuts
@@ -25,7 +28,13 @@ STRATEGIES, LAYOUTS = "step_parallel_begin", "propagate_sharding"
 """The stages that the strategies and the layouts are read from."""
 CONFIGURED = "check_strategies"
 """The stage at which the script's strategies are on the operators."""
-MOST_LISTED = 5
+_GIVING = (CONFIGURED, "cut_by_plan", "recompute_cells")
+"""The stages behind which all that is given may be on the operators: the last two are there where it is asked for."""
+
+
+def all_is_given(stage: str, graph: Graph) -> bool:
+    """Whether a stage is the one behind which nothing but the search decides on the operators."""
+    return stage in _GIVING and PLAN_FILE not in graph.attrs and RECOMPUTE_CELLS not in graph.attrs
 
 
 @dataclass
@@ -33,10 +42,10 @@ class StrategyNames:
     """The cuts of operators: of those that read a trainable parameter as `MatMul_w`, and of all as
     `Default/network-Net/MatMul-op0`, by their cells and their place among those of their kind; layouts: the same with
     the ranks that hold the slices. results: of operators whose results' layouts do not follow from their operands'.
-    places: the names of the nodes. strategies: what was said of operators before all passes. given: the plan that
-    they were cut by. stored: parameters as they are stored, where that does not follow from the operators; parameters:
-    of them those that are trained and stored otherwise than their first reader needs them. gathered: those that
-    gradients gather again. recomputed: cells that a plan has computed again."""
+    places: the names of the nodes. strategies: what was said of operators before all passes. stored:
+    parameters as they are stored, where that does not follow from the operators; parameters: of them those that are
+    trained and stored otherwise than their first reader needs them. gathered: those that gradients gather again.
+    recomputed: cells that a plan has computed again."""
 
     by_parameter: dict[str, Cuts] = field(default_factory=dict)
     by_place: dict[str, Cuts] = field(default_factory=dict)
@@ -45,7 +54,6 @@ class StrategyNames:
     places: dict[Node, str] = field(default_factory=dict[Node, str])
     strategies: dict[str, Given] = field(default_factory=dict[str, Given])
     stored: dict[str, Layout] = field(default_factory=dict[str, Layout])
-    given: PlanFile | None = None
     parameters: dict[str, Layout] = field(default_factory=dict[str, Layout])
     gathered: list[str] = field(default_factory=list[str])
     recomputed: list[str] = field(default_factory=list[str])
@@ -74,12 +82,7 @@ class StrategyNames:
 
     def name_made(self, graph: Graph) -> None:
         """Name the forward operators that passes have put in the place of others: they go on counting."""
-        count = Counter(place.rpartition("-op")[0] for place in self.places.values())
-        for node in graph.nodes:
-            if node.phase == "forward" and node not in self.places:
-                kind = f"{node.scope or 'Default'}/{node.op.name}"
-                self.places[node] = f"{kind}-op{count[kind]}"
-                count[kind] += 1
+        self.places |= dict(made_places(graph, self.places, kinds_of(self.places.values())))
 
     def note_layouts(self, graph: Graph) -> None:
         """Keep the layouts of the operators that have names, as they are once they are decided on."""
@@ -173,17 +176,13 @@ def cut_as_in_file(graph: Graph, file: str) -> None:
         )  # fmt: skip
 
 
-def listed(names: list[str]) -> str:
-    return ", ".join(names[:MOST_LISTED]) + (", ..." if len(names) > MOST_LISTED else "") or "none"
-
-
 def named(graph: Graph) -> Iterator[tuple[Node, list[str], str]]:
     """(node, its names by trainable parameters, its name by its place) of every forward operator."""
     count: Counter[str] = Counter()
     for node in graph.nodes:
         if node.phase != "forward":
             continue
-        kind = f"{node.scope or 'Default'}/{node.op.name}"
+        kind = kind_of(node)
         parameters = [v.name for v in node.inputs if isinstance(v, Parameter) and v.kind == "parameter" and v.trainable]
         yield node, [f"{node.op.name}_{name}" for name in parameters], f"{kind}-op{count[kind]}"
         count[kind] += 1

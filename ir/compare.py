@@ -9,7 +9,7 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.opaque import Literal, Module
 
 _NODE_FIELDS = (
-    "type", "name", "instance", "scope", "phase", "in_strategy", "out_strategy", "strategy", "in_layouts",
+    "type", "name", "instance", "scope", "phase", "in_strategy", "out_strategy", "strategy", "in_layouts", "place",
     "layout", "attrs", "frames",
 )  # fmt: skip
 _PARAMETER_FIELDS = ("name", "kind", "type", "trainable", "layout", "global_type", "attrs")

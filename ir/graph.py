@@ -128,12 +128,14 @@ class Node(Value):
     layout: the placement of the result.
     forward, forward_input: on a node made by differentiation the node it belongs to, and the index of the input whose
         gradient this node is (-1 for nodes in between).
+    place: the name that the operator has in plans (`Default/network-Net/MatMul-op0`), while a plan is still to be
+        applied; "" otherwise.
     attrs: further facts, printed as cnode_attrs (`reason`, `mirror_user_id`, ...).
     """
 
     __slots__ = (
         "attrs", "forward", "forward_input", "frames", "in_layouts", "in_strategy", "inputs", "instance", "op",
-        "out_strategy", "phase", "scope", "strategy",
+        "out_strategy", "phase", "place", "scope", "strategy",
     )  # fmt: skip
 
     def __init__(
@@ -160,6 +162,7 @@ class Node(Value):
         self.in_layouts: tuple[Layout | None, ...] | None = None
         self.forward: Node | None = None
         self.forward_input = -1
+        self.place = ""
         self.attrs: dict[str, Any] = {}
 
     @property

@@ -18,6 +18,7 @@ from mspc.ir.graph import Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import DType, TensorType, TupleType, Type
 from mspc.ops.cpu.widening import widening, widening_into
+from mspc.ops.declared import Kernel, Memory, Names, Script, Sharding
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.finished_later import drop_class_variables, finish_later
 from mspc.ops.registry import CLASS, FUNCTION, METHOD, Operators
@@ -25,8 +26,6 @@ from mspc.sharding.factors import Rule, parse_rule
 
 if TYPE_CHECKING:
     from mspc.ir.builder import Builder
-
-Names = str | tuple[str, ...]
 
 REGISTRY: Operators[type[Op]] = Operators(CLASS)
 """Every operator class by the name that the text form uses; filled by subclassing, never by hand."""
@@ -98,90 +97,11 @@ class NotDifferentiable:
 
 @dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
-class Op:
+class Op(Sharding, Memory, Kernel, Script):
     """An operator with its attributes.
 
-    Class attributes:
-        reduction: how results combine when a reduced factor is cut. operand_names: of a `call` with more than inputs.
-        linear_in: inputs in each of which it is linear, the others held fixed: a partial sum in one may pass through.
-        additive: the result is a sum of the inputs, or they side by side: partial sums over the same axes pass.
-        followers: operands that are cut as the others say, where a strategy leaves them whole.
-        operandwise: the result combines one idempotent `reduction` (all, any, max, min) per operand: every operand may
-            be cut in its own way, and the result is partial over all their axes.
-        follows_neighbours: it only moves data, so that left unset it is cut as the operators around it.
-        has_side_effect: must run even if nobody reads the result (it updates, dumps, or other ranks wait for it).
-        mutates: indices of the inputs (parameters) that the operator overwrites. bordered: see `moved_bytes`.
-        updates_aside: it runs for its result, in the forward graph, and overwrites them beside: running statistics.
-        keeps_narrow: indices of inputs that may be narrower than what it overwrites; all others are widened.
-        sums_of_rows: of what `over_all_ranks` changes, results that are sums over a rank's own rows, added up later.
-        copied: those of them whose new value `launch` also writes to other places: its last argument, {index: Copy}.
-        neutral: for an operator that changes parameters, values of operands with which it changes nothing, by the
-            operand's index; None stands for the parameter's own value. Empty where there are none.
-        in_place: `kernel_into` may write to an operand of the result's type.
-        any_types: `kernel_into` takes operands and results of any element types, which may differ.
-        widens: kernels get Float16 and BFloat16 as Float32; False where data are moved, or it says how it computes.
-        distributions: operands whose rows sum to 1, which get no gradient.
-        seeds: names of the two fields that say what a random operator draws; both 0: nobody has chosen.
-        is_several: stands for several operators in every mode; `decompose` gives them.
-        arguments: names that a user's constructor has, in their order, where they are not the fields': "name", or
-            "name=field" for a field of another name. The other fields are given by keyword.
-        sequences: of fields that users give as a list alone, or as a tuple alone, that type; said where it is called.
-        checks_where_called: what a user gave as fields is checked by `infer`, not where the operator is made.
-        omitted: names of fields that the text leaves out while they have their default.
-        is_view: the result is the memory of operand 0, its elements in their order, in another shape at most: nothing
-            has to run. Of a tuple it is the memory of its elements.
-        may_alias: `run` on NumPy may return an operand itself or a view of one, as slices are; `is_view` says it too.
-            All other results, but for those of updates, are arrays that share memory with no operand.
-        is_collective: ranks run it together: a `Collective`. takes_complex, takes_bool: it computes with these, too.
-        packs: so many elements of the result are one in MindSpore: a Reshape to so many times fewer keeps them, last.
-        requests: names of attached attributes (`add_prim_attr`) that `decompose` carries out; see `asks`.
-        constrains: the result is operand 0, and the strategy says how it is to be sharded; gone once that is decided.
-        cuda: C++ expression of one element of the result, for operators that work element by element: `{0}`, `{1}` are
-            the operands' elements, widened as `computing_type` says; `T` is the computing type of operand 0, `R` that
-            of the result. "" where there is none.
-        samples: inputs for the generated tests. work: the rates of its `operations`, as machines name them.
-        function: names under which `ops` has the operator as a function of its inputs and then its fields, in order.
-        method: the same for methods of a tensor, which is the first input.
+    What a class declares of itself stands in the four groups that it inherits.
     """
-
-    reduction: ClassVar[str] = "sum"
-    operand_names: ClassVar[tuple[str, ...]] = ()
-    linear_in: ClassVar[tuple[int, ...]] = ()
-    additive: ClassVar[bool] = False
-    operandwise: ClassVar[bool] = False
-    followers: ClassVar[tuple[int, ...]] = ()
-    follows_neighbours: ClassVar[bool] = False
-    has_side_effect: ClassVar[bool] = False
-    mutates: ClassVar[tuple[int, ...]] = ()
-    updates_aside: ClassVar[bool] = False
-    keeps_narrow: ClassVar[tuple[int, ...]] = ()
-    sums_of_rows: ClassVar[tuple[int, ...]] = ()
-    copied: ClassVar[tuple[int, ...]] = ()
-    neutral: ClassVar[Mapping[int, float | None]] = {}
-    in_place: ClassVar[bool] = False
-    any_types: ClassVar[bool] = False
-    widens: ClassVar[bool] = True
-    distributions: ClassVar[tuple[int, ...]] = ()
-    seeds: ClassVar[tuple[str, ...]] = ()
-    is_several: ClassVar[bool] = False
-    arguments: ClassVar[tuple[str, ...]] = ()
-    sequences: ClassVar[Mapping[str, type]] = {}
-    checks_where_called: ClassVar[bool] = False
-    omitted: ClassVar[tuple[str, ...]] = ()
-    is_view: ClassVar[bool] = False
-    may_alias: ClassVar[bool] = False
-    is_collective: ClassVar[bool] = False
-    bordered: ClassVar[int | None] = None
-    constrains: ClassVar[bool] = False
-    packs: ClassVar[int] = 1
-    takes_complex: ClassVar[bool] = False
-    takes_bool: ClassVar[bool] = True
-    requests: ClassVar[tuple[str, ...]] = ()
-    cuda: ClassVar[str] = ""
-    work: ClassVar[str] = "products"
-    samples: ClassVar[Sequence[Sample]] = ()
-    function: ClassVar[Names] = ()
-    method: ClassVar[Names] = ()
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

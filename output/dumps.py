@@ -110,7 +110,6 @@ def program(
             if p.kind != "input"
         ],
         **_plan(compiled.strategies.plan(compiled.config.ranks)),
-        **_planned(compiled.strategies.given),
         **({"network": network} if network else {}),
     }
     return json.dumps(content, indent=1) + "\n"
@@ -129,17 +128,6 @@ def _plan(plan: PlanFile) -> dict[str, Any]:
         **({"gather_again": list(plan.gather_again)} if plan.gather_again else {}),
         **({"recompute": list(plan.recompute)} if plan.recompute else {}),
     }
-
-
-def _planned(plan: PlanFile | None) -> dict[str, Any]:
-    """Names of what a plan had said. Strategies are not among them: the network's text has them."""
-    if plan is None:
-        return {}
-    named = {
-        "operators": plan.operators, "parameters": plan.parameters, "gather_again": plan.gather_again,
-        "recompute": plan.recompute, "results": plan.results,
-    }  # fmt: skip
-    return {"planned": {key: list(names) for key, names in named.items() if names}}
 
 
 def _outputs(graph: Graph) -> list[dict[str, Any]]:

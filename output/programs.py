@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
+from mspc.api.errors import caller_location
 from mspc.api.state import Session
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Stage, TracedCall, compile_traced, trace_call
 from mspc.engine.capture import Launch
+from mspc.engine.rank_uses import only_named
+from mspc.ir.location import Location
 from mspc.output.dumps import NO_FILES, File, StageFiles
 from mspc.passes.base import OnPass
 
@@ -21,13 +25,16 @@ PROBES = 8
 
 @dataclass
 class ObservedSession(Session):
-    """A session that notes whether anybody asked which rank it is: only then can ranks differ."""
+    """A session that notes whether anybody asked which rank it is, but for a name: only then can ranks differ.
+    seen: the lines of the script that asked first, None where no line of it did."""
 
-    seen: list[str] = field(default_factory=list[str])
+    seen: list[Location | None] = field(default_factory=list[Location | None])
 
     def __getattribute__(self, name: str) -> object:
         if name in ("rank", "local_rank"):
-            super().__getattribute__("seen").append(name)
+            seen = super().__getattribute__("seen")
+            if not seen and not only_named(sys._getframe(1)):
+                seen.append(caller_location())
         return super().__getattribute__(name)
 
     @property
@@ -86,6 +93,8 @@ class Programs:
     a spread of many); only if one of them launches another graph every rank gets a run of its own. All graphs
     then carry the identity of rank 0's.
 
+    runs: how often the script ran to know that.
+
     Args:
         first: the program of the first rank that is wanted. wanted: all of them, ascending.
         asked: whether the script asked for its rank. rerun: the script's launch as another rank,
@@ -101,6 +110,7 @@ class Programs:
         self._rerun = rerun
         others = sorted({0, *_spread(wanted)} - {wanted[0]}) if asked else []
         ranks = first.compiled.config.ranks
+        self.runs = 1
         self.differ = any(self._text(rank, ranks) != first.text for rank in others)
         self._identity = first.compiled.compile_id
         if self.differ and self._first_rank != 0:
@@ -116,6 +126,7 @@ class Programs:
         return built
 
     def _text(self, rank: int, ranks: int) -> str:
+        self.runs += 1
         with self._rerun(rank) as launch:
             return _traced(launch, ranks).text
 

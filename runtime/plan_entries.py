@@ -1,4 +1,4 @@
-"""What `program.json` says of plans: what a compile decided on as a plan has it, and what of it a plan had said."""
+"""What `program.json` says of what a compile decided on, as a plan has it."""
 
 from __future__ import annotations
 
@@ -21,20 +21,6 @@ class PlanEntries:
     results: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
 
-@dataclass(frozen=True)
-class PlannedNames:
-    """Names of what a plan had said."""
-
-    operators: tuple[str, ...] = ()
-    parameters: tuple[str, ...] = ()
-    gather_again: tuple[str, ...] = ()
-    recompute: tuple[str, ...] = ()
-    results: tuple[str, ...] = ()
-
-
-NO_PLAN = PlannedNames()
-
-
 def read_plan_entries(content: Mapping[str, Any]) -> PlanEntries | None:
     """What the compile decided on; None where that is not told. Raises TypeError where entries are of wrong types."""
     if "operators" not in content:
@@ -45,13 +31,6 @@ def read_plan_entries(content: Mapping[str, Any]) -> PlanEntries | None:
         if not isinstance(layout, str):
             raise TypeError(f"stored has {name!r} without a layout")
     return PlanEntries(operators, stored, _names(content, "gather_again"), _names(content, "recompute"), results)
-
-
-def read_planned_names(content: Mapping[str, Any]) -> PlannedNames:
-    """What a plan had said, if there was one. Raises TypeError as `read_plan_entries`."""
-    planned = _table(content, "planned")
-    keys = ("operators", "parameters", "gather_again", "recompute", "results")
-    return PlannedNames(*(_names(planned, key) for key in keys))
 
 
 def _lists(content: Mapping[str, Any], key: str) -> dict[str, tuple[str, ...]]:

@@ -22,9 +22,10 @@ from mspc.ir.files.tensors import TensorFile
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.initial_value import read_description
 from mspc.ir.layout import Layout
-from mspc.ir.text.fragments import Malformed, read_layouts
+from mspc.ir.text.fragments import read_layouts
+from mspc.ir.text.malformed import Malformed
 from mspc.ir.types import dtype_of
-from mspc.runtime.plan_entries import NO_PLAN, PlanEntries, PlannedNames, read_plan_entries, read_planned_names
+from mspc.runtime.plan_entries import PlanEntries, read_plan_entries
 from mspc.runtime.slices import cut_parameter, full_type, slices_of, typed_as
 
 FORMAT = 1
@@ -74,7 +75,7 @@ class Program:
     settings: of the script; a program that says nothing of them has the defaults. network: the text of the graph that
     was read from the script, "" where there is none that all ranks share. kinds: ranks with the same number have equal
     programs but for ranks, groups and offsets. plan: what the compile decided on, as a plan has it; None where that is
-    not told. planned: what of it a plan had said.
+    not told.
     """
 
     folder: Path
@@ -91,7 +92,6 @@ class Program:
     network: str = ""
     kinds: Mapping[int, int] = field(default_factory=dict[int, int])
     plan: PlanEntries | None = None
-    planned: PlannedNames = NO_PLAN
 
     def text(self, rank: int) -> str:
         """The text of a rank's graph.
@@ -218,7 +218,6 @@ def load_program(folder: Path) -> Program:
             kinds={int(rank): int(kind) for rank, kind in _typed(content, "kinds", dict).items()}
             if "kinds" in content else {},
             plan=read_plan_entries(content),
-            planned=read_planned_names(content),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise MspcError(f"{path} is damaged: {error}") from None

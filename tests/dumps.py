@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from mspc.compiler.pipeline import FILE_NAMES, passes_of, rank_passes_of
+from mspc.compiler.pipeline import FILE_NAMES, OPTIONAL, passes_of, rank_passes_of
 
 _NAME = re.compile(r"(?:(\d\d)_)?([a-z]\w*)_(\d{4})\.(?:ir|dot)")
 
 
 def stages(mode: str = "semi_auto_parallel") -> list[str]:
-    """What a compile in this mode dumps at level 2, in order: the passes' names in those of the files."""
-    return ["frontend", *(FILE_NAMES.get(name, name) for name in (*passes_of(mode), *rank_passes_of()))]
+    """What a compile in this mode dumps at level 2, in order: the passes' names in those of the files. Passes that are
+    dumped only where they have something to do are left out."""
+    names = [name for name in (*passes_of(mode), *rank_passes_of()) if name not in OPTIONAL]
+    return ["frontend", *(FILE_NAMES.get(name, name) for name in names)]
 
 
 def pass_of(path: Path) -> str:

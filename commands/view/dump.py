@@ -10,8 +10,7 @@ from pathlib import Path
 from mspc.commands.facts.files import dump_text
 from mspc.commands.facts.kinds import edited_note, kinds_of
 from mspc.commands.view.kinds import kind_facts
-from mspc.compiler.again import plan_of_texts, stages_again
-from mspc.compiler.plan_file import PlanFile
+from mspc.compiler.again import stages_again
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import read_begin
 from mspc.ir.graph import Graph
@@ -19,14 +18,13 @@ from mspc.ir.opaque import Module
 from mspc.ir.text.parser import parse
 from mspc.ops.check_graph import check_graph
 from mspc.ops.op import REGISTRY
-from mspc.runtime.plan_entries import NO_PLAN
 from mspc.runtime.program import PROGRAM, Program, load_program
 
-CONFIGURED, DECIDED = "check_strategies", "propagate_sharding"
-"""The passes ahead of which, and behind which, layouts are decided on."""
+CONFIGURED, DECIDED = ("recompute_cells", "cut_by_plan", "check_strategies"), "propagate_sharding"
+"""The passes ahead of which, and behind which, layouts are decided on; of the first the latest that is there."""
 PLANS = ("fuse_gradients", "lower_redistribution", "reduce_gradients", DECIDED)
 """Passes whose dumps hold the graph of all ranks with its layouts, the latest first."""
-STAGES = frozenset({CONFIGURED, *PLANS})
+STAGES = frozenset({*CONFIGURED, *PLANS})
 _AFTER = re.compile(r"# after: (\w+),")
 
 
@@ -125,29 +123,14 @@ class _Folder:
             found.notes.append("no layouts of results: mspc compile --save-graphs writes the graphs that have them")
             return
         found.plan = graphs[plan]
-        if CONFIGURED in graphs and DECIDED in graphs:
-            found.configured, found.decided = graphs[CONFIGURED], graphs[DECIDED]
+        configured = next((name for name in CONFIGURED if name in graphs), None)
+        if configured and DECIDED in graphs:
+            found.configured, found.decided = graphs[configured], graphs[DECIDED]
 
     def _again(self) -> dict[str, Graph]:
         """By pass the graphs of all ranks of a compile that kept no dumps, from the network in its program."""
         program, path = self.program, str(self.path / PROGRAM)
-        return stages_again(program.network, path, program.compile_id, STAGES, self._plan(path))
-
-    def _plan(self, path: str) -> PlanFile | None:
-        """The plan that the compile followed; None where there was none. Raises MspcError where it cannot be read."""
-        decided, planned = self.program.plan, self.program.planned
-        if decided is None or planned == NO_PLAN:
-            return None
-        stored = {str(entry.get("name")): str(entry.get("layout", "")) for entry in self.program.parameters}
-        return plan_of_texts(
-            self.program.ranks,
-            path,
-            {name: decided.operators.get(name, ()) for name in planned.operators},
-            {name: stored.get(name, "") for name in planned.parameters},
-            planned.gather_again,
-            planned.recompute,
-            {name: decided.results.get(name, ()) for name in planned.results},
-        )
+        return stages_again(program.network, path, program.compile_id, STAGES)
 
     def _kept(self, folder: Path, program: Graph) -> dict[str, Graph]:
         """The same from the dumps of a rank's folder: the latest of `PLANS`, and those around the decision."""
@@ -156,7 +139,7 @@ class _Folder:
             said = _AFTER.match(read_begin(path)) if path.is_file() else None
             if said is not None:
                 texts[said[1]] = path
-        wanted = {next((name for name in PLANS if name in texts), ""), CONFIGURED, DECIDED}
+        wanted = {next((name for name in PLANS if name in texts), ""), *CONFIGURED, DECIDED}
         return {name: self._stage(path, program) for name, path in texts.items() if name in wanted}
 
     def _stage(self, path: Path, program: Graph) -> Graph:

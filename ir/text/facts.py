@@ -31,6 +31,15 @@ _TEXT = _of(str, "a string")
 _SWITCH = _of(bool, "true or false")
 _TEXTS = Fact("a tuple of strings", lambda value: isinstance(value, tuple) and all(isinstance(v, str) for v in value))  # pyright: ignore[reportUnknownVariableType]
 
+_ENTRIES = Fact(
+    "a tuple of names, each with its texts",
+    lambda value: isinstance(value, tuple) and all(_TEXTS.fits(entry) and entry for entry in value),  # pyright: ignore[reportUnknownVariableType]
+)
+_COUNTS = Fact(
+    "a tuple of names, each with a number",
+    lambda value: isinstance(value, tuple)
+    and all(isinstance(e, tuple) and tuple(map(type, e)) == (str, int) for e in value),  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+)
 _CHOICES = re.compile("[0-9]{1,9}( [0-9]{1,9})*", re.ASCII)
 _MESH = re.compile("[1-9][0-9]{0,9}(x[1-9][0-9]{0,9}){0,7}", re.ASCII)
 
@@ -63,6 +72,14 @@ HEADER: Mapping[str, Fact] = {
     "search_milliseconds": _integer(0),
     "search_given": Fact("choices as in 0 3 1", lambda v: isinstance(v, str) and bool(_CHOICES.fullmatch(v))),
     "search_proven": _integer(0),
+    "recompute_cells": _SWITCH,
+    "plan_file": _TEXT,
+    "plan_operators": _ENTRIES,
+    "plan_results": _ENTRIES,
+    "plan_parameters": _ENTRIES,
+    "plan_recompute": _TEXTS,
+    "plan_gather_again": _TEXTS,
+    "plan_places": _COUNTS,
 }
 """Of the lines `key : value` above the parameters."""
 

@@ -5,7 +5,6 @@ A file repeats few of them, so each is read once. Used by `mspc.ir.text.parser` 
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -13,14 +12,13 @@ from functools import lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
-from mspc.ir.graph import Constant
 from mspc.ir.layout import REDUCTIONS, Layout
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.opaque import Reference, Symbol
-from mspc.ir.text.limits import DEEPEST, LARGEST_CONSTANT, LARGEST_TENSOR, LONGEST_LIST, MOST_RANKS
-from mspc.ir.types import DTYPES, DType, OpaqueType, TensorType, TupleType, Type, real_of
+from mspc.ir.text.limits import DEEPEST, LARGEST_TENSOR, LONGEST_LIST, MOST_RANKS
+from mspc.ir.text.malformed import Malformed, name_of, string_of
+from mspc.ir.text.tensor_text import dtype_called, read_tensor
+from mspc.ir.types import DTYPES, DType, OpaqueType, TensorType, TupleType, Type
 
 if TYPE_CHECKING:
     from lark import Lark, Token
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 
 _OWN_TYPE = re.compile(r"<(?:Ref\[|Tensor\[|Tuple\[Tensor\[)")
 _TYPED_NUMBER = re.compile(r"(Bool|BF16|[IUF]\d+)\((.*)\)\Z")
-_TENSOR = re.compile(r"Tensor\(shape=\[(.*?)\], ?dtype=(\w+), ?value=(.*)\)\Z", re.DOTALL)
 _WORDS: dict[str, Any] = {"true": True, "false": False, "None": None, **DTYPES}
 _PUNCTUATION = {
     "COMMA": "','", "COLON": "':'", "SEMICOLON": "';'", "LPAR": "'('", "RPAR": "')'", "LBRACE": "'{'",
@@ -40,31 +37,6 @@ _INTEGER = re.compile(r"-?\d{1,18}\Z", re.ASCII)
 _FLOAT = re.compile(r"-?\d{1,18}\.\d{1,18}(?:e[+-]?\d{1,3})?\Z", re.ASCII)
 _PLAIN_STRING = re.compile(r'"[\w .\-]*"\Z', re.ASCII)
 _INTEGERS = re.compile(r"\((?:-?\d{1,18}(?:, -?\d{1,18})*)?\)\Z", re.ASCII)
-_NUMBER = r"(?:nan:[0-9a-f]+|-?(?:inf|nan|\d+(?:\.\d*)?(?:e[+-]?\d+)?))"
-_ELEMENT = re.compile(rf"(?:{_NUMBER}(?:&{_NUMBER})?|true|false)\Z")
-
-
-class Malformed(Exception):
-    """A piece of text that is wrong: what, and how many characters behind the start of the piece."""
-
-    def __init__(self, message: str, offset: int = 0, expected: tuple[str, ...] = ()) -> None:
-        super().__init__(message)
-        self.message = message
-        self.offset = offset
-        self.expected = expected
-
-
-def string_of(text: str) -> str:
-    """The string of a quoted text. MindSpore does not escape; such a text is taken as it stands."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text[1:-1]
-
-
-def name_of(text: str) -> str:
-    """The name that a bare word or a quoted text stands for."""
-    return string_of(text) if text.startswith('"') else text
 
 
 class _Actions:
@@ -199,10 +171,10 @@ class _Actions:
         return sizes
 
     def tensor_type(self, items: list[Any]) -> TensorType:
-        return TensorType(_dtype(items[0]), items[1])
+        return TensorType(dtype_called(items[0]), items[1])
 
     def element(self, items: list[Any]) -> tuple[DType, int]:
-        return _dtype(items[0]), 1 if items[1] is None else int(items[1])
+        return dtype_called(items[0]), 1 if items[1] is None else int(items[1])
 
     def tuple_type(self, items: list[Any]) -> TupleType:
         runs = [item for item in items if item and isinstance(item[0], DType)]
@@ -240,12 +212,6 @@ def _entries(value: Any) -> tuple[Any, ...]:
 
 def _are_integers(value: Any) -> bool:
     return isinstance(value, tuple) and all(type(v) is int for v in _entries(value))
-
-
-def _dtype(name: str) -> DType:
-    if name not in DTYPES:
-        raise Malformed(f"unknown element type {name}; known are {', '.join(DTYPES)}")
-    return DTYPES[name]
 
 
 @lru_cache(maxsize=1)
@@ -340,61 +306,3 @@ def read_foreign_type(text: str) -> Type:
         return read_type(text)
     except Malformed:
         return OpaqueType(text)
-
-
-@lru_cache(maxsize=4096)
-def read_tensor(text: str) -> Constant | Symbol:
-    """`Tensor(shape=[..], dtype=.., value=..)`; a Symbol where the value is shortened. Raises Malformed."""
-    match = _TENSOR.match(text)
-    assert match is not None
-    dims, name, value = match.groups()
-    dtype = _dtype(name)
-    sizes = [d.strip() for d in dims.split(",") if d.strip()]
-    if not all(d.isascii() and d.isdigit() and len(d) < 19 for d in sizes):
-        raise Malformed(f"[{dims}] is no shape")
-    shape = tuple(map(int, sizes))
-    if math.prod(shape) > LARGEST_CONSTANT:
-        raise Malformed(f"a constant of shape {shape} is too large to stand in a file")
-    if "..." in value or "\n" in value:
-        return Symbol(" ".join(text.split()))
-    elements = value.replace("[", " ").replace("]", " ").replace(",", " ").split()
-    if value.count("[") != value.count("]") or not all(map(_ELEMENT.match, elements)):
-        raise Malformed(f"{value} is no value of a constant")
-    fill = len(elements) == 1 and "[" not in value
-    if not fill and len(elements) != math.prod(shape):
-        size = math.prod(shape)
-        raise Malformed(f"the constant has {len(elements)} elements, but its shape {shape} has {size}")
-    return Constant(_array(elements, dtype, shape, fill))
-
-
-def _array(elements: list[str], dtype: DType, shape: tuple[int, ...], fill: bool) -> Any:
-    try:
-        flat = np.array([_element(e, dtype) for e in elements], dtype=dtype.numpy)
-    except (OverflowError, ValueError):
-        raise Malformed(f"a value of the constant is no {dtype}") from None
-    return np.broadcast_to(flat, shape).copy() if fill and shape else flat.reshape(shape)
-
-
-def _element(text: str, dtype: DType) -> Any:
-    if dtype.kind == "b":
-        return {"true": True, "1": True, "false": False, "0": False}[text] if text in _BOOLS else _bad(text)
-    if dtype.is_complex:
-        parts = [_element(part, real_of(dtype)) for part in text.split("&")]
-        return np.array(parts, real_of(dtype).numpy).view(dtype.numpy)[0] if len(parts) == 2 else _bad(text)
-    if dtype.kind != "f":
-        return int(text)
-    if text.startswith("nan:"):
-        raw = bytes.fromhex(text[4:])[::-1]
-        if len(raw) != dtype.itemsize:
-            raise ValueError(text)
-        return np.frombuffer(raw, dtype.numpy)[0]
-    return dtype.numpy.type(float(text))
-
-
-_BOOLS = frozenset({"true", "false", "1", "0"})
-
-
-def _bad(text: str) -> Any:
-    raise ValueError(text)
-
-

@@ -11,7 +11,8 @@ from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.opaque import UNKNOWN_TYPE, Literal, OpaqueOp, Reference
 from mspc.ir.text.comments import read_trailer
 from mspc.ir.text.facts import NODE, PHASES, mistake
-from mspc.ir.text.fragments import name_of, read_attributes, read_layouts
+from mspc.ir.text.fragments import read_attributes, read_layouts
+from mspc.ir.text.malformed import name_of
 from mspc.ir.text.reading import GROUP, OPERAND, QUOTED, Reading
 from mspc.ir.types import TensorType, Type
 
@@ -22,10 +23,12 @@ _NO_OP = OpaqueOp("")
 
 
 class NodeReader:
-    """Reads the lines of nodes of one file."""
+    """Reads the lines of nodes of one file. Constants that are equal to the bit are one object, as they are behind the
+    pass `simplify`: passes recognise operands that are the same by it."""
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
+        self.constants: dict[tuple[Type, bytes], Constant] = {}
 
     def read_node(self, graph: Graph, values: dict[str, Value], item: list[Any]) -> None:
         head, operands, groups, types, comments = item
@@ -100,7 +103,7 @@ class NodeReader:
                 self.reading.fail(f"unknown value {item}", at)
             return value
         if isinstance(item, Constant):
-            return Constant(item.value)
+            return self.constants.setdefault((item.type, item.value.tobytes()), Constant(item.value))
         if isinstance(item, Reference):
             self.reading.references.append(item)
         return Literal(item)
@@ -144,6 +147,8 @@ class NodeReader:
             self.check_in_layouts(node, at + 13)
         elif text.startswith("{in_strategy: "):
             node.strategy = self.reading.piece(read_attributes, text, at)["in_strategy"]
+        elif text.startswith("{place: "):
+            node.place = self.reading.piece(name_of, text[8:-1], at + 8)
         elif match := _FORWARD.match(text):
             index = -1 if match.group(2) is None else int(match.group(2))
             self.reading.forwards.append((node, match.group(1), index, values, at + match.start(1)))

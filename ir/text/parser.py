@@ -16,9 +16,7 @@ from mspc.ir.opaque import UNKNOWN_TYPE, Module
 from mspc.ir.text.comments import header_facts, parameter_types
 from mspc.ir.text.facts import HEADER, mistake
 from mspc.ir.text.fragments import (
-    Malformed,
     expected,
-    name_of,
     parse_text,
     read_attributes,
     read_foreign_type,
@@ -26,6 +24,7 @@ from mspc.ir.text.fragments import (
     read_value,
     unexpected,
 )
+from mspc.ir.text.malformed import Malformed, name_of
 from mspc.ir.text.node_reader import NodeReader
 from mspc.ir.text.operator_reader import Registry
 from mspc.ir.text.reading import GROUP, OPERAND, QUOTED, Reading

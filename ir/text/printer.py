@@ -178,6 +178,8 @@ class _GraphWriter:
         if forward:
             index = f".{node.forward_input}" if node.forward_input >= 0 else ""
             text += f" {{gradient_of: {forward}{index}}}"
+        if node.place:
+            text += f" {{place: {name_text(node.place)}}}"
         if node.strategy is not None:
             text += f" {{in_strategy: {value_text(node.strategy)}}}"
         if node.in_layouts is not None:

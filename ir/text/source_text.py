@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.location import Location
-from mspc.ir.text.fragments import Malformed
+from mspc.ir.text.malformed import Malformed
 
 
 class SourceText:

@@ -104,7 +104,8 @@ def _pair(line: str, text: str) -> tuple[str, str]:
 
 
 def _operator(line: str, name: str, pairs: list[tuple[str, str]]) -> Op:
-    from mspc.ir.text.fragments import Malformed, plain_value, read_attributes
+    from mspc.ir.text.fragments import plain_value, read_attributes
+    from mspc.ir.text.malformed import Malformed
     from mspc.ir.text.operator_reader import OperatorReader  # only a text that is read needs the grammar
     from mspc.ir.text.source_text import SourceText
 

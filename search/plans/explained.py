@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from mspc.compiler.call import describe_call
 from mspc.compiler.driver import Stage, compile_traced, trace_call
-from mspc.compiler.strategy_names import CONFIGURED, StrategyNames
+from mspc.compiler.strategy_names import StrategyNames, all_is_given
 from mspc.engine.capture import Launch
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
@@ -106,7 +106,7 @@ def explain(launch: Launch, asked: PlanRequest, name: str) -> Explanation:
             other.in_strategy = other.out_strategy = None
 
     def look(stage: Stage) -> None:
-        if stage.name == CONFIGURED:
+        if all_is_given(stage.name, stage.graph):
             raise _Found(_Question(stage.graph, node, names.places, asked).answer())
 
     try:

@@ -6,13 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mspc.compiler.driver import Stage
-from mspc.compiler.strategy_names import CONFIGURED
-from mspc.ir.graph import Graph, Node, Value
-from mspc.ir.types import TensorType
-from mspc.passes.autodiff.planned_cells import mark_cells
-from mspc.passes.autodiff.recompute import Recompute
-from mspc.passes.search.cell_blocks import blocks_of
+from mspc.ir.graph import Graph
 
 SLICES = {"parallel_optimizer": True, "parallel_optimizer_threshold": 0, "optimizer_weight_shard_size": -1}
 """The settings that share every update among all that would do the same."""
@@ -28,11 +22,6 @@ class Variant:
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     again: bool = False
 
-    def on_stage(self, stage: Stage) -> None:
-        """Change a graph where a plan's file would do so, before operators are cut."""
-        if self.again and stage.name == CONFIGURED:
-            _compute_again(stage.graph)
-
 
 def variants_of(graph: Graph) -> tuple[list[Variant], list[Variant]]:
     """The variants of a compiled plan: of which the quickest is taken, and what is tried where none of those fits. None
@@ -41,19 +30,3 @@ def variants_of(graph: Graph) -> tuple[list[Variant], list[Variant]]:
     slices = [Variant(SMALLER, SLICES)] if "update" in phases else []
     again = [Variant(AGAIN, again=True)] if "backward" in phases else []
     return slices + again, [Variant(f"{SMALLER} and {AGAIN}", SLICES, again=True)] if slices and again else []
-
-
-def _compute_again(graph: Graph) -> None:
-    """Compute all cells again that are worth it."""
-    users = graph.users()
-
-    def read_again(node: Node) -> bool:
-        return any(user.phase == "backward" for user, _ in users.get(node, ()))
-
-    def source(value: Value) -> Node | None:
-        return value if isinstance(value, Node) and value.phase == "forward" else None
-
-    kept = {node: float(node.type.nbytes) for node in graph.nodes if node.phase == "forward" and read_again(node)
-            and isinstance(node.type, TensorType)}  # fmt: skip
-    mark_cells(graph, [block.cell for block in blocks_of(graph, users, kept, source)])
-    Recompute().run(graph)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, OnStage, Stage
-from mspc.compiler.strategy_names import CONFIGURED
+from mspc.compiler.strategy_names import all_is_given
 from mspc.ir.diagnostics import MspcError
 from mspc.passes.search.candidates import Candidates, Values, least_stored
 from mspc.passes.search.elimination import LARGEST
@@ -126,7 +126,7 @@ class LimitedPlans:
         """Take the network as the search sees it."""
 
         def look(stage: Stage) -> None:
-            if stage.name == CONFIGURED:
+            if all_is_given(stage.name, stage.graph):
                 search, _ = begun(stage.graph)
                 self.model = Model(search, mesh_of(search))
                 raise _Read

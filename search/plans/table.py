@@ -23,6 +23,7 @@ from mspc.engine.capture import Launch
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.output.programs import config_of
+from mspc.passes.search.recompute_cells import ASKED as RECOMPUTE_CELLS
 from mspc.passes.sharding.givers import GIVEN
 from mspc.passes.sharding.parallel_optimizer import why_uncut
 from mspc.passes.sharding.propagate_sharding import MILLION
@@ -47,13 +48,15 @@ AUTOMATIC, SEMI = {"mode": "auto_parallel"}, {"mode": "semi_auto_parallel"}
 @dataclass(frozen=True)
 class Way:
     """One way to cut a network. settings: what is otherwise in `Config`. free: without the strategies of the script.
-    tensor: ranks that share a product in pairs of products, 0 where they are not cut so. whole: nothing is cut."""
+    tensor: ranks that share a product in pairs of products, 0 where they are not cut so. whole: nothing is cut. again:
+    cells are computed again for gradients."""
 
     name: str
     settings: dict[str, Any]
     free: bool = False
     tensor: int = 0
     whole: bool = False
+    again: bool = False
 
 
 WAYS = (
@@ -212,8 +215,7 @@ def _remarks(remarks: Remarks, compiled: Compiled, asked: PlanRequest, way: Way)
 def _made_to_fit(
     compiled: Compiled, launch: Launch, config: Config, asked: PlanRequest, way: Way
 ) -> tuple[Compiled, Plan]:
-    """A way's program and its plan; of a usual one that takes too much memory the quicker variant that fits.
-    Raises MspcError where none does."""
+    """A way's program and its plan; of a usual one that is too large the quicker variant. Raises MspcError."""
     if way.name in (SEARCH, CONFIGURED.name) or not asked.memory:
         return compiled, _plan(way.name, compiled, launch, asked, asked.memory)
     plan = _plan(way.name, compiled, launch, asked)
@@ -224,9 +226,9 @@ def _made_to_fit(
     for variants in variants_of(compiled.graph):
         fitting: list[tuple[Compiled, Plan]] = []
         for variant in variants:
-            other_way = replace(way, settings={**way.settings, **variant.settings})
+            other_way = replace(way, settings={**way.settings, **variant.settings}, again=variant.again)
             try:
-                other = compiled_way(launch, config, other_way, asked.free, None, variant.on_stage)
+                other = compiled_way(launch, config, other_way, asked.free)
             except MspcError:
                 continue
             found = _plan(way.name, other, launch, asked)
@@ -325,11 +327,12 @@ def compiled_way(
 ) -> Compiled:  # fmt: skip
     """A launch, cut in one way. free: without the strategies of the script, whatever the way. call: the launch as it
     was read, which goes into the program; it is read here without it. Raises MspcError."""
-    config = replace(config, **way.settings)
-    if free or way.free:
-        config = replace(config, strategies_from="")
+    free = free or way.free
+    config = replace(config, **way.settings, **({"strategies_from": ""} if free else {}))
     call = _read(launch, config) if call is None else replace(call, config=config)
-    if free or way.free:
+    if way.again:
+        call.traced.graph.attrs[RECOMPUTE_CELLS] = True
+    if free:
         for node in call.traced.graph.nodes:
             node.in_strategy = node.out_strategy = None
     if way.whole:

@@ -357,6 +357,55 @@ def test_network_that_depends_on_the_rank_is_traced_for_every_rank(tmp_path: Pat
     assert next((tmp_path / "alone/rank_2").iterdir()).read_text() == texts[2]
 
 
+ASKING = """
+import os
+import numpy as np
+import mindspore as ms
+from mindspore import nn, ops, Tensor
+from mindspore.communication import get_rank, init
+from mindspore.train import ModelCheckpoint
+
+init()
+open("runs", "a").write("x")
+{line}
+net = nn.Dense(4, 4, weight_init="ones")
+net(Tensor(np.ones((2, 4)), ms.float32))
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'ModelCheckpoint(directory=f"checkpoints/rank_{get_rank()}")', 'print("rank", get_rank())',
+        'print("rank %d" % get_rank(), str(get_rank()), "{}".format(get_rank() + 1))',
+        'ModelCheckpoint(directory=os.path.join("checkpoints", str(get_rank())))',
+    ],
+)  # fmt: skip
+def test_a_script_that_asks_for_its_rank_for_a_name_runs_once(tmp_path: Path, line: str) -> None:
+    script = write(tmp_path, ASKING.replace("{line}", line))
+    assert "the script was run" not in ok(str(script), "--ranks", "4", cwd=tmp_path)
+    assert (tmp_path / "runs").read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "rank = get_rank()", 'name = f"rank_{get_rank()}"', "np.random.seed(get_rank())", "print(np.ones(get_rank()))",
+        "ModelCheckpoint(directory=chr(get_rank() + 65))", 'os.environ["RANK"] = str(get_rank())',
+        "print(get_rank() == 0 and ms.set_seed(1))",
+    ],
+)  # fmt: skip
+def test_a_script_that_may_depend_on_its_rank_runs_as_each_and_is_told(tmp_path: Path, line: str) -> None:
+    script = write(tmp_path, ASKING.replace("{line}", line))
+    table = ok(str(script), "--ranks", "4", cwd=tmp_path)
+    assert (tmp_path / "runs").read_text() == "xxxx"
+    where = f"net.py:11:{line.index('get_rank') + 1}"
+    assert (
+        f"note: the script was run 4 times, once for each of so many ranks, as {where} asks which rank it is ({line}); "
+        "their networks are equal"
+    ) in " ".join(table.split())
+
+
 BY_RANK_INSIDE = """
 import numpy as np
 import mindspore as ms

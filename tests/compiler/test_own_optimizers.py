@@ -113,3 +113,11 @@ def test_what_an_optimizer_knows_of_itself() -> None:
     some = Rolling(groups, 0.1, 0.5)
     assert (some.is_group, some.is_group_lr, some.dynamic_lr, some.need_scale) == (True, True, True, False)
     assert (some.decay_flags, some.exec_weight_decay, some.dynamic_weight_decay) == ((True, False), True, False)
+
+
+def test_an_optimizer_that_lars_drives_scales_and_decays_nothing_itself() -> None:
+    inner = Rolling(nn.Dense(2, 2).trainable_params(), 0.1, 0.5, 4.0)
+    assert (inner.need_scale, inner.exec_weight_decay) == (True, True)
+    outer = nn.LARS(inner)
+    assert (inner.need_scale, inner.loss_scale, inner.exec_weight_decay) == (False, 1.0, False)
+    assert (outer.loss_scale, set(outer.weight_decays)) == (4.0, {0.5})

@@ -14,6 +14,7 @@ from mspc.ir.graph import Graph, Parameter
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BOOL, TensorType, dtype_of
+from mspc.ops.bases import ArrayFunction, Elementwise
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, NotDifferentiable, Op, sample
 from tests.grouped import grouped
@@ -43,6 +44,11 @@ DIFFERENTIABLE = [(name, index) for name, index in CASES if wants_gradient(name,
 LINEAR = [
     (name, index) for name, index in CASES if operator_of(name, index)[0].linear_in or REGISTRY[name].additive
 ]
+SCALARS = [
+    case for case in CASES if issubclass(cls := REGISTRY[case[0]], Elementwise | ArrayFunction)
+    if getattr(cls, "broadcasts", True)
+]  # fmt: skip
+"""Samples of operators that work element by element, whose operands may all be without dimensions."""
 
 
 def test_every_operator_states_its_hooks() -> None:
@@ -79,6 +85,27 @@ def test_infer_agrees_with_kernel(name: str, index: int) -> None:
         direct = op.run(BACKEND, *[np.array(x) for x in inputs])
         for one, other in zip(direct if isinstance(direct, tuple) else (direct,), results, strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+@grouped(SCALARS)
+def test_operands_without_dimensions(name: str, index: int) -> None:
+    """The one element is that of operands with one dimension of size 1; so it is where the result has its place."""
+    op, spec = operator_of(name, index)
+    kinds = types_of(spec)
+    types = [kind.with_shape(()) for kind in kinds]
+    arrays = arrays_of(name, spec, types)
+    inferred = op.infer(*types)
+    (result,) = results_of(op, arrays)
+    assert (inferred.shape, np.shape(result)) == ((), ())
+    assert inferred.dtype == dtype_of(result.dtype)
+    (longer,) = results_of(op, [x.reshape(1) for x in arrays])
+    np.testing.assert_array_equal(result, longer.reshape(()))
+    into = op.kernel_into(BACKEND)
+    if into is not None:
+        with np.errstate(all="ignore"):
+            out = np.empty((), result.dtype)
+            assert into(*arrays, out=out) is out
+            np.testing.assert_array_equal(out, result)
 
 
 @grouped(DIFFERENTIABLE)

@@ -224,3 +224,26 @@ def test_a_reduce_scatter_by_out_strategy() -> None:
     assert isinstance(moved, Node)
     assert moved.op.name == "Redistribute"
     assert moved.layout == Layout.of((8,), [(0,), ()])
+
+
+def split_in_two(out: object, self_defined: bool) -> Sharded:
+    net = Sharded()
+    node = net.emit("Split", ((2, 1),), net.tensor(16, 32), out=out, axis=1, output_num=2)
+    if self_defined:
+        node.attrs["self_define_shard"] = True
+    return net
+
+
+def test_several_results_have_their_natural_layouts_alone() -> None:
+    natural = ((2, 1), (2, 1))
+    CheckStrategies().run(split_in_two(natural, self_defined=True).graph)
+    with pytest.raises(MspcError):
+        CheckStrategies().run(split_in_two(((1, 1), (2, 1)), self_defined=True).graph)
+    for out in (natural, natural[:1]):
+        assert "an out_strategy needs one entry, for the operator's one result" in split_in_two(out, False).message()
+
+
+def test_an_out_strategy_has_an_entry_for_the_one_result() -> None:
+    net = Sharded()
+    net.matmul(((2, 1), (1, 1)), out=((2, 1), (2, 1)))
+    assert "an out_strategy needs one entry, for the operator's one result" in net.message()

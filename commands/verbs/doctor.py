@@ -1,4 +1,4 @@
-"""The options of `mspc ops` and `mspc doctor`. Each imports its work when it is called."""
+"""The options of `mspc doctor`. It imports its work when it is called."""
 
 from __future__ import annotations
 
@@ -7,23 +7,8 @@ from typing import Annotated
 
 import typer
 
-from mspc.commands.completion import complete_operator, complete_script
+from mspc.commands.completion import complete_script
 from mspc.commands.options import JsonFile
-
-
-def ops(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[NAME]...", help="Only these operators.", show_default=False, autocompletion=complete_operator
-        ),
-    ] = None,
-    json: JsonFile = None,
-) -> None:
-    """List the operators: their sharding rules, attributes and gradients."""
-    from mspc.commands.ops import list_operators
-
-    list_operators(tuple(names or ()), json)
 
 
 def doctor(

@@ -1,4 +1,4 @@
-"""The options of `mspc diff` and `mspc check`. Each imports its work when it is called."""
+"""The options of `mspc check`. It imports its work when it is called."""
 
 from __future__ import annotations
 
@@ -9,17 +9,6 @@ import typer
 
 from mspc.commands.completion import complete_graph
 from mspc.commands.options import AllRows, Inputs, JsonFile, Quiet, Ranks
-from mspc.commands.search_options import MachineName
-
-_COMPARED = "A compile's folder, a graph (.ir, MindSpore's too), a plan (.toml), or as for compile."
-First = Annotated[
-    str, typer.Argument(metavar="A", help=_COMPARED, show_default=False, autocompletion=complete_graph)
-]
-Second = Annotated[
-    str, typer.Argument(metavar="B", help="What it is beside.", show_default=False, autocompletion=complete_graph)
-]
-Page = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as a page (HTML).")]
-EveryRow = Annotated[bool, typer.Option("--all", "-v", help="Print every row, not a summary that fits a screen.")]
 
 BaselineFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Figures of an earlier compile, which are the limits.")
@@ -28,19 +17,6 @@ Tolerance = Annotated[str | None, typer.Option(metavar="SHARE", help="By how muc
 WrittenBaseline = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write the figures of this compile for --baseline.")
 ]
-
-
-def diff(
-    first: First, second: Second, ranks: Ranks = None, input_: Inputs = None, json: JsonFile = None,
-    html: Page = None, machine: MachineName = "", every_row: EveryRow = False, quiet: Quiet = False,
-) -> None:  # fmt: skip
-    """Compare layouts, operators, collectives, memory and predicted times of two compiles; status 1 where they
-    differ."""
-    from mspc.commands.compile import CompileOptions
-    from mspc.commands.diff import diff_targets
-
-    compiling = CompileOptions(ranks, inputs=tuple(input_ or ()))
-    raise typer.Exit(diff_targets(first, second, compiling, json, html, machine, every_row, quiet))
 
 
 def check(

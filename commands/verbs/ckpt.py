@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 app = typer.Typer(
+    name="ckpt",
+    add_completion=False,
     help="Look at checkpoints, compare, merge, transform and check them.",
     rich_markup_mode=None,
     no_args_is_help=True,

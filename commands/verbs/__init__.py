@@ -1,0 +1,1 @@
+"""The command line of every verb, one file each: its options, and the call of its work."""

@@ -1,0 +1,74 @@
+"""The options of `mspc compile`. It imports its work when it is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mspc.commands.completion import complete_script
+from mspc.commands.garbage import leave_out_loaded
+from mspc.commands.options import AllRows, Inputs, JsonFile, Quiet, Ranks, ScriptArguments, Verbose
+
+
+def compile_(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET", help="A script, or a network in a file: 'net.py:Net(32, 16)'.",
+            autocompletion=complete_script,
+        ),
+    ],
+    script_arguments: ScriptArguments = None,
+    ranks: Ranks = None,
+    save_graphs: Annotated[
+        bool, typer.Option("--save-graphs", help="Write the graph after every pass, not the last one alone.")
+    ] = False,
+    level: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=3, metavar="N", help="What is written: 1 main stages, 2 every pass (default), 3 .dot files too."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to write (default: saved_graph).")
+    ] = None,
+    rank: Annotated[
+        list[int] | None,
+        typer.Option(min=0, metavar="R", help="Write this rank only; may be repeated.", show_default=False),
+    ] = None,
+    input_: Inputs = None,
+    json: JsonFile = None,
+    strategies: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A plan (of `mspc search --out`) or a strategy file; goes before shard()."),
+    ] = None,
+    weights: Annotated[
+        bool, typer.Option("--weights", help="Write all initial values, not only arrays that the script brought.")
+    ] = False,
+    all_rows: AllRows = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compile the first graph that a script launches, for all ranks; run nothing, need no MPI, no device."""
+    from mspc.commands.compile import CompileOptions, compile_target
+    from mspc.commands.report.loudness import Loudness
+
+    leave_out_loaded()
+    compile_target(
+        target,
+        CompileOptions(
+            ranks=ranks,
+            level=level or (2 if save_graphs else 0),
+            out=out,
+            only_ranks=tuple(rank or ()),
+            inputs=tuple(input_ or ()),
+            json=json,
+            script_arguments=tuple(script_arguments or ()),
+            weights=weights,
+            strategies=strategies,
+            loudness=Loudness(verbose, quiet),
+            all_rows=all_rows,
+        ),
+    )

@@ -1,0 +1,35 @@
+"""The options of `mspc diff`. It imports its work when it is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mspc.commands.completion import complete_graph
+from mspc.commands.options import Inputs, JsonFile, Quiet, Ranks
+from mspc.commands.search_options import MachineName
+
+_COMPARED = "A compile's folder, a graph (.ir, MindSpore's too), a plan (.toml), or as for compile."
+First = Annotated[
+    str, typer.Argument(metavar="A", help=_COMPARED, show_default=False, autocompletion=complete_graph)
+]
+Second = Annotated[
+    str, typer.Argument(metavar="B", help="What it is beside.", show_default=False, autocompletion=complete_graph)
+]
+Page = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as a page (HTML).")]
+EveryRow = Annotated[bool, typer.Option("--all", "-v", help="Print every row, not a summary that fits a screen.")]
+
+
+def diff(
+    first: First, second: Second, ranks: Ranks = None, input_: Inputs = None, json: JsonFile = None,
+    html: Page = None, machine: MachineName = "", every_row: EveryRow = False, quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Compare layouts, operators, collectives, memory and predicted times of two compiles; status 1 where they
+    differ."""
+    from mspc.commands.compile import CompileOptions
+    from mspc.commands.diff import diff_targets
+
+    compiling = CompileOptions(ranks, inputs=tuple(input_ or ()))
+    raise typer.Exit(diff_targets(first, second, compiling, json, html, machine, every_row, quiet))

@@ -1,0 +1,94 @@
+"""The options of `mspc run`. It imports its work when it is called."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mspc.commands.completion import complete_script
+from mspc.commands.options import Device, Ranks, ScriptArguments
+from mspc.ir.diagnostics import MspcError
+
+
+def run(
+    target: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TARGET", help="A script, or the folder of a compile.", autocompletion=complete_script
+        ),
+    ],
+    script_arguments: ScriptArguments = None,
+    ranks: Ranks = None,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Run all ranks in this process, without MPI.")
+    ] = False,
+    only_rank: Annotated[
+        int | None, typer.Option(min=0, metavar="R", help="Print what this rank prints, nothing else.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="NPZ", help="Inputs of a compiled program: global arrays by name.")
+    ] = None,
+    synthetic: Annotated[
+        bool,
+        typer.Option("--synthetic", help="Make the inputs of a compiled program up: uniform [0, 1), seed 0."),
+    ] = False,
+    steps: Annotated[
+        int | None, typer.Option(min=1, metavar="S", help="Steps of a compiled program.")
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the full parameters after the last step (safetensors)."),
+    ] = None,
+    save_outputs: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the outputs of a compiled program (npz).")
+    ] = None,
+    device: Annotated[
+        Device, typer.Option(help="Where to run; auto: as the script says, else on GPUs where there are enough.")
+    ] = Device.AUTO,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="The same bits at every run, on a GPU too.")
+    ] = False,
+    timeout: Annotated[
+        float,
+        typer.Option(min=0, metavar="SECONDS", help="How long to wait for a rank that is stopped or missing [60]."),
+    ] = 0.0,
+    profile: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Time some steps: a trace of all ranks (JSON) and a table of rank 0."),
+    ] = None,
+    profile_steps: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="The most steps that --profile times [5].")
+    ] = None,
+) -> None:
+    """Train a script, or execute a compiled program: under mpirun, with --ranks N, or with --simulate."""
+    from mspc.engine.profile_options import profile_options
+    from mspc.runtime.choose import Wishes
+
+    wishes, profiled = Wishes(str(device), deterministic, timeout), profile_options(profile, profile_steps)
+    if os.path.isdir(target):
+        if script_arguments or only_rank is not None:
+            raise MspcError(
+                f"{target} is a folder, so a compiled program",
+                notes=["script arguments and --only-rank are for scripts"],
+            )
+        from mspc.commands.run import run_directory
+
+        run_directory(
+            target, data=data, synthetic=synthetic, steps=steps, save=save, save_outputs=save_outputs,
+            simulate=simulate, ranks=ranks, wishes=wishes, profile=profiled,
+        )  # fmt: skip
+        return
+    if data or synthetic or steps or save or save_outputs:
+        raise MspcError(
+            f"{target} is no compiled program; --data, --synthetic, --steps and --save... are for these",
+            notes=["a compiled program is the folder that `mspc compile` writes"],
+        )
+    from mspc.commands.run import run_script
+
+    run_script(
+        target, ranks=ranks, simulate=simulate, only_rank=only_rank, script_arguments=tuple(script_arguments or ()),
+        wishes=wishes, profile=profiled,
+    )  # fmt: skip

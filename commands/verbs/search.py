@@ -1,0 +1,53 @@
+"""The options of `mspc search`. It imports its work when it is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mspc.commands import search_options as searching
+from mspc.commands.completion import complete_script
+from mspc.commands.options import Inputs, JsonFile, Quiet, ScriptArguments
+
+
+def search(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET", help="A script, or a network in a file: 'net.py:Net(32, 16)'.",
+            autocompletion=complete_script,
+        ),
+    ],
+    script_arguments: ScriptArguments = None,
+    ranks: searching.SeveralRanks = None,
+    machine: searching.MachineName = "",
+    memory: searching.MemorySize = None,
+    mesh: searching.Meshes = None,
+    time_limit: searching.TimeLimit = 0,
+    explain: searching.Explained = "",
+    compare: searching.TwoPlans = None,
+    free: Annotated[bool, typer.Option("--free", help="Leave out the strategies that the script gives.")] = False,
+    top: Annotated[int, typer.Option(min=1, metavar="K", help="Plans in the table for each number of ranks.")] = 5,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the plan that was found (TOML), to edit and to compile.")
+    ] = None,
+    input_: Inputs = None,
+    json: JsonFile = None,
+    quiet: Quiet = False,
+) -> None:
+    """Look for the layouts of all operators at once, and set the plan beside the usual ones."""
+    from mspc.commands.compile import CompileOptions
+    from mspc.commands.report.loudness import Loudness
+    from mspc.commands.search import SearchOptions, memory_of, meshes_of, ranks_of, search_target
+
+    common = CompileOptions(
+        inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()),
+        loudness=Loudness(False, quiet),
+    )  # fmt: skip
+    options = SearchOptions(
+        common, ranks_of(ranks), top, free, machine, memory_of(memory), meshes_of(mesh), time_limit,
+        explain, compare, out,
+    )  # fmt: skip
+    search_target(target, options)

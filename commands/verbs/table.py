@@ -1,0 +1,47 @@
+"""The commands of `mspc`: a row each, and in this folder a file each, which is loaded when the command is called.
+
+A file has a function called as the command is (with `_` behind it where Python has the word), whose parameters are the
+options, or `app`: commands below the command. `mspc --help` is made of the rows alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A command. help: its line in `mspc --help`. home: the module that has it, its own file here without it.
+    settings: of the parser."""
+
+    name: str
+    help: str
+    home: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def module(self) -> ModuleType:
+        """The module that has the command."""
+        return importlib.import_module(self.home or f"mspc.commands.verbs.{self.name}")
+
+
+VERBS = (
+    Verb("compile", "Compile for all ranks; run nothing."),
+    Verb("search", "Find the best way to cut a network; run nothing."),
+    Verb("calibrate", "Measure this machine, for mspc search."),
+    Verb("run", "Train a script, or run a compile, on all ranks."),
+    Verb("launch", "Start a script on many ranks, of several hosts too.", "mspc.commands.launch",
+         {"allow_interspersed_args": False}),
+    Verb("diff", "What two compiles, dumps or plans differ in."),
+    Verb("check", "Hold a compile to a budget."),
+    Verb("verify", "Compare steps on N ranks with one device."),
+    Verb("view", "Write a page that shows a compile and why it is so."),
+    Verb("opt", "Read a text graph, run passes, print it."),
+    Verb("ops", "List the operators and their rules."),
+    Verb("doctor", "List what a script uses that mspc lacks or ignores."),
+    Verb("ckpt", "Look at checkpoints, compare, merge, transform and check them."),
+)  # fmt: skip
+"""All of them, in the order in which they are shown."""

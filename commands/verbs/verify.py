@@ -1,0 +1,43 @@
+"""The options of `mspc verify`. It imports its work when it is called."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mspc.commands.completion import complete_script
+from mspc.commands.options import AllRows, Inputs, JsonFile, Judge, Quiet, Ranks, ScriptArguments, Verbose
+
+
+def verify(
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="As for compile, or its folder.", autocompletion=complete_script)
+    ],
+    script_arguments: ScriptArguments = None,
+    ranks: Ranks = None,
+    input_: Inputs = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the data and weights that are compared.")] = 0,
+    against: Annotated[
+        Judge | None, typer.Option(help="Hold one device against PyTorch instead, operator by operator.")
+    ] = None,
+    mpi: Annotated[bool, typer.Option("--mpi", help="Run the ranks under mpirun, not in this process.")] = False,
+    json: JsonFile = None,
+    all_rows: AllRows = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run some steps on one device and on N simulated ranks and compare every output, gradient and parameter."""
+    from mspc.commands.compile import CompileOptions
+    from mspc.commands.report.loudness import Loudness
+    from mspc.commands.verify import verify_target
+
+    options = CompileOptions(
+        ranks=ranks,
+        inputs=tuple(input_ or ()),
+        json=json,
+        script_arguments=tuple(script_arguments or ()),
+        loudness=Loudness(verbose, quiet),
+        all_rows=all_rows,
+    )
+    verify_target(target, options, seed, against is Judge.TORCH, mpi)

@@ -1,0 +1,28 @@
+"""What is wrong with a piece of text, and the names and strings that pieces hold."""
+
+from __future__ import annotations
+
+import json
+
+
+class Malformed(Exception):
+    """A piece of text that is wrong: what, and how many characters behind the start of the piece."""
+
+    def __init__(self, message: str, offset: int = 0, expected: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.offset = offset
+        self.expected = expected
+
+
+def string_of(text: str) -> str:
+    """The string of a quoted text. MindSpore does not escape; such a text is taken as it stands."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text[1:-1]
+
+
+def name_of(text: str) -> str:
+    """The name that a bare word or a quoted text stands for."""
+    return string_of(text) if text.startswith('"') else text

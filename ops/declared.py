@@ -1,0 +1,127 @@
+"""What operator classes declare of themselves: sharding, memory, kernels, and their names in scripts.
+
+An operator's class assigns what is otherwise with it, as `cuda = "{0} * {0}"`: it inherits all of these from `Op`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+Names = str | tuple[str, ...]
+
+
+class Sharding:
+    """How an operator is sharded, and what follows for its results.
+
+    Class attributes:
+        reduction: how results combine when a reduced factor is cut.
+        linear_in: inputs in each of which it is linear, the others held fixed: a partial sum in one may pass through.
+        additive: the result is a sum of the inputs, or they side by side: partial sums over the same axes pass.
+        operandwise: the result combines one idempotent `reduction` (all, any, max, min) per operand: every operand
+            may be cut in its own way, and the result is partial over all their axes.
+        followers: operands that are cut as the others say, where a strategy leaves them whole.
+        follows_neighbours: it only moves data, so that left unset it is cut as the operators around it.
+        bordered: see `Op.moved_bytes`.
+        distributions: operands whose rows sum to 1, which get no gradient.
+        is_several: stands for several operators in every mode; `decompose` gives them.
+        is_collective: ranks run it together: a `Collective`.
+        constrains: the result is operand 0, and the strategy says how it is to be sharded; gone once that is decided.
+        requests: names of attached attributes (`add_prim_attr`) that `decompose` carries out; see `Op.asks`.
+        sums_of_rows: of what `over_all_ranks` changes, results that are sums over a rank's own rows, added up later.
+    """
+
+    reduction: ClassVar[str] = "sum"
+    linear_in: ClassVar[tuple[int, ...]] = ()
+    additive: ClassVar[bool] = False
+    operandwise: ClassVar[bool] = False
+    followers: ClassVar[tuple[int, ...]] = ()
+    follows_neighbours: ClassVar[bool] = False
+    bordered: ClassVar[int | None] = None
+    distributions: ClassVar[tuple[int, ...]] = ()
+    is_several: ClassVar[bool] = False
+    is_collective: ClassVar[bool] = False
+    constrains: ClassVar[bool] = False
+    requests: ClassVar[tuple[str, ...]] = ()
+    sums_of_rows: ClassVar[tuple[int, ...]] = ()
+
+
+class Memory:
+    """What an operator does to the memory of its operands and results.
+
+    Class attributes:
+        has_side_effect: must run even if nobody reads the result (it updates, dumps, or other ranks wait for it).
+        mutates: indices of the inputs (parameters) that the operator overwrites.
+        updates_aside: it runs for its result, in the forward graph, and overwrites them beside: running statistics.
+        keeps_narrow: indices of inputs that may be narrower than what it overwrites; all others are widened.
+        copied: indices of overwritten inputs whose new value `launch` also writes to other places: its last argument,
+            {index: Copy}.
+        neutral: for an operator that changes parameters, values of operands with which it changes nothing, by the
+            operand's index; None stands for the parameter's own value. Empty where there are none.
+        in_place: `kernel_into` may write to an operand of the result's type.
+        is_view: the result is the memory of operand 0, its elements in their order, in another shape at most: nothing
+            has to run. Of a tuple it is the memory of its elements.
+        may_alias: `run` on NumPy may return an operand itself or a view of one, as slices are; `is_view` says it too.
+            All other results, but for those of updates, are arrays that share memory with no operand.
+        packs: so many elements of the result are one in MindSpore: a Reshape to so many times fewer keeps them, last.
+    """
+
+    has_side_effect: ClassVar[bool] = False
+    mutates: ClassVar[tuple[int, ...]] = ()
+    updates_aside: ClassVar[bool] = False
+    keeps_narrow: ClassVar[tuple[int, ...]] = ()
+    copied: ClassVar[tuple[int, ...]] = ()
+    neutral: ClassVar[Mapping[int, float | None]] = {}
+    in_place: ClassVar[bool] = False
+    is_view: ClassVar[bool] = False
+    may_alias: ClassVar[bool] = False
+    packs: ClassVar[int] = 1
+
+
+class Kernel:
+    """How an operator is computed, and how that is tested.
+
+    Class attributes:
+        any_types: `kernel_into` takes operands and results of any element types, which may differ.
+        widens: kernels get Float16 and BFloat16 as Float32; False where data are moved, or it says how it computes.
+        takes_complex: it computes with complex numbers, too.
+        takes_bool: it computes with Bool, too.
+        seeds: names of the two fields that say what a random operator draws; both 0: nobody has chosen.
+        cuda: C++ expression of one element of the result, for operators that work element by element: `{0}`, `{1}`
+            are the operands' elements, widened as `computing_type` says; `T` is the computing type of operand 0, `R`
+            that of the result. "" where there is none.
+        work: the rates of its `operations`, as machines name them.
+        samples: inputs for the generated tests.
+    """
+
+    any_types: ClassVar[bool] = False
+    widens: ClassVar[bool] = True
+    takes_complex: ClassVar[bool] = False
+    takes_bool: ClassVar[bool] = True
+    seeds: ClassVar[tuple[str, ...]] = ()
+    cuda: ClassVar[str] = ""
+    work: ClassVar[str] = "products"
+    samples: ClassVar[Sequence[Any]] = ()
+
+
+class Script:
+    """How scripts have an operator, and the text form.
+
+    Class attributes:
+        function: names under which `ops` has the operator as a function of its inputs and then its fields, in order.
+        method: the same for methods of a tensor, which is the first input.
+        arguments: names that a user's constructor has, in their order, where they are not the fields': "name", or
+            "name=field" for a field of another name. The other fields are given by keyword.
+        operand_names: of a `call` with more than inputs.
+        sequences: of fields that users give as a list alone, or as a tuple alone, that type; said where it is called.
+        checks_where_called: what a user gave as fields is checked by `infer`, not where the operator is made.
+        omitted: names of fields that the text leaves out while they have their default.
+    """
+
+    function: ClassVar[Names] = ()
+    method: ClassVar[Names] = ()
+    arguments: ClassVar[tuple[str, ...]] = ()
+    operand_names: ClassVar[tuple[str, ...]] = ()
+    sequences: ClassVar[Mapping[str, type]] = {}
+    checks_where_called: ClassVar[bool] = False
+    omitted: ClassVar[tuple[str, ...]] = ()
