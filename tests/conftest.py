@@ -19,6 +19,7 @@ from mspc.api import launch, state
 from mspc.passes.base import VERIFY
 from tests.serving import FOLDER
 from tests.serving.client import SERVER
+from tests.serving.server import YOUNG
 
 ROOT = Path(__file__).resolve().parent.parent
 HANG = 600.0
@@ -98,6 +99,7 @@ def pytest_collection_finish() -> None:
     """Nothing that was collected goes before the end: the garbage collector need not look at it again and again."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(YOUNG)
     gc.enable()
 
 
