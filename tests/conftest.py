@@ -17,6 +17,7 @@ from hypothesis.internal.conjecture import providers
 
 from mspc.api import launch, state
 from mspc.passes.base import VERIFY
+from tests import quick
 from tests.serving import FOLDER
 from tests.serving.client import SERVER
 from tests.serving.server import YOUNG
@@ -82,6 +83,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from tests.distribution import Files
 
     return Files(config, log)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where quick tests alone are asked for, files without any need not be loaded."""
+    if config.option.markexpr != "quick" or not collection_path.match("test_*.py"):
+        return None
+    return not quick.is_quick(collection_path) or None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if quick.is_first_case(item) and quick.is_quick(item.path):
+        item.add_marker(pytest.mark.quick)
 
 
 @pytest.hookimpl(trylast=True)
