@@ -77,6 +77,16 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """xdist says that a process has crashed; this says how, without which nobody understands why."""
+    if error:
+        from tests.distribution import how_it_ended
+
+        reporter = node.config.pluginmanager.get_plugin("terminalreporter")
+        reporter.write_line(f"[{node.gateway.id}] {how_it_ended(node)}", red=True)
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     if config.getoption("dist") != "loadfile":
         return None
