@@ -13,6 +13,9 @@ types: ## pyrefly and pyright, strict on ir, ops and passes
 test: ## every test
 	$(PYTHON) -m pytest -q -n auto --dist loadfile
 
+quick: ## a minute of tests from every folder, for between two edits
+	$(PYTHON) -m pytest -q -m quick -n 2 --dist loadfile
+
 goldens: ## rewrite golden files and the tree of folders and stubs where they differ, then look at `git diff`
 	$(PYTHON) -m pytest -q tests/passes tests/test_tree.py tests/test_stubs.py --update-goldens
 
@@ -22,4 +25,4 @@ docs: ## the site of docs/ in build/site, with every link followed; needs the ex
 gpu: ## the tests that need GPUs; each says why where it is skipped
 	$(PYTHON) -m pytest -q -rs tests/gpu
 
-.PHONY: help lint types test goldens docs gpu
+.PHONY: help lint types test quick goldens docs gpu

@@ -92,7 +92,7 @@ def simulate_script(
     """
     shared = SharedCompiles()
     users: list[UserState] = []
-    modules = frozenset(sys.modules)
+    modules = set(sys.modules)
 
     def main(comm: LocalComm) -> None:
         session = state.Session.of_rank(comm.rank, ranks)

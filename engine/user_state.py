@@ -22,8 +22,9 @@ class UserState:
 
     Args:
         session: of the rank. launcher: that its cells call. shown: whether its output is printed.
-        shared_modules: names of modules that are no rank's own; those that are there now when None. What a script has
-            imported besides is set aside while this rank's runs.
+        shared_modules: names of modules that are no rank's own; those that are there now when None. Names of modules
+            of mspc, Python and installed libraries that are loaded later are added to it. What a script has imported
+            besides is set aside while this rank's runs.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class UserState:
         session: state.Session,
         launcher: launch.Launcher | None,
         shown: bool,
-        shared_modules: frozenset[str] | None = None,
+        shared_modules: set[str] | None = None,
     ) -> None:
         self._session = session
         self.launcher = launcher
@@ -40,7 +41,7 @@ class UserState:
         self._random = random.Random(session.rank).getstate()
         self._modules: dict[str, ModuleType] = {}
         self._aside: dict[str, ModuleType] = {}
-        self._shared = frozenset(sys.modules) if shared_modules is None else shared_modules
+        self._shared = set(sys.modules) if shared_modules is None else shared_modules
         self._arguments = list(sys.argv)
         self._path = list(sys.path)
         self._folder = os.getcwd()
@@ -79,7 +80,11 @@ class UserState:
 
     def _taken_out(self) -> dict[str, ModuleType]:
         """The modules that are a script's own, `__main__` aside, which are there no longer."""
-        own = [name for name, m in list(sys.modules.items()) if name not in self._shared and _is_users(m)]
+        fresh = sys.modules.keys() - self._shared
+        if not fresh:
+            return {}
+        own = [name for name in sys.modules if name in fresh and _is_users(sys.modules[name])]
+        self._shared |= fresh.difference(own)
         return {name: sys.modules.pop(name) for name in own if name != "__main__"}
 
     def close(self) -> None:

@@ -17,8 +17,10 @@ from hypothesis.internal.conjecture import providers
 
 from mspc.api import launch, state
 from mspc.passes.base import VERIFY
+from tests import quick
 from tests.serving import FOLDER
 from tests.serving.client import SERVER
+from tests.serving.server import YOUNG
 
 ROOT = Path(__file__).resolve().parent.parent
 HANG = 600.0
@@ -75,12 +77,34 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """xdist says that a process has crashed; this says how, without which nobody understands why."""
+    if error:
+        from tests.distribution import how_it_ended
+
+        reporter = node.config.pluginmanager.get_plugin("terminalreporter")
+        reporter.write_line(f"[{node.gateway.id}] {how_it_ended(node)}", red=True)
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     if config.getoption("dist") != "loadfile":
         return None
     from tests.distribution import Files
 
     return Files(config, log)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where quick tests alone are asked for, files without any need not be loaded."""
+    if config.option.markexpr != "quick" or not collection_path.match("test_*.py"):
+        return None
+    return not quick.is_quick(collection_path) or None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if quick.is_first_case(item) and quick.is_quick(item.path):
+        item.add_marker(pytest.mark.quick)
 
 
 @pytest.hookimpl(trylast=True)
@@ -98,6 +122,7 @@ def pytest_collection_finish() -> None:
     """Nothing that was collected goes before the end: the garbage collector need not look at it again and again."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(YOUNG)
     gc.enable()
 
 

@@ -7,6 +7,7 @@ torn down at once.
 
 from __future__ import annotations
 
+import signal
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,8 @@ from xdist.scheduler import LoadFileScheduling
 
 NOTICED = 0.01
 """Seconds from which on it is told how long a test was set up or torn down."""
+WAITED = 10.0
+"""Seconds that a process may take to end once nothing is heard of it."""
 
 
 def send_less(config: pytest.Config) -> None:
@@ -36,6 +39,12 @@ def send(really: Any, name: str, **message: Any) -> None:
     really(name, **message)
 
 
+def how_it_ended(node: Any) -> str:
+    """How a process that ran tests has ended before its time: by which signal or with which status."""
+    status = node.gateway._io.popen.wait(WAITED)
+    return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+
+
 class Files(LoadFileScheduling):
     """xdist's distribution by files, which looks through all that a process ever got after every test, without what is
     done, and looks for each test among all."""
@@ -48,3 +57,17 @@ class Files(LoadFileScheduling):
         if not hasattr(node, "places"):
             node.places = {name: place for place, name in enumerate(self.registered_collections[node])}
         node.send_runtest_some([node.places[name] for name, done in tests.items() if not done])
+
+    def remove_node(self, node: Any) -> str | None:
+        """Take back what a process that crashed had to do; the test in which it crashed, None where all were done. That
+        test has failed: xdist would have it crash one process after the other, and run nothing else meanwhile."""
+        given = self.assigned_work.pop(node)
+        crashed = next((name for tests in given.values() for name, done in tests.items() if not done), None)
+        for file, tests in given.items():
+            if crashed in tests:
+                tests[crashed] = True
+            if not all(tests.values()):
+                self.workqueue[file] = tests
+        for other in self.assigned_work if crashed else ():
+            self._reschedule(other)
+        return crashed

@@ -30,7 +30,7 @@ def recipes(root: Path) -> dict[str, str]:
 def checkout(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the checkout with the recipes' files in place, and the pass's name in the middle of the pipeline."""
     copy = tmp_path_factory.mktemp("recipes") / "mspc"
-    left_out = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "saved_graph")
+    left_out = shutil.ignore_patterns(".*", "*.egg-info", "build", "dist", "saved_graph")
     shutil.copytree(root, copy, ignore=left_out)
     for name, contents in recipes(root).items():
         (copy / name).parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -189,17 +189,20 @@ def check_sharded(
         different.setdefault(layouts_of(rule, cuts, ranks, backwards), cuts)
     chosen = spread(list(different.items()), most or (MOST_TOGETHER if expands(op) else MOST))
     for (ins, outs), cuts in chosen:
-        where = f"{op} {rule} cuts {cuts} layouts {[str(x) for x in ins]} -> {[str(x) for x in outs]}"
         parts: list[dict[Any, list[Any]]] = [{} for _ in expected]
+
+        def where(cuts: Any = cuts, ins: Any = ins, outs: Any = outs) -> str:
+            return f"{op} {rule} cuts {cuts} layouts {[str(x) for x in ins]} -> {[str(x) for x in outs]}"
+
         runs = on_ranks(op, ranks, types, ins, out_types, outs, inputs)
         for rank, (results, inferred, operands) in enumerate(runs):
             for i, (got, t, layout) in enumerate(zip(results, out_types, outs, strict=True)):
-                assert inferred[i] == t.with_shape(layout.local_shape(t.shape)), f"{where}: local type {i}"
-                assert got.shape == inferred[i].shape, f"{where}: shape of {i} is {got.shape}"
-                assert got.dtype == t.dtype.numpy, f"{where}: dtype of {i} is {got.dtype}"
+                assert inferred[i] == t.with_shape(layout.local_shape(t.shape)), f"{where()}: local type {i}"
+                assert got.shape == inferred[i].shape, f"{where()}: shape of {i} is {got.shape}"
+                assert got.dtype == t.dtype.numpy, f"{where()}: dtype of {i} is {got.dtype}"
             for index in op.mutates:
                 wanted = whole_inputs[index][ins[index].slices_for(rank, whole_inputs[index].shape)]
-                np.testing.assert_allclose(operands[index], wanted, rtol=1e-12, atol=1e-12, err_msg=where)
+                assert_close(operands[index], wanted, 1e-12, 1e-12, where)
             for i, layout in enumerate(outs):
                 place = layout.coordinates(rank)
                 if any(place[a] for a in layout.unused):
@@ -212,10 +215,17 @@ def check_sharded(
                 if layout.is_partial:
                     combined = COMBINE[layout.reduction](np.stack([c for _, c in contributions]), axis=0)
                 else:
-                    assert len(contributions) == 1, f"{where}: {len(contributions)} ranks hold one slice"
+                    assert len(contributions) == 1, f"{where()}: {len(contributions)} ranks hold one slice"
                 wanted = whole[layout.slices_for(rank, whole.shape)]
-                np.testing.assert_allclose(combined, wanted, rtol=1e-10, atol=1e-12, err_msg=where)
+                assert_close(combined, wanted, 1e-10, 1e-12, where)
     return len(chosen)
+
+
+def assert_close(found: Any, wanted: Any, relative: float, absolute: float, where: Callable[[], str]) -> None:
+    """NumPy's `assert_allclose`, which takes a tenth of a millisecond: where every element is equal, nothing else has
+    to be asked. `where` says what is compared."""
+    if found.shape != wanted.shape or not (found == wanted).all():
+        np.testing.assert_allclose(found, wanted, rtol=relative, atol=absolute, err_msg=where())
 
 
 def spread(found: list[Any], most: int) -> list[Any]:

@@ -124,13 +124,15 @@ static void resume(unsigned int t) {
     all[t].begun = true;
     swapcontext(&home, &all[t].start);
 }
-// Run one block; false where its threads wait for each other for ever.
-static bool block(unsigned int threads) {
+static const unsigned int STACK = 65536, GUARD = 4096;
+static char untouched[GUARD];
+// Run one block; 1 where its threads wait for each other for ever, 2 where one took more than its stack.
+static int block(unsigned int threads) {
     for (unsigned int t = 0; t < threads; ++t) {
         Fiber& f = all[t];
-        if (!f.stack) f.stack = new char[65536];
+        if (!f.stack) std::memset(f.stack = new char[GUARD + STACK], 0, GUARD);
         getcontext(&f.start);
-        f.start.uc_stack.ss_sp = f.stack; f.start.uc_stack.ss_size = 65536; f.start.uc_link = nullptr;
+        f.start.uc_stack.ss_sp = f.stack + GUARD; f.start.uc_stack.ss_size = STACK; f.start.uc_link = nullptr;
         makecontext(&f.start, body, 0);
         f.state = READY; f.begun = false; f.shuffles = 0; vote_rounds[t] = 0;
         copies::waiting[t].clear(); copies::closed[t] = 0;
@@ -156,11 +158,15 @@ static bool block(unsigned int threads) {
             done += all[t].state == DONE;
             waiting += all[t].state == AT_BLOCK;
         }
-        if (done == threads) return true;
+        if (done == threads) {
+            for (unsigned int t = 0; t < threads; ++t)
+                if (std::memcmp(all[t].stack, untouched, GUARD)) return 2;
+            return 0;
+        }
         if (waiting == threads) {
             for (unsigned int t = 0; t < threads; ++t) all[t].state = READY;
         } else if (!moved) {
-            return false;
+            return 1;
         }
     }
 }
@@ -219,7 +225,7 @@ static int run(void (*kernel)(A...), bool waits, const unsigned int* grid, unsig
         for (unsigned int x = 0; x < grid[0]; ++x) {
             blockIdx = {x, y, z};
             if (waits) {
-                if (!fibers::block(threads)) return 1;
+                if (const int status = fibers::block(threads)) return status;
             } else {
                 for (unsigned int t = 0; t < threads; ++t) { threadIdx = {t, 0, 0}; call(&bound); }
             }
@@ -330,7 +336,9 @@ class Emulator:
         given = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))
         function = getattr(self.built, f"run_{number}")
         status = function(int(waits), (ctypes.c_uint * 3)(*grid), block, given)
-        assert status == 0, f"threads wait for ever in {list(self.sources)[number][1]}"
+        name = list(self.sources)[number][1]
+        assert status != 1, f"threads wait for ever in {name}"
+        assert status == 0, f"a thread of {name} took more than its stack: memory of this process may be damaged"
 
     def build(self) -> Path:
         """Compile all kernels."""

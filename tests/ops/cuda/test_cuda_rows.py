@@ -124,6 +124,17 @@ def test_threads_that_wait_for_ever_are_found(tmp_path: Path) -> None:
         kernel(1, 32, [])
 
 
+def test_a_thread_that_takes_more_than_its_stack_is_found(tmp_path: Path) -> None:
+    """It writes below its stack, where other memory of the process may lie: 67,000 bytes of 65,536."""
+    if NEEDED is None:
+        pytest.skip("needs g++")
+    device = Emulator(tmp_path)
+    fill = "volatile char large[67000]; for (int i = 0; i < 67000; ++i) large[i] = 1; __syncthreads();"
+    kernel = device.kernel(f'extern "C" __global__ void deep() {{ {fill} }}', "deep")
+    with pytest.raises(AssertionError, match="a thread of deep took more than its stack"):
+        kernel(1, 32, [])
+
+
 def test_case_names_say_what_they_are() -> None:
     assert all(isinstance(case, Case) for case in CASES.values())
     assert not [name for name in ELEMENTWISE if any(case.startswith(f"{name} ") for case in CASES)]

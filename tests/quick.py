@@ -1,0 +1,65 @@
+"""What `pytest -m quick` runs: the first case of every test, in the files that start no processes, ask for no PyTorch
+and are not slow.
+
+The rule needs no marks in files, so that a new test joins by itself; one that takes longer than `LIMIT` seconds of a
+core is put into `SLOW`. `tests/test_quick.py` says which folder would be left without any.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+LIMIT = 0.5
+FOLDER = Path(__file__).resolve().parent
+STARTS = re.compile(r"\b(?:subprocess|SERVED|find_mpirun|torch|JUDGES)\b")
+"""In the text of a file: its tests start processes, or load PyTorch, either of which takes seconds."""
+ALSO = frozenset(("engine/ranks/test_hosts.py", "oracle/test_activations.py", "serving/test_served.py"))
+"""Files of which that does not hold, or which stand for their folders."""
+SLOW = frozenset("""
+    analysis/test_counted_bytes.py
+    api/common/test_bad_arguments.py api/common/test_sharded_functions.py api/common/test_unread_arguments.py
+    api/dataset/test_crew.py api/dataset/test_workers.py api/nn/test_adasum.py api/nn/test_sharded_optimizers.py
+    api/test_notebook.py api/train/test_tutorial_loss.py
+    checkpoint/test_damage_is_noticed.py checkpoint/test_damaged_strategies.py checkpoint/test_interrupted_writing.py
+    checkpoint/test_resuming.py checkpoint/test_strategies.py
+    commands/test_check.py commands/test_damaged_dumps.py commands/test_diff.py commands/test_long_output.py
+    commands/test_search_memory.py commands/test_search_of_modules.py commands/test_search_questions.py
+    commands/test_search_recompute.py commands/test_search_rows.py commands/test_setting_places.py
+    commands/test_verify_folder.py commands/test_verify_mpi.py commands/test_verify_planted.py
+    commands/test_verify_whole_batch.py commands/view/test_view_command.py
+    compiler/frontend/test_frontend_indices.py compiler/test_custom.py compiler/test_images_on_ranks.py
+    compiler/test_own_gradients.py compiler/test_parallel_features.py compiler/test_parallel_transformer.py
+    compiler/test_public_networks.py compiler/test_rank_kinds.py compiler/test_vision_networks.py
+    doctor/test_reach_and_bounds.py
+    engine/test_calibration.py engine/test_cuts_in_files.py engine/test_held_slices.py engine/test_judged_collectives.py
+    engine/test_limited_plans.py engine/test_model_on_ranks.py engine/test_plan_files.py
+    gpu/test_gpu_executor.py gpu/test_peers.py gpu/test_ranks.py gpu/test_shadow_weights_gpu.py
+    ir/test_layout.py ir/test_mindspore_dumps.py ir/text/test_text_limits.py
+    ops/collective/test_halo.py ops/cuda/test_cuda_images.py ops/fused/test_fused_elementwise.py
+    ops/fused/test_update_copies.py ops/nn/test_attention.py ops/test_all_finite.py ops/test_hard_values.py
+    passes/communication/test_schedule_communication.py passes/fusion/test_channels_last.py
+    passes/fusion/test_fuse_attention.py passes/fusion/test_fuse_elementwise.py passes/fusion/test_pack_attention.py
+    passes/search/test_limited.py passes/search/test_printed_plans.py passes/search/test_stated_gaps.py
+    passes/search/test_whole_graph.py passes/sharding/test_bytes.py
+    runtime/faults/test_pauses.py runtime/test_memory_plan.py
+    samples/test_resnet_on_ranks.py samples/test_transformer.py
+    test_grouped.py test_house.py test_layering.py test_planted_errors.py
+""".split())
+"""Files with a test whose first case is slow; in `test_grouped.py` one test looks at all cases of another."""
+
+
+@cache
+def is_quick(file: Path) -> bool:
+    """Whether the first cases of a file's tests are among the quick ones."""
+    name = file.relative_to(FOLDER).as_posix()
+    return name in ALSO or (name not in SLOW and not STARTS.search(file.read_text(encoding="utf-8")))
+
+
+def is_first_case(item: pytest.Item) -> bool:
+    """Whether a test has no cases, or this is the first of them."""
+    case = getattr(item, "callspec", None)
+    return case is None or not any(case.indices.values())
