@@ -1,4 +1,4 @@
-"""Ten networks that nothing was tuned to, in mspc beside PyTorch (eager, compiled) and JAX: time, memory, start, losses.
+"""Ten networks that nothing was tuned to, in mspc beside PyTorch and JAX: time, memory, start, losses.
 
     python -m benchmarks.gpu.networks.compare [--only NAME ...] [--device gpu|cpu] [--dtype bf16|tf32|f32] [--steps N]
                                               [--losses 20] [--json FILE]
@@ -161,8 +161,7 @@ def main() -> None:
     """Run everything, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=list(NETWORKS), choices=NETWORKS, help="networks to run")
-    parser.add_argument("--peers", nargs="*", default=["mspc", "torch", "jax"],
-                        help="beginnings of the programs' names: mspc, torch (all three), 'torch default', jax")  # fmt: skip
+    parser.add_argument("--peers", nargs="*", default=["mspc", "torch", "jax"], help="beginnings of programs' names")
     parser.add_argument("--modes", nargs="*", default=None, help="of torch.compile; the better one counts")
     parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu")
     parser.add_argument("--size", choices=("gpu", "cpu"), help="the set of sizes: the device's unless given")

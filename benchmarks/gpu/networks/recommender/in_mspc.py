@@ -1,5 +1,7 @@
 """DLRM in MindSpore's style."""
 
+from itertools import pairwise
+
 import numpy as np
 
 import mspc as ms
@@ -7,7 +9,7 @@ from mspc import Tensor, nn, ops
 
 
 def tower(widths, last):
-    layers = [nn.Dense(a, b, activation="relu") for a, b in zip(widths[:-2], widths[1:-1], strict=True)]
+    layers = [nn.Dense(a, b, activation="relu") for a, b in pairwise(widths[:-1])]
     return nn.SequentialCell([*layers, nn.Dense(widths[-2], widths[-1], activation=last)])
 
 

@@ -1,6 +1,6 @@
 """DLRM in PyTorch."""
 
-import itertools
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ class Network(nn.Module):
 
     @staticmethod
     def tower(widths):
-        return nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
+        return nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
 
     def forward(self, numbers, rows, clicks):
         x = numbers

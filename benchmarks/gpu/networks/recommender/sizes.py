@@ -28,7 +28,7 @@ OPTIMIZER = Optimizer("sgd", 0.1)
 
 
 def data(sizes: Sizes) -> tuple[Any, ...]:
-    """Float32 [batch, dense]; rows of every table, int32 [batch, tables], low ones more often; clicks, Float32 [batch]."""
+    """Float32 [batch, dense]; rows of tables, int32 [batch, tables], low ones more often; clicks, Float32 [batch]."""
     draw = drawn()
     numbers = draw.standard_normal((sizes.batch, sizes.dense), np.float32)
     rows = (sizes.rows * draw.random((sizes.batch, sizes.tables)) ** 3).astype(np.int32)
