@@ -85,19 +85,20 @@ class Runs:
             return
         first = time.perf_counter() - child.started
         self.found[name].update(first=first, parameters=answer["parameters"], losses=[answer["loss"]])
-        for _ in range(max(self.options.losses, WARM_UP) - 1):
+        for _ in range(WARM_UP - 1):
             answer = self.ask(name, "1")
             if answer is None:
                 return
             self.found[name]["losses"].append(answer["loss"])
 
     def time(self) -> None:
-        """One repetition of all programs."""
+        """One repetition of all programs. Where it is one step, its loss is kept, too."""
         for name in list(self.children):
             answer = self.ask(name, str(self.options.steps))
             if answer is not None:
                 self.found[name]["times"].append(answer["seconds"] / self.options.steps)
                 self.found[name]["processor"].append(answer["processor"] / self.options.steps)
+                self.found[name]["losses"] += [answer["loss"]] * (self.options.steps == 1)
 
     def end(self) -> None:
         """Ask for the memory, and end all programs."""
@@ -177,7 +178,8 @@ def main() -> None:
     on_gpu = options.device == "gpu"
     options.size = options.size or options.device
     options.dtype = options.dtype or ("bf16" if on_gpu and not options.losses else "f32")
-    options.steps = options.steps or (20 if on_gpu else 1)
+    options.steps = 1 if options.losses else options.steps or (20 if on_gpu else 1)
+    options.repeats = options.losses - WARM_UP if options.losses else options.repeats
     if options.modes is None:
         options.modes = ["reduce-overhead", "default"] if on_gpu else []
     known = json.loads(options.json.read_text(encoding="utf-8")) if options.json and options.json.exists() else []
