@@ -206,7 +206,9 @@ class Dropout(DrawnByPlace):
         part = self.part(x.shape)
         bound, scale = xp.uint64(min(_WORD - 1, int(self.keep_prob * _WORD))), 1 / self.keep_prob
         out, kept = xp.empty(x.shape, x.dtype), xp.empty(x.shape, bool)
-        matrix = (math.prod(x.shape[: self.drawn(x.ndim)]), -1) if x.size else (0, 1)  # a row for every draw
+        if not x.size:
+            return out, kept
+        matrix = (math.prod(x.shape[: self.drawn(x.ndim)]), -1)  # a row for every draw
         given, made, mask = (array.reshape(matrix) for array in (x, out, kept))
 
         def use(first: int, last: int, words: Any) -> None:
