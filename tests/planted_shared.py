@@ -34,7 +34,7 @@ nn.TrainOneStepCell(net, optimizer)(Tensor(np.ones((4, 16)), ms.float32), Tensor
 STEPS = (
     Planted("second-moment-with-beta1", "ops/optim/optimizer.py", "    v *= beta2\n", "    v *= beta1\n"),
     Planted("nesterov-without-gradient", "ops/optim/optimizer.py",
-            "            step += gradient\n            step *= rate", "            step *= rate"),
+            "accumulation * momentum + gradient if self.use_nesterov", "accumulation * momentum if self.use_nesterov"),
     Planted("dampening-forgotten", "ops/optim/optimizer.py",
             "moved = accum * momentum + gradient * (1 - self.dampening)", "moved = accum * momentum + gradient"),
     Planted("decay-with-other-sign", "ops/optim/optimizer.py",

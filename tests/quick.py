@@ -17,7 +17,8 @@ LIMIT = 0.5
 FOLDER = Path(__file__).resolve().parent
 STARTS = re.compile(r"\b(?:subprocess|SERVED|find_mpirun|torch|JUDGES)\b")
 """In the text of a file: its tests start processes, or load PyTorch, either of which takes seconds."""
-ALSO = frozenset(("engine/ranks/test_hosts.py", "oracle/test_activations.py", "serving/test_served.py"))
+ALSO = frozenset(("engine/ranks/test_hosts.py", "oracle/test_activations.py", "serving/test_served.py",
+                  "verify/test_judged_collectives.py"))
 """Files of which that does not hold, or which stand for their folders."""
 SLOW = frozenset("""
     analysis/test_counted_bytes.py
@@ -35,8 +36,8 @@ SLOW = frozenset("""
     compiler/test_own_gradients.py compiler/test_parallel_features.py compiler/test_parallel_transformer.py
     compiler/test_public_networks.py compiler/test_rank_kinds.py compiler/test_vision_networks.py
     doctor/test_reach_and_bounds.py
-    engine/test_calibration.py engine/test_cuts_in_files.py engine/test_held_slices.py engine/test_judged_collectives.py
-    engine/test_limited_plans.py engine/test_model_on_ranks.py engine/test_plan_files.py
+    search/test_calibration.py engine/test_cuts_in_files.py engine/test_held_slices.py
+    search/test_limited_plans.py engine/test_model_on_ranks.py search/test_plan_files.py
     gpu/test_gpu_executor.py gpu/test_peers.py gpu/test_ranks.py gpu/test_shadow_weights_gpu.py
     ir/test_layout.py ir/test_mindspore_dumps.py ir/text/test_text_limits.py
     ops/collective/test_halo.py ops/cuda/test_cuda_images.py ops/fused/test_fused_elementwise.py

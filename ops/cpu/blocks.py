@@ -53,7 +53,13 @@ def in_rows(xp: Any, work: Work, out: Sequence[Any], operands: Sequence[Any], sc
                 spare = [array[: stop - start] for array in spare]
             work(block[:count] if count > 1 else block[0], spare, *block[count:])
 
-    threads = min(thread_count(), -(-rows // step)) if xp is np and first.size >= SHARED else 1
+    shared_out(xp, rows, step, first.size, part)
+
+
+def shared_out(xp: Any, rows: int, step: int, size: int, part: Callable[[int, int], None]) -> None:
+    """Call `part(begin, end)` so that all `rows` are covered: once, or on several threads where `size` elements make
+    that pay. Parts begin at multiples of `step`."""
+    threads = min(thread_count(), -(-rows // step)) if xp is np and size >= SHARED else 1
     if threads == 1:
         part(0, rows)
         return

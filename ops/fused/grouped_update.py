@@ -76,7 +76,7 @@ class GroupedUpdate(Op):
         return TupleType(tuple(found))
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        op, run, members = self.member, functools.partial(self.member.run, be), self.members
+        op, run, members = self.member, self.member.kernel(be), self.members
         place = gradient_index(op)
 
         def kernel(*inputs: Any) -> tuple[Any, ...]:

@@ -170,13 +170,24 @@ class LogSoftmax(_Normalised):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(LogSoftmaxGrad(self.axis), out, dout),)
 
+    in_place: ClassVar[bool] = True
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        xp = be.xp
+
+        def work(out: Any, scratch: Any, x: Any) -> None:
+            moved, power = scratch
+            xp.subtract(x, xp.max(x, axis=-1, keepdims=True), out=moved)
+            xp.exp(moved, out=power)
+            xp.subtract(moved, xp.log(xp.sum(power, axis=-1, keepdims=True)), out=out)
+
+        return along(self.axis, rowwise(xp, work, 2))
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        return self.kernel(be)
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x,) = be.xp, inputs
-        if not x.size:
-            return xp.empty_like(x)
-        moved = x - xp.max(x, axis=self.axis, keepdims=True)
-        moved -= xp.log(xp.sum(xp.exp(moved), axis=self.axis, keepdims=True))
-        return moved
+        return self.kernel(be)(*inputs)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         stages = (
@@ -199,9 +210,24 @@ class LogSoftmaxGrad(_Normalised):
     def rule(self, out: TensorType, dout: TensorType) -> str:
         return normalised_rule(self.name, out.shape, self.axis, 2)
 
+    in_place: ClassVar[bool] = True
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        xp = be.xp
+
+        def work(grad: Any, scratch: Any, out: Any, dout: Any) -> None:
+            power, share = scratch
+            xp.exp(out, out=power)
+            xp.multiply(power, xp.sum(dout, axis=-1, keepdims=True), out=share)
+            xp.subtract(dout, share, out=grad)
+
+        return along(self.axis, rowwise(xp, work, 2))
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        return self.kernel(be)
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        out, dout = inputs
-        return dout - be.xp.exp(out) * be.xp.sum(dout, axis=self.axis, keepdims=True)
+        return self.kernel(be)(*inputs)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         stages = (Stage((("total", "Sum", "g"),)),)

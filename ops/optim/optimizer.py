@@ -5,15 +5,17 @@ parameter.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
+
+import numpy as np
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.bases import require_float, require_same
-from mspc.ops.cpu.blocks import in_rows
+from mspc.ops.cpu.blocks import BLOCK, in_rows
 from mspc.ops.device import Array, Copy, Device, Launch
 from mspc.ops.math.arithmetic import Neg
 from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, Op, sample
@@ -85,6 +87,33 @@ class Update(Op, abstract=True):
     @property
     def copied(self) -> tuple[int, ...]:  # type: ignore[override]  # depends on `cuda_update`
         return (0,) if self.cuda_update and 0 in self.mutates else ()
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        """`run`; on a CPU, where `cuda_update` says that every element is changed by itself, block by block."""
+        run = functools.partial(self.run, be)
+        if be.xp is not np or not self.cuda_update:
+            return run
+        whole = tuple(i for i in range(len(self.operands)) if i not in self.scalars)
+        others = [i for i in whole if i not in self.mutates]
+        order = [*self.mutates, *others]
+
+        def kernel(*inputs: Any) -> Any:
+            if inputs[0].size <= BLOCK or not all(inputs[i].flags.c_contiguous for i in whole):
+                return run(*inputs)
+
+            def work(changed: Any, _: Any, *read: Any) -> None:
+                operands = list(inputs)
+                blocks = (*changed, *read) if len(self.mutates) > 1 else (changed, *read)
+                for index, block in zip(order, blocks, strict=True):
+                    operands[index] = block
+                run(*operands)
+
+            flat = [inputs[i].reshape(-1) for i in order]
+            in_rows(np, work, flat[: len(self.mutates)], flat[len(self.mutates) :])
+            results = tuple(inputs[i] for i in self.mutates[: self.outputs])
+            return results if self.outputs > 1 else results[0]
+
+        return kernel
 
     def launch(
         self, device: Device, inputs: Sequence[Array], out: Any, copies: Mapping[int, Copy] | None = None
@@ -225,27 +254,13 @@ class ApplyMomentum(Update):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         variable, accumulation, rate, gradient, momentum = inputs
-        if variable.flags.c_contiguous and accumulation.flags.c_contiguous:
-            flat = [array.reshape(-1) for array in (variable, accumulation, gradient)]
-            in_rows(be.xp, functools.partial(self._update, be.xp, rate, momentum), flat[:2], flat[2:], 1)
-        else:
-            self._update(be.xp, rate, momentum, (variable, accumulation), (be.xp.empty_like(variable),), gradient)
-        return variable
-
-    def _update(self, xp: Any, rate: Any, momentum: Any, out: Any, scratch: Any, gradient: Any) -> None:
-        variable, accumulation = out
-        (step,) = scratch
         if self.gradient_scale != 1.0:
             gradient = gradient * self.gradient_scale
         accumulation *= momentum
         accumulation += gradient
-        if self.use_nesterov:
-            xp.multiply(accumulation, momentum, out=step)
-            step += gradient
-            step *= rate
-        else:
-            xp.multiply(accumulation, rate, out=step)
+        step = (accumulation * momentum + gradient if self.use_nesterov else accumulation) * rate
         variable -= step
+        return variable
 
 
 class SGD(Update):
@@ -288,6 +303,9 @@ class SGD(Update):
         parameter, gradient, rate, accum, momentum, stat = inputs
         if self.weight_decay:
             gradient = gradient + parameter * self.weight_decay
+        if xp is np and not momentum > 0:
+            parameter -= rate * gradient
+            return parameter
         moved = accum * momentum + gradient * (1 - self.dampening)
         fresh = xp.where(stat > 0, gradient, moved)
         active = momentum > 0

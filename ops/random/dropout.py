@@ -8,9 +8,11 @@ computes its slice from where it begins, so that a sharded run equals the whole 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
+
+import numpy as np
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -18,6 +20,7 @@ from mspc.ir.graph import Node, Value
 from mspc.ir.types import BOOL, TensorType, TupleType, dtype_of
 from mspc.ops.bases import Elementwise, require_float
 from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.cpu.blocks import shared_out
 from mspc.ops.cuda.math import number
 from mspc.ops.cuda.move import coordinates
 from mspc.ops.cuda.source import address, constants, grid_of, index_type
@@ -29,6 +32,8 @@ from mspc.sharding.rules import same_rule
 Gradients = Sequence[Value | None]
 _WORD = 2**64
 _GOLDEN = 0x9E3779B97F4A7C15
+_DRAWN = 1 << 16
+"""Elements of a block: what is drawn takes eight bytes each, twice."""
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 
 
@@ -47,23 +52,73 @@ def key_of(*words: int) -> int:
     return key
 
 
+def draw(
+    xp: Any, key: int, shape: Sequence[int], begin: Sequence[int], local: Sequence[int],
+    use: Callable[[int, int, Any], None],
+) -> None:  # fmt: skip
+    """Draw 64 random bits for every element of the slice of `local` sizes from `begin` on, of a tensor of `shape`,
+    block by block: `use(first, last, words)` gets those of elements `first` to `last` of the slice, on several threads
+    where it is large."""
+    whole, starts, sizes = _merged(shape, begin, local)
+    if not math.prod(sizes):
+        return
+    inner, stride = xp.zeros(1, xp.uint64), 1
+    for n, start, size in reversed(list(zip(whole[1:], starts[1:], sizes[1:], strict=True))):
+        along = xp.arange(start, start + size, dtype=xp.uint64) * xp.uint64(stride * _GOLDEN % _WORD)
+        inner = (along[:, None] + inner).reshape(-1)
+        stride *= n
+    step = max(1, _DRAWN // inner.size) if xp is np else sizes[0]
+
+    def part(first: int, last: int) -> None:
+        for row in range(first, last, step):
+            end = min(row + step, last)
+            words = xp.arange(starts[0] + row, starts[0] + end, dtype=xp.uint64)
+            words *= xp.uint64(stride * _GOLDEN % _WORD)
+            words += xp.uint64((key + _GOLDEN) % _WORD)
+            if len(whole) > 1:
+                words = (words[:, None] + inner).reshape(-1)
+            _mix(xp, words)
+            use(row * inner.size, end * inner.size, words)
+
+    shared_out(xp, sizes[0], step, sizes[0] * inner.size, part)
+
+
+def _merged(
+    shape: Sequence[int], begin: Sequence[int], local: Sequence[int]
+) -> tuple[list[int], list[int], list[int]]:
+    """(shape, begin, local) of the same elements, where dimensions that the slice holds whole have gone into those
+    before them; there is at least one."""
+    whole, starts, sizes = [1], [0], [1]
+    for n, start, size in zip(shape, begin, local, strict=True):
+        if size == n or whole == [1]:
+            whole[-1], starts[-1], sizes[-1] = whole[-1] * n, starts[-1] * n + start, sizes[-1] * size
+        else:
+            whole.append(n)
+            starts.append(start)
+            sizes.append(size)
+    return whole, starts, sizes
+
+
+def _mix(xp: Any, words: Any) -> None:
+    """SplitMix64's output function of an array of UInt64, in place."""
+    spare = xp.empty_like(words)
+    for shift, factor in _MIX:
+        xp.right_shift(words, xp.uint64(shift), out=spare)
+        xp.bitwise_xor(words, spare, out=words)
+        if factor != 1:
+            xp.multiply(words, xp.uint64(factor), out=words)
+
+
 def random_words(xp: Any, key: int, shape: Sequence[int], begin: Sequence[int], local: Sequence[int]) -> Any:
     """64 random bits for every element of the slice of `local` sizes that begins at `begin` of a tensor of
     `shape`.
     """
-    places = xp.zeros((1,) * len(shape), xp.uint64)
-    stride = 1
-    for d in reversed(range(len(shape))):
-        along = (xp.arange(begin[d], begin[d] + local[d], dtype=xp.uint64) * xp.uint64(stride)).reshape(
-            (-1,) + (1,) * (len(shape) - d - 1)
-        )
-        places = places + along
-        stride *= shape[d]
-    words = xp.array(places * xp.uint64(_GOLDEN) + xp.uint64((key + _GOLDEN) % _WORD), ndmin=1)
-    for shift, factor in _MIX:
-        words ^= words >> xp.uint64(shift)
-        if factor != 1:
-            words *= xp.uint64(factor)
+    words = xp.empty(math.prod(local), xp.uint64)
+
+    def keep(first: int, last: int, found: Any) -> None:
+        words[first:last] = found
+
+    draw(xp, key, shape, begin, local, keep)
     return words.reshape(tuple(local))
 
 
@@ -148,12 +203,21 @@ class Dropout(DrawnByPlace):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x,) = be.xp, inputs
         key = key_of(self.Seed0, self.Seed1, getattr(be, "step", 0))
-        drawn = self.drawn(x.ndim)
-        words = random_words(xp, key, *self.part(x.shape)).reshape(x.shape[:drawn])
-        kept = words <= xp.uint64(min(_WORD - 1, int(self.keep_prob * _WORD)))
-        if drawn < x.ndim:
-            kept = xp.array(xp.broadcast_to(kept.reshape(*kept.shape, *(1,) * (x.ndim - drawn)), x.shape))
-        return x * kept * (1 / self.keep_prob), kept
+        part = self.part(x.shape)
+        bound, scale = xp.uint64(min(_WORD - 1, int(self.keep_prob * _WORD))), 1 / self.keep_prob
+        out, kept = xp.empty(x.shape, x.dtype), xp.empty(x.shape, bool)
+        if not x.size:
+            return out, kept
+        matrix = (math.prod(x.shape[: self.drawn(x.ndim)]), -1)  # a row for every draw
+        given, made, mask = (array.reshape(matrix) for array in (x, out, kept))
+
+        def use(first: int, last: int, words: Any) -> None:
+            mask[first:last] = (words <= bound)[:, None]
+            xp.multiply(given[first:last], mask[first:last], out=made[first:last])
+            xp.multiply(made[first:last], scale, out=made[first:last])
+
+        draw(xp, key, *part, use)
+        return out, kept
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         (x,) = inputs

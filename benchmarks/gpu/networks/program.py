@@ -1,0 +1,106 @@
+"""One program of compare.py: a network in one framework, which takes steps when it is told to.
+
+    python -m benchmarks.gpu.networks.program NETWORK PEER --size cpu --device cpu --dtype f32 [--nothing-dropped]
+
+It reads lines. A number N takes N steps and prints a line of JSON: their seconds by the clock and of the processor (all
+threads), both until the device has done its work, and the last loss. The last line, `end`, prints the most memory
+that it had. Anything that a framework prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from benchmarks.gpu.networks.start import NETWORKS, Optimizer, sizes_of
+
+PEERS = {"mspc": "mspc", "torch": "torch", "torch.compile": "torch", "jax": "jax"}
+"""The framework in which each peer is written."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a framework makes a training step of. `device` is "gpu" or "cpu", `dtype` "bf16", "tf32" or "f32", `mode`
+    that of torch.compile, or "" for none."""
+
+    network: str
+    sizes: Any
+    data: tuple[Any, ...]
+    optimizer: Optimizer
+    device: str
+    dtype: str
+    mode: str
+
+
+class Program(NamedTuple):
+    """`step()` starts a step and gives its loss, `value(loss)` reads it, `wait()` waits for the device, `peak()` is the
+    most bytes that the device held. `parameters` are their names and shapes."""
+
+    step: Callable[[], Any]
+    value: Callable[[Any], float]
+    wait: Callable[[], None]
+    peak: Callable[[], int]
+    parameters: dict[str, tuple[int, ...]]
+
+
+def resident() -> int:
+    """The most bytes that this process had in memory."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def digest(parameters: dict[str, tuple[int, ...]]) -> str:
+    """What is equal where names and shapes are."""
+    text = "\n".join(f"{name} {tuple(map(int, shape))}" for name, shape in sorted(parameters.items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def serve(program: Program, out: Any) -> None:
+    """Answer every line of standard input."""
+    for line in sys.stdin:
+        if line.strip() == "end":
+            print(json.dumps({"peak": program.peak(), "resident": resident()}), file=out, flush=True)
+            return
+        steps, loss = int(line), None
+        program.wait()
+        clock, processor = time.perf_counter(), time.process_time()
+        for _ in range(steps):
+            loss = program.step()
+        program.wait()
+        clock, processor = time.perf_counter() - clock, time.process_time() - processor
+        said = {"seconds": clock, "processor": processor, "loss": program.value(loss)}
+        print(json.dumps({**said, "parameters": digest(program.parameters)}), file=out, flush=True)
+
+
+def main() -> None:
+    """Build the network and serve."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("network", choices=NETWORKS)
+    parser.add_argument("peer", choices=PEERS)
+    parser.add_argument("--size", choices=("gpu", "cpu"), required=True)
+    parser.add_argument("--device", choices=("gpu", "cpu"), required=True)
+    parser.add_argument("--dtype", choices=("bf16", "tf32", "f32"), required=True)
+    parser.add_argument("--mode", default="default", help="of torch.compile")
+    parser.add_argument("--nothing-dropped", action="store_true", help="dropout and dropped paths with rates of zero")
+    options = parser.parse_args()
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    module, sizes = sizes_of(options.network, options.size, not options.nothing_dropped)
+    mode = options.mode if options.peer == "torch.compile" else ""
+    task = Task(
+        options.network, sizes, module.data(sizes), module.OPTIMIZER, options.device, options.dtype, mode
+    )  # fmt: skip
+    framework = importlib.import_module(f"benchmarks.gpu.networks.steps_in_{PEERS[options.peer]}")
+    serve(framework.built(task), out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Training steps in mspc, as scripts of MindSpore write them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import mspc as ms
+from benchmarks.gpu.networks.program import Program, Task, resident
+from benchmarks.gpu.networks.start import Optimizer, first_value, same_name
+from mspc import Tensor, amp, mint, nn, ops
+
+
+def optimizer_of(said: Optimizer, parameters: Any) -> Any:
+    if said.kind == "adamw":
+        return mint.optim.AdamW(parameters, said.rate, weight_decay=said.weight_decay)
+    if said.kind == "adam":
+        return nn.Adam(parameters, said.rate)
+    return nn.SGD(parameters, said.rate, said.momentum)
+
+
+def trained(network: Any, optimizer: Any, clip: float | None) -> Callable[..., Any]:
+    """A step; optimizers of `nn` have a cell of their own for it."""
+    if clip is None and not isinstance(optimizer, mint.optim.AdamW):
+        return nn.TrainOneStepCell(network, optimizer).set_train()
+    network.set_train()
+    gradients = ms.value_and_grad(network, None, optimizer.parameters)
+
+    @ms.jit
+    def step(*data: Any) -> Any:
+        loss, grads = gradients(*data)
+        if clip is not None:
+            grads = ops.clip_by_global_norm(grads, clip)
+        optimizer(grads)
+        return loss
+
+    return step
+
+
+def built(task: Task) -> Program:
+    """The program of a task."""
+    tf32 = {"gpu_config": {"matmul_allow_tf32": task.dtype != "f32"}} if task.device == "gpu" else {}
+    ms.set_context(mode=ms.GRAPH_MODE, device_target=task.device.upper(), **tf32)
+    ms.set_seed(1)
+    network = importlib.import_module(f"benchmarks.gpu.networks.{task.network}.in_mspc").Network(task.sizes)
+    parameters = network.parameters_dict()
+    for name, parameter in parameters.items():
+        parameter.set_data(Tensor(first_value(name, parameter.shape)))
+    if task.dtype == "bf16":
+        network = amp.auto_mixed_precision(network, "auto", ms.bfloat16)
+    optimizer = optimizer_of(task.optimizer, network.trainable_params())
+    step = trained(network, optimizer, task.optimizer.clip)
+    data = [Tensor(value) for value in task.data]
+    peak = ms.runtime.max_memory_allocated if task.device == "gpu" else resident
+    shapes = {same_name(name): parameter.shape for name, parameter in parameters.items()}
+    return Program(
+        lambda: step(*data), lambda loss: float(loss.asnumpy()), ms.runtime.synchronize, peak, shapes
+    )  # fmt: skip

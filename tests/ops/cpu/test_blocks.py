@@ -1,0 +1,105 @@
+"""What works row by row or element by element passes over memory once, in blocks, without temporaries of its size."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc.ops.fused.grouped_update import GroupedUpdate
+from mspc.ops.nn.softmax import LogSoftmax, LogSoftmaxGrad
+from mspc.ops.optim.optimizer import SGD, Adam, AdamWeightDecay, ApplyMomentum, Update
+from mspc.ops.random.dropout import Dropout, mixed, random_words
+from tests.ops.backend import BACKEND
+
+SHAPE = (64, 1 << 15)
+
+
+def drawn(shape: tuple[int, ...], seed: int) -> Any:
+    return np.random.default_rng(seed).random(shape, np.float32)
+
+
+def temporaries(call: Callable[[], Any]) -> int:
+    """The most bytes that a call had beside its results."""
+    tracemalloc.start()
+    try:
+        result = call()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    return peak - sum(array.nbytes for array in (result if isinstance(result, tuple) else (result,)))
+
+
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every thread has a block of its own."""
+    monkeypatch.setattr("mspc.ops.cpu.blocks.thread_count", lambda: 1)
+
+
+def test_rows_of_scores_have_no_temporaries_of_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    one_thread(monkeypatch)
+    x, out = drawn(SHAPE, 0), np.empty(SHAPE, np.float32)
+    for op, operands in ((LogSoftmax(), (x,)), (LogSoftmaxGrad(), (np.log(x + 0.5), x))):
+        kernel = op.kernel_into(BACKEND)
+        assert kernel is not None
+        made = temporaries(lambda kernel=kernel, operands=operands: kernel(*operands, out=out)) + out.nbytes
+        assert made < x.nbytes / 2  # the result was there before
+        np.testing.assert_array_equal(out[:3], op.run(BACKEND, *[operand[:3] for operand in operands]))
+        assert op.in_place
+        kernel(*operands, out=operands[-1])
+        np.testing.assert_array_equal(operands[-1], out)
+
+
+def test_dropout_draws_without_words_of_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    one_thread(monkeypatch)
+    x = drawn(SHAPE, 0)
+    assert temporaries(lambda: Dropout(0.5, 1, 2).run(BACKEND, x)) < x.nbytes / 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "begin", "local"),
+    [
+        ((), (), ()), ((0, 3), (0, 0), (0, 3)), ((4, 6, 2), (2, 0, 0), (2, 6, 2)), ((4, 6, 3), (1, 2, 1), (2, 3, 2)),
+        ((2, 4, 8), (0, 0, 5), (2, 4, 1)), ((1, 1, 7), (0, 0, 2), (1, 1, 3)), ((70000, 3), (1, 1), (69000, 2)),
+        ((2, 300000), (1, 5), (1, 200000)), ((300000,), (7,), (290000,)),
+    ],
+)  # fmt: skip
+def test_words_of_a_slice_are_those_of_its_places(
+    shape: tuple[int, ...], begin: tuple[int, ...], local: tuple[int, ...]
+) -> None:
+    """Also where a slice is drawn in several blocks; each number is found from its place by itself."""
+    words = random_words(np, 12345, shape, begin, local)
+    assert words.shape == local
+    places = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+    places = places[tuple(slice(b, b + n) for b, n in zip(begin, local, strict=True))].reshape(-1)
+    golden = 0x9E3779B97F4A7C15
+    for i in {0, 1, len(places) // 3, 65535, 65536, len(places) - 1} & set(range(len(places))):
+        assert int(words.reshape(-1)[i]) == mixed((int(places[i]) * golden + 12345 + golden) % 2**64)
+
+
+@pytest.mark.parametrize(
+    "op", [ApplyMomentum(True), SGD(weight_decay=0.1), SGD(nesterov=True), Adam(use_nesterov=True), AdamWeightDecay()]
+)
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_updates_in_blocks_are_those_of_the_whole(op: Update, momentum: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    one_thread(monkeypatch)
+
+    def operands() -> list[Any]:
+        return [
+            np.float32(momentum if name == "momentum" else 0.3) if i in op.scalars else drawn(SHAPE, i)
+            for i, name in enumerate(op.operands)
+        ]
+
+    whole, blocks, grouped = operands(), operands(), operands()
+    expected = op.run(BACKEND, *whole)
+    kernel = op.kernel(BACKEND)
+    assert temporaries(lambda: (kernel(*blocks), np.empty(0))[1]) < blocks[0].nbytes
+    results = GroupedUpdate.of(op, 1).kernel(BACKEND)(*grouped)
+    for found in (blocks, grouped):
+        for i in op.mutates:
+            np.testing.assert_array_equal(found[i], whole[i])
+    assert len(results) == op.outputs
+    for result, wanted in zip(results, expected if op.outputs > 1 else (expected,), strict=True):
+        np.testing.assert_array_equal(result, wanted)
