@@ -17,7 +17,8 @@ from mspc.compiler.plan_file import read_plan
 from mspc.engine.capture import Launch
 from mspc.engine.explained import NAMED, Explanation, explain
 from mspc.engine.plan import Plan
-from mspc.engine.plans import PlanRequest, plan_of_file
+from mspc.engine.plans import plan_of_file
+from mspc.engine.ways import PlanRequest
 from mspc.ir.layout import Layout
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from mspc.compiler.own_gradients import warning_of_own_gradients
 from mspc.compiler.pipeline import FILE_NAMES, PREPARING, UNNUMBERED, VIEWS, passes_of, rank_passes_of
 from mspc.compiler.plan_file import SUFFIX, PlanFile, read_plan
 from mspc.compiler.planned import check_ranks, cut_by_plan, give_strategies
-from mspc.compiler.rank_graphs import RankGraphs
+from mspc.compiler.rank_graphs import RankGraphs, copied
 from mspc.compiler.strategy_names import CONFIGURED, LAYOUTS, STRATEGIES, StrategyNames, cut_as_in_file
 from mspc.ir.diagnostics import MspcError, told_at
 from mspc.ir.graph import Graph
@@ -147,6 +147,12 @@ class TracedCall:
     def text(self) -> str:
         """The graph as the front end made it: calls of one text are one program."""
         return print_graph(self.traced.graph)
+
+    def again(self, config: Config) -> TracedCall:
+        """The same call with a graph of its own, to be compiled otherwise: a compile changes the graph that it is of.
+        config: one with which the call would be read the same."""
+        traced = replace(self.traced, graph=copied(self.traced.graph), warnings=[*self.traced.warnings])
+        return TracedCall(config, traced, self.fed)
 
 
 def trace_call(target: Any, call: Call, config: Config, whole: bool = False) -> TracedCall:

@@ -11,8 +11,8 @@ from mspc.compiler.call import describe_call
 from mspc.compiler.driver import Stage, compile_traced, trace_call
 from mspc.compiler.strategy_names import CONFIGURED, StrategyNames
 from mspc.engine.capture import Launch
-from mspc.engine.plans import WAYS, PlanRequest
 from mspc.engine.reckoned import LARGE
+from mspc.engine.ways import WAYS, PlanRequest
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.nearest import did_you_mean

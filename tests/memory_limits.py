@@ -31,8 +31,9 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import Stage, compile_traced, trace_call
 from mspc.compiler.strategy_names import CONFIGURED
 from mspc.engine.capture import Launch
-from mspc.engine.plan import Plan
-from mspc.engine.plans import SEARCH, WAYS, PlanRequest, plans_for
+from mspc.engine.plan import SEARCH, Plan
+from mspc.engine.plans import plans_for
+from mspc.engine.ways import WAYS, PlanRequest
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.types import FLOAT32, TensorType

@@ -27,7 +27,8 @@ from mspc.compiler.driver import Compiled, TracedCall, compile_traced
 from mspc.compiler.frontend.trace import Traced
 from mspc.compiler.plan_file import write_plan
 from mspc.compiler.sent import sent_by_ranks
-from mspc.engine.plans import WAYS, Way, terms_for
+from mspc.engine.reckoned import terms_for
+from mspc.engine.ways import WAYS, Way
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
 from mspc.ops.modules import load_operators

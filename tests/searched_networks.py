@@ -33,7 +33,9 @@ from mspc.compiler.driver import Stage, TracedCall, compile_traced, trace_call
 from mspc.compiler.sent import sent_by_ranks
 from mspc.compiler.strategy_names import LAYOUTS
 from mspc.engine.capture import Launch
-from mspc.engine.plans import SEARCH, WAYS, PlanRequest, plans_for
+from mspc.engine.plan import SEARCH
+from mspc.engine.plans import plans_for
+from mspc.engine.ways import WAYS, PlanRequest
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, operand_types
 from mspc.ir.graph import Parameter as GraphParameter

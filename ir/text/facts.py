@@ -31,7 +31,6 @@ _TEXT = _of(str, "a string")
 _SWITCH = _of(bool, "true or false")
 _TEXTS = Fact("a tuple of strings", lambda value: isinstance(value, tuple) and all(isinstance(v, str) for v in value))  # pyright: ignore[reportUnknownVariableType]
 
-_CHOICES = re.compile("[0-9]{1,9}( [0-9]{1,9})*", re.ASCII)
 _MESH = re.compile("[1-9][0-9]{0,9}(x[1-9][0-9]{0,9}){0,7}", re.ASCII)
 
 HEADER: Mapping[str, Fact] = {
@@ -61,8 +60,6 @@ HEADER: Mapping[str, Fact] = {
     "search_network": _integer(0),
     "search_mesh": Fact("sizes of axes as in 8x4", lambda v: isinstance(v, str) and bool(_MESH.fullmatch(v))),
     "search_milliseconds": _integer(0),
-    "search_given": Fact("choices as in 0 3 1", lambda v: isinstance(v, str) and bool(_CHOICES.fullmatch(v))),
-    "search_proven": _integer(0),
 }
 """Of the lines `key : value` above the parameters."""
 

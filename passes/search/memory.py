@@ -11,6 +11,7 @@ again. What that costs is in the factors of the model.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,6 +78,12 @@ class Memory:
             self._keep(self.moments[BEGIN], source, readings, frozenset())
             for reading in readings:
                 self._gather_again(reading)
+
+    def anew(self) -> Memory:
+        """The same memory with no other moments than at first."""
+        other = copy(self)
+        other.moments, other._known = self.moments[:END + 1], set()
+        return other
 
     def add_moment(self, values: Sequence[int], at: int | None = None) -> bool:
         """Reckon with the moment of the peak under an assignment, too, or in place of another; False where that is not

@@ -16,8 +16,8 @@ import pytest
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.api.state import Session
 from mspc.engine.capture import capture
-from mspc.engine.plans import CONFIGURED, compiled_way
 from mspc.engine.programs import config_of
+from mspc.engine.ways import CONFIGURED, compiled_way
 from mspc.ir.graph import Parameter
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World

@@ -21,8 +21,9 @@ from mspc.compiler.plan_file import read_plan
 from mspc.engine import plans
 from mspc.engine.capture import capture
 from mspc.engine.forked import ForkedCalls
-from mspc.engine.plans import SEARCH, WAYS, compiled_way
+from mspc.engine.plan import SEARCH
 from mspc.engine.programs import config_of
+from mspc.engine.ways import WAYS, compiled_way
 from mspc.ir.diagnostics import MspcError
 from mspc.passes.base import VERIFY
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from mspc.engine.plans import WAYS, plans_for
+from mspc.engine.plans import plans_for
+from mspc.engine.ways import WAYS
 from mspc.ir.diagnostics import MspcError
 from mspc.ops.modules import load_operators
 from tests.memory_limits import Found, case_of, hold, known_plans

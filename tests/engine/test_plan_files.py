@@ -9,7 +9,8 @@ import pytest
 
 from mspc.compiler.plan_file import write_plan
 from mspc.engine.plan import Plan, file_name
-from mspc.engine.plans import PlanRequest, plan_of_file, plans_for
+from mspc.engine.plans import plan_of_file, plans_for
+from mspc.engine.ways import PlanRequest
 from mspc.ops.modules import load_operators
 from tests.memory_limits import Case, case_of
 
