@@ -21,7 +21,7 @@ from mspc.ir.graph import Constant, Node, Parameter, Value, element_types
 from mspc.passes.search.again_costs import AgainCosts, entering
 from mspc.passes.search.cell_blocks import Block, blocks_of
 from mspc.passes.search.elimination import Factor, Table
-from mspc.passes.search.footprint import Footprint, gradient_bytes, summand
+from mspc.passes.search.footprint import Facts, Footprint, gradient_bytes, summand
 from mspc.passes.search.model import Model, Numbers, Source, Variable
 from mspc.passes.search.step_facts import copies
 from mspc.passes.search.sums import Sums
@@ -59,6 +59,7 @@ class Memory:
         self.static: list[Factor] = []
         self.moments: list[list[Factor]] = [[], []]
         self._known: set[Any] = set()
+        self._facts = Facts(model)
         self._parameters()
         direct = self._direct_readings(0)
         kept: dict[Node, float] = {}
@@ -152,7 +153,7 @@ class Memory:
 
     def _footprint(self, values: Sequence[int]) -> Footprint:
         again = [block for block in self.blocks if values[self.switches[block.cell]]]
-        return Footprint(self.model, values, again, self.gathered_again(values))
+        return Footprint(self._facts, values, again, self.gathered_again(values))
 
     def recomputed(self, values: Sequence[int]) -> list[str]:
         """The cells that an assignment computes again."""
