@@ -23,7 +23,7 @@ from mspc.passes.search.terms import Terms
 from mspc.runtime.memory_plan import peak_of
 
 RELATED = 1000
-"""Operators of a network up to which relatives of what is found are compiled, too."""
+"""Operators of a network, its gradients among them, up to which relatives of what is found are compiled, too."""
 SHARES = (0.9, 0.75, 0.5)
 """Of the memory that the search's plan takes: limits within which others are looked for."""
 TABLE = 1 << 13
@@ -79,7 +79,7 @@ class Searched:
     def _relatives(self) -> Iterator[tuple[str, Callable[[], Compiled | None]]]:
         """(what it is, how it is made) of every one; they are the same whatever limit of memory is asked for. Where a
         plan was made before there is none."""
-        if len(self.network.call.traced.graph.nodes) > RELATED:
+        if len(self.network.call.traced.graph.nodes) > RELATED or len(self.plain.graph.nodes) > RELATED:
             return
         if self.asked.memory:
             yield "a search without a limit", lambda: self.plain
