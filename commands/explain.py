@@ -18,7 +18,8 @@ from mspc.engine.capture import Launch
 from mspc.ir.layout import Layout
 from mspc.search.plans.explained import NAMED, Explanation, explain
 from mspc.search.plans.row import Plan
-from mspc.search.plans.table import PlanRequest, plan_of_file
+from mspc.search.plans.table import plan_of_file
+from mspc.search.plans.ways import PlanRequest
 
 
 def explain_node(launch: Launch, asked: PlanRequest, name: str, top: int, json: Path | None) -> None:

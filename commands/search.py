@@ -22,8 +22,9 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import check_writable
 from mspc.ir.text.limits import MOST_RANKS
 from mspc.search.calibration.machine_file import machine_of
-from mspc.search.plans.row import Plan, Plans, file_name
-from mspc.search.plans.table import SEARCH, WAYS, PlanRequest, plans_for
+from mspc.search.plans.row import SEARCH, Plan, Plans, file_name
+from mspc.search.plans.table import plans_for
+from mspc.search.plans.ways import WAYS, PlanRequest
 
 AXES = 4
 """Axes of a mesh at most."""
@@ -119,12 +120,13 @@ def search_target(target: str, options: SearchOptions) -> None:
             if options.compare is not None:
                 compare_plans(launched.launch, asked, options.compare, options.compile.json)
                 return
-            known = any(plans.plans[0].ranks == asked.ranks for plans in found)
+            known = next((plans for plans in found if plans.plans[0].ranks == asked.ranks), None)
 
             def tell(way: str, where: str = mesh or f"{asked.ranks} ranks") -> None:
                 progress.show(f"{way} on {where}")
 
-            found.append(plans_for(launched.launch, asked, tell, WAYS[:1] if known else None))
+            left_out = () if known is None else (WAYS[:1], known.usual)
+            found.append(plans_for(launched.launch, asked, tell, *left_out))
     if options.out is not None and options.out.suffix == SUFFIX:
         write_plan(options.out, found[0].files[SEARCH])
     elif options.out is not None:

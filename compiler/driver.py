@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from mspc.compiler.frontend.trace import Traced, trace
 from mspc.compiler.own_gradients import warning_of_own_gradients
 from mspc.compiler.pipeline import FILE_NAMES, OPTIONAL, UNNUMBERED, VIEWS, numbered, passes_of, rank_passes_of
 from mspc.compiler.plan_file import SUFFIX, PlanFile
-from mspc.compiler.rank_graphs import RankGraphs
-from mspc.compiler.strategy_names import CONFIGURED, LAYOUTS, STRATEGIES, StrategyNames, cut_as_in_file
+from mspc.compiler.rank_graphs import RankGraphs, copied
+from mspc.compiler.strategy_names import CONFIGURED, LAYOUTS, STRATEGIES, StrategyNames, all_is_given, cut_as_in_file
 from mspc.ir.diagnostics import MspcError, told_at
 from mspc.ir.graph import Graph
 from mspc.ir.text.printer import print_graph
@@ -146,6 +146,12 @@ class TracedCall:
         """The graph as the front end made it: calls of one text are one program."""
         return print_graph(self.traced.graph)
 
+    def again(self, config: Config) -> TracedCall:
+        """The same call with a graph of its own, to be compiled otherwise: a compile changes the graph that it is of.
+        config: one with which the call would be read the same."""
+        traced = replace(self.traced, graph=copied(self.traced.graph), warnings=[*self.traced.warnings])
+        return TracedCall(config, traced, self.fed)
+
 
 def trace_call(target: Any, call: Call, config: Config, whole: bool = False) -> TracedCall:
     """Read `target(*call)`; raises as `compile_launch` does.
@@ -168,11 +174,18 @@ def trace_call(target: Any, call: Call, config: Config, whole: bool = False) -> 
 
 
 def compile_traced(
-    call: TracedCall, on_stage: OnStage | None = None, on_pass: OnPass | None = None
+    call: TracedCall,
+    on_stage: OnStage | None = None,
+    on_pass: OnPass | None = None,
+    decide: Callable[[Graph], None] | None = None,
 ) -> Compiled:
     """Compile a call that was read: the shared passes, then the program's identity. The one way to a program.
 
-    on_pass: told of every pass that runs, those of the ranks' graphs too.
+    Args:
+        on_stage: told of every stage that may be dumped; it changes nothing.
+        on_pass: told of every pass that runs, those of the ranks' graphs too.
+        decide: changes the graph of all ranks where all that is given is on the operators, and nothing is decided yet:
+        a search compiles what it has found so.
     """
     config, traced, fed = call.config, call.traced, call.fed
     plan = _plan_of(config)
@@ -202,6 +215,8 @@ def compile_traced(
             strategies.note_layouts(stage.graph)
         if on_stage is not None:
             on_stage(stage)
+        if decide is not None and all_is_given(stage.name, stage.graph):
+            decide(stage.graph)
 
     graph = run_shared_passes(graph, names, look if config.sharded else on_stage, PassManager(on_pass))
     if config.mode in ("stand_alone", "hybrid_parallel") and config.ranks > 1:

@@ -81,6 +81,13 @@ def _written(node: Node, parts: Parts) -> list[Part]:
     return [parts[node.inputs[i]][0] for i in node.op.mutates]
 
 
+def constant_bytes(graph: Graph) -> int:
+    """Bytes of the constants that nodes read and that are returned."""
+    found = {v for node in graph.nodes for v in node.inputs if isinstance(v, Constant)}
+    found.update(v for v in graph.results if isinstance(v, Constant))
+    return sum(constant.type.nbytes for constant in found)
+
+
 class StepClasses:
     """What the results of a step are for, by their numbers. parts: the memory of every value, of a view that which it
     shows. runs: whether a node makes results. sources: see `Sources`."""

@@ -32,7 +32,7 @@ from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.op import Op
 from mspc.runtime.arena import Block, assign, most_alive
 from mspc.runtime.memory import COMMUNICATION, MemoryPlan, Place, side_stream
-from mspc.runtime.memory_classes import CLASSES, Part, StepClasses, optimizer_states
+from mspc.runtime.memory_classes import CLASSES, Part, StepClasses, constant_bytes, optimizer_states
 
 BUCKET_ALIGNMENT = 32
 """Bytes to which the members of a bucket are aligned. What stands in the gaps is reduced with them; nobody reads it."""
@@ -40,6 +40,12 @@ BUCKET_ALIGNMENT = 32
 def plan_memory(graph: Graph, alignment: int = 256) -> MemoryPlan:
     """The places of all values of a rank's execute graph (its types are the rank's own)."""
     return _Planner(graph).plan(alignment)
+
+
+def peak_of(graph: Graph, alignment: int = 256) -> int:
+    """The bytes at the peak of `plan_memory`, without a look at what they are for."""
+    planner = _Planner(graph)
+    return planner.place_all(alignment) + constant_bytes(graph) + sum(p.type.nbytes for p in graph.parameters)
 
 
 @dataclass
@@ -73,7 +79,8 @@ class _Planner:
         self.blocks: list[Block] = []
         self.buckets: dict[Node, list[Block]] = {}
 
-    def plan(self, alignment: int) -> MemoryPlan:
+    def place_all(self, alignment: int) -> int:
+        """Share blocks between cells and place them. The bytes of the arena."""
         self._find_accesses()
         self._find_waits()
         for index, node in enumerate(self.nodes):
@@ -85,15 +92,15 @@ class _Planner:
         for block in (cell.block for n in self.shadow_weights.copies for cell in self._cells(n)):
             assert block is not None
             block.start = 0
-        arena = assign(self.blocks, alignment)
+        return assign(self.blocks, alignment)
+
+    def plan(self, alignment: int) -> MemoryPlan:
+        arena = self.place_all(alignment)
         classes = StepClasses(self.graph, self.parts, self._runs, _sources).of_all()
         sizes = {"weights": 0, "states": 0, "inputs": 0, **self._most_of_classes(classes)}
         states = optimizer_states(self.graph, self.parts)
-        for parameter in self.graph.parameters:
-            kind = "inputs" if parameter.kind == "input" else "states" if parameter in states else "weights"
-            sizes[kind] += parameter.type.nbytes
-        constants = {v for node in self.nodes for v in node.inputs if isinstance(v, Constant)}
-        constants.update(v for v in self.graph.results if isinstance(v, Constant))
+        for p in self.graph.parameters:
+            sizes["inputs" if p.kind == "input" else "states" if p in states else "weights"] += p.type.nbytes
         return MemoryPlan(
             places={value: tuple(self._place(part) for part in parts) for value, parts in self.parts.items()},
             arena=arena,
@@ -101,7 +108,7 @@ class _Planner:
             buckets={node: _whole(members) for node, members in self.buckets.items()},
             waits=self.waits,
             copied={node: tuple(self._place(part) for part in self.shown[node]) for node in self.copied},
-            constants=sum(constant.type.nbytes for constant in constants),
+            constants=constant_bytes(self.graph),
             shadow_weights=self.shadow_weights,
             classes={
                 node: tuple(classes[part] if isinstance(part, int) else "" for part in self.parts[node])

@@ -40,8 +40,9 @@ from mspc.passes.sharding.choices import Choice
 from mspc.passes.sharding.propagate_sharding import begun
 from mspc.runtime.memory_plan import plan_memory
 from mspc.search.calibration.machine_file import machine_of
-from mspc.search.plans.row import Plan
-from mspc.search.plans.table import SEARCH, WAYS, PlanRequest, plans_for
+from mspc.search.plans.row import SEARCH, Plan
+from mspc.search.plans.table import plans_for
+from mspc.search.plans.ways import WAYS, PlanRequest
 
 RANKS = (2, 4, 4, 8)
 SIZES = (256, 1024, 2048, 8192)

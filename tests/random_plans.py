@@ -31,7 +31,8 @@ from mspc.ir.layout import Layout
 from mspc.ops.modules import load_operators
 from mspc.runtime.memory_plan import plan_memory
 from mspc.search.calibration.machine_file import machine_of
-from mspc.search.plans.table import WAYS, Way, terms_for
+from mspc.search.plans.reckoned import terms_for
+from mspc.search.plans.ways import WAYS, Way
 from tests.networks import RandomNetwork, usable
 
 MACHINE = machine_of("")

@@ -39,7 +39,9 @@ from mspc.ir.graph import Parameter as GraphParameter
 from mspc.ir.types import FLOAT32, INT32, TensorType
 from mspc.passes.sharding.choices import composite_conflict, rule_of
 from mspc.passes.sharding.traffic import work_of
-from mspc.search.plans.table import SEARCH, WAYS, PlanRequest, plans_for
+from mspc.search.plans.row import SEARCH
+from mspc.search.plans.table import plans_for
+from mspc.search.plans.ways import WAYS, PlanRequest
 from mspc.sharding.factors import Rule
 from tests.networks import random_strategy
 

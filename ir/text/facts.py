@@ -40,7 +40,6 @@ _COUNTS = Fact(
     lambda value: isinstance(value, tuple)
     and all(isinstance(e, tuple) and tuple(map(type, e)) == (str, int) for e in value),  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
 )
-_CHOICES = re.compile("[0-9]{1,9}( [0-9]{1,9})*", re.ASCII)
 _MESH = re.compile("[1-9][0-9]{0,9}(x[1-9][0-9]{0,9}){0,7}", re.ASCII)
 
 HEADER: Mapping[str, Fact] = {
@@ -70,8 +69,6 @@ HEADER: Mapping[str, Fact] = {
     "search_network": _integer(0),
     "search_mesh": Fact("sizes of axes as in 8x4", lambda v: isinstance(v, str) and bool(_MESH.fullmatch(v))),
     "search_milliseconds": _integer(0),
-    "search_given": Fact("choices as in 0 3 1", lambda v: isinstance(v, str) and bool(_CHOICES.fullmatch(v))),
-    "search_proven": _integer(0),
     "recompute_cells": _SWITCH,
     "plan_file": _TEXT,
     "plan_operators": _ENTRIES,

@@ -48,7 +48,13 @@ class Candidates:
         parameters = {v for value, v in model.of.items() if isinstance(value, Parameter)}
         self._parameters = self._buckets(parameters.intersection(self.decisions))
         self._copies = self._buckets(set(range(len(self.sizes))).difference(self.decisions))
+        self._copies_of: dict[int, list[Bucket]] = {}
+        """Of every variable the copies that serve it."""
+        for copy in self._copies:
+            for variable in dict.fromkeys(v for factor in copy.factors for v in factor.variables):
+                self._copies_of.setdefault(variable, []).append(copy)
         self._peaks: dict[Values, float] = {}
+        self._costs: dict[Values, float] = {}
 
     def peak(self, values: Values) -> float:
         """Bytes at the peak of a step, as they are foreseen."""
@@ -58,7 +64,9 @@ class Candidates:
 
     def cost(self, values: Values) -> float:
         """What a plan costs in the model."""
-        return self.costs.total(values)
+        if values not in self._costs:
+            self._costs[values] = self.costs.total(values)
+        return self._costs[values]
 
     def found(self) -> list[Values]:
         """The best plan of every measure, and in small networks that with every choice of each decision."""
@@ -74,6 +82,14 @@ class Candidates:
         """The same plan with the copies that serve it best: they follow from all else."""
         found = list(values)
         for copy in self._copies:
+            found[copy.variable] = copy.best(found)
+        return tuple(found)
+
+    def _changed(self, values: Values, variable: int, choice: int) -> Values:
+        """A settled plan with another choice of a variable, settled."""
+        found = list(values)
+        found[variable] = choice
+        for copy in self._copies_of.get(variable, ()):
             found[copy.variable] = copy.best(found)
         return tuple(found)
 
@@ -100,8 +116,8 @@ class Candidates:
         return [Bucket(variable, factors) for variable, factors in found.items()]
 
     def neighbours(self, values: Values) -> list[Values]:
-        """The plans that take one decision otherwise, with the copies that serve them best; where it is none on a
-        parameter, also with the parameters stored as suits it. None of a network that is not small."""
+        """The plans that take one decision of a settled one otherwise, with the copies that serve them best; where it
+        is none on a parameter, also with the parameters stored as suits it. None of a network that is not small."""
         if not self.is_small:
             return []
         parameters = {bucket.variable for bucket in self._parameters}
@@ -109,7 +125,7 @@ class Candidates:
         for variable in self.decisions:
             for choice in range(self.sizes[variable]):
                 if choice != values[variable]:
-                    other = self.settled((*values[:variable], choice, *values[variable + 1 :]))
+                    other = self._changed(values, variable, choice)
                     found[other] = None
                     if variable not in parameters:
                         found[self.plain(other)] = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -22,6 +23,8 @@ EXACT = 64
 """Ranks up to which every rank's slice is looked at."""
 AT_ONCE = 1 << 24
 """Numbers of an intermediate array."""
+REMEMBERED = 16
+"""Matrices that are kept for the next problem of the same layouts."""
 TIE = 1e-9
 """Of ways that send the same, that which moves least behind a reduction is taken, as by the planner."""
 
@@ -86,29 +89,36 @@ class Places:
         """[source, target]: bytes that a rank sends in the mean, as a share of the whole tensor's; infinite where the
         target is partial and the source lies otherwise."""
         if self._matrix is None or len(self._matrix) != len(self.layouts):
-            self._matrix = self._computed()
+            self._matrix = _distances(tuple(self.layouts), self.mesh, self.hosts)
         return self._matrix
 
-    def _computed(self) -> Any:
-        count = len(self.layouts)
-        found = np.full((count, count), np.inf)
-        targets = [i for i, layout in enumerate(self.layouts) if not layout.partial]
-        sources: list[tuple[int, _Reduced]] = []
-        for i, layout in enumerate(self.layouts):
-            found_ways = _reductions(layout, self.mesh, self.hosts) if layout.partial else [_Reduced(0.0, 0.0, layout)]
-            sources.extend((i, reduced) for reduced in found_ways)
-        behind, wanted = [reduced.layout for _, reduced in sources], [self.layouts[i] for i in targets]
-        missing = dear = _missing(behind, wanted, self.mesh)
-        if self.hosts is not None:
-            dear = np.maximum(missing, self.hosts.missing(behind, wanted, self.mesh))
-        least = np.full((count, len(targets)), np.inf)
-        for row, price, (i, reduced) in zip(missing, dear, sources, strict=True):
-            sent = reduced.sent + row * (1 + TIE)
-            better = sent < least[i]
-            least[i] = np.where(better, sent, least[i])
-            found[i, targets] = np.where(better, reduced.price + price, found[i, targets])
-        found[np.arange(count), np.arange(count)] = 0.0
-        return found
+
+@lru_cache(maxsize=REMEMBERED)
+def _distances(layouts: tuple[Layout, ...], mesh: tuple[int, ...], hosts: Hosts | None) -> Any:
+    """The matrix of `Places.distances`, which nobody may write to: problems of one network have the same."""
+    count = len(layouts)
+    found = np.full((count, count), np.inf)
+    targets = [i for i, layout in enumerate(layouts) if not layout.partial]
+    ways: list[tuple[int, _Reduced]] = []
+    for i, layout in enumerate(layouts):
+        reduced = _reductions(layout, mesh, hosts) if layout.partial else [_Reduced(0.0, 0.0, layout)]
+        ways.extend((i, each) for each in reduced)
+    behind, wanted = list(dict.fromkeys(each.layout for _, each in ways)), [layouts[i] for i in targets]
+    missing = dear = _missing(behind, wanted, mesh)
+    if hosts is not None:
+        dear = np.maximum(missing, hosts.missing(behind, wanted, mesh))
+    row_of = {layout: row for row, layout in enumerate(behind)}
+    rows = np.array([row_of[each.layout] for _, each in ways])
+    sent = np.array([each.sent for _, each in ways])[:, None] + missing[rows] * (1 + TIE)
+    price = np.array([each.price for _, each in ways])[:, None] + dear[rows]
+    own = np.array([i for i, _ in ways])
+    first = np.flatnonzero(np.diff(own, prepend=-1))
+    for i, begin, end in zip(own[first], first, (*first[1:], len(own)), strict=True):
+        best = sent[begin:end].argmin(axis=0)
+        found[i, targets] = price[begin:end][best, np.arange(len(targets))]
+    found[np.arange(count), np.arange(count)] = 0.0
+    found.flags.writeable = False
+    return found
 
 
 @dataclass(frozen=True)

@@ -36,14 +36,58 @@ class Moment:
     gradients: tuple[Node | Parameter, ...]
 
 
+class Facts:
+    """What runs through one model's step ask again and again, by the choices that it depends on."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._made: dict[tuple[Node, int], float] = {}
+        self._gradients: dict[tuple[Node, int], float] = {}
+        self._elementwise: dict[Node, bool] = {}
+        self._places: dict[Node, list[int]] = {}
+
+    def made(self, node: Node, choice: int) -> float:
+        """Bytes of a rank's slices of what a forward operator makes."""
+        if (node, choice) not in self._made:
+            outputs = self.model.variables[self.model.of[node]].outputs
+            self._made[node, choice] = sum(
+                float(self.model.held(numbers[choice][None], type)[0])
+                for numbers, type in zip(outputs, element_types(node.type), strict=True)
+            )
+        return self._made[node, choice]
+
+    def gradient(self, node: Node, forward: Node | None, choice: int) -> float:
+        """Bytes of a gradient, by the choice of the forward operator that it belongs to."""
+        if (node, choice) not in self._gradients:
+            choices = () if forward is None else self.model.variables[self.model.of[forward]].choices
+            self._gradients[node, choice] = gradient_bytes(node, forward, choices[choice] if choices else None)
+        return self._gradients[node, choice]
+
+    def is_elementwise(self, node: Node) -> bool:
+        """Whether an operator may work in place."""
+        if node not in self._elementwise:
+            rule = self.model.search.rules.get(node)
+            self._elementwise[node] = rule is not None and elementwise(rule)
+        return self._elementwise[node]
+
+    def places(self, node: Node, forward: Node | None) -> list[int]:
+        """For every operand of a backward operator the operand of the forward one that is the same tensor, else -1."""
+        if node not in self._places:
+            source = self.model.source
+            there = [] if forward is None else [source(value) for value in forward.inputs]
+            wanted = [source(value) for value in node.inputs]
+            self._places[node] = [there.index(each) if each is not None and each in there else -1 for each in wanted]
+        return self._places[node]
+
+
 class Footprint:
-    """One run through a step. recomputed: the cells that are computed again. again: parameters that are gathered again
-    for gradients."""
+    """One run through a step. facts: of the model. recomputed: the cells that are computed again. again: parameters
+    that are gathered again for gradients."""
 
     def __init__(
-        self, model: Model, values: Sequence[int], recomputed: Collection[Block], again: Collection[Parameter]
+        self, facts: Facts, values: Sequence[int], recomputed: Collection[Block], again: Collection[Parameter]
     ) -> None:
-        self.model, self.values, self.again = model, values, set(again)
+        self.facts, self.model, self.values, self.again = facts, facts.model, values, set(again)
         self.inside = {node for block in recomputed for node in block.inside}
         self.operands: list[list[int]] = []
         self.sizes: list[float] = []
@@ -56,8 +100,8 @@ class Footprint:
         self._brought: dict[tuple[object, ...], dict[int, int]] = {}
         self._handed_out: list[int] = []
         self._gradients: dict[int, Node | Parameter] = {}
-        self._results = set(model.search.graph.results)
-        self._trained = {p.name: p for p in model.search.graph.parameters}
+        self._results = set(self.model.search.graph.results)
+        self._trained = {p.name: p for p in self.model.search.graph.parameters}
 
     def peak(self) -> float:
         """Bytes at the peak, beside weights, states and inputs."""
@@ -109,8 +153,7 @@ class Footprint:
         operands = [i for place, value in enumerate(node.inputs) for i in self._item(value, node, place, first)]
         if node.op.is_view:
             return self._add(operands, 0.0)
-        rule = self.model.search.rules[node]
-        return self._add(operands, self._made(node), rule is not None and elementwise(rule))
+        return self._add(operands, self._made(node), self.facts.is_elementwise(node))
 
     def _item(self, value: Value, reader: Node | None, place: int, first: bool) -> list[int]:
         """What holds a value as an operator of the forward graph, or its gradient, reads it."""
@@ -168,33 +211,22 @@ class Footprint:
         return int(self.model.variables[variable].outputs[source[1]][self.values[variable]])
 
     def _made(self, node: Node) -> float:
-        variable = self.model.of[node]
-        outputs = self.model.variables[variable].outputs
-        return sum(
-            float(self.model.held(numbers[self.values[variable]][None], type)[0])
-            for numbers, type in zip(outputs, element_types(node.type), strict=True)
-        )
+        return self.facts.made(node, self.values[self.model.of[node]])
 
     def _backward(self, node: Node) -> None:
         operands: list[int] = []
         forward = node.forward if node.forward in self.model.of else None
         summed = None if forward is not None else self._of.get(summand(node) or node)
-        for value in node.inputs:
-            source = self.model.source(value)
-            if source is None:
-                if value in self._of:
-                    operands.append(self._of[value])
-                continue
-            places: list[int] = [] if forward is None else [
-                i for i, each in enumerate(forward.inputs) if self.model.source(each) == source
-            ]  # fmt: skip
-            operands += self._item(value, forward, places[0] if places else -1, first=False)
+        for value, place in zip(node.inputs, self.facts.places(node, forward), strict=True):
+            if self.model.source(value) is not None:
+                operands += self._item(value, forward, place, first=False)
+            elif value in self._of:
+                operands.append(self._of[value])
         if node.op.is_view or node.op.mutates or node.phase == "update":
             self._of[node] = self._add(operands, 0.0)
             return
-        rule = self.model.search.rules.get(node)
         size = self._gradient(node, forward) if summed is None else self.sizes[self._shown[summed]]
-        item = self._add(operands, size, rule is not None and elementwise(rule))
+        item = self._add(operands, size, self.facts.is_elementwise(node))
         self._gradients[item] = node
         for name in filter(None, str(node.attrs.get("gradient_for", "")).split(",")):
             parameter = self._trained.get(name)
@@ -207,11 +239,7 @@ class Footprint:
         self._of[node] = item
 
     def _gradient(self, node: Node, forward: Node | None) -> float:
-        if forward is None:
-            return gradient_bytes(node, None, None)
-        variable = self.model.of[forward]
-        choices = self.model.variables[variable].choices
-        return gradient_bytes(node, forward, choices[self.values[variable]] if choices else None)
+        return self.facts.gradient(node, forward, -1 if forward is None else self.values[self.model.of[forward]])
 
     def _stored(self, parameter: Parameter) -> object:
         variable = self.model.of[parameter]

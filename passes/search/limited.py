@@ -63,13 +63,17 @@ class _Priced:
 
 
 class Limited:
-    """One problem: choices of every variable, factors of the costs, and `memory`, which is limited."""
+    """One problem: choices of every variable, factors of the costs, and `memory`, which is limited. largest: elements
+    of a table. seconds: after which no more is looked for, 0 for any number. proves: whether assignments are read back,
+    for what prices leave open between two plans."""
 
     def __init__(
-        self, sizes: Sequence[int], factors: Sequence[Factor], memory: Memory, largest: int, seconds: float = 0
-    ) -> None:
+        self, sizes: Sequence[int], factors: Sequence[Factor], memory: Memory, largest: int, seconds: float = 0,
+        proves: bool = True,
+    ) -> None:  # fmt: skip
         self.sizes, self.factors, self.memory, self.largest = list(sizes), list(factors), memory, min(largest, LIMITED)
-        self.few = sum(size > 1 for size in self.sizes) < MANY
+        self.proves = proves
+        self.few = proves and sum(size > 1 for size in self.sizes) < MANY
         self.deadline = time.monotonic() + seconds if seconds else math.inf
         self.costs, self.rows = Sums(factors), [Sums(row) for row in memory.rows]
         self.mixing = Mixing(self.costs, self.rows, memory.early)
@@ -155,7 +159,7 @@ class Limited:
 
     def _better(self, found: Assignment, within: int, limit: int) -> Assignment:
         """The best of many decisions whose peak is within a limit, read back where mixtures leave much open."""
-        if found.cost - found.bound <= ENOUGH * found.cost:
+        if not self.proves or found.cost - found.bound <= ENOUGH * found.cost:
             return found
         better = self._read_back(found, within, ENOUGH)
         return better if self.memory.peak(better.values) <= limit else found

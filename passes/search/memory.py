@@ -11,6 +11,7 @@ again. What that costs is in the factors of the model.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from mspc.ir.graph import Constant, Node, Parameter, Value, element_types
 from mspc.passes.search.again_costs import AgainCosts, entering
 from mspc.passes.search.cell_blocks import Block, blocks_of
 from mspc.passes.search.elimination import Factor, Table
-from mspc.passes.search.footprint import Footprint, gradient_bytes, summand
+from mspc.passes.search.footprint import Facts, Footprint, gradient_bytes, summand
 from mspc.passes.search.model import Model, Numbers, Source, Variable
 from mspc.passes.search.step_facts import copies
 from mspc.passes.search.sums import Sums
@@ -58,6 +59,7 @@ class Memory:
         self.static: list[Factor] = []
         self.moments: list[list[Factor]] = [[], []]
         self._known: set[Any] = set()
+        self._facts = Facts(model)
         self._parameters()
         direct = self._direct_readings(0)
         kept: dict[Node, float] = {}
@@ -77,6 +79,12 @@ class Memory:
             self._keep(self.moments[BEGIN], source, readings, frozenset())
             for reading in readings:
                 self._gather_again(reading)
+
+    def anew(self) -> Memory:
+        """The same memory with no other moments than at first."""
+        other = copy(self)
+        other.moments, other._known = self.moments[:END + 1], set()
+        return other
 
     def add_moment(self, values: Sequence[int], at: int | None = None) -> bool:
         """Reckon with the moment of the peak under an assignment, too, or in place of another; False where that is not
@@ -145,7 +153,7 @@ class Memory:
 
     def _footprint(self, values: Sequence[int]) -> Footprint:
         again = [block for block in self.blocks if values[self.switches[block.cell]]]
-        return Footprint(self.model, values, again, self.gathered_again(values))
+        return Footprint(self._facts, values, again, self.gathered_again(values))
 
     def recomputed(self, values: Sequence[int]) -> list[str]:
         """The cells that an assignment computes again."""

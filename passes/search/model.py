@@ -107,6 +107,7 @@ class Model:
         self._domains: dict[Any, Variable] = {}
         self._sums: dict[int, frozenset[Layout]] = {}
         self._tables: dict[Any, Table] = {}
+        self._sources: dict[Value, Source | None] = {}
         self._own_bytes = OwnBytes(search.graph.nodes, search.rules, search.ranks)
         self.nodes = [node for node in search.graph.nodes if node.phase == "forward" and self._decides(node)]
         self.graded = graded(search) if search.trains else set[Value]()
@@ -247,7 +248,9 @@ class Model:
 
     def source(self, value: Value) -> Source | None:
         """Where a tensor comes from, behind tuples and orderings; None for what costs nothing wherever it is wanted."""
-        return self._origin(value)[0]
+        if value not in self._sources:
+            self._sources[value] = self._origin(value)[0]
+        return self._sources[value]
 
     def _origin(self, value: Value) -> tuple[Source | None, bool]:
         """`source`; whether partial sums are completed on the way from there, as `StopGradient` does."""

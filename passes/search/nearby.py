@@ -13,32 +13,43 @@ from mspc.ir.graph import Node, Parameter
 from mspc.ops.op import Op
 from mspc.passes.search.elimination import Elimination
 from mspc.passes.search.model import NEVER, Model
+from mspc.passes.search.sums import Sums
 from mspc.passes.sharding.layout_search import Search
 
 SMALL = 12
 """Operators of a network at most."""
 TABLE = 1 << 14
 """Elements of a table at most."""
-MOST = 20
-"""Plans that are looked at, the cheapest first."""
+FEWEST, WORK = 20, 2400
+"""Plans that are looked at, the cheapest first: so many of either kind, or as many as come to so many operators."""
+BACK = "back"
+"""The kind of a factor of what gradients send."""
 DIGITS = 2
 """Of bytes: plans that cost the same are mostly one on other axes."""
 
 Values = tuple[int, ...]
 
 
-def nearby(model: Model) -> list[Values]:
-    """Assignments of a model, the cheapest first; none of a large network."""
+def nearby(model: Model) -> list[tuple[float, Values]]:
+    """(bytes that it sends ahead of gradients, assignment) of plans of a model; none of a large network. First those
+    near the best of all that the model counts, then those near the best where gradients may be free, the cheapest
+    first."""
     sizes = [variable.size for variable in model.variables]
     decided = sorted({model.of[node] for node in model.nodes if sizes[model.of[node]] > 1})
     if len(decided) > SMALL:
         return []
-    found: dict[float, Values] = {}
-    for variable in decided:
-        for each in Elimination(sizes, model.factors, TABLE).given_each(variable):
-            if each.cost < NEVER / 2:
-                found.setdefault(round(each.cost, DIGITS), each.values)
-    return [found[cost] for cost in sorted(found)][1 : MOST + 1]
+    forward = [factor for factor, (kind, _) in zip(model.factors, model.about, strict=True) if kind != BACK]
+    ahead, found = Sums(forward), dict[Values, float]()
+    most = max(FEWEST, WORK // len(model.search.graph.nodes))
+    for factors, first in ((model.factors, 1), (forward, 0)):  # the best of the model is known
+        plans: dict[float, Values] = {}
+        for variable in decided:
+            for each in Elimination(sizes, factors, TABLE).given_each(variable):
+                if each.cost < NEVER / 2:
+                    plans.setdefault(round(each.cost, DIGITS), each.values)
+        for cost in sorted(plans)[first : most + first]:
+            found.setdefault(plans[cost], ahead.total(plans[cost]))
+    return [(cost, values) for values, cost in found.items()]
 
 
 def take_assignment(search: Search, model: Model, values: Sequence[int], source: str) -> None:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 _KEY = "search_"
-GIVEN = "search_given", "search_proven"
-"""The keys of a plan that is given in a header."""
 LEAST = -1
 """In place of a limit of memory: the plan that takes the least."""
 
@@ -25,8 +23,6 @@ class Terms:
     of four bytes and of two. memory: bytes that a plan may take on a rank, or `LEAST`. hosts: ranks of a host; network:
     what a byte between hosts costs, in thousandths of one inside of a host, for a rank's card. mesh: that layouts are
     looked for on, as "8x4". milliseconds: after which it takes the best that it has found, as soon as there is one.
-    given: the choices of a plan that is taken instead of being looked for, one after the other; proven: what no plan
-    costs less than, as far as is known of it.
     """
 
     latency: int = 0
@@ -38,8 +34,6 @@ class Terms:
     network: int = 0
     mesh: str = ""
     milliseconds: int = 0
-    given: str = ""
-    proven: int = 0
 
     @classmethod
     def of(cls, attrs: Mapping[str, Any]) -> Terms:
@@ -55,8 +49,3 @@ class Terms:
     def axes(self) -> tuple[int, ...]:
         """The sizes of the mesh that is asked for; () where none is."""
         return tuple(map(int, self.mesh.split("x"))) if self.mesh else ()
-
-    @property
-    def choices(self) -> tuple[int, ...]:
-        """The choices that are given; () where a plan is looked for."""
-        return tuple(map(int, self.given.split()))

@@ -17,8 +17,7 @@ from mspc.passes.search.limited import QUICK, Limited
 from mspc.passes.search.memory import BEGIN, Memory
 from mspc.passes.search.model import Model
 from mspc.passes.search.nearby import take_assignment
-from mspc.passes.search.sums import Sums
-from mspc.passes.search.terms import GIVEN, Terms
+from mspc.passes.search.terms import Terms
 from mspc.passes.sharding.layout_search import Search
 
 SOURCE = "search"
@@ -88,20 +87,11 @@ def cheapest(model: Model, largest: int, seconds: float = 0) -> Assignment:
     return quick
 
 
-def limited(model: Model, memory: Memory, largest: int, seconds: float = 0) -> Limited:
-    """The problem of a model within a limit of memory."""
+def limited(model: Model, memory: Memory, largest: int, seconds: float = 0, proves: bool = True) -> Limited:
+    """The problem of a model within a limit of memory; see `Limited`."""
     sizes = [variable.size for variable in model.variables]
     memory.add_moment(Elimination(sizes, model.factors, QUICK).solve().values, at=BEGIN)
-    return Limited(sizes, model.factors, memory, largest, seconds)
-
-
-def _given(model: Model, terms: Terms) -> Assignment:
-    """The plan that the header gives, which no dump behind this pass has to name."""
-    graph = model.search.graph
-    for key in GIVEN:
-        graph.attrs.pop(key, None)
-    cost = Sums(model.factors).total(terms.choices)
-    return Assignment(terms.choices, cost, min(float(terms.proven), cost))
+    return Limited(sizes, model.factors, memory, largest, seconds, proves)
 
 
 def place_forward(search: Search) -> Found:
@@ -111,9 +101,7 @@ def place_forward(search: Search) -> Found:
     largest = FAST if search.graph.attrs.get("search_mode") == "recursive_programming" else LARGEST
     terms = Terms.of(search.graph.attrs)
     memory = Memory(model) if terms.memory else None
-    if terms.given:
-        assignment = _given(model, terms)
-    elif memory is None:
+    if memory is None:
         assignment = cheapest(model, largest, terms.milliseconds / 1000)
     else:
         assignment = limited(model, memory, largest, terms.milliseconds / 1000).solve(terms.memory)

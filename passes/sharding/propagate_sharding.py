@@ -122,8 +122,10 @@ def _best(search: Search, forward: list[Node]) -> None:
     else:
         share = _proven(found.proven, total.nbytes)
     if not alone and (len(forward) <= FEW or not as_foreseen):
-        usual_plans = (spread,) if configured else (spread, cut_batch)
-        for usual in (*usual_plans, *(_nearby(placed.model) if search.trains else ())):
+        usual_plans = [(0.0, each) for each in ((spread,) if configured else (spread, cut_batch))]
+        for ahead, usual in (*usual_plans, *(_nearby(placed.model) if search.trains else ())):
+            if ahead >= total.nbytes:
+                continue  # whatever its gradients cost
             states, found_sources = [state_of(value) for value in values], [_source_of(value) for value in values]
             _put_back(values, begin, sources)
             search.wanted = {}
@@ -142,11 +144,11 @@ def _best(search: Search, forward: list[Node]) -> None:
         graph.attrs["search_bound"] = round(total.nbytes * share)
 
 
-def _nearby(model: Model) -> tuple[Callable[[Search, list[Node]], None], ...]:
-    """Plans near the best one, as what gives them to the forward operators."""
+def _nearby(model: Model) -> list[tuple[float, Callable[[Search, list[Node]], None]]]:
+    """Plans near the best one: the bytes of each ahead of gradients, and what gives it to the forward operators."""
     from mspc.passes.search.nearby import nearby
 
-    return tuple(partial(_take, model=model, values=values) for values in nearby(model))
+    return [(ahead, partial(_take, model=model, values=values)) for ahead, values in nearby(model)]
 
 
 def _take(search: Search, forward: list[Node], model: Model, values: Sequence[int]) -> None:

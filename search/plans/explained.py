@@ -21,7 +21,7 @@ from mspc.passes.search.whole_graph import mesh_of
 from mspc.passes.sharding.givers import SHARD
 from mspc.passes.sharding.propagate_sharding import begun
 from mspc.search.plans.reckoned import LARGE
-from mspc.search.plans.table import WAYS, PlanRequest
+from mspc.search.plans.ways import WAYS, PlanRequest
 
 NAMED = 8
 """Names that a message lists."""

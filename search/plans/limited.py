@@ -8,21 +8,17 @@ compiled, of which the quickest that fits is taken.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 
-from mspc.compiler.config import Config
-from mspc.compiler.driver import Compiled, OnStage, Stage
-from mspc.compiler.strategy_names import all_is_given
+from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph
 from mspc.passes.search.candidates import Candidates, Values, least_stored
 from mspc.passes.search.elimination import LARGEST
-from mspc.passes.search.limited import Limited
-from mspc.passes.search.memory import Memory
-from mspc.passes.search.model import Model
 from mspc.passes.search.terms import LEAST
-from mspc.passes.search.whole_graph import limited, mesh_of
-from mspc.passes.sharding.propagate_sharding import begun
-from mspc.runtime.memory_plan import MemoryPlan
+from mspc.runtime.memory_plan import plan_memory
+from mspc.search.plans.problem import Problem
 
 ATTEMPTS = 6
 """How often less is looked for where a plan takes more memory than was foreseen."""
@@ -40,56 +36,51 @@ STARTS = 3
 
 @dataclass(frozen=True)
 class Taken:
-    """What a compiled plan takes on a rank. plan: its memory; beside: bytes of workspaces; step: seconds; operators: of
-    the rank's graph."""
+    """What a compiled plan takes on a rank. bytes: of memory, those of workspaces `beside` the memory plan among them;
+    step: seconds; graph: of the rank."""
 
-    plan: MemoryPlan
+    bytes: int
     beside: int
     step: float
-    operators: int
-
-    @property
-    def bytes(self) -> int:
-        """All of it."""
-        return self.plan.peak + self.beside
+    graph: Graph
 
 
 @dataclass(frozen=True)
 class _Tried:
     compiled: Compiled
     taken: Taken
-    values: Values | None
-
-
-class _Read(Exception):  # it ends a compile that has told enough
-    pass
+    values: Values
 
 
 class LimitedPlans:
-    """The plans of one launch within `memory` bytes. compile: makes a program of settings, and tells its stages.
-    measure: what a program takes on a rank. busiest: the rank of a program that counts; rank 0 is looked at first."""
+    """The plans of one network within `memory` bytes. problem: the network as the search sees it. measure: what a
+    program takes on a rank. busiest: the rank of a program that counts; rank 0 is looked at first."""
 
     def __init__(
-        self, config: Config, memory: int, compile: Callable[[Config, OnStage | None], Compiled],
-        measure: Callable[[Compiled, int], Taken], busiest: Callable[[Compiled], int],
+        self, problem: Problem, memory: int, measure: Callable[[Compiled, int], Taken],
+        busiest: Callable[[Compiled], int],
     ) -> None:  # fmt: skip
-        self.config, self.memory = config, memory
-        self.compile, self.measure, self.busiest = compile, measure, busiest
+        self.problem, self.memory = problem, memory
+        self.measure, self.busiest = measure, busiest
         self.best: _Tried | None = None
         self.smallest: _Tried | None = None
         self.effort = EFFORT
         self.known: dict[Values, Taken | None] = {}
-        self.model: Model
-        self.solver: Limited
-        self.candidates: Candidates
+        self.solver = problem.solver(LARGEST)
+        self.proven = 0.0
+        """What no plan costs less than that the search reckons to be within the limit."""
+
+    @cached_property
+    def candidates(self) -> Candidates:
+        """Plans beside those of the search."""
+        return Candidates(self.problem.model, self.solver.memory)
 
     def quickest(self) -> Compiled:
         """The quickest plan that was found to fit. Raises MspcError where none was."""
         first = self._searched()
         if first is not None and first.taken.bytes <= self.memory:
             return first.compiled
-        self._read()
-        least = least_stored(self.model)
+        least = least_stored(self.problem.model)
         if least > self.memory:
             raise MspcError(
                 f"no plan fits {self.memory} bytes of memory on a rank: at least {least} are needed",
@@ -101,7 +92,7 @@ class LimitedPlans:
         if self.best is not None:
             return self.best.compiled
         assert self.smallest is not None
-        plan, beside = self.smallest.taken.plan, self.smallest.taken.beside
+        plan, beside = plan_memory(self.smallest.taken.graph), self.smallest.taken.beside
         raise MspcError(
             f"no plan that was found fits {self.memory} bytes of memory on a rank: the smallest takes "
             f"{self.smallest.taken.bytes}",
@@ -116,29 +107,12 @@ class LimitedPlans:
 
     def _searched(self) -> _Tried | None:
         """What the search finds for the limit; None where it reckons that all plans are over it."""
-        terms = replace(self.config.search_terms, memory=self.memory)
         try:
-            return self._note(self.compile(replace(self.config, search_terms=terms), None), None)
+            found = self.solver.solve(self.memory)
         except MspcError:
             return None
-
-    def _read(self) -> None:
-        """Take the network as the search sees it."""
-
-        def look(stage: Stage) -> None:
-            if all_is_given(stage.name, stage.graph):
-                search, _ = begun(stage.graph)
-                self.model = Model(search, mesh_of(search))
-                raise _Read
-
-        terms = replace(self.config.search_terms, memory=self.memory)
-        try:
-            self.compile(replace(self.config, search_terms=terms), look)
-        except _Read:
-            pass
-        memory = Memory(self.model)
-        self.candidates = Candidates(self.model, memory)
-        self.solver = limited(self.model, memory, LARGEST, terms.milliseconds / 1000)
+        self.proven = found.proven
+        return self._tried(found.values, found.cost)
 
     def _look_for_less(self, first: _Tried | None) -> None:
         """Have the search look for less until a plan fits, at last for the least."""
@@ -157,16 +131,17 @@ class LimitedPlans:
                 found = self.solver.solve(limit)
             except MspcError:
                 found, limit = self.solver.solve(LEAST), LEAST  # even the least that it reckons with is more
-            last = self._tried(found.values, found.bound) or last
+            values = self.candidates.settled(found.values)
+            last = self._tried(values, self.candidates.cost(values)) or last
 
     def _try_others(self) -> None:
         """Compile other plans, first those that seem to fit."""
         assert self.smallest is not None
-        left = min(TRIES, EFFORT // self.smallest.taken.operators)
+        left = min(TRIES, EFFORT // len(self.smallest.taken.graph.nodes))
         tries = self._in_order(left)
         while left > 0 < self.effort and (values := next(tries, None)) is not None:
             if values not in self.known:
-                self._tried(values, 0.0)
+                self._tried(self.candidates.settled(values))
                 left -= 1
 
     def _in_order(self, tries: int) -> Iterator[Values]:
@@ -203,24 +178,23 @@ class LimitedPlans:
             return min(fitting, key=lambda values: known[values].step)
         return min(known, key=lambda values: known[values].bytes, default=None)
 
-    def _tried(self, values: Values, proven: float) -> _Tried | None:
-        """Compile a plan; None where it does not compile, or was tried before."""
-        values = self.candidates.settled(values)
+    def _tried(self, values: Values, cost: float = 0.0) -> _Tried | None:
+        """Compile a plan; None where it does not compile, or was tried before. cost: of one that the search has found,
+        and states how far it is from the best."""
         if values in self.known:
             return None
         self.known[values] = None
-        given = " ".join(map(str, values))
-        terms = replace(self.config.search_terms, memory=self.memory, given=given, proven=int(max(0.0, proven)))
+        share = min(1.0, self.proven / max(cost, 1.0)) if cost else 0.0
         try:
-            found = self._note(self.compile(replace(self.config, search_terms=terms), None), values)
+            tried = self._note(self.problem.compiled(values, share), values)
         except MspcError:
             return None
-        self.known[values] = found.taken
-        return found
+        self.known[values] = tried.taken
+        return tried
 
-    def _note(self, compiled: Compiled, values: Values | None) -> _Tried:
+    def _note(self, compiled: Compiled, values: Values) -> _Tried:
         found = _Tried(compiled, self.measure(compiled, 0), values)
-        self.effort -= found.taken.operators
+        self.effort -= len(found.taken.graph.nodes)
         if self._is_better(found.taken) and (rank := self.busiest(compiled)):
             found = _Tried(compiled, self.measure(compiled, rank), values)
         if self.smallest is None or found.taken.bytes < self.smallest.taken.bytes:

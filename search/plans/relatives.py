@@ -1,48 +1,137 @@
-"""Programs beside the one that a search has made, of which one may be quicker: the search adds up operators and
-collectives one by one, and cannot know what is fused, what hides and what travels together."""
+"""The search's way: its own plan, and programs beside that, of which one may be quicker. The search adds up operators
+and collectives one by one, and cannot know what is fused, what hides and what travels together."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
-from typing import cast
+from functools import cached_property, partial
 
+from mspc.analysis.cost.timeline import Timeline
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled
-from mspc.ir.graph import Graph
-from mspc.ops.op import Op
+from mspc.compiler.sent import sent_by_ranks
+from mspc.ir.diagnostics import MspcError
+from mspc.passes.search.limited import Limited
 from mspc.passes.search.terms import Terms
-from mspc.passes.sharding.choices import rule_of
+from mspc.runtime.memory_plan import peak_of
+from mspc.search.plans.figures import Outcome, figures, is_configured, memory_of, remarked, workspace
+from mspc.search.plans.limited import LimitedPlans, Taken
+from mspc.search.plans.problem import Decide, Problem
+from mspc.search.plans.row import SEARCH, Remarks
+from mspc.search.plans.ways import WHOLE, Network, PlanRequest, Way
 
+RELATED = 1000
+"""Operators of a network, its gradients among them, up to which relatives of what is found are compiled, too."""
 SHARES = (0.9, 0.75, 0.5)
 """Of the memory that the search's plan takes: limits within which others are looked for."""
+TABLE = 1 << 13
+"""Elements of a table at most where others are looked for: nothing has to be proved of them."""
 
 
-def relatives(
-    config: Config, plain: Compiled, peak: int, searched: Callable[[Config], Compiled],
-    within: Callable[[int], Compiled], whole: Callable[[], Compiled] | None,
-) -> Iterator[tuple[str, Callable[[], Compiled]]]:  # fmt: skip
-    """(what it is, how it is made) of every one; they are the same whatever limit of memory is asked for.
+class Searched:
+    """The search for one network. way: how it is compiled for it."""
 
-    Args:
-        plain: what the search finds without a limit, and the bytes that it takes. searched, within: a search with other
-        settings, and within other limits. whole: where nothing is cut, None where the script says what is.
-    """
-    yield "a search without a limit", lambda: plain
-    by_bytes = replace(config, search_terms=Terms(mesh=config.search_terms.mesh))
-    yield "a search by bytes alone", partial(searched, by_bytes)
-    for share in SHARES:
-        yield f"a search within {int(peak * share)} bytes of memory", partial(within, int(peak * share))
-    if whole is not None:
-        yield "every rank computing the whole", whole
+    def __init__(self, network: Network, asked: PlanRequest, way: Way) -> None:
+        self.network, self.asked, self.way = network, asked, way
+        self._made: set[tuple[int, ...]] = set()
+        self.deadline = time.monotonic() + asked.seconds if asked.seconds else float("inf")
 
+    def quickest(self) -> Outcome:
+        """The quickest by the estimated step of what the search finds and of its relatives. Raises MspcError where
+        none is within the limit of memory."""
+        best, refusal = None, None
+        try:
+            compiled = self._within() if self.asked.memory else self.plain
+            plan = figures(SEARCH, compiled, self.network.launch, self.asked, self.asked.memory)
+            remarks = remarked(plan.remarks, compiled, self.asked, self.way)
+            best = Outcome.of(replace(plan, remarks=remarks), compiled, self.network.launch, self.asked)
+        except MspcError as error:
+            if not self.asked.memory:
+                raise
+            refusal = error
+        for name, make in self._relatives():
+            if time.monotonic() > self.deadline:
+                break
+            best = self._better(best, name, make)
+        if best is None:
+            assert refusal is not None
+            raise refusal
+        return best
 
-def leave_whole(graph: Graph) -> None:
-    """Give the operators of a graph, read but not compiled yet, strategies that cut nothing: for small networks the
-    quickest, since nothing is sent."""
-    for node in graph.nodes:
-        rule = rule_of(node)
-        if rule is not None:
-            dims = cast(Op, node.op).strategy_dims(rule)
-            node.in_strategy = tuple(tuple(1 for _ in dim) for dim in dims)
+    def _better(self, best: Outcome | None, name: str, make: Callable[[], Compiled | None]) -> Outcome | None:
+        """The best so far, or a relative of it where that is quicker."""
+        try:
+            other = make()
+            if other is None:
+                return best
+            plan = figures(SEARCH, other, self.network.launch, self.asked, self.asked.memory)
+        except MspcError:
+            return best
+        if best is not None and plan.step >= best.plan.step:
+            return best
+        remarks = best.plan.remarks if best is not None else remarked(Remarks(), self.plain, self.asked, self.way)
+        plan = replace(plan, search_gap=None, taken_from=name, remarks=remarks)
+        found = Outcome.of(plan, other, self.network.launch, self.asked)
+        return replace(found, configured=is_configured(self.plain))
+
+    def _relatives(self) -> Iterator[tuple[str, Callable[[], Compiled | None]]]:
+        """(what it is, how it is made) of every one; they are the same whatever limit of memory is asked for. Where a
+        plan was made before there is none."""
+        if len(self.network.call.traced.graph.nodes) > RELATED or len(self.plain.graph.nodes) > RELATED:
+            return
+        if self.asked.memory:
+            yield "a search without a limit", lambda: self.plain
+        yield "a search by bytes alone", self._by_bytes
+        peak = memory_of(self.plain.rank_graph(0), self.network.launch, self.network.config.device)
+        for share in SHARES:
+            limit = int(peak * share)
+            yield f"a search within {limit} bytes of memory", partial(self._near, limit)
+        if self.asked.free or not is_configured(self.plain):
+            yield "every rank computing the whole", partial(self.network.compiled, WHOLE)
+
+    @cached_property
+    def plain(self) -> Compiled:
+        """What the search finds without a limit of memory. Raises MspcError."""
+        return self.network.compiled(self.way)
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The network as the search sees it within limits. Raises MspcError."""
+
+        def compiled(config: Config, decide: Decide) -> Compiled:
+            return self.network.compiled(self.way, config, decide=decide)
+
+        return Problem(self.network.config, compiled)
+
+    @cached_property
+    def _solver(self) -> Limited:
+        return self.problem.solver(TABLE, proves=False)
+
+    def _by_bytes(self) -> Compiled:
+        """What the search finds where nothing but bytes counts, with small tables: nothing is stated of it."""
+        own = self.network.config.search_terms
+        terms = Terms(mesh=own.mesh, milliseconds=own.milliseconds)
+        way = replace(self.way, settings={**self.way.settings, "search_mode": "recursive_programming"})
+        return self.network.compiled(way, replace(self.network.config, search_terms=terms))
+
+    def _near(self, limit: int) -> Compiled | None:
+        """The plan within a limit of what the search foresees of memory; None of one that was made before."""
+        values = self._solver.solve(limit).values
+        if values in self._made:
+            return None
+        self._made.add(values)
+        return self.problem.compiled(values)
+
+    def _within(self) -> Compiled:
+        """The search's plan within the limit of memory. Raises MspcError where none was found."""
+
+        def taken(program: Compiled, rank: int) -> Taken:
+            graph = program.rank_graph(rank)
+            step = Timeline(graph, self.asked.machine).total
+            beside = workspace(graph, self.network.launch, self.network.config.device)
+            return Taken(peak_of(graph) + beside, beside, step, graph)
+
+        busiest: Callable[[Compiled], int] = lambda program: sent_by_ranks(program).rank  # noqa: E731
+        return LimitedPlans(self.problem, self.asked.memory, taken, busiest).quickest()

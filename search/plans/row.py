@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mspc.compiler.plan_file import SUFFIX, PlanFile
+from mspc.ir.layout import common_mesh
 
 SEARCH, DATA_PARALLEL = "search", "data parallel"
 
@@ -69,26 +70,47 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class UsualPlans:
+    """Usual plans that a search may take: they keep what the script says, where that counts. files: what the file of
+    each says, by its name."""
+
+    plans: Sequence[Plan]
+    files: Mapping[str, PlanFile]
+
+    def on(self, mesh: str) -> list[Plan]:
+        """Those that cut everything along the axes of a mesh; "" stands for any."""
+        axes = tuple(map(int, mesh.split("x"))) if mesh else ()
+        return [plan for plan in self.plans if not axes or _lies_on(self.files[plan.name], axes)]
+
+
+def _lies_on(file: PlanFile, axes: tuple[int, ...]) -> bool:
+    layouts = [layout for each in (*file.operators.values(), *file.results.values()) for layout in each]
+    return all(common_mesh(axes, layout.mesh) == axes for layout in (*layouts, *file.parameters.values()))
+
+
+@dataclass(frozen=True)
 class Plans:
     """Plans for one number of ranks, the fastest first, and why ways are not among them. files: of every plan by its
-    name, what its file says."""
+    name, what its file says. usual: what another search for as many ranks may take."""
 
     plans: list[Plan]
     refused: list[str]
     files: Mapping[str, PlanFile]
+    usual: UsualPlans
 
 
-def take_faster(plans: list[Plan], files: dict[str, PlanFile], may: Collection[str]) -> None:
-    """Give the search the fastest of the plans that it `may` take, where that is not its own, or it has none: it
-    reckons with every operator and collective by itself, and with gradients that go the way of their values back."""
+def take_faster(plans: list[Plan], files: dict[str, PlanFile], usual: UsualPlans, mesh: str) -> None:
+    """Give the search for a mesh the fastest of the usual plans there, where that is faster than its own, or it has
+    none: it reckons with every operator and collective by itself, and with gradients that go the way of their values
+    back."""
     own = next((i for i, plan in enumerate(plans) if plan.name == SEARCH), None)
-    fastest = min((plan for plan in plans if plan.name in may), key=lambda plan: plan.step, default=None)
+    fastest = min(usual.on(mesh), key=lambda plan: plan.step, default=None)
     if fastest is None or (own is not None and fastest.step >= plans[own].step):
         return
     remarks = replace(fastest.remarks, same_as="", reason="")
-    taken = replace(fastest, name=SEARCH, search_gap=None, taken_from=fastest.name, remarks=remarks)
+    taken = replace(fastest, name=SEARCH, mesh=mesh, search_gap=None, taken_from=fastest.name, remarks=remarks)
     plans[slice(0, 0) if own is None else slice(own, own + 1)] = [taken]
-    files[SEARCH] = files[fastest.name]
+    files[SEARCH] = usual.files[fastest.name]
 
 
 def tell_same(plans: list[Plan], files: Mapping[str, PlanFile]) -> None:

@@ -21,7 +21,7 @@ from mspc.output.programs import config_of
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
-from mspc.search.plans.table import CONFIGURED, compiled_way
+from mspc.search.plans.ways import CONFIGURED, compiled_way
 
 MOST = 1 << 24
 """Elements of a parameter of networks that run here."""

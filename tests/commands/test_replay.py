@@ -19,7 +19,7 @@ from mspc.compiler.plan_file import read_plan, write_plan
 from mspc.ir.layout import Layout
 from mspc.ir.text.printer import print_graph
 from mspc.output.programs import config_of
-from mspc.search.plans.table import AUTOMATIC, WAYS, Way, compiled_way
+from mspc.search.plans.ways import AUTOMATIC, WAYS, Network, Way
 from tests.dumps import counter, dumped, pass_of
 
 SCRIPT = """
@@ -156,7 +156,7 @@ def compiled(way: Way | None, on_stage: OnStage | None) -> tuple[str, str]:
         call = trace_call(found.launch.target, describe_call(found.launch.args, []), config, found.launch.whole)
         made = compile_traced(call, on_stage)
     else:
-        made = compiled_way(found.launch, config, way, on_stage=on_stage)
+        made = Network.read(found.launch, config).compiled(way, on_stage=on_stage)
     return print_graph(made.graph), print_graph(made.rank_graph(1))
 
 

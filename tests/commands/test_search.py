@@ -24,7 +24,8 @@ from mspc.output.programs import config_of
 from mspc.passes.base import VERIFY
 from mspc.search.plans import table as plans
 from mspc.search.plans.forked import ForkedCalls
-from mspc.search.plans.table import SEARCH, WAYS, compiled_way
+from mspc.search.plans.row import SEARCH
+from mspc.search.plans.ways import WAYS, compiled_way
 
 SCRIPT = """
 import numpy as np

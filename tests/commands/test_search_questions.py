@@ -49,6 +49,12 @@ def test_meshes_side_by_side(run: Run) -> None:
     assert [row[0] for row in rows if row[1] == "data parallel"] == ["4", "8"], "a mesh is the search's own"
 
 
+def test_a_mesh_takes_what_is_quicker_there(run: Run) -> None:
+    (plan, *_) = plans(run, "--mesh", "2x2x2")
+    assert (plan["name"], plan["mesh"]) == ("search", "2x2x2")
+    assert plan["taken_from"] == "every rank computing the whole", "links are slow"
+
+
 def test_a_mesh_of_one_axis_holds_what_is_cut_one_way(run: Run) -> None:
     assert run("--mesh", "8", "--out", "one.toml", "-q").exit_code == 0
     assert "(2, 4)" not in Path("one.toml").read_text()
@@ -136,14 +142,14 @@ def test_a_configured_operator_says_who_decided(run: Run) -> None:
 def test_two_plans_are_compared(run: Run) -> None:
     assert run("--mesh", "2x2x2", "--out", "a.toml", "-q").exit_code == 0
     text = Path("a.toml").read_text()
-    edited = re.sub(r'(MatMul-op0" = ).*', r'\1["(8) [0, -]", "(8) [-, -]"]', text)
+    edited = re.sub(r'(MatMul-op0" = )\["\(.*', r'\1["(8) [0, -]", "(8) [-, -]"]', text)
     Path("b.toml").write_text(f'recompute = ["Default/network-Net"]\n{edited}')
     done = run("--ranks", "8", "--compare", "a.toml", "b.toml", "--json", "both.json")
     assert done.exit_code == 0, done.output
     assert "operators that differ: 1 of " in done.stdout
     found = json.loads(Path("both.json").read_text())
     assert found["operators"] == {
-        "Default/network-Net/MatMul-op0": [["(8) [-, -]", "(8) [-, 0]"], ["(8) [0, -]", "(8) [-, -]"]]
+        "Default/network-Net/MatMul-op0": [["(8) [-, -]", "(8) [-, -]"], ["(8) [0, -]", "(8) [-, -]"]]
     }
     assert "cells and parameters that plans treat otherwise: 1" in done.stdout
     assert [(d["name"], d["first"], d["second"]) for d in found["memory"]] == [("Default/network-Net", None, "yes")]

@@ -9,7 +9,8 @@ import pytest
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ops.modules import load_operators
-from mspc.search.plans.table import WAYS, plans_for
+from mspc.search.plans.table import plans_for
+from mspc.search.plans.ways import WAYS
 from tests.memory_limits import Found, case_of, hold, known_plans
 
 load_operators()

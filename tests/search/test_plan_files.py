@@ -10,7 +10,8 @@ import pytest
 from mspc.compiler.plan_file import write_plan
 from mspc.ops.modules import load_operators
 from mspc.search.plans.row import Plan, file_name
-from mspc.search.plans.table import PlanRequest, plan_of_file, plans_for
+from mspc.search.plans.table import plan_of_file, plans_for
+from mspc.search.plans.ways import PlanRequest
 from tests.memory_limits import Case, case_of
 
 load_operators()

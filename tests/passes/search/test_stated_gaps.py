@@ -3,6 +3,8 @@ no quicker plan; `python -m tests.searched_networks 0 3000` does the same for ma
 
 from __future__ import annotations
 
+import pytest
+
 from mspc.analysis.cost.machine import Rate
 from tests.searched_networks import Found, check
 
@@ -26,6 +28,13 @@ def test_searched_steps_are_the_quickest_that_were_seen() -> None:
         check(seed, MANY, found)
     assert not found.false, found.lines
     assert not found.slower, found.lines
+
+
+@pytest.mark.parametrize("seed", [56])
+def test_gradients_that_are_cheaper_than_reckoned_with_are_found(seed: int) -> None:
+    found = Found()
+    check(seed, MANY, found, steps=False)
+    assert not found.dearer, found.lines
 
 
 def test_the_highest_rate_of_an_amount_or_more() -> None:

@@ -1,0 +1,99 @@
+"""What a compiled plan comes to on the rank that sends the most, and what is said and kept of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mspc.analysis.cost.least import least_seconds
+from mspc.analysis.cost.nodes import sent_bytes
+from mspc.analysis.cost.timeline import Timeline
+from mspc.compiler.driver import Compiled
+from mspc.compiler.plan_file import PlanFile
+from mspc.compiler.sent import sent_by_ranks
+from mspc.engine.capture import Launch
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph
+from mspc.output.programs import config_of
+from mspc.passes.sharding.givers import GIVEN
+from mspc.passes.sharding.parallel_optimizer import why_uncut
+from mspc.passes.sharding.propagate_sharding import MILLION
+from mspc.runtime.memory_plan import peak_of
+from mspc.runtime.workspaces import workspace_bytes
+from mspc.search.plans.row import Plan, Remarks
+from mspc.search.plans.ways import PlanRequest, Way
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a way comes to. file: its plan's. configured: whether the script has cut operators itself."""
+
+    plan: Plan
+    file: PlanFile
+    configured: bool
+
+    @classmethod
+    def of(cls, plan: Plan, compiled: Compiled, launch: Launch, asked: PlanRequest) -> Outcome:
+        """Of a plan and its program. The file says the device, too, where that is not the script's own."""
+        ranks = compiled.config.ranks
+        device = asked.device if asked.device != config_of(launch, ranks).device else ""
+        return cls(plan, replace(compiled.strategies.plan(ranks), device=device), is_configured(compiled))
+
+
+def is_configured(compiled: Compiled) -> bool:
+    """Whether the script has cut operators itself."""
+    return any(node.attrs.get("strategy_from") in GIVEN for node in compiled.graph.nodes)
+
+
+def remarked(remarks: Remarks, compiled: Compiled, asked: PlanRequest, way: Way) -> Remarks:
+    """Remarks with what a way's program says by itself."""
+    kept = is_configured(compiled) and not (asked.free or way.free)
+    reason = why_uncut(compiled.graph) if compiled.config.parallel_optimizer else ""
+    return replace(remarks, keeps_strategies=kept, reason=reason)
+
+
+def memory_of(graph: Graph, launch: Launch, device: str) -> int:
+    """Bytes at the peak of a rank's step, with what kernels take beside the memory plan."""
+    return peak_of(graph) + workspace(graph, launch, device)
+
+
+def workspace(graph: Graph, launch: Launch, device: str) -> int:
+    """Bytes of a GPU that kernels take beside the memory plan; 0 on the CPU."""
+    return workspace_bytes(graph, launch.context.matmul_allow_tf32) if device == "GPU" else 0
+
+
+def figures(name: str, compiled: Compiled, launch: Launch, asked: PlanRequest, limit: int = 0) -> Plan:
+    """What a compiled launch comes to. Raises MspcError where it takes more memory than a limit that is not 0."""
+    sent = sent_by_ranks(compiled)
+    graph = compiled.rank_graph(sent.rank)
+    memory = memory_of(graph, launch, compiled.config.device)
+    if 0 < limit < memory:
+        raise MspcError(f"it needs {memory} bytes of memory on a rank, and there are {limit}")
+    time, attrs = Timeline(graph, asked.machine), compiled.graph.attrs
+    least = min(time.total, least_seconds(compiled.graph.nodes, asked.ranks, asked.machine))
+    return Plan(
+        name=name,
+        ranks=asked.ranks,
+        mesh=asked.mesh,
+        step=time.total,
+        compute=time.compute,
+        exposed=time.total - time.compute,
+        nbytes=sent.most,
+        mean_nbytes=sent.mean,
+        rank=sent.rank,
+        least=least,
+        gap=1 - least / time.total if least else None,
+        search_gap=_search_gap(attrs),
+        memory=memory,
+        collectives=sum(sent_bytes(node) > 0 for node in graph.nodes),
+        recompute=tuple(compiled.strategies.recomputed),
+        cut_further=len(compiled.strategies.parameters),
+        gathered_again=len(compiled.strategies.gathered),
+        foreseen=attrs.get("search_held"),
+    )
+
+
+def _search_gap(attrs: Mapping[str, Any]) -> float | None:
+    """The share of what a plan costs the search that a better one could save at most; None where nothing is proved."""
+    return attrs["search_open"] / MILLION if "search_open" in attrs else None

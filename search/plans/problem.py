@@ -1,0 +1,61 @@
+"""A network as the search sees it where memory counts, read once for all plans that are compiled of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from mspc.compiler.config import Config
+from mspc.compiler.driver import Compiled
+from mspc.ir.graph import Graph
+from mspc.passes.search.limited import Limited
+from mspc.passes.search.memory import Memory
+from mspc.passes.search.model import Model
+from mspc.passes.search.placed import place
+from mspc.passes.search.terms import LEAST
+from mspc.passes.search.whole_graph import limited, mesh_of
+from mspc.passes.sharding.propagate_sharding import MILLION, begun
+
+Decide = Callable[[Graph], None]
+"""Changes the graph of a network on which nothing is decided yet."""
+
+
+class _Read(Exception):  # it ends a compile that has told enough
+    pass
+
+
+class Problem:
+    """The model of a network, `memory` beside it, and programs of its assignments. compile: makes a program of
+    settings, with what decides on its graph. Raises MspcError of a network that cannot be cut."""
+
+    def __init__(self, config: Config, compile: Callable[[Config, Decide], Compiled]) -> None:
+        terms = replace(config.search_terms, memory=LEAST)
+        self._config, self._compile = replace(config, search_terms=terms), compile
+        self.model: Model
+
+        def read(graph: Graph) -> None:
+            search, _ = begun(graph)
+            self.model = Model(search, mesh_of(search))
+            raise _Read
+
+        try:
+            self._compile(self._config, read)
+        except _Read:
+            pass
+        self.memory = Memory(self.model)
+
+    def solver(self, largest: int, proves: bool = True) -> Limited:
+        """The search within limits, with moments of its own; see `Limited`."""
+        seconds = self._config.search_terms.milliseconds / 1000
+        return limited(self.model, self.memory.anew(), largest, seconds, proves)
+
+    def compiled(self, values: Sequence[int], share: float = 0.0) -> Compiled:
+        """The program of an assignment. share: the part of its cost that any other comes to at least, 0 where nothing
+        is proved. Raises MspcError."""
+        return self._compile(self._config, partial(self._decide, tuple(values), share))
+
+    def _decide(self, values: Sequence[int], share: float, graph: Graph) -> None:
+        place(self.memory, graph, values)
+        if share:
+            graph.attrs["search_open"] = round((1 - share) * MILLION)
