@@ -16,8 +16,8 @@ from mspc.api import alias
 from stubs import FILES, FIRST
 
 THERE = Path(__file__).with_name("public_names.txt")
-OF_THE_INDEX = re.compile(r"(ops\.function|mint|mint\.nn\.functional|numpy)\.[a-z]\w*")
-"""Files whose functions stand in the index, too, or stood there."""
+IN_NUMPY = ("numpy.array_creations", "numpy.array_ops", "numpy.logic_ops", "numpy.math_ops")
+"""Files that MindSpore has, too."""
 
 
 UNSAID = re.compile(r" at 0x[0-9a-f]+|: 'Any'| -> 'Any'")
@@ -71,8 +71,7 @@ def known_modules() -> list[str]:
     """Public modules but for the files that only mspc has."""
     modules = alias.public_modules()
     folders = {m for m in modules if not m or hasattr(importlib.import_module(alias.home_of(m) or ""), "__path__")}
-    files = {m for m in modules if OF_THE_INDEX.fullmatch(m)}
-    return sorted({*folders, *alias.OTHER_NAMES, *FIRST, *FILES, *files})
+    return sorted({*folders, *alias.OTHER_NAMES, *FIRST, *FILES, *IN_NUMPY})
 
 
 def public_names() -> dict[str, dict[str, str]]:
