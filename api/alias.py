@@ -148,7 +148,8 @@ def home_of(name: str) -> str | None:
     if not all(part.isidentifier() for part in name.split(".")):
         return None
     place = os.path.join(_API, *name.split("."))
-    if name.partition(".")[0] in _INTERNAL or not (os.path.isfile(f"{place}.py") or os.path.isfile(os.path.join(place, "__init__.py"))):
+    is_there = os.path.isfile(f"{place}.py") or os.path.isfile(os.path.join(place, "__init__.py"))
+    if name.partition(".")[0] in _INTERNAL or not is_there:
         return None
     return f"{_OWN}.api.{name}"
 

@@ -25,13 +25,9 @@ from mspc.sharding.factors import Rule, parse_rule
 if TYPE_CHECKING:
     from mspc.ir.builder import Builder
 
-Names = str | tuple[str, ...]
 
 REGISTRY: dict[str, type[Op]] = {}
 """Every operator class by the name that the text form uses; filled by subclassing, never by hand."""
-FUNCTION_OPERATORS: dict[str, type[Op]] = {}
-METHOD_OPERATORS: dict[str, type[Op]] = {}
-"""Operator classes by the names under which scripts have them as a function and as a tensor's method; see `Op`."""
 
 
 class ArrayBackend(Protocol):
@@ -179,8 +175,6 @@ class Op:
     cuda: ClassVar[str] = ""
     work: ClassVar[str] = "products"
     samples: ClassVar[Sequence[Sample]] = ()
-    function: ClassVar[Names] = ()
-    method: ClassVar[Names] = ()
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -192,8 +186,6 @@ class Op:
             finish_later(cls)  # without fields of its own a class inherits all
         if not abstract:
             REGISTRY[cls.__name__] = cls
-            FUNCTION_OPERATORS.update(dict.fromkeys(_own_names(cls, "function"), cls))
-            METHOD_OPERATORS.update(dict.fromkeys(_own_names(cls, "method"), cls))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         fields(self)  # a copy from another process is made without `__init__`
@@ -376,12 +368,6 @@ class Op:
         grads = self.bprop(b, *inputs, out, dout)
         assert len(grads) == len(inputs), f"{self.name}.bprop returned {len(grads)} of {len(inputs)} gradients"
         return grads
-
-
-def _own_names(cls: type[Op], kind: str) -> tuple[str, ...]:
-    """Names that the class itself declares: a base's stay the base's."""
-    names: Names = cls.__dict__.get(kind, ())
-    return (names,) if isinstance(names, str) else names
 
 
 drop_class_variables(Op)

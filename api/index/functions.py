@@ -9,9 +9,11 @@ import ast
 import builtins
 import functools
 import importlib
+import inspect
 import operator
 import re
 from collections.abc import Callable, Iterator
+from keyword import iskeyword
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -25,8 +27,8 @@ _MODULES = {
 _PYTHON = frozenset("bool complex float int isinstance len list range str tuple".split())
 _GRAMMAR = (
     ast.Name, ast.Call, ast.Attribute, ast.Constant, ast.IfExp, ast.Compare, ast.BinOp, ast.UnaryOp, ast.BoolOp,
-    ast.keyword, ast.Tuple, ast.List, ast.Starred, ast.Subscript, ast.Slice, ast.expr_context, ast.operator, ast.unaryop,
-    ast.boolop, ast.cmpop,
+    ast.keyword, ast.Tuple, ast.List, ast.Starred, ast.Subscript, ast.Slice, ast.expr_context, ast.operator,
+    ast.unaryop, ast.boolop, ast.cmpop,
 )  # fmt: skip
 """What an expression is made of."""
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {ast.Div: operator.truediv, ast.Pow: operator.pow}
@@ -39,20 +41,66 @@ def found(row: Row) -> Any:
         ValueError: the row is none.
     """
     if row.home:
-        home = importlib.import_module(row.home)
-        return getattr(home, row.target) if row.target else home
-    if row.target.startswith("("):
+        return getattr(importlib.import_module(row.home), row.target)
+    if row.kind == "class":
+        return _class_of(row)
+    if is_expression(row):
         return function_of(row)
-    if row.target[0].isupper():
-        return _operator_function(row.target)
-    module, _, name = row.target.rpartition(".")
-    return found(rows_of(module or row.module)[name])
+    parameters, target = _parts(row)
+    if target[0].isupper():
+        operator = getattr(importlib.import_module(_MODULES["ops"]), target)
+        return operator if row.names[0][0].isupper() else _operator_function(row, operator, parameters)
+    module, _, name = target.rpartition(".")
+    if module:
+        return getattr(importlib.import_module(f"{_PACKAGE}.{module}"), name)
+    return found(rows_of(row.module)[name])
 
 
-def _operator_function(name: str) -> Any:
+def is_expression(row: Row) -> bool:
+    """Whether it is a function with parameters and an expression; "Abs" behind them is an operator."""
+    parameters, target = _parts(row)
+    return parameters != "" and not (target.isidentifier() and target[0].isupper() and not iskeyword(target))
+
+
+def _parts(row: Row) -> tuple[str, str]:
+    """("(parameters)" or "", what stands behind the "=")."""
+    if not row.target.startswith("("):
+        return "", row.target
+    end = _end_of_parameters(row.target)
+    head, expression = re.split(r"\s+=\s+", row.target[end:], maxsplit=1)
+    return row.target[:end] + head, expression
+
+
+def _operator_function(row: Row, operator: Any, parameters: str) -> Any:
+    """An operator as a function. parameters: of what has a call of its own; "(input|input_x, n=None)" has two names."""
+    from mspc.api.ops.operator_function import NEEDED
     from mspc.api.ops.operator_function import function_of as function_of_operator  # it imports NumPy
 
-    return function_of_operator(getattr(importlib.import_module(f"{_PACKAGE}.ops"), name).op_class)
+    call = ast.parse(f"f{parameters or '()'}", mode="eval").body
+    assert isinstance(call, ast.Call)
+    needed = [(tuple(ast.unparse(names).split(" | ")), NEEDED) for names in call.args]
+    others = [((str(keyword.arg),), _value(row, keyword.value)) for keyword in call.keywords]
+    return function_of_operator(operator.op_class, (*needed, *others))
+
+
+@functools.cache
+def _class_of(row: Row) -> Any:
+    """The class of "class Cross(dim=None) = cross", or of "= cross(dim=axis)" with names that the function has."""
+    from mspc.api.ops.composed_table import class_of  # it imports NumPy
+
+    tree = tree_of(row)
+    expression = tree.body[0].value  # type: ignore[attr-defined]  # a return
+    called = expression.func if isinstance(expression, ast.Call) else expression
+    renamed = {k.value.id: k.arg for k in getattr(expression, "keywords", ())}
+    return class_of(row.names[0], called.id, inspect.Signature(_signature(row, tree)), renamed)
+
+
+def _signature(row: Row, tree: ast.FunctionDef) -> list[inspect.Parameter]:
+    """Parameters that may be given by position."""
+    kind, names = inspect.Parameter.POSITIONAL_OR_KEYWORD, [arg.arg for arg in tree.args.args]
+    needed = [inspect.Parameter(name, kind) for name in names[: len(names) - len(tree.args.defaults)]]
+    others = zip(names[len(needed) :], tree.args.defaults, strict=True)
+    return [*needed, *(inspect.Parameter(name, kind, default=_value(row, node)) for name, node in others)]
 
 
 @functools.cache
@@ -62,11 +110,10 @@ def tree_of(row: Row) -> ast.FunctionDef:
     Raises:
         ValueError: the text is no row, or its expression is made of something else than rows are.
     """
-    end = _end_of_parameters(row.target)
-    head, expression = re.split(r"\s+=\s+", row.target[end:], maxsplit=1)
+    parameters, expression = _parts(row)
     name = row.names[0].removeprefix(".")
     try:
-        tree = ast.parse(f"def {name}{row.target[:end]}{head}: return ({expression})").body[0]
+        tree = ast.parse(f"def {name}{parameters}: return ({expression})").body[0]
     except SyntaxError as error:
         raise ValueError(f"{row.path}:{row.line}: {error.msg}") from None
     assert isinstance(tree, ast.FunctionDef)
@@ -127,15 +174,15 @@ def _named(row: Row, name: str) -> Any:
         ValueError: nothing that a row may name.
     """
     if name in row.uses:
-        home = importlib.import_module(row.uses[name])
-        return getattr(home, name) if hasattr(home, name) else importlib.import_module(f"{row.uses[name]}.{name}")
+        home, target = row.uses[name]
+        return getattr(importlib.import_module(home), target)
     if name in _MODULES:
         return importlib.import_module(_MODULES[name])
     if name[0].isupper():
         return getattr(importlib.import_module(f"{_PACKAGE}.ops"), name)
     if name in _PYTHON:
         return getattr(builtins, name)
-    if name in rows_of(row.module):
+    if name in rows_of(row.module):  # what 'let' defines, or a function of the same module
         return found(rows_of(row.module)[name])
     raise ValueError(f"{row.path}:{row.line}: nothing is called {name!r}; 'use' says where it stands")
 
@@ -149,15 +196,16 @@ def _value(row: Row, node: ast.expr) -> Any:
     return ast.literal_eval(node)
 
 
-def tree_at(path: str, line: int) -> ast.FunctionDef:
-    """The tree of the row that stands in a line of a table.
+def tree_at(path: str, line: int, name: str) -> ast.FunctionDef:
+    """The tree of the row of a function that stands in a line of a table.
 
     Raises:
         LookupError: there is none.
     """
-    return tree_of(_by_line(path)[line])
+    return tree_of(_by_place(path)[line, name])
 
 
 @functools.cache
-def _by_line(path: str) -> dict[int, Row]:
-    return {row.line: row for row in rows_of(module_of(path)).values() if row.path == path}
+def _by_place(path: str) -> dict[tuple[int, str], Row]:
+    rows = rows_of(module_of(path)).values()
+    return {(row.line, row.names[0].removeprefix(".")): row for row in rows if row.path == path}

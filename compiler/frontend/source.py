@@ -16,7 +16,7 @@ from typing import Any
 
 from mspc.api.errors import PACKAGE, is_own
 from mspc.api.index.functions import tree_at
-from mspc.api.index.table import TABLES
+from mspc.api.index.table import is_table
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import utf8_bytes
 from mspc.ir.location import Location
@@ -169,8 +169,8 @@ def _find(file: SourceFile, code: types.CodeType, name: str) -> FunctionSource:
             f"the source of '{name}' is not available",
             notes=[_TIMED if code.co_filename == "<timed exec>" else _IN_A_FILE],
         )
-    if code.co_filename.startswith(TABLES):
-        return FunctionSource(file, tree_at(code.co_filename, code.co_firstlineno), 0)
+    if is_table(code.co_filename):
+        return FunctionSource(file, tree_at(code.co_filename, code.co_firstlineno, code.co_name), 0)
     if code.co_name != "<lambda>":
         found = _parse_lines(file, code)
         if found is not None:

@@ -17,7 +17,7 @@ from mspc.ops.cpu.blocks import in_rows
 from mspc.ops.cuda.update import launch_updates
 from mspc.ops.device import Array, Copy, Device, Launch
 from mspc.ops.math.arithmetic import Neg
-from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, Op, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.sharding.rules import broadcast_rule, factor_names
 
@@ -106,7 +106,6 @@ def _samples(*roles: str, **attributes: Any) -> tuple[Any, ...]:
 class Assign(Update):
     """variable = value."""
 
-    function: ClassVar[Names] = "assign"
     operands: ClassVar[tuple[str, ...]] = ("variable", "value")
     mutates: ClassVar[tuple[int, ...]] = (0,)
     cuda_update: ClassVar[str] = "variable = value;"
@@ -157,7 +156,6 @@ class InplaceCopy(Op):
 class AssignAdd(Update):
     """variable += value."""
 
-    function: ClassVar[Names] = "assign_add"
     operands: ClassVar[tuple[str, ...]] = ("variable", "value")
     mutates: ClassVar[tuple[int, ...]] = (0,)
     cuda_update: ClassVar[str] = "variable += value;"
@@ -176,7 +174,6 @@ class AssignSub(Update):
     """variable -= value."""
 
     takes_bool: ClassVar[bool] = False
-    function: ClassVar[Names] = "assign_sub"
     operands: ClassVar[tuple[str, ...]] = ("variable", "value")
     mutates: ClassVar[tuple[int, ...]] = (0,)
     cuda_update: ClassVar[str] = "variable -= value;"

@@ -20,6 +20,8 @@ IN_NUMPY = ("numpy.array_creations", "numpy.array_ops", "numpy.logic_ops", "nump
 """Files that MindSpore has, too."""
 
 
+UNKNOWN = "(?)"
+"""A signature of which Python knows nothing."""
 UNSAID = re.compile(r" at 0x[0-9a-f]+|: 'Any'| -> 'Any'")
 """What a signature need not say to be known."""
 
@@ -30,11 +32,11 @@ def described(found: Any) -> str:
         return "module"
     if not callable(found):
         return type(found).__name__
-    kind = "class" if isinstance(found, type) else "function" if isinstance(found, FunctionType) else "callable"
+    kind = "class" if isinstance(found, type) else "function"
     try:
         signature = str(inspect.signature(found))
     except (TypeError, ValueError):
-        signature = "(?)"
+        signature = UNKNOWN
     return f"{kind} {UNSAID.sub('', signature)}"
 
 
@@ -51,7 +53,8 @@ def members(name: str) -> Iterator[tuple[str, str]]:
     if not listed and "__dir__" in vars(home):
         listed = dir(home)
     if not listed:
-        listed = [n for n, found in vars(home).items() if getattr(found, "__module__", "") == home.__name__]
+        found = vars(home).items()
+        listed = [n for n, its in found if n[0] != "_" and getattr(its, "__module__", "") == home.__name__]
     for member in listed:
         found = getattr(module, member)
         is_hashed = isinstance(found, FunctionType | type)
@@ -126,7 +129,7 @@ def test_every_name_of_before_is_there_and_takes_the_same(update_goldens: bool) 
             if now is None and module in found:
                 there = importlib.import_module(f"mspc.{module}".rstrip("."))
                 now = described(getattr(there, name)) if hasattr(there, name) else None
-            if now != description:
+            if now != description and not (now and description.endswith(UNKNOWN)):
                 wrong.append(f"{module}.{name} was {description}, is {now or 'missing'}")
     assert not wrong, "\n".join(wrong[:50])
 
