@@ -86,13 +86,12 @@ def _operator_function(row: Row, operator: Any, parameters: str) -> Any:
 @functools.cache
 def _class_of(row: Row) -> Any:
     """The class of "class Cross(dim=None) = cross", or of "= cross(dim=axis)" with names that the function has."""
-    from mspc.api.ops.composed_table import class_of  # it imports NumPy
-
     tree = tree_of(row)
     expression = tree.body[0].value  # type: ignore[attr-defined]  # a return
     called = expression.func if isinstance(expression, ast.Call) else expression
     renamed = {k.value.id: k.arg for k in getattr(expression, "keywords", ())}
-    return class_of(row.names[0], called.id, inspect.Signature(_signature(row, tree)), renamed)
+    classes = importlib.import_module("mspc.api.ops.composed_table")  # it stands on `ops`
+    return classes.class_of(row.names[0], called.id, inspect.Signature(_signature(row, tree)), renamed)
 
 
 def _signature(row: Row, tree: ast.FunctionDef) -> list[inspect.Parameter]:

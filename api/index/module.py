@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
 from types import FunctionType
@@ -48,12 +49,12 @@ def _class(found: type) -> type:
 
 
 def answers(
-    module: str, kind: str = "function", otherwise: Callable[[str], Any] | None = None
+    module: str, kind: str = "function", otherwise: Callable[[str], Any] | None = None, modules: tuple[str, ...] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a public module.
 
     kind: what its names are, for the message where there is none. otherwise: what gives an object that has no row, or
-    raises AttributeError.
+    raises AttributeError. modules: public modules below this one.
     """
     package = f"mspc.api.{module}"
 
@@ -62,6 +63,8 @@ def answers(
             return sys.modules[package].__dir__()
         if name.startswith("__"):
             raise AttributeError(name)
+        if name in modules:
+            return importlib.import_module(f"{package}.{name}")
         row = rows_of(module).get(name)
         if row is not None and row.is_public:
             answer = find(module, name)
@@ -72,4 +75,4 @@ def answers(
         setattr(sys.modules[package], name, answer)
         return answer
 
-    return get, lambda: names_of(module)
+    return get, lambda: sorted({*names_of(module), *modules})

@@ -13,7 +13,7 @@ from typing import Any
 
 from mspc import Tensor
 from mspc.api import alias
-from stubs import FILES, FIRST
+from mspc.api.index.stubs import FILES, FIRST
 
 THERE = Path(__file__).with_name("public_names.txt")
 IN_NUMPY = ("numpy.array_creations", "numpy.array_ops", "numpy.logic_ops", "numpy.math_ops")
