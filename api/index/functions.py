@@ -102,6 +102,18 @@ def _signature(row: Row, tree: ast.FunctionDef) -> list[inspect.Parameter]:
     return [*needed, *(inspect.Parameter(name, kind, default=_value(row, node)) for name, node in others)]
 
 
+class _Operators(ast.NodeTransformer):
+    """Makes `ops.Abs` of `Abs`, which is looked for when the function is called. others: names of something else."""
+
+    def __init__(self, others: set[str]) -> None:
+        self.others = others
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if not node.id[0].isupper() or node.id in self.others:
+            return node
+        return ast.copy_location(ast.parse(f"ops.{node.id}", mode="eval").body, node)
+
+
 @functools.cache
 def tree_of(row: Row) -> ast.FunctionDef:
     """The row as the function that it is; the text's lines are those of the table.
@@ -119,6 +131,8 @@ def tree_of(row: Row) -> ast.FunctionDef:
     for node in ast.walk(tree.body[0].value):  # type: ignore[attr-defined]  # a return
         if not isinstance(node, _GRAMMAR):
             raise ValueError(f"{row.path}:{row.line}: {type(node).__name__} has no place in a row; write a function")
+    inner = {arg.arg for arg in _parameters(tree.args)}
+    tree.body = [_Operators(inner | row.uses.keys()).visit(tree.body[0])]
     for parameter in _parameters(tree.args):
         parameter.annotation = parameter.annotation or ast.Name("Any", ast.Load())
     tree.returns = tree.returns or ast.Name("Any", ast.Load())
@@ -177,8 +191,6 @@ def _named(row: Row, name: str) -> Any:
         return getattr(importlib.import_module(home), target)
     if name in _MODULES:
         return importlib.import_module(_MODULES[name])
-    if name[0].isupper():
-        return getattr(importlib.import_module(f"{_PACKAGE}.ops"), name)
     if name in _PYTHON:
         return getattr(builtins, name)
     if name in rows_of(row.module):  # what 'let' defines, or a function of the same module
