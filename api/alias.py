@@ -18,7 +18,7 @@ NAME = "mindspore"
 _OWN = "mspc"
 _API = os.path.dirname(os.path.abspath(__file__))
 _INTERNAL = frozenset(
-    "absent alias checks errors guarded launch members names pytest_plugin setting settings state".split()
+    "absent alias checks errors guarded index launch members names pytest_plugin setting settings state".split()
 )
 """Modules of api/ that no script imports."""
 
@@ -102,6 +102,10 @@ OTHER_NAMES: dict[str, str] = {
     "ops.operations._infer_ops": "api.ops",
     "ops.operations._inner_ops": "api.ops",
     "ops.operations._sequence_ops": "api.ops",
+    "numpy.array_creations": "api.numpy",
+    "numpy.array_ops": "api.numpy",
+    "numpy.logic_ops": "api.numpy",
+    "numpy.math_ops": "api.numpy",
     "parallel._utils": "api.parallel.queries",
     "parallel.function": "api.parallel.reshard",
     "parallel.function.reshard_func": "api.parallel.reshard",
@@ -132,7 +136,7 @@ def public_modules() -> list[str]:
         if "__init__.py" in files:
             found.add(".".join(parts))
         found |= {".".join([*parts, file[:-3]]) for file in files if file.endswith(".py") and file != "__init__.py"}
-    return sorted(found - _INTERNAL)
+    return sorted(name for name in found if name.partition(".")[0] not in _INTERNAL)
 
 
 def home_of(name: str) -> str | None:
@@ -144,7 +148,8 @@ def home_of(name: str) -> str | None:
     if not all(part.isidentifier() for part in name.split(".")):
         return None
     place = os.path.join(_API, *name.split("."))
-    if name in _INTERNAL or not (os.path.isfile(f"{place}.py") or os.path.isfile(os.path.join(place, "__init__.py"))):
+    is_there = os.path.isfile(f"{place}.py") or os.path.isfile(os.path.join(place, "__init__.py"))
+    if name.partition(".")[0] in _INTERNAL or not is_there:
         return None
     return f"{_OWN}.api.{name}"
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-Names = str | tuple[str, ...]
-
 
 class Sharding:
     """How an operator is sharded, and what follows for its results.
@@ -108,8 +106,6 @@ class Script:
     """How scripts have an operator, and the text form.
 
     Class attributes:
-        function: names under which `ops` has the operator as a function of its inputs and then its fields, in order.
-        method: the same for methods of a tensor, which is the first input.
         arguments: names that a user's constructor has, in their order, where they are not the fields': "name", or
             "name=field" for a field of another name. The other fields are given by keyword.
         operand_names: of a `call` with more than inputs.
@@ -118,8 +114,6 @@ class Script:
         omitted: names of fields that the text leaves out while they have their default.
     """
 
-    function: ClassVar[Names] = ()
-    method: ClassVar[Names] = ()
     arguments: ClassVar[tuple[str, ...]] = ()
     operand_names: ClassVar[tuple[str, ...]] = ()
     sequences: ClassVar[Mapping[str, type]] = {}

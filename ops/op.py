@@ -18,20 +18,17 @@ from mspc.ir.graph import Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import DType, TensorType, TupleType, Type
 from mspc.ops.cpu.widening import widening, widening_into
-from mspc.ops.declared import Kernel, Memory, Names, Script, Sharding
+from mspc.ops.declared import Kernel, Memory, Script, Sharding
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.finished_later import drop_class_variables, finish_later
-from mspc.ops.registry import CLASS, FUNCTION, METHOD, Operators
+from mspc.ops.registry import Operators
 from mspc.sharding.factors import Rule, parse_rule
 
 if TYPE_CHECKING:
     from mspc.ir.builder import Builder
 
-REGISTRY: Operators[type[Op]] = Operators(CLASS)
+REGISTRY: Operators[type[Op]] = Operators()
 """Every operator class by the name that the text form uses; filled by subclassing, never by hand."""
-FUNCTION_OPERATORS: Operators[type[Op]] = Operators(FUNCTION)
-METHOD_OPERATORS: Operators[type[Op]] = Operators(METHOD)
-"""Operator classes by the names under which scripts have them as a function and as a tensor's method; see `Op`."""
 
 
 class ArrayBackend(Protocol):
@@ -111,9 +108,7 @@ class Op(Sharding, Memory, Kernel, Script):
         if any(not str(kind).startswith("ClassVar") for kind in inspect.get_annotations(cls).values()):
             finish_later(cls)  # without fields of its own a class inherits all
         if not abstract:
-            REGISTRY.enter((cls.__name__,), cls)
-            FUNCTION_OPERATORS.enter(_own_names(cls, FUNCTION), cls)
-            METHOD_OPERATORS.enter(_own_names(cls, METHOD), cls)
+            REGISTRY.enter(cls.__name__, cls)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         fields(self)  # a copy from another process is made without `__init__`
@@ -296,12 +291,6 @@ class Op(Sharding, Memory, Kernel, Script):
         grads = self.bprop(b, *inputs, out, dout)
         assert len(grads) == len(inputs), f"{self.name}.bprop returned {len(grads)} of {len(inputs)} gradients"
         return grads
-
-
-def _own_names(cls: type[Op], kind: str) -> tuple[str, ...]:
-    """Names that the class itself declares: a base's stay the base's."""
-    names: Names = cls.__dict__.get(kind, ())
-    return (names,) if isinstance(names, str) else names
 
 
 drop_class_variables(Op)

@@ -5,8 +5,7 @@ declares what is read from the text of the modules, so that nothing is entered b
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from typing import Any, Generic, TypeVar
@@ -18,31 +17,26 @@ Operator = TypeVar("Operator", bound=type[Any])
 KERNELS = ("cpu", "cuda")
 """Rooms of `mspc.ops` without operators."""
 
-CLASS, FUNCTION, METHOD = "class", "function", "method"
-"""Which of an operator's names: its class's, or those of `Op.function` and `Op.method`."""
-_DECLARATIONS = {CLASS: "\nclass "} | {kind: f"\n    {kind}: ClassVar[Names] = " for kind in (FUNCTION, METHOD)}
-"""The text that stands ahead of a name."""
-_NAMES = re.compile(r"\([^)]*\)|.*")
-"""The text of one name or of a tuple of them."""
+_DECLARATION = "\nclass "
+"""The text that stands ahead of the name of an operator's class."""
 
 
 class Operators(Mapping[str, Operator], Generic[Operator]):
-    """Operator classes by one kind of their names; to walk over all of them imports all of them.
+    """Operator classes by their names; to walk over all of them imports all of them.
 
     A class enters itself when it is made, so that operators outside of mspc are here, too, once they are imported.
     """
 
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
+    def __init__(self) -> None:
         self._made: dict[str, Operator] = {}
 
-    def enter(self, names: Iterable[str], operator: Operator) -> None:
-        """Enter an operator class under its names."""
-        self._made.update(dict.fromkeys(names, operator))
+    def enter(self, name: str, operator: Operator) -> None:
+        """Enter an operator class under its name."""
+        self._made[name] = operator
 
     def __getitem__(self, name: str) -> Operator:
-        if name not in self._made and name in homes()[self._kind]:
-            import_module(homes()[self._kind][name])
+        if name not in self._made and name in homes():
+            import_module(homes()[name])
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -75,22 +69,14 @@ def operator_modules() -> dict[str, str]:
 
 
 @cache
-def homes() -> dict[str, dict[str, str]]:
-    """For every kind of name the module that declares one; of classes also those that are no operators."""
-    found: dict[str, dict[str, str]] = {kind: {} for kind in _DECLARATIONS}
+def homes() -> dict[str, str]:
+    """The modules that declare classes, operators or not, by the names of the classes."""
+    found: dict[str, str] = {}
     for module, path in operator_modules().items():
         with open(path, encoding="utf-8") as file:
             text = file.read()
-        for kind, declaration in _DECLARATIONS.items():
-            for rest in text.split(declaration)[1:]:
-                found[kind].update(dict.fromkeys(_declared(kind, rest), module))
+        for rest in text.split(_DECLARATION)[1:]:
+            name, _, bases = rest.partition("):")[0].partition("(")
+            if "abstract=True" not in bases:
+                found[name] = module
     return found
-
-
-def _declared(kind: str, text: str) -> list[str]:
-    """The names with which the text behind a declaration begins."""
-    if kind == CLASS:
-        name, _, bases = text.partition("):")[0].partition("(")
-        return [] if "abstract=True" in bases else [name]
-    match = _NAMES.match(text)
-    return match[0].split('"')[1::2] if match else []

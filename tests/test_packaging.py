@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from mspc.api.index.stubs import stubs
+
 
 @pytest.fixture(scope="module")
 def wheel_names(root: Path, tmp_path_factory: pytest.TempPathFactory) -> set[str]:
@@ -19,7 +21,7 @@ def wheel_names(root: Path, tmp_path_factory: pytest.TempPathFactory) -> set[str
     for path in root.rglob("*"):
         shown = path.relative_to(root)
         if path.is_file() and not any(
-            part.startswith(".") or part in ("build", "__pycache__") for part in shown.parts
+            part.startswith(".") or part in ("build", "stubs", "__pycache__") for part in shown.parts
         ):
             (source / shown).parent.mkdir(parents=True, exist_ok=True)
             (source / shown).write_bytes(path.read_bytes())
@@ -51,16 +53,16 @@ def test_wheel_holds_every_module(root: Path, wheel_names: set[str]) -> None:
     assert {name for name in wheel_names if name.endswith(".py")} == modules
 
 
-def test_wheel_holds_the_grammar_the_page_and_no_other_data(wheel_names: set[str]) -> None:
+def test_wheel_holds_the_grammar_the_page_the_index_and_no_other_data(root: Path, wheel_names: set[str]) -> None:
     data = {name for name in wheel_names if name.startswith("mspc/") and not name.endswith(".py")}
     page = {f"mspc/commands/view/page/built/view.{kind}" for kind in ("js", "css")}
-    assert data == {"mspc/ir/text/grammar.lark", "mspc/py.typed"} | page
+    tables = {f"mspc/api/index/{path.name}" for path in (root / "api/index").glob("*.txt")}
+    assert len(tables) > 10
+    assert data == {"mspc/ir/text/grammar.lark", "mspc/py.typed"} | page | tables
 
 
-def test_wheel_holds_the_stubs(root: Path, wheel_names: set[str]) -> None:
-    stubs = {str(path.relative_to(root / "stubs")) for path in (root / "stubs").rglob("*") if path.is_file()}
-    assert stubs
-    assert {name for name in wheel_names if name.split("/")[0].endswith("-stubs")} == stubs
+def test_wheel_holds_the_stubs(wheel_names: set[str]) -> None:
+    assert {name for name in wheel_names if name.split("/")[0].endswith("-stubs")} == stubs().keys()
 
 
 def test_wheel_holds_the_licence(wheel_names: set[str]) -> None:

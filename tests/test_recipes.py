@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-BLOCK = re.compile(r"`([\w./]+\.(?:py|ir))`[^`]*:\n\n```(?:python|text)\n(.*?)```", re.DOTALL)
+BLOCK = re.compile(r"`([\w./-]+\.(?:py|ir|txt))`[^`]*:\n\n```(?:python|text)\n(.*?)```", re.DOTALL)
 """A file's path in the sentence before its contents."""
 GUARD = 1800
 """Seconds after which a command counts as hanging."""
@@ -59,7 +59,7 @@ def run(checkout: Path, *command: str, cwd: Path | None = None, succeeds: bool =
 
 def test_the_recipes_have_their_files(root: Path) -> None:
     assert list(recipes(root)) == [
-        "ops/math/cube.py", "api/nn/cube.py", "cubes.py", "passes/cleanup/drop_double_neg.py",
+        "ops/math/cube.py", "api/index/ops-cube.txt", "api/nn/cube.py", "cubes.py", "passes/cleanup/drop_double_neg.py",
         "tests/passes/cleanup/drop_double_neg/four.ir",
     ]  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stubs import stubs
+from mspc.api.index.stubs import PACKAGES, write
 from tests.conftest import HANG
 
 SCRIPT = """
@@ -33,19 +34,32 @@ print(ms.Tensr)
 """
 
 
-def test_the_stubs_are_true(root: Path, update_goldens: bool) -> None:
-    """`--update-goldens` writes them."""
-    folder, expected = root / "stubs", stubs()
-    there = {str(p.relative_to(folder)): p.read_text(encoding="utf-8") for p in folder.rglob("*") if p.is_file()}
-    if not update_goldens:
-        assert there == expected
-        return
-    for name in there.keys() - expected.keys():
-        (folder / name).unlink()
-    for name, text in expected.items():
-        if there.get(name) != text:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text, encoding="utf-8")
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with both stub packages."""
+    folder = tmp_path_factory.mktemp("stubs")
+    write(folder)
+    return folder
+
+
+def test_a_row_has_its_parameters_and_its_words(made: Path) -> None:
+    text = (made / "mspc-stubs/mint/__init__.pyi").read_text(encoding="utf-8")
+    assert 'def cat(tensors: Sequence[Any], dim: int = ...) -> Any:\n    """Tensors one after another' in text
+    assert "from mspc.ops import sinc as sinc\n" in text or "import sinc as sinc\n" in text
+
+
+def test_every_stub_is_python(made: Path) -> None:
+    files = sorted(made.rglob("*.pyi"))
+    assert len(files) > 50
+    for file in files:
+        ast.parse(file.read_text(encoding="utf-8"))
+
+
+def test_stubs_are_written_over_those_of_before(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "mspc-stubs").mkdir()
+    (tmp_path / "mspc-stubs/gone.pyi").write_text("")
+    write(tmp_path)
+    assert {p.relative_to(tmp_path) for p in tmp_path.rglob("*")} == {p.relative_to(made) for p in made.rglob("*")}
 
 
 SAMPLES = ("samples/quickstart/net.py", "samples/transformer/net.py", "tests/doctor/scripts/quickstart.py")
@@ -53,13 +67,13 @@ SAMPLES = ("samples/quickstart/net.py", "samples/transformer/net.py", "tests/doc
 UNKNOWN = ("reportAttributeAccessIssue", "reportCallIssue", "reportMissingImports", "reportMissingModuleSource")
 
 
-def test_a_type_checker_sees_what_is_right_and_wrong(root: Path, tmp_path: Path) -> None:
+def test_a_type_checker_sees_what_is_right_and_wrong(root: Path, made: Path, tmp_path: Path) -> None:
     """Laid out as an installation has it."""
     site = tmp_path / "site"
     site.mkdir()
     (site / "mspc").symlink_to(root)
-    for name in ("mspc-stubs", "mindspore-stubs"):
-        (site / name).symlink_to(root / "stubs" / name)
+    for name in PACKAGES:
+        (site / name).symlink_to(made / name)
     for first in ("mspc", "mindspore"):
         (tmp_path / f"with_{first}.py").write_text(SCRIPT.format(first=first))
     for number, sample in enumerate(SAMPLES):

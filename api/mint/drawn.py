@@ -8,7 +8,7 @@ from mspc.api import ops
 from mspc.api.mint.arguments import drawn_shape, limits, on_device
 from mspc.api.ops.arguments import element_type
 from mspc.api.ops.checked import TensorLike
-from mspc.ir.types import FLOAT32, INT64
+from mspc.ir.types import FLOAT32
 
 
 def rand(*size: Any, generator: Any = None, dtype: Any = None, device: Any = None) -> Any:
@@ -52,11 +52,6 @@ def randint_like(input: TensorLike, *between: int, dtype: Any = None, device: An
     return ops.randint(low, high, size, dtype=input.dtype if dtype is None else dtype)
 
 
-def randperm(n: int, *, generator: Any = None, dtype: Any = INT64) -> Any:
-    """The integers from 0 to n, without n, in an order drawn at random."""
-    return ops.randperm(n, generator, 0, dtype)
-
-
 def normal(
     mean: float | TensorLike = 0.0, std: float | TensorLike = 1.0, size: Any = None,
     generator: Any = None,
@@ -65,17 +60,6 @@ def normal(
     tensors' unless given."""
     shape = drawn_shape("normal", mean, std, size)
     return ops.normal(shape, mean, std, generator)
-
-
-def multinomial(input: TensorLike, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Any:
-    """num_samples places of each row of weights, drawn in proportion to these, Int64; without replacement each place is
-    drawn once at most."""
-    return ops.cast(ops.multinomial(input, num_samples, replacement, generator), INT64)
-
-
-def bernoulli(input: TensorLike, *, generator: Any = None) -> Any:
-    """1 with the probability that stands at each place of the input, else 0."""
-    return ops.bernoulli_ext(input, generator=generator)
 
 
 def empty(*size: Any, dtype: Any = None, device: Any = None, pin_memory: bool = False) -> Any:

@@ -17,10 +17,11 @@ from mspc.api.ops.numpy_arguments import (
     number_kind,
     refuse,
     spaced,
-    triangle,
-    window,
 )
 from mspc.ir.types import FLOAT32, INT32
+
+newaxis = None
+"""A new dimension among the parts of an index."""
 
 
 def array(obj: Any, dtype: Any = None, copy: bool = True, ndmin: int = 0) -> Any:
@@ -36,51 +37,11 @@ def _is_of_graph(obj: Any) -> bool:
     return not isinstance(obj, numpy.ndarray)
 
 
-def asarray(a: Any, dtype: Any = None) -> Any:
-    """As `array`."""
-    return array(a, dtype)
-
-
-def asfarray(a: Any, dtype: Any = FLOAT32) -> Any:
-    """As `array`, in a floating-point type."""
-    return array(a, dtype)
-
-
-def zeros(shape: Any, dtype: Any = FLOAT32) -> Any:
-    """Zeros."""
-    return ops.zeros(sizes_of([shape]), element_type(dtype))
-
-
-def ones(shape: Any, dtype: Any = FLOAT32) -> Any:
-    """Ones."""
-    return ops.ones(sizes_of([shape]), element_type(dtype))
-
-
-def empty(shape: Any, dtype: Any = FLOAT32) -> Any:
-    """Zeros: no memory is left as it is."""
-    return ops.zeros(sizes_of([shape]), element_type(dtype))
-
-
 def full(shape: Any, fill_value: Any, dtype: Any = None) -> Any:
     """One value; of a number in the element type that the number has in a tensor."""
     if hasattr(fill_value, "shape"):
         return ops.broadcast_to(as_type(fill_value, dtype), sizes_of([shape]))
     return ops.full(sizes_of([shape]), fill_value, dtype=number_kind(fill_value) if dtype is None else dtype)
-
-
-def zeros_like(a: Any, dtype: Any = None, shape: Any = None) -> Any:
-    """Zeros of the shape and element type of a."""
-    return full_like(a, 0, dtype, shape)
-
-
-def ones_like(a: Any, dtype: Any = None, shape: Any = None) -> Any:
-    """Ones of the shape and element type of a."""
-    return full_like(a, 1, dtype, shape)
-
-
-def empty_like(prototype: Any, dtype: Any = None, shape: Any = None) -> Any:
-    """Zeros of the shape and element type of a tensor."""
-    return full_like(prototype, 0, dtype, shape)
 
 
 def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None) -> Any:
@@ -109,69 +70,12 @@ def linspace(
     return found
 
 
-def logspace(
-    start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None, axis: int = 0
-) -> Any:
-    """Powers of base with exponents from start to stop, numbers, so that axis has no choice."""
-    return made_line(base ** line(start, stop, spaced("logspace", (start, stop), num), endpoint), dtype)
-
-
 def geomspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0
 ) -> Any:
     """Numbers from start to stop, each the same factor of the one before; axis has no choice."""
     exponents = line(0.0, 1.0, spaced("geomspace", (start, stop), num), endpoint)
     return made_line(start * (stop / start) ** exponents, dtype)
-
-
-def eye(N: int, M: Any = None, k: int = 0, dtype: Any = FLOAT32) -> Any:
-    """Ones on diagonal k of an N x M matrix."""
-    return made_of("eye", numpy.eye(N, M, k), element_type(dtype))
-
-
-def identity(n: int, dtype: Any = FLOAT32) -> Any:
-    """Ones on the diagonal of an n x n matrix."""
-    return eye(n, dtype=dtype)
-
-
-def tri(N: int, M: Any = None, k: int = 0, dtype: Any = FLOAT32) -> Any:
-    """Ones on and below diagonal k of an N x M matrix."""
-    return made_of("tri", numpy.tri(N, M, k), element_type(dtype))
-
-
-def tril(m: Any, k: int = 0) -> Any:
-    """m on and below diagonal k, 0 above."""
-    return ops.tril(m, k)
-
-
-def triu(m: Any, k: int = 0) -> Any:
-    """m on and above diagonal k, 0 below."""
-    return ops.triu(m, k)
-
-
-def tril_indices(n: int, k: int = 0, m: Any = None) -> Any:
-    """Rows and columns of the elements on and below diagonal k of an n x m matrix."""
-    return triangle("tril", n, k, m)
-
-
-def triu_indices(n: int, k: int = 0, m: Any = None) -> Any:
-    """Rows and columns of the elements on and above diagonal k of an n x m matrix."""
-    return triangle("triu", n, k, m)
-
-
-def tril_indices_from(arr: Any, k: int = 0) -> Any:
-    """`tril_indices` of the shape of a matrix."""
-    return triangle("tril", arr.shape[0], k, arr.shape[1])
-
-
-def triu_indices_from(arr: Any, k: int = 0) -> Any:
-    """`triu_indices` of the shape of a matrix."""
-    return triangle("triu", arr.shape[0], k, arr.shape[1])
-
-
-def diag_indices(n: int, ndim: int = 2) -> Any:
-    """The places on the diagonal of a tensor with ndim dimensions of n elements."""
-    return (arange(n),) * ndim
 
 
 def indices(dimensions: Any, dtype: Any = INT32, sparse: bool = False) -> Any:
@@ -202,40 +106,3 @@ def vander(x: Any, N: Any = None, increasing: bool = False) -> Any:
     powers = list(range(count)) if increasing else list(range(count))[::-1]
     columns = [ops.ones_like(x) if p == 0 else ops.pow(x, p) for p in powers]
     return ops.stack(columns, 1)
-
-
-def bartlett(M: int) -> Any:
-    """A triangle of M weights."""
-    return window("bartlett", M)
-
-
-def blackman(M: int) -> Any:
-    """A Blackman window of M weights."""
-    return window("blackman", M)
-
-
-def hamming(M: int) -> Any:
-    """A Hamming window of M weights."""
-    return window("hamming", M)
-
-
-def hanning(M: int) -> Any:
-    """A Hann window of M weights."""
-    return window("hanning", M)
-
-
-def rand(*shape: Any, dtype: Any = FLOAT32) -> Any:
-    """Random numbers in [0, 1)."""
-    return ops.rand(*sizes_of(shape), dtype=dtype)
-
-
-def randn(*shape: Any, dtype: Any = FLOAT32) -> Any:
-    """Normally distributed random numbers."""
-    return ops.randn(*sizes_of(shape), dtype=dtype)
-
-
-def copy(a: Any) -> Any:
-    """The same values."""
-    return array(a)
-
-

@@ -8,25 +8,15 @@ from typing import Any
 from mspc.api import ops
 from mspc.api.numpy.array_creations import array
 from mspc.api.numpy.promotion import as_type, operand, pair
-from mspc.api.ops.arguments import axis_of, permutation, sizes_of
+from mspc.api.ops.arguments import axis_of
 from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.numpy_arguments import joint_of, moved, padded_widths, pieces, refuse
-from mspc.ir.types import BOOL, INT32, INT64
-
-
-def reshape(x: Any, new_shape: Any) -> Any:
-    """The elements in their order in another shape."""
-    return ops.reshape(x, sizes_of([new_shape]))
+from mspc.ir.types import BOOL, INT32
 
 
 def ravel(x: Any) -> Any:
     """All elements in one dimension."""
     return ops.reshape(x, (-1,))
-
-
-def transpose(a: Any, axes: Any = None) -> Any:
-    """The dimensions in another order, reversed where none is given."""
-    return ops.transpose(a, permutation(() if axes is None else [axes], len(a.shape)))
 
 
 def moveaxis(a: Any, source: Any, destination: Any) -> Any:
@@ -42,11 +32,6 @@ def rollaxis(x: Any, axis: int, start: int = 0) -> Any:
     return moveaxis(x, axis, start - 1 if axis < start else start)
 
 
-def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
-    """Two dimensions exchanged."""
-    return ops.swapaxes(x, axis1, axis2)
-
-
 def expand_dims(a: Any, axis: Any) -> Any:
     """A new dimension of size 1 at `axis`, or several."""
     if isinstance(axis, int):
@@ -55,11 +40,6 @@ def expand_dims(a: Any, axis: Any) -> Any:
     new = [axis_of("expand_dims", place, rank) for place in axis]
     sizes = list(a.shape)
     return ops.reshape(a, tuple([1 if d in new else sizes.pop(0) for d in range(rank)]))
-
-
-def squeeze(a: Any, axis: Any = None) -> Any:
-    """Without dimensions of size 1: all, or those of `axis`."""
-    return ops.squeeze(a, axis)
 
 
 def atleast_1d(*arys: Any) -> Any:
@@ -86,7 +66,7 @@ def atleast_3d(*arys: Any) -> Any:
     return found[0] if len(found) == 1 else found
 
 
-def _of_one_type(arrays: Any) -> Any:
+def of_one_type(arrays: Any) -> Any:
     tensors = [array(x) for x in arrays]
     dtype = joint_of([x.dtype for x in tensors])
     return [as_type(x, dtype) for x in tensors]
@@ -94,18 +74,8 @@ def _of_one_type(arrays: Any) -> Any:
 
 def concatenate(arrays: Any, axis: Any = 0) -> Any:
     """Tensors one after another along `axis`; None makes each one dimension first."""
-    tensors = _of_one_type(arrays)
+    tensors = of_one_type(arrays)
     return ops.concat([ravel(x) for x in tensors], 0) if axis is None else ops.concat(tensors, axis)
-
-
-def append(arr: Any, values: Any, axis: Any = None) -> Any:
-    """`values` behind `arr` along `axis`; None makes both one dimension first."""
-    return concatenate((arr, values), axis)
-
-
-def stack(arrays: Any, axis: int = 0) -> Any:
-    """Tensors side by side along a new dimension."""
-    return ops.stack(_of_one_type(arrays), axis)
 
 
 def hstack(tup: Any) -> Any:
@@ -129,7 +99,7 @@ def column_stack(tup: Any) -> Any:
     return concatenate([ops.expand_dims(x, 1) if len(x.shape) == 1 else x for x in map(array, tup)], 1)
 
 
-def _parts(name: str, x: Any, wanted: Any, axis: int, equal: bool) -> Any:
+def parts_of(name: str, x: Any, wanted: Any, axis: int, equal: bool) -> Any:
     rank = len(x.shape)
     axis = axis_of(name, axis, rank)
     found = []
@@ -138,36 +108,6 @@ def _parts(name: str, x: Any, wanted: Any, axis: int, equal: bool) -> Any:
         end = tuple([max(first, last) if d == axis else x.shape[d] for d in range(rank)])
         found = [*found, ops.strided_slice(x, begin, end, (1,) * rank)]
     return found
-
-
-def split(x: Any, indices_or_sections: Any, axis: int = 0) -> Any:
-    """Parts along `axis`, a list: so many equal ones, or cut at the places listed."""
-    return _parts("split", x, indices_or_sections, axis, True)
-
-
-def array_split(x: Any, indices_or_sections: Any, axis: int = 0) -> Any:
-    """As `split`; the first parts may be larger by one."""
-    return _parts("array_split", x, indices_or_sections, axis, False)
-
-
-def hsplit(x: Any, indices_or_sections: Any) -> Any:
-    """Parts along dimension 1, of a vector along dimension 0."""
-    return _parts("hsplit", x, indices_or_sections, 0 if len(x.shape) == 1 else 1, True)
-
-
-def vsplit(x: Any, indices_or_sections: Any) -> Any:
-    """Parts along dimension 0."""
-    return _parts("vsplit", x, indices_or_sections, 0, True)
-
-
-def dsplit(x: Any, indices_or_sections: Any) -> Any:
-    """Parts along dimension 2."""
-    return _parts("dsplit", x, indices_or_sections, 2, True)
-
-
-def broadcast_to(array: Any, shape: Any) -> Any:
-    """Repeated to a shape."""
-    return ops.broadcast_to(array, sizes_of([shape]))
 
 
 def broadcast_arrays(*args: Any) -> Any:
@@ -185,35 +125,10 @@ def tile(a: Any, reps: Any) -> Any:
     return ops.tile(a, (1,) * missing + reps if missing > 0 else reps)
 
 
-def repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
-    """Every slice along `axis` repeated; None: every element."""
-    return a.ravel().repeat(repeats, axis=0) if axis is None else a.repeat(repeats, axis=axis)
-
-
-def roll(a: Any, shift: Any, axis: Any = None) -> Any:
-    """Elements moved round along `axis`; None: in their order."""
-    return ops.roll(a, shift, axis)
-
-
 def flip(m: Any, axis: Any = None) -> Any:
     """In reverse order along `axis`, None for all."""
     every = tuple(range(len(m.shape)))
     return ops.flip(m, every if axis is None else (axis,) if isinstance(axis, int) else tuple(axis))
-
-
-def fliplr(m: Any) -> Any:
-    """In reverse order along dimension 1."""
-    return flip(m, 1)
-
-
-def flipud(m: Any) -> Any:
-    """In reverse order along dimension 0."""
-    return flip(m, 0)
-
-
-def rot90(a: Any, k: int = 1, axes: Any = (0, 1)) -> Any:
-    """Turned by 90 degrees k times in the plane of two dimensions."""
-    return ops.rot90(a, k, tuple(axes))
 
 
 def diag(v: Any, k: int = 0) -> Any:
@@ -221,11 +136,6 @@ def diag(v: Any, k: int = 0) -> Any:
     if len(v.shape) == 1:
         return ops.diag(v) if k == 0 else ops.diag_embed(v, k)
     return ops.diagonal(v, k)
-
-
-def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
-    """A diagonal of two dimensions, as the last dimension."""
-    return ops.diagonal(a, offset, axis1, axis2)
 
 
 def take(a: Any, indices: TensorLike | int | Sequence[Any], axis: Any = None, mode: str = "clip") -> Any:
@@ -243,11 +153,6 @@ def take(a: Any, indices: TensorLike | int | Sequence[Any], axis: Any = None, mo
     return ops.gather(data, indices, dim)
 
 
-def take_along_axis(arr: Any, indices: Any, axis: Any) -> Any:
-    """Element by element the value at `indices` along `axis`; None: of all elements."""
-    return ops.gather_elements(ravel(arr), 0, indices) if axis is None else ops.gather_elements(arr, axis, indices)
-
-
 def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     """x where the condition holds, y elsewhere; without them the places where it holds."""
     if x is None or y is None:
@@ -258,7 +163,7 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
 
 def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
     """Of some tensors the element of the first whose condition holds, else `default`."""
-    choices = _of_one_type([*choicelist, operand(default)])
+    choices = of_one_type([*choicelist, operand(default)])
     found = choices[-1]
     for i in range(len(condlist) - 1, -1, -1):
         found = ops.where(condlist[i], choices[i], found)
@@ -311,16 +216,6 @@ def size(a: Any, axis: Any = None) -> Any:
 def shape(a: Any) -> Any:
     """The shape, a tuple of ints."""
     return a.shape
-
-
-def ndim(a: Any) -> Any:
-    """The number of dimensions, an int."""
-    return len(a.shape)
-
-
-def argsort(a: Any, axis: Any = -1) -> Any:
-    """The places that the elements come from when they stand in order, Int64."""
-    return ops.cast(ops.argsort(ravel(a), 0) if axis is None else ops.argsort(a, axis), INT64)
 
 
 def sort(a: Any, axis: Any = -1) -> Any:

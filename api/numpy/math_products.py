@@ -7,16 +7,9 @@ from typing import Any
 from mspc.api import ops
 from mspc.api.errors import ApiValueError
 from mspc.api.numpy.array_creations import array
-from mspc.api.numpy.promotion import as_float, as_type, pair
+from mspc.api.numpy.promotion import as_float, pair
 from mspc.api.ops.arguments import axis_of
-from mspc.api.ops.numpy_arguments import promoted
 from mspc.ir.types import FLOAT32, INT64
-
-
-def matmul(x1: Any, x2: Any, dtype: Any = None) -> Any:
-    """The matrix product; more dimensions than two are a batch, a vector is a row on the left and a column on the
-    right."""
-    return as_type(ops.matmul(*pair(x1, x2)), dtype)
 
 
 def dot(a: Any, b: Any) -> Any:
@@ -99,16 +92,6 @@ def _three(x: Any) -> Any:
 
 
 # Element types --------------------------------------------------------------------------------------------
-
-
-def promote_types(type1: Any, type2: Any) -> Any:
-    """The element type of a result of tensors of these two."""
-    return promoted(type1, type2)
-
-
-def result_type(*arrays_and_dtypes: Any) -> Any:
-    """The element type of a result of tensors, numbers and element types."""
-    return promoted(*arrays_and_dtypes)
 
 
 def polyval(p: Any, x: Any) -> Any:

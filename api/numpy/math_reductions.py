@@ -9,7 +9,7 @@ from mspc.api.numpy.array_creations import array
 from mspc.api.numpy.promotion import as_float, as_type, pair
 from mspc.api.ops.arguments import axis_of, reduced_axes
 from mspc.api.ops.numpy_arguments import share
-from mspc.ir.types import BOOL, FLOAT32, INT32, INT64, UINT8, UINT32
+from mspc.ir.types import BOOL, FLOAT32, INT32, INT64, UINT8
 
 
 def _axes(name: str, x: Any, axis: Any) -> Any:
@@ -67,11 +67,6 @@ def var(x: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
     return squares * share(_count(x, axes) - ddof)
 
 
-def std(x: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
-    """The root of the variance."""
-    return ops.sqrt(var(x, axis, ddof, keepdims))
-
-
 def _extreme(name: str, operator: Any, combine: Any, a: Any, axis: Any, initial: Any, where: Any) -> Any:
     x = a
     if where is not True:
@@ -90,43 +85,15 @@ def min(a: Any, axis: Any = None, keepdims: bool = False, initial: Any = None, w
     return _extreme("min", ops.ReduceMin(keepdims), ops.minimum, a, axis, initial, where)
 
 
-amax, amin = max, min
-
-
-def ptp(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """The maximum less the minimum along `axis`."""
-    return max(x, axis, keepdims) - min(x, axis, keepdims)
-
-
-def argmax(a: Any, axis: Any = None) -> Any:
-    """The place of the maximum along `axis`, Int64; None: among all elements in their order."""
-    return ops.cast(ops.argmax(a, axis), INT64)
-
-
-def argmin(a: Any, axis: Any = None) -> Any:
-    """The place of the minimum along `axis`, Int32; None: among all elements in their order."""
-    return ops.cast(ops.argmin(a, axis), INT32)
-
-
 def count_nonzero(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """How many elements along `axis` are other than 0, Int32."""
     found = ops.cast(x if x.dtype == BOOL else ops.not_equal(x, 0), INT32)
     return ops.reduce_sum(found, _axes("count_nonzero", x, axis), keepdims)
 
 
-def _running(operator: Any, a: Any, axis: Any, dtype: Any, narrow: Any) -> Any:
+def running_along(operator: Any, a: Any, axis: Any, dtype: Any, narrow: Any) -> Any:
     x = as_type(a, dtype if dtype is not None else narrow if a.dtype in (BOOL, UINT8) else None)
     return operator(ops.reshape(x, (-1,)), 0) if axis is None else operator(x, axis)
-
-
-def cumsum(a: Any, axis: Any = None, dtype: Any = None) -> Any:
-    """Running sums along `axis`, None: of all elements in their order."""
-    return _running(ops.CumSum(), a, axis, dtype, INT32)
-
-
-def cumprod(a: Any, axis: Any = None, dtype: Any = None) -> Any:
-    """Running products along `axis`, None: of all elements in their order."""
-    return _running(ops.CumProd(), a, axis, dtype, UINT32 if a.dtype == UINT8 else INT32)
 
 
 def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
@@ -168,19 +135,14 @@ def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
     return ops.concat(parts, 0) if len(parts) > 1 else found
 
 
-def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any:
-    """The sum of a diagonal."""
-    return as_type(sum(ops.diagonal(a, offset, axis1, axis2), -1), dtype)
-
-
-def _without_nan(a: Any, value: float) -> Any:
+def without_nan(a: Any, value: float) -> Any:
     return ops.where(ops.isnan(a), ops.full_like(a, value), a) if a.dtype.is_float else a
 
 
 def nansum(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
     """The sum of what is not NaN, in the element type of a; that of truths is Int32."""
     kept = INT32 if a.dtype == BOOL else a.dtype
-    return sum(_without_nan(a, 0.0), axis, kept if dtype is None else dtype, keepdims)
+    return sum(without_nan(a, 0.0), axis, kept if dtype is None else dtype, keepdims)
 
 
 def nanmean(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
@@ -188,18 +150,8 @@ def nanmean(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False)
     x = as_float(a)
     shown = ops.cast(ops.logical_not(ops.isnan(x)), x.dtype)
     axes = _axes("nanmean", a, axis)
-    found = ops.reduce_sum(_without_nan(x, 0.0), axes, keepdims) / ops.reduce_sum(shown, axes, keepdims)
+    found = ops.reduce_sum(without_nan(x, 0.0), axes, keepdims) / ops.reduce_sum(shown, axes, keepdims)
     return as_type(found, dtype)
-
-
-def nanmax(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
-    """The maximum of what is not NaN."""
-    return as_type(max(_without_nan(a, -float("inf")), axis, keepdims), dtype)
-
-
-def nanmin(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
-    """The minimum of what is not NaN."""
-    return as_type(min(_without_nan(a, float("inf")), axis, keepdims), dtype)
 
 
 def nanvar(a: Any, axis: Any = None, dtype: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
@@ -208,19 +160,9 @@ def nanvar(a: Any, axis: Any = None, dtype: Any = None, ddof: int = 0, keepdims:
     shown = ops.cast(ops.logical_not(ops.isnan(x)), x.dtype)
     axes = _axes("nanvar", a, axis)
     count = ops.reduce_sum(shown, axes, True)
-    middle = ops.reduce_sum(_without_nan(x, 0.0), axes, True) / count
-    squares = ops.reduce_sum(ops.square(_without_nan(x - middle, 0.0)), axes, keepdims)
+    middle = ops.reduce_sum(without_nan(x, 0.0), axes, True) / count
+    squares = ops.reduce_sum(ops.square(without_nan(x - middle, 0.0)), axes, keepdims)
     return as_type(squares / (ops.reduce_sum(shown, axes, keepdims) - ddof), dtype)
-
-
-def nanstd(a: Any, axis: Any = None, dtype: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
-    """The root of the variance of what is not NaN."""
-    return ops.sqrt(nanvar(a, axis, dtype, ddof, keepdims))
-
-
-def nancumsum(a: Any, axis: Any = None, dtype: Any = None) -> Any:
-    """Running sums of what is not NaN."""
-    return cumsum(_without_nan(a, 0.0), axis, dtype)
 
 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
@@ -296,8 +238,3 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Any:
     behind = ops.expand_dims(v, -1)
     ahead = ops.less_equal(a, behind) if side == "right" else ops.less(a, behind)
     return ops.reduce_sum(ops.cast(ahead, INT32), -1)
-
-
-def digitize(x: Any, bins: Any, right: bool = False) -> Any:
-    """In which of the intervals between rising bins x lies, Int32."""
-    return searchsorted(bins, x, "left" if right else "right")

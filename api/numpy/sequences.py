@@ -74,11 +74,6 @@ def _coefficients(a1: Any, a2: Any) -> Any:
     return ops.Pad(((size - left.shape[0], 0),))(left), ops.Pad(((size - right.shape[0], 0),))(right)
 
 
-def polymul(a1: Any, a2: Any) -> Any:
-    """The product of polynomials, the highest power first."""
-    return convolve(a1, a2)
-
-
 def polyder(p: Any, m: int = 1) -> Any:
     """The m-th derivative of a polynomial, the highest power first."""
     p = array(p, ndmin=1)
@@ -161,13 +156,3 @@ def matrix_power(a: Any, n: int) -> Any:
     for _ in range(n - 1):
         found = ops.matmul(found, a)
     return found
-
-
-def gcd(x1: Any, x2: Any, dtype: Any = None) -> Any:
-    """The greatest common divisors."""
-    return as_type(ops.gcd(*pair(array(x1), array(x2))), dtype)
-
-
-def lcm(x1: Any, x2: Any, dtype: Any = None) -> Any:
-    """The least common multiples."""
-    return as_type(ops.lcm(*pair(array(x1), array(x2))), dtype)

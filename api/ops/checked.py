@@ -91,7 +91,7 @@ def _wanted(function: Function, name: str, value: Any) -> str:
 def _makes(function: Function) -> bool:
     """Whether it computes nothing, so that its parameters are no tensors for their names: `bias` of a constructor says
     if there is one."""
-    return function.__name__ in ("__init__", "__new__") or not function.__module__.startswith(_COMPUTING)
+    return function.__name__ in ("__init__", "__new__") or not f"{function.__module__}.".startswith(_COMPUTING)
 
 
 def _is_tensor(value: Any) -> bool:

@@ -1,51 +1,21 @@
 """Which functions are methods of a tensor. A method is a function that takes the tensor first, the same one in a
-compiled function and on a Tensor outside of one.
-
-Python functions say so by `@tensor_method()` where they are defined, operators by `Op.method`.
+compiled function and on a Tensor outside of one. The index has its name, behind a dot.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
-import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any
 
-from mspc.api.ops.checked import checked, misfit_of
-from mspc.api.ops.operator_function import function_of
-from mspc.ops.op import METHOD_OPERATORS
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-METHODS: dict[str, Callable[..., Any]] = {}
-"""Python functions by the method's name; filled by `tensor_method`, never by hand."""
-
-_FUNCTIONS = "mspc.api.ops.function"
-_ONLY_METHODS = tuple(f"mspc.api.ops.tensor_method{part}" for part in ("", "_places", "_changes"))
-
-
-def tensor_method(*names: str) -> Callable[[Function], Function]:
-    """A decorator: the function is a method of tensors too, under its own name or under these."""
-
-    def declare(function: Function) -> Function:
-        METHODS.update(dict.fromkeys(names or (function.__name__,), function))
-        return function
-
-    return declare
+from mspc.api.index.module import find
+from mspc.api.index.table import rows_of
+from mspc.api.ops.checked import misfit_of
 
 
 def find_method(name: str) -> Callable[..., Any] | None:
     """The function behind `x.name(...)`, which takes `x` first; None where tensors have no such method."""
-    if name.startswith("_"):
-        return None
-    _load()
-    if name in METHODS:
-        function = METHODS[name]
-        return checked(f"ops.{name}", function) if function.__module__.startswith(_FUNCTIONS) else function
-    operator = METHOD_OPERATORS.get(name)
-    return None if operator is None else function_of(operator)
+    return find("ops", f".{name}") if f".{name}" in rows_of("ops") else None
 
 
 _SYNONYMS = (
@@ -82,13 +52,4 @@ def misfit(name: str, function: Callable[..., Any], args: Sequence[Any], kwargs:
 
 def method_names() -> list[str]:
     """Names of all methods that are functions."""
-    _load()
-    return sorted({*METHODS, *METHOD_OPERATORS})
-
-
-@functools.cache
-def _load() -> None:
-    for module in pkgutil.iter_modules(import_module(_FUNCTIONS).__path__):
-        import_module(f"{_FUNCTIONS}.{module.name}")
-    for name in _ONLY_METHODS:
-        import_module(name)
+    return sorted(name[1:] for name in rows_of("ops") if name.startswith("."))

@@ -12,15 +12,25 @@ from mspc.api.ops.eager import PrimitiveTypeError
 from mspc.api.ops.primitive import Primitive, check_types, frozen, primitive_class
 from mspc.ops.op import Op
 
+Argument = tuple[tuple[str, ...], Any]
+"""(the names of an argument, its default)."""
+NEEDED = inspect.Parameter.empty
+"""The default of an argument that has none."""
+
 
 class OperatorFunction(Primitive):
     """An operator as a function: `leaky_relu(x, 0.1)` is `LeakyReLU(0.1)(x)`. Arguments may be named, as its rule names
-    the inputs. An operator with a `call` of its own takes what that takes."""
+    the inputs. An operator with a `call` of its own takes what that takes.
+
+    takes: what such a `call` takes, as MindSpore names it.
+    """
+
+    takes: Sequence[Argument] = ()
 
     def applied(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Primitive, Sequence[Any]]:
         inputs, attributes = parameters_of(type(self.op))
         if inputs is None:
-            return super().applied(*by_position(self.name, args, kwargs))
+            return super().applied(*by_position(self.takes, args, kwargs))
         kwargs = {input_of(name, inputs, attributes): value for name, value in kwargs.items()}
         given = dict(zip((*inputs, *attributes), args, strict=False))
         unknown = [name for name in kwargs if name in given or name not in (*inputs, *attributes)]
@@ -41,12 +51,12 @@ class OperatorFunction(Primitive):
 
 
 @functools.cache
-def function_of(operator: type[Op]) -> Primitive:
-    """The function that is this operator with its default attributes."""
+def function_of(operator: type[Op], takes: tuple[Argument, ...] = ()) -> Primitive:
+    """The function that is this operator with its default attributes. takes: see `OperatorFunction`."""
     made = type(
         operator.__name__,
         (OperatorFunction, primitive_class(operator)),
-        {"__doc__": operator.__doc__, "__module__": "mspc.ops"},
+        {"__doc__": operator.__doc__, "__module__": "mspc.ops", "takes": takes},
     )
     return made()
 
@@ -78,47 +88,15 @@ def input_of(name: str, inputs: Sequence[str], attributes: Sequence[str]) -> str
     return name
 
 
-Argument = tuple[tuple[str, ...], Any]
-"""(the names of an argument, its default)."""
-_NONE = inspect.Parameter.empty
-
-
-def _call(*required: str, **defaults: Any) -> tuple[Argument, ...]:
-    wanted = [(tuple(names.split("|")), _NONE) for names in required]
-    return (*wanted, *(((name,), default) for name, default in defaults.items()))
-
-
-_KINDS = ("", "I", "R", "IR", "H", "IH")
-_CALLS = {
-    **dict.fromkeys(("Assign", "AssignAdd", "AssignSub"), _call("variable", "value")),
-    "Cast": _call("input|input_x", "dtype"),
-    "Depend": _call("value", "expr"),
-    "ExpandDims": _call("input|input_x", "axis|dim"),
-    "Fill": _call("type", "shape", "value"),
-    "IsClose": _call("input", "other", rtol=1e-05, atol=1e-08, equal_nan=False),
-    "NanToNum": _call("input", nan=None, posinf=None, neginf=None),
-    "Reshape": _call("input|input_x", "shape"),
-    "ScatterNd": _call("indices", "updates", "shape"),
-    "Tile": _call("input", "dims"),
-    "Transpose": _call("input", "axis|dims"),
-    **{f"{kind}FFT": _call("input", n=None, dim=-1, norm=None) for kind in _KINDS},
-    **{f"{kind}FFT2": _call("input", s=None, dim=(-2, -1), norm=None) for kind in _KINDS},
-    **{f"{kind}FFTN": _call("input", s=None, dim=None, norm=None) for kind in _KINDS},
-    **{f"{kind}FFTShift": _call("input", dim=None) for kind in ("", "I")},
-    **{f"UnsortedSegment{kind}": _call("x|input_x", "segment_ids", "num_segments")
-       for kind in ("Sum", "Prod", "Max", "Min")},
-}  # fmt: skip
-"""What the functions of operators with a call of their own take, as MindSpore names it."""
-
 
 def by_position(
-    operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    takes: Sequence[Argument], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """A call with the arguments by position that were named, as far as the table above knows their names."""
+    """A call with the arguments by position that were named, as far as their names are known."""
     left, found = dict(kwargs), list(args)
-    for names, default in _CALLS.get(operator, ())[len(args) :]:
+    for names, default in takes[len(args) :]:
         name = next((name for name in names if name in left), None)
-        if name is None and (default is _NONE or not left):
+        if name is None and (default is NEEDED or not left):
             break
         found.append(default if name is None else left.pop(name))
     return found, left

@@ -9,15 +9,13 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.ops import known_values
-from mspc.api.ops.arguments import axis_of, element_type, ints, no_such, sizes_of, summed_to
+from mspc.api.ops.arguments import axis_of, ints, no_such, sizes_of, summed_to
 from mspc.api.ops.checked import TensorLike
-from mspc.api.ops.method_table import tensor_method
-from mspc.ir.types import BFLOAT16, BOOL, FLOAT64, INT16, INT64, UINT8
+from mspc.ir.types import INT64
 
 # Places ---------------------------------------------------------------------------------------------------
 
 
-@tensor_method()
 def scatter_add(self: Any, dim: Any, index: Any, src: Any = None) -> Any:
     """The tensor with every element of `src` added at the place that `index` names along `dim`; called with two tensors
     (indices, updates) with the updates added at indices[..., k]."""
@@ -26,7 +24,6 @@ def scatter_add(self: Any, dim: Any, index: Any, src: Any = None) -> Any:
     return ops.tensor_scatter_elements(self, index, src, dim, "add")
 
 
-@tensor_method()
 def index_add(
     self: Any, indices: TensorLike | int, y: TensorLike, axis: int | TensorLike, use_lock: bool = True,
     check_index_bound: bool = True, *, alpha: Any = 1,
@@ -39,7 +36,6 @@ def index_add(
     return ops.index_add(self, indices, y, axis)
 
 
-@tensor_method()
 def index_put(self: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
     """The tensor with the values at the places that a tuple of tensors names, one for each of its first dimensions, or
     added there where they `accumulate`."""
@@ -52,7 +48,6 @@ def index_put(self: Any, indices: Sequence[Any], values: Any, accumulate: bool =
     return ops.TensorScatterAdd()(self, found, rows) if accumulate else ops.TensorScatterUpdate()(self, found, rows)
 
 
-@tensor_method()
 def masked_scatter(self: Any, mask: TensorLike, source: TensorLike) -> Any:
     """The tensor with the elements of `source` in their order where the mask, which must be known, is true."""
     places = known_values.masked_scatter(mask, self.shape)
@@ -62,7 +57,6 @@ def masked_scatter(self: Any, mask: TensorLike, source: TensorLike) -> Any:
     return ops.Reshape()(flat, self.shape)
 
 
-@tensor_method()
 def select(self: Any, axis: int | TensorLike, index: int | TensorLike) -> Any:
     """The slice `index` along `axis`; called with two tensors (condition, y) the elements where the condition is true,
     those of y elsewhere."""
@@ -73,13 +67,6 @@ def select(self: Any, axis: int | TensorLike, index: int | TensorLike) -> Any:
     return ops.Squeeze(axis)(ops.narrow(self, axis, place, 1))
 
 
-@tensor_method()
-def where(self: Any, condition: TensorLike, y: Any) -> Any:
-    """The elements where the condition is true, those of y elsewhere."""
-    return ops.Select()(condition, self, y)
-
-
-@tensor_method()
 def take(self: Any, indices: TensorLike, axis: int | None = None, mode: str = "clip") -> Any:
     """The slices along `axis`, or the elements in their order, at `indices`; those outside are those at the ends for
     the mode "clip", and counted on from the other end for "wrap".
@@ -96,7 +83,6 @@ def take(self: Any, indices: TensorLike, axis: int | None = None, mode: str = "c
     return ops.Gather()(x, ops.Minimum()(ops.Maximum()(indices, 0), size - 1), place)
 
 
-@tensor_method()
 def choose(self: Any, choices: Any, mode: str = "clip") -> Any:
     """At every place the element of the choice, one of several tensors or the slices of one, that stands there.
 
@@ -114,7 +100,6 @@ def choose(self: Any, choices: Any, mode: str = "clip") -> Any:
     return ops.broadcast_to(found, (ops.zeros_like(place) + ops.cast(ops.zeros_like(found), place.dtype)).shape)
 
 
-@tensor_method()
 def fill_diagonal(self: Any, fill_value: Any, wrap: bool = False) -> Any:
     """A matrix with one value on its diagonal, which in one of more rows than columns begins anew for wrap; or a tensor
     of equal sizes."""
@@ -127,31 +112,9 @@ def fill_diagonal(self: Any, fill_value: Any, wrap: bool = False) -> Any:
     return ops.Reshape()(ops.TensorScatterUpdate()(flat, ops.ExpandDims()(places, -1), values), shape)
 
 
-@tensor_method()
-def unique(
-    self: Any, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
-) -> Any:
-    """Every element, or every slice along `dim`, once and in order; with return_inverse where each stands among them,
-    with return_counts how often it is there: a tuple. The values must be known. sorted: they are in any case."""
-    return known_values.unique_sorted(self, return_inverse, return_counts, dim)
-
-
-@tensor_method()
-def repeat_interleave(self: Any, repeats: Any, dim: Any = None) -> Any:
-    """Every slice along `dim`, None for every element, as often as `repeats` says of all or of each."""
-    return ops.repeat_interleave(self, repeats, dim) if isinstance(repeats, int) else self.repeat(repeats, dim)
-
-
 # Turned round ---------------------------------------------------------------------------------------------
 
 
-@tensor_method()
-def trace(self: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any:
-    """The sum along the diagonal `offset` of two dimensions."""
-    return ops.TraceV2()(self, offset, axis1, axis2, self.dtype if dtype is None else element_type(dtype))
-
-
-@tensor_method()
 def sum_to_size(self: Any, *size: Any) -> Any:
     """Summed over the dimensions along which a tensor of this size would be repeated to the shape of this one.
 
@@ -163,13 +126,6 @@ def sum_to_size(self: Any, *size: Any) -> Any:
     return ops.Reshape()(ops.ReduceSum(True)(self, axes), wanted) if axes else ops.Reshape()(self, wanted)
 
 
-@tensor_method()
-def ptp(self: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """The greatest less the least element along `axis`, None for all."""
-    return ops.amax(self, axis, keepdims) - ops.amin(self, axis, keepdims)
-
-
-@tensor_method()
 def resize(self: Any, *new_shape: Any) -> Any:
     """The elements in their order in another shape: some at the end are left out, or zeros follow."""
     shape = ints("resize", "new_shape", sizes_of(new_shape))
@@ -179,110 +135,7 @@ def resize(self: Any, *new_shape: Any) -> Any:
     return ops.Reshape()(ops.concat((flat, ops.zeros((count - self.size,), self.dtype))), shape)
 
 
-@tensor_method()
-def argmax_with_value(self: Any, axis: int | None = 0, keep_dims: bool = False) -> Any:
-    """(the greatest elements along `axis`, their places, Int64); along None of all elements, without dimensions."""
-    return _with_places(ops.ArgMaxWithValue, self, axis, keep_dims)
-
-
-@tensor_method()
-def argmin_with_value(self: Any, axis: int | None = 0, keep_dims: bool = False) -> Any:
-    """(the least elements along `axis`, their places, Int64); along None of all elements, without dimensions."""
-    return _with_places(ops.ArgMinWithValue, self, axis, keep_dims)
-
-
-def _with_places(search: Any, x: Any, axis: Any, keep_dims: bool) -> Any:
+def with_places(search: Any, x: Any, axis: Any, keep_dims: bool) -> Any:
     flat = axis is None
     places, values = search(0 if flat else axis, keep_dims and not flat)(ops.Reshape()(x, (-1,)) if flat else x)
     return values, ops.cast(places, INT64)
-
-
-@tensor_method()
-def allclose(self: Any, other: TensorLike, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
-    """Whether all elements are close to those of the other; see `isclose`."""
-    return ops.ReduceAll()(ops.IsClose(rtol, atol, equal_nan)(self, other))
-
-
-# Alike ----------------------------------------------------------------------------------------------------
-
-
-@tensor_method()
-def fill(self: Any, value: Any) -> Any:
-    """A tensor of one value, of this shape and type; None for zeros."""
-    return ops.full_like(self, 0 if value is None else value)
-
-
-@tensor_method()
-def new_zeros(self: Any, size: Any, dtype: Any = None) -> Any:
-    """Zeros, of this type unless `dtype` is given."""
-    return ops.zeros(size, self.dtype if dtype is None else dtype)
-
-
-@tensor_method()
-def new_ones(self: Any, size: Any, dtype: Any = None) -> Any:
-    """Ones, of this type unless `dtype` is given."""
-    return ops.ones(size, self.dtype if dtype is None else dtype)
-
-
-@tensor_method()
-def new_full(self: Any, size: Any, fill_value: Any, *, dtype: Any = None) -> Any:
-    """One value, of this type unless `dtype` is given."""
-    return ops.full(size, fill_value, dtype=self.dtype if dtype is None else dtype)
-
-
-@tensor_method()
-def new_empty(self: Any, size: Any, *, dtype: Any = None, device: Any = None) -> Any:
-    """Zeros, of this type unless `dtype` is given, for what is filled later. device: that of the run, whatever it
-    says."""
-    return ops.zeros(size, self.dtype if dtype is None else dtype)
-
-
-@tensor_method("double")
-def as_double(self: Any) -> Any:
-    """The elements as Float64."""
-    return ops.Cast()(self, FLOAT64)
-
-
-@tensor_method("short")
-def as_short(self: Any) -> Any:
-    """The elements as Int16."""
-    return ops.Cast()(self, INT16)
-
-
-@tensor_method("byte")
-def as_byte(self: Any) -> Any:
-    """The elements as UInt8."""
-    return ops.Cast()(self, UINT8)
-
-
-@tensor_method("bfloat16")
-def as_bfloat16(self: Any) -> Any:
-    """The elements as BFloat16."""
-    return ops.Cast()(self, BFLOAT16)
-
-
-@tensor_method()
-def uniform(self: Any, from_: float = 0.0, to: float = 1.0, generator: Any = None) -> Any:
-    """Numbers drawn evenly from [from_, to), of this shape and type."""
-    return ops.cast(ops.uniform(self.shape, from_, to, generator), self.dtype)
-
-
-@tensor_method()
-def bernoulli(self: Any, *, generator: Any = None) -> Any:
-    """1 with the probability that stands at each place, else 0."""
-    return ops.bernoulli_ext(self, generator=generator)
-
-
-# What is known at compile time ----------------------------------------------------------------------------
-
-
-@tensor_method()
-def is_signed(self: Any) -> Any:
-    """Whether the element type has numbers below 0."""
-    return self.dtype != BOOL and str(self.dtype)[0] != "U"
-
-
-@tensor_method()
-def is_contiguous(self: Any) -> Any:
-    """True: elements always lie in their order."""
-    return True

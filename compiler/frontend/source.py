@@ -15,6 +15,8 @@ from functools import lru_cache
 from typing import Any
 
 from mspc.api.errors import PACKAGE, is_own
+from mspc.api.index.functions import tree_at
+from mspc.api.index.table import is_table
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import utf8_bytes
 from mspc.ir.location import Location
@@ -26,7 +28,7 @@ _API = os.path.join(PACKAGE, "api", "")
 _TRACED_OWN = tuple(
     os.path.join(_API, *place)
     for place in (
-        ("nn", ""), ("boost", ""), ("experimental", ""), ("mint", ""), ("ops", "function", ""),
+        ("index", ""), ("nn", ""), ("boost", ""), ("experimental", ""), ("mint", ""), ("ops", "function", ""),
         ("ops", "tensor_method"), ("ops", "hyper_map"), ("ops", "sparse_tensor"),
         ("ops", "composed"), ("ops", "extended_functions"), ("numpy", ""), ("parallel", "reshard"),
         ("parallel", "transformer", ""), ("communication", "comm_func"), ("common", "recompute"),
@@ -167,6 +169,8 @@ def _find(file: SourceFile, code: types.CodeType, name: str) -> FunctionSource:
             f"the source of '{name}' is not available",
             notes=[_TIMED if code.co_filename == "<timed exec>" else _IN_A_FILE],
         )
+    if is_table(code.co_filename):
+        return FunctionSource(file, tree_at(code.co_filename, code.co_firstlineno, code.co_name), 0)
     if code.co_name != "<lambda>":
         found = _parse_lines(file, code)
         if found is not None:

@@ -9,7 +9,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType, TupleType, Type
-from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, Op
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 
 
 class MakeTuple(Op):
@@ -49,7 +49,6 @@ class Depend(Op):
     """The first operand, once all others have run."""
 
     takes_complex: ClassVar[bool] = True
-    function: ClassVar[Names] = "depend"
     is_view: ClassVar[bool] = True
 
     def infer(self, *types: Type) -> Type:

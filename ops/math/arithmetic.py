@@ -14,7 +14,7 @@ from mspc.ops.arguments import sequence_of
 from mspc.ops.bases import Binary, Elementwise, Unary
 from mspc.ops.cpu.blocks import elementwise
 from mspc.ops.math.comparison import Equal, Greater, Less, Select
-from mspc.ops.op import ArrayBackend, Names, Op, sample
+from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.sharding.rules import broadcast_rule, same_rule
 
@@ -41,8 +41,6 @@ class Conj(Unary):
 
     takes_bool: ClassVar[bool] = False
     takes_complex: ClassVar[bool] = True
-    function: ClassVar[Names] = "conj"
-    method: ClassVar[Names] = "conj"
     array_function: ClassVar[str] = "conjugate"
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     cuda: ClassVar[str] = "{0}"
@@ -63,7 +61,6 @@ class Add(Binary):
     """x + y."""
 
     takes_complex: ClassVar[bool] = True
-    function: ClassVar[Names] = ("add", "tensor_add")
     array_function: ClassVar[str] = "add"
     additive: ClassVar[bool] = True
     cuda: ClassVar[str] = "{0} + {1}"
@@ -82,8 +79,6 @@ class Sub(Binary):
 
     takes_bool: ClassVar[bool] = False
     takes_complex: ClassVar[bool] = True
-    function: ClassVar[Names] = ("sub", "subtract", "tensor_sub")
-    method: ClassVar[Names] = "subtract"
     array_function: ClassVar[str] = "subtract"
     additive: ClassVar[bool] = True
     cuda: ClassVar[str] = "{0} - {1}"
@@ -98,8 +93,6 @@ class Mul(Binary):
     """x * y."""
 
     takes_complex: ClassVar[bool] = True
-    function: ClassVar[Names] = ("mul", "multiply", "tensor_mul", "tensor_muls")
-    method: ClassVar[Names] = ("mul", "multiply")
     array_function: ClassVar[str] = "multiply"
     linear_in: ClassVar[tuple[int, ...]] = (0, 1)
     cuda: ClassVar[str] = "{0} * {1}"
@@ -138,7 +131,6 @@ class Div(_Quotient):
 class RealDiv(_Quotient):
     """x / y."""
 
-    function: ClassVar[Names] = "tensor_div"
     samples: ClassVar[Any] = POSITIVE_SAMPLES
 
 
@@ -146,8 +138,6 @@ class Neg(Unary):
     """-x."""
 
     takes_complex: ClassVar[bool] = True
-    function: ClassVar[Names] = ("neg", "negative")
-    method: ClassVar[Names] = ("neg", "negative")
     array_function: ClassVar[str] = "negative"
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     cuda: ClassVar[str] = "-{0}"
@@ -168,8 +158,6 @@ class FloorDiv(Binary):
     """The quotient rounded down; its derivative is 0."""
 
     takes_bool: ClassVar[bool] = False
-    function: ClassVar[Names] = ("floor_div", "floor_divide", "floordiv", "tensor_floordiv")
-    method: ClassVar[Names] = ("floor_divide", "floor_div")
     array_function: ClassVar[str] = "floor_divide"
     cuda: ClassVar[str] = "floor_over({0}, {1})"
 
@@ -199,8 +187,6 @@ class _Remainder(Binary, abstract=True):
 class FloorMod(_Remainder):
     """x - floor(x / y) * y; the sign is that of y."""
 
-    function: ClassVar[Names] = ("floor_mod", "remainder", "floormod", "tensor_mod")
-    method: ClassVar[Names] = "remainder"
     array_function: ClassVar[str] = "remainder"
     cuda: ClassVar[str] = "floor_rest({0}, {1})"
     samples: ClassVar[Any] = _Remainder.samples
@@ -209,8 +195,6 @@ class FloorMod(_Remainder):
 class Mod(_Remainder):
     """The remainder of the division truncated towards 0; the sign is that of x."""
 
-    function: ClassVar[Names] = "fmod"
-    method: ClassVar[Names] = "fmod"
     array_function: ClassVar[str] = "fmod"
     cuda: ClassVar[str] = "rest({0}, {1})"
     samples: ClassVar[Any] = _Remainder.samples
@@ -238,8 +222,6 @@ class _Extremum(Binary, abstract=True):
 class Maximum(_Extremum):
     """The larger of x and y; half the gradient goes to each where they are equal."""
 
-    function: ClassVar[Names] = "maximum"
-    method: ClassVar[Names] = "maximum"
     array_function: ClassVar[str] = "maximum"
     cuda: ClassVar[str] = "Largest::of({0}, {1})"
     samples: ClassVar[Any] = BINARY_SAMPLES
@@ -248,8 +230,6 @@ class Maximum(_Extremum):
 class Minimum(_Extremum):
     """The smaller of x and y; half the gradient goes to each where they are equal."""
 
-    function: ClassVar[Names] = "minimum"
-    method: ClassVar[Names] = "minimum"
     array_function: ClassVar[str] = "minimum"
     cuda: ClassVar[str] = "Smallest::of({0}, {1})"
     samples: ClassVar[Any] = BINARY_SAMPLES
@@ -306,7 +286,6 @@ class AddN(Elementwise):
 
     takes_complex: ClassVar[bool] = True
     may_alias: ClassVar[bool] = True
-    function: ClassVar[Names] = "addn"
     additive: ClassVar[bool] = True
     in_place: ClassVar[bool] = False  # the third operand is read after the first two have been added
     cuda: ClassVar[str] = "{+}"
@@ -358,8 +337,6 @@ class AddN(Elementwise):
 class Lerp(Elementwise):
     """start + weight * (end - start), all broadcast against each other."""
 
-    function: ClassVar[Names] = "lerp"
-    method: ClassVar[Names] = "lerp"
     float_only: ClassVar[bool] = True
     promotes: ClassVar[str] = "common"
     cuda: ClassVar[str] = "{0} + {2} * ({1} - {0})"

@@ -11,7 +11,7 @@ from mspc.ops.cpu.bessel import bessel_i, bessel_j, bessel_k, bessel_y
 from mspc.ops.math.arithmetic import Add, Div, Mul, Neg, Sub
 from mspc.ops.math.comparison import Equal, Select
 from mspc.ops.math.elementwise import POSITIVE_INPUT, UNARY_SAMPLES, Gradients, Sign, constant
-from mspc.ops.op import ArrayBackend, Names
+from mspc.ops.op import ArrayBackend
 
 
 class _Bessel(ArrayFunction, abstract=True):
@@ -43,8 +43,6 @@ def _over(b: Builder, out: Value, x: Value) -> Value:
 class BesselI0(_Bessel):
     """The modified Bessel function of the first kind, of order 0."""
 
-    function: ClassVar[Names] = ("bessel_i0", "i0")
-    method: ClassVar[Names] = "i0"
     samples: ClassVar[Any] = UNARY_SAMPLES
 
     def of(self, xp: Any, x: Any) -> Any:
@@ -57,7 +55,6 @@ class BesselI0(_Bessel):
 class BesselI1(_Bessel):
     """The modified Bessel function of the first kind, of order 1."""
 
-    function: ClassVar[Names] = "bessel_i1"
     samples: ClassVar[Any] = UNARY_SAMPLES
 
     def of(self, xp: Any, x: Any) -> Any:
@@ -70,7 +67,6 @@ class BesselI1(_Bessel):
 class BesselI0e(_Bessel):
     """exp(-|x|) times the modified Bessel function of the first kind, of order 0."""
 
-    function: ClassVar[Names] = "bessel_i0e"
     samples: ClassVar[Any] = UNARY_SAMPLES
 
     def of(self, xp: Any, x: Any) -> Any:
@@ -83,7 +79,6 @@ class BesselI0e(_Bessel):
 class BesselI1e(_Bessel):
     """exp(-|x|) times the modified Bessel function of the first kind, of order 1."""
 
-    function: ClassVar[Names] = "bessel_i1e"
     samples: ClassVar[Any] = UNARY_SAMPLES
 
     def of(self, xp: Any, x: Any) -> Any:
@@ -97,7 +92,6 @@ class BesselI1e(_Bessel):
 class BesselK0(_Bessel):
     """The modified Bessel function of the second kind, of order 0: infinite at 0, not a number below."""
 
-    function: ClassVar[Names] = "bessel_k0"
     samples: ClassVar[Any] = POSITIVE_INPUT
 
     def of(self, xp: Any, x: Any) -> Any:
@@ -110,7 +104,6 @@ class BesselK0(_Bessel):
 class BesselK1(_Bessel):
     """The modified Bessel function of the second kind, of order 1: infinite at 0, not a number below."""
 
-    function: ClassVar[Names] = "bessel_k1"
     samples: ClassVar[Any] = POSITIVE_INPUT
 
     def of(self, xp: Any, x: Any) -> Any:
@@ -123,7 +116,6 @@ class BesselK1(_Bessel):
 class BesselK0e(_Bessel):
     """exp(x) times the modified Bessel function of the second kind, of order 0."""
 
-    function: ClassVar[Names] = "bessel_k0e"
     samples: ClassVar[Any] = POSITIVE_INPUT
 
     def of(self, xp: Any, x: Any) -> Any:
@@ -136,7 +128,6 @@ class BesselK0e(_Bessel):
 class BesselK1e(_Bessel):
     """exp(x) times the modified Bessel function of the second kind, of order 1."""
 
-    function: ClassVar[Names] = "bessel_k1e"
     samples: ClassVar[Any] = POSITIVE_INPUT
 
     def of(self, xp: Any, x: Any) -> Any:
@@ -149,7 +140,6 @@ class BesselK1e(_Bessel):
 class BesselJ0(_Bessel):
     """The Bessel function of the first kind, of order 0."""
 
-    function: ClassVar[Names] = "bessel_j0"
     samples: ClassVar[Any] = UNARY_SAMPLES
 
     def of(self, xp: Any, x: Any) -> Any:
@@ -162,7 +152,6 @@ class BesselJ0(_Bessel):
 class BesselJ1(_Bessel):
     """The Bessel function of the first kind, of order 1."""
 
-    function: ClassVar[Names] = "bessel_j1"
     samples: ClassVar[Any] = UNARY_SAMPLES
 
     def of(self, xp: Any, x: Any) -> Any:
@@ -175,7 +164,6 @@ class BesselJ1(_Bessel):
 class BesselY0(_Bessel):
     """The Bessel function of the second kind, of order 0: minus infinity at 0, not a number below."""
 
-    function: ClassVar[Names] = "bessel_y0"
     samples: ClassVar[Any] = POSITIVE_INPUT
 
     def of(self, xp: Any, x: Any) -> Any:
@@ -188,7 +176,6 @@ class BesselY0(_Bessel):
 class BesselY1(_Bessel):
     """The Bessel function of the second kind, of order 1: minus infinity at 0, not a number below."""
 
-    function: ClassVar[Names] = "bessel_y1"
     samples: ClassVar[Any] = POSITIVE_INPUT
 
     def of(self, xp: Any, x: Any) -> Any:

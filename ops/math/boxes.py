@@ -9,7 +9,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BOOL, INT32, TensorType, TupleType
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.convolution.window import listed
-from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, Op, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 
 _FOUR = (0.0, 0.0, 0.0, 0.0)
 _ONES = (1.0, 1.0, 1.0, 1.0)
@@ -33,7 +33,6 @@ class IOU(Op):
     """[m, n]: the area that boxes [n, 4] and true boxes [m, 4] share over that of both (mode "iou"), or over that of
     the true box ("iof"). A box holds its last pixel, so that its sides are x2 - x1 + 1."""
 
-    function: ClassVar[Names] = "iou"
     mode: str = "iou"
     bprop: ClassVar[Any] = _TARGETS
     samples: ClassVar[Any] = (
@@ -82,7 +81,6 @@ class BoundingBoxEncode(Op):
     """How boxes [n, 4] differ from anchors [n, 4]: the centre's distance over the anchor's sides and the logarithm of
     the sides' ratio, less `means`, over `stds`. Girshick et al. 2014."""
 
-    function: ClassVar[Names] = "bounding_box_encode"
     means: Any = _FOUR
     stds: Any = _ONES
     bprop: ClassVar[Any] = _TARGETS
@@ -112,7 +110,6 @@ class BoundingBoxDecode(Op):
     """The boxes that differ so from anchors: the reverse of BoundingBoxEncode, within an image of `max_shape` (height,
     width). wh_ratio_clip: sides grow and shrink at most by this ratio."""
 
-    function: ClassVar[Names] = "bounding_box_decode"
     max_shape: Any = (1, 1)
     means: Any = _FOUR
     stds: Any = _ONES

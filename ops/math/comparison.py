@@ -10,7 +10,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import BOOL, DType, TensorType
 from mspc.ops.bases import Elementwise, Predicate, Unary, require_same
-from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, sample
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.sharding.rules import broadcast_rule
 
@@ -29,8 +29,6 @@ _LOGICAL = (
 class Equal(Predicate):
     """x == y."""
 
-    function: ClassVar[Names] = ("eq", "equal")
-    method: ClassVar[Names] = ("eq", "equal")
     array_function: ClassVar[str] = "equal"
     cuda: ClassVar[str] = "{0} == {1}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -40,8 +38,6 @@ class Equal(Predicate):
 class NotEqual(Predicate):
     """x != y."""
 
-    function: ClassVar[Names] = ("ne", "not_equal")
-    method: ClassVar[Names] = ("ne", "not_equal")
     array_function: ClassVar[str] = "not_equal"
     cuda: ClassVar[str] = "{0} != {1}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -51,8 +47,6 @@ class NotEqual(Predicate):
 class Greater(Predicate):
     """x > y."""
 
-    function: ClassVar[Names] = ("greater", "gt", "tensor_gt")
-    method: ClassVar[Names] = ("gt", "greater")
     array_function: ClassVar[str] = "greater"
     cuda: ClassVar[str] = "{0} > {1}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -62,8 +56,6 @@ class Greater(Predicate):
 class GreaterEqual(Predicate):
     """x >= y."""
 
-    function: ClassVar[Names] = ("ge", "greater_equal", "tensor_ge")
-    method: ClassVar[Names] = ("ge", "greater_equal")
     array_function: ClassVar[str] = "greater_equal"
     cuda: ClassVar[str] = "{0} >= {1}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -73,8 +65,6 @@ class GreaterEqual(Predicate):
 class Less(Predicate):
     """x < y."""
 
-    function: ClassVar[Names] = ("less", "lt", "tensor_lt")
-    method: ClassVar[Names] = ("lt", "less")
     array_function: ClassVar[str] = "less"
     cuda: ClassVar[str] = "{0} < {1}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -84,8 +74,6 @@ class Less(Predicate):
 class LessEqual(Predicate):
     """x <= y."""
 
-    function: ClassVar[Names] = ("le", "less_equal", "tensor_le")
-    method: ClassVar[Names] = ("le", "less_equal")
     array_function: ClassVar[str] = "less_equal"
     cuda: ClassVar[str] = "{0} <= {1}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -110,8 +98,6 @@ class _Logical(Predicate, abstract=True):
 class LogicalAnd(_Logical):
     """x and y."""
 
-    function: ClassVar[Names] = "logical_and"
-    method: ClassVar[Names] = "logical_and"
     array_function: ClassVar[str] = "logical_and"
     cuda: ClassVar[str] = "{0} && {1}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -121,8 +107,6 @@ class LogicalAnd(_Logical):
 class LogicalOr(_Logical):
     """x or y."""
 
-    function: ClassVar[Names] = "logical_or"
-    method: ClassVar[Names] = "logical_or"
     array_function: ClassVar[str] = "logical_or"
     cuda: ClassVar[str] = "{0} || {1}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -132,8 +116,6 @@ class LogicalOr(_Logical):
 class LogicalXor(_Logical):
     """x or y, not both."""
 
-    function: ClassVar[Names] = "logical_xor"
-    method: ClassVar[Names] = "logical_xor"
     array_function: ClassVar[str] = "logical_xor"
     cuda: ClassVar[str] = "{0} != {1}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -143,8 +125,6 @@ class LogicalXor(_Logical):
 class LogicalNot(Unary):
     """not x."""
 
-    function: ClassVar[Names] = "logical_not"
-    method: ClassVar[Names] = "logical_not"
     array_function: ClassVar[str] = "logical_not"
     cuda: ClassVar[str] = "!{0}"
     promotes: ClassVar[str] = "bool"
@@ -168,8 +148,6 @@ class _FloatPredicate(Unary, abstract=True):
 class IsNan(_FloatPredicate):
     """Where x is not a number."""
 
-    function: ClassVar[Names] = ("isnan", "isnan_ext")
-    method: ClassVar[Names] = "isnan"
     array_function: ClassVar[str] = "isnan"
     cuda: ClassVar[str] = "{0} != {0}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -179,8 +157,6 @@ class IsNan(_FloatPredicate):
 class IsInf(_FloatPredicate):
     """Where x is an infinity."""
 
-    function: ClassVar[Names] = "isinf"
-    method: ClassVar[Names] = "isinf"
     array_function: ClassVar[str] = "isinf"
     cuda: ClassVar[str] = "{0} == {0} && {0} - {0} != {0} - {0}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -190,8 +166,6 @@ class IsInf(_FloatPredicate):
 class IsFinite(_FloatPredicate):
     """Where x is neither an infinity nor not a number."""
 
-    function: ClassVar[Names] = "isfinite"
-    method: ClassVar[Names] = "isfinite"
     array_function: ClassVar[str] = "isfinite"
     cuda: ClassVar[str] = "{0} - {0} == T(0)"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -201,7 +175,6 @@ class IsFinite(_FloatPredicate):
 class Select(Elementwise):
     """x where the condition holds, y elsewhere; all three are broadcast against each other."""
 
-    function: ClassVar[Names] = ("select", "where")
     promotes: ClassVar[str] = "common"
     promotes_from: ClassVar[int] = 1
     cuda: ClassVar[str] = "{0} ? {1} : {2}"

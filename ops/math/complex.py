@@ -13,7 +13,7 @@ from mspc.ops.bases import require_float
 from mspc.ops.math.arithmetic import Add, DivNoNan, Mul, Neg, Sub, gradients
 from mspc.ops.math.elementwise import Square
 from mspc.ops.math.trigonometry import Cos, Sin
-from mspc.ops.op import ArrayBackend, Names, Op, sample
+from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.tensor.creation import ZerosLike
 from mspc.sharding.rules import broadcast_rule
 
@@ -41,8 +41,6 @@ def _as_operand(b: Builder, x: Value, real: Value, imag: Value) -> Value:
 class Real(_Part):
     """The real part."""
 
-    function: ClassVar[Names] = "real"
-    method: ClassVar[Names] = "real"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (_as_operand(b, x, dout, b.emit(ZerosLike(), dout)),)
@@ -56,8 +54,6 @@ class Real(_Part):
 class Imag(_Part):
     """The imaginary part; 0 of a real number."""
 
-    function: ClassVar[Names] = "imag"
-    method: ClassVar[Names] = "imag"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         none = b.emit(ZerosLike(), dout)
@@ -88,8 +84,6 @@ class ComplexAbs(_Part):
 class Angle(_Part):
     """The angle atan2(im, re) in radians; its gradient at 0 is 0."""
 
-    function: ClassVar[Names] = "angle"
-    method: ClassVar[Names] = "angle"
     linear_in: ClassVar[tuple[int, ...]] = ()
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -151,7 +145,6 @@ class Complex(_Pair):
 class Polar(_Pair):
     """abs * (cos(angle) + i * sin(angle))."""
 
-    function: ClassVar[Names] = "polar"
     linear_in: ClassVar[tuple[int, ...]] = (0,)
 
     def bprop(self, b: Builder, abs: Value, angle: Value, out: Value, dout: Value) -> Gradients:

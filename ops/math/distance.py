@@ -16,7 +16,7 @@ from mspc.ops.cuda.math import number
 from mspc.ops.math.arithmetic import Div, Mul, Sub, gradients
 from mspc.ops.math.comparison import Equal, Select
 from mspc.ops.math.elementwise import Abs, Pow, Sign, constant, scaled
-from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, Op, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.reshape import ExpandDims, Reshape
 from mspc.sharding.rules import factor_names, same_rule
@@ -31,7 +31,6 @@ class Cdist(Op):
     p = 0 counts what differs, p = inf is the largest difference.
     """
 
-    function: ClassVar[Names] = "cdist"
     p: float = 2.0
     samples: ClassVar[Any] = (
         sample((8, 3), (4, 3)),
@@ -135,7 +134,6 @@ class LpNorm(Op):
 class CheckValid(Op):
     """Whether boxes[n, 4] (x0, y0, x1, y1) lie inside an image: metas[3] is its height, width and ratio."""
 
-    function: ClassVar[Names] = "check_valid"
     bprop: ClassVar[Any] = _BOOLEAN
     samples: ClassVar[Any] = (sample((8, 4), (3,), low=0, gradient=False),)
 
@@ -179,8 +177,6 @@ class SquareSumAll(Op):
 class Hypot(Binary):
     """The square root of x^2 + y^2."""
 
-    function: ClassVar[Names] = "hypot"
-    method: ClassVar[Names] = "hypot"
     float_only: ClassVar[bool] = True
     array_function: ClassVar[str] = "hypot"
     cuda: ClassVar[str] = "hypot({0}, {1})"
@@ -195,8 +191,6 @@ class ApproximateEqual(Predicate):
     """Whether |x - y| is below the tolerance."""
 
     takes_bool: ClassVar[bool] = False
-    function: ClassVar[Names] = "approximate_equal"
-    method: ClassVar[Names] = "approximate_equal"
     tolerance: float = 1e-05
     bprop: ClassVar[Any] = _BOOLEAN
     samples: ClassVar[Any] = (sample((8, 16), (8, 16), gradient=False, tolerance=0.5),)
@@ -212,8 +206,6 @@ class ApproximateEqual(Predicate):
 class Invert(Unary):
     """Every bit turned over."""
 
-    function: ClassVar[Names] = "invert"
-    method: ClassVar[Names] = "invert"
     array_function: ClassVar[str] = "invert"
     cuda: ClassVar[str] = "~{0}"
     bprop: ClassVar[Any] = NotDifferentiable("its result is an integer")

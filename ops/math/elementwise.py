@@ -12,7 +12,7 @@ from mspc.ir.types import DType, TensorType, real_of
 from mspc.ops.bases import Binary, Unary
 from mspc.ops.math.arithmetic import Add, Div, Mul, Neg, Sub, gradients
 from mspc.ops.math.comparison import Greater, Select
-from mspc.ops.op import ArrayBackend, Names, sample
+from mspc.ops.op import ArrayBackend, sample
 
 UNARY_SAMPLES = (sample((8, 16)), sample((2, 4, 8)), sample(()))
 POSITIVE_INPUT = (sample((8, 16), low=0.25), sample((), low=0.25))
@@ -41,8 +41,6 @@ class Square(Unary):
     """x * x."""
 
     takes_bool: ClassVar[bool] = False
-    function: ClassVar[Names] = "square"
-    method: ClassVar[Names] = "square"
     array_function: ClassVar[str] = "square"
     cuda: ClassVar[str] = "{0} * {0}"
 
@@ -55,8 +53,6 @@ class Square(Unary):
 class Sqrt(Smooth):
     """The square root of x."""
 
-    function: ClassVar[Names] = "sqrt"
-    method: ClassVar[Names] = "sqrt"
     array_function: ClassVar[str] = "sqrt"
     cuda: ClassVar[str] = "sqrt({0})"
 
@@ -69,8 +65,6 @@ class Sqrt(Smooth):
 class Rsqrt(Smooth):
     """1 over the square root of x."""
 
-    function: ClassVar[Names] = "rsqrt"
-    method: ClassVar[Names] = "rsqrt"
     cuda: ClassVar[str] = "rsqrt({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -90,8 +84,6 @@ class Rsqrt(Smooth):
 class Reciprocal(Smooth):
     """1 / x."""
 
-    function: ClassVar[Names] = "reciprocal"
-    method: ClassVar[Names] = "reciprocal"
     array_function: ClassVar[str] = "reciprocal"
     cuda: ClassVar[str] = "T(1) / {0}"
 
@@ -104,8 +96,6 @@ class Reciprocal(Smooth):
 class Inv(Reciprocal):
     """1 / x."""
 
-    function: ClassVar[Names] = "inv"
-    method: ClassVar[Names] = "inv"
     samples: ClassVar[Any] = POSITIVE_INPUT
 
 
@@ -113,8 +103,6 @@ class Pow(Binary):
     """x to the power y."""
 
     takes_bool: ClassVar[bool] = False
-    function: ClassVar[Names] = ("pow", "tensor_pow", "pows")
-    method: ClassVar[Names] = "pow"
     array_function: ClassVar[str] = "power"
     cuda: ClassVar[str] = "power({0}, {1})"
 
@@ -141,8 +129,6 @@ class Pow(Binary):
 class Exp(Smooth):
     """e to the power x."""
 
-    function: ClassVar[Names] = ("exp", "tensor_exp")
-    method: ClassVar[Names] = "exp"
     array_function: ClassVar[str] = "exp"
     cuda: ClassVar[str] = "exp({0})"
 
@@ -155,8 +141,6 @@ class Exp(Smooth):
 class Expm1(Smooth):
     """e to the power x, minus 1, accurate for small x."""
 
-    function: ClassVar[Names] = ("expm1", "tensor_expm1")
-    method: ClassVar[Names] = "expm1"
     array_function: ClassVar[str] = "expm1"
     cuda: ClassVar[str] = "expm1({0})"
 
@@ -169,8 +153,6 @@ class Expm1(Smooth):
 class Log(Smooth):
     """The natural logarithm of x."""
 
-    function: ClassVar[Names] = "log"
-    method: ClassVar[Names] = "log"
     array_function: ClassVar[str] = "log"
     cuda: ClassVar[str] = "log({0})"
 
@@ -183,8 +165,6 @@ class Log(Smooth):
 class Log1p(Smooth):
     """The natural logarithm of 1 + x, accurate for small x."""
 
-    function: ClassVar[Names] = "log1p"
-    method: ClassVar[Names] = "log1p"
     array_function: ClassVar[str] = "log1p"
     cuda: ClassVar[str] = "log1p({0})"
 
@@ -197,8 +177,6 @@ class Log1p(Smooth):
 class Abs(Unary):
     """The absolute value, of complex numbers a real one; its derivative at 0 is 0."""
 
-    function: ClassVar[Names] = ("abs", "absolute")
-    method: ClassVar[Names] = ("abs", "absolute")
     takes_complex: ClassVar[bool] = True
     array_function: ClassVar[str] = "abs"
     cuda: ClassVar[str] = "absolute({0})"
@@ -225,8 +203,6 @@ class Sign(_Step):
     """-1, 0 or 1; 0 for NaN."""
 
     takes_bool: ClassVar[bool] = False
-    function: ClassVar[Names] = "sign"
-    method: ClassVar[Names] = "sign"
     cuda: ClassVar[str] = "sign_of({0})"
     samples: ClassVar[Any] = (sample((8, 16)), sample((8,), dtypes=("Int32",), gradient=False))
 

@@ -18,7 +18,7 @@ from mspc.ir.types import DType, TensorType, complex_of, dtype_of, real_of
 from mspc.ops.arguments import axis_in, describe, ints_of, plain, require_elements, split_call
 from mspc.ops.math.complex import Real
 from mspc.ops.math.frequencies import DoubledFrequencies, FitSizes
-from mspc.ops.op import ArrayBackend, Names, Op, sample
+from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.sharding.rules import factor_names, sized
 
 Gradients = Sequence[Value | None]
@@ -161,7 +161,6 @@ class _Plane(Transform, abstract=True):
 class FFT(_Line):
     """The discrete Fourier transform, along one dimension."""
 
-    function: ClassVar[Names] = "fft"
     samples: ClassVar[Any] = (
         sample((4, 6), dim=(-1,), dtypes=("Complex128",), gradient=False),
         sample((4, 6), s=(5,), dim=(0,), norm="ortho", dtypes=("Complex128",), gradient=False),
@@ -171,7 +170,6 @@ class FFT(_Line):
 class FFT2(_Plane):
     """The discrete Fourier transform, along two dimensions."""
 
-    function: ClassVar[Names] = "fft2"
     samples: ClassVar[Any] = (
         sample((2, 4, 4), dim=(-2, -1), dtypes=("Complex128",), gradient=False),
         sample((4, 4, 2), s=(3, 5), dim=(0, 1), norm="forward", dtypes=("Complex128",), gradient=False),
@@ -181,7 +179,6 @@ class FFT2(_Plane):
 class FFTN(Transform):
     """The discrete Fourier transform, along some dimensions or all."""
 
-    function: ClassVar[Names] = "fftn"
     samples: ClassVar[Any] = (
         sample((2, 4, 4), dtypes=("Complex128",), gradient=False),
         sample((4, 2, 4), s=(4, 7), dim=(2, 0), norm="ortho", dtypes=("Complex128",), gradient=False),
@@ -191,7 +188,6 @@ class FFTN(Transform):
 class IFFT(_Line):
     """The inverse of the discrete Fourier transform, along one dimension."""
 
-    function: ClassVar[Names] = "ifft"
     inverse: ClassVar[bool] = True
     samples: ClassVar[Any] = (
         sample((4, 6), dim=(-1,), dtypes=("Complex128",), gradient=False),
@@ -202,7 +198,6 @@ class IFFT(_Line):
 class IFFT2(_Plane):
     """The inverse of the discrete Fourier transform, along two dimensions."""
 
-    function: ClassVar[Names] = "ifft2"
     inverse: ClassVar[bool] = True
     samples: ClassVar[Any] = (
         sample((2, 4, 4), dim=(-2, -1), dtypes=("Complex128",), gradient=False),
@@ -213,7 +208,6 @@ class IFFT2(_Plane):
 class IFFTN(Transform):
     """The inverse of the discrete Fourier transform, along some dimensions or all."""
 
-    function: ClassVar[Names] = "ifftn"
     inverse: ClassVar[bool] = True
     samples: ClassVar[Any] = (
         sample((2, 4, 4), dtypes=("Complex128",), gradient=False),
@@ -224,7 +218,6 @@ class IFFTN(Transform):
 class RFFT(_Line):
     """The frequencies from 0 on of real numbers, along one dimension."""
 
-    function: ClassVar[Names] = "rfft"
     takes_real: ClassVar[bool] = True
     samples: ClassVar[Any] = (
         sample((4, 6), dim=(-1,), gradient=False),
@@ -235,7 +228,6 @@ class RFFT(_Line):
 class RFFT2(_Plane):
     """The frequencies from 0 on of real numbers, along two dimensions."""
 
-    function: ClassVar[Names] = "rfft2"
     takes_real: ClassVar[bool] = True
     samples: ClassVar[Any] = (
         sample((2, 4, 4), dim=(-2, -1), gradient=False),
@@ -246,7 +238,6 @@ class RFFT2(_Plane):
 class RFFTN(Transform):
     """The frequencies from 0 on of real numbers, along some dimensions or all."""
 
-    function: ClassVar[Names] = "rfftn"
     takes_real: ClassVar[bool] = True
     samples: ClassVar[Any] = (
         sample((2, 4, 4), gradient=False),
@@ -257,7 +248,6 @@ class RFFTN(Transform):
 class IRFFT(_Line):
     """The real numbers that have these frequencies from 0 on, along one dimension."""
 
-    function: ClassVar[Names] = "irfft"
     gives_real: ClassVar[bool] = True
     inverse: ClassVar[bool] = True
     samples: ClassVar[Any] = (
@@ -269,7 +259,6 @@ class IRFFT(_Line):
 class IRFFT2(_Plane):
     """The real numbers that have these frequencies from 0 on, along two dimensions."""
 
-    function: ClassVar[Names] = "irfft2"
     gives_real: ClassVar[bool] = True
     inverse: ClassVar[bool] = True
     samples: ClassVar[Any] = (
@@ -281,7 +270,6 @@ class IRFFT2(_Plane):
 class IRFFTN(Transform):
     """The real numbers that have these frequencies from 0 on, along some dimensions or all."""
 
-    function: ClassVar[Names] = "irfftn"
     gives_real: ClassVar[bool] = True
     inverse: ClassVar[bool] = True
     samples: ClassVar[Any] = (
@@ -295,7 +283,6 @@ class HFFT(_Line):
     one dimension.
     """
 
-    function: ClassVar[Names] = "hfft"
     gives_real: ClassVar[bool] = True
     mirrored: ClassVar[bool] = True
     samples: ClassVar[Any] = (
@@ -309,7 +296,6 @@ class HFFT2(_Plane):
     two dimensions.
     """
 
-    function: ClassVar[Names] = "hfft2"
     gives_real: ClassVar[bool] = True
     mirrored: ClassVar[bool] = True
     samples: ClassVar[Any] = (
@@ -323,7 +309,6 @@ class HFFTN(Transform):
     some dimensions or all.
     """
 
-    function: ClassVar[Names] = "hfftn"
     gives_real: ClassVar[bool] = True
     mirrored: ClassVar[bool] = True
     samples: ClassVar[Any] = (
@@ -335,7 +320,6 @@ class HFFTN(Transform):
 class IHFFT(_Line):
     """The first half of the numbers that have these real frequencies, along one dimension."""
 
-    function: ClassVar[Names] = "ihfft"
     takes_real: ClassVar[bool] = True
     inverse: ClassVar[bool] = True
     mirrored: ClassVar[bool] = True
@@ -348,7 +332,6 @@ class IHFFT(_Line):
 class IHFFT2(_Plane):
     """The first half of the numbers that have these real frequencies, along two dimensions."""
 
-    function: ClassVar[Names] = "ihfft2"
     takes_real: ClassVar[bool] = True
     inverse: ClassVar[bool] = True
     mirrored: ClassVar[bool] = True
@@ -361,7 +344,6 @@ class IHFFT2(_Plane):
 class IHFFTN(Transform):
     """The first half of the numbers that have these real frequencies, along some dimensions or all."""
 
-    function: ClassVar[Names] = "ihfftn"
     takes_real: ClassVar[bool] = True
     inverse: ClassVar[bool] = True
     mirrored: ClassVar[bool] = True

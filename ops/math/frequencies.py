@@ -10,7 +10,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.arguments import axes_in, ints_of, plain, split_call
-from mspc.ops.op import ArrayBackend, Names, Op, sample
+from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.sharding.rules import factor_names, sized
 
 Gradients = Sequence[Value | None]
@@ -90,7 +90,6 @@ class FFTShift(Op):
     `FFTShift()(x, dim)`."""
 
     dim: tuple[int, ...] = ()
-    function: ClassVar[Names] = "fftshift"
     takes_complex: ClassVar[bool] = True
     linear_in: ClassVar[tuple[int, ...]] = (0,)
 
@@ -121,7 +120,6 @@ class FFTShift(Op):
 class IFFTShift(FFTShift):
     """What `FFTShift` has rolled as it was before."""
 
-    function: ClassVar[Names] = "ifftshift"
     samples: ClassVar[Any] = FFTShift.samples
 
     def steps(self, size: int) -> int:

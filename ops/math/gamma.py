@@ -17,7 +17,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.bases import ArrayFunction, require_float, require_same
 from mspc.ops.math.arithmetic import Add, Mul, Neg, Sub, gradients
 from mspc.ops.math.elementwise import Exp, Gradients, Log, Log1p, constant
-from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, Op, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.sharding.rules import broadcast_rule
 
 FAR = 12
@@ -167,8 +167,6 @@ def _beta_fraction(xp: Any, p: Any, q: Any, y: Any) -> Any:
 class Lgamma(ArrayFunction):
     """log |gamma(x)|."""
 
-    function: ClassVar[Names] = "lgamma"
-    method: ClassVar[Names] = "lgamma"
     samples: ClassVar[Any] = (sample((8, 16), low=0.1, high=5), sample((4,), low=-0.9, high=-0.1))
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -182,8 +180,6 @@ class Lgamma(ArrayFunction):
 class Digamma(ArrayFunction):
     """The derivative of Lgamma."""
 
-    function: ClassVar[Names] = "digamma"
-    method: ClassVar[Names] = "digamma"
     samples: ClassVar[Any] = (sample((8, 16), low=0.2, high=5), sample((4,), low=-0.9, high=-0.1))
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -211,7 +207,6 @@ class _Numbers(Op, abstract=True):
 class Zeta(_Numbers):
     """Hurwitz' zeta function: the sum of (q + n)^-x over n from 0 on. By x it has no gradient, as in MindSpore."""
 
-    function: ClassVar[Names] = "zeta"
     samples: ClassVar[Any] = (
         sample((8, 16), (8, 16), low=1.5, high=6, gradient=False),
         sample((4, 1), (8,), low=1.5, high=3, gradient=False),
@@ -255,16 +250,12 @@ class _IncompleteGamma(_Numbers, abstract=True):
 class Igamma(_IncompleteGamma):
     """The share of gamma(a) that the integral up to x has."""
 
-    function: ClassVar[Names] = "igamma"
-    method: ClassVar[Names] = "igamma"
     samples: ClassVar[Any] = _POSITIVE
 
 
 class Igammac(_IncompleteGamma):
     """The share of gamma(a) that the integral from x on has."""
 
-    function: ClassVar[Names] = "igammac"
-    method: ClassVar[Names] = "igammac"
     upper: ClassVar[bool] = True
     samples: ClassVar[Any] = _POSITIVE
 

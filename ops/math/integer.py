@@ -11,7 +11,7 @@ from mspc.ir.graph import Value
 from mspc.ir.types import BOOL, UINT8, DType, TensorType
 from mspc.ops.bases import Binary, require_same
 from mspc.ops.math.arithmetic import Mod
-from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, Op, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.sharding.rules import broadcast_rule
 
 Gradients = Sequence[Value | None]
@@ -40,8 +40,6 @@ class _Bitwise(Binary, abstract=True):
 class BitwiseAnd(_Bitwise):
     """The bits that both have."""
 
-    function: ClassVar[Names] = "bitwise_and"
-    method: ClassVar[Names] = "bitwise_and"
     array_function: ClassVar[str] = "bitwise_and"
     cuda: ClassVar[str] = "{0} & {1}"
     bprop: ClassVar[Any] = _INTEGER
@@ -51,8 +49,6 @@ class BitwiseAnd(_Bitwise):
 class BitwiseOr(_Bitwise):
     """The bits that one of both has."""
 
-    function: ClassVar[Names] = "bitwise_or"
-    method: ClassVar[Names] = "bitwise_or"
     array_function: ClassVar[str] = "bitwise_or"
     cuda: ClassVar[str] = "{0} | {1}"
     bprop: ClassVar[Any] = _INTEGER
@@ -62,8 +58,6 @@ class BitwiseOr(_Bitwise):
 class BitwiseXor(_Bitwise):
     """The bits that exactly one has."""
 
-    function: ClassVar[Names] = "bitwise_xor"
-    method: ClassVar[Names] = "bitwise_xor"
     array_function: ClassVar[str] = "bitwise_xor"
     cuda: ClassVar[str] = "{0} ^ {1}"
     bprop: ClassVar[Any] = _INTEGER
@@ -90,8 +84,6 @@ class LeftShift(_Shift):
     """x with its bits `other` places higher."""
 
     left: ClassVar[bool] = True
-    function: ClassVar[Names] = "bitwise_left_shift"
-    method: ClassVar[Names] = "bitwise_left_shift"
     cuda: ClassVar[str] = "(unsigned long long){1} < 8 * sizeof(T) ? {0} << {1} : T(0)"
     samples: ClassVar[Any] = _SHIFTS
 
@@ -99,8 +91,6 @@ class LeftShift(_Shift):
 class RightShift(_Shift):
     """x with its bits `other` places lower; a negative number keeps its sign."""
 
-    function: ClassVar[Names] = "bitwise_right_shift"
-    method: ClassVar[Names] = "bitwise_right_shift"
     cuda: ClassVar[str] = "(unsigned long long){1} < 8 * sizeof(T) ? {0} >> {1} : T({0} < T(0) ? -1 : 0)"
     samples: ClassVar[Any] = _SHIFTS
 
@@ -108,8 +98,6 @@ class RightShift(_Shift):
 class Gcd(_Bitwise):
     """The greatest common divisor, which is not negative."""
 
-    function: ClassVar[Names] = "gcd"
-    method: ClassVar[Names] = "gcd"
     array_function: ClassVar[str] = "gcd"
     cuda: ClassVar[str] = (
         "[&] { auto a = {0} < T(0) ? T(0) - {0} : {0}, b = {1} < T(0) ? T(0) - {1} : {1}; "
@@ -122,7 +110,6 @@ class Gcd(_Bitwise):
 class PopulationCount(Op):
     """How many bits of a number are 1, UInt8; of a negative one those of its two's complement."""
 
-    function: ClassVar[Names] = "population_count"
     bprop: ClassVar[Any] = _INTEGER
     samples: ClassVar[Any] = (
         sample((8, 16), dtypes=("Int16",), low=-99, high=99, gradient=False),
@@ -150,7 +137,6 @@ class TruncateDiv(Binary):
     """The quotient truncated towards 0; its derivative is 0."""
 
     takes_bool: ClassVar[bool] = False
-    function: ClassVar[Names] = "truncate_div"
     cuda: ClassVar[str] = "over({0}, {1})"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
@@ -171,5 +157,4 @@ class TruncateDiv(Binary):
 class TruncateMod(Mod):
     """The remainder of the division truncated towards 0; the sign is that of x."""
 
-    function: ClassVar[Names] = "truncate_mod"
     samples: ClassVar[Any] = Mod.samples

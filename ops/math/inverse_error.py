@@ -11,14 +11,12 @@ from mspc.ops.bases import ArrayFunction
 from mspc.ops.math.arithmetic import Mul
 from mspc.ops.math.elementwise import Exp, Gradients, Square, scaled
 from mspc.ops.math.special import erf
-from mspc.ops.op import ArrayBackend, Names, sample
+from mspc.ops.op import ArrayBackend, sample
 
 
 class Erfinv(ArrayFunction):
     """The y with erf(y) = x: infinite at -1 and 1, NaN beyond."""
 
-    function: ClassVar[Names] = "erfinv"
-    method: ClassVar[Names] = "erfinv"
     samples: ClassVar[Any] = (sample((8, 16), low=-0.9, high=0.9), sample((), low=-0.9, high=0.9))
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:

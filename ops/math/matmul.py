@@ -17,7 +17,7 @@ from mspc.ops.control.constraint import constrained
 from mspc.ops.cpu.products import product
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.finer_product import REQUEST, finer_product
-from mspc.ops.op import ArrayBackend, Asked, Names, Op, sample
+from mspc.ops.op import ArrayBackend, Asked, Op, sample
 from mspc.ops.tensor.broadcast import ReduceSum, sum_to_shape
 from mspc.sharding.rules import broadcast_rule, factor_names
 
@@ -110,8 +110,6 @@ class MatMul(_Product):
     gathered: x along k, y along k, so that the result is cut (a, b).
     """
 
-    function: ClassVar[Names] = "mm"
-    method: ClassVar[Names] = "mm"
 
     def asks(self, asked: Asked, ranks: int) -> bool:
         return super().asks(asked, ranks) or self._is_gathered(asked.in_strategy, ranks)
@@ -159,8 +157,6 @@ class MatMul(_Product):
 class BatchMatMul(_Product):
     """x[..., m, k] @ y[..., k, n] -> [..., m, n]; leading dimensions broadcast, flags as in MatMul."""
 
-    function: ClassVar[Names] = ("batch_matmul", "bmm")
-    method: ClassVar[Names] = "bmm"
 
     def rule(self, x: TensorType, y: TensorType) -> str:
         for index, operand in enumerate((x, y)):
@@ -206,7 +202,6 @@ class BatchMatMulExt(BatchMatMul):
 class BiasAdd(Op):
     """x plus a bias along dimension 1, or along the last one when `data_format` is "NHWC"."""
 
-    function: ClassVar[Names] = "bias_add"
     data_format: str = "NCHW"
     additive: ClassVar[bool] = True
 

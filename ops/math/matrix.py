@@ -15,7 +15,7 @@ from mspc.ops.bases import require_float, require_same
 from mspc.ops.math.arithmetic import Mul, Neg
 from mspc.ops.math.matmul import BatchMatMul
 from mspc.ops.math.not_finite import decomposed
-from mspc.ops.op import ArrayBackend, Names, Op, sample
+from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.tensor.broadcast import zeros
 from mspc.ops.tensor.moving import Concat, Transpose
 from mspc.ops.tensor.reshape import ExpandDims
@@ -49,8 +49,6 @@ class MatrixInverse(_Square):
     """The inverses of matrices, transposed where `adjoint`."""
 
     adjoint: bool = False
-    function: ClassVar[Names] = "inverse"
-    method: ClassVar[Names] = "inverse"
     samples: ClassVar[Any] = (sample((4, 8, 1, 1), low=0.5), sample((4, 2, 2), adjoint=True), sample((3, 3)))
 
     def rule(self, input: TensorType) -> str:
@@ -69,8 +67,6 @@ class MatrixInverse(_Square):
 class MatrixDeterminant(_Square):
     """The determinants of matrices."""
 
-    function: ClassVar[Names] = ("det", "matrix_determinant")
-    method: ClassVar[Names] = ("det", "matrix_determinant")
     samples: ClassVar[Any] = (sample((4, 8, 2, 2)), sample((3, 3)))
 
     def rule(self, input: TensorType) -> str:
@@ -87,8 +83,6 @@ class MatrixDeterminant(_Square):
 class LogMatrixDeterminant(_Square):
     """(signs of the determinants of matrices, logarithms of their absolute values)."""
 
-    function: ClassVar[Names] = ("slogdet", "log_matrix_determinant")
-    method: ClassVar[Names] = ("slogdet", "log_matrix_determinant")
     samples: ClassVar[Any] = (sample((4, 8, 2, 2)), sample((3, 3)))
 
     def rule(self, input: TensorType) -> str:
@@ -115,7 +109,6 @@ class MatrixSolve(_Square):
     """x of a @ x = b for matrices a [..., n, n] and b [..., n, k]; of the transpose of a where `adjoint`."""
 
     adjoint: bool = False
-    function: ClassVar[Names] = "matrix_solve"
     linear_in: ClassVar[tuple[int, ...]] = (1,)
     samples: ClassVar[Any] = (
         sample((4, 8, 1, 1), (4, 8, 1, 2), low=0.5),
@@ -149,7 +142,6 @@ class MatrixExp(_Square):
     """The exponentials of matrices: the series of a 2^s-th part, squared s times. Moler and Van Loan 2003."""
 
     TERMS: ClassVar[int] = 18
-    function: ClassVar[Names] = "matrix_exp"
     samples: ClassVar[Any] = (sample((4, 8, 2, 2)), sample((3, 3)), sample((2, 1, 1)))
 
     def rule(self, input: TensorType) -> str:

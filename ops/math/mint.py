@@ -22,7 +22,7 @@ from mspc.ops.math.reduce import ReduceMax, ReduceMean, ReduceMin
 from mspc.ops.math.running import CumSum
 from mspc.ops.nn.activation import Activation, Sigmoid
 from mspc.ops.nn.piecewise import Elu
-from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, Op, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.tensor.broadcast import REDUCE_SAMPLES, ReduceSum
 from mspc.ops.tensor.creation import number_of
 from mspc.ops.tensor.embedding import Gather
@@ -206,8 +206,6 @@ class RepeatInterleaveInt(Op):
 class Outer(Op):
     """The products x[i] * y[j] of two vectors."""
 
-    function: ClassVar[Names] = ("outer", "ger")
-    method: ClassVar[Names] = ("outer", "ger")
     promotes: ClassVar[str] = "common"
     linear_in: ClassVar[tuple[int, ...]] = (0, 1)
     samples: ClassVar[Any] = (sample((8,), (16,)),)
@@ -295,8 +293,6 @@ class SoftplusExt(Activation):
 class IsClose(Binary):
     """Where |x - y| <= atol + rtol * |y|. Called as `IsClose()(input, other, rtol, atol, equal_nan)`."""
 
-    function: ClassVar[Names] = "isclose"
-    method: ClassVar[Names] = "isclose"
     rtol: float = 1e-05
     atol: float = 1e-08
     equal_nan: bool = False

@@ -16,7 +16,7 @@ from mspc.ops.cuda.math import number
 from mspc.ops.math.arithmetic import Div, Mul
 from mspc.ops.math.comparison import IsFinite
 from mspc.ops.math.elementwise import UNARY_SAMPLES, scaled
-from mspc.ops.op import ArrayBackend, Names, Op, sample
+from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.creation import LinSpace, Range, number_of
@@ -62,14 +62,12 @@ def _factor(value: int | float) -> str:
 class AddExt(_Scaled):
     """x + alpha * y. Called as `AddExt()(x, y, alpha)`."""
 
-    function: ClassVar[Names] = "add_ext"
     samples: ClassVar[Any] = _Scaled.samples
 
 
 class SubExt(_Scaled):
     """x - alpha * y. Called as `SubExt()(x, y, alpha)`."""
 
-    function: ClassVar[Names] = "sub_ext"
     sign: ClassVar[int] = -1
     samples: ClassVar[Any] = _Scaled.samples
 
@@ -77,7 +75,6 @@ class SubExt(_Scaled):
 class AddcmulExt(Elementwise):
     """x + value * y * z. Called as `AddcmulExt()(x, y, z, value)`."""
 
-    function: ClassVar[Names] = "addcmul_ext_op"
     value: int | float = 1
     promotes: ClassVar[str] = "common"
     samples: ClassVar[Any] = (sample((8, 16), (8, 16), (8, 16)), sample((8, 16), (2, 8, 16), (16,), value=0.5))
@@ -106,7 +103,6 @@ class AddcmulExt(Elementwise):
 class AddcdivExt(AddcmulExt):
     """x + value * y / z. Called as `AddcdivExt()(x, y, z, value)`."""
 
-    function: ClassVar[Names] = "addcdiv_ext_op"
     samples: ClassVar[Any] = (
         sample((8, 16), (8, 16), (8, 16), low=0.5),
         sample((8, 16), (8, 16), (16,), low=0.5, value=0.5),
@@ -132,8 +128,6 @@ class NanToNum(Unary):
     None stands for 0 and for the greatest and least numbers of the element type.
     """
 
-    function: ClassVar[Names] = "nan_to_num"
-    method: ClassVar[Names] = "nan_to_num"
     nan: float | None = None
     posinf: float | None = None
     neginf: float | None = None

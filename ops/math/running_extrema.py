@@ -10,7 +10,7 @@ from mspc.ir.graph import Node, Value
 from mspc.ir.types import INT64, TensorType, TupleType
 from mspc.ops.arguments import axis_in
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.op import ArrayBackend, Names, Op, sample
+from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.tensor.selection import GatherDGrad, along
 
 Gradients = Sequence[Value | None]
@@ -56,8 +56,6 @@ class _Extreme(Op, abstract=True):
 class Cummax(_Extreme):
     """The greatest element so far along `axis` and its place: a tuple of two. Called as `Cummax(axis)(x)`."""
 
-    function: ClassVar[Names] = "cummax"
-    method: ClassVar[Names] = "cummax"
     samples: ClassVar[Any] = _Extreme.samples
 
     def precedes(self, xp: Any, x: Any, best: Any) -> Any:
@@ -67,8 +65,6 @@ class Cummax(_Extreme):
 class Cummin(_Extreme):
     """The smallest element so far along `axis` and its place: a tuple of two. Called as `Cummin(axis)(x)`."""
 
-    function: ClassVar[Names] = "cummin"
-    method: ClassVar[Names] = "cummin"
     samples: ClassVar[Any] = _Extreme.samples
 
     def precedes(self, xp: Any, x: Any, best: Any) -> Any:

@@ -14,7 +14,7 @@ from mspc.ops.cpu.erf import erf
 from mspc.ops.math.arithmetic import Div, Mul, Neg, gradients
 from mspc.ops.math.comparison import NotEqual, Select
 from mspc.ops.math.elementwise import UNARY_SAMPLES, Exp, Gradients, Log, Smooth, Square, constant, scaled
-from mspc.ops.op import ArrayBackend, Names, Op, sample
+from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.sharding.rules import broadcast_rule
 
@@ -22,8 +22,6 @@ from mspc.sharding.rules import broadcast_rule
 class Erf(Smooth):
     """The error function."""
 
-    function: ClassVar[Names] = "erf"
-    method: ClassVar[Names] = "erf"
     cuda: ClassVar[str] = "erf({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -39,8 +37,6 @@ class Erf(Smooth):
 class Erfc(Smooth):
     """1 minus the error function; for large x relative accuracy is lost."""
 
-    function: ClassVar[Names] = "erfc"
-    method: ClassVar[Names] = "erfc"
     cuda: ClassVar[str] = "erfc({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -74,8 +70,6 @@ class _WithZero(Binary, abstract=True):
 class NextAfter(Op):
     """The number that follows x on the way to y, in Float32 or Float64."""
 
-    function: ClassVar[Names] = "nextafter"
-    method: ClassVar[Names] = "nextafter"
     samples: ClassVar[Any] = (
         sample((8, 16), (8, 16)),
         sample((8, 16), (16,), dtypes=("Float32", "Float32"), gradient=False),
@@ -97,8 +91,6 @@ class NextAfter(Op):
 class Xlogy(_WithZero):
     """x * log(y), and 0 where x is 0."""
 
-    function: ClassVar[Names] = "xlogy"
-    method: ClassVar[Names] = "xlogy"
     cuda: ClassVar[str] = "{0} * log({0} == T(0) ? T(1) : {1})"
     samples: ClassVar[Any] = _WithZero.samples
 
@@ -116,8 +108,6 @@ class Xlogy(_WithZero):
 class Xdivy(_WithZero):
     """x / y, and 0 where x is 0."""
 
-    function: ClassVar[Names] = "xdivy"
-    method: ClassVar[Names] = "xdivy"
     cuda: ClassVar[str] = "{0} / ({0} == T(0) ? T(1) : {1})"
     samples: ClassVar[Any] = _WithZero.samples
 

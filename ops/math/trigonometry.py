@@ -9,7 +9,7 @@ from mspc.ir.graph import Value
 from mspc.ops.bases import Binary
 from mspc.ops.math.arithmetic import Add, Div, Mul, Neg, Sub, gradients
 from mspc.ops.math.elementwise import UNARY_SAMPLES, Gradients, Smooth, Sqrt, Square, constant
-from mspc.ops.op import Names, sample
+from mspc.ops.op import sample
 
 _INSIDE = (sample((8, 16), low=-0.9, high=0.9),)
 
@@ -17,8 +17,6 @@ _INSIDE = (sample((8, 16), low=-0.9, high=0.9),)
 class Sin(Smooth):
     """Sine, x in radians."""
 
-    function: ClassVar[Names] = "sin"
-    method: ClassVar[Names] = "sin"
     array_function: ClassVar[str] = "sin"
     cuda: ClassVar[str] = "sin({0})"
 
@@ -31,8 +29,6 @@ class Sin(Smooth):
 class Cos(Smooth):
     """Cosine, x in radians."""
 
-    function: ClassVar[Names] = "cos"
-    method: ClassVar[Names] = "cos"
     array_function: ClassVar[str] = "cos"
     cuda: ClassVar[str] = "cos({0})"
 
@@ -45,8 +41,6 @@ class Cos(Smooth):
 class Tan(Smooth):
     """Tangent, x in radians."""
 
-    function: ClassVar[Names] = "tan"
-    method: ClassVar[Names] = "tan"
     array_function: ClassVar[str] = "tan"
     cuda: ClassVar[str] = "tan({0})"
 
@@ -63,8 +57,6 @@ def _root_of_one_minus_square(b: Builder, x: Value) -> Value:
 class Asin(Smooth):
     """Inverse sine, in radians."""
 
-    function: ClassVar[Names] = ("asin", "arcsin")
-    method: ClassVar[Names] = ("asin", "arcsin")
     array_function: ClassVar[str] = "arcsin"
     cuda: ClassVar[str] = "asin({0})"
 
@@ -77,8 +69,6 @@ class Asin(Smooth):
 class ACos(Smooth):
     """Inverse cosine, in radians."""
 
-    function: ClassVar[Names] = ("acos", "arccos")
-    method: ClassVar[Names] = ("acos", "arccos")
     array_function: ClassVar[str] = "arccos"
     cuda: ClassVar[str] = "acos({0})"
 
@@ -91,8 +81,6 @@ class ACos(Smooth):
 class Atan(Smooth):
     """Inverse tangent, in radians."""
 
-    function: ClassVar[Names] = ("atan", "arctan")
-    method: ClassVar[Names] = ("atan", "arctan")
     array_function: ClassVar[str] = "arctan"
     cuda: ClassVar[str] = "atan({0})"
 
@@ -105,8 +93,6 @@ class Atan(Smooth):
 class Sinh(Smooth):
     """Hyperbolic sine."""
 
-    function: ClassVar[Names] = "sinh"
-    method: ClassVar[Names] = "sinh"
     array_function: ClassVar[str] = "sinh"
     cuda: ClassVar[str] = "sinh({0})"
 
@@ -119,8 +105,6 @@ class Sinh(Smooth):
 class Cosh(Smooth):
     """Hyperbolic cosine."""
 
-    function: ClassVar[Names] = "cosh"
-    method: ClassVar[Names] = "cosh"
     array_function: ClassVar[str] = "cosh"
     cuda: ClassVar[str] = "cosh({0})"
 
@@ -133,8 +117,6 @@ class Cosh(Smooth):
 class Asinh(Smooth):
     """Inverse hyperbolic sine."""
 
-    function: ClassVar[Names] = ("asinh", "arcsinh")
-    method: ClassVar[Names] = ("asinh", "arcsinh")
     array_function: ClassVar[str] = "arcsinh"
     cuda: ClassVar[str] = "asinh({0})"
 
@@ -147,8 +129,6 @@ class Asinh(Smooth):
 class Acosh(Smooth):
     """Inverse hyperbolic cosine of x above 1."""
 
-    function: ClassVar[Names] = ("acosh", "arccosh")
-    method: ClassVar[Names] = ("acosh", "arccosh")
     array_function: ClassVar[str] = "arccosh"
     cuda: ClassVar[str] = "acosh({0})"
 
@@ -161,8 +141,6 @@ class Acosh(Smooth):
 class Atanh(Smooth):
     """Inverse hyperbolic tangent of x between -1 and 1."""
 
-    function: ClassVar[Names] = ("atanh", "arctanh")
-    method: ClassVar[Names] = ("atanh", "arctanh")
     array_function: ClassVar[str] = "arctanh"
     cuda: ClassVar[str] = "atanh({0})"
 
@@ -175,8 +153,6 @@ class Atanh(Smooth):
 class Atan2(Binary):
     """The angle of the point (y, x), of the first operand over the second."""
 
-    function: ClassVar[Names] = ("atan2", "arctan2")
-    method: ClassVar[Names] = ("atan2", "arctan2")
     array_function: ClassVar[str] = "arctan2"
     float_only: ClassVar[bool] = True
     promotes: ClassVar[str] = "float"

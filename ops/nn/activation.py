@@ -16,7 +16,7 @@ from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Mul, Sub
 from mspc.ops.math.comparison import Greater, Select
 from mspc.ops.math.elementwise import UNARY_SAMPLES, constant, scaled
-from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, sample
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.ops.tensor.reshape import Reshape
 from mspc.sharding.rules import factor_names, same_rule
@@ -41,8 +41,6 @@ class _Gradient(Binary, abstract=True):
 class ReLU(Unary):
     """max(x, 0); its derivative at 0 is 0."""
 
-    function: ClassVar[Names] = "relu"
-    method: ClassVar[Names] = "relu"
     cuda: ClassVar[str] = "{0} < T(0) ? T(0) : {0}"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -122,8 +120,6 @@ class PReLU(Elementwise):
 class Sigmoid(Activation):
     """1 / (1 + exp(-x)), without overflow."""
 
-    function: ClassVar[Names] = "sigmoid"
-    method: ClassVar[Names] = "sigmoid"
     cuda: ClassVar[str] = "sigmoid({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -165,8 +161,6 @@ class SigmoidGrad(_Gradient):
 class Tanh(Activation):
     """Hyperbolic tangent."""
 
-    function: ClassVar[Names] = "tanh"
-    method: ClassVar[Names] = "tanh"
     array_function: ClassVar[str] = "tanh"
     cuda: ClassVar[str] = "tanh({0})"
 
@@ -277,7 +271,6 @@ def _gelu_tanh(xp: Any, x: Any, out: Any) -> None:
 class SiLU(Activation):
     """x * sigmoid(x)."""
 
-    function: ClassVar[Names] = "silu"
     cuda: ClassVar[str] = "{0} * sigmoid({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -307,7 +300,6 @@ class SiLUGrad(_Gradient):
 class FastGeLU(Activation):
     """x * sigmoid(1.702 x)."""
 
-    function: ClassVar[Names] = "fast_gelu"
     cuda: ClassVar[str] = "{0} * sigmoid(T(1.702) * {0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:

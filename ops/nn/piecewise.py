@@ -12,7 +12,7 @@ from mspc.ops.math.arithmetic import Add, Div, Mul, Sub
 from mspc.ops.math.comparison import Greater, LogicalAnd, Select
 from mspc.ops.math.elementwise import UNARY_SAMPLES, Abs, Square, constant, scaled
 from mspc.ops.nn.activation import Activation, ReluGrad, Sigmoid, Softplus, Tanh
-from mspc.ops.op import ArrayBackend, Names, sample
+from mspc.ops.op import ArrayBackend, sample
 
 Gradients = Sequence[Value | None]
 _WIDE = (sample((8, 16), low=-8, high=8), sample((), low=-8, high=8))
@@ -28,7 +28,6 @@ def between(b: Builder, low: float, x: Value, high: float) -> Value:
 class ReLU6(Activation):
     """min(max(x, 0), 6)."""
 
-    function: ClassVar[Names] = "relu6"
     cuda: ClassVar[str] = "clip({0}, T(0), T(6))"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:

@@ -30,7 +30,7 @@ from mspc.ops.nn.norm import (
     norm_sides,
     statistics_dtype,
 )
-from mspc.ops.op import ArrayBackend, Asked, Names, Op, sample
+from mspc.ops.op import ArrayBackend, Asked, Op, sample
 from mspc.ops.tensor.broadcast import sum_to_shape
 
 
@@ -41,7 +41,6 @@ class RmsNorm(Norm):
     A strategy that cuts these makes it several operators, whose mean is a sum over the ranks.
     """
 
-    function: ClassVar[Names] = "rms_norm"
     epsilon: float = 1e-6
     scales: ClassVar[tuple[int, ...]] = (1,)
     made: ClassVar[tuple[int, ...]] = (1,)

@@ -14,7 +14,7 @@ from mspc.ops.arguments import int_of, split_call
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.math.arithmetic import Add, Mul, Neg
 from mspc.ops.nn.norm import items
-from mspc.ops.op import ArrayBackend, Names, Op, sample
+from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.tensor.broadcast import sum_to_shape, zeros
 from mspc.ops.tensor.creation import OnesLike
 from mspc.ops.tensor.moving import Concat
@@ -31,7 +31,6 @@ class ApplyRotaryPosEmb(Op):
     position_ids changes nothing, nor does cos_format.
     """
 
-    function: ClassVar[Names] = "apply_rotary_pos_emb_"
     cos_format: int = 0
     followers: ClassVar[tuple[int, ...]] = (1, 2, 3)
     linear_in: ClassVar[tuple[int, ...]] = ()

@@ -18,7 +18,7 @@ from mspc.ops.bases import require_float, require_same
 from mspc.ops.cpu.blocks import BLOCK, in_rows
 from mspc.ops.device import Array, Copy, Device, Launch
 from mspc.ops.math.arithmetic import Neg
-from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, Op, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.sharding.rules import broadcast_rule, factor_names
 
@@ -136,7 +136,6 @@ def _samples(*roles: str, **attributes: Any) -> tuple[Any, ...]:
 class Assign(Update):
     """variable = value."""
 
-    function: ClassVar[Names] = "assign"
     operands: ClassVar[tuple[str, ...]] = ("variable", "value")
     mutates: ClassVar[tuple[int, ...]] = (0,)
     cuda_update: ClassVar[str] = "variable = value;"
@@ -187,7 +186,6 @@ class InplaceCopy(Op):
 class AssignAdd(Update):
     """variable += value."""
 
-    function: ClassVar[Names] = "assign_add"
     operands: ClassVar[tuple[str, ...]] = ("variable", "value")
     mutates: ClassVar[tuple[int, ...]] = (0,)
     cuda_update: ClassVar[str] = "variable += value;"
@@ -206,7 +204,6 @@ class AssignSub(Update):
     """variable -= value."""
 
     takes_bool: ClassVar[bool] = False
-    function: ClassVar[Names] = "assign_sub"
     operands: ClassVar[tuple[str, ...]] = ("variable", "value")
     mutates: ClassVar[tuple[int, ...]] = (0,)
     cuda_update: ClassVar[str] = "variable -= value;"

@@ -12,7 +12,7 @@ from mspc.ir.types import COMPLEX64, COMPLEX128, FLOAT32, FLOAT64, HALVES, DType
 from mspc.ops.arguments import dtype_arg, split_call
 from mspc.ops.bases import Unary
 from mspc.ops.device import c_type
-from mspc.ops.op import ArrayBackend, Names, Op, sample
+from mspc.ops.op import ArrayBackend, Op, sample
 
 
 class Cast(Unary):
@@ -20,7 +20,6 @@ class Cast(Unary):
     `Cast()(x, dtype)`."""
 
     takes_complex: ClassVar[bool] = True
-    function: ClassVar[Names] = "cast"
     dst_type: DType = FLOAT32
     follows_neighbours: ClassVar[bool] = True
     widens: ClassVar[bool] = False

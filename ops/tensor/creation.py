@@ -18,7 +18,7 @@ from mspc.ops.bases import Unary
 from mspc.ops.cuda.move import literal, put_values
 from mspc.ops.device import Array, Device, Launch, computing_type
 from mspc.ops.math.arithmetic import Mul, Sub
-from mspc.ops.op import ArrayBackend, Names, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Op, Placement, sample
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.sharding.factors import Rule
 from mspc.sharding.rules import factor_names, sized
@@ -50,7 +50,6 @@ class _Made(Op, abstract=True):
 class Fill(_Made):
     """A tensor of one value. Called as `Fill()(type, shape, value)`."""
 
-    function: ClassVar[Names] = "fill"
     type: DType = FLOAT32
     shape: tuple[int, ...] = ()
     value: int | float = 0.0

@@ -18,7 +18,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.arguments import axis_in, int_of, size_of, split_call
 from mspc.ops.cuda.index import Lookup, add_rows, gather
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import ArrayBackend, Asked, Names, NotDifferentiable, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Asked, NotDifferentiable, Op, Placement, sample
 from mspc.ops.tensor.manual_split import REQUESTS, gathered_by_hand
 from mspc.sharding.rules import factor_names, sized
 
@@ -218,7 +218,6 @@ class UnsortedSegmentSum(Op):
     x.
     """
 
-    function: ClassVar[Names] = "unsorted_segment_sum"
     num_segments: int = 0
     offset: int = 0
     linear_in: ClassVar[tuple[int, ...]] = (0,)

@@ -14,7 +14,7 @@ from mspc.ops.arguments import axis_in, ints_of, require_elements, sequence_of, 
 from mspc.ops.bases import require_same
 from mspc.ops.cuda.move import Move, move, strides_of
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import ArrayBackend, Names, Op, sample
+from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.tensor.broadcast import zeros
 from mspc.ops.tensor.reshape import Reshape
 from mspc.ops.tensor.slicing import take_part
@@ -30,7 +30,6 @@ class Transpose(Op):
     """
 
     takes_complex: ClassVar[bool] = True
-    function: ClassVar[Names] = ("permute", "transpose")
     perm: tuple[int, ...] = ()
     may_alias: ClassVar[bool] = True
     linear_in: ClassVar[tuple[int, ...]] = (0,)

@@ -16,7 +16,7 @@ from mspc.ir.types import INT64, TensorType
 from mspc.ops.arguments import ints_of
 from mspc.ops.bases import require_same
 from mspc.ops.math.arithmetic import Neg
-from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
 from mspc.ops.tensor.broadcast import zeros
 from mspc.ops.tensor.embedding import Gather, cut_along, local_places, require_integer
 from mspc.ops.tensor.scatter import GatherNd, TensorScatterUpdate
@@ -86,7 +86,6 @@ class _Scatter(Op, abstract=True):
 class ScatterAdd(_Scatter):
     """Adds to the rows of a parameter."""
 
-    function: ClassVar[Names] = "scatter_add"
     combine: ClassVar[str] = "add"
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _ROWS
@@ -104,7 +103,6 @@ class ScatterSub(_Scatter):
 class ScatterMul(_Scatter):
     """Multiplies the rows of a parameter."""
 
-    function: ClassVar[Names] = "scatter_mul"
     combine: ClassVar[str] = "multiply"
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _ROWS
@@ -113,7 +111,6 @@ class ScatterMul(_Scatter):
 class ScatterDiv(_Scatter):
     """Divides the rows of a parameter."""
 
-    function: ClassVar[Names] = "scatter_div"
     combine: ClassVar[str] = "divide"
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _ROWS
@@ -122,7 +119,6 @@ class ScatterDiv(_Scatter):
 class ScatterMax(_Scatter):
     """The larger of the rows of a parameter and the updates."""
 
-    function: ClassVar[Names] = "scatter_max"
     combine: ClassVar[str] = "maximum"
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _ROWS
@@ -131,7 +127,6 @@ class ScatterMax(_Scatter):
 class ScatterMin(_Scatter):
     """The smaller of the rows of a parameter and the updates."""
 
-    function: ClassVar[Names] = "scatter_min"
     combine: ClassVar[str] = "minimum"
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _ROWS
@@ -140,7 +135,6 @@ class ScatterMin(_Scatter):
 class ScatterUpdate(_Scatter):
     """Puts the updates in place of rows of a parameter; of several for one row the last counts."""
 
-    function: ClassVar[Names] = "scatter_update"
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _ROWS
 
@@ -166,7 +160,6 @@ class _ScatterNd(TensorScatterUpdate, abstract=True):
 class ScatterNdUpdate(_ScatterNd):
     """Puts the updates into a parameter at indices[..., k]."""
 
-    function: ClassVar[Names] = "scatter_nd_update"
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _PLACES
 
@@ -174,7 +167,6 @@ class ScatterNdUpdate(_ScatterNd):
 class ScatterNdAdd(_ScatterNd):
     """Adds the updates to a parameter at indices[..., k]."""
 
-    function: ClassVar[Names] = "scatter_nd_add"
     combine: ClassVar[str] = "add"
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _PLACES
@@ -184,7 +176,6 @@ class ScatterNdSub(_ScatterNd):
     """Subtracts the updates from a parameter at indices[..., k]."""
 
     takes_bool: ClassVar[bool] = False
-    function: ClassVar[Names] = "scatter_nd_sub"
     combine: ClassVar[str] = "subtract"
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _PLACES
@@ -205,8 +196,6 @@ class TensorScatterSub(_TensorScatter):
     """x minus the updates at indices[..., k]; all updates of one place are subtracted."""
 
     takes_bool: ClassVar[bool] = False
-    function: ClassVar[Names] = "tensor_scatter_sub"
-    method: ClassVar[Names] = "scatter_sub"
     combine: ClassVar[str] = "subtract"
     samples: ClassVar[Any] = (
         sample((8, 16), (4, 1), (4, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=8),
@@ -222,8 +211,6 @@ _REPEATED = "the derivative of repeated products, quotients and extrema is not b
 class TensorScatterMul(_TensorScatter):
     """x times the updates at indices[..., k]; all updates of one place are multiplied."""
 
-    function: ClassVar[Names] = "tensor_scatter_mul"
-    method: ClassVar[Names] = "scatter_mul"
     combine: ClassVar[str] = "multiply"
     bprop: ClassVar[Any] = NotDifferentiable(_REPEATED)
     samples: ClassVar[Any] = _PLACES
@@ -232,8 +219,6 @@ class TensorScatterMul(_TensorScatter):
 class TensorScatterDiv(_TensorScatter):
     """x divided by the updates at indices[..., k]; by all updates of one place."""
 
-    function: ClassVar[Names] = "tensor_scatter_div"
-    method: ClassVar[Names] = "scatter_div"
     combine: ClassVar[str] = "divide"
     bprop: ClassVar[Any] = NotDifferentiable(_REPEATED)
     samples: ClassVar[Any] = _PLACES
@@ -242,8 +227,6 @@ class TensorScatterDiv(_TensorScatter):
 class TensorScatterMax(_TensorScatter):
     """The larger of x and the updates at indices[..., k]."""
 
-    function: ClassVar[Names] = "tensor_scatter_max"
-    method: ClassVar[Names] = "scatter_max"
     combine: ClassVar[str] = "maximum"
     bprop: ClassVar[Any] = NotDifferentiable(_REPEATED)
     samples: ClassVar[Any] = _PLACES
@@ -252,8 +235,6 @@ class TensorScatterMax(_TensorScatter):
 class TensorScatterMin(_TensorScatter):
     """The smaller of x and the updates at indices[..., k]."""
 
-    function: ClassVar[Names] = "tensor_scatter_min"
-    method: ClassVar[Names] = "scatter_min"
     combine: ClassVar[str] = "minimum"
     bprop: ClassVar[Any] = NotDifferentiable(_REPEATED)
     samples: ClassVar[Any] = _PLACES
@@ -293,7 +274,6 @@ class _Inplace(Op, abstract=True):
 class InplaceAdd(_Inplace):
     """x plus v in the rows `indices`."""
 
-    function: ClassVar[Names] = "inplace_add"
     samples: ClassVar[Any] = _Inplace.samples
 
     def bprop(self, b: Builder, x: Value, v: Value, out: Value, dout: Value) -> Gradients:
@@ -310,7 +290,6 @@ class InplaceSub(_Inplace):
     """x minus v in the rows `indices`."""
 
     takes_bool: ClassVar[bool] = False
-    function: ClassVar[Names] = "inplace_sub"
     samples: ClassVar[Any] = _Inplace.samples
 
     def bprop(self, b: Builder, x: Value, v: Value, out: Value, dout: Value) -> Gradients:
@@ -326,8 +305,6 @@ class InplaceSub(_Inplace):
 class InplaceUpdate(_Inplace):
     """x with v in place of the rows `indices`."""
 
-    function: ClassVar[Names] = "inplace_update"
-    method: ClassVar[Names] = "inplace_update"
     samples: ClassVar[Any] = _Inplace.samples
 
     def bprop(self, b: Builder, x: Value, v: Value, out: Value, dout: Value) -> Gradients:

@@ -13,7 +13,7 @@ from mspc.ir.graph import Node, Value
 from mspc.ir.types import TensorType
 from mspc.ops.arguments import axes_in, int_of, ints_of, split_call
 from mspc.ops.control.constraint import constrained
-from mspc.ops.op import ArrayBackend, Asked, Names, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Asked, Op, Placement, sample
 from mspc.sharding.rules import reshape_rule
 
 
@@ -21,7 +21,6 @@ class Reshape(Op):
     """x in another shape; one -1 stands for what is left. Called as `Reshape()(x, shape)`."""
 
     takes_complex: ClassVar[bool] = True
-    function: ClassVar[Names] = "reshape"
     shape: tuple[int, ...] = ()
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     follows_neighbours: ClassVar[bool] = True
@@ -112,8 +111,6 @@ class ExpandDims(Op):
     """x with a dimension of size 1 inserted at `axis`. Called as `ExpandDims()(x, axis)`."""
 
     takes_complex: ClassVar[bool] = True
-    function: ClassVar[Names] = ("expand_dims", "unsqueeze")
-    method: ClassVar[Names] = "expand_dims"
     axis: int = 0
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     is_view: ClassVar[bool] = True

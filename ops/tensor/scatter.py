@@ -22,7 +22,7 @@ from mspc.ops.control.constraint import constrained
 from mspc.ops.math.arithmetic import Div, DivNoNan, Mul
 from mspc.ops.math.comparison import Equal, Select
 from mspc.ops.math.elementwise import constant
-from mspc.ops.op import ArrayBackend, Asked, Names, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Asked, Op, Placement, sample
 from mspc.ops.tensor.broadcast import zeros
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.creation import Range
@@ -104,8 +104,6 @@ class _Indexed(Op, abstract=True):
 class GatherNd(_Indexed):
     """Slices of x at indices[..., k], which name its first k dimensions."""
 
-    function: ClassVar[Names] = "gather_nd"
-    method: ClassVar[Names] = "gather_nd"
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     samples: ClassVar[Any] = (
         sample((8, 8, 16), (8, 2), dtypes=("Float64", "Int32"), low=0, high=8),
@@ -154,7 +152,6 @@ class ScatterNd(_Indexed):
     Called as `ScatterNd()(indices, updates, shape)`.
     """
 
-    function: ClassVar[Names] = "scatter_nd"
     shape: tuple[int, ...] = ()
     linear_in: ClassVar[tuple[int, ...]] = (1,)
     samples: ClassVar[Any] = (
@@ -203,7 +200,6 @@ class TensorScatterUpdate(_Indexed):
     With `self_define_shard` indices and updates may come in any layout: they are gathered where x is written.
     """
 
-    function: ClassVar[Names] = "tensor_scatter_update"
     requests: ClassVar[tuple[str, ...]] = (_OWN_LAYOUTS,)
     samples: ClassVar[Any] = (
         sample((8, 16), (1, 1), (1, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=8),
@@ -274,7 +270,6 @@ class TensorScatterUpdate(_Indexed):
 class TensorScatterAdd(TensorScatterUpdate):
     """x plus the updates at indices[..., k]; updates of one place are all added."""
 
-    function: ClassVar[Names] = "tensor_scatter_add"
     samples: ClassVar[Any] = (
         sample((8, 16), (4, 1), (4, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=8),
     )
@@ -345,8 +340,6 @@ def largest(x: Any) -> float:
 class UnsortedSegmentMax(_SegmentExtremum):
     """The maximum of the rows of x that share a segment; the least number where there is none."""
 
-    function: ClassVar[Names] = "unsorted_segment_max"
-    method: ClassVar[Names] = "unsorted_segment_max"
     reduction: ClassVar[str] = "max"
     widens: ClassVar[bool] = False  # an extremum rounds nothing, and empty segments show the type's own limits
     samples: ClassVar[Any] = _SegmentExtremum.samples
@@ -360,8 +353,6 @@ class UnsortedSegmentMax(_SegmentExtremum):
 class UnsortedSegmentMin(_SegmentExtremum):
     """The minimum of the rows of x that share a segment; the greatest number where there is none."""
 
-    function: ClassVar[Names] = "unsorted_segment_min"
-    method: ClassVar[Names] = "unsorted_segment_min"
     reduction: ClassVar[str] = "min"
     widens: ClassVar[bool] = False  # an extremum rounds nothing, and empty segments show the type's own limits
     samples: ClassVar[Any] = _SegmentExtremum.samples
@@ -375,8 +366,6 @@ class UnsortedSegmentMin(_SegmentExtremum):
 class UnsortedSegmentProd(_SegmentExtremum):
     """The product of the rows of x that share a segment; 1 where there is none."""
 
-    function: ClassVar[Names] = "unsorted_segment_prod"
-    method: ClassVar[Names] = "unsorted_segment_prod"
     reduction: ClassVar[str] = "prod"
     samples: ClassVar[Any] = _SegmentExtremum.samples
 

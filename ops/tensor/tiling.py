@@ -13,7 +13,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.arguments import ints_of, split_call
 from mspc.ops.cuda.move import Move, move, put_inside, strides_of
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import ArrayBackend, Names, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Op, Placement, sample
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.moving import Gradients
 from mspc.ops.tensor.reshape import Reshape
@@ -30,7 +30,6 @@ class Tile(Op):
     """
 
     takes_complex: ClassVar[bool] = True
-    function: ClassVar[Names] = "tile"
     multiples: tuple[int, ...] = ()
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     entries_from_right: ClassVar[bool] = True

@@ -10,17 +10,14 @@ import pytest
 
 from mspc.ops import registry
 from mspc.ops.modules import load_operators
-from mspc.ops.op import FUNCTION_OPERATORS, METHOD_OPERATORS, REGISTRY
-from mspc.ops.registry import CLASS, FUNCTION, METHOD, operator_modules
-
-TABLES = {CLASS: REGISTRY, FUNCTION: FUNCTION_OPERATORS, METHOD: METHOD_OPERATORS}
+from mspc.ops.op import REGISTRY
+from mspc.ops.registry import operator_modules
 
 
-@pytest.mark.parametrize("kind", TABLES)
-def test_the_text_says_where_every_operator_is(kind: str) -> None:
-    own = {name: cls.__module__ for name, cls in TABLES[kind].items() if cls.__module__ in operator_modules()}
+def test_the_text_says_where_every_operator_is() -> None:
+    own = {name: cls.__module__ for name, cls in REGISTRY.items() if cls.__module__ in operator_modules()}
     assert len(own) > 100
-    assert {name: registry.homes()[kind].get(name) for name in own} == own
+    assert {name: registry.homes().get(name) for name in own} == own
 
 
 def test_all_operators_are_loaded_once_asked_for_together() -> None:
@@ -38,13 +35,11 @@ def test_what_is_no_operator_is_none() -> None:
 
 def test_a_name_imports_its_own_module_alone() -> None:
     code = (
-        "import sys; from mspc.ops.op import FUNCTION_OPERATORS, METHOD_OPERATORS, REGISTRY;"
-        "found = REGISTRY['ReLU'], FUNCTION_OPERATORS['relu'], METHOD_OPERATORS.get('no_such_method');"
-        "print([getattr(each, '__name__', each) for each in found]);"
+        "import sys; from mspc.ops.op import REGISTRY; print(REGISTRY['ReLU'].__name__);"
         "print([name for name in ('activation', 'norm', 'rotary') if f'mspc.ops.nn.{name}' in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["['ReLU', 'ReLU', None]", "['activation']"]
+    assert done.stdout.splitlines() == ["ReLU", "['activation']"]
 
 
 def test_a_new_module_is_found_by_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,18 +48,13 @@ def test_a_new_module_is_found_by_its_text(tmp_path: Path, monkeypatch: pytest.M
     room.mkdir()
     (room / "__init__.py").write_text("")
     (room / "cubes.py").write_text(
-        "from typing import ClassVar\n"
-        "from mspc.ops.bases import Unary\n"
-        "from mspc.ops.op import Names\n\n\n"
-        "class FreshCube(Unary):\n"
-        "    function: ClassVar[Names] = (\n        \"fresh_cube\", \"fresh_third\",\n    )\n"
+        "from mspc.ops.bases import Unary\n\n\nclass FreshCube(Unary):\n    pass\n"
     )
     monkeypatch.setattr(registry.ops, "__path__", [*registry.ops.__path__, str(tmp_path)])
     operator_modules.cache_clear()
     registry.homes.cache_clear()
     try:
-        assert registry.homes()[CLASS]["FreshCube"] == "mspc.ops.fresh.cubes"
-        assert registry.homes()[FUNCTION]["fresh_third"] == "mspc.ops.fresh.cubes"
+        assert registry.homes()["FreshCube"] == "mspc.ops.fresh.cubes"
     finally:
         operator_modules.cache_clear()
         registry.homes.cache_clear()

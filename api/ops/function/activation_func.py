@@ -7,7 +7,6 @@ from typing import Any
 from mspc.api import ops
 from mspc.api.errors import ApiValueError
 from mspc.api.ops.loss_arguments import check_form, check_number, wide
-from mspc.api.ops.method_table import tensor_method
 
 
 def gelu(input: Any, approximate: str = "none") -> Any:
@@ -32,11 +31,6 @@ def celu(x: Any, alpha: float = 1.0) -> Any:
     return ops.Select()(x > 0, x, ops.Expm1()(low * (1.0 / alpha)) * alpha)
 
 
-def selu(input_x: Any) -> Any:
-    """scale * x above 0, scale * alpha (exp(x) - 1) elsewhere, with the constants of Klambauer et al. 2017."""
-    return ops.SeLU()(input_x)
-
-
 def leaky_relu(input: Any, alpha: float = 0.2) -> Any:
     """x where it is positive, alpha * x elsewhere."""
     check_number("leaky_relu", "alpha", alpha)
@@ -54,47 +48,22 @@ def rrelu(input: Any, lower: float = 1 / 8, upper: float = 1 / 3) -> Any:
     return ops.Select()(input > 0, input, input * ops.stop_gradient(slopes))
 
 
-def prelu(input: Any, weight: Any) -> Any:
-    """x where it is positive, weight * x elsewhere; one weight, or one for each channel (dimension 1)."""
-    return ops.PReLU()(input, ops.cast(weight, input.dtype))
-
-
-def mish(x: Any) -> Any:
-    """x * tanh(log(1 + exp(x)))."""
-    return ops.Mish()(x)
-
-
-@tensor_method()
 def hardshrink(input: Any, lambd: float = 0.5) -> Any:
     """x where its absolute value is above lambd, else 0."""
     check_number("hardshrink", "lambd", lambd)
     return ops.HShrink(float(lambd))(input)
 
 
-@tensor_method("soft_shrink")
 def softshrink(input: Any, lambd: float = 0.5) -> Any:
     """x moved towards 0 by lambd, and 0 where it would pass it."""
     check_number("softshrink", "lambd", lambd, 0.0)
     return ops.SoftShrink(float(lambd))(input)
 
 
-soft_shrink = softshrink
-
-
 def tanhshrink(input: Any) -> Any:
     """x - tanh(x)."""
     _ = ops.cast(input, wide(input.dtype))
     return ops.cast(_ - ops.Tanh()(_), input.dtype)
-
-
-def hardswish(input: Any) -> Any:
-    """x * min(max(x + 3, 0), 6) / 6."""
-    return ops.HSwish()(input)
-
-
-def hardsigmoid(input: Any) -> Any:
-    """min(max(x + 3, 0), 6) / 6."""
-    return ops.HSigmoid()(input)
 
 
 def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
@@ -112,11 +81,6 @@ def threshold(input: Any, thr: float, value: float) -> Any:
     return ops.Select()(input <= thr, ops.full_like(input, value), input)
 
 
-def logsigmoid(x: Any) -> Any:
-    """log(1 / (1 + exp(-x)))."""
-    return ops.Neg()(ops.Softplus()(ops.Neg()(x)))
-
-
 def softplus(input: Any, beta: float = 1, threshold: float = 20) -> Any:
     """log(1 + exp(beta x)) / beta; x itself where beta x is above the threshold."""
     check_number("softplus", "beta", beta)
@@ -126,28 +90,7 @@ def softplus(input: Any, beta: float = 1, threshold: float = 20) -> Any:
     return ops.Select()(scaled > threshold, input, _ if beta == 1 else _ / beta)
 
 
-def softsign(x: Any) -> Any:
-    """x / (1 + |x|)."""
-    return ops.Softsign()(x)
-
-
 def glu(x: Any, axis: int = -1) -> Any:
     """The first half along `axis` times the sigmoid of the second."""
     first, second = ops.Split(axis, 2)(x)
     return first * ops.Sigmoid()(second)
-
-
-@tensor_method()
-def softmax(input: Any, axis: int = -1, *, dtype: Any = None) -> Any:
-    """exp(input) divided by its sum along `axis`, of the elements as `dtype`."""
-    return ops.Softmax(axis)(input if dtype is None else ops.cast(input, dtype))
-
-
-def softmin(x: Any, axis: int = -1, *, dtype: Any = None) -> Any:
-    """exp(-x) divided by its sum along `axis`, of the elements as `dtype`."""
-    return softmax(ops.Neg()(x), axis, dtype=dtype)
-
-
-def log_softmax(logits: Any, axis: int = -1) -> Any:
-    """Logarithm of the softmax along `axis`."""
-    return ops.LogSoftmax(axis)(logits)

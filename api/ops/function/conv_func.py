@@ -64,14 +64,6 @@ def conv_transpose2d(
     return out if bias is None else ops.BiasAdd()(out, bias)
 
 
-def batch_norm(
-    input_x: Any, running_mean: Any, running_var: Any, weight: Any, bias: Any, training: bool = False,
-    momentum: float = 0.1, eps: float = 1e-5,
-) -> Any:  # fmt: skip
-    """Every channel normalised: by the batch's statistics in training, when the running ones follow, else by those."""
-    return ops.BatchNorm(training, eps, momentum)(input_x, weight, bias, running_mean, running_var)[0]
-
-
 def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
     """Every image's channels in groups, each normalised to mean 0 and variance 1, times `weight`, plus `bias`; of the
     element type of `input`."""

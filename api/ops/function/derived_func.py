@@ -8,76 +8,28 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiTypeError
-from mspc.api.ops.arguments import moved, neighbours, no_tensor, of_rank, times
+from mspc.api.ops.arguments import neighbours, no_tensor, of_rank, times
 from mspc.api.ops.checked import TensorLike
-from mspc.api.ops.method_table import tensor_method
-from mspc.ir.types import FLOAT32, FLOAT64, INT32
+from mspc.ir.types import FLOAT32, FLOAT64
 
 
-def _float(x: Any) -> Any:
+def as_floating(x: Any) -> Any:
     return x if x.dtype.is_float or x.dtype.is_complex else ops.cast(x, FLOAT32)
 
 
-@tensor_method()
-def log2(input: TensorLike) -> Any:
-    """The logarithm to the base 2; of integers as Float32."""
-    return ops.Log()(_float(input)) * (1 / math.log(2))
-
-
-@tensor_method()
-def log10(input: TensorLike) -> Any:
-    """The logarithm to the base 10; of integers as Float32."""
-    return ops.Log()(_float(input)) * (1 / math.log(10))
-
-
-def exp2(input: TensorLike) -> Any:
-    """2 to the power of the input; of integers as Float32."""
-    return ops.Pow()(2.0, _float(input))
-
-
-@tensor_method()
-def frac(x: TensorLike) -> Any:
-    """What is left beside the whole part, with the sign of x."""
-    return ops.Sub()(x, ops.trunc(x))
-
-
-def _log_of_sum(x: Any, y: Any, one: float, power: Any, logarithm: Any) -> Any:
-    x, y = _float(x), _float(y)
+def log_of_sum(x: Any, y: Any, one: float, power: Any, logarithm: Any) -> Any:
+    x, y = as_floating(x), as_floating(y)
     equal = ops.Equal()(x, y)
     apart = ops.Select()(equal, ops.zeros_like(x + y), ops.Sub()(x, y))  # infinite ones have no difference
     larger = ops.Maximum()(x, y)
     return ops.Select()(equal, (x + y) * 0.5 + one, larger + logarithm(power(-ops.Abs()(apart)) + 1))
 
 
-@tensor_method()
 def logaddexp(input: TensorLike, other: TensorLike) -> Any:
     """The logarithm of the sum of both exponentials, without overflow."""
-    return _log_of_sum(input, other, math.log(2), ops.Exp(), lambda x: ops.Log1p()(x - 1))
+    return log_of_sum(input, other, math.log(2), ops.Exp(), lambda x: ops.Log1p()(x - 1))
 
 
-@tensor_method()
-def logaddexp2(input: TensorLike, other: TensorLike) -> Any:
-    """The same to the base 2."""
-    return _log_of_sum(input, other, 1.0, exp2, log2)
-
-
-def _is(x: Any, number: float) -> Any:
-    return ops.Equal()(x, number) if x.dtype.is_float else ops.NotEqual()(x, x)
-
-
-@tensor_method()
-def isneginf(input: TensorLike) -> Any:
-    """Where the input is minus infinity."""
-    return _is(input, -math.inf)
-
-
-@tensor_method()
-def isposinf(input: TensorLike) -> Any:
-    """Where the input is infinity."""
-    return _is(input, math.inf)
-
-
-@tensor_method()
 def float_power(input: Any, exponent: Any) -> Any:
     """A power in Float64, of a tensor and a tensor or a number."""
     if isinstance(input, int | float):
@@ -87,64 +39,27 @@ def float_power(input: Any, exponent: Any) -> Any:
     return ops.Pow()(ops.cast(input, FLOAT64), exponent)
 
 
-float_power_ext = float_power
-
-
-@tensor_method()
-def deg2rad(x: TensorLike) -> Any:
-    """Degrees as radians."""
-    return _float(x) * (math.pi / 180)
-
-
-@tensor_method()
-def rad2deg(x: TensorLike) -> Any:
-    """Radians as degrees."""
-    return _float(x) * (180 / math.pi)
-
-
-@tensor_method()
 def sinc(input: TensorLike) -> Any:
     """sin(pi x) / (pi x), 1 at 0."""
-    x = _float(input)
+    x = as_floating(input)
     zero = ops.Equal()(x, 0)
     angle = ops.Select()(zero, ops.ones_like(x), x) * math.pi
     return ops.Select()(zero, ops.ones_like(x), ops.Sin()(angle) / angle)
 
 
-@tensor_method()
-def addcdiv(input: TensorLike, tensor1: TensorLike, tensor2: TensorLike, value: Any = 1) -> Any:
-    """input + value * tensor1 / tensor2."""
-    return input + value * (tensor1 / tensor2)
-
-
-@tensor_method()
-def addcmul(input: TensorLike, tensor1: TensorLike, tensor2: TensorLike, value: Any = 1) -> Any:
-    """input + value * tensor1 * tensor2."""
-    return input + value * (tensor1 * tensor2)
-
-
-@tensor_method()
 def nansum(input: TensorLike, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Any:
     """The sum along `axis`, None for all, of what is a number."""
     x = ops.Select()(ops.IsNan()(input), ops.zeros_like(input), input) if input.dtype.is_float else input
     return ops.sum(x, axis, keepdims, dtype=dtype)
 
 
-@tensor_method()
 def nanmean(input: TensorLike, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Any:
     """The mean along `axis`, None for all, of what is a number; NaN where nothing is."""
-    x = _float(input) if dtype is None else ops.cast(input, dtype)
+    x = as_floating(input) if dtype is None else ops.cast(input, dtype)
     numbers = ops.cast(ops.Equal()(x, x), x.dtype)
     return nansum(x, axis, keepdims) / ops.sum(numbers, axis, keepdims)
 
 
-@tensor_method()
-def count_nonzero(x: TensorLike, axis: Any = (), keep_dims: bool = False, dtype: Any = INT32) -> Any:
-    """How many elements along `axis`, () for all, are not 0."""
-    return ops.ReduceSum(keep_dims)(ops.cast(ops.NotEqual()(x, 0), dtype), axis)
-
-
-@tensor_method()
 def dot(input: Any = None, other: Any = None, *, x1: Any = None, x2: Any = None) -> Any:
     """Products summed along the last dimension of the input and the last but one of the other, its only one if it is a
     vector; a number multiplies. x1, x2: the older names of both."""
@@ -156,24 +71,11 @@ def dot(input: Any = None, other: Any = None, *, x1: Any = None, x2: Any = None)
     return ops.tensor_dot(input, other, ((len(input.shape) - 1,), (max(0, len(other.shape) - 2),)))
 
 
-@tensor_method()
 def inner(input: TensorLike, other: TensorLike) -> Any:
     """Products summed along the last dimension of both; a number multiplies."""
     if not input.shape or not other.shape:
         return ops.Mul()(input, other)
     return ops.tensor_dot(input, other, ((len(input.shape) - 1,), (len(other.shape) - 1,)))
-
-
-@tensor_method()
-def addmv(input: TensorLike, mat: TensorLike, vec: TensorLike, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """beta * input + alpha * (mat @ vec), of a matrix and a vector."""
-    return beta * input + alpha * ops.matmul(mat, vec)
-
-
-@tensor_method()
-def addr(x: TensorLike, vec1: TensorLike, vec2: TensorLike, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """beta * x + alpha * the products of every element of vec1 (rows) with every one of vec2 (columns)."""
-    return beta * x + alpha * (ops.ExpandDims()(vec1, 1) * ops.ExpandDims()(vec2, 0))
 
 
 def trace(input: TensorLike) -> Any:
@@ -182,7 +84,6 @@ def trace(input: TensorLike) -> Any:
     return ops.ReduceSum()(ops.Mul()(input, ops.eye(*input.shape, input.dtype)))
 
 
-@tensor_method()
 def diff(x: TensorLike, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
     """Differences of neighbours along `axis`, n times, after what is put before and behind."""
     if prepend is not None:
@@ -217,15 +118,3 @@ def column_stack(tensors: Sequence[Any]) -> Any:
         if not hasattr(x, "shape"):
             no_tensor("ops.column_stack", x)
     return ops.concat([ops.ExpandDims()(x, 1) if len(x.shape) == 1 else x for x in tensors], 1)
-
-
-@tensor_method()
-def moveaxis(x: TensorLike, source: Any, destination: Any) -> Any:
-    """Dimensions moved from these places to those; the others keep their order."""
-    return ops.Transpose()(x, moved("ops.moveaxis", len(x.shape), source, destination))
-
-
-@tensor_method()
-def movedim(x: TensorLike, source: Any, destination: Any) -> Any:
-    """The same as `moveaxis`."""
-    return moveaxis(x, source, destination)

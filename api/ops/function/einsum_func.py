@@ -32,9 +32,6 @@ def einsum(equation: Any, *operands: Any) -> Any:
     return _arranged(total, plan.order, plan.shape)
 
 
-einsum_ext = einsum
-
-
 def _prepared(x: Any, how: Any) -> Any:
     x = ops.Squeeze(how.dropped)(x) if how.dropped else x
     for first, second in how.diagonals:

@@ -31,16 +31,6 @@ def add_layer_norm(
     return found, mean, rstd, total if additional_output else ops.zeros((1,), total.dtype)
 
 
-def swiglu(input: TensorLike, dim: int = -1) -> Any:
-    """silu(a) * b for the two halves a and b of the input along `dim`."""
-    return ops.Swiglu()(input, dim)
-
-
-def rotary_position_embedding(x: TensorLike, cos: TensorLike, sin: TensorLike, mode: int = 0) -> Any:
-    """x * cos + rotated(x) * sin; see RotaryPositionEmbedding."""
-    return ops.RotaryPositionEmbedding()(x, cos, sin, mode)
-
-
 def mixed_precision_cast(dst_type: Any, x: object) -> Any:
     """Floating-point tensors as `dst_type`, alone or within tuples, lists and dicts; all else as it is."""
     if isinstance(x, Tensor):
@@ -52,8 +42,3 @@ def mixed_precision_cast(dst_type: Any, x: object) -> Any:
     if isinstance(x, tuple):
         return tuple([mixed_precision_cast(dst_type, value) for value in x])
     return x
-
-
-def deepcopy(input_x: TensorLike) -> Any:
-    """The same values."""
-    return ops.Identity()(input_x)

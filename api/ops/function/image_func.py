@@ -9,7 +9,6 @@ from mspc.api import ops
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.ops.arguments import of_rank, per_dimension, positive
 from mspc.api.ops.index_arguments import base_grid
-from mspc.api.ops.method_table import tensor_method
 
 
 def interpolate(
@@ -63,9 +62,6 @@ def interpolate(
     return _resized(input, sizes, mode, bool(align_corners))
 
 
-upsample = interpolate
-
-
 def _resized(x: Any, sizes: Any, mode: str, align: bool) -> Any:
     volume = len(sizes) == 3
     if mode == "area":
@@ -116,7 +112,6 @@ def channel_shuffle(x: Any, groups: int) -> Any:
     return ops.reshape(ops.transpose(parts, (0, 2, 1, 3)), shape)
 
 
-@tensor_method()
 def unfold(input: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Any:
     """What every window of images [n, c, h, w] looks at as a column: [n, c times places of a window, positions]."""
     of_rank("unfold", "input", input.shape, 4)
@@ -125,7 +120,6 @@ def unfold(input: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, st
     return ops.reshape(columns, (n, channels * places, positions))
 
 
-@tensor_method()
 def fold(input: Any, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Any:
     """Images of height and width `output_size` whose places are the sums of what columns, as `unfold` makes them, have
     for them."""
@@ -136,14 +130,6 @@ def fold(input: Any, output_size: Any, kernel_size: Any, dilation: Any = 1, padd
         raise ApiValueError(f"fold: {rows} rows are no multiple of the {places} places of a window")
     columns = ops.reshape(input, (n, rows // places, places, positions))
     return ops.Col2Im(kernel_size, dilation, padding, stride, output_size)(columns)
-
-
-def lrn(
-    x: Any, depth_radius: int = 5, bias: float = 1.0, alpha: float = 1.0, beta: float = 0.5,
-    norm_region: str = "ACROSS_CHANNELS",
-) -> Any:  # fmt: skip
-    """x / (bias + alpha * (the sum of the squares of 2 depth_radius + 1 channels around))**beta."""
-    return ops.LRN(depth_radius, bias, alpha, beta, norm_region)(x)
 
 
 def grid_sample(
@@ -165,39 +151,7 @@ def affine_grid(theta: Any, size: Any, align_corners: bool = False) -> Any:
     return ops.reshape(found, (theta.shape[0], *lengths, len(lengths)))
 
 
-def crop_and_resize(
-    image: Any, boxes: Any, box_indices: Any, crop_size: Any, method: str = "bilinear", extrapolation_value: float = 0.0
-) -> Any:
-    """Parts of images [n, h, w, c] in the size `crop_size`; see CropAndResize."""
-    return ops.CropAndResize(method, extrapolation_value)(image, boxes, box_indices, crop_size)
-
-
-def space_to_batch_nd(input_x: Any, block_size: Any, paddings: Any) -> Any:
-    """Blocks of places as images of the batch; see SpaceToBatchND."""
-    return ops.SpaceToBatchND(block_size, paddings)(input_x)
-
-
-def batch_to_space_nd(input_x: Any, block_shape: Any, crops: Any) -> Any:
-    """Images of the batch as blocks of places; see BatchToSpaceND."""
-    return ops.BatchToSpaceND(block_shape, crops)(input_x)
-
-
-def dropout1d(input: Any, p: float = 0.5, training: bool = True) -> Any:
-    """Whole channels of [n, c, l] or [c, l] set to 0 with probability p, the others divided by 1 - p."""
-    return _without_channels(input, p, training, 1)
-
-
-def dropout2d(input: Any, p: float = 0.5, training: bool = True) -> Any:
-    """Whole channels of [n, c, h, w] or [c, h, w] set to 0 with probability p, the others divided by 1 - p."""
-    return _without_channels(input, p, training, 2)
-
-
-def dropout3d(input: Any, p: float = 0.5, training: bool = True) -> Any:
-    """Whole channels of [n, c, d, h, w] or [c, d, h, w] set to 0 with probability p, the others divided by 1 - p."""
-    return _without_channels(input, p, training, 3)
-
-
-def _without_channels(x: Any, p: float, training: bool, dims: int) -> Any:
+def without_channels(x: Any, p: float, training: bool, dims: int) -> Any:
     if not dims + 1 <= len(x.shape) <= dims + 2:
         raise ApiValueError(
             f"dropout{dims}d: the input of shape {x.shape} must have {dims + 1} or {dims + 2} dimensions"

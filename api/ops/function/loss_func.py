@@ -28,9 +28,6 @@ def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     return _reduced(ops.Square()(input - target), reduction)
 
 
-mse_loss_ext = mse_loss
-
-
 def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """|input - target|, reduced by "mean", "sum" or "none"."""
     check_reduction("l1_loss", reduction)

@@ -18,12 +18,10 @@ from mspc.api.ops.arguments import (
     unbounded,
 )
 from mspc.api.ops.checked import TensorLike
-from mspc.api.ops.method_table import tensor_method
 from mspc.api.ops.product_arguments import contracted, refuse_check, size_over
-from mspc.ir.types import BOOL, FLOAT32, FLOAT64, HALVES, INT32, INT64
+from mspc.ir.types import BOOL, FLOAT32, FLOAT64, HALVES, INT64
 
 
-@tensor_method("div", "divide")
 def div(input: Any, other: Any, *, rounding_mode: Any = None) -> Any:
     """The quotient; rounded towards 0 for rounding_mode "trunc", down for "floor"."""
     rounding("div", rounding_mode)
@@ -34,28 +32,6 @@ def div(input: Any, other: Any, *, rounding_mode: Any = None) -> Any:
     return ops.Div()(input, other)
 
 
-divide = div
-
-
-@tensor_method()
-def true_divide(dividend: Any, divisor: Any) -> Any:
-    """dividend / divisor."""
-    return div(dividend, divisor)
-
-
-@tensor_method()
-def floor(input: Any) -> Any:
-    """The next integers below; integers as they are."""
-    return ops.Floor()(input) if input.dtype.is_float or input.dtype.is_complex else input
-
-
-@tensor_method()
-def ceil(input: Any) -> Any:
-    """The next integers above; integers as they are."""
-    return ops.Ceil()(input) if input.dtype.is_float or input.dtype.is_complex else input
-
-
-@tensor_method()
 def round(input: Any, *, decimals: int = 0) -> Any:
     """The next numbers of so many decimals, tens and hundreds for those below 0, halves to the even one; integers as
     they are."""
@@ -67,13 +43,6 @@ def round(input: Any, *, decimals: int = 0) -> Any:
     return ops.Round()(input * scale) / scale if decimals > 0 else ops.Round()(input / scale) * scale
 
 
-@tensor_method()
-def trunc(input: Any) -> Any:
-    """The next integers towards 0; integers as they are."""
-    return ops.Trunc()(input) if input.dtype.is_float or input.dtype.is_complex else input
-
-
-@tensor_method()
 def matmul(input: TensorLike, other: TensorLike) -> Any:
     """Matrix product; more dimensions than two are a batch, a vector is a row on the left and a column on the right."""
     if len(input.shape) == 2 and len(other.shape) == 2:
@@ -90,7 +59,6 @@ def cumsum(x: Any, axis: Any = None, dtype: Any = None) -> Any:
     return ops.CumSum()(ops.Reshape()(x, (-1,)), 0) if axis is None else ops.CumSum()(x, axis)
 
 
-@tensor_method()
 def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
     """The logarithm of the sum of exponentials along `dim`, () for all, without overflow."""
     dtype = real_type("logsumexp", input.dtype)
@@ -104,47 +72,11 @@ def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
     return ops.Add()(total, most if keepdim else ops.Squeeze(axes)(most))
 
 
-@tensor_method()
 def cumprod(input: Any, dim: int, dtype: Any = None) -> Any:
     """Running products along `dim` of the elements as `dtype`, of integers and Bool as Int64 where it is not given."""
     if dtype is None and not (input.dtype.is_float or input.dtype.is_complex):
         dtype = INT64
     return ops.CumProd()(input if dtype is None else ops.cast(input, element_type(dtype)), dim)
-
-
-def reduce_sum(x: Any, axis: Any = (), keep_dims: bool = False) -> Any:
-    """Sum along `axis`, () for all."""
-    return ops.ReduceSum(keep_dims)(x, axis)
-
-
-def reduce_mean(x: Any, axis: Any = (), keep_dims: bool = False) -> Any:
-    """Mean along `axis`, () for all."""
-    return ops.ReduceMean(keep_dims)(x, axis)
-
-
-def reduce_max(x: Any, axis: Any = (), keep_dims: bool = False) -> Any:
-    """Maximum along `axis`, () for all."""
-    return ops.ReduceMax(keep_dims)(x, axis)
-
-
-def reduce_min(x: Any, axis: Any = (), keep_dims: bool = False) -> Any:
-    """Minimum along `axis`, () for all."""
-    return ops.ReduceMin(keep_dims)(x, axis)
-
-
-def reduce_prod(x: Any, axis: Any = (), keep_dims: bool = False) -> Any:
-    """Product along `axis`, () for all."""
-    return ops.ReduceProd(keep_dims)(x, axis)
-
-
-def reduce_all(x: Any, axis: Any = (), keep_dims: bool = False) -> Any:
-    """Whether all elements along `axis` are true, () for all axes."""
-    return ops.ReduceAll(keep_dims)(x, axis)
-
-
-def reduce_any(x: Any, axis: Any = (), keep_dims: bool = False) -> Any:
-    """Whether any element along `axis` is true, () for all axes."""
-    return ops.ReduceAny(keep_dims)(x, axis)
 
 
 def sum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
@@ -157,7 +89,6 @@ def _as(input: Any, dtype: Any) -> Any:
     return input if input.dtype == dtype else ops.Cast()(input, dtype)
 
 
-@tensor_method()
 def mean(x: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -> Any:
     """Mean along `axis`, None for all; of integers it is cut off to one."""
     if not (x.dtype.is_float or x.dtype.is_complex):
@@ -165,26 +96,12 @@ def mean(x: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -> A
     return ops.ReduceMean(kept("mean", keep_dims, spelled))(x, reduced_axes("ReduceMean", axis, len(x.shape)))
 
 
-@tensor_method()
 def prod(input: Any, axis: Any = None, keep_dims: bool = False, dtype: Any = None, **spelled: Any) -> Any:
     """Product along `axis`, None for all, of the elements as `dtype`; that of integers and Bool is Int64."""
     axes = reduced_axes("ReduceProd", axis, len(input.shape))
     return ops.ReduceProd(kept("prod", keep_dims, spelled))(_as(input, summed_type(input.dtype, dtype)), axes)
 
 
-@tensor_method()
-def amax(input: Any, axis: Any = None, keepdims: bool = False, **spelled: Any) -> Any:
-    """Maximum along `axis`, None for all."""
-    return ops.ReduceMax(kept("amax", keepdims, spelled))(input, reduced_axes("ReduceMax", axis, len(input.shape)))
-
-
-@tensor_method()
-def amin(input: Any, axis: Any = None, keepdims: bool = False, **spelled: Any) -> Any:
-    """Minimum along `axis`, None for all."""
-    return ops.ReduceMin(kept("amin", keepdims, spelled))(input, reduced_axes("ReduceMin", axis, len(input.shape)))
-
-
-@tensor_method()
 def all(input: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -> Any:
     """Whether all elements along `axis` are true, or not 0, None for all axes."""
     if input.dtype != BOOL:
@@ -192,7 +109,6 @@ def all(input: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -
     return ops.ReduceAll(kept("all", keep_dims, spelled))(input, reduced_axes("ReduceAll", axis, len(input.shape)))
 
 
-@tensor_method()
 def any(input: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -> Any:
     """Whether any element along `axis` is true, or not 0, None for all axes."""
     if input.dtype != BOOL:
@@ -200,17 +116,7 @@ def any(input: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -
     return ops.ReduceAny(kept("any", keep_dims, spelled))(input, reduced_axes("ReduceAny", axis, len(input.shape)))
 
 
-def argmax(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Index of the maximum along `dim`, Int64; None: among all elements in their order, without dimensions."""
-    return _place_of(ops.Argmax, input, dim, keepdim, INT64)
-
-
-def argmin(input: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """Index of the minimum along `axis`, Int32; None: among all elements in their order, without dimensions."""
-    return _place_of(ops.Argmin, input, axis, keepdims, INT32)
-
-
-def _place_of(extremum: Any, input: Any, dim: Any, keepdim: bool, dtype: Any) -> Any:
+def place_of(extremum: Any, input: Any, dim: Any, keepdim: bool, dtype: Any) -> Any:
     if dim is None:
         return extremum(0, dtype)(ops.Reshape()(input, (-1,)))
     if keepdim:
@@ -225,7 +131,6 @@ def clip_by_value(x: TensorLike | Sequence[Any], clip_value_min: Any = None, cli
     return clamp(x, clip_value_min, clip_value_max)
 
 
-@tensor_method("clamp", "clip")
 def clamp(input: Any, min: Any = None, max: Any = None) -> Any:
     """`input` kept between two values, of which one may be None; where it is one of them the gradient is its own.
 
@@ -236,9 +141,6 @@ def clamp(input: Any, min: Any = None, max: Any = None) -> Any:
         unbounded("clamp")
     low = input if min is None else ops.Select()(ops.Less()(input, min), min, input)
     return low if max is None else ops.Select()(ops.Greater()(low, max), max, low)
-
-
-clip = clamp
 
 
 def clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: None = None) -> Any:

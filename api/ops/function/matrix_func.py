@@ -8,7 +8,6 @@ from mspc.api import ops
 from mspc.api.ops.arguments import ints, least, no_such, of_rank, precision_of, real_type
 from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.index_arguments import crossed
-from mspc.api.ops.method_table import tensor_method
 
 # Products -------------------------------------------------------------------------------------------------
 
@@ -20,30 +19,6 @@ def mv(mat: TensorLike, vec: TensorLike) -> Any:
     return ops.matmul(mat, vec)
 
 
-@tensor_method()
-def addmm(input: TensorLike, mat1: TensorLike, mat2: TensorLike, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """beta * input + alpha * (mat1 @ mat2)."""
-    return beta * input + alpha * ops.MatMul()(mat1, mat2)
-
-
-@tensor_method()
-def baddbmm(input: TensorLike, batch1: TensorLike, batch2: TensorLike, beta: Any = 1, alpha: Any = 1) -> Any:
-    """beta * input + alpha * (batch1 @ batch2), matrix by matrix of a batch."""
-    return beta * input + alpha * ops.BatchMatMul()(batch1, batch2)
-
-
-def baddbmm_ext(input: TensorLike, batch1: TensorLike, batch2: TensorLike, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """The same as `baddbmm`."""
-    return baddbmm(input, batch1, batch2, beta, alpha)
-
-
-@tensor_method()
-def addbmm(input: TensorLike, batch1: TensorLike, batch2: TensorLike, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """beta * input + alpha * (the sum of batch1 @ batch2 over a batch)."""
-    return beta * input + alpha * ops.ReduceSum()(ops.BatchMatMul()(batch1, batch2), 0)
-
-
-@tensor_method()
 def cross(input: TensorLike, other: TensorLike, dim: int | None = None) -> Any:
     """The cross product of vectors of three along `dim`, the first dimension of three unless given.
 
@@ -59,27 +34,18 @@ def cross(input: TensorLike, other: TensorLike, dim: int | None = None) -> Any:
 # Factors --------------------------------------------------------------------------------------------------
 
 
-@tensor_method()
-def cholesky(input_x: TensorLike, upper: bool = False) -> Any:
-    """The lower triangular L with L @ L^T = x, of symmetric positive definite matrices; its transpose for upper."""
-    return ops.Cholesky(upper)(input_x)
-
-
-@tensor_method()
 def cholesky_solve(input: TensorLike, input2: TensorLike, upper: bool = False) -> Any:
     """x of A @ x = input, where input2 is the factor L of A = L @ L^T, or its transpose for upper."""
     first = ops.SolveTriangular()(input2, input, 1 if upper else 0, not upper, False)
     return ops.SolveTriangular()(input2, first, 0 if upper else 1, not upper, False)
 
 
-@tensor_method()
 def cholesky_inverse(input_x: TensorLike, upper: bool = False) -> Any:
     """The inverse of A = L @ L^T of its factor L, or of that transposed for upper."""
     one = ops.eye(input_x.shape[-1], None, input_x.dtype)
     return cholesky_solve(ops.broadcast_to(one, input_x.shape), input_x, upper)
 
 
-@tensor_method()
 def qr(input: TensorLike, mode: str = "reduced") -> Any:
     """(orthogonal matrices Q, upper triangular matrices R) with Q @ R = input; for the mode "complete" Q is square.
 
@@ -91,18 +57,6 @@ def qr(input: TensorLike, mode: str = "reduced") -> Any:
     return ops.Qr(mode in ("complete", False))(input)
 
 
-@tensor_method()
-def svd(input: TensorLike, full_matrices: bool = False, compute_uv: bool = True) -> Any:
-    """(singular values, left singular vectors U, right ones V) with U @ diag(s) @ V^T = input, or the values alone."""
-    return ops.Svd(full_matrices)(input) if compute_uv else ops.SingularValues()(input)
-
-
-def eig(A: TensorLike) -> Any:
-    """(eigenvalues of square matrices, complex, their eigenvectors, columns of length 1)."""
-    return ops.Eig(True)(A)
-
-
-@tensor_method()
 def eigvals(A: TensorLike) -> Any:
     """Eigenvalues of square matrices, complex."""
     values, _ = ops.Eig()(A)
@@ -112,7 +66,6 @@ def eigvals(A: TensorLike) -> Any:
 # Of factors -----------------------------------------------------------------------------------------------
 
 
-@tensor_method()
 def logdet(input: TensorLike) -> Any:
     """The logarithm of determinants; NaN of those below 0."""
     sign, size = ops.slogdet(input)
@@ -136,7 +89,6 @@ def pinv(x: TensorLike, *, atol: Any = None, rtol: Any = None, hermitian: bool =
     return ops.BatchMatMul(transpose_b=True)(right * ops.ExpandDims()(shares, -2), left)
 
 
-@tensor_method()
 def matrix_power(input: TensorLike, n: int) -> Any:
     """Square matrices to the power n; of one below 0 the inverses to the power -n."""
     if n < 0:
@@ -150,19 +102,11 @@ def matrix_power(input: TensorLike, n: int) -> Any:
     return square if n % 2 == 0 else ops.BatchMatMul()(square, input)
 
 
-@tensor_method()
 def lstsq(input: TensorLike, A: TensorLike) -> Any:
     """Least squares of input @ x = A for matrices; x is a matrix."""
     sides = A if len(A.shape) > 1 else ops.ExpandDims()(A, 1)
     solution, _, _, _ = ops.LstsqV2()(input, sides)
     return solution
-
-
-def matrix_norm(
-    A: TensorLike, ord: Any = "fro", axis: Any = (-2, -1), keepdims: bool = False, *, dtype: Any = None
-) -> Any:
-    """The norm of matrices along two dimensions; see `norm`."""
-    return ops.norm(A, ord, axis, keepdims, dtype=dtype)
 
 
 def cond(A: TensorLike, p: Any = None) -> Any:

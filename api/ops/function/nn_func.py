@@ -55,8 +55,3 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, seed: Any = None)
         return input
     out, _ = ops.Dropout(1.0 - p, 0 if seed is None else seed)(input)
     return out
-
-
-def dropout_ext(input: Any, p: float = 0.5, training: bool = True) -> Any:
-    """Elements set to 0 with probability p, the others divided by 1 - p."""
-    return dropout(input, p, training)

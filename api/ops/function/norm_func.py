@@ -6,7 +6,6 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.ops.arguments import element_type, norm_of, power, real_type, reduced_axes, share_of
-from mspc.api.ops.method_table import tensor_method
 from mspc.ir.types import FLOAT32, FLOAT64, HALVES
 
 
@@ -36,17 +35,6 @@ def std(input: Any, axis: Any = None, ddof: int | bool = 0, keepdims: bool = Fal
     return _root(var(input, axis, ddof, keepdims))
 
 
-def var_mean(input: Any, axis: Any = None, ddof: int | bool = 0, keepdims: bool = False) -> Any:
-    """(variance, mean) along `axis`, None for all; see `var`."""
-    return var(input, axis, ddof, keepdims), ops.mean(input, axis, keepdims)
-
-
-def std_mean(input: Any, axis: Any = None, ddof: int | bool = 0, keepdims: bool = False) -> Any:
-    """(standard deviation, mean) along `axis`, None for all; see `var`."""
-    return std(input, axis, ddof, keepdims), ops.mean(input, axis, keepdims)
-
-
-@tensor_method()
 def norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """The norm of vectors along `dim`, or of matrices along two: Euclid's or Frobenius' unless `ord` says another.
 

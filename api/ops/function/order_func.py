@@ -18,14 +18,7 @@ from mspc.api.ops.index_arguments import (
     turned_plane,
     turns,
 )
-from mspc.api.ops.index_arguments import nonzero as places_known_now
-from mspc.api.ops.method_table import tensor_method
 from mspc.ir.types import INT64
-
-
-def sort(input_x: Any, axis: int = -1, descending: bool = False) -> Any:
-    """(elements in order along `axis`, the places that they come from as Int32)."""
-    return ops.Sort(axis, descending)(input_x)
 
 
 def argsort(input: Any, axis: int = -1, descending: bool = False) -> Any:
@@ -34,29 +27,7 @@ def argsort(input: Any, axis: int = -1, descending: bool = False) -> Any:
     return places
 
 
-def max(input: Any, axis: Any = None, keepdims: bool = False, *, initial: Any = None, where: Any = None) -> Any:
-    """(the greatest elements along `axis`, their places, Int64); over all elements the place is 0.
-
-    initial: the least that an element counts as. where: elements elsewhere count as `initial`.
-
-    Raises:
-        ValueError: `where` without `initial`.
-    """
-    return _extremum(ops.ArgMaxWithValue, _chosen("max", ops.Maximum(), input, initial, where), axis, keepdims)
-
-
-def min(input: Any, axis: Any = None, keepdims: bool = False, *, initial: Any = None, where: Any = None) -> Any:
-    """(the least elements along `axis`, their places, Int64); over all elements the place is 0.
-
-    initial: the greatest that an element counts as. where: elements elsewhere count as `initial`.
-
-    Raises:
-        ValueError: `where` without `initial`.
-    """
-    return _extremum(ops.ArgMinWithValue, _chosen("min", ops.Minimum(), input, initial, where), axis, keepdims)
-
-
-def _chosen(name: str, bound: Any, x: Any, initial: Any, where: Any) -> Any:
+def chosen_by(name: str, bound: Any, x: Any, initial: Any, where: Any) -> Any:
     if initial is None:
         if where is not None:
             no_such(name, "initial", None, "a number, which where needs")
@@ -65,7 +36,7 @@ def _chosen(name: str, bound: Any, x: Any, initial: Any, where: Any) -> Any:
     return bounded if where is None else ops.Select()(where, bounded, ops.cast(initial, x.dtype))
 
 
-def _extremum(kind: Any, x: Any, axis: Any, keepdims: bool) -> Any:
+def extremum(kind: Any, x: Any, axis: Any, keepdims: bool) -> Any:
     if axis is None:
         _, value = kind(0, False)(ops.reshape(x, (-1,)))
         return value, ops.zeros((), INT64)
@@ -73,19 +44,6 @@ def _extremum(kind: Any, x: Any, axis: Any, keepdims: bool) -> Any:
     return values, ops.cast(places, INT64)
 
 
-@tensor_method()
-def fliplr(input: Any) -> Any:
-    """Elements turned round along dimension 1."""
-    return ops.ReverseV2((1,))(input)
-
-
-@tensor_method()
-def flipud(input: Any) -> Any:
-    """Elements turned round along dimension 0."""
-    return ops.ReverseV2((0,))(input)
-
-
-@tensor_method()
 def rot90(input: Any, k: int, dims: Any) -> Any:
     """The plane of two dimensions turned by k quarters, from the first of them towards the second."""
     first, second = turned_plane("rot90", dims, len(input.shape))
@@ -112,23 +70,6 @@ def repeat_interleave(input: Any, repeats: int, axis: Any = None) -> Any:
     return ops.RepeatInterleaveInt()(input, repeats, axis)
 
 
-def repeat_elements(x: Any, rep: int, axis: int = 0) -> Any:
-    """Every slice along `axis` repeated."""
-    return ops.RepeatInterleaveInt()(x, rep, axis)
-
-
-@tensor_method()
-def unbind(input: Any, dim: int = 0) -> Any:
-    """The slices along a dimension, a tuple."""
-    return ops.Unstack(dim)(input)
-
-
-def unstack(input_x: Any, axis: int = 0) -> Any:
-    """The slices along a dimension, a tuple."""
-    return ops.Unstack(axis)(input_x)
-
-
-@tensor_method()
 def roll(input: Any, shifts: Any, dims: Any = None) -> Any:
     """Elements moved on by `shifts` places along `dims`, the last ones to the front; None: in their order.
 
@@ -145,7 +86,6 @@ def roll(input: Any, shifts: Any, dims: Any = None) -> Any:
     return input
 
 
-@tensor_method()
 def gather_elements(input: Any, dim: int, index: Any) -> Any:
     """Element by element the value of `input` at `index` along `dim`; along others `index` may be smaller."""
     rank = len(input.shape)
@@ -154,11 +94,6 @@ def gather_elements(input: Any, dim: int, index: Any) -> Any:
     if sizes != input.shape:
         input = ops.StridedSlice()(input, (0,) * rank, sizes, (1,) * rank)
     return ops.GatherD()(input, dim, index)
-
-
-def gather_d(x: Any, dim: int, index: Any) -> Any:
-    """gather_elements."""
-    return gather_elements(x, dim, index)
 
 
 def pad(input_x: Any, padding: Any, mode: str = "constant", value: Any = None) -> Any:
@@ -193,12 +128,6 @@ def _inside(x: Any, pairs: Any) -> Any:
     return x
 
 
-@tensor_method()
-def diag(input: Any) -> Any:
-    """A tensor of twice as many dimensions, whose diagonal is `input`, and 0 elsewhere."""
-    return ops.Reshape()(diag_embed(ops.Reshape()(input, (-1,))), (*input.shape, *input.shape))
-
-
 def diag_embed(input: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
     """Matrices whose diagonals are the vectors of the last dimension, and 0 elsewhere: `offset` places above the main
     one, or below.
@@ -215,7 +144,6 @@ def diag_embed(input: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> A
     return square if order == tuple(range(len(order))) else ops.Transpose()(square, places_in(order))
 
 
-@tensor_method()
 def diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     """The diagonal of two dimensions, as the last one: `offset` places above the main one, or below.
 
@@ -227,10 +155,3 @@ def diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     *rest, rows, columns = turned.shape
     flat = ops.Reshape()(turned, (*rest, rows * columns))
     return ops.Gather()(flat, diagonal_places(rows, columns, offset), len(rest))
-
-
-@tensor_method()
-def nonzero(input: Any, *, as_tuple: bool = False) -> Any:
-    """Places of the elements other than 0, which must be known at compile time, Int64: one row each, or for as_tuple
-    one tensor a dimension."""
-    return places_known_now(input, as_tuple)

@@ -129,20 +129,10 @@ def _whole_size(x: Any, output_size: Any, dims: int) -> Any:
     return (*kept, *tuple(output_size)[-dims:])
 
 
-def adaptive_avg_pool1d(input: Any, output_size: int) -> Any:
-    """Means of `output_size` windows that cover [n, c, l]."""
-    return ops.squeeze(ops.AdaptiveAvgPool2D((1, output_size))(ops.expand_dims(input, 2)), 2)
-
-
 def adaptive_avg_pool2d(input: Any, output_size: Any) -> Any:
     """Means of as many windows as `output_size` says, which cover images [n, c, h, w] or [c, h, w]."""
     found = ops.AdaptiveAvgPool2D(output_size)(_batched(input, 4))
     return found if len(input.shape) > 3 else ops.Squeeze(0)(found)
-
-
-def adaptive_avg_pool3d(input: Any, output_size: Any) -> Any:
-    """The same over depth, height and width."""
-    return ops.AdaptiveAvgPool3D(output_size)(input)
 
 
 def adaptive_max_pool1d(input: Any, output_size: int) -> Any:

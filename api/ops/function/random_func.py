@@ -31,11 +31,6 @@ def randn(*size: Any, dtype: Any = None, seed: Any = None) -> Any:
     return found if dtype is None else ops.cast(found, dtype)
 
 
-def normal(shape: Any, mean: Any, stddev: Any, seed: Any = None) -> Any:
-    """Numbers of the normal distribution with this mean and deviation."""
-    return standard_normal(shape, seed) * stddev + mean
-
-
 def uniform(shape: Any, minval: Any, maxval: Any, seed: Any = None, dtype: Any = FLOAT32) -> Any:
     """Numbers drawn evenly from [minval, maxval)."""
     share = ops.UniformReal(*seeds_of(seed))(whole_shape("uniform", (shape,)))
@@ -46,12 +41,6 @@ def bernoulli(input: Any, p: float | TensorLike = 0.5, seed: Any = None) -> Any:
     """1 with probability p, else 0, for every element of `input`, of its type."""
     drawn = ops.UniformReal(*seeds_of(seed))(input.shape)
     return ops.cast(drawn < p, input.dtype)
-
-
-def gamma(shape: Any, alpha: TensorLike, beta: TensorLike, seed: Any = None) -> Any:
-    """Float32 numbers of the gamma distribution of shape parameter alpha and rate beta, both Float32, in the shape to
-    which `shape` and theirs are broadcast."""
-    return ops.Gamma(*seeds_of(seed))(whole_shape("gamma", (shape,)), alpha, beta)
 
 
 def random_gamma(shape: Any, alpha: TensorLike, seed: Any = None) -> Any:

@@ -9,11 +9,10 @@ from mspc.api.common.parameter import Parameter
 from mspc.api.ops.arguments import axis_of, no_such
 from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.index_arguments import diagonal_order, diagonal_places, places_in, places_of, slice_places
-from mspc.api.ops.method_table import tensor_method
 from mspc.ir.types import INT64
 
 
-def _along(kind: Any, x: Any, axis: int, index: Any, src: Any) -> Any:
+def along_dimension(kind: Any, x: Any, axis: int, index: Any, src: Any) -> Any:
     """The operator `kind` with every element of `src` at the place that `index` names along `axis`, and at its own
     along others. `src` may be larger than `index`, whose shape counts."""
     rank = len(x.shape)
@@ -28,12 +27,6 @@ def _along(kind: Any, x: Any, axis: int, index: Any, src: Any) -> Any:
     return kind(x, ops.stack(places, -1), ops.cast(src, x.dtype))
 
 
-@tensor_method()
-def scatter(input: TensorLike, axis: int, index: TensorLike, src: Any) -> Any:
-    """The input with every element of `src`, a tensor or a number, at the place that `index` names along `axis`."""
-    return _along(ops.TensorScatterUpdate(), input, axis, index, src)
-
-
 def tensor_scatter_elements(
     input_x: TensorLike, indices: TensorLike, updates: TensorLike, axis: int = 0, reduction: str = "none"
 ) -> Any:
@@ -44,16 +37,10 @@ def tensor_scatter_elements(
         ValueError: another reduction.
     """
     if reduction == "add":
-        return _along(ops.TensorScatterAdd(), input_x, axis, indices, updates)
+        return along_dimension(ops.TensorScatterAdd(), input_x, axis, indices, updates)
     if reduction != "none":
         no_such("tensor_scatter_elements", "reduction", reduction, "'none' or 'add'")
-    return _along(ops.TensorScatterUpdate(), input_x, axis, indices, updates)
-
-
-@tensor_method()
-def index_select(input: TensorLike, axis: int, index: TensorLike) -> Any:
-    """Slices of the input along `axis`."""
-    return ops.Gather()(input, index, axis)
+    return along_dimension(ops.TensorScatterUpdate(), input_x, axis, indices, updates)
 
 
 def take(input: TensorLike, index: TensorLike) -> Any:
@@ -62,7 +49,6 @@ def take(input: TensorLike, index: TensorLike) -> Any:
     return ops.Gather()(ops.Reshape()(input, (-1,)), places, 0)
 
 
-@tensor_method()
 def index_fill(x: TensorLike, axis: int, index: TensorLike, value: Any) -> Any:
     """The input with the slices along `axis` that `index` names filled with one value."""
     first, last = axis_of("index_fill", axis, len(x.shape)), len(x.shape) - 1
@@ -86,15 +72,9 @@ def index_add(
     return ops.assign(x, found) if isinstance(x, Parameter) else found
 
 
-def inplace_index_add(var: TensorLike, indices: TensorLike, updates: TensorLike, axis: int) -> Any:
-    """A parameter with the slices of the updates added at the places along `axis`: its new value."""
-    return index_add(var, indices, updates, axis)
-
-
 # Slices and diagonals -------------------------------------------------------------------------------------
 
 
-@tensor_method()
 def select_scatter(input: TensorLike, src: TensorLike, axis: int, index: int) -> Any:
     """The input with `src` in place of its slice `index` along `axis`."""
     axis = axis_of("select_scatter", axis, len(input.shape))
@@ -102,7 +82,6 @@ def select_scatter(input: TensorLike, src: TensorLike, axis: int, index: int) ->
     return slice_scatter(input, ops.ExpandDims()(src, axis), axis, place, place + 1)
 
 
-@tensor_method()
 def slice_scatter(
     input: TensorLike, src: TensorLike, axis: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Any:
@@ -113,7 +92,6 @@ def slice_scatter(
     return ops.swapaxes(ops.TensorScatterUpdate()(ops.swapaxes(input, 0, axis), places, rows), 0, axis)
 
 
-@tensor_method()
 def diagonal_scatter(input: TensorLike, src: TensorLike, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     """The input with `src` on a diagonal of two dimensions: `offset` places above the main one, or below."""
     order = diagonal_order("diagonal_scatter", len(input.shape), dim1, dim2)
@@ -126,7 +104,6 @@ def diagonal_scatter(input: TensorLike, src: TensorLike, offset: int = 0, dim1: 
     return ops.Transpose()(ops.Reshape()(ops.Transpose()(found, (1, 0)), turned.shape), places_in(order))
 
 
-@tensor_method()
 def reverse_sequence(x: TensorLike, seq_lengths: TensorLike, seq_dim: int, batch_dim: int = 0) -> Any:
     """The first seq_lengths[b] elements along seq_dim in reverse order, of every b along batch_dim."""
     rank = len(x.shape)
@@ -135,35 +112,3 @@ def reverse_sequence(x: TensorLike, seq_lengths: TensorLike, seq_dim: int, batch
     shape = tuple([x.shape[d] if d == batch else 1 for d in range(rank)])
     count = ops.broadcast_to(ops.Reshape()(ops.cast(seq_lengths, INT64), shape), x.shape)
     return ops.GatherD()(x, along, ops.Select()(ops.Less()(places, count), count - 1 - places, places))
-
-
-@tensor_method()
-def reverse(x: TensorLike, axis: Any) -> Any:
-    """Elements in reverse order along the dimensions `axis`."""
-    return ops.ReverseV2(axis)(x)
-
-
-# Parameters -----------------------------------------------------------------------------------------------
-
-
-def scatter_nd_mul(input_x: TensorLike, indices: TensorLike, updates: TensorLike, use_locking: bool = False) -> Any:
-    """A parameter times the updates at indices[..., k]: its new value. One after another, whatever use_locking says."""
-    return ops.assign(input_x, ops.TensorScatterMul()(input_x, indices, updates))
-
-
-def scatter_nd_div(input_x: TensorLike, indices: TensorLike, updates: TensorLike, use_locking: bool = False) -> Any:
-    """A parameter divided by the updates at indices[..., k]: its new value. One after another, whatever use_locking
-    says."""
-    return ops.assign(input_x, ops.TensorScatterDiv()(input_x, indices, updates))
-
-
-def scatter_nd_max(input_x: TensorLike, indices: TensorLike, updates: TensorLike, use_locking: bool = False) -> Any:
-    """The greater of a parameter and the updates at indices[..., k]: its new value. One after another, whatever
-    use_locking says."""
-    return ops.assign(input_x, ops.TensorScatterMax()(input_x, indices, updates))
-
-
-def scatter_nd_min(input_x: TensorLike, indices: TensorLike, updates: TensorLike, use_locking: bool = False) -> Any:
-    """The smaller of a parameter and the updates at indices[..., k]: its new value. One after another, whatever
-    use_locking says."""
-    return ops.assign(input_x, ops.TensorScatterMin()(input_x, indices, updates))

@@ -6,18 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import axis_of, ints, least, no_tensor, of_rank, part_of, within
+from mspc.api.ops.arguments import axis_of, least, no_tensor, of_rank, part_of, within
 from mspc.api.ops.checked import TensorLike
-from mspc.api.ops.index_arguments import chosen_places, triangle_places
-from mspc.api.ops.method_table import tensor_method
+from mspc.api.ops.index_arguments import chosen_places
 from mspc.api.ops.split_arguments import split_sizes
-from mspc.ir.types import INT64
-
-
-@tensor_method()
-def swapdims(input: TensorLike, dim0: int, dim1: int) -> Any:
-    """Two dimensions exchanged."""
-    return ops.swapaxes(input, dim0, dim1)
 
 
 def t(input: TensorLike) -> Any:
@@ -32,40 +24,10 @@ def t(input: TensorLike) -> Any:
     return ops.Transpose()(input, (1, 0))
 
 
-@tensor_method()
 def adjoint(x: TensorLike) -> Any:
     """The last two dimensions exchanged, and complex numbers conjugated."""
     turned = ops.swapaxes(x, -1, -2)
     return ops.Conj()(turned) if x.dtype.is_complex else turned
-
-
-@tensor_method()
-def ravel(input: TensorLike) -> Any:
-    """All elements in one dimension."""
-    return ops.Reshape()(input, (input.size,))
-
-
-def expand(input_x: TensorLike, size: Any) -> Any:
-    """The input repeated to a shape, in which -1 keeps a dimension."""
-    return ops.BroadcastTo(ints("expand", "size", size))(input_x)
-
-
-@tensor_method()
-def expand_as(input: TensorLike, other: TensorLike) -> Any:
-    """The input repeated to the shape of the other."""
-    return ops.BroadcastTo(other.shape)(input)
-
-
-@tensor_method()
-def view_as(input: TensorLike, other: TensorLike) -> Any:
-    """The elements in their order in the shape of the other."""
-    return ops.Reshape()(input, other.shape)
-
-
-@tensor_method()
-def type_as(input: TensorLike, other: TensorLike) -> Any:
-    """The elements as the type of those of the other."""
-    return input if input.dtype == other.dtype else ops.Cast()(input, other.dtype)
 
 
 # At least so many dimensions ------------------------------------------------------------------------------
@@ -103,7 +65,6 @@ def atleast_3d(inputs: TensorLike | Sequence[Any]) -> Any:
 # Parts ----------------------------------------------------------------------------------------------------
 
 
-@tensor_method()
 def tensor_split(input: TensorLike, indices_or_sections: Any, axis: int = 0) -> Any:
     """Parts along `axis`, a tuple: so many, the first ones longer by one, or between the places that are listed."""
     axis = axis_of("tensor_split", axis, len(input.shape))
@@ -117,27 +78,18 @@ def _part(x: Any, axis: int, first: int, size: int) -> Any:
     return ops.StridedSlice()(x, *part_of(x.shape, (first, size), axis, 1))
 
 
-@tensor_method()
-def hsplit(input: TensorLike, indices_or_sections: Any) -> Any:
-    """`tensor_split` along dimension 1, of vectors along their only one."""
-    return tensor_split(input, indices_or_sections, 1 if len(input.shape) > 1 else 0)
-
-
-@tensor_method()
 def vsplit(input: TensorLike, indices_or_sections: Any) -> Any:
     """`tensor_split` along dimension 0, of two dimensions or more."""
     least("vsplit", "the number of dimensions", len(input.shape), 2)
     return tensor_split(input, indices_or_sections, 0)
 
 
-@tensor_method()
 def dsplit(input: TensorLike, indices_or_sections: Any) -> Any:
     """`tensor_split` along dimension 2, of three dimensions or more."""
     least("dsplit", "the number of dimensions", len(input.shape), 3)
     return tensor_split(input, indices_or_sections, 2)
 
 
-@tensor_method()
 def narrow(input: TensorLike, axis: int, start: int, length: int) -> Any:
     """`length` elements from `start` along `axis`.
 
@@ -161,11 +113,6 @@ def dstack(tensors: Sequence[Any]) -> Any:
         if not hasattr(x, "shape"):
             no_tensor("ops.dstack", x)
     return ops.concat([atleast_3d(x) for x in tensors], 2)
-
-
-def row_stack(tensors: Sequence[Any]) -> Any:
-    """The same as `vstack`."""
-    return ops.vstack(tensors)
 
 
 def block_diag(*inputs: Any) -> Any:
@@ -202,23 +149,7 @@ def kron(input: TensorLike, other: TensorLike) -> Any:
     return ops.Reshape()(left * right, tuple([first[d] * second[d] for d in range(rank)]))
 
 
-@tensor_method()
-def diagflat(input: TensorLike, offset: int = 0) -> Any:
-    """The matrix with all elements of the input on one of its diagonals."""
-    return ops.diag_embed(ops.Reshape()(input, (-1,)), offset)
-
-
 # Triangles ------------------------------------------------------------------------------------------------
-
-
-def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = INT64) -> Any:
-    """[2, n]: the places on and below a diagonal of a matrix, in the order of its rows."""
-    return ops.cast(triangle_places("tril_indices", row, col, offset, True), dtype)
-
-
-def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = INT64) -> Any:
-    """[2, n]: the places on and above a diagonal of a matrix, in the order of its rows."""
-    return ops.cast(triangle_places("triu_indices", row, col, offset, False), dtype)
 
 
 def matrix_band_part(x: TensorLike, lower: int, upper: int) -> Any:

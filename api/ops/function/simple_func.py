@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.ops.arguments import axis_of, least, part_of, real_type
 from mspc.api.ops.checked import TensorLike
-from mspc.api.ops.method_table import tensor_method
-from mspc.ir.types import BOOL
 
 _EPSILONS = {"Float16": 2.0**-10, "BFloat16": 2.0**-7, "Float32": 2.0**-23, "Float64": 2.0**-52}
 
@@ -21,26 +18,12 @@ def _float(name: str, x: Any) -> Any:
     return x if x.dtype == dtype else ops.cast(x, dtype)
 
 
-@tensor_method()
-def positive(input: TensorLike) -> Any:
-    """The input as it is."""
-    return input
-
-
-@tensor_method()
-def bitwise_not(input: TensorLike) -> Any:
-    """Every bit turned over; of Bool the opposite."""
-    return ops.LogicalNot()(input) if input.dtype == BOOL else ops.Invert()(input)
-
-
-@tensor_method()
 def signbit(input: TensorLike) -> Any:
     """Where the input is below 0, or is -0."""
     below = ops.Less()(input, 0)
     return ops.LogicalOr()(below, ops.Less()(ops.Reciprocal()(input), 0)) if input.dtype.is_float else below
 
 
-@tensor_method()
 def sgn(input: TensorLike) -> Any:
     """The sign: -1, 0 or 1; of complex numbers the one of length 1 in their direction."""
     if not input.dtype.is_complex:
@@ -50,7 +33,6 @@ def sgn(input: TensorLike) -> Any:
     return input / ops.cast(ops.Select()(zero, ops.ones_like(length), length), input.dtype)
 
 
-@tensor_method()
 def copysign(x: TensorLike, other: Any) -> Any:
     """|x| with the sign of the other, a tensor or a number; integers as Float32."""
     size = ops.Abs()(_float("copysign", x))
@@ -59,26 +41,13 @@ def copysign(x: TensorLike, other: Any) -> Any:
     return ops.Select()(signbit(other), -size, size)
 
 
-@tensor_method()
 def heaviside(input: TensorLike, values: TensorLike) -> Any:
     """0 below 0, 1 above, `values` at 0."""
     above = ops.cast(ops.Greater()(input, 0), input.dtype)
     return ops.Select()(ops.Equal()(input, 0), values, above)
 
 
-@tensor_method()
-def fmax(input: TensorLike, other: TensorLike) -> Any:
-    """The greater of both, the other one where one is NaN."""
-    return _extremum(ops.Maximum(), input, other)
-
-
-@tensor_method()
-def fmin(input: TensorLike, other: TensorLike) -> Any:
-    """The smaller of both, the other one where one is NaN."""
-    return _extremum(ops.Minimum(), input, other)
-
-
-def _extremum(kind: Any, x: Any, y: Any) -> Any:
+def extremum(kind: Any, x: Any, y: Any) -> Any:
     found = kind(x, y)
     if not found.dtype.is_float:
         return found
@@ -86,13 +55,6 @@ def _extremum(kind: Any, x: Any, y: Any) -> Any:
     return ops.Select()(ops.IsNan()(x), y, ops.Select()(ops.IsNan()(y), x, found))
 
 
-@tensor_method()
-def ldexp(x: TensorLike, other: TensorLike) -> Any:
-    """x times 2 to the power of the other."""
-    return ops.Mul()(x, ops.Pow()(2.0, other))
-
-
-@tensor_method()
 def lcm(input: TensorLike, other: TensorLike) -> Any:
     """The least common multiple of integers, 0 where one of them is 0."""
     common = ops.Gcd()(input, other)
@@ -100,7 +62,6 @@ def lcm(input: TensorLike, other: TensorLike) -> Any:
     return ops.Abs()(ops.Mul()(ops.FloorDiv()(input, shared), other))
 
 
-@tensor_method()
 def logit(input: TensorLike, eps: float | None = None) -> Any:
     """The logarithm of x / (1 - x), of x kept between eps and 1 - eps where eps is given; of integers as Float32."""
     x = _float("logit", input)
@@ -108,25 +69,6 @@ def logit(input: TensorLike, eps: float | None = None) -> Any:
     return ops.Log()(x / (1 - x))
 
 
-@tensor_method()
-def isreal(input: TensorLike) -> Any:
-    """Where the imaginary part is 0: everywhere, of what is not complex."""
-    return ops.Equal()(ops.Imag()(input), 0) if input.dtype.is_complex else ops.ones_like(input, dtype=BOOL)
-
-
-@tensor_method()
-def is_complex(input: TensorLike) -> Any:
-    """Whether the elements are complex numbers, True or False."""
-    return input.dtype.is_complex
-
-
-@tensor_method()
-def is_floating_point(input: TensorLike) -> Any:
-    """Whether the elements are floating-point numbers, True or False."""
-    return input.dtype.is_float
-
-
-@tensor_method()
 def mvlgamma(input: TensorLike, p: int) -> Any:
     """The logarithm of the gamma function of p dimensions; of integers as Float32. Its inputs are above (p - 1) / 2.
 
@@ -154,7 +96,6 @@ def polygamma(n: int, input: TensorLike) -> Any:
     return ops.Zeta()(ops.full_like(x, order + 1.0), x) * float((-1) ** (order + 1) * math.factorial(order))
 
 
-@tensor_method()
 def logcumsumexp(input: TensorLike, axis: int) -> Any:
     """The logarithm of running sums of exponentials along `axis`, without overflow. Hillis and Steele 1986."""
     axis = axis_of("logcumsumexp", axis, len(input.shape))
@@ -166,12 +107,6 @@ def logcumsumexp(input: TensorLike, axis: int) -> Any:
         input = ops.Concat(axis)((front, ops.logaddexp(later, before)))
         step = 2 * step
     return input
-
-
-@tensor_method()
-def aminmax(input: TensorLike, *, axis: Any = 0, keepdims: bool = False) -> Any:
-    """(minimum, maximum) along `axis`, None for all."""
-    return ops.amin(input, axis, keepdims), ops.amax(input, axis, keepdims)
 
 
 def eps(x: TensorLike) -> Any:
@@ -190,13 +125,3 @@ def is_nonzero(input: TensorLike) -> Any:
     if input.size != 1:
         raise ApiValueError(f"is_nonzero(): input must have one element, not {input.size}")
     return ops.not_equal(ops.reshape(input, ()), 0)
-
-
-def accumulate_n(x: Sequence[Any]) -> Any:
-    """The sum of a tuple of tensors of one shape."""
-    return ops.AddN()(x)
-
-
-def print_(*input_x: Any) -> Any:
-    """Prints tensors and texts every time that it runs: `Print()(*input_x)`."""
-    return ops.Print()(*input_x)

@@ -9,14 +9,8 @@ from mspc.api import ops
 from mspc.api.errors import ApiValueError
 from mspc.api.ops.arguments import axis_of, no_tensor
 from mspc.api.ops.checked import TensorLike
-from mspc.api.ops.method_table import tensor_method
 from mspc.api.ops.sparse_tensor import COOTensor, CSRTensor
 from mspc.ir.types import INT32, INT64
-
-
-def csr_to_coo(tensor: Any) -> Any:
-    """A CSRTensor with the place of every value, as a COOTensor."""
-    return tensor.to_coo()
 
 
 def csr_to_dense(csr_tensor: Any) -> Any:
@@ -24,16 +18,6 @@ def csr_to_dense(csr_tensor: Any) -> Any:
     if not hasattr(csr_tensor, "to_dense"):
         no_tensor("csr_to_dense", csr_tensor)
     return csr_tensor.to_dense()
-
-
-def csr_mv(csr_tensor: Any, dense: TensorLike) -> Any:
-    """The product of a CSRTensor with a matrix of one column."""
-    return csr_tensor.mv(dense)
-
-
-def csr_mm(a: Any, b: TensorLike) -> Any:
-    """The product of a CSRTensor with a dense matrix."""
-    return a.mm(b)
 
 
 def csr2coo(indptr: TensorLike, nnz: int) -> Any:
@@ -50,14 +34,12 @@ def coo2csr(row_indices: TensorLike, height: int) -> Any:
     return ops.cast(ops.concat((ends[:1] * 0, ends)), row_indices.dtype)
 
 
-@tensor_method("to_coo")
 def dense_to_sparse_coo(tensor: TensorLike) -> Any:
     """The elements of a tensor that are not 0, as a COOTensor; its values are known when a network is compiled."""
     places = ops.nonzero(tensor)
     return COOTensor(places, ops.gather_nd(tensor, places), tensor.shape)
 
 
-@tensor_method("to_csr")
 def dense_to_sparse_csr(tensor: TensorLike) -> Any:
     """The elements of a matrix that are not 0, as a CSRTensor; its values are known when a network is compiled.
 

@@ -11,7 +11,6 @@ from mspc.api import ops
 from mspc.api.ops.arguments import axis_of, least, no_such, of_rank, part_of, real_type
 from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.index_arguments import chosen_places, shares, vector_of
-from mspc.api.ops.method_table import tensor_method
 from mspc.ir.types import BOOL, FLOAT32, HALVES, INT32, INT64
 
 
@@ -23,17 +22,10 @@ def _float(name: str, x: Any) -> Any:
 # Sorted elements ------------------------------------------------------------------------------------------
 
 
-@tensor_method()
 def msort(input: TensorLike) -> Any:
     """The elements in order along dimension 0."""
     values, _ = ops.Sort(0)(input)
     return values
-
-
-@tensor_method()
-def top_k(input_x: TensorLike, k: int, sorted: bool = True) -> Any:
-    """(the k largest elements along the last dimension, their places as Int32)."""
-    return ops.TopK(sorted)(input_x, k)
 
 
 def _at(x: Any, axis: int, place: int, keepdims: bool) -> Any:
@@ -41,7 +33,6 @@ def _at(x: Any, axis: int, place: int, keepdims: bool) -> Any:
     return found if keepdims else ops.Squeeze(axis)(found)
 
 
-@tensor_method()
 def median(input: TensorLike, axis: int = -1, keepdims: bool = False) -> Any:
     """(the median along `axis`, the smaller of two in the middle, its place, Int64); NaN, and where the first one
     stands, where there is one."""
@@ -59,7 +50,6 @@ def median(input: TensorLike, axis: int = -1, keepdims: bool = False) -> Any:
     return ops.Select()(missing, behind[0], found[0]), ops.Select()(missing, behind[1], found[1])
 
 
-@tensor_method()
 def nanmedian(input: TensorLike, axis: int = -1, keepdims: bool = False) -> Any:
     """(the median along `axis` of what is a number, the smaller of two in the middle, its place, Int64)."""
     axis = axis_of("nanmedian", axis, len(input.shape))
@@ -70,24 +60,7 @@ def nanmedian(input: TensorLike, axis: int = -1, keepdims: bool = False) -> Any:
     return found if keepdims else tuple([ops.Squeeze(axis)(x) for x in found])
 
 
-@tensor_method()
-def quantile(input: TensorLike, q: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """What a share q of the elements along `axis`, None for all, is below, between two of them in proportion; of
-    several q, numbers from 0 to 1 or a vector, the results stand along a new first dimension. NaN where there is one.
-
-    Raises:
-        ValueError: q is a number outside 0 to 1.
-    """
-    return _quantile("quantile", input, q, axis, keepdims, False)
-
-
-@tensor_method()
-def nanquantile(input: TensorLike, q: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """`quantile` of what is a number; NaN where nothing is."""
-    return _quantile("nanquantile", input, q, axis, keepdims, True)
-
-
-def _quantile(name: str, x: Any, q: Any, axis: Any, keepdims: bool, numbers_only: bool) -> Any:
+def quantile_along(name: str, x: Any, q: Any, axis: Any, keepdims: bool, numbers_only: bool) -> Any:
     given = q.tolist() if isinstance(q, np.ndarray | np.generic) else q
     parts = given if hasattr(given, "shape") else shares(name, given)
     rank = len(x.shape)
@@ -129,7 +102,6 @@ def _kept(found: Any, place: int, rank: int) -> Any:
 # Counts ---------------------------------------------------------------------------------------------------
 
 
-@tensor_method()
 def histc(input: TensorLike, bins: int = 100, min: float = 0.0, max: float = 0.0) -> Any:
     """How many elements lie in each of so many equal parts of min to max, or of the least to the greatest element where
     both are 0. The last part holds its end, too; what lies outside is not counted.
@@ -154,7 +126,6 @@ def histc(input: TensorLike, bins: int = 100, min: float = 0.0, max: float = 0.0
     return ops.cast(ops.UnsortedSegmentSum()(ops.ones_like(x), places, bins), input.dtype)
 
 
-@tensor_method()
 def searchsorted(
     sorted_sequence: TensorLike, values: Any, *, out_int32: bool = False, right: bool = False, side: str | None = None,
     sorter: Any = None,
@@ -205,7 +176,6 @@ def intopk(x1: TensorLike, x2: TensorLike, k: int) -> Any:
 # Covariances and distances --------------------------------------------------------------------------------
 
 
-@tensor_method()
 def cov(input: TensorLike, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
     """The covariances of variables, the rows of a matrix; a vector is one variable.
 
@@ -230,11 +200,6 @@ def cov(input: TensorLike, *, correction: int = 1, fweights: Any = None, aweight
     return found if len(input.shape) == 2 else ops.Reshape()(found, ())
 
 
-def dist(input: TensorLike, other: TensorLike, p: float = 2) -> Any:
-    """The p-norm of the difference."""
-    return ops.vector_norm(ops.Sub()(input, other), p)
-
-
 def pdist(input: TensorLike, p: float = 2.0) -> Any:
     """The p-norms of the differences of every two rows, in the order of the first and then of the second."""
     pairs = chosen_places("pdist", input.shape[-2], 2, False)
@@ -254,7 +219,6 @@ def cosine_similarity(x1: TensorLike, x2: TensorLike, dim: int = 1, eps: float =
     return ops.ReduceSum()(ops.Mul()(x1, x2) / size, dim)
 
 
-@tensor_method()
 def renorm(input: TensorLike, p: float, axis: int, maxnorm: float) -> Any:
     """Slices along `axis` made shorter so that the p-norm of each is at most maxnorm."""
     if input.dtype in HALVES:
@@ -278,8 +242,3 @@ def trapz(y: TensorLike, x: Any = None, *, dx: float = 1.0, dim: int = -1) -> An
     if len(x.shape) == 1:
         x = ops.Reshape()(x, tuple([size if d == axis else 1 for d in range(len(y.shape))]))
     return ops.ReduceSum()(both * ops.diff(x, 1, axis), axis) * 0.5
-
-
-def vecdot(x: TensorLike, y: TensorLike, *, axis: int = -1) -> Any:
-    """Products summed along `axis`, of the conjugate of x where it is complex."""
-    return ops.ReduceSum()(ops.Mul()(ops.Conj()(x) if x.dtype.is_complex else x, y), axis)

@@ -474,6 +474,7 @@ NEW = '''
 import numpy as np
 
 from mspc import Tensor, nn, ops
+from mspc.api import index
 from mspc.ops.bases import Unary
 from mspc.ops.op import sample
 
@@ -483,13 +484,13 @@ class Scaled(Unary):
 
     factor: float = 2.0
     shift: float = 0.0
-    function = ("scaled", "scale_it")
-    method = "scaled"
     samples = (sample((4, 8)),)
 
     def run(self, be, x):
         return x * self.factor + self.shift
 
+
+index.__path__.append("tables")
 
 class Net(nn.Cell):
     def construct(self, x):
@@ -502,22 +503,23 @@ print(Net()(x).asnumpy()[0, 0], Tensor.scaled(x, shift=0.5).asnumpy()[0, 0])
 '''
 
 
-def test_a_new_operator_brings_its_function_and_its_method(tmp_path: Any) -> None:
+def test_a_new_operator_has_its_function_and_its_method_from_a_row(tmp_path: Any) -> None:
     (tmp_path / "new.py").write_text(NEW)
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "ops-new.txt").write_text("scaled scale_it .scaled = Scaled\n")
     done = subprocess.run([sys.executable, "new.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "3.0 3.5 2.0\n8.5 2.5\n"), done.stderr
 
 
 HALVED = '''
 from mspc.api import ops
-from mspc.api.ops.method_table import tensor_method
 
 
-@tensor_method("halved", "half_of")
 def halved(input, times=1):
     """input / 2, as often as wanted."""
     return input if times == 0 else halved(ops.Mul()(input, 0.5), times - 1)
 '''
+ROWS = "from mspc.api.ops.function.halves: halved .halved .half_of=halved\n"
 LAYER = '''
 from mspc.api import ops
 from mspc.api.nn.cell import Cell
@@ -532,6 +534,7 @@ class Halved(Cell):
 SCRIPT = """
 import importlib
 importlib.import_module("mspc.api.ops.function").__path__.append("functions")
+importlib.import_module("mspc.api.index").__path__.append("functions")
 importlib.import_module("mspc.api.nn").__path__.append("layers")
 import numpy as np
 from mspc import Tensor, nn, ops
@@ -541,8 +544,10 @@ print("halved" in dir(ops), "half_of" in dir(x), "Halved" in nn.__all__)
 """
 
 
-def test_a_new_function_and_a_new_cell_are_found_in_their_files(tmp_path: Any) -> None:
-    for name, text in {"functions/halves.py": HALVED, "layers/halved.py": LAYER, "script.py": SCRIPT}.items():
+def test_a_new_function_is_found_by_its_row_and_a_new_cell_in_its_file(tmp_path: Any) -> None:
+    files = {"functions/halves.py": HALVED, "functions/ops-halves.txt": ROWS, "layers/halved.py": LAYER,
+             "script.py": SCRIPT}  # fmt: skip
+    for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)

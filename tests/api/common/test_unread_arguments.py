@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import mspc
+from mspc.api.index.functions import is_expression, tree_of
+from mspc.api.index.table import Row, module_of, rows_of
 
 API = Path(mspc.__file__).parent / "api"
 REASONS = {
@@ -38,7 +40,7 @@ REASONS = {
         _extends/__init__.py:cell_attr_register.attrs common/api.py:lazy_inline.attrs common/api.py:lazy_inline.policy
         train/model.py:Model.predict.config""",
     "values have no places in a network": """
-        numpy/array_creations.py:array.copy ops/tensor_method.py:astype.copy""",
+        numpy/array_creations.py:array.copy ops:.astype.copy""",
     "of an interface that others heed": """
         alias.py:PublicFinder.find_spec.path alias.py:PublicFinder.find_spec.target checks.py:anything.key
         common/dtype_kinds.py:_Kind.__init__.letters common/initializers.py:Constant.draw.generator
@@ -122,7 +124,21 @@ def found() -> set[str]:
         for owner, function in functions(ast.parse(file.read_text(encoding="utf-8"))):
             full = f"{owner.name}.{function.name}" if owner else function.name
             names |= {f"{place}:{full}.{name}" for name in unread(owner, function)}
-    return names
+    return names | {f"{row.module}:{row.names[0]}.{name}" for row in all_rows() for name in unread_of_row(row)}
+
+
+def all_rows() -> set[Row]:
+    """Every row of the index that is a function."""
+    modules = {module_of(path.name) for path in (API / "index").glob("*.txt")}
+    found = {row for module in modules for row in rows_of(module).values()}
+    return {row for row in found if row.kind != "class" and is_expression(row)}
+
+
+def unread_of_row(row: Row) -> Iterator[str]:
+    tree = tree_of(row)
+    tree.body.insert(0, ast.Expr(ast.Constant(row.doc)))
+    yield from unread(None, tree)
+    del tree.body[0]
 
 
 def test_every_argument_is_read_or_spoken_of() -> None:

@@ -2,21 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Any
+from mspc.api.index.module import answers
 
-from mspc.api.members import Members
-
-_members = Members(__name__)
-__dir__ = _members.names
-
-
-def __getattr__(name: str) -> Any:
-    found = _members.find(name)
-    if not callable(found):
-        return found
-    from mspc.api.ops.checked import checked
-
-    function = checked(f"mint.nn.functional.{name}", found)
-    setattr(sys.modules[__name__], name, function)
-    return function
+__getattr__, __dir__ = answers("mint.nn.functional")

@@ -48,29 +48,6 @@ def _sides(padding: Any, dims: int, stride: Any) -> Any:
     return "pad", given if dims == 1 else tuple([n for n in given for _ in range(2)])
 
 
-def conv_transpose2d(
-    input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
-    groups: int = 1, dilation: Any = 1,
-) -> Any:  # fmt: skip
-    """The gradient of a convolution as a function; see ops.conv_transpose2d."""
-    return ops.conv_transpose2d(input, weight, bias, stride, padding, output_padding, groups, dilation)
-
-
-def max_pool2d(
-    input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Any:  # fmt: skip
-    """The greatest value of every window, and with `return_indices` its place in the image."""
-    return ops.max_pool2d(input, kernel_size, stride, padding, dilation, return_indices, ceil_mode)
-
-
-def max_unpool2d(
-    input: Any, indices: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
-) -> Any:
-    """Zeros with the values of `input` at the places `indices`."""
-    return ops.max_unpool2d(input, indices, kernel_size, stride, padding, output_size)
-
-
 def avg_pool1d(
     input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True,
@@ -101,21 +78,6 @@ def avg_pool3d(
     return ops.avg_pool3d(input, kernel_size, step, padding, ceil_mode, count_include_pad, divisor_override)
 
 
-def adaptive_avg_pool1d(input: Any, output_size: Any) -> Any:
-    """Means of `output_size` windows that cover [n, c, l]."""
-    return ops.adaptive_avg_pool1d(input, output_size)
-
-
-def adaptive_avg_pool2d(input: Any, output_size: Any) -> Any:
-    """Means of as many windows as `output_size` says, which cover images [n, c, h, w]."""
-    return ops.adaptive_avg_pool2d(input, output_size)
-
-
-def adaptive_avg_pool3d(input: Any, output_size: Any) -> Any:
-    """The same over depth, height and width."""
-    return ops.adaptive_avg_pool3d(input, output_size)
-
-
 def adaptive_max_pool1d(input: Any, output_size: Any, return_indices: bool = False) -> Any:
     """The greatest values of `output_size` windows that cover [n, c, l], and with `return_indices` their places."""
     size = output_size[0] if isinstance(output_size, (tuple, list)) else output_size
@@ -123,11 +85,6 @@ def adaptive_max_pool1d(input: Any, output_size: Any, return_indices: bool = Fal
         return ops.adaptive_max_pool1d(input, size)
     out, places = ops.adaptive_max_pool2d(ops.expand_dims(input, -2), (1, size), True)
     return ops.squeeze(out, -2), ops.squeeze(places, -2)
-
-
-def adaptive_max_pool2d(input: Any, output_size: Any, return_indices: bool = False) -> Any:
-    """The greatest values of as many windows as `output_size` says, and with `return_indices` their places."""
-    return ops.adaptive_max_pool2d(input, output_size, return_indices)
 
 
 def batch_norm(
@@ -145,44 +102,9 @@ def batch_norm(
     return ops.batch_norm(input, mean, variance, scale, shift, training, momentum, eps)
 
 
-def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    """Every image's channels in groups, each normalised to mean 0 and variance 1, times weight, plus bias."""
-    return ops.group_norm(input, num_groups, weight, bias, eps)
-
-
 def pad(input: Any, pad: Any, mode: str = "constant", value: Any = None) -> Any:
     """`input` with margins: pairs (before, after), that of the last dimension first."""
     return ops.pad(input, pad, mode, value)
-
-
-def interpolate(
-    input: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: Any = None,
-    recompute_scale_factor: Any = None,
-) -> Any:  # fmt: skip
-    """Images of another size; see ops.interpolate."""
-    return ops.interpolate(input, size, scale_factor, mode, align_corners, recompute_scale_factor)
-
-
-def pixel_shuffle(input: Any, upscale_factor: int) -> Any:
-    """[..., c r^2, h, w] as [..., c, h r, w r]."""
-    return ops.pixel_shuffle(input, upscale_factor)
-
-
-def unfold(input: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Any:
-    """What every window of images looks at as a column."""
-    return ops.unfold(input, kernel_size, dilation, padding, stride)
-
-
-def fold(input: Any, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Any:
-    """Images whose places are the sums of what columns have for them."""
-    return ops.fold(input, output_size, kernel_size, dilation, padding, stride)
-
-
-def grid_sample(
-    input: Any, grid: Any, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: Any = None
-) -> Any:
-    """Images read at the places of a grid."""
-    return ops.grid_sample(input, grid, mode, padding_mode, align_corners)
 
 
 def dropout2d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:

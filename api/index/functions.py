@@ -1,0 +1,222 @@
+"""Functions made of rows: as Python has them, with their signature and their words, and with the line of the row.
+
+An expression is parsed, looked through and translated; nothing is evaluated but the functions when they are called.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import importlib
+import inspect
+import operator
+import re
+from collections.abc import Callable, Iterator
+from keyword import iskeyword
+from types import CodeType, FunctionType
+from typing import Any
+
+from mspc.api.index.table import Row, module_of, rows_of
+
+_PACKAGE = "mspc.api"
+_MODULES = {
+    "ops": "mspc.api.ops", "mint": "mspc.api.mint", "functional": "mspc.api.mint.nn.functional",
+    "numpy": "mspc.api.numpy", "math": "math",
+}  # fmt: skip
+_PYTHON = frozenset("bool complex float int isinstance len list range str tuple".split())
+_GRAMMAR = (
+    ast.Name, ast.Call, ast.Attribute, ast.Constant, ast.IfExp, ast.Compare, ast.BinOp, ast.UnaryOp, ast.BoolOp,
+    ast.keyword, ast.Tuple, ast.List, ast.Starred, ast.Subscript, ast.Slice, ast.expr_context, ast.operator,
+    ast.unaryop, ast.boolop, ast.cmpop,
+)  # fmt: skip
+"""What an expression is made of."""
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {ast.Div: operator.truediv, ast.Pow: operator.pow}
+
+
+def found(row: Row) -> Any:
+    """The object that a row stands for, as its definition has it.
+
+    Raises:
+        ValueError: the row is none.
+    """
+    if row.home:
+        return getattr(importlib.import_module(row.home), row.target)
+    if row.kind == "class":
+        return _class_of(row)
+    if is_expression(row):
+        return function_of(row)
+    parameters, target = _parts(row)
+    if target[0].isupper():
+        operator = getattr(importlib.import_module(_MODULES["ops"]), target)
+        return operator if row.names[0][0].isupper() else _operator_function(row, operator, parameters)
+    module, _, name = target.rpartition(".")
+    if module:
+        return getattr(importlib.import_module(f"{_PACKAGE}.{module}"), name)
+    return found(rows_of(row.module)[name])
+
+
+def is_expression(row: Row) -> bool:
+    """Whether it is a function with parameters and an expression; "Abs" behind them is an operator."""
+    parameters, target = _parts(row)
+    return parameters != "" and not (target.isidentifier() and target[0].isupper() and not iskeyword(target))
+
+
+def _parts(row: Row) -> tuple[str, str]:
+    """("(parameters)" or "", what stands behind the "=")."""
+    if not row.target.startswith("("):
+        return "", row.target
+    end = _end_of_parameters(row.target)
+    head, expression = re.split(r"\s+=\s+", row.target[end:], maxsplit=1)
+    return row.target[:end] + head, expression
+
+
+def _operator_function(row: Row, operator: Any, parameters: str) -> Any:
+    """An operator as a function. parameters: of what has a call of its own; "(input|input_x, n=None)" has two names."""
+    from mspc.api.ops.operator_function import NEEDED
+    from mspc.api.ops.operator_function import function_of as function_of_operator  # it imports NumPy
+
+    call = ast.parse(f"f{parameters or '()'}", mode="eval").body
+    assert isinstance(call, ast.Call)
+    needed = [(tuple(ast.unparse(names).split(" | ")), NEEDED) for names in call.args]
+    others = [((str(keyword.arg),), _value(row, keyword.value)) for keyword in call.keywords]
+    return function_of_operator(operator.op_class, (*needed, *others))
+
+
+@functools.cache
+def _class_of(row: Row) -> Any:
+    """The class of "class Cross(dim=None) = cross", or of "= cross(dim=axis)" with names that the function has."""
+    tree = tree_of(row)
+    expression = tree.body[0].value  # type: ignore[attr-defined]  # a return
+    called = expression.func if isinstance(expression, ast.Call) else expression
+    renamed = {k.value.id: k.arg for k in getattr(expression, "keywords", ())}
+    classes = importlib.import_module("mspc.api.ops.composed_table")  # it stands on `ops`
+    return classes.class_of(row.names[0], called.id, inspect.Signature(_signature(row, tree)), renamed)
+
+
+def _signature(row: Row, tree: ast.FunctionDef) -> list[inspect.Parameter]:
+    """Parameters that may be given by position."""
+    kind, names = inspect.Parameter.POSITIONAL_OR_KEYWORD, [arg.arg for arg in tree.args.args]
+    needed = [inspect.Parameter(name, kind) for name in names[: len(names) - len(tree.args.defaults)]]
+    others = zip(names[len(needed) :], tree.args.defaults, strict=True)
+    return [*needed, *(inspect.Parameter(name, kind, default=_value(row, node)) for name, node in others)]
+
+
+class _Operators(ast.NodeTransformer):
+    """Makes `ops.Abs` of `Abs`, which is looked for when the function is called. others: names of something else."""
+
+    def __init__(self, others: set[str]) -> None:
+        self.others = others
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if not node.id[0].isupper() or node.id in self.others:
+            return node
+        return ast.copy_location(ast.parse(f"ops.{node.id}", mode="eval").body, node)
+
+
+@functools.cache
+def tree_of(row: Row) -> ast.FunctionDef:
+    """The row as the function that it is; the text's lines are those of the table.
+
+    Raises:
+        ValueError: the text is no row, or its expression is made of something else than rows are.
+    """
+    parameters, expression = _parts(row)
+    name = row.names[0].removeprefix(".")
+    try:
+        tree = ast.parse(f"def {name}{parameters}: return ({expression})").body[0]
+    except SyntaxError as error:
+        raise ValueError(f"{row.path}:{row.line}: {error.msg}") from None
+    assert isinstance(tree, ast.FunctionDef)
+    for node in ast.walk(tree.body[0].value):  # type: ignore[attr-defined]  # a return
+        if not isinstance(node, _GRAMMAR):
+            raise ValueError(f"{row.path}:{row.line}: {type(node).__name__} has no place in a row; write a function")
+    inner = {arg.arg for arg in _parameters(tree.args)}
+    tree.body = [_Operators(inner | row.uses.keys()).visit(tree.body[0])]
+    for parameter in _parameters(tree.args):
+        parameter.annotation = parameter.annotation or ast.Name("Any", ast.Load())
+    tree.returns = tree.returns or ast.Name("Any", ast.Load())
+    ast.increment_lineno(ast.fix_missing_locations(tree), row.line - 1)
+    return tree
+
+
+def _end_of_parameters(text: str) -> int:
+    depth = 0
+    for place, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if not depth:
+            return place + 1
+    return len(text)
+
+
+def _parameters(arguments: ast.arguments) -> Iterator[ast.arg]:
+    """In the order in which Python keeps what is said of them."""
+    yield from (*arguments.posonlyargs, *arguments.args)
+    yield from filter(None, (arguments.vararg,))
+    yield from arguments.kwonlyargs
+    yield from filter(None, (arguments.kwarg,))
+
+
+@functools.cache
+def function_of(row: Row) -> FunctionType:
+    """The function of a row with an expression."""
+    tree = tree_of(row)
+    code = next(c for c in _translated(tree, row.path).co_consts if isinstance(c, CodeType))
+    inner = {arg.arg for arg in _parameters(tree.args)}
+    read = {node.id for node in ast.walk(tree.body[0]) if isinstance(node, ast.Name)} - inner
+    module = f"{_PACKAGE}.{row.module}"
+    names = {name: _named(row, name) for name in sorted(read)} | {"__name__": module, "__builtins__": builtins}
+    arguments = tree.args
+    made = FunctionType(code, names, tree.name, tuple(_value(row, default) for default in arguments.defaults) or None)
+    keywords = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    made.__kwdefaults__ = {arg.arg: _value(row, d) for arg, d in keywords if d is not None} or None
+    made.__annotations__ = {arg.arg: ast.unparse(arg.annotation or arg) for arg in _parameters(arguments)}
+    made.__annotations__["return"] = ast.unparse(tree.returns or tree)
+    made.__doc__, made.__module__, made.__qualname__ = row.doc, module, tree.name
+    return made
+
+
+def _translated(tree: ast.FunctionDef, path: str) -> CodeType:
+    return compile(ast.Module([tree], []), path, "exec", dont_inherit=True)
+
+
+def _named(row: Row, name: str) -> Any:
+    """What a name of a row's expression stands for.
+
+    Raises:
+        ValueError: nothing that a row may name.
+    """
+    if name in row.uses:
+        home, target = row.uses[name]
+        return getattr(importlib.import_module(home), target)
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
+    if name in _PYTHON:
+        return getattr(builtins, name)
+    if name in rows_of(row.module):  # what 'let' defines, or a function of the same module
+        return found(rows_of(row.module)[name])
+    raise ValueError(f"{row.path}:{row.line}: nothing is called {name!r}; 'use' says where it stands")
+
+
+def _value(row: Row, node: ast.expr) -> Any:
+    """A default: a constant, a tuple of them, one over another, or what the table uses."""
+    if isinstance(node, ast.Name):
+        return _named(row, node.id)
+    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+        return _ARITHMETIC[type(node.op)](_value(row, node.left), _value(row, node.right))
+    return ast.literal_eval(node)
+
+
+def tree_at(path: str, line: int, name: str) -> ast.FunctionDef:
+    """The tree of the row of a function that stands in a line of a table.
+
+    Raises:
+        LookupError: there is none.
+    """
+    return tree_of(_by_place(path)[line, name])
+
+
+@functools.cache
+def _by_place(path: str) -> dict[tuple[int, str], Row]:
+    rows = rows_of(module_of(path)).values()
+    return {(row.line, row.names[0].removeprefix(".")): row for row in rows if row.path == path}

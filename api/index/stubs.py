@@ -1,0 +1,163 @@
+"""Stubs of the public modules, made from the names that there are: what editors and type checkers read.
+
+They are made when mspc is installed, as two stub packages, of `mspc` and of `mindspore`, which import everything from
+where it is defined; operators and rows of the index, which no file defines as Python, have a line each.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FunctionType, ModuleType
+
+from mspc.api import alias, names
+from mspc.api.index.table import tables_of
+from mspc.api.members import Members
+
+PACKAGES = ("mspc-stubs", "mindspore-stubs")
+
+FIRST = ("amp", "context", "device", "dtype", "runtime")
+FILES = (
+    "common.dtype", "common.initializer", "common.parameter", "common.seed", "common.tensor",
+    "communication.comm_func", "communication.management", "dataset.config", "dataset.transforms", "dataset.vision",
+    "mint.distributed", "mint.nn.functional", "nn.loss", "ops.functional",
+    "ops.operations", "train.amp", "train.callback", "train.metrics", "train.model", "train.serialization",
+)  # fmt: skip
+"""Modules that are no folders of api/ and have a stub."""
+HEADER = "# Made where mspc is installed.\n"
+PRIMITIVE = "mspc.api.ops.primitive"
+OWN = ("from mspc.commands.view.notebook import view as view\n",)
+"""What mspc has beside the names of MindSpore."""
+
+
+def modules() -> list[str]:
+    """The public modules that have stubs."""
+    folders = [name for name in alias.public_modules() if name and name not in alias.OTHER_NAMES]
+    folders = [name for name in folders if hasattr(importlib.import_module(f"mspc.api.{name}"), "__path__")]
+    return sorted({*folders, *FIRST, *FILES})
+
+
+def stubs() -> dict[str, str]:
+    """The text of every stub, by its path below the folder of both packages."""
+    known = modules()
+    packages = {"", *(name.rpartition(".")[0] for name in known)}
+    found = {f"{package}/py.typed": "partial\n" for package in PACKAGES}
+    for name in ("", *known):
+        path = name.replace(".", "/")
+        file = f"{path}/__init__.pyi".lstrip("/") if name in packages else f"{path}.pyi"
+        full = f"mspc.{name}".rstrip(".")
+        below = [f"from {full} import {m} as {m}\n" for m in _below(name, known) if m not in _names(name)]
+        found[f"mspc-stubs/{file}"] = HEADER + "".join([*_lines(name), *below, *(() if name else OWN)])
+        same = [line.replace(f"from {full} ", f"from mindspore{full[4:]} ") for line in below]
+        found[f"mindspore-stubs/{file}"] = HEADER + f"from {full} import *\n" + "".join(same)
+    return found
+
+
+def _below(name: str, known: list[str]) -> list[str]:
+    return [m.rpartition(".")[2] for m in known if m.rpartition(".")[0] == name]
+
+
+def _home(name: str) -> ModuleType:
+    return importlib.import_module(alias.home_of(name) if name else "mspc.api.names")
+
+
+def _names(name: str) -> dict[str, str]:
+    """Where each public name of a module is defined, "" for an operator."""
+    if not name:
+        return names.HOME
+    home = _home(name)
+    members = getattr(home, "_members", None)
+    if isinstance(members, Members):
+        return members.homes
+    if home.__name__ == "mspc.api.ops":
+        places = {n: _place_in_ops(getattr(home, n)) for n in dir(home)}
+        return {n: place for n, place in places.items() if n != "partial"}
+    listed = [n for n in getattr(home, "__all__", _defined(home)) if not isinstance(getattr(home, n), ModuleType)]
+    return {n: _place(home, n) for n in listed}
+
+
+def _place_in_ops(found: object) -> str:
+    place = getattr(found, "__module__", "") or ""
+    return place if place.startswith("mspc.api.") and not _is_row(place) else ""
+
+
+def _is_row(place: str) -> bool:
+    """Whether what is defined in a module are rows of the index."""
+    return bool(tables_of(place.removeprefix("mspc.api.")))
+
+
+def _place(home: ModuleType, name: str) -> str:
+    place = getattr(getattr(home, name), "__module__", None) or home.__name__
+    if _is_row(place):
+        return "" if place == home.__name__ else place.replace("mspc.api.", "mspc.")
+    return place if hasattr(importlib.import_module(place), name) else home.__name__
+
+
+def _defined(home: ModuleType) -> Iterator[str]:
+    for node in ast.parse(Path(str(home.__file__)).read_text(encoding="utf-8")).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        found = [node.name] if isinstance(node, ast.ClassDef | ast.FunctionDef) else []
+        found += [target.id for target in targets if isinstance(target, ast.Name)]
+        yield from (name for name in found if not name.startswith("_"))
+
+
+def _lines(name: str) -> list[str]:
+    first = next(m for m in ("", *modules()) if alias.home_of(m) == alias.home_of(name))
+    if first != name:
+        return [f"from mspc.{first} import *\n"]
+    found = _names(name)
+    own_names: dict[str, str] = getattr(getattr(_home(name), "_members", None), "own_names", {})
+    lines = [f"from {place} import {own_names.get(n, n)} as {n}\n" for n, place in sorted(found.items()) if place]
+    operators = [n for n, place in sorted(found.items()) if not place]
+    if operators:
+        first = ("from collections.abc import Sequence", "from typing import Any")
+        lines = [*(f"{line}\n" for line in first), f"from {PRIMITIVE} import Primitive as Primitive\n", *lines]
+        lines = [line for i, line in enumerate(lines) if line not in lines[:i]]
+    return lines + [_operator(getattr(_home(name), n), n) for n in operators]
+
+
+def _operator(found: object, name: str) -> str:
+    about = (inspect.getdoc(found) or "").partition("\n")[0].replace("\\", "").replace('"', "'")
+    doc = f'    """{about}"""\n' if about else "    ...\n"
+    if inspect.isclass(found):
+        return f"class {name}(Primitive):\n{doc}    def __init__(self, *args: Any, **kwargs: Any) -> None: ...\n"
+    signature = _shown(found) if isinstance(found, FunctionType) else "(*args: Any, **kwargs: Any) -> Any"
+    return f"def {name}{signature}:\n{doc}"
+
+
+def _shown(function: FunctionType) -> str:
+    """A signature as stubs have it, without values."""
+    signature = inspect.signature(function)
+    parameters = [p if p.default is p.empty else p.replace(default=_SOME) for p in signature.parameters.values()]
+    text = str(signature.replace(parameters=parameters))
+    return _OF_TENSORS.sub("Any", text).replace("'", "")
+
+
+class _Some:
+    """A default of which a stub says nothing."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+_SOME = _Some()
+_OF_TENSORS = re.compile(r"\b(TensorLike|COOTensor|CSRTensor)\b")
+
+
+def write(folder: Path) -> None:
+    """Make both stub packages below a folder, in place of those of before."""
+    for package in PACKAGES:
+        shutil.rmtree(folder / package, ignore_errors=True)
+    for name, text in stubs().items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))

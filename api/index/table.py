@@ -1,0 +1,147 @@
+"""The tables: which row has which name. Of a row no more is read than its names before it is asked for."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mspc.api import index
+
+_ENDING = ".txt"
+_DOC, _MORE = " " * 4, " " * 8
+_ROW = re.compile(r"(?:(?P<kind>let|class) )?(?P<names>[\w. ]+?) ?(?:(?P<called>\(.*)| = (?P<name>[\w.]+))", re.DOTALL)
+_WORDS = re.compile(r"\{([^}]+)\}")
+
+Uses = dict[str, tuple[str, str]]
+"""(module, name there) of the names that a table uses."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table.
+
+    path, line: where it stands. module: the public module, `ops`. kind: "let" for what other rows of the module name,
+    "class" for a class whose objects are a function, "" for all else. names: its names, a method's behind a dot. home:
+    the module that defines it, where it is only pointed to. target: its name there, or the text behind the names: a
+    name, or "(parameters) = expression" over one or several lines. word: of a row that stands for several the own word.
+    """
+
+    path: str
+    line: int
+    module: str
+    kind: str
+    names: tuple[str, ...]
+    home: str
+    target: str
+    word: str
+    uses: Uses = field(repr=False, hash=False, compare=False)
+
+    @property
+    def is_public(self) -> bool:
+        """Whether scripts have it from its module, not from tensors alone."""
+        return not self.kind == "let" and any(not name.startswith(".") for name in self.names)
+
+    @property
+    def doc(self) -> str:
+        """What is said of it below the row."""
+        found: list[str] = []
+        lines = _lines(self.path)
+        for line in lines[_end(lines, self.line) :]:
+            if line.strip() and not line.startswith(_DOC):
+                break
+            found.append(line[len(_DOC) :])
+        return "\n".join(found).strip().replace("{}", self.word)
+
+
+@functools.cache
+def _lines(path: str) -> tuple[str, ...]:
+    with open(path, encoding="utf-8") as file:
+        return tuple(file.read().splitlines())
+
+
+def _end(lines: tuple[str, ...], line: int) -> int:
+    """The last line of a row that begins on `line`, without what is said of it."""
+    while line < len(lines) and lines[line].startswith(_MORE):
+        line += 1
+    return line
+
+
+def module_of(path: str) -> str:
+    """The public module of a table."""
+    return os.path.basename(path).removesuffix(_ENDING).partition("-")[0]
+
+
+def is_table(path: str) -> bool:
+    """Whether a file's functions are rows."""
+    return path.endswith(_ENDING) and os.path.dirname(path) in index.__path__
+
+
+def tables_of(module: str) -> list[str]:
+    """Full paths of the tables of a public module, in order."""
+    files = [(file, folder) for folder in index.__path__ for file in os.listdir(folder) if file.endswith(_ENDING)]
+    return [os.path.join(folder, file) for file, folder in sorted(files) if module_of(file) == module]
+
+
+@functools.cache
+def rows_of(module: str) -> dict[str, Row]:
+    """The rows of a public module by their names.
+
+    Raises:
+        ValueError: two rows have one name, or a text is no row.
+    """
+    found: dict[str, Row] = {}
+    for path in tables_of(module):
+        for row in _rows_in(path, module):
+            for name in row.names:
+                if name in found:
+                    other = f"{found[name].path}:{found[name].line}"
+                    raise ValueError(f"{path}:{row.line}: {name} has a row already, {other}")
+                found[name] = row
+    return found
+
+
+def _rows_in(path: str, module: str) -> Iterator[Row]:
+    uses: Uses = {}
+    lines = _lines(path)
+    for number, text in enumerate(lines, 1):
+        if not text or text[0] in " #":
+            continue
+        text = "\n".join((text, *lines[number : _end(lines, number)]))
+        word, _, rest = text.partition(" ")
+        if word == "use":
+            uses |= _used(rest)
+        elif word == "from":
+            yield from _pointing(path, number, module, rest, uses)
+        else:
+            several = _WORDS.search(text)
+            for own in several[1].split() if several else [""]:
+                one = text if several is None else text.replace(several[0], own).replace("{}", own)
+                yield _called(path, number, module, one, own, uses)
+
+
+def _used(text: str) -> Uses:
+    home, _, names = text.partition(":")
+    pairs = [name.partition("=") for name in names.split()]
+    return {own: (home, target or own) for own, _, target in pairs}
+
+
+def _called(path: str, line: int, module: str, text: str, word: str, uses: Uses) -> Row:
+    found = _ROW.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{path}:{line}: a row is 'names(parameters) = expression' or 'names = name'")
+    names = tuple(found["names"].split())
+    return Row(path, line, module, found["kind"] or "", names, "", found["called"] or found["name"], word, uses)
+
+
+def _pointing(path: str, line: int, module: str, text: str, uses: Uses) -> Iterator[Row]:
+    """A row for every object of another module, with all its names: `clip=clamp .clip=clamp` are two of `clamp`."""
+    targets: dict[str, list[str]] = {}
+    home, _, names = text.partition(":")
+    for name in names.split():
+        own, _, target = name.partition("=")
+        targets.setdefault(target or own.removeprefix("."), []).append(own)
+    for target, own_names in targets.items():
+        yield Row(path, line, module, "", tuple(own_names), home, target, "", uses)

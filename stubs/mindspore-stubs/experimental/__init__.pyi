@@ -1,3 +1,0 @@
-# Made by `make goldens`.
-from mspc.experimental import *
-from mindspore.experimental import optim as optim

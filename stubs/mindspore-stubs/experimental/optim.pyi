@@ -1,2 +1,0 @@
-# Made by `make goldens`.
-from mspc.experimental.optim import *

@@ -1,3 +1,0 @@
-# Made by `make goldens`.
-from mspc.parallel import *
-from mindspore.parallel import transformer as transformer

@@ -1,2 +1,0 @@
-# Made by `make goldens`.
-from mspc.api.boost.grad_accumulation import GradientAccumulation as GradientAccumulation

@@ -1,1 +1,0 @@
-# Made by `make goldens`.

@@ -1,2 +1,0 @@
-# Made by `make goldens`.
-from mspc.api.train.model import Model as Model
