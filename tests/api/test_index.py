@@ -79,6 +79,7 @@ def test_names_of_one_thing_are_one_object() -> None:
     assert ops.clip is ops.clip
     assert mint.abs is ops.abs
     assert ops.Gelu is ops.GeLU
+    assert ops.FastGelu is ops.FastGeLU
     assert pickle.loads(pickle.dumps(ops.softmax)) is ops.softmax
 
 
