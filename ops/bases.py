@@ -56,7 +56,7 @@ class Elementwise(Op, abstract=True):
     promotes_from: ClassVar[int] = 0
     float_only: ClassVar[bool] = False
     broadcasts: ClassVar[bool] = True
-    in_place: ClassVar[bool] = True
+    in_place = True
 
     def infer(self, *types: Any) -> Type:
         inferred = super().infer(*types)
@@ -101,7 +101,7 @@ class Unary(Elementwise, abstract=True):
 class Binary(Elementwise, abstract=True):
     """Two operands of one element type, broadcast against each other."""
 
-    promotes: ClassVar[str] = "common"
+    promotes = "common"
 
     def rule(self, input: TensorType, other: TensorType) -> str:
         return broadcast_rule((input.shape, other.shape))

@@ -33,8 +33,8 @@ class Composed(Op, abstract=True):
     """Several operators as one, of one result; `compose` says which. A strategy is one tuple for each operand that is
     there."""
 
-    is_several: ClassVar[bool] = True
-    bprop: ClassVar[Any] = NotDifferentiable("its parts are differentiated")
+    is_several = True
+    bprop = NotDifferentiable("its parts are differentiated")
 
     def compose(self, emit: Emit, cuts: Sequence[Cuts] | None, operands: Sequence[Any]) -> Any:
         """The result of `operands`: types, values or arrays, as `emit` gives them. cuts: the strategy, one entry for
@@ -91,7 +91,7 @@ class WithOptionalOperands(Composed, abstract=True):
 
     order: ClassVar[tuple[str, ...]]
     needed: ClassVar[int]
-    omitted: ClassVar[tuple[str, ...]] = ("given",)
+    omitted = ("given",)
 
     if TYPE_CHECKING:  # behind the fields of the operator
         given: tuple[str, ...]

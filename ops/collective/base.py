@@ -55,17 +55,17 @@ class Collective(Op, abstract=True):
     A collective must run even if nobody on a rank reads the result: the other ranks wait for it.
     """
 
-    takes_complex: ClassVar[bool] = True
-    has_side_effect: ClassVar[bool] = True
-    is_collective: ClassVar[bool] = True
+    takes_complex = True
+    has_side_effect = True
+    is_collective = True
     instead: ClassVar[tuple[str, ...]] = ()
     """What to write in a network of whole tensors for what scripts use it for, a note each."""
-    widens: ClassVar[bool] = False
+    widens = False
     ordered: ClassVar[bool] = True
     """Whether the order of the ranks matters to the result."""
     agrees: ClassVar[bool] = False
     """Whether all ranks have the same result, or each its part of what is the same for all."""
-    omitted: ClassVar[tuple[str, ...]] = ("group", "mesh", "axes", "rank_list")
+    omitted = ("group", "mesh", "axes", "rank_list")
     """The text of one form leaves out the fields of the other."""
     answers: ClassVar[bool] = False
     """Whether another rank waits for the gradient of its result, whatever is differentiated on this one."""

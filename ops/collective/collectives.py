@@ -57,9 +57,9 @@ class AllReduce(Collective):
     mesh: tuple[int, ...] = ()
     axes: tuple[int, ...] = ()
     rank_list: Ranks = ()
-    ordered: ClassVar[bool] = False
-    in_place: ClassVar[bool] = True
-    agrees: ClassVar[bool] = True
+    ordered = False
+    in_place = True
+    agrees = True
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         """Ranks differentiate the sum of their losses, so gradients add up, as in MindSpore."""
@@ -116,7 +116,7 @@ class AllGather(Collective):
     mesh: tuple[int, ...] = ()
     axes: tuple[int, ...] = ()
     rank_list: Ranks = ()
-    agrees: ClassVar[bool] = True
+    agrees = True
 
     def local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return resized(self, shape, self.axis, self.group_size, 1)
@@ -144,7 +144,7 @@ class ReduceScatter(Collective):
     mesh: tuple[int, ...] = ()
     axes: tuple[int, ...] = ()
     rank_list: Ranks = ()
-    agrees: ClassVar[bool] = True
+    agrees = True
 
     def local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return resized(self, shape, self.axis, 1, self.group_size)
@@ -197,9 +197,9 @@ class Broadcast(Collective):
     mesh: tuple[int, ...] = ()
     axes: tuple[int, ...] = ()
     rank_list: Ranks = ()
-    ordered: ClassVar[bool] = False
-    agrees: ClassVar[bool] = True
-    named: ClassVar[tuple[str, ...]] = ("root_rank",)
+    ordered = False
+    agrees = True
+    named = ("root_rank",)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         return self, _spread(args)
@@ -243,13 +243,13 @@ class NeighborExchange(Collective):
     recv_type: DType = FLOAT32
     group: str = WORLD_GROUPS[0]
     rank_list: Ranks = ()
-    ordered: ClassVar[bool] = False
-    checks_where_called: ClassVar[bool] = True
-    named: ClassVar[tuple[str, ...]] = ("send_rank_ids", "recv_rank_ids")
+    ordered = False
+    checks_where_called = True
+    named = ("send_rank_ids", "recv_rank_ids")
     sequences: ClassVar[Mapping[str, type]] = {
         "send_rank_ids": list, "recv_rank_ids": list, "recv_shapes": tuple, "send_shapes": tuple
     }  # fmt: skip
-    omitted: ClassVar[tuple[str, ...]] = ("send_shapes", "group", "rank_list")
+    omitted = ("send_shapes", "group", "rank_list")
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         return self, _spread(args)
@@ -315,12 +315,12 @@ class NeighborExchange(Collective):
 class LayoutChange(Op, abstract=True):
     """The global tensor stays as it is; the ranks hold `source` before and `target` after."""
 
-    takes_complex: ClassVar[bool] = True
+    takes_complex = True
     source: Layout = Layout((1,), ())
     target: Layout = Layout((1,), ())
-    may_alias: ClassVar[bool] = True
-    widens: ClassVar[bool] = False
-    bprop: ClassVar[Any] = NO_GRADIENT
+    may_alias = True
+    widens = False
+    bprop = NO_GRADIENT
 
     def rule(self, *types: TensorType) -> str:
         raise MspcError(f"{self.name} has its layouts already and cannot be sharded again")

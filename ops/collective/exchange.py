@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -103,10 +103,10 @@ class PasteSlices(Op):
     The operands must cover it and not overlap.
     """
 
-    takes_complex: ClassVar[bool] = True
+    takes_complex = True
     shape: tuple[int, ...] = ()
     begins: tuple[tuple[int, ...], ...] = ()
-    bprop: ClassVar[Any] = NO_GRADIENT
+    bprop = NO_GRADIENT
 
     def rule(self, *types: TensorType) -> str:
         raise MspcError("PasteSlices works on the slices of one rank and cannot be sharded")

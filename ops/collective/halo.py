@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Sequence
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -38,14 +37,14 @@ class NeighborExchangeV2(Collective):
     data_format: str = "NCHW"
     group: str = WORLD_GROUPS[0]
     rank_list: Ranks = ()
-    ordered: ClassVar[bool] = False
-    checks_where_called: ClassVar[bool] = True
-    named: ClassVar[tuple[str, ...]] = ("send_rank_ids", "recv_rank_ids")
-    sequences: ClassVar[Mapping[str, type]] = dict.fromkeys(
+    ordered = False
+    checks_where_called = True
+    named = ("send_rank_ids", "recv_rank_ids")
+    sequences = dict.fromkeys(
         ("send_rank_ids", "send_lens", "recv_rank_ids", "recv_lens"), list
     )
-    is_several: ClassVar[bool] = True
-    omitted: ClassVar[tuple[str, ...]] = ("group", "rank_list")
+    is_several = True
+    omitted = ("group", "rank_list")
 
     def infer(self, *types: Type) -> Type:
         self._check_fields()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
@@ -27,9 +27,9 @@ class Send(Collective):
     group: str = WORLD_GROUPS[0]
     group_back: str = WORLD_GROUPS[0]
     rank_list: Ranks = ()
-    may_alias: ClassVar[bool] = True
-    named: ClassVar[tuple[str, ...]] = ("dest_rank",)
-    omitted: ClassVar[tuple[str, ...]] = ("group", "group_back", "rank_list")
+    may_alias = True
+    named = ("dest_rank",)
+    omitted = ("group", "group_back", "rank_list")
 
     @property
     def communicates(self) -> bool:
@@ -92,9 +92,9 @@ class Receive(Collective):
     group: str = WORLD_GROUPS[0]
     group_back: str = WORLD_GROUPS[0]
     rank_list: Ranks = ()
-    named: ClassVar[tuple[str, ...]] = ("src_rank",)
-    omitted: ClassVar[tuple[str, ...]] = ("group", "group_back", "rank_list")
-    answers: ClassVar[bool] = True
+    named = ("src_rank",)
+    omitted = ("group", "group_back", "rank_list")
+    answers = True
 
     def bprop(self, b: Builder, *inputs_out_dout: Any) -> Sequence[Value | None]:
         *inputs, _, dout = inputs_out_dout
@@ -143,9 +143,9 @@ class Barrier(Collective):
 
     group: str = WORLD_GROUPS[0]
     rank_list: Ranks = ()
-    may_alias: ClassVar[bool] = True
-    omitted: ClassVar[tuple[str, ...]] = ("group", "rank_list")
-    bprop: ClassVar[Any] = NotDifferentiable("it orders ranks and computes nothing")
+    may_alias = True
+    omitted = ("group", "rank_list")
+    bprop = NotDifferentiable("it orders ranks and computes nothing")
 
     def infer(self, *types: Type) -> Type:
         return TupleType(tuple(t for t in types if isinstance(t, TensorType)))

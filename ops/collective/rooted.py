@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -29,8 +29,8 @@ NOTHING = (1,)
 class Rooted(Collective, abstract=True):
     """What these collectives share; a subclass has the fields `group`, `rank_list` and `rank_id`."""
 
-    omitted: ClassVar[tuple[str, ...]] = ("group", "rank_list", "rank_id")
-    differs_by_rank: ClassVar[bool] = True
+    omitted = ("group", "rank_list", "rank_id")
+    differs_by_rank = True
 
     @property
     def root(self) -> int:
@@ -66,7 +66,7 @@ class Reduce(Rooted):
     group: str = WORLD_GROUPS[0]
     rank_list: Ranks = ()
     rank_id: int = 0
-    ordered: ClassVar[bool] = False
+    ordered = False
 
     @property
     def root(self) -> int:
@@ -113,7 +113,7 @@ class CollectiveGather(Rooted):
     group: str = WORLD_GROUPS[0]
     rank_list: Ranks = ()
     rank_id: int = 0
-    named: ClassVar[tuple[str, ...]] = ("dest_rank",)
+    named = ("dest_rank",)
 
     @property
     def root(self) -> int:
@@ -153,8 +153,8 @@ class CollectiveScatter(Rooted):
     group: str = WORLD_GROUPS[0]
     rank_list: Ranks = ()
     rank_id: int = 0
-    ordered: ClassVar[bool] = False  # of what travels, a broadcast; each rank takes its part by its number
-    named: ClassVar[tuple[str, ...]] = ("src_rank",)
+    ordered = False  # of what travels, a broadcast; each rank takes its part by its number
+    named = ("src_rank",)
 
     @property
     def root(self) -> int:

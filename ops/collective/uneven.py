@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -31,8 +31,8 @@ class AlltoAllV(Collective):
     send_numel_list: tuple[int, ...] = ()
     recv_numel_list: tuple[int, ...] = ()
     rank_list: Ranks = ()
-    ordered: ClassVar[bool] = False  # of what travels, messages; the numbers say which goes where
-    omitted: ClassVar[tuple[str, ...]] = ("group", "rank_list")
+    ordered = False  # of what travels, messages; the numbers say which goes where
+    omitted = ("group", "rank_list")
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("send_numel_list", "recv_numel_list"))

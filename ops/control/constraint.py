@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Node, Value
@@ -19,14 +19,14 @@ class ShardingConstraint(Unary):
     Gradients follow their operands, not the constraint.
     """
 
-    takes_complex: ClassVar[bool] = True
-    constrains: ClassVar[bool] = True
-    follows_neighbours: ClassVar[bool] = True
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    is_view: ClassVar[bool] = True
-    widens: ClassVar[bool] = False
-    cuda: ClassVar[str] = "{0}"
-    samples: ClassVar[Any] = (sample((8, 16)), sample(()), sample((8, 4), dtypes=("Int32",), gradient=False))
+    takes_complex = True
+    constrains = True
+    follows_neighbours = True
+    linear_in = (0,)
+    is_view = True
+    widens = False
+    cuda = "{0}"
+    samples = (sample((8, 16)), sample(()), sample((8, 4), dtypes=("Int32",), gradient=False))
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         return (dout,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -58,11 +58,11 @@ class Custom(Op):
     results: tuple[Any, ...] = ()
     several: bool = False
     cuts: str = ""
-    has_side_effect: ClassVar[bool] = True
-    takes_complex: ClassVar[bool] = True
-    widens: ClassVar[bool] = False
-    may_alias: ClassVar[bool] = True
-    bprop: ClassVar[Any] = NotDifferentiable("its function is the script's; give Custom a bprop")
+    has_side_effect = True
+    takes_complex = True
+    widens = False
+    may_alias = True
+    bprop = NotDifferentiable("its function is the script's; give Custom a bprop")
 
     def rule(self, *types: TensorType) -> str | Rule:
         return self.cuts or whole_rule([t.shape for t in types], [t.shape for t in self.results])
@@ -139,8 +139,8 @@ class GradientPlaceholder(Op):
     """Stands for the gradient of a result while the operators that compute the script's own gradient are read."""
 
     type: Any = None
-    takes_complex: ClassVar[bool] = True
-    bprop: ClassVar[Any] = NotDifferentiable("it is gone before gradients are taken")
+    takes_complex = True
+    bprop = NotDifferentiable("it is gone before gradients are taken")
 
     def infer(self, *types: Any) -> Type:
         return self.type
@@ -153,7 +153,7 @@ class OwnGradient(Op):
 
     results: int = 1
     sources: int = 1
-    takes_complex: ClassVar[bool] = True
+    takes_complex = True
 
     def infer(self, *types: Any) -> Type:
         return TupleType(types[: self.results])

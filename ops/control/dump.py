@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -35,10 +35,10 @@ class TensorDump(Op):
 
     mode: str = "out"
     file: str = ""
-    may_alias: ClassVar[bool] = True
-    has_side_effect: ClassVar[bool] = True
-    follows_neighbours: ClassVar[bool] = True
-    samples: ClassVar[Any] = (sample((8, 16)),)
+    may_alias = True
+    has_side_effect = True
+    follows_neighbours = True
+    samples = (sample((8, 16)),)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         if len(args) != 2 or not isinstance(args[0], str) or not args[0]:
@@ -86,10 +86,10 @@ class DumpGradient(Op):
 
     file: str = ""
     mode: str = "out"
-    may_alias: ClassVar[bool] = True
-    follows_neighbours: ClassVar[bool] = True
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    samples: ClassVar[Any] = (sample((8, 16)),)
+    may_alias = True
+    follows_neighbours = True
+    linear_in = (0,)
+    samples = (sample((8, 16)),)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         if len(args) not in (2, 3) or not isinstance(args[0], str) or not args[0]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import ExecutionError, MspcError
@@ -24,7 +24,7 @@ class GetNext(Op):
     shapes: tuple[tuple[int, ...], ...]
     output_num: int = 1
     shared_name: str = ""
-    has_side_effect: ClassVar[bool] = True
+    has_side_effect = True
 
     def rule(self) -> str:
         names = iter(factor_names(sum(map(len, self.shapes))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -29,11 +29,11 @@ class Print(Op):
     """
 
     lines: tuple[str, ...] = (PLACE,)
-    may_alias: ClassVar[bool] = True
-    has_side_effect: ClassVar[bool] = True
-    follows_neighbours: ClassVar[bool] = True
-    takes_complex: ClassVar[bool] = True
-    samples: ClassVar[Any] = (sample((8, 16)), sample((4, 2), (4,), lines=("both", PLACE, PLACE)))
+    may_alias = True
+    has_side_effect = True
+    follows_neighbours = True
+    takes_complex = True
+    samples = (sample((8, 16)), sample((4, 2), (4,), lines=("both", PLACE, PLACE)))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors: list[Any] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -15,10 +15,10 @@ from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 class MakeTuple(Op):
     """Puts tensors side by side: `(a, b)`."""
 
-    takes_complex: ClassVar[bool] = True
-    is_view: ClassVar[bool] = True
-    widens: ClassVar[bool] = False
-    bprop: ClassVar[Any] = NotDifferentiable("differentiation looks through tuples")
+    takes_complex = True
+    is_view = True
+    widens = False
+    bprop = NotDifferentiable("differentiation looks through tuples")
 
     def infer(self, *types: Type) -> Type:
         return TupleType(tuple(t for t in types if isinstance(t, TensorType)))
@@ -30,10 +30,10 @@ class MakeTuple(Op):
 class TupleGetItem(Op):
     """Element `index` of a tuple."""
 
-    takes_complex: ClassVar[bool] = True
+    takes_complex = True
     index: int = 0
-    is_view: ClassVar[bool] = True
-    bprop: ClassVar[Any] = NotDifferentiable("differentiation looks through tuples")
+    is_view = True
+    bprop = NotDifferentiable("differentiation looks through tuples")
 
     def infer(self, *types: Type) -> Type:
         (pair,) = types
@@ -48,8 +48,8 @@ class TupleGetItem(Op):
 class Depend(Op):
     """The first operand, once all others have run."""
 
-    takes_complex: ClassVar[bool] = True
-    is_view: ClassVar[bool] = True
+    takes_complex = True
+    is_view = True
 
     def infer(self, *types: Type) -> Type:
         return types[0]
@@ -75,9 +75,9 @@ def _first(x: Any, *_: Any) -> Any:
 class StopGradient(Op):
     """The operand; differentiation does not pass."""
 
-    takes_complex: ClassVar[bool] = True
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    is_view: ClassVar[bool] = True
+    takes_complex = True
+    linear_in = (0,)
+    is_view = True
 
     def infer(self, *types: Type) -> Type:
         return types[0]
@@ -96,10 +96,10 @@ class Gradient(Op):
     MindSpore. The result is a tuple with one gradient for every differentiated value (zeros where it has none).
     """
 
-    takes_complex: ClassVar[bool] = True
+    takes_complex = True
     outputs: int = 1
     has_sens: bool = False
-    bprop: ClassVar[Any] = NotDifferentiable("it is expanded before any outer gradient is taken")
+    bprop = NotDifferentiable("it is expanded before any outer gradient is taken")
 
     def infer(self, *types: Type) -> Type:
         last = len(types) - (self.outputs if self.has_sens else 0)

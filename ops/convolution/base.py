@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -36,9 +36,9 @@ class Convolution(ImageOperator, abstract=True):
     dilation: Any = 1
     group: int = 1
     data_format: str = ""
-    work: ClassVar[str] = "convolutions"
-    linear_in: ClassVar[tuple[int, ...]] = (0, 1)
-    omitted: ClassVar[tuple[str, ...]] = ("mode", "data_format")
+    work = "convolutions"
+    linear_in = (0, 1)
+    omitted = ("mode", "data_format")
 
     def sizes(self) -> Shape:
         """Places of the window along every dimension."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -43,7 +43,7 @@ class _Parts(Op, abstract=True):
     """first, images: which image is this rank's first of how many, 0 of 0 where it has all; boxes of other ranks'
     images give zeros here."""
 
-    omitted: ClassVar[tuple[str, ...]] = ("first", "images")
+    omitted = ("first", "images")
 
     if TYPE_CHECKING:  # behind the fields that users give
         first: int
@@ -135,7 +135,7 @@ class CropAndResize(_Crop):
     """Parts [boxes, *crop_size, c] of images [n, h, w, c]: boxes [number, 4] are y1, x1, y2, x2 from 0 to 1, and
     `box_indices` says of which image each is. Called as `CropAndResize(...)(x, boxes, box_indices, crop_size)`."""
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((2, 5, 6, 4), (4, 4), (4,), dtypes=("Float64", "Float64", "Int32"), low=0, high=2, crop_size=(3, 2)),
         sample((2, 5, 6, 4), (4, 4), (4,), dtypes=("Float64", "Float64", "Int32"), low=0, high=2, crop_size=(1, 4),
                method="nearest", extrapolation_value=2.0),
@@ -190,9 +190,9 @@ class CropAndResizeGradImage(_Crop):
     """The gradient of CropAndResize's images, of shape `image_size`."""
 
     image_size: tuple[int, ...] = ()
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
-    samples: ClassVar[Any] = (
+    linear_in = (0,)
+    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
+    samples = (
         sample((4, 3, 2, 4), (4, 4), (4,), dtypes=("Float64", "Float64", "Int32"), low=0, high=2, crop_size=(3, 2),
                image_size=(2, 5, 6, 4)),
     )  # fmt: skip
@@ -223,8 +223,8 @@ class CropAndResizeGradImage(_Crop):
 class CropAndResizeGradBoxes(_Crop):
     """The gradient of CropAndResize's boxes."""
 
-    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
-    samples: ClassVar[Any] = (
+    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
+    samples = (
         sample((4, 3, 2, 4), (2, 5, 6, 4), (4, 4), (4,), dtypes=("Float64", "Float64", "Float64", "Int32"), low=0,
                high=2, crop_size=(3, 2)),
     )  # fmt: skip
@@ -313,8 +313,8 @@ class ROIAlign(_Aligned):
     """The means of features [n, c, h, w] in the places of boxes [number, 5], which are the image's number, x1, y1, x2,
     y2: [number, c, pooled_height, pooled_width]. He et al. 2017."""
 
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    samples: ClassVar[Any] = (
+    linear_in = (0,)
+    samples = (
         sample((2, 4, 5, 6), (4, 5), low=0, high=1.99, pooled_height=2, pooled_width=3, spatial_scale=2.0,
                gradient=False),
         sample((2, 4, 5, 6), (4, 5), low=0, high=1.99, pooled_height=2, pooled_width=1, sample_num=0, roi_end_mode=0,
@@ -350,9 +350,9 @@ class ROIAlignGrad(_Aligned):
     """The gradient of ROIAlign's features, of shape `xdiff_shape`."""
 
     xdiff_shape: tuple[int, ...] = ()
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
-    samples: ClassVar[Any] = (
+    linear_in = (0,)
+    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
+    samples = (
         sample((4, 4, 2, 3), (4, 5), low=0, high=1.99, pooled_height=2, pooled_width=3, spatial_scale=2.0,
                xdiff_shape=(2, 4, 5, 6)),
     )  # fmt: skip

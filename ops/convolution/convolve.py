@@ -118,8 +118,8 @@ class _InputGradient(_Backward, abstract=True):
 
     input_size: tuple[int, ...] = ()
     bordered: ClassVar[int | None] = 0
-    work: ClassVar[str] = "convolution_inputs"
-    sizes_of: ClassVar[tuple[str, ...]] = ("input_size",)
+    work = "convolution_inputs"
+    sizes_of = ("input_size",)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         if len(args) != 3:
@@ -192,8 +192,8 @@ class _WeightGradient(_Backward, abstract=True):
 
     filter_size: tuple[int, ...] = ()
     bordered: ClassVar[int | None] = 1
-    work: ClassVar[str] = "convolution_filters"
-    sizes_of: ClassVar[tuple[str, ...]] = ("filter_size",)
+    work = "convolution_filters"
+    sizes_of = ("filter_size",)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         if len(args) != 3:
@@ -268,21 +268,21 @@ def _result(op: type[Convolution], image: Shape, weight: Shape, given: dict[str,
 class Conv2D(_Forward):
     """A convolution over height and width: images [n, c, h, w], weights [out channels, c / group, *kernel_size]."""
 
-    samples: ClassVar[Any] = tuple(sample(x, w, **_attributes(w, given)) for x, w, given in _TWO)
+    samples = tuple(sample(x, w, **_attributes(w, given)) for x, w, given in _TWO)
 
 
 class Conv3D(_Forward):
     """A convolution over depth, height and width."""
 
-    dims: ClassVar[int] = 3
-    samples: ClassVar[Any] = tuple(sample(x, w, **_attributes(w, given)) for x, w, given in _THREE)
+    dims = 3
+    samples = tuple(sample(x, w, **_attributes(w, given)) for x, w, given in _THREE)
 
 
 class Conv2DBackpropInput(_InputGradient):
     """The gradient of Conv2D's images; also a transposed convolution of images [n, out channels, h, w]."""
 
-    arguments: ClassVar[tuple[str, ...]] = ("out_channel", "kernel_size", "pad_mode", "pad")
-    samples: ClassVar[Any] = tuple(
+    arguments = ("out_channel", "kernel_size", "pad_mode", "pad")
+    samples = tuple(
         sample(_result(Conv2D, x, w, given), w, input_size=x, **_attributes(w, given)) for x, w, given in _TWO
     )
 
@@ -290,8 +290,8 @@ class Conv2DBackpropInput(_InputGradient):
 class Conv3DBackpropInput(_InputGradient):
     """The gradient of Conv3D's images."""
 
-    dims: ClassVar[int] = 3
-    samples: ClassVar[Any] = tuple(
+    dims = 3
+    samples = tuple(
         sample(_result(Conv3D, x, w, given), w, input_size=x, **_attributes(w, given)) for x, w, given in _THREE
     )
 
@@ -299,19 +299,19 @@ class Conv3DBackpropInput(_InputGradient):
 class Conv2DTranspose(Conv2DBackpropInput):
     """A transposed convolution of images: Conv2DBackpropInput as scripts call it."""
 
-    samples: ClassVar[Any] = Conv2DBackpropInput.samples[:2]
+    samples = Conv2DBackpropInput.samples[:2]
 
 
 class Conv3DTranspose(Conv3DBackpropInput):
     """A transposed convolution of images of three dimensions."""
 
-    samples: ClassVar[Any] = Conv3DBackpropInput.samples[:1]
+    samples = Conv3DBackpropInput.samples[:1]
 
 
 class Conv2DBackpropFilter(_WeightGradient):
     """The gradient of Conv2D's weights."""
 
-    samples: ClassVar[Any] = tuple(
+    samples = tuple(
         sample(_result(Conv2D, x, w, given), x, filter_size=w, **_attributes(w, given)) for x, w, given in _TWO
     )
 
@@ -319,8 +319,8 @@ class Conv2DBackpropFilter(_WeightGradient):
 class Conv3DBackpropFilter(_WeightGradient):
     """The gradient of Conv3D's weights."""
 
-    dims: ClassVar[int] = 3
-    samples: ClassVar[Any] = tuple(
+    dims = 3
+    samples = tuple(
         sample(_result(Conv3D, x, w, given), x, filter_size=w, **_attributes(w, given)) for x, w, given in _THREE
     )
 

@@ -110,7 +110,7 @@ def starts(xp: Any, drawn: Any, size: int, window: int, count: int) -> Any:
 class FractionalMaxPoolWithFixedKsize(_Fractional):
     """The greatest of windows of [n, c, h, w] and their places h * w: called with x and numbers [n or 1, c, 2]."""
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((4, 2, 7, 6), (4, 2, 2), ksize=(2, 3), output_shape=(3, 2), low=0.01, high=0.99),
         sample((2, 4, 5, 5), (1, 4, 2), ksize=(2, 2), output_shape=(1, 4), low=0.01, high=0.99),
     )
@@ -119,9 +119,9 @@ class FractionalMaxPoolWithFixedKsize(_Fractional):
 class FractionalMaxPool3DWithFixedKsize(_Fractional):
     """The same of [n, c, d, h, w], with numbers [n or 1, c, 3]."""
 
-    dims: ClassVar[int] = 3
-    order: ClassVar[tuple[int, ...]] = (0, 1, 2)
-    samples: ClassVar[Any] = (
+    dims = 3
+    order = (0, 1, 2)
+    samples = (
         sample((2, 2, 4, 5, 4), (2, 2, 3), ksize=(2, 2, 1), output_shape=(2, 3, 4), low=0.01, high=0.99),
     )
 
@@ -130,9 +130,9 @@ class FractionalMaxPoolGrad(Op):
     """An image of `size` with the elements of dout added at the places that were the greatest, zeros elsewhere."""
 
     size: tuple[int, ...] = ()
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
-    samples: ClassVar[Any] = (
+    linear_in = (0,)
+    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
+    samples = (
         sample((2, 4, 2, 2), (2, 4, 2, 2), size=(3, 4), dtypes=("Float64", "Int64"), low=0, high=12, gradient=False),
     )
 

@@ -128,7 +128,7 @@ class _GridSampler(Op, abstract=True):
 
 
 class _Sampled(_GridSampler, abstract=True):
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    linear_in = (0,)
 
     def rule(self, x: TensorType, grid: TensorType) -> str:
         self.check(x, grid)
@@ -153,7 +153,7 @@ class _Sampled(_GridSampler, abstract=True):
 class _SampledGrad(_GridSampler, abstract=True):
     """(the gradient of the images, that of the grid)."""
 
-    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
+    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
 
     def rule(self, dout: TensorType, x: TensorType, grid: TensorType) -> str:
         self.check(x, grid)
@@ -187,24 +187,24 @@ _KINDS: tuple[dict[str, Any], ...] = (
 class GridSampler2D(_Sampled):
     """Images [n, c, h, w] read at a grid [n, h', w', 2]: [n, c, h', w']."""
 
-    samples: ClassVar[Any] = tuple(sample((2, 4, 5, 6), (2, 4, 2, 2), low=-1.4, high=1.4, **kind) for kind in _KINDS)
+    samples = tuple(sample((2, 4, 5, 6), (2, 4, 2, 2), low=-1.4, high=1.4, **kind) for kind in _KINDS)
 
 
 class GridSampler3D(_Sampled):
     """Images [n, c, d, h, w] read at a grid [n, d', h', w', 3]."""
 
-    dims: ClassVar[int] = 3
-    samples: ClassVar[Any] = (sample((2, 2, 3, 4, 2), (2, 2, 1, 4, 3), low=-1.4, high=1.4),)
+    dims = 3
+    samples = (sample((2, 2, 3, 4, 2), (2, 2, 1, 4, 3), low=-1.4, high=1.4),)
 
 
 class GridSampler2DGrad(_SampledGrad):
     """The gradients of GridSampler2D's images and grid."""
 
-    samples: ClassVar[Any] = (sample((2, 4, 4, 2), (2, 4, 5, 6), (2, 4, 2, 2), low=-1.4, high=1.4),)
+    samples = (sample((2, 4, 4, 2), (2, 4, 5, 6), (2, 4, 2, 2), low=-1.4, high=1.4),)
 
 
 class GridSampler3DGrad(_SampledGrad):
     """The gradients of GridSampler3D's images and grid."""
 
-    dims: ClassVar[int] = 3
-    samples: ClassVar[Any] = (sample((2, 2, 2, 1, 4), (2, 2, 3, 4, 2), (2, 2, 1, 4, 3), low=-1.4, high=1.4),)
+    dims = 3
+    samples = (sample((2, 2, 2, 1, 4), (2, 2, 3, 4, 2), (2, 2, 1, 4, 3), low=-1.4, high=1.4),)

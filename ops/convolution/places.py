@@ -121,8 +121,8 @@ class MaxPoolWithArgmax(_Pooled):
     strides: Any = 1
     pad_mode: str = "valid"
     data_format: str = "NCHW"
-    with_channels: ClassVar[bool] = True
-    samples: ClassVar[Any] = (
+    with_channels = True
+    samples = (
         sample((4, 4, 8, 8), kernel_size=2, strides=2),
         sample((2, 4, 7, 6), kernel_size=3, strides=2, pad_mode="same"),
     )
@@ -146,7 +146,7 @@ class MaxPoolWithArgmaxV2(_Pooled):
     dilation: Any = (1, 1)
     ceil_mode: bool = False
     argmax_type: DType = INT64
-    samples: ClassVar[Any] = (
+    samples = (
         sample((4, 4, 8, 8), kernel_size=2, strides=2),
         sample((2, 4, 7, 6), kernel_size=(3, 2), strides=(2, 1), pads=(1, 1), ceil_mode=True),
         sample((2, 4, 7, 6), kernel_size=2, strides=1, dilation=(2, 3), argmax_type=INT32),
@@ -170,8 +170,8 @@ class MaxPool3DWithArgmax(_Pooled):
     ceil_mode: bool = False
     data_format: str = "NCDHW"
     argmax_type: DType = INT64
-    dims: ClassVar[int] = 3
-    samples: ClassVar[Any] = (
+    dims = 3
+    samples = (
         sample((2, 2, 4, 4, 4), ksize=2, strides=2),
         sample((2, 2, 4, 5, 3), ksize=(2, 3, 2), strides=(2, 1, 1), pads=(0, 1, 1)),
     )
@@ -213,14 +213,14 @@ class _AdaptiveMax(_WithPlaces, abstract=True):
 class AdaptiveMaxPool2D(_AdaptiveMax):
     """The greatest values of as many windows as the result has places, which cover the image, and their places."""
 
-    samples: ClassVar[Any] = (sample((2, 4, 6, 8), output_size=(3, 2)), sample((2, 4, 5, 7), output_size=(None, 3)))
+    samples = (sample((2, 4, 6, 8), output_size=(3, 2)), sample((2, 4, 5, 7), output_size=(None, 3)))
 
 
 class AdaptiveMaxPool3D(_AdaptiveMax):
     """AdaptiveMaxPool2D over depth, height and width; places are Int32. Called as `AdaptiveMaxPool3D()(x, sizes)`."""
 
-    dims: ClassVar[int] = 3
-    samples: ClassVar[Any] = (sample((2, 2, 4, 5, 6), output_size=(2, 1, 4)),)
+    dims = 3
+    samples = (sample((2, 2, 4, 5, 6), output_size=(2, 1, 4)),)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         if len(args) != 2:
@@ -240,8 +240,8 @@ class _Unpool(Op, abstract=True):
     output_shape: Any = ()
     data_format: str = ""
     dims: ClassVar[int] = 2
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    omitted: ClassVar[tuple[str, ...]] = ("data_format",)
+    linear_in = (0,)
+    omitted = ("data_format",)
 
     def lengths(self, shape: Shape) -> Shape:
         """Sizes of the images. Raises MspcError for bad attributes."""
@@ -306,7 +306,7 @@ class _Unpool(Op, abstract=True):
 class MaxUnpool2D(_Unpool):
     """Zeros with the values of x at the places `argmax`, which MaxPoolWithArgmaxV2 tells, in images [n, c, h, w]."""
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((2, 4, 1, 1), (2, 4, 1, 1), dtypes=("Float64", "Int64"), low=0, high=16, ksize=4),
         sample((2, 2, 1, 1), (2, 2, 1, 1), dtypes=("Float64", "Int32"), low=0, high=9, ksize=2,
                output_shape=(2, 2, 3, 3)),
@@ -316,7 +316,7 @@ class MaxUnpool2D(_Unpool):
 class MaxUnpool3D(_Unpool):
     """MaxUnpool2D of images [n, c, d, h, w]."""
 
-    dims: ClassVar[int] = 3
-    samples: ClassVar[Any] = (
+    dims = 3
+    samples = (
         sample((2, 4, 1, 1, 1), (2, 4, 1, 1, 1), dtypes=("Float64", "Int64"), low=0, high=8, ksize=2),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +41,7 @@ class _MaxPool(PoolingForward, abstract=True):
 class _MaxPoolGrad(PoolingBackward, abstract=True):
     """The gradient goes to the first place of a window that holds the greatest value."""
 
-    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
+    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
 
     def infer(self, *types: Any) -> Any:
         require_same(self.name, *types)
@@ -71,7 +71,7 @@ class _AvgPool(PoolingForward, abstract=True):
 
     count_include_pad: bool = False
     divisor_override: int | None = None
-    omitted: ClassVar[tuple[str, ...]] = (*Pooling.omitted, "count_include_pad", "divisor_override")
+    omitted = (*Pooling.omitted, "count_include_pad", "divisor_override")
 
     def rule(self, x: TensorType) -> str:
         return " -> ".join(mean_sides(self, x.shape))
@@ -96,8 +96,8 @@ class _AvgPoolGrad(PoolingBackward, abstract=True):
     count_include_pad: bool = False
     divisor_override: int | None = None
     input_size: tuple[int, ...] = ()
-    sizes_of: ClassVar[tuple[str, ...]] = ("input_size",)
-    omitted: ClassVar[tuple[str, ...]] = _AvgPool.omitted
+    sizes_of = ("input_size",)
+    omitted = _AvgPool.omitted
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         if len(args) != 2:
@@ -185,23 +185,23 @@ _COUNTED: dict[str, Any] = {
 class MaxPool(_MaxPool):
     """The greatest value of every window over height and width."""
 
-    samples: ClassVar[Any] = tuple(sample(x, **given) for x, given in TWO)
+    samples = tuple(sample(x, **given) for x, given in TWO)
 
 
 class MaxPool3D(_MaxPool):
     """The greatest value of every window over depth, height and width."""
 
-    arguments: ClassVar[tuple[str, ...]] = (
+    arguments = (
         "kernel_size", "strides", "pad_mode", "pad_list=pad", "ceil_mode", "data_format"
     )  # fmt: skip
-    dims: ClassVar[int] = 3
-    samples: ClassVar[Any] = tuple(sample(x, **given) for x, given in THREE)
+    dims = 3
+    samples = tuple(sample(x, **given) for x, given in THREE)
 
 
 class MaxPoolGrad(_MaxPoolGrad):
     """The gradient of MaxPool's images, from them, the result and its gradient."""
 
-    samples: ClassVar[Any] = tuple(
+    samples = tuple(
         sample(x, pooled_shape(MaxPool, x, given), pooled_shape(MaxPool, x, given), **given) for x, given in TWO
     )
 
@@ -209,8 +209,8 @@ class MaxPoolGrad(_MaxPoolGrad):
 class MaxPool3DGrad(_MaxPoolGrad):
     """The gradient of MaxPool3D's images."""
 
-    dims: ClassVar[int] = 3
-    samples: ClassVar[Any] = tuple(
+    dims = 3
+    samples = tuple(
         sample(x, pooled_shape(MaxPool3D, x, given), pooled_shape(MaxPool3D, x, given), **given) for x, given in THREE
     )
 
@@ -218,25 +218,25 @@ class MaxPool3DGrad(_MaxPoolGrad):
 class AvgPool(_AvgPool):
     """The mean of every window over height and width; padding does not count unless asked for."""
 
-    samples: ClassVar[Any] = tuple(sample(x, **given) for x, given in (*TWO, ((2, 2, 7, 8), _COUNTED)))
+    samples = tuple(sample(x, **given) for x, given in (*TWO, ((2, 2, 7, 8), _COUNTED)))
 
 
 class AvgPool3D(_AvgPool):
     """The mean of every window over depth, height and width; padding counts unless asked for."""
 
     count_include_pad: bool = True
-    arguments: ClassVar[tuple[str, ...]] = (
+    arguments = (
         "kernel_size", "strides", "pad_mode", "pad", "ceil_mode", "count_include_pad", "divisor_override",
         "data_format",
     )  # fmt: skip
-    dims: ClassVar[int] = 3
-    samples: ClassVar[Any] = tuple(sample(x, **given) for x, given in THREE)
+    dims = 3
+    samples = tuple(sample(x, **given) for x, given in THREE)
 
 
 class AvgPoolGrad(_AvgPoolGrad):
     """The gradient of AvgPool's images."""
 
-    samples: ClassVar[Any] = tuple(
+    samples = tuple(
         sample(pooled_shape(AvgPool, x, given), input_size=x, **given) for x, given in (*TWO, ((2, 2, 7, 8), _COUNTED))
     )
 
@@ -244,8 +244,8 @@ class AvgPoolGrad(_AvgPoolGrad):
 class AvgPool3DGrad(_AvgPoolGrad):
     """The gradient of AvgPool3D's images."""
 
-    dims: ClassVar[int] = 3
-    samples: ClassVar[Any] = tuple(
+    dims = 3
+    samples = tuple(
         sample(pooled_shape(AvgPool3D, x, given), input_size=x, **given) for x, given in THREE
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -52,7 +52,7 @@ class Pooling(ImageOperator, abstract=True):
     pad: Any = 0
     dilation: Any = 1
     ceil_mode: bool | None = False
-    omitted: ClassVar[tuple[str, ...]] = ("data_format", "pad", "dilation", "ceil_mode")
+    omitted = ("data_format", "pad", "dilation", "ceil_mode")
 
     def along(self, lengths: Sequence[int]) -> tuple[Window, ...]:
         """The window along every dimension of an image of these lengths. Raises MspcError for bad attributes."""

@@ -68,7 +68,7 @@ def _matrix(op: Any, length: int, count: int) -> Any:
 class Forward(Resampling, abstract=True):
     """Its gradient's name is its own and `Grad`."""
 
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    linear_in = (0,)
 
     def infer(self, *types: Any) -> Any:
         require_float(self.name, *types)
@@ -89,7 +89,7 @@ class Backward(Resampling, abstract=True):
     """The gradient of an image of shape `input_size`."""
 
     input_size: tuple[int, ...] = ()
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    linear_in = (0,)
 
     def infer(self, *types: Any) -> Any:
         require_float(self.name, *types)
@@ -152,26 +152,26 @@ class _Adaptive(Resampling, abstract=True):
 class AdaptiveAvgPool2D(_Adaptive, Forward):
     """Means of as many windows as the result has places, which cover the image."""
 
-    samples: ClassVar[Any] = (sample((2, 4, 6, 8), output_size=(3, 2)), sample((2, 4, 5, 7), output_size=(None, 3)))
+    samples = (sample((2, 4, 6, 8), output_size=(3, 2)), sample((2, 4, 5, 7), output_size=(None, 3)))
 
 
 class AdaptiveAvgPool2DGrad(_Adaptive, Backward):
     """The gradient of AdaptiveAvgPool2D's images."""
 
     input_size: tuple[int, ...] = ()
-    samples: ClassVar[Any] = (sample((2, 4, 3, 2), output_size=(3, 2), input_size=(2, 4, 6, 8)),)
+    samples = (sample((2, 4, 3, 2), output_size=(3, 2), input_size=(2, 4, 6, 8)),)
 
 
 class AdaptiveAvgPool3D(_Adaptive, Forward):
     """AdaptiveAvgPool2D over depth, height and width."""
 
-    dims: ClassVar[int] = 3
-    samples: ClassVar[Any] = (sample((2, 2, 4, 4, 6), output_size=(2, 1, 4)),)
+    dims = 3
+    samples = (sample((2, 2, 4, 4, 6), output_size=(2, 1, 4)),)
 
 
 class AdaptiveAvgPool3DGrad(_Adaptive, Backward):
     """The gradient of AdaptiveAvgPool3D's images."""
 
     input_size: tuple[int, ...] = ()
-    dims: ClassVar[int] = 3
-    samples: ClassVar[Any] = (sample((2, 2, 2, 1, 4), output_size=(2, 1, 4), input_size=(2, 2, 4, 4, 6)),)
+    dims = 3
+    samples = (sample((2, 2, 2, 1, 4), output_size=(2, 1, 4), input_size=(2, 2, 4, 4, 6)),)

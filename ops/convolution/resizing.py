@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -126,7 +126,7 @@ class _Bicubic(_Resized, abstract=True):
 class ResizeBilinear(_Resize, _Bilinear, Forward):
     """Images of another size, by linear interpolation along height and width."""
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((2, 4, 4, 6), size=(8, 3)),
         sample((2, 4, 5, 4), size=(3, 8), align_corners=True),
         sample((2, 4, 4, 4), size=(8, 6), half_pixel_centers=True),
@@ -137,13 +137,13 @@ class ResizeBilinearGrad(_Resize, _Bilinear, Backward):
     """The gradient of ResizeBilinear's images."""
 
     input_size: tuple[int, ...] = ()
-    samples: ClassVar[Any] = (sample((2, 4, 8, 3), size=(8, 3), input_size=(2, 4, 4, 6)),)
+    samples = (sample((2, 4, 8, 3), size=(8, 3), input_size=(2, 4, 4, 6)),)
 
 
 class ResizeNearestNeighbor(_Resize, _Nearest, Forward):
     """Images of another size, every place the nearest one of the image."""
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((2, 4, 4, 6), size=(8, 3)),
         sample((2, 4, 5, 4), size=(3, 8), align_corners=True),
     )
@@ -153,13 +153,13 @@ class ResizeNearestNeighborGrad(_Resize, _Nearest, Backward):
     """The gradient of ResizeNearestNeighbor's images."""
 
     input_size: tuple[int, ...] = ()
-    samples: ClassVar[Any] = (sample((2, 4, 8, 3), size=(8, 3), input_size=(2, 4, 4, 6)),)
+    samples = (sample((2, 4, 8, 3), size=(8, 3), input_size=(2, 4, 4, 6)),)
 
 
 class ResizeBilinearV2(_Called, _Bilinear, Forward):
     """ResizeBilinear, called as `ResizeBilinearV2(...)(x, size)`."""
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((2, 4, 4, 6), size=(8, 3)),
         sample((2, 4, 4, 6), size=(3, 8), half_pixel_centers=True),
     )
@@ -169,13 +169,13 @@ class ResizeBilinearV2Grad(_Called, _Bilinear, Backward):
     """The gradient of ResizeBilinearV2's images."""
 
     input_size: tuple[int, ...] = ()
-    samples: ClassVar[Any] = (sample((2, 4, 8, 3), size=(8, 3), input_size=(2, 4, 4, 6)),)
+    samples = (sample((2, 4, 8, 3), size=(8, 3), input_size=(2, 4, 4, 6)),)
 
 
 class ResizeBicubic(_Called, _Bicubic, Forward):
     """Images of another size, by cubic interpolation. Called as `ResizeBicubic(...)(x, size)`."""
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((2, 4, 4, 6), size=(8, 3), half_pixel_centers=True),
         sample((2, 4, 5, 4), size=(3, 8), align_corners=True),
     )
@@ -185,34 +185,34 @@ class ResizeBicubicGrad(_Called, _Bicubic, Backward):
     """The gradient of ResizeBicubic's images."""
 
     input_size: tuple[int, ...] = ()
-    samples: ClassVar[Any] = (sample((2, 4, 8, 3), size=(8, 3), input_size=(2, 4, 4, 6)),)
+    samples = (sample((2, 4, 8, 3), size=(8, 3), input_size=(2, 4, 4, 6)),)
 
 
 class ResizeTrilinear(_Resize, _Bilinear, Forward):
     """ResizeBilinear of [n, c, d, h, w]."""
 
-    dims: ClassVar[int] = 3
-    samples: ClassVar[Any] = (sample((2, 4, 2, 4, 3), size=(4, 2, 5), half_pixel_centers=True),)
+    dims = 3
+    samples = (sample((2, 4, 2, 4, 3), size=(4, 2, 5), half_pixel_centers=True),)
 
 
 class ResizeTrilinearGrad(_Resize, _Bilinear, Backward):
     """The gradient of ResizeTrilinear's images."""
 
     input_size: tuple[int, ...] = ()
-    dims: ClassVar[int] = 3
-    samples: ClassVar[Any] = (sample((2, 4, 4, 2, 5), size=(4, 2, 5), input_size=(2, 4, 2, 4, 3)),)
+    dims = 3
+    samples = (sample((2, 4, 4, 2, 5), size=(4, 2, 5), input_size=(2, 4, 2, 4, 3)),)
 
 
 class ResizeNearest3D(_Resize, _Nearest, Forward):
     """ResizeNearestNeighbor of [n, c, d, h, w]."""
 
-    dims: ClassVar[int] = 3
-    samples: ClassVar[Any] = (sample((2, 4, 2, 4, 3), size=(4, 2, 5)),)
+    dims = 3
+    samples = (sample((2, 4, 2, 4, 3), size=(4, 2, 5)),)
 
 
 class ResizeNearest3DGrad(_Resize, _Nearest, Backward):
     """The gradient of ResizeNearest3D's images."""
 
     input_size: tuple[int, ...] = ()
-    dims: ClassVar[int] = 3
-    samples: ClassVar[Any] = (sample((2, 4, 4, 2, 5), size=(4, 2, 5), input_size=(2, 4, 2, 4, 3)),)
+    dims = 3
+    samples = (sample((2, 4, 4, 2, 5), size=(4, 2, 5), input_size=(2, 4, 2, 4, 3)),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -23,7 +23,7 @@ Gradients = Sequence[Value | None]
 
 
 class _Columns(Op, abstract=True):
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    linear_in = (0,)
 
     def given(self) -> tuple[Any, Any, Any, Any]:
         """(sizes, strides, dilations, padding) as they were given."""
@@ -58,7 +58,7 @@ class Im2Col(_Columns):
     strides: Any = 1
     dilations: Any = 1
     pads: Any = 0
-    samples: ClassVar[Any] = (
+    samples = (
         sample((4, 4, 6, 5), ksizes=(3, 2), strides=(1, 2), pads=1),
         sample((2, 4, 7, 7), ksizes=2, dilations=(2, 3)),
     )
@@ -95,7 +95,7 @@ class Col2Im(_Columns):
     padding: Any = 0
     stride: Any = 1
     output_size: Any = ()
-    samples: ClassVar[Any] = (sample((4, 4, 6, 21), kernel_size=(3, 2), padding=1, stride=(1, 2), output_size=(7, 5)),)
+    samples = (sample((4, 4, 6, 21), kernel_size=(3, 2), padding=1, stride=(1, 2), output_size=(7, 5)),)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         if len(args) != 2:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, TupleType, dtype_of
@@ -21,11 +21,11 @@ class _Moving(Op, abstract=True):
     """An operator whose operands 1 and 2 become (1 - momentum) * operand + momentum * statistic."""
 
     momentum: float = 0.1
-    mutates: ClassVar[tuple[int, ...]] = (1, 2)
-    updates_aside: ClassVar[bool] = True
-    has_side_effect: ClassVar[bool] = True
-    any_types: ClassVar[bool] = True
-    bprop: ClassVar[Any] = _LATE
+    mutates = (1, 2)
+    updates_aside = True
+    has_side_effect = True
+    any_types = True
+    bprop = _LATE
 
     def rule(self, *types: TensorType) -> str:
         raise MspcError(f"{self.name} is of a rank's own graph: it has no sharding rule")

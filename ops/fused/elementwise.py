@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, TupleType, Type, dtype_of
@@ -22,10 +22,10 @@ class FusedElementwise(Op):
 
     body: tuple[str, ...] = ()
     returns: tuple[int, ...] = ()
-    in_place: ClassVar[bool] = True
-    any_types: ClassVar[bool] = True
-    widens: ClassVar[bool] = False  # its lines do, each rounding its own result
-    bprop: ClassVar[Any] = NotDifferentiable("operators are fused after all gradients are taken")
+    in_place = True
+    any_types = True
+    widens = False  # its lines do, each rounding its own result
+    bprop = NotDifferentiable("operators are fused after all gradients are taken")
 
     def __post_init__(self) -> None:
         read_body(self.body, self.returns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, HALVES, TensorType, TupleType, Type
@@ -24,8 +24,8 @@ class GroupedUpdate(Op):
 
     update: str = ""
     count: int = 1
-    has_side_effect: ClassVar[bool] = True
-    bprop: ClassVar[Any] = NotDifferentiable("it changes parameters")
+    has_side_effect = True
+    bprop = NotDifferentiable("it changes parameters")
 
     def __post_init__(self) -> None:
         update_of(self.update)

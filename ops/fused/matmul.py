@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, TupleType, Type
@@ -28,9 +28,9 @@ class FusedMatMul(Op):
     bias: bool = False
     activation: str = ""
     keeps_before: bool = False
-    omitted: ClassVar[tuple[str, ...]] = ("addend", "bias", "activation", "keeps_before")
-    bprop: ClassVar[Any] = NotDifferentiable("operators are fused after all gradients are taken")
-    samples: ClassVar[Any] = (
+    omitted = ("addend", "bias", "activation", "keeps_before")
+    bprop = NotDifferentiable("operators are fused after all gradients are taken")
+    samples = (
         sample((8, 4), (4, 16), (8, 16), (16,), addend=True, bias=True, gradient=False),
         sample((8, 4), (16, 4), (16,), transpose_b=True, bias=True, activation="gelu", gradient=False),
         sample((4, 8), (4, 16), transpose_a=True, activation="gelu", keeps_before=True, gradient=False),

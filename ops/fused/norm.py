@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType, TupleType, Type, dtype_of
@@ -29,9 +29,9 @@ class FusedLayerNorm(Op):
     epsilon: float = 1e-7
     dst_type: DType = FLOAT32
     adds: bool = False
-    omitted: ClassVar[tuple[str, ...]] = ("adds",)
-    bprop: ClassVar[Any] = _LATE
-    samples: ClassVar[Any] = (
+    omitted = ("adds",)
+    bprop = _LATE
+    samples = (
         sample((8, 32), (32,), (32,), epsilon=1e-5, dst_type=FLOAT64, gradient=False),
         sample((2, 4, 64), (2, 4, 64), (64,), (64,), epsilon=1e-5, dst_type=FLOAT64, adds=True, gradient=False),
     )
@@ -107,8 +107,8 @@ class FusedLayerNormGrad(Op):
     epsilon: float = 1e-7
     dst_type: DType = FLOAT32
     adds: bool = False
-    bprop: ClassVar[Any] = _LATE
-    samples: ClassVar[Any] = (
+    bprop = _LATE
+    samples = (
         sample((8, 32), (8, 32), (8, 1), (8, 1), (32,), low=0.1, dst_type=FLOAT64, gradient=False),
         sample((2, 4, 64), (2, 4, 64), (2, 4, 1), (2, 4, 1), (64,), (2, 4, 64), low=0.1, dst_type=FLOAT64, adds=True,
                gradient=False),

@@ -6,7 +6,7 @@ Rule: Graves and others, Connectionist Temporal Classification (ICML 2006), with
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -84,7 +84,7 @@ class CTCLossV2(_Ctc):
     `log_softmax`. The second has logarithms of 0, and none.
     """
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((6, 4, 5), (4, 4), (4,), (4,), dtypes=_TYPES, low=3, high=5, zero_infinity=True, gradient=False),
         sample((4, 2, 3), (2, 1), (2,), (2,), dtypes=_TYPES, low=1, high=2, blank=2, gradient=False),
     )
@@ -120,8 +120,8 @@ class CTCLossV2(_Ctc):
 class CTCLossV2Grad(_Ctc):
     """The gradient of log_probs, given the loss's [batch] and both results of CTCLossV2."""
 
-    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient; second derivatives are not there")
-    samples: ClassVar[Any] = (
+    bprop = NotDifferentiable("it is a gradient; second derivatives are not there")
+    samples = (
         sample((6, 4, 5), (4, 2), (4,), (4,), (4,), (4,), (4, 6, 5), dtypes=(*_TYPES, "Float64", "Float64", "Float64"),
                low=1, high=3, blank=4, gradient=False),
     )  # fmt: skip

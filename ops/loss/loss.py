@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -53,8 +53,8 @@ class SoftmaxCrossEntropyWithLogits(Op):
     The class dimension must stay whole. The labels of a row sum to 1 and get no gradient, as in MindSpore.
     """
 
-    distributions: ClassVar[tuple[int, ...]] = (1,)
-    samples: ClassVar[Any] = (sample((8, 16), (8, 16), low=0.05, high=1.0, gradient=False),)
+    distributions = (1,)
+    samples = (sample((8, 16), (8, 16), low=0.05, high=1.0, gradient=False),)
 
     def infer(self, *types: Any) -> Any:
         inferred = super().infer(*types)
@@ -99,8 +99,8 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
 
     is_grad: bool = False
     batch: int = 0
-    reduction: ClassVar[str] = "mean"
-    samples: ClassVar[Any] = (
+    reduction = "mean"
+    samples = (
         sample((8, 16), (8,), dtypes=("Float64", "Int32"), low=0, high=16),
         sample((8, 16), (8,), dtypes=("Float64", "Int32"), low=0, high=16, is_grad=True, gradient=False),
     )
@@ -171,9 +171,9 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
 class SigmoidCrossEntropyWithLogits(Binary):
     """max(x, 0) - x * label + log(1 + exp(-|x|)), the cross entropy of sigmoid(x) with label."""
 
-    float_only: ClassVar[bool] = True
-    cuda: ClassVar[str] = "softplus({0}) - {0} * {1}"
-    samples: ClassVar[Any] = (sample((8, 16), (8, 16)),)
+    float_only = True
+    cuda = "softplus({0}) - {0} * {1}"
+    samples = (sample((8, 16), (8, 16)),)
 
     def bprop(self, b: Builder, x: Value, label: Value, out: Value, dout: Value) -> Gradients:
         dx = b.emit(Mul(), dout, b.emit(Sub(), b.emit(Sigmoid(), x), label))
@@ -188,7 +188,7 @@ class SigmoidCrossEntropyWithLogits(Binary):
 class L2Loss(Op):
     """Half the sum of the squares of x, a scalar."""
 
-    samples: ClassVar[Any] = (sample((8, 16)), sample((16,)))
+    samples = (sample((8, 16)), sample((16,)))
 
     def infer(self, *types: Any) -> Any:
         inferred = super().infer(*types)
@@ -260,7 +260,7 @@ class SmoothL1Loss(_ElementLoss):
 
     beta: float = 1.0
     reduction: str = "none"  # type: ignore[misc]  # MindSpore's argument; "none" leaves nothing to combine
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16), (8, 16)),
         sample((8, 16), (8, 16), beta=0.5, reduction="mean"),
         sample((16,), (16,), reduction="sum"),
@@ -299,7 +299,7 @@ class BinaryCrossEntropy(_ElementLoss):
     """
 
     reduction: str = "mean"  # type: ignore[misc]  # MindSpore's argument
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16), (8, 16), low=0.1, high=0.9, gradient=False),
         sample((8, 16), (8, 16), (8, 16), low=0.1, high=0.9, reduction="sum", gradient=False),
         sample((16,), (16,), low=0.1, high=0.9, reduction="none", gradient=False),
@@ -332,7 +332,7 @@ class KLDivLoss(_ElementLoss):
     "batchmean" is the sum over the size of dimension 0."""
 
     reduction: str = "mean"  # type: ignore[misc]  # MindSpore's argument
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16), (8, 16), low=0.1, high=0.9, gradient=False),
         sample((8, 16), (8, 16), low=0.1, high=0.9, reduction="none", gradient=False),
         sample((16,), (16,), low=0.1, high=0.9, reduction="sum", gradient=False),

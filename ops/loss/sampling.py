@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -29,7 +29,7 @@ class UniformCandidateSampler(Op):
     range_max: int = 1
     seed: int = 0
     remove_accidental_hits: bool = False
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 4), dtypes=("Int32",), low=0, high=20, num_true=4, num_sampled=8, range_max=20, gradient=False),
         sample((4, 8), dtypes=("Int64",), low=0, high=6, num_true=8, num_sampled=16, unique=False, range_max=6,
                seed=3, gradient=False),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -39,16 +39,16 @@ def gradients(b: Builder, x: Value, y: Value, dx: Value, dy: Value) -> Sequence[
 class Conj(Unary):
     """The complex conjugate; a real number is its own."""
 
-    takes_bool: ClassVar[bool] = False
-    takes_complex: ClassVar[bool] = True
-    array_function: ClassVar[str] = "conjugate"
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    cuda: ClassVar[str] = "{0}"
+    takes_bool = False
+    takes_complex = True
+    array_function = "conjugate"
+    linear_in = (0,)
+    cuda = "{0}"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         return (b.emit(Conj(), dout),)
 
-    samples: ClassVar[Any] = (sample((8, 16)),)
+    samples = (sample((8, 16)),)
 
 
 def conjugate(b: Builder, x: Value) -> Value:
@@ -60,15 +60,15 @@ def conjugate(b: Builder, x: Value) -> Value:
 class Add(Binary):
     """x + y."""
 
-    takes_complex: ClassVar[bool] = True
-    array_function: ClassVar[str] = "add"
-    additive: ClassVar[bool] = True
-    cuda: ClassVar[str] = "{0} + {1}"
+    takes_complex = True
+    array_function = "add"
+    additive = True
+    cuda = "{0} + {1}"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         return gradients(b, x, y, dout, dout)
 
-    samples: ClassVar[Any] = (
+    samples = (
         *BINARY_SAMPLES,
         sample((8, 16), (16,), dtypes=("Int32", "Int32"), gradient=False),
     )
@@ -77,70 +77,70 @@ class Add(Binary):
 class Sub(Binary):
     """x - y."""
 
-    takes_bool: ClassVar[bool] = False
-    takes_complex: ClassVar[bool] = True
-    array_function: ClassVar[str] = "subtract"
-    additive: ClassVar[bool] = True
-    cuda: ClassVar[str] = "{0} - {1}"
+    takes_bool = False
+    takes_complex = True
+    array_function = "subtract"
+    additive = True
+    cuda = "{0} - {1}"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         return sum_to_shape(b, dout, x.shape), b.emit(Neg(), sum_to_shape(b, dout, y.shape))
 
-    samples: ClassVar[Any] = BINARY_SAMPLES
+    samples = BINARY_SAMPLES
 
 
 class Mul(Binary):
     """x * y."""
 
-    takes_complex: ClassVar[bool] = True
-    array_function: ClassVar[str] = "multiply"
-    linear_in: ClassVar[tuple[int, ...]] = (0, 1)
-    cuda: ClassVar[str] = "{0} * {1}"
+    takes_complex = True
+    array_function = "multiply"
+    linear_in = (0, 1)
+    cuda = "{0} * {1}"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         dx, dy = b.emit(Mul(), dout, conjugate(b, y)), b.emit(Mul(), dout, conjugate(b, x))
         return gradients(b, x, y, dx, dy)
 
-    samples: ClassVar[Any] = BINARY_SAMPLES
+    samples = BINARY_SAMPLES
 
 
 class _Quotient(Binary, abstract=True):
     """True division; integers have to be cast to floating point first."""
 
-    takes_complex: ClassVar[bool] = True
-    array_function: ClassVar[str] = "divide"
-    promotes: ClassVar[str] = "float"
-    float_only: ClassVar[bool] = True
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    cuda: ClassVar[str] = "{0} / {1}"
+    takes_complex = True
+    array_function = "divide"
+    promotes = "float"
+    float_only = True
+    linear_in = (0,)
+    cuda = "{0} / {1}"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         dx = b.emit(type(self)(), dout, conjugate(b, y))
         dy = sum_to_shape(b, b.emit(Mul(), dx, conjugate(b, out)), y.shape)
         return sum_to_shape(b, dx, x.shape), b.emit(Neg(), dy)
 
-    samples: ClassVar[Any] = POSITIVE_SAMPLES
+    samples = POSITIVE_SAMPLES
 
 
 class Div(_Quotient):
     """x / y."""
 
-    samples: ClassVar[Any] = POSITIVE_SAMPLES
+    samples = POSITIVE_SAMPLES
 
 
 class RealDiv(_Quotient):
     """x / y."""
 
-    samples: ClassVar[Any] = POSITIVE_SAMPLES
+    samples = POSITIVE_SAMPLES
 
 
 class Neg(Unary):
     """-x."""
 
-    takes_complex: ClassVar[bool] = True
-    array_function: ClassVar[str] = "negative"
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    cuda: ClassVar[str] = "-{0}"
+    takes_complex = True
+    array_function = "negative"
+    linear_in = (0,)
+    cuda = "-{0}"
 
     def check(self, *types: TensorType) -> None:
         if types[0].dtype == BOOL:
@@ -151,34 +151,34 @@ class Neg(Unary):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         return (b.emit(Neg(), dout),)
 
-    samples: ClassVar[Any] = (sample((8, 16)), sample((8,), dtypes=("Int32",), gradient=False), sample(()))
+    samples = (sample((8, 16)), sample((8,), dtypes=("Int32",), gradient=False), sample(()))
 
 
 class FloorDiv(Binary):
     """The quotient rounded down; its derivative is 0."""
 
-    takes_bool: ClassVar[bool] = False
-    array_function: ClassVar[str] = "floor_divide"
-    cuda: ClassVar[str] = "floor_over({0}, {1})"
+    takes_bool = False
+    array_function = "floor_divide"
+    cuda = "floor_over({0}, {1})"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         return None, None
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16), (16,), low=0.5, gradient=False),
         sample((8, 16), (8, 1), dtypes=("Int32", "Int32"), low=1, high=9, gradient=False),
     )
 
 
 class _Remainder(Binary, abstract=True):
-    takes_bool: ClassVar[bool] = False
+    takes_bool = False
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         whole = b.emit(FloorDiv(), x, y)
         dy = b.emit(Neg(), b.emit(Mul(), dout, whole))
         return gradients(b, x, y, dout, dy)
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16), (16,), low=0.5),
         sample((8, 16), (8, 1), dtypes=("Int32", "Int32"), low=1, high=9, gradient=False),
     )
@@ -187,17 +187,17 @@ class _Remainder(Binary, abstract=True):
 class FloorMod(_Remainder):
     """x - floor(x / y) * y; the sign is that of y."""
 
-    array_function: ClassVar[str] = "remainder"
-    cuda: ClassVar[str] = "floor_rest({0}, {1})"
-    samples: ClassVar[Any] = _Remainder.samples
+    array_function = "remainder"
+    cuda = "floor_rest({0}, {1})"
+    samples = _Remainder.samples
 
 
 class Mod(_Remainder):
     """The remainder of the division truncated towards 0; the sign is that of x."""
 
-    array_function: ClassVar[str] = "fmod"
-    cuda: ClassVar[str] = "rest({0}, {1})"
-    samples: ClassVar[Any] = _Remainder.samples
+    array_function = "fmod"
+    cuda = "rest({0}, {1})"
+    samples = _Remainder.samples
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         whole = b.emit(Div(), b.emit(Sub(), x, out), y)  # exact up to rounding: x - out is a multiple of y
@@ -216,30 +216,30 @@ class _Extremum(Binary, abstract=True):
         dy = b.emit(Select(), b.emit(Greater(), left, right), zero, shared)
         return gradients(b, x, y, dx, dy)
 
-    samples: ClassVar[Any] = BINARY_SAMPLES
+    samples = BINARY_SAMPLES
 
 
 class Maximum(_Extremum):
     """The larger of x and y; half the gradient goes to each where they are equal."""
 
-    array_function: ClassVar[str] = "maximum"
-    cuda: ClassVar[str] = "Largest::of({0}, {1})"
-    samples: ClassVar[Any] = BINARY_SAMPLES
+    array_function = "maximum"
+    cuda = "Largest::of({0}, {1})"
+    samples = BINARY_SAMPLES
 
 
 class Minimum(_Extremum):
     """The smaller of x and y; half the gradient goes to each where they are equal."""
 
-    array_function: ClassVar[str] = "minimum"
-    cuda: ClassVar[str] = "Smallest::of({0}, {1})"
-    samples: ClassVar[Any] = BINARY_SAMPLES
+    array_function = "minimum"
+    cuda = "Smallest::of({0}, {1})"
+    samples = BINARY_SAMPLES
 
 
 class SquaredDifference(Binary):
     """(x - y) ** 2."""
 
-    takes_bool: ClassVar[bool] = False
-    cuda: ClassVar[str] = "({0} - {1}) * ({0} - {1})"
+    takes_bool = False
+    cuda = "({0} - {1}) * ({0} - {1})"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         two = b.constant(2, dout.tensor_type.dtype)
@@ -254,16 +254,16 @@ class SquaredDifference(Binary):
 
         return kernel
 
-    samples: ClassVar[Any] = BINARY_SAMPLES
+    samples = BINARY_SAMPLES
 
 
 class DivNoNan(Binary):
     """x / y, and 0 where y is 0."""
 
-    float_only: ClassVar[bool] = True
-    promotes: ClassVar[str] = "float"
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    cuda: ClassVar[str] = "{1} == T(0) ? T(0) : {0} / {1}"
+    float_only = True
+    promotes = "float"
+    linear_in = (0,)
+    cuda = "{1} == T(0) ? T(0) : {0} / {1}"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         dx = b.emit(DivNoNan(), dout, y)
@@ -278,17 +278,17 @@ class DivNoNan(Binary):
 
         return divide_no_nan
 
-    samples: ClassVar[Any] = POSITIVE_SAMPLES
+    samples = POSITIVE_SAMPLES
 
 
 class AddN(Elementwise):
     """The sum of several tensors of one shape. Called as `AddN()((a, b, c))`."""
 
-    takes_complex: ClassVar[bool] = True
-    may_alias: ClassVar[bool] = True
-    additive: ClassVar[bool] = True
-    in_place: ClassVar[bool] = False  # the third operand is read after the first two have been added
-    cuda: ClassVar[str] = "{+}"
+    takes_complex = True
+    may_alias = True
+    additive = True
+    in_place = False  # the third operand is read after the first two have been added
+    cuda = "{+}"
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         return self, sequence_of(self.name, args)
@@ -331,15 +331,15 @@ class AddN(Elementwise):
 
         return into
 
-    samples: ClassVar[Any] = (sample((8, 16), (8, 16), (8, 16)), sample((8,)), sample((), ()))
+    samples = (sample((8, 16), (8, 16), (8, 16)), sample((8,)), sample((), ()))
 
 
 class Lerp(Elementwise):
     """start + weight * (end - start), all broadcast against each other."""
 
-    float_only: ClassVar[bool] = True
-    promotes: ClassVar[str] = "common"
-    cuda: ClassVar[str] = "{0} + {2} * ({1} - {0})"
+    float_only = True
+    promotes = "common"
+    cuda = "{0} + {2} * ({1} - {0})"
 
     def rule(self, start: TensorType, end: TensorType, weight: TensorType) -> str:
         return broadcast_rule((start.shape, end.shape, weight.shape))
@@ -360,7 +360,7 @@ class Lerp(Elementwise):
         start, end, weight = inputs
         return start + weight * (end - start)
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16), (8, 16), (8, 16)),
         sample((8, 16), (16,), ()),
     )

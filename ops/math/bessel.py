@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
@@ -43,7 +43,7 @@ def _over(b: Builder, out: Value, x: Value) -> Value:
 class BesselI0(_Bessel):
     """The modified Bessel function of the first kind, of order 0."""
 
-    samples: ClassVar[Any] = UNARY_SAMPLES
+    samples = UNARY_SAMPLES
 
     def of(self, xp: Any, x: Any) -> Any:
         return bessel_i(xp, x, 0, scaled=False)
@@ -55,7 +55,7 @@ class BesselI0(_Bessel):
 class BesselI1(_Bessel):
     """The modified Bessel function of the first kind, of order 1."""
 
-    samples: ClassVar[Any] = UNARY_SAMPLES
+    samples = UNARY_SAMPLES
 
     def of(self, xp: Any, x: Any) -> Any:
         return bessel_i(xp, x, 1, scaled=False)
@@ -67,7 +67,7 @@ class BesselI1(_Bessel):
 class BesselI0e(_Bessel):
     """exp(-|x|) times the modified Bessel function of the first kind, of order 0."""
 
-    samples: ClassVar[Any] = UNARY_SAMPLES
+    samples = UNARY_SAMPLES
 
     def of(self, xp: Any, x: Any) -> Any:
         return bessel_i(xp, x, 0, scaled=True)
@@ -79,7 +79,7 @@ class BesselI0e(_Bessel):
 class BesselI1e(_Bessel):
     """exp(-|x|) times the modified Bessel function of the first kind, of order 1."""
 
-    samples: ClassVar[Any] = UNARY_SAMPLES
+    samples = UNARY_SAMPLES
 
     def of(self, xp: Any, x: Any) -> Any:
         return bessel_i(xp, x, 1, scaled=True)
@@ -92,7 +92,7 @@ class BesselI1e(_Bessel):
 class BesselK0(_Bessel):
     """The modified Bessel function of the second kind, of order 0: infinite at 0, not a number below."""
 
-    samples: ClassVar[Any] = POSITIVE_INPUT
+    samples = POSITIVE_INPUT
 
     def of(self, xp: Any, x: Any) -> Any:
         return bessel_k(xp, x, 0, scaled=False)
@@ -104,7 +104,7 @@ class BesselK0(_Bessel):
 class BesselK1(_Bessel):
     """The modified Bessel function of the second kind, of order 1: infinite at 0, not a number below."""
 
-    samples: ClassVar[Any] = POSITIVE_INPUT
+    samples = POSITIVE_INPUT
 
     def of(self, xp: Any, x: Any) -> Any:
         return bessel_k(xp, x, 1, scaled=False)
@@ -116,7 +116,7 @@ class BesselK1(_Bessel):
 class BesselK0e(_Bessel):
     """exp(x) times the modified Bessel function of the second kind, of order 0."""
 
-    samples: ClassVar[Any] = POSITIVE_INPUT
+    samples = POSITIVE_INPUT
 
     def of(self, xp: Any, x: Any) -> Any:
         return bessel_k(xp, x, 0, scaled=True)
@@ -128,7 +128,7 @@ class BesselK0e(_Bessel):
 class BesselK1e(_Bessel):
     """exp(x) times the modified Bessel function of the second kind, of order 1."""
 
-    samples: ClassVar[Any] = POSITIVE_INPUT
+    samples = POSITIVE_INPUT
 
     def of(self, xp: Any, x: Any) -> Any:
         return bessel_k(xp, x, 1, scaled=True)
@@ -140,7 +140,7 @@ class BesselK1e(_Bessel):
 class BesselJ0(_Bessel):
     """The Bessel function of the first kind, of order 0."""
 
-    samples: ClassVar[Any] = UNARY_SAMPLES
+    samples = UNARY_SAMPLES
 
     def of(self, xp: Any, x: Any) -> Any:
         return bessel_j(xp, x, 0)
@@ -152,7 +152,7 @@ class BesselJ0(_Bessel):
 class BesselJ1(_Bessel):
     """The Bessel function of the first kind, of order 1."""
 
-    samples: ClassVar[Any] = UNARY_SAMPLES
+    samples = UNARY_SAMPLES
 
     def of(self, xp: Any, x: Any) -> Any:
         return bessel_j(xp, x, 1)
@@ -164,7 +164,7 @@ class BesselJ1(_Bessel):
 class BesselY0(_Bessel):
     """The Bessel function of the second kind, of order 0: minus infinity at 0, not a number below."""
 
-    samples: ClassVar[Any] = POSITIVE_INPUT
+    samples = POSITIVE_INPUT
 
     def of(self, xp: Any, x: Any) -> Any:
         return bessel_y(xp, x, 0)
@@ -176,7 +176,7 @@ class BesselY0(_Bessel):
 class BesselY1(_Bessel):
     """The Bessel function of the second kind, of order 1: minus infinity at 0, not a number below."""
 
-    samples: ClassVar[Any] = POSITIVE_INPUT
+    samples = POSITIVE_INPUT
 
     def of(self, xp: Any, x: Any) -> Any:
         return bessel_y(xp, x, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BOOL, INT32, TensorType, TupleType
@@ -34,8 +34,8 @@ class IOU(Op):
     the true box ("iof"). A box holds its last pixel, so that its sides are x2 - x1 + 1."""
 
     mode: str = "iou"
-    bprop: ClassVar[Any] = _TARGETS
-    samples: ClassVar[Any] = (
+    bprop = _TARGETS
+    samples = (
         sample((4, 4), (8, 4), low=0, high=9, gradient=False),
         sample((4, 4), (2, 4), low=0, high=9, gradient=False, mode="iof"),
     )
@@ -83,8 +83,8 @@ class BoundingBoxEncode(Op):
 
     means: Any = _FOUR
     stds: Any = _ONES
-    bprop: ClassVar[Any] = _TARGETS
-    samples: ClassVar[Any] = (sample((8, 4), (8, 4), low=0.1, high=0.9, gradient=False, stds=(0.1, 0.1, 0.2, 0.2)),)
+    bprop = _TARGETS
+    samples = (sample((8, 4), (8, 4), low=0.1, high=0.9, gradient=False, stds=(0.1, 0.1, 0.2, 0.2)),)
 
     def infer(self, *types: Any) -> Any:
         require_float(self.name, *types)
@@ -114,8 +114,8 @@ class BoundingBoxDecode(Op):
     means: Any = _FOUR
     stds: Any = _ONES
     wh_ratio_clip: float = 0.016
-    bprop: ClassVar[Any] = _TARGETS
-    samples: ClassVar[Any] = (
+    bprop = _TARGETS
+    samples = (
         sample((8, 4), (8, 4), low=0.1, high=5, gradient=False, max_shape=(7, 9), stds=(0.1, 0.1, 0.2, 0.2)),
     )
 
@@ -151,8 +151,8 @@ class NMSWithMask(Op):
     and better shares more than `iou_threshold` of both areas with it."""
 
     iou_threshold: float = 0.5
-    bprop: ClassVar[Any] = _TARGETS
-    samples: ClassVar[Any] = (sample((8, 5), low=0, high=4, gradient=False, iou_threshold=0.2),)
+    bprop = _TARGETS
+    samples = (sample((8, 5), low=0, high=4, gradient=False, iou_threshold=0.2),)
 
     def infer(self, *types: Any) -> Any:
         require_float(self.name, *types)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -29,55 +29,55 @@ _LOGICAL = (
 class Equal(Predicate):
     """x == y."""
 
-    array_function: ClassVar[str] = "equal"
-    cuda: ClassVar[str] = "{0} == {1}"
-    bprop: ClassVar[Any] = _BOOLEAN
-    samples: ClassVar[Any] = _COMPARED
+    array_function = "equal"
+    cuda = "{0} == {1}"
+    bprop = _BOOLEAN
+    samples = _COMPARED
 
 
 class NotEqual(Predicate):
     """x != y."""
 
-    array_function: ClassVar[str] = "not_equal"
-    cuda: ClassVar[str] = "{0} != {1}"
-    bprop: ClassVar[Any] = _BOOLEAN
-    samples: ClassVar[Any] = _COMPARED
+    array_function = "not_equal"
+    cuda = "{0} != {1}"
+    bprop = _BOOLEAN
+    samples = _COMPARED
 
 
 class Greater(Predicate):
     """x > y."""
 
-    array_function: ClassVar[str] = "greater"
-    cuda: ClassVar[str] = "{0} > {1}"
-    bprop: ClassVar[Any] = _BOOLEAN
-    samples: ClassVar[Any] = _COMPARED
+    array_function = "greater"
+    cuda = "{0} > {1}"
+    bprop = _BOOLEAN
+    samples = _COMPARED
 
 
 class GreaterEqual(Predicate):
     """x >= y."""
 
-    array_function: ClassVar[str] = "greater_equal"
-    cuda: ClassVar[str] = "{0} >= {1}"
-    bprop: ClassVar[Any] = _BOOLEAN
-    samples: ClassVar[Any] = _COMPARED
+    array_function = "greater_equal"
+    cuda = "{0} >= {1}"
+    bprop = _BOOLEAN
+    samples = _COMPARED
 
 
 class Less(Predicate):
     """x < y."""
 
-    array_function: ClassVar[str] = "less"
-    cuda: ClassVar[str] = "{0} < {1}"
-    bprop: ClassVar[Any] = _BOOLEAN
-    samples: ClassVar[Any] = _COMPARED
+    array_function = "less"
+    cuda = "{0} < {1}"
+    bprop = _BOOLEAN
+    samples = _COMPARED
 
 
 class LessEqual(Predicate):
     """x <= y."""
 
-    array_function: ClassVar[str] = "less_equal"
-    cuda: ClassVar[str] = "{0} <= {1}"
-    bprop: ClassVar[Any] = _BOOLEAN
-    samples: ClassVar[Any] = _COMPARED
+    array_function = "less_equal"
+    cuda = "{0} <= {1}"
+    bprop = _BOOLEAN
+    samples = _COMPARED
 
 
 def _require_bool(name: str, *types: TensorType) -> None:
@@ -89,7 +89,7 @@ def _require_bool(name: str, *types: TensorType) -> None:
 class _Logical(Predicate, abstract=True):
     """Numbers count as true where they are not 0."""
 
-    promotes: ClassVar[str] = "bool"
+    promotes = "bool"
 
     def check(self, *types: TensorType) -> None:
         _require_bool(self.name, *types)
@@ -98,38 +98,38 @@ class _Logical(Predicate, abstract=True):
 class LogicalAnd(_Logical):
     """x and y."""
 
-    array_function: ClassVar[str] = "logical_and"
-    cuda: ClassVar[str] = "{0} && {1}"
-    bprop: ClassVar[Any] = _BOOLEAN
-    samples: ClassVar[Any] = _LOGICAL
+    array_function = "logical_and"
+    cuda = "{0} && {1}"
+    bprop = _BOOLEAN
+    samples = _LOGICAL
 
 
 class LogicalOr(_Logical):
     """x or y."""
 
-    array_function: ClassVar[str] = "logical_or"
-    cuda: ClassVar[str] = "{0} || {1}"
-    bprop: ClassVar[Any] = _BOOLEAN
-    samples: ClassVar[Any] = _LOGICAL
+    array_function = "logical_or"
+    cuda = "{0} || {1}"
+    bprop = _BOOLEAN
+    samples = _LOGICAL
 
 
 class LogicalXor(_Logical):
     """x or y, not both."""
 
-    array_function: ClassVar[str] = "logical_xor"
-    cuda: ClassVar[str] = "{0} != {1}"
-    bprop: ClassVar[Any] = _BOOLEAN
-    samples: ClassVar[Any] = _LOGICAL
+    array_function = "logical_xor"
+    cuda = "{0} != {1}"
+    bprop = _BOOLEAN
+    samples = _LOGICAL
 
 
 class LogicalNot(Unary):
     """not x."""
 
-    array_function: ClassVar[str] = "logical_not"
-    cuda: ClassVar[str] = "!{0}"
-    promotes: ClassVar[str] = "bool"
-    bprop: ClassVar[Any] = _BOOLEAN
-    samples: ClassVar[Any] = (sample((8, 16), dtypes=("Bool",), gradient=False),)
+    array_function = "logical_not"
+    cuda = "!{0}"
+    promotes = "bool"
+    bprop = _BOOLEAN
+    samples = (sample((8, 16), dtypes=("Bool",), gradient=False),)
 
     def check(self, *types: TensorType) -> None:
         _require_bool(self.name, *types)
@@ -138,8 +138,8 @@ class LogicalNot(Unary):
 class _FloatPredicate(Unary, abstract=True):
     """Integers and Bool are looked at as Float32."""
 
-    float_only: ClassVar[bool] = True
-    promotes: ClassVar[str] = "float"
+    float_only = True
+    promotes = "float"
 
     def result_dtype(self, *types: TensorType) -> DType:
         return BOOL
@@ -148,36 +148,36 @@ class _FloatPredicate(Unary, abstract=True):
 class IsNan(_FloatPredicate):
     """Where x is not a number."""
 
-    array_function: ClassVar[str] = "isnan"
-    cuda: ClassVar[str] = "{0} != {0}"
-    bprop: ClassVar[Any] = _BOOLEAN
-    samples: ClassVar[Any] = (sample((8, 16), gradient=False),)
+    array_function = "isnan"
+    cuda = "{0} != {0}"
+    bprop = _BOOLEAN
+    samples = (sample((8, 16), gradient=False),)
 
 
 class IsInf(_FloatPredicate):
     """Where x is an infinity."""
 
-    array_function: ClassVar[str] = "isinf"
-    cuda: ClassVar[str] = "{0} == {0} && {0} - {0} != {0} - {0}"
-    bprop: ClassVar[Any] = _BOOLEAN
-    samples: ClassVar[Any] = (sample((8, 16), gradient=False),)
+    array_function = "isinf"
+    cuda = "{0} == {0} && {0} - {0} != {0} - {0}"
+    bprop = _BOOLEAN
+    samples = (sample((8, 16), gradient=False),)
 
 
 class IsFinite(_FloatPredicate):
     """Where x is neither an infinity nor not a number."""
 
-    array_function: ClassVar[str] = "isfinite"
-    cuda: ClassVar[str] = "{0} - {0} == T(0)"
-    bprop: ClassVar[Any] = _BOOLEAN
-    samples: ClassVar[Any] = (sample((8, 16), gradient=False),)
+    array_function = "isfinite"
+    cuda = "{0} - {0} == T(0)"
+    bprop = _BOOLEAN
+    samples = (sample((8, 16), gradient=False),)
 
 
 class Select(Elementwise):
     """x where the condition holds, y elsewhere; all three are broadcast against each other."""
 
-    promotes: ClassVar[str] = "common"
-    promotes_from: ClassVar[int] = 1
-    cuda: ClassVar[str] = "{0} ? {1} : {2}"
+    promotes = "common"
+    promotes_from = 1
+    cuda = "{0} ? {1} : {2}"
 
     def rule(self, condition: TensorType, input: TensorType, other: TensorType) -> str:
         return broadcast_rule((condition.shape, input.shape, other.shape))
@@ -200,7 +200,7 @@ class Select(Elementwise):
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         return be.xp.where
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16), (8, 16), (8, 16), dtypes=("Bool", "Float64", "Float64")),
         sample((8, 1), (16,), (), dtypes=("Bool", "Float64", "Float64")),
     )

@@ -23,8 +23,8 @@ Gradients = Sequence[Value | None]
 class _Part(Op, abstract=True):
     """A real number of a complex one, element by element; of a real number as of one without an imaginary part."""
 
-    takes_complex: ClassVar[bool] = True
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    takes_complex = True
+    linear_in = (0,)
 
     def rule(self, input: TensorType) -> str:
         return broadcast_rule((input.shape,))
@@ -48,7 +48,7 @@ class Real(_Part):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.array(inputs[0].real)
 
-    samples: ClassVar[Any] = (sample((8, 16)), sample((4,), dtypes=("Complex128",), gradient=False))
+    samples = (sample((8, 16)), sample((4,), dtypes=("Complex128",), gradient=False))
 
 
 class Imag(_Part):
@@ -62,13 +62,13 @@ class Imag(_Part):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.array(inputs[0].imag)
 
-    samples: ClassVar[Any] = (sample((8, 16), gradient=False), sample((4,), dtypes=("Complex128",), gradient=False))
+    samples = (sample((8, 16), gradient=False), sample((4,), dtypes=("Complex128",), gradient=False))
 
 
 class ComplexAbs(_Part):
     """The absolute value sqrt(re * re + im * im); its gradient at 0 is 0."""
 
-    linear_in: ClassVar[tuple[int, ...]] = ()
+    linear_in = ()
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         share = b.emit(DivNoNan(), dout, out)
@@ -78,13 +78,13 @@ class ComplexAbs(_Part):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.abs(inputs[0])
 
-    samples: ClassVar[Any] = (sample((8, 16), low=0.5), sample((4,), dtypes=("Complex128",), gradient=False))
+    samples = (sample((8, 16), low=0.5), sample((4,), dtypes=("Complex128",), gradient=False))
 
 
 class Angle(_Part):
     """The angle atan2(im, re) in radians; its gradient at 0 is 0."""
 
-    linear_in: ClassVar[tuple[int, ...]] = ()
+    linear_in = ()
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         real, imag = b.emit(Real(), x), b.emit(Imag(), x)
@@ -100,7 +100,7 @@ class Angle(_Part):
         found = be.xp.angle(x)
         return found.astype(be.xp.float32) if x.dtype.kind in "biu" else found
 
-    samples: ClassVar[Any] = (sample((8, 16), low=0.5), sample((4,), dtypes=("Complex128",), gradient=False))
+    samples = (sample((8, 16), low=0.5), sample((4,), dtypes=("Complex128",), gradient=False))
 
 
 class _Pair(Op, abstract=True):
@@ -128,7 +128,7 @@ class _Pair(Op, abstract=True):
 class Complex(_Pair):
     """real + i * imag."""
 
-    additive: ClassVar[bool] = True
+    additive = True
 
     def bprop(self, b: Builder, real: Value, imag: Value, out: Value, dout: Value) -> Gradients:
         return gradients(b, real, imag, b.emit(Real(), dout), b.emit(Imag(), dout))
@@ -139,13 +139,13 @@ class Complex(_Pair):
         out.real, out.imag = real, imag
         return out
 
-    samples: ClassVar[Any] = (sample((8, 16), (8, 16), gradient=False), sample((8, 1), (16,), gradient=False))
+    samples = (sample((8, 16), (8, 16), gradient=False), sample((8, 1), (16,), gradient=False))
 
 
 class Polar(_Pair):
     """abs * (cos(angle) + i * sin(angle))."""
 
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    linear_in = (0,)
 
     def bprop(self, b: Builder, abs: Value, angle: Value, out: Value, dout: Value) -> Gradients:
         real, imag = b.emit(Real(), dout), b.emit(Imag(), dout)
@@ -158,7 +158,7 @@ class Polar(_Pair):
         size, angle = inputs
         return Complex().run(be, size * be.xp.cos(angle), size * be.xp.sin(angle))
 
-    samples: ClassVar[Any] = (sample((8, 16), (8, 16), gradient=False), sample((8, 1), (16,), gradient=False))
+    samples = (sample((8, 16), (8, 16), gradient=False), sample((8, 1), (16,), gradient=False))
 
 
 def complex_dtype(be: ArrayBackend, array: Any) -> Any:

@@ -35,12 +35,12 @@ class DCTN(Op):
 
     s: tuple[int, ...] = ()
     dim: tuple[int, ...] = ()
-    takes_complex: ClassVar[bool] = True
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    takes_complex = True
+    linear_in = (0,)
     given: ClassVar[tuple[str, ...]] = ("type", "s", "axes", "norm")
     default_dim: ClassVar[tuple[int, ...]] = ()
     inverse: ClassVar[bool] = False
-    samples: ClassVar[Any] = (
+    samples = (
         sample((2, 4, 3)),
         sample((4, 2, 3), s=(6, 2), dim=(0, 2)),
         sample((4, 3), s=(5,), dtypes=("Complex128",), gradient=False),
@@ -114,17 +114,17 @@ class DCTN(Op):
 class IDCTN(DCTN):
     """The inverse of `DCTN`."""
 
-    inverse: ClassVar[bool] = True
-    samples: ClassVar[Any] = DCTN.samples
+    inverse = True
+    samples = DCTN.samples
 
 
 class DCT(DCTN):
     """The cosine transform along one dimension, the last unless said otherwise. Called as `DCT()(x, type, n, axis,
     norm)`."""
 
-    given: ClassVar[tuple[str, ...]] = ("type", "n", "axis", "norm")
-    default_dim: ClassVar[tuple[int, ...]] = (-1,)
-    samples: ClassVar[Any] = (
+    given = ("type", "n", "axis", "norm")
+    default_dim = (-1,)
+    samples = (
         sample((4, 6), dim=(-1,)),
         sample((4, 6), s=(5,), dim=(0,)),
         sample((4, 3), dim=(1,), dtypes=("Complex128",), gradient=False),
@@ -134,5 +134,5 @@ class DCT(DCTN):
 class IDCT(DCT):
     """The inverse of `DCT`."""
 
-    inverse: ClassVar[bool] = True
-    samples: ClassVar[Any] = DCT.samples
+    inverse = True
+    samples = DCT.samples

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -32,7 +32,7 @@ class Cdist(Op):
     """
 
     p: float = 2.0
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 3), (4, 3)),
         sample((2, 4, 3), (2, 8, 3), p=3.0),
         sample((8, 2), (4, 2), p=1.0),
@@ -96,7 +96,7 @@ class LpNorm(Op):
     p: int = 2
     keep_dims: bool = False
     epsilon: float = 1e-12
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 4), axis=-1),
         sample((2, 4, 3), axis=(0, 2), p=3, keep_dims=True),
         sample((2, 4), axis=0, p=1),
@@ -134,8 +134,8 @@ class LpNorm(Op):
 class CheckValid(Op):
     """Whether boxes[n, 4] (x0, y0, x1, y1) lie inside an image: metas[3] is its height, width and ratio."""
 
-    bprop: ClassVar[Any] = _BOOLEAN
-    samples: ClassVar[Any] = (sample((8, 4), (3,), low=0, gradient=False),)
+    bprop = _BOOLEAN
+    samples = (sample((8, 4), (3,), low=0, gradient=False),)
 
     def rule(self, boxes: TensorType, metas: TensorType) -> str:
         if boxes.shape[1:] != (4,) or metas.shape != (3,):
@@ -154,7 +154,7 @@ class CheckValid(Op):
 class SquareSumAll(Op):
     """The sum of the squares of all elements of x, and that of y: a tuple of two."""
 
-    samples: ClassVar[Any] = (sample((8, 16), (8, 16)), sample((4,), (4,)))
+    samples = (sample((8, 16), (8, 16)), sample((4,), (4,)))
 
     def infer(self, *types: Any) -> Any:
         inferred = super().infer(*types)
@@ -177,10 +177,10 @@ class SquareSumAll(Op):
 class Hypot(Binary):
     """The square root of x^2 + y^2."""
 
-    float_only: ClassVar[bool] = True
-    array_function: ClassVar[str] = "hypot"
-    cuda: ClassVar[str] = "hypot({0}, {1})"
-    samples: ClassVar[Any] = (sample((8, 16), (8, 16), low=0.5), sample((8, 16), (16,), low=0.5))
+    float_only = True
+    array_function = "hypot"
+    cuda = "hypot({0}, {1})"
+    samples = (sample((8, 16), (8, 16), low=0.5), sample((8, 16), (16,), low=0.5))
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         share = b.emit(Div(), dout, out)
@@ -190,10 +190,10 @@ class Hypot(Binary):
 class ApproximateEqual(Predicate):
     """Whether |x - y| is below the tolerance."""
 
-    takes_bool: ClassVar[bool] = False
+    takes_bool = False
     tolerance: float = 1e-05
-    bprop: ClassVar[Any] = _BOOLEAN
-    samples: ClassVar[Any] = (sample((8, 16), (8, 16), gradient=False, tolerance=0.5),)
+    bprop = _BOOLEAN
+    samples = (sample((8, 16), (8, 16), gradient=False, tolerance=0.5),)
 
     @property
     def cuda(self) -> str:  # type: ignore[override]  # depends on tolerance
@@ -206,10 +206,10 @@ class ApproximateEqual(Predicate):
 class Invert(Unary):
     """Every bit turned over."""
 
-    array_function: ClassVar[str] = "invert"
-    cuda: ClassVar[str] = "~{0}"
-    bprop: ClassVar[Any] = NotDifferentiable("its result is an integer")
-    samples: ClassVar[Any] = (sample((8, 16), dtypes=("Int32",), gradient=False),)
+    array_function = "invert"
+    cuda = "~{0}"
+    bprop = NotDifferentiable("its result is an integer")
+    samples = (sample((8, 16), dtypes=("Int32",), gradient=False),)
 
     def check(self, *types: TensorType) -> None:
         if not types[0].dtype.is_integer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, INT8, TensorType, TupleType, Type
@@ -16,8 +16,8 @@ class DynamicQuantExt(Op):
     largest magnitude over 127). Called as `DynamicQuantExt()(x, smooth_scales)`; smooth_scales, as long as a row, may
     be None. A row of zeros has scale 0 and stays zeros."""
 
-    bprop: ClassVar[Any] = NotDifferentiable("it serves trained networks")
-    samples: ClassVar[Any] = (
+    bprop = NotDifferentiable("it serves trained networks")
+    samples = (
         sample((8, 4), gradient=False),
         sample((4, 8, 6), (6,), low=0.5, high=2.0, gradient=False),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -33,39 +33,39 @@ def scaled(b: Builder, number: float, value: Value) -> Value:
 class Smooth(Unary, abstract=True):
     """A function of floating-point numbers; integers and Bool become Float32."""
 
-    float_only: ClassVar[bool] = True
-    promotes: ClassVar[str] = "float"
+    float_only = True
+    promotes = "float"
 
 
 class Square(Unary):
     """x * x."""
 
-    takes_bool: ClassVar[bool] = False
-    array_function: ClassVar[str] = "square"
-    cuda: ClassVar[str] = "{0} * {0}"
+    takes_bool = False
+    array_function = "square"
+    cuda = "{0} * {0}"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Mul(), scaled(b, 2, x), dout),)
 
-    samples: ClassVar[Any] = _INTEGERS
+    samples = _INTEGERS
 
 
 class Sqrt(Smooth):
     """The square root of x."""
 
-    array_function: ClassVar[str] = "sqrt"
-    cuda: ClassVar[str] = "sqrt({0})"
+    array_function = "sqrt"
+    cuda = "sqrt({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Div(), scaled(b, 0.5, dout), out),)
 
-    samples: ClassVar[Any] = POSITIVE_INPUT
+    samples = POSITIVE_INPUT
 
 
 class Rsqrt(Smooth):
     """1 over the square root of x."""
 
-    cuda: ClassVar[str] = "rsqrt({0})"
+    cuda = "rsqrt({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Mul(), scaled(b, -0.5, dout), b.emit(Div(), out, x)),)
@@ -78,33 +78,33 @@ class Rsqrt(Smooth):
 
         return kernel
 
-    samples: ClassVar[Any] = POSITIVE_INPUT
+    samples = POSITIVE_INPUT
 
 
 class Reciprocal(Smooth):
     """1 / x."""
 
-    array_function: ClassVar[str] = "reciprocal"
-    cuda: ClassVar[str] = "T(1) / {0}"
+    array_function = "reciprocal"
+    cuda = "T(1) / {0}"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Neg(), b.emit(Mul(), dout, b.emit(Square(), out))),)
 
-    samples: ClassVar[Any] = POSITIVE_INPUT
+    samples = POSITIVE_INPUT
 
 
 class Inv(Reciprocal):
     """1 / x."""
 
-    samples: ClassVar[Any] = POSITIVE_INPUT
+    samples = POSITIVE_INPUT
 
 
 class Pow(Binary):
     """x to the power y."""
 
-    takes_bool: ClassVar[bool] = False
-    array_function: ClassVar[str] = "power"
-    cuda: ClassVar[str] = "power({0}, {1})"
+    takes_bool = False
+    array_function = "power"
+    cuda = "power({0}, {1})"
 
     def rule(self, input: TensorType, exponent: TensorType) -> str:  # type: ignore[override]  # named as in scripts
         return super().rule(input, exponent)
@@ -119,7 +119,7 @@ class Pow(Binary):
         dy = b.emit(Mul(), b.emit(Mul(), dout, out), b.emit(Log(), base))
         return gradients(b, x, y, dx, dy)
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16), (8, 16), low=0.5),
         sample((8, 16), (), low=0.5),
         sample((8, 16), (8, 1), low=1, high=4, dtypes=("Int32", "Int32"), gradient=False),
@@ -129,57 +129,57 @@ class Pow(Binary):
 class Exp(Smooth):
     """e to the power x."""
 
-    array_function: ClassVar[str] = "exp"
-    cuda: ClassVar[str] = "exp({0})"
+    array_function = "exp"
+    cuda = "exp({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Mul(), dout, out),)
 
-    samples: ClassVar[Any] = UNARY_SAMPLES
+    samples = UNARY_SAMPLES
 
 
 class Expm1(Smooth):
     """e to the power x, minus 1, accurate for small x."""
 
-    array_function: ClassVar[str] = "expm1"
-    cuda: ClassVar[str] = "expm1({0})"
+    array_function = "expm1"
+    cuda = "expm1({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Mul(), dout, b.emit(Exp(), x)),)
 
-    samples: ClassVar[Any] = UNARY_SAMPLES
+    samples = UNARY_SAMPLES
 
 
 class Log(Smooth):
     """The natural logarithm of x."""
 
-    array_function: ClassVar[str] = "log"
-    cuda: ClassVar[str] = "log({0})"
+    array_function = "log"
+    cuda = "log({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Div(), dout, x),)
 
-    samples: ClassVar[Any] = POSITIVE_INPUT
+    samples = POSITIVE_INPUT
 
 
 class Log1p(Smooth):
     """The natural logarithm of 1 + x, accurate for small x."""
 
-    array_function: ClassVar[str] = "log1p"
-    cuda: ClassVar[str] = "log1p({0})"
+    array_function = "log1p"
+    cuda = "log1p({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Div(), dout, b.emit(Add(), x, constant(b, 1, x))),)
 
-    samples: ClassVar[Any] = POSITIVE_INPUT
+    samples = POSITIVE_INPUT
 
 
 class Abs(Unary):
     """The absolute value, of complex numbers a real one; its derivative at 0 is 0."""
 
-    takes_complex: ClassVar[bool] = True
-    array_function: ClassVar[str] = "abs"
-    cuda: ClassVar[str] = "absolute({0})"
+    takes_complex = True
+    array_function = "abs"
+    cuda = "absolute({0})"
 
     def result_dtype(self, *types: TensorType) -> DType:
         return real_of(types[0].dtype)
@@ -189,7 +189,7 @@ class Abs(Unary):
             raise MspcError(f"{self.name} has no gradient of complex numbers; ComplexAbs has one")
         return (b.emit(Mul(), dout, b.emit(Sign(), x)),)
 
-    samples: ClassVar[Any] = _INTEGERS
+    samples = _INTEGERS
 
 
 class _Step(Unary, abstract=True):
@@ -202,9 +202,9 @@ class _Step(Unary, abstract=True):
 class Sign(_Step):
     """-1, 0 or 1; 0 for NaN."""
 
-    takes_bool: ClassVar[bool] = False
-    cuda: ClassVar[str] = "sign_of({0})"
-    samples: ClassVar[Any] = (sample((8, 16)), sample((8,), dtypes=("Int32",), gradient=False))
+    takes_bool = False
+    cuda = "sign_of({0})"
+    samples = (sample((8, 16)), sample((8,), dtypes=("Int32",), gradient=False))
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         (x,) = inputs
@@ -215,54 +215,54 @@ class Sign(_Step):
 class Floor(_Step):
     """The largest whole number not above x."""
 
-    float_only: ClassVar[bool] = True
-    array_function: ClassVar[str] = "floor"
-    cuda: ClassVar[str] = "floor({0})"
-    samples: ClassVar[Any] = (sample((8, 16)),)
+    float_only = True
+    array_function = "floor"
+    cuda = "floor({0})"
+    samples = (sample((8, 16)),)
 
 
 class Ceil(_Step):
     """The smallest whole number not below x."""
 
-    float_only: ClassVar[bool] = True
-    array_function: ClassVar[str] = "ceil"
-    cuda: ClassVar[str] = "ceil({0})"
-    samples: ClassVar[Any] = (sample((8, 16)),)
+    float_only = True
+    array_function = "ceil"
+    cuda = "ceil({0})"
+    samples = (sample((8, 16)),)
 
 
 class Round(_Step):
     """The nearest whole number, halves to the even one."""
 
-    float_only: ClassVar[bool] = True
-    array_function: ClassVar[str] = "rint"
-    cuda: ClassVar[str] = "rint({0})"
-    samples: ClassVar[Any] = (sample((8, 16)),)
+    float_only = True
+    array_function = "rint"
+    cuda = "rint({0})"
+    samples = (sample((8, 16)),)
 
 
 class Rint(_Step):
     """The nearest whole number, halves to the even one."""
 
-    float_only: ClassVar[bool] = True
-    array_function: ClassVar[str] = "rint"
-    cuda: ClassVar[str] = "rint({0})"
-    samples: ClassVar[Any] = (sample((8, 16)),)
+    float_only = True
+    array_function = "rint"
+    cuda = "rint({0})"
+    samples = (sample((8, 16)),)
 
 
 class Trunc(_Step):
     """x without its fraction."""
 
-    float_only: ClassVar[bool] = True
-    array_function: ClassVar[str] = "trunc"
-    cuda: ClassVar[str] = "trunc({0})"
-    samples: ClassVar[Any] = (sample((8, 16)),)
+    float_only = True
+    array_function = "trunc"
+    cuda = "trunc({0})"
+    samples = (sample((8, 16)),)
 
 
 class Identity(Unary):
     """x itself."""
 
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    cuda: ClassVar[str] = "{0}"
-    is_view: ClassVar[bool] = True
+    linear_in = (0,)
+    cuda = "{0}"
+    is_view = True
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (dout,)
@@ -270,4 +270,4 @@ class Identity(Unary):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return inputs[0]
 
-    samples: ClassVar[Any] = UNARY_SAMPLES
+    samples = UNARY_SAMPLES

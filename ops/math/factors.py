@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -34,7 +34,7 @@ class Qr(Op):
     where `full_matrices`. There is a gradient where m is at least n and Q is not made full."""
 
     full_matrices: bool = False
-    samples: ClassVar[Any] = (
+    samples = (
         sample((4, 8, 3, 2)),
         sample((2, 2)),
         sample((2, 3), gradient=False),
@@ -64,9 +64,9 @@ class QrGrad(Op):
     """Gradient of Qr: (dQ + Q @ S) @ R^-T, where S has the lower triangle of R @ dR^T - dQ^T @ Q on both sides. Walter
     and Lehmann 2010."""
 
-    linear_in: ClassVar[tuple[int, ...]] = ()
-    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
-    samples: ClassVar[Any] = (sample((4, 3, 2), (4, 2, 2), (4, 3, 2), (4, 2, 2), low=0.5, gradient=False),)
+    linear_in = ()
+    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
+    samples = (sample((4, 3, 2), (4, 2, 2), (4, 3, 2), (4, 2, 2), low=0.5, gradient=False),)
 
     def rule(self, q: TensorType, r: TensorType, dq: TensorType, dr: TensorType) -> str:
         *batch, rows, columns = _matrices(self.name, q)
@@ -92,7 +92,7 @@ class Svd(Op):
 
     full_matrices: bool = False
     compute_uv: bool = True
-    samples: ClassVar[Any] = (
+    samples = (
         sample((4, 8, 3, 2)),
         sample((2, 3)),
         sample((3, 2), gradient=False, full_matrices=True),
@@ -128,9 +128,9 @@ class Svd(Op):
 class SvdGrad(Op):
     """Gradient of Svd by its values and its vectors. Townsend 2016."""
 
-    linear_in: ClassVar[tuple[int, ...]] = ()
-    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
-    samples: ClassVar[Any] = (
+    linear_in = ()
+    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
+    samples = (
         sample((4, 2), (4, 3, 2), (4, 2, 2), (4, 2), (4, 3, 2), (4, 2, 2), gradient=False),
     )
 
@@ -165,8 +165,8 @@ class Eig(Op):
     else zeros of one element)."""
 
     compute_v: bool = False
-    bprop: ClassVar[Any] = NotDifferentiable("the gradient of eigenvalues is not built")
-    samples: ClassVar[Any] = (
+    bprop = NotDifferentiable("the gradient of eigenvalues is not built")
+    samples = (
         sample((4, 8, 2, 2), gradient=False),
         sample((4, 3, 3), gradient=False, compute_v=True),
     )

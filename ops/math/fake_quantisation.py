@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -90,7 +90,7 @@ class _FakeQuant(Op, abstract=True):
 class FakeQuantPerLayer(_FakeQuant):
     """One min and one max, each of shape (1,)."""
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 4), (1,), (1,), low=0.5, gradient=False),
         sample((8, 4), (1,), (1,), low=0.5, gradient=False, num_bits=4, symmetric=True, narrow_range=True),
     )
@@ -110,9 +110,9 @@ class FakeQuantPerLayer(_FakeQuant):
 class FakeQuantPerLayerGrad(_FakeQuant):
     """dout where x lies between the numbers that can be written, else 0."""
 
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
-    samples: ClassVar[Any] = (sample((8, 4), (8, 4), (1,), (1,), low=0.5),)
+    linear_in = (0,)
+    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
+    samples = (sample((8, 4), (8, 4), (1,), (1,), low=0.5),)
 
     def rule(self, dout: TensorType, x: TensorType, min: TensorType, max: TensorType) -> str:
         self.check(x, min, max)
@@ -140,7 +140,7 @@ class _PerChannel(_FakeQuant, abstract=True):
 class FakeQuantPerChannel(_PerChannel):
     """As FakeQuantPerLayer, for every channel."""
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 4, 2), (4,), (4,), low=0.5, gradient=False),
         sample((4, 8), (4,), (4,), low=0.5, gradient=False, channel_axis=0, symmetric=True),
     )
@@ -160,9 +160,9 @@ class FakeQuantPerChannel(_PerChannel):
 class FakeQuantPerChannelGrad(_PerChannel):
     """As FakeQuantPerLayerGrad, for every channel."""
 
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
-    samples: ClassVar[Any] = (sample((8, 4, 2), (8, 4, 2), (4,), (4,), low=0.5),)
+    linear_in = (0,)
+    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
+    samples = (sample((8, 4, 2), (8, 4, 2), (4,), (4,), low=0.5),)
 
     def rule(self, dout: TensorType, x: TensorType, min: TensorType, max: TensorType) -> str:
         self.check(x, min, max)

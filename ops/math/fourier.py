@@ -40,8 +40,8 @@ class Transform(Op, abstract=True):
     s: tuple[int, ...] = ()
     dim: tuple[int, ...] = ()
     norm: str = "backward"
-    takes_complex: ClassVar[bool] = True
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    takes_complex = True
+    linear_in = (0,)
     given: ClassVar[tuple[str, ...]] = ("s", "dim", "norm")
     default_dim: ClassVar[tuple[int, ...]] = ()
     takes_real: ClassVar[bool] = False
@@ -149,19 +149,19 @@ class Transform(Op, abstract=True):
 class _Line(Transform, abstract=True):
     """Along one dimension, the last unless said otherwise. Called as `FFT()(x, n, dim, norm)`."""
 
-    given: ClassVar[tuple[str, ...]] = ("n", "dim", "norm")
-    default_dim: ClassVar[tuple[int, ...]] = (-1,)
+    given = ("n", "dim", "norm")
+    default_dim = (-1,)
 
 
 class _Plane(Transform, abstract=True):
     """Along two dimensions, the last two unless said otherwise. Called as `FFT2()(x, s, dim, norm)`."""
 
-    default_dim: ClassVar[tuple[int, ...]] = (-2, -1)
+    default_dim = (-2, -1)
 
 class FFT(_Line):
     """The discrete Fourier transform, along one dimension."""
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((4, 6), dim=(-1,), dtypes=("Complex128",), gradient=False),
         sample((4, 6), s=(5,), dim=(0,), norm="ortho", dtypes=("Complex128",), gradient=False),
     )
@@ -170,7 +170,7 @@ class FFT(_Line):
 class FFT2(_Plane):
     """The discrete Fourier transform, along two dimensions."""
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((2, 4, 4), dim=(-2, -1), dtypes=("Complex128",), gradient=False),
         sample((4, 4, 2), s=(3, 5), dim=(0, 1), norm="forward", dtypes=("Complex128",), gradient=False),
     )
@@ -179,7 +179,7 @@ class FFT2(_Plane):
 class FFTN(Transform):
     """The discrete Fourier transform, along some dimensions or all."""
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((2, 4, 4), dtypes=("Complex128",), gradient=False),
         sample((4, 2, 4), s=(4, 7), dim=(2, 0), norm="ortho", dtypes=("Complex128",), gradient=False),
     )
@@ -188,8 +188,8 @@ class FFTN(Transform):
 class IFFT(_Line):
     """The inverse of the discrete Fourier transform, along one dimension."""
 
-    inverse: ClassVar[bool] = True
-    samples: ClassVar[Any] = (
+    inverse = True
+    samples = (
         sample((4, 6), dim=(-1,), dtypes=("Complex128",), gradient=False),
         sample((4, 6), s=(5,), dim=(0,), norm="ortho", dtypes=("Complex128",), gradient=False),
     )
@@ -198,8 +198,8 @@ class IFFT(_Line):
 class IFFT2(_Plane):
     """The inverse of the discrete Fourier transform, along two dimensions."""
 
-    inverse: ClassVar[bool] = True
-    samples: ClassVar[Any] = (
+    inverse = True
+    samples = (
         sample((2, 4, 4), dim=(-2, -1), dtypes=("Complex128",), gradient=False),
         sample((4, 4, 2), s=(3, 5), dim=(0, 1), norm="forward", dtypes=("Complex128",), gradient=False),
     )
@@ -208,8 +208,8 @@ class IFFT2(_Plane):
 class IFFTN(Transform):
     """The inverse of the discrete Fourier transform, along some dimensions or all."""
 
-    inverse: ClassVar[bool] = True
-    samples: ClassVar[Any] = (
+    inverse = True
+    samples = (
         sample((2, 4, 4), dtypes=("Complex128",), gradient=False),
         sample((4, 2, 4), s=(4, 7), dim=(2, 0), norm="ortho", dtypes=("Complex128",), gradient=False),
     )
@@ -218,8 +218,8 @@ class IFFTN(Transform):
 class RFFT(_Line):
     """The frequencies from 0 on of real numbers, along one dimension."""
 
-    takes_real: ClassVar[bool] = True
-    samples: ClassVar[Any] = (
+    takes_real = True
+    samples = (
         sample((4, 6), dim=(-1,), gradient=False),
         sample((4, 6), s=(5,), dim=(0,), norm="ortho", gradient=False),
     )
@@ -228,8 +228,8 @@ class RFFT(_Line):
 class RFFT2(_Plane):
     """The frequencies from 0 on of real numbers, along two dimensions."""
 
-    takes_real: ClassVar[bool] = True
-    samples: ClassVar[Any] = (
+    takes_real = True
+    samples = (
         sample((2, 4, 4), dim=(-2, -1), gradient=False),
         sample((4, 4, 2), s=(3, 5), dim=(0, 1), norm="forward", gradient=False),
     )
@@ -238,8 +238,8 @@ class RFFT2(_Plane):
 class RFFTN(Transform):
     """The frequencies from 0 on of real numbers, along some dimensions or all."""
 
-    takes_real: ClassVar[bool] = True
-    samples: ClassVar[Any] = (
+    takes_real = True
+    samples = (
         sample((2, 4, 4), gradient=False),
         sample((4, 2, 4), s=(4, 7), dim=(2, 0), norm="ortho", gradient=False),
     )
@@ -248,9 +248,9 @@ class RFFTN(Transform):
 class IRFFT(_Line):
     """The real numbers that have these frequencies from 0 on, along one dimension."""
 
-    gives_real: ClassVar[bool] = True
-    inverse: ClassVar[bool] = True
-    samples: ClassVar[Any] = (
+    gives_real = True
+    inverse = True
+    samples = (
         sample((4, 6), dim=(-1,), dtypes=("Complex128",), gradient=False),
         sample((4, 6), s=(5,), dim=(0,), norm="ortho", dtypes=("Complex128",), gradient=False),
     )
@@ -259,9 +259,9 @@ class IRFFT(_Line):
 class IRFFT2(_Plane):
     """The real numbers that have these frequencies from 0 on, along two dimensions."""
 
-    gives_real: ClassVar[bool] = True
-    inverse: ClassVar[bool] = True
-    samples: ClassVar[Any] = (
+    gives_real = True
+    inverse = True
+    samples = (
         sample((2, 4, 4), dim=(-2, -1), dtypes=("Complex128",), gradient=False),
         sample((4, 4, 2), s=(3, 5), dim=(0, 1), norm="forward", dtypes=("Complex128",), gradient=False),
     )
@@ -270,9 +270,9 @@ class IRFFT2(_Plane):
 class IRFFTN(Transform):
     """The real numbers that have these frequencies from 0 on, along some dimensions or all."""
 
-    gives_real: ClassVar[bool] = True
-    inverse: ClassVar[bool] = True
-    samples: ClassVar[Any] = (
+    gives_real = True
+    inverse = True
+    samples = (
         sample((2, 4, 4), dtypes=("Complex128",), gradient=False),
         sample((4, 2, 4), s=(4, 7), dim=(2, 0), norm="ortho", dtypes=("Complex128",), gradient=False),
     )
@@ -283,9 +283,9 @@ class HFFT(_Line):
     one dimension.
     """
 
-    gives_real: ClassVar[bool] = True
-    mirrored: ClassVar[bool] = True
-    samples: ClassVar[Any] = (
+    gives_real = True
+    mirrored = True
+    samples = (
         sample((4, 6), dim=(-1,), dtypes=("Complex128",), gradient=False),
         sample((4, 6), s=(5,), dim=(0,), norm="ortho", dtypes=("Complex128",), gradient=False),
     )
@@ -296,9 +296,9 @@ class HFFT2(_Plane):
     two dimensions.
     """
 
-    gives_real: ClassVar[bool] = True
-    mirrored: ClassVar[bool] = True
-    samples: ClassVar[Any] = (
+    gives_real = True
+    mirrored = True
+    samples = (
         sample((2, 4, 4), dim=(-2, -1), dtypes=("Complex128",), gradient=False),
         sample((4, 4, 2), s=(3, 5), dim=(0, 1), norm="forward", dtypes=("Complex128",), gradient=False),
     )
@@ -309,9 +309,9 @@ class HFFTN(Transform):
     some dimensions or all.
     """
 
-    gives_real: ClassVar[bool] = True
-    mirrored: ClassVar[bool] = True
-    samples: ClassVar[Any] = (
+    gives_real = True
+    mirrored = True
+    samples = (
         sample((2, 4, 4), dtypes=("Complex128",), gradient=False),
         sample((4, 2, 4), s=(4, 7), dim=(2, 0), norm="ortho", dtypes=("Complex128",), gradient=False),
     )
@@ -320,10 +320,10 @@ class HFFTN(Transform):
 class IHFFT(_Line):
     """The first half of the numbers that have these real frequencies, along one dimension."""
 
-    takes_real: ClassVar[bool] = True
-    inverse: ClassVar[bool] = True
-    mirrored: ClassVar[bool] = True
-    samples: ClassVar[Any] = (
+    takes_real = True
+    inverse = True
+    mirrored = True
+    samples = (
         sample((4, 6), dim=(-1,), gradient=False),
         sample((4, 6), s=(5,), dim=(0,), norm="ortho", gradient=False),
     )
@@ -332,10 +332,10 @@ class IHFFT(_Line):
 class IHFFT2(_Plane):
     """The first half of the numbers that have these real frequencies, along two dimensions."""
 
-    takes_real: ClassVar[bool] = True
-    inverse: ClassVar[bool] = True
-    mirrored: ClassVar[bool] = True
-    samples: ClassVar[Any] = (
+    takes_real = True
+    inverse = True
+    mirrored = True
+    samples = (
         sample((2, 4, 4), dim=(-2, -1), gradient=False),
         sample((4, 4, 2), s=(3, 5), dim=(0, 1), norm="forward", gradient=False),
     )
@@ -344,10 +344,10 @@ class IHFFT2(_Plane):
 class IHFFTN(Transform):
     """The first half of the numbers that have these real frequencies, along some dimensions or all."""
 
-    takes_real: ClassVar[bool] = True
-    inverse: ClassVar[bool] = True
-    mirrored: ClassVar[bool] = True
-    samples: ClassVar[Any] = (
+    takes_real = True
+    inverse = True
+    mirrored = True
+    samples = (
         sample((2, 4, 4), gradient=False),
         sample((4, 2, 4), s=(4, 7), dim=(2, 0), norm="ortho", gradient=False),
     )

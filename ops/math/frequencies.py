@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
@@ -27,8 +27,8 @@ class FitSizes(Op):
 
     axes: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
-    takes_complex: ClassVar[bool] = True
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    takes_complex = True
+    linear_in = (0,)
 
     def rule(self, x: TensorType) -> str:
         rank = len(x.shape)
@@ -54,7 +54,7 @@ class FitSizes(Op):
         made[common] = x[common]
         return made
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((4, 6), axes=(1,), sizes=(4,)),
         sample((4, 6, 2), axes=(2, 0), sizes=(5, 2)),
         sample((4,), axes=(0,), sizes=(1,), dtypes=("Complex128",), gradient=False),
@@ -67,8 +67,8 @@ class DoubledFrequencies(Op):
 
     axis: int = 0
     points: int = 1
-    takes_complex: ClassVar[bool] = True
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    takes_complex = True
+    linear_in = (0,)
 
     def rule(self, x: TensorType) -> str:
         return whole_along(x.shape, (self.axis,))
@@ -82,7 +82,7 @@ class DoubledFrequencies(Op):
         made[twice] *= 2
         return made
 
-    samples: ClassVar[Any] = (sample((4, 3), axis=1, points=4), sample((3, 4), axis=0, points=5))
+    samples = (sample((4, 3), axis=1, points=4), sample((3, 4), axis=0, points=5))
 
 
 class FFTShift(Op):
@@ -90,8 +90,8 @@ class FFTShift(Op):
     `FFTShift()(x, dim)`."""
 
     dim: tuple[int, ...] = ()
-    takes_complex: ClassVar[bool] = True
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    takes_complex = True
+    linear_in = (0,)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("dim",), optional=1)
@@ -114,13 +114,13 @@ class FFTShift(Op):
         axes = axes_in(self.name, self.dim, x.ndim)
         return be.xp.roll(x, tuple(self.steps(x.shape[axis]) for axis in axes), axes) if axes else x.copy()
 
-    samples: ClassVar[Any] = (sample((4, 5), dim=(1,)), sample((3, 2, 4)), sample((5, 4), dim=(-2,)))
+    samples = (sample((4, 5), dim=(1,)), sample((3, 2, 4)), sample((5, 4), dim=(-2,)))
 
 
 class IFFTShift(FFTShift):
     """What `FFTShift` has rolled as it was before."""
 
-    samples: ClassVar[Any] = FFTShift.samples
+    samples = FFTShift.samples
 
     def steps(self, size: int) -> int:
         return -(size // 2)

@@ -167,7 +167,7 @@ def _beta_fraction(xp: Any, p: Any, q: Any, y: Any) -> Any:
 class Lgamma(ArrayFunction):
     """log |gamma(x)|."""
 
-    samples: ClassVar[Any] = (sample((8, 16), low=0.1, high=5), sample((4,), low=-0.9, high=-0.1))
+    samples = (sample((8, 16), low=0.1, high=5), sample((4,), low=-0.9, high=-0.1))
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Mul(), dout, b.emit(Digamma(), x)),)
@@ -180,7 +180,7 @@ class Lgamma(ArrayFunction):
 class Digamma(ArrayFunction):
     """The derivative of Lgamma."""
 
-    samples: ClassVar[Any] = (sample((8, 16), low=0.2, high=5), sample((4,), low=-0.9, high=-0.1))
+    samples = (sample((8, 16), low=0.2, high=5), sample((4,), low=-0.9, high=-0.1))
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Mul(), dout, b.emit(Zeta(), constant(b, 2, x), x)),)
@@ -207,7 +207,7 @@ class _Numbers(Op, abstract=True):
 class Zeta(_Numbers):
     """Hurwitz' zeta function: the sum of (q + n)^-x over n from 0 on. By x it has no gradient, as in MindSpore."""
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16), (8, 16), low=1.5, high=6, gradient=False),
         sample((4, 1), (8,), low=1.5, high=3, gradient=False),
     )
@@ -250,21 +250,21 @@ class _IncompleteGamma(_Numbers, abstract=True):
 class Igamma(_IncompleteGamma):
     """The share of gamma(a) that the integral up to x has."""
 
-    samples: ClassVar[Any] = _POSITIVE
+    samples = _POSITIVE
 
 
 class Igammac(_IncompleteGamma):
     """The share of gamma(a) that the integral from x on has."""
 
-    upper: ClassVar[bool] = True
-    samples: ClassVar[Any] = _POSITIVE
+    upper = True
+    samples = _POSITIVE
 
 
 class IgammaGradA(_Numbers):
     """The derivative of Igamma by a."""
 
-    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
-    samples: ClassVar[Any] = tuple(sample(*s.shapes, low=s.low, high=s.high, gradient=False) for s in _POSITIVE)
+    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
+    samples = tuple(sample(*s.shapes, low=s.low, high=s.high, gradient=False) for s in _POSITIVE)
 
     def rule(self, a: TensorType, x: TensorType) -> str:
         return broadcast_rule((a.shape, x.shape))
@@ -282,7 +282,7 @@ class Betainc(_Numbers):
     """The share of beta(a, b) that the integral up to x has, for tensors of one shape. By a and b it has no gradient,
     as in MindSpore."""
 
-    samples: ClassVar[Any] = (sample((8, 16), (8, 16), (8, 16), low=0.05, high=0.95, gradient=False),)
+    samples = (sample((8, 16), (8, 16), (8, 16), low=0.05, high=0.95, gradient=False),)
 
     def rule(self, a: TensorType, b: TensorType, x: TensorType) -> str:
         if not a.shape == b.shape == x.shape:

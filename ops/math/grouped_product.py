@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class _Rows(Op, abstract=True):
     """first: rows of other ranks before this one's. The last operand says where the group of every matrix ends."""
 
     first: int = 0
-    omitted: ClassVar[tuple[str, ...]] = ("first",)
+    omitted = ("first",)
 
     def infer(self, *types: Any) -> Any:
         inferred = super().infer(*types)
@@ -58,8 +58,8 @@ class GroupedProduct(_Rows):
     behind the last group give zeros."""
 
     transpose_b: bool = False
-    linear_in: ClassVar[tuple[int, ...]] = (0, 1)
-    samples: ClassVar[Any] = (
+    linear_in = (0, 1)
+    samples = (
         sample((8, 4), (1, 4, 6), (1,), dtypes=ENDS, low=1, high=9),
         sample((8, 6), (1, 4, 6), (1,), transpose_b=True, dtypes=ENDS, low=1, high=9),
     )
@@ -87,8 +87,8 @@ class GroupedProduct(_Rows):
 class GroupedOuter(_Rows):
     """For every group the product of the transposed rows of x [m, k] with those of y [m, n]: [groups, k, n]."""
 
-    linear_in: ClassVar[tuple[int, ...]] = (0, 1)
-    samples: ClassVar[Any] = (sample((8, 4), (8, 2), (2,), dtypes=ENDS, low=1, high=9),)
+    linear_in = (0, 1)
+    samples = (sample((8, 4), (8, 2), (2,), dtypes=ENDS, low=1, high=9),)
 
     def rule(self, x: TensorType, y: TensorType, ends: TensorType) -> str:
         return "m k, m n, e! -> e! k n"
@@ -110,8 +110,8 @@ class GroupedOuter(_Rows):
 class GroupedRows(_Rows):
     """Row by row that of its group of b [groups, n], as many rows as like [m, n] has; zeros behind the last group."""
 
-    linear_in: ClassVar[tuple[int, ...]] = (1,)
-    samples: ClassVar[Any] = (sample((8, 4), (2, 4), (2,), dtypes=ENDS, low=1, high=9, gradient=False),)
+    linear_in = (1,)
+    samples = (sample((8, 4), (2, 4), (2,), dtypes=ENDS, low=1, high=9, gradient=False),)
 
     def rule(self, like: TensorType, b: TensorType, ends: TensorType) -> str:
         return "m n, e! n, e! -> m n"
@@ -128,9 +128,9 @@ class GroupedRows(_Rows):
 class GroupedSums(_Rows):
     """The sums of the rows of every group of x [m, n]: [groups, n]."""
 
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
-    samples: ClassVar[Any] = (sample((8, 4), (2,), dtypes=ENDS[1:], low=1, high=9, gradient=False),)
+    linear_in = (0,)
+    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
+    samples = (sample((8, 4), (2,), dtypes=ENDS[1:], low=1, high=9, gradient=False),)
 
     def rule(self, x: TensorType, ends: TensorType) -> str:
         return "m n, e! -> e! n"
@@ -154,10 +154,10 @@ class GroupedMatmul(Op):
     group_type: int = -1
     count: int = 1
     biased: bool = False
-    omitted: ClassVar[tuple[str, ...]] = ("count", "biased")
-    is_several: ClassVar[bool] = True
-    bprop: ClassVar[Any] = NotDifferentiable("its products are differentiated")
-    samples: ClassVar[Any] = (
+    omitted = ("count", "biased")
+    is_several = True
+    bprop = NotDifferentiable("its products are differentiated")
+    samples = (
         sample((8, 4), (2, 4, 6), (2,), group_type=0, dtypes=ENDS, low=1, high=9, gradient=False),
     )
 

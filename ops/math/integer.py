@@ -40,35 +40,35 @@ class _Bitwise(Binary, abstract=True):
 class BitwiseAnd(_Bitwise):
     """The bits that both have."""
 
-    array_function: ClassVar[str] = "bitwise_and"
-    cuda: ClassVar[str] = "{0} & {1}"
-    bprop: ClassVar[Any] = _INTEGER
-    samples: ClassVar[Any] = _SAMPLES
+    array_function = "bitwise_and"
+    cuda = "{0} & {1}"
+    bprop = _INTEGER
+    samples = _SAMPLES
 
 
 class BitwiseOr(_Bitwise):
     """The bits that one of both has."""
 
-    array_function: ClassVar[str] = "bitwise_or"
-    cuda: ClassVar[str] = "{0} | {1}"
-    bprop: ClassVar[Any] = _INTEGER
-    samples: ClassVar[Any] = _SAMPLES
+    array_function = "bitwise_or"
+    cuda = "{0} | {1}"
+    bprop = _INTEGER
+    samples = _SAMPLES
 
 
 class BitwiseXor(_Bitwise):
     """The bits that exactly one has."""
 
-    array_function: ClassVar[str] = "bitwise_xor"
-    cuda: ClassVar[str] = "{0} ^ {1}"
-    bprop: ClassVar[Any] = _INTEGER
-    samples: ClassVar[Any] = _SAMPLES
+    array_function = "bitwise_xor"
+    cuda = "{0} ^ {1}"
+    bprop = _INTEGER
+    samples = _SAMPLES
 
 
 class _Shift(_Bitwise, abstract=True):
     """Shifts by the number of bits or more leave no digit."""
 
     left: ClassVar[bool] = False
-    bprop: ClassVar[Any] = _INTEGER
+    bprop = _INTEGER
 
     def check(self, *types: TensorType) -> None:
         super().check(*types)
@@ -83,35 +83,35 @@ class _Shift(_Bitwise, abstract=True):
 class LeftShift(_Shift):
     """x with its bits `other` places higher."""
 
-    left: ClassVar[bool] = True
-    cuda: ClassVar[str] = "(unsigned long long){1} < 8 * sizeof(T) ? {0} << {1} : T(0)"
-    samples: ClassVar[Any] = _SHIFTS
+    left = True
+    cuda = "(unsigned long long){1} < 8 * sizeof(T) ? {0} << {1} : T(0)"
+    samples = _SHIFTS
 
 
 class RightShift(_Shift):
     """x with its bits `other` places lower; a negative number keeps its sign."""
 
-    cuda: ClassVar[str] = "(unsigned long long){1} < 8 * sizeof(T) ? {0} >> {1} : T({0} < T(0) ? -1 : 0)"
-    samples: ClassVar[Any] = _SHIFTS
+    cuda = "(unsigned long long){1} < 8 * sizeof(T) ? {0} >> {1} : T({0} < T(0) ? -1 : 0)"
+    samples = _SHIFTS
 
 
 class Gcd(_Bitwise):
     """The greatest common divisor, which is not negative."""
 
-    array_function: ClassVar[str] = "gcd"
-    cuda: ClassVar[str] = (
+    array_function = "gcd"
+    cuda = (
         "[&] { auto a = {0} < T(0) ? T(0) - {0} : {0}, b = {1} < T(0) ? T(0) - {1} : {1}; "
         "while (b != T(0)) { auto c = a % b; a = b; b = c; } return a; }()"
     )
-    bprop: ClassVar[Any] = _INTEGER
-    samples: ClassVar[Any] = _SAMPLES
+    bprop = _INTEGER
+    samples = _SAMPLES
 
 
 class PopulationCount(Op):
     """How many bits of a number are 1, UInt8; of a negative one those of its two's complement."""
 
-    bprop: ClassVar[Any] = _INTEGER
-    samples: ClassVar[Any] = (
+    bprop = _INTEGER
+    samples = (
         sample((8, 16), dtypes=("Int16",), low=-99, high=99, gradient=False),
         sample((8,), dtypes=("Int64",), low=-9, high=9, gradient=False),
     )
@@ -136,8 +136,8 @@ class PopulationCount(Op):
 class TruncateDiv(Binary):
     """The quotient truncated towards 0; its derivative is 0."""
 
-    takes_bool: ClassVar[bool] = False
-    cuda: ClassVar[str] = "over({0}, {1})"
+    takes_bool = False
+    cuda = "over({0}, {1})"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         return None, None
@@ -148,7 +148,7 @@ class TruncateDiv(Binary):
             return be.xp.trunc(be.xp.divide(x, y))
         return (x - be.xp.fmod(x, y)) // y
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16), (16,), low=0.5),
         sample((8, 16), (8, 1), dtypes=("Int32", "Int32"), low=1, high=9),
     )
@@ -157,4 +157,4 @@ class TruncateDiv(Binary):
 class TruncateMod(Mod):
     """The remainder of the division truncated towards 0; the sign is that of x."""
 
-    samples: ClassVar[Any] = Mod.samples
+    samples = Mod.samples

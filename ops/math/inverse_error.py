@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
@@ -17,7 +17,7 @@ from mspc.ops.op import ArrayBackend, sample
 class Erfinv(ArrayFunction):
     """The y with erf(y) = x: infinite at -1 and 1, NaN beyond."""
 
-    samples: ClassVar[Any] = (sample((8, 16), low=-0.9, high=0.9), sample((), low=-0.9, high=0.9))
+    samples = (sample((8, 16), low=-0.9, high=0.9), sample((), low=-0.9, high=0.9))
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         slope = scaled(b, math.sqrt(math.pi) / 2, b.emit(Exp(), b.emit(Square(), out)))

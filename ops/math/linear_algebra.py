@@ -31,9 +31,9 @@ class TraceV2(Op):
     axis1: int = 1
     axis2: int = 0
     dtype: DType | None = None
-    omitted: ClassVar[tuple[str, ...]] = ("dtype",)
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    samples: ClassVar[Any] = (
+    omitted = ("dtype",)
+    linear_in = (0,)
+    samples = (
         sample((4, 6)),
         sample((4, 3, 5), offset=1, axis1=-2, axis2=-1),
         sample((3, 8, 4), offset=-1, axis1=2, axis2=0),
@@ -80,8 +80,8 @@ class TraceV2Grad(Op):
     axis1: int = 1
     axis2: int = 0
     shape: tuple[int, ...] = ()
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    samples: ClassVar[Any] = (
+    linear_in = (0,)
+    samples = (
         sample((), shape=(4, 6)),
         sample((4,), shape=(4, 3, 5), offset=1, axis1=1, axis2=2),
         sample((8,), shape=(3, 8, 4), offset=-1, axis1=2, axis2=0),
@@ -130,8 +130,8 @@ class SolveTriangular(Op):
     lower: bool = False
     unit_diagonal: bool = False
     promotes: ClassVar[str] = "float"
-    linear_in: ClassVar[tuple[int, ...]] = (1,)
-    samples: ClassVar[Any] = (
+    linear_in = (1,)
+    samples = (
         sample((4, 3, 3), (4, 3), low=1.0, lower=True),
         sample((2, 3, 3), (2, 3, 2), low=1.0, trans=1),
         sample((3, 3), (3, 4), lower=True, unit_diagonal=True, trans=2),
@@ -182,7 +182,7 @@ class Cholesky(Op):
     """The lower triangular L with L @ L^T = x, of symmetric positive definite matrices; its transpose where `upper`."""
 
     upper: bool = False
-    samples: ClassVar[Any] = (sample((4, 8, 1, 1), low=0.5), sample((4, 1, 1), low=0.5, upper=True))
+    samples = (sample((4, 8, 1, 1), low=0.5), sample((4, 1, 1), low=0.5, upper=True))
 
     def rule(self, x: TensorType) -> str:
         require_float(self.name, x)
@@ -205,9 +205,9 @@ class CholeskyGrad(Op):
     L^-T @ P @ L^-1. Murray 2016."""
 
     upper: bool = False
-    linear_in: ClassVar[tuple[int, ...]] = (1,)
-    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
-    samples: ClassVar[Any] = (sample((4, 1, 1), (4, 1, 1), low=0.5), sample((2, 1, 1), (2, 1, 1), low=0.5, upper=True))
+    linear_in = (1,)
+    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
+    samples = (sample((4, 1, 1), (4, 1, 1), low=0.5), sample((2, 1, 1), (2, 1, 1), low=0.5, upper=True))
 
     def rule(self, out: TensorType, dout: TensorType) -> str:
         matrix, _, _ = Cholesky().rule(out).partition(" ->")
@@ -230,9 +230,9 @@ class LstsqV2(Op):
     Called as `LstsqV2()(a, b, driver)`; all drivers give one result.
     """
 
-    bprop: ClassVar[Any] = NotDifferentiable("the gradient of least squares is not built")
+    bprop = NotDifferentiable("the gradient of least squares is not built")
     DRIVERS: ClassVar[tuple[Any, ...]] = (None, "gels", "gelsy", "gelsd", "gelss")
-    samples: ClassVar[Any] = (
+    samples = (
         sample((4, 5, 3), (4, 5), gradient=False),
         sample((4, 3, 2), (4, 3, 2), gradient=False),
     )

@@ -27,9 +27,9 @@ class _Product(Op, abstract=True):
 
     transpose_a: bool = False
     transpose_b: bool = False
-    linear_in: ClassVar[tuple[int, ...]] = (0, 1)
+    linear_in = (0, 1)
     promotes: ClassVar[str] = "common"
-    requests: ClassVar[tuple[str, ...]] = (REQUEST,)
+    requests = (REQUEST,)
 
     def infer(self, *types: Any) -> Any:
         inferred = super().infer(*types)
@@ -146,7 +146,7 @@ class MatMul(_Product):
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         return self.products(b, x, y, dout)
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16), (16, 8)),
         sample((8, 16), (8, 16), transpose_b=True),
         sample((16, 8), (16, 8), transpose_a=True),
@@ -176,7 +176,7 @@ class BatchMatMul(_Product):
         dx, dy = self.products(b, x, y, dout)
         return sum_to_shape(b, dx, x.shape), sum_to_shape(b, dy, y.shape)
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 4, 8), (8, 8, 4)),
         sample((2, 8, 4, 8), (2, 8, 4, 8), transpose_b=True),
         sample((8, 8, 4), (8, 8, 8), transpose_a=True),
@@ -189,7 +189,7 @@ class BatchMatMul(_Product):
 class BatchMatMulExt(BatchMatMul):
     """x[b, m, k] @ y[b, k, n] -> [b, m, n]."""
 
-    samples: ClassVar[Any] = (sample((8, 4, 8), (8, 8, 4)), sample((2, 8, 4), (2, 4, 16)))
+    samples = (sample((8, 4, 8), (8, 8, 4)), sample((2, 8, 4), (2, 4, 16)))
 
     def rule(self, x: TensorType, y: TensorType) -> str:
         if (len(x.shape), len(y.shape)) != (3, 3) or x.shape[0] != y.shape[0]:
@@ -203,7 +203,7 @@ class BiasAdd(Op):
     """x plus a bias along dimension 1, or along the last one when `data_format` is "NHWC"."""
 
     data_format: str = "NCHW"
-    additive: ClassVar[bool] = True
+    additive = True
 
     def channel(self, rank: int) -> int:
         if self.data_format not in ("NCHW", "NHWC", "NCDHW"):
@@ -232,7 +232,7 @@ class BiasAdd(Op):
         shape[self.channel(x.ndim)] = -1
         return x + bias.reshape(shape)
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16), (16,)),
         sample((8, 8, 2, 4), (8,)),
         sample((8, 2, 2, 8), (8,), data_format="NHWC"),

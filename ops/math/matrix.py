@@ -49,7 +49,7 @@ class MatrixInverse(_Square):
     """The inverses of matrices, transposed where `adjoint`."""
 
     adjoint: bool = False
-    samples: ClassVar[Any] = (sample((4, 8, 1, 1), low=0.5), sample((4, 2, 2), adjoint=True), sample((3, 3)))
+    samples = (sample((4, 8, 1, 1), low=0.5), sample((4, 2, 2), adjoint=True), sample((3, 3)))
 
     def rule(self, input: TensorType) -> str:
         batch, matrix = self.sides(input)
@@ -67,7 +67,7 @@ class MatrixInverse(_Square):
 class MatrixDeterminant(_Square):
     """The determinants of matrices."""
 
-    samples: ClassVar[Any] = (sample((4, 8, 2, 2)), sample((3, 3)))
+    samples = (sample((4, 8, 2, 2)), sample((3, 3)))
 
     def rule(self, input: TensorType) -> str:
         batch, matrix = self.sides(input)
@@ -83,7 +83,7 @@ class MatrixDeterminant(_Square):
 class LogMatrixDeterminant(_Square):
     """(signs of the determinants of matrices, logarithms of their absolute values)."""
 
-    samples: ClassVar[Any] = (sample((4, 8, 2, 2)), sample((3, 3)))
+    samples = (sample((4, 8, 2, 2)), sample((3, 3)))
 
     def rule(self, input: TensorType) -> str:
         batch, matrix = self.sides(input)
@@ -109,8 +109,8 @@ class MatrixSolve(_Square):
     """x of a @ x = b for matrices a [..., n, n] and b [..., n, k]; of the transpose of a where `adjoint`."""
 
     adjoint: bool = False
-    linear_in: ClassVar[tuple[int, ...]] = (1,)
-    samples: ClassVar[Any] = (
+    linear_in = (1,)
+    samples = (
         sample((4, 8, 1, 1), (4, 8, 1, 2), low=0.5),
         sample((4, 2, 2), (4, 2, 3), adjoint=True),
         sample((3, 3), (3, 4)),
@@ -142,7 +142,7 @@ class MatrixExp(_Square):
     """The exponentials of matrices: the series of a 2^s-th part, squared s times. Moler and Van Loan 2003."""
 
     TERMS: ClassVar[int] = 18
-    samples: ClassVar[Any] = (sample((4, 8, 2, 2)), sample((3, 3)), sample((2, 1, 1)))
+    samples = (sample((4, 8, 2, 2)), sample((3, 3)), sample((2, 1, 1)))
 
     def rule(self, input: TensorType) -> str:
         batch, matrix = self.sides(input)

@@ -48,8 +48,8 @@ def _reduction(op: Any, args: Sequence[Any]) -> tuple[Op, tuple[Any, ...]]:
 class SumExt(ReduceSum):
     """Sum along dimensions. Called as `SumExt()(input, dim, keepdim)`."""
 
-    operand_names: ClassVar[tuple[str, ...]] = ("input", "dim", "keepdim", "dtype")
-    samples: ClassVar[Any] = REDUCE_SAMPLES
+    operand_names = ("input", "dim", "keepdim", "dtype")
+    samples = REDUCE_SAMPLES
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         return _reduction(self, args)
@@ -58,8 +58,8 @@ class SumExt(ReduceSum):
 class MeanExt(ReduceMean):
     """Mean along dimensions. Called as `MeanExt()(input, dim, keepdim)`."""
 
-    operand_names: ClassVar[tuple[str, ...]] = ("input", "dim", "keepdim", "dtype")
-    samples: ClassVar[Any] = REDUCE_SAMPLES
+    operand_names = ("input", "dim", "keepdim", "dtype")
+    samples = REDUCE_SAMPLES
 
     def infer(self, *types: Any) -> Type:
         inferred = super().infer(*types)
@@ -73,7 +73,7 @@ class MeanExt(ReduceMean):
 class Max(ReduceMax):
     """Maximum of all elements; its gradient is shared equally among equal maxima."""
 
-    samples: ClassVar[Any] = (sample((8, 16)), sample((4,)))
+    samples = (sample((8, 16)), sample((4,)))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         return self, split_call(self.name, args, 1, ())[0]
@@ -82,7 +82,7 @@ class Max(ReduceMax):
 class Min(ReduceMin):
     """Minimum of all elements; its gradient is shared equally among equal minima."""
 
-    samples: ClassVar[Any] = (sample((8, 16)), sample((4,)))
+    samples = (sample((8, 16)), sample((4,)))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         return self, split_call(self.name, args, 1, ())[0]
@@ -91,7 +91,7 @@ class Min(ReduceMin):
 class CumsumExt(CumSum):
     """Running sums along a dimension. Called as `CumsumExt()(input, dim)`."""
 
-    samples: ClassVar[Any] = (sample((8, 16)), sample((8, 16), axis=-1))
+    samples = (sample((8, 16)), sample((8, 16), axis=-1))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("dim", "dtype"), optional=1)
@@ -103,7 +103,7 @@ class CumsumExt(CumSum):
 class IndexSelect(Gather):
     """Slices of a tensor along `axis`. Called as `IndexSelect()(input, axis, index)`."""
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((16, 8), (8,), dtypes=("Float64", "Int32"), low=0, high=16),
         sample((4, 16, 2), (8,), dtypes=("Float64", "Int64"), low=0, high=16, axis=1),
     )
@@ -120,7 +120,7 @@ class Embedding(Gather):
     The operands of the node are (weight, ids). padding_idx, max_norm and what else follows must have their defaults.
     """
 
-    samples: ClassVar[Any] = Gather.samples[:2]
+    samples = Gather.samples[:2]
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         names = ("padding_idx", "max_norm", "norm_type", "scale_grad_by_freq")
@@ -139,7 +139,7 @@ class Embedding(Gather):
 class MatMulExt(MatMul):
     """The matrix product of two matrices, or of batches of them."""
 
-    samples: ClassVar[Any] = (sample((8, 16), (16, 8)),)
+    samples = (sample((8, 16), (16, 8)),)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, _ = split_call(self.name, args, 2, ())
@@ -149,8 +149,8 @@ class MatMulExt(MatMul):
 class StackExt(Stack):
     """The tensors side by side along a new dimension. Called as `StackExt(dim)((a, b))`, or `()((a, b), dim)`."""
 
-    arguments: ClassVar[tuple[str, ...]] = ("dim=axis",)
-    samples: ClassVar[Any] = (sample((8, 16), (8, 16)), sample((8, 4), (8, 4), axis=-1))
+    arguments = ("dim=axis",)
+    samples = (sample((8, 16), (8, 16)), sample((8, 4), (8, 4), axis=-1))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         _, found = split_call(self.name, args, 1, ("dim",), optional=1)
@@ -166,8 +166,8 @@ class RepeatInterleaveInt(Op):
 
     repeats: int = 1
     dim: int | None = None
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    samples: ClassVar[Any] = (
+    linear_in = (0,)
+    samples = (
         sample((8, 4), repeats=2, dim=0),
         sample((4, 8, 2), repeats=3, dim=-2),
         sample((8, 4), repeats=2),
@@ -207,8 +207,8 @@ class Outer(Op):
     """The products x[i] * y[j] of two vectors."""
 
     promotes: ClassVar[str] = "common"
-    linear_in: ClassVar[tuple[int, ...]] = (0, 1)
-    samples: ClassVar[Any] = (sample((8,), (16,)),)
+    linear_in = (0, 1)
+    samples = (sample((8,), (16,)),)
 
     def rule(self, x: TensorType, y: TensorType) -> str:
         return "a, b -> a b"
@@ -225,7 +225,7 @@ class Outer(Op):
 class EluExt(Elu):
     """x where it is positive, alpha * (exp(x) - 1) elsewhere. Called as `EluExt()(input, alpha)`."""
 
-    samples: ClassVar[Any] = UNARY_SAMPLES
+    samples = UNARY_SAMPLES
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("alpha",), optional=1)
@@ -236,7 +236,7 @@ class LeakyReLUExt(Activation):
     """x where it is positive, negative_slope * x elsewhere. Called as `LeakyReLUExt()(input, negative_slope)`."""
 
     negative_slope: float = 0.01
-    samples: ClassVar[Any] = (sample((8, 16)), sample((8,), negative_slope=0.5))
+    samples = (sample((8, 16)), sample((8,), negative_slope=0.5))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("negative_slope",), optional=1)
@@ -264,7 +264,7 @@ class SoftplusExt(Activation):
 
     beta: float = 1.0
     threshold: float = 20.0
-    samples: ClassVar[Any] = (sample((8, 16)), sample((8,), low=-4, high=9, beta=2.0, threshold=8.0))
+    samples = (sample((8, 16)), sample((8,), low=-4, high=9, beta=2.0, threshold=8.0))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("beta", "threshold"), optional=2)
@@ -296,8 +296,8 @@ class IsClose(Binary):
     rtol: float = 1e-05
     atol: float = 1e-08
     equal_nan: bool = False
-    bprop: ClassVar[Any] = NotDifferentiable("its result is Bool")
-    samples: ClassVar[Any] = (
+    bprop = NotDifferentiable("its result is Bool")
+    samples = (
         sample((8, 16), (8, 16), gradient=False),
         sample((8, 16), (16,), atol=0.5, gradient=False),
     )
@@ -324,13 +324,13 @@ class IsClose(Binary):
 class RemainderTensorTensor(FloorMod):
     """The remainder with the sign of the divisor."""
 
-    samples: ClassVar[Any] = FloorMod.samples
+    samples = FloorMod.samples
 
 
 class RemainderTensorScalar(FloorMod):
     """The remainder with the sign of the divisor, a number."""
 
-    samples: ClassVar[Any] = FloorMod.samples
+    samples = FloorMod.samples
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """A strategy speaks of the tensor alone."""
@@ -340,7 +340,7 @@ class RemainderTensorScalar(FloorMod):
 class RemainderScalarTensor(FloorMod):
     """The remainder of a number, with the sign of the divisor."""
 
-    samples: ClassVar[Any] = FloorMod.samples
+    samples = FloorMod.samples
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """A strategy speaks of the tensor alone."""
@@ -350,13 +350,13 @@ class RemainderScalarTensor(FloorMod):
 class FmodTensor(TruncateMod):
     """The remainder with the sign of the dividend."""
 
-    samples: ClassVar[Any] = TruncateMod.samples
+    samples = TruncateMod.samples
 
 
 class FmodScalar(TruncateMod):
     """The remainder with the sign of the dividend, of a division by a number."""
 
-    samples: ClassVar[Any] = TruncateMod.samples
+    samples = TruncateMod.samples
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """A strategy speaks of the tensor alone."""

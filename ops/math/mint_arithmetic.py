@@ -33,8 +33,8 @@ class _Scaled(Binary, abstract=True):
 
     alpha: int | float = 1
     sign: ClassVar[int] = 1
-    additive: ClassVar[bool] = True
-    samples: ClassVar[Any] = (sample((8, 16), (8, 16)), sample((8, 16), (16,), alpha=0.5))
+    additive = True
+    samples = (sample((8, 16), (8, 16)), sample((8, 16), (16,), alpha=0.5))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 2, ("alpha",), optional=1)
@@ -62,22 +62,22 @@ def _factor(value: int | float) -> str:
 class AddExt(_Scaled):
     """x + alpha * y. Called as `AddExt()(x, y, alpha)`."""
 
-    samples: ClassVar[Any] = _Scaled.samples
+    samples = _Scaled.samples
 
 
 class SubExt(_Scaled):
     """x - alpha * y. Called as `SubExt()(x, y, alpha)`."""
 
-    sign: ClassVar[int] = -1
-    samples: ClassVar[Any] = _Scaled.samples
+    sign = -1
+    samples = _Scaled.samples
 
 
 class AddcmulExt(Elementwise):
     """x + value * y * z. Called as `AddcmulExt()(x, y, z, value)`."""
 
     value: int | float = 1
-    promotes: ClassVar[str] = "common"
-    samples: ClassVar[Any] = (sample((8, 16), (8, 16), (8, 16)), sample((8, 16), (2, 8, 16), (16,), value=0.5))
+    promotes = "common"
+    samples = (sample((8, 16), (8, 16), (8, 16)), sample((8, 16), (2, 8, 16), (16,), value=0.5))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 3, ("value",), optional=1)
@@ -103,7 +103,7 @@ class AddcmulExt(Elementwise):
 class AddcdivExt(AddcmulExt):
     """x + value * y / z. Called as `AddcdivExt()(x, y, z, value)`."""
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16), (8, 16), (8, 16), low=0.5),
         sample((8, 16), (8, 16), (16,), low=0.5, value=0.5),
     )
@@ -131,8 +131,8 @@ class NanToNum(Unary):
     nan: float | None = None
     posinf: float | None = None
     neginf: float | None = None
-    float_only: ClassVar[bool] = True
-    samples: ClassVar[Any] = UNARY_SAMPLES
+    float_only = True
+    samples = UNARY_SAMPLES
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("nan", "posinf", "neginf"), optional=3)
@@ -160,7 +160,7 @@ class SliceExt(StridedSlice):
     Called as `SliceExt()(x, dim, start, end, step)`.
     """
 
-    samples: ClassVar[Any] = (sample((8, 16), begin=(0, 4), end=(8, 12), strides=(1, 1), begin_mask=1, end_mask=1),)
+    samples = (sample((8, 16), begin=(0, 4), end=(8, 12), strides=(1, 1), begin_mask=1, end_mask=1),)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("dim", "start", "end", "step"), optional=1)
@@ -185,7 +185,7 @@ class SliceExt(StridedSlice):
 class OneHotExt(OneHot):
     """OneHot with the axis at the call. Called as `OneHotExt()(indices, depth, on_value, off_value, axis)`."""
 
-    samples: ClassVar[Any] = OneHot.samples
+    samples = OneHot.samples
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         op, operands = super().call(*args[:4])
@@ -195,7 +195,7 @@ class OneHotExt(OneHot):
 class LinSpaceExt(LinSpace):
     """steps numbers from start to end, both included. Called as `LinSpaceExt()(start, end, steps, dtype)`."""
 
-    samples: ClassVar[Any] = LinSpace.samples
+    samples = LinSpace.samples
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         if len(args) == 4 and args[3] not in (None, FLOAT32):
@@ -210,7 +210,7 @@ class LinSpaceExt(LinSpace):
 class Arange(Range):
     """start, start + step, ... below end. Called as `Arange()(start, end, step, dtype)`."""
 
-    samples: ClassVar[Any] = Range.samples
+    samples = Range.samples
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """MindSpore's strategy cuts the result."""

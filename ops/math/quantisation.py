@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT16, INT8, DType, TensorType
@@ -36,8 +36,8 @@ def scale_of(xp: Any, scale: Any) -> Any:
 class _Written(Op, abstract=True):
     """Computes in Float32, whatever its operands are."""
 
-    widens: ClassVar[bool] = False
-    bprop: ClassVar[Any] = NotDifferentiable("it serves trained networks")
+    widens = False
+    bprop = NotDifferentiable("it serves trained networks")
 
 
 class Quant(_Written):
@@ -47,7 +47,7 @@ class Quant(_Written):
     offset: float
     sqrt_mode: bool = False
     round_mode: str = "Round"
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 4), scale=3.0, offset=1.5, gradient=False),
         sample((8,), scale=9.0, offset=0.0, sqrt_mode=True, round_mode="Floor", gradient=False),
     )
@@ -72,7 +72,7 @@ class QuantV2(_Written):
     sqrt_mode: bool = False
     rounding_mode: str = "ROUND"
     dst_type: DType = INT8
-    samples: ClassVar[Any] = (sample((8, 4), (4,), (4,), gradient=False),)
+    samples = (sample((8, 4), (4,), (4,), gradient=False),)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 3, ("sqrt_mode", "rounding_mode", "dst_type"), optional=3)
@@ -108,7 +108,7 @@ class AntiQuant(_Read):
 
     sqrt_mode: bool = False
     dtype: DType = FLOAT16
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 4), (4,), (1,), dtypes=("Int8", "Float32", "Float32"), low=-9, high=9, gradient=False),
         sample((8, 4), (1,), (4,), dtypes=("Int8", "Float16", "Float32"), low=-9, high=9, gradient=False,
                sqrt_mode=True),
@@ -133,7 +133,7 @@ class Dequant(_Read):
     sqrt_mode: bool = False
     relu_flag: bool = False
     dtype: DType = FLOAT16
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 4), (4,), dtypes=("Int32", "Float16"), low=-9, high=9, gradient=False),
         sample((8, 4), (1,), dtypes=("Int32", "Float32"), low=-9, high=9, gradient=False, sqrt_mode=True,
                relu_flag=True),
@@ -159,7 +159,7 @@ class WeightAntiQuant(_Read):
 
     transposed: bool = False
     dtype: DType = FLOAT16
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 4), (4,), (4,), dtypes=("Int8", "Float32", "Float32"), low=-9, high=9, gradient=False),
         sample((4, 8), (4, 2), (4, 2), dtypes=("Int8", "Float32", "Float32"), low=-9, high=9, gradient=False,
                transposed=True),

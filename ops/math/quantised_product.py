@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT16, FLOAT32, INT8, INT32, DType, Type
@@ -39,9 +39,9 @@ class QuantBatchMatmul(WithOptionalOperands):
     transpose_x2: bool = False
     dtype: DType = FLOAT16
     given: tuple[str, ...] = ("x1", "x2", "scale")
-    order: ClassVar[tuple[str, ...]] = ("x1", "x2", "scale", "offset", "bias", "pertokenScaleOptional")
-    needed: ClassVar[int] = 3
-    samples: ClassVar[Any] = (
+    order = ("x1", "x2", "scale", "offset", "bias", "pertokenScaleOptional")
+    needed = 3
+    samples = (
         sample((4, 8), (8, 6), (6,), dtypes=("Int8", "Int8", "Float32"), low=-9, high=9, gradient=False),
         sample((2, 4, 8), (6, 8), (1,), (6,), (6,), dtypes=("Int8", "Int8", "Float32", "Float32", "Int32"), low=-9,
                high=9, gradient=False, transpose_x2=True, dtype=INT8, given=order[:5]),
@@ -83,11 +83,11 @@ class WeightQuantBatchMatmul(WithOptionalOperands):
     transpose_weight: bool = False
     antiquant_group_size: int = 0
     given: tuple[str, ...] = ("x", "weight", "antiquant_scale")
-    order: ClassVar[tuple[str, ...]] = (
+    order = (
         "x", "weight", "antiquant_scale", "antiquant_offset", "quant_scale", "quant_offset", "bias"
     )  # fmt: skip
-    needed: ClassVar[int] = 3
-    samples: ClassVar[Any] = (
+    needed = 3
+    samples = (
         sample((4, 8), (8, 6), (6,), dtypes=("Float32", "Int8", "Float32"), low=-3, high=3, gradient=False),
         sample((2, 8, 4), (6, 8), (6, 2), (6, 2), (6,), (6,), dtypes=("Float32", "Int8", *("Float32",) * 4), low=-3,
                high=3, gradient=False, transpose_x=True, transpose_weight=True, given=(*order[:5], "bias")),

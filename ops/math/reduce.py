@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -28,9 +28,9 @@ class ReduceMean(Reduce):
     """Mean along `axis`, of integers cut off to one; partial means of equal parts combine by their mean, those of
     integers do not."""
 
-    reduction: ClassVar[str] = "mean"
-    closes_chains: ClassVar[bool] = True
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    reduction = "mean"
+    closes_chains = True
+    linear_in = (0,)
 
     def infer(self, *types: Any) -> Type:
         inferred = super().infer(*types)
@@ -84,7 +84,7 @@ class ReduceMean(Reduce):
         count = math.prod(inputs[0].shape[d] for d in self.axes(inputs[0].ndim))
         return self.reduction_of(device, "Sum", inputs[0], out, f"total / (A){count}")
 
-    samples: ClassVar[Any] = REDUCE_SAMPLES
+    samples = REDUCE_SAMPLES
 
 
 class _ReduceExtremum(Reduce, abstract=True):
@@ -104,9 +104,9 @@ class _ReduceExtremum(Reduce, abstract=True):
 class ReduceMax(_ReduceExtremum):
     """Maximum along `axis`; its gradient is shared equally among equal maxima."""
 
-    reduction: ClassVar[str] = "max"
-    closes_chains: ClassVar[bool] = True
-    samples: ClassVar[Any] = (*REDUCE_SAMPLES, sample((8, 16), axis=(1,), dtypes=("Int32",), gradient=False))
+    reduction = "max"
+    closes_chains = True
+    samples = (*REDUCE_SAMPLES, sample((8, 16), axis=(1,), dtypes=("Int32",), gradient=False))
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         largest, axis, keep = be.xp.max, self.numpy_axis(), self.keep_dims
@@ -126,8 +126,8 @@ class ReduceMax(_ReduceExtremum):
 class ReduceMin(_ReduceExtremum):
     """Minimum along `axis`; its gradient is shared equally among equal minima."""
 
-    reduction: ClassVar[str] = "min"
-    samples: ClassVar[Any] = (*REDUCE_SAMPLES, sample((8, 16), axis=(1,), dtypes=("Int32",), gradient=False))
+    reduction = "min"
+    samples = (*REDUCE_SAMPLES, sample((8, 16), axis=(1,), dtypes=("Int32",), gradient=False))
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         smallest, axis, keep = be.xp.min, self.numpy_axis(), self.keep_dims
@@ -147,8 +147,8 @@ class ReduceMin(_ReduceExtremum):
 class ReduceProd(Reduce):
     """Product along `axis`."""
 
-    reduction: ClassVar[str] = "prod"
-    samples: ClassVar[Any] = REDUCE_SAMPLES
+    reduction = "prod"
+    samples = REDUCE_SAMPLES
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         axes = self.axes(len(x.shape))
@@ -170,11 +170,11 @@ class ReduceProdGrad(Op):
     """
 
     axis: tuple[int, ...] = ()
-    linear_in: ClassVar[tuple[int, ...]] = (1,)
-    bprop: ClassVar[Any] = NotDifferentiable(
+    linear_in = (1,)
+    bprop = NotDifferentiable(
         "it is a gradient, and second derivatives of products are not built"
     )
-    samples: ClassVar[Any] = (sample((8, 16), (8, 1), axis=(1,)), sample((4, 8, 2), (1, 8, 1), axis=(0, 2)))
+    samples = (sample((8, 16), (8, 1), axis=(1,)), sample((4, 8, 2), (1, 8, 1), axis=(0, 2)))
 
     def rule(self, x: TensorType, dout: TensorType) -> str:
         names = factor_names(len(x.shape))
@@ -195,7 +195,7 @@ class ReduceProdGrad(Op):
 
 
 class _ReduceLogical(Reduce, abstract=True):
-    bprop: ClassVar[Any] = NotDifferentiable("its result is Bool")
+    bprop = NotDifferentiable("its result is Bool")
 
     def infer(self, *types: Any) -> Type:
         inferred = super().infer(*types)
@@ -210,9 +210,9 @@ _BOOL_SAMPLES = tuple(sample(*s.shapes, dtypes=("Bool",), gradient=False, **s.fi
 class ReduceAll(_ReduceLogical):
     """Whether all elements along `axis` are true."""
 
-    reduction: ClassVar[str] = "all"
-    bprop: ClassVar[Any] = _ReduceLogical.bprop
-    samples: ClassVar[Any] = _BOOL_SAMPLES
+    reduction = "all"
+    bprop = _ReduceLogical.bprop
+    samples = _BOOL_SAMPLES
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.all(inputs[0], axis=self.numpy_axis(), keepdims=self.keep_dims)
@@ -224,9 +224,9 @@ class ReduceAll(_ReduceLogical):
 class ReduceAny(_ReduceLogical):
     """Whether any element along `axis` is true."""
 
-    reduction: ClassVar[str] = "any"
-    bprop: ClassVar[Any] = _ReduceLogical.bprop
-    samples: ClassVar[Any] = _BOOL_SAMPLES
+    reduction = "any"
+    bprop = _ReduceLogical.bprop
+    samples = _BOOL_SAMPLES
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.any(inputs[0], axis=self.numpy_axis(), keepdims=self.keep_dims)

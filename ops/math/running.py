@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
@@ -19,11 +19,11 @@ Gradients = Sequence[Value | None]
 class _Running(Op, abstract=True):
     """exclusive leaves an element's own value out; reverse runs from the end."""
 
-    takes_bool: ClassVar[bool] = False
+    takes_bool = False
     exclusive: bool = False
     reverse: bool = False
     axis: int = 0
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16)),
         sample((8, 16), axis=-1, reverse=True),
         sample((8, 16), axis=1, exclusive=True),
@@ -51,8 +51,8 @@ class _Running(Op, abstract=True):
 class CumSum(_Running):
     """Running sums along an axis. Called as `CumSum(exclusive, reverse)(x, axis)`."""
 
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    samples: ClassVar[Any] = _Running.samples
+    linear_in = (0,)
+    samples = _Running.samples
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(CumSum(self.exclusive, not self.reverse, self.axis), dout),)
@@ -65,7 +65,7 @@ class CumSum(_Running):
 class CumProd(_Running):
     """Running products along an axis. Called as `CumProd(exclusive, reverse)(x, axis)`."""
 
-    samples: ClassVar[Any] = _Running.samples
+    samples = _Running.samples
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(CumProdGrad(self.exclusive, self.reverse, self.axis), x, dout),)
@@ -87,11 +87,11 @@ class CumProdGrad(Op):
     exclusive: bool = False
     reverse: bool = False
     axis: int = 0
-    linear_in: ClassVar[tuple[int, ...]] = (1,)
-    bprop: ClassVar[Any] = NotDifferentiable(
+    linear_in = (1,)
+    bprop = NotDifferentiable(
         "it is a gradient, and second derivatives of running products are not built"
     )
-    samples: ClassVar[Any] = tuple(sample(*s.shapes * 2, **s.fields) for s in CumProd.samples)
+    samples = tuple(sample(*s.shapes * 2, **s.fields) for s in CumProd.samples)
 
     def rule(self, x: TensorType, dout: TensorType) -> str:
         names = " ".join(along(self.name, len(x.shape), self.axis)[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Node, Value
@@ -21,7 +21,7 @@ class _Extreme(Op, abstract=True):
     NaN on it is that."""
 
     axis: int = 0
-    samples: ClassVar[Any] = (sample((8, 16)), sample((4, 2, 8), axis=-2))
+    samples = (sample((8, 16)), sample((4, 2, 8), axis=-2))
 
     def rule(self, x: TensorType) -> str:
         names = " ".join(along(self.name, len(x.shape), self.axis)[0])
@@ -56,7 +56,7 @@ class _Extreme(Op, abstract=True):
 class Cummax(_Extreme):
     """The greatest element so far along `axis` and its place: a tuple of two. Called as `Cummax(axis)(x)`."""
 
-    samples: ClassVar[Any] = _Extreme.samples
+    samples = _Extreme.samples
 
     def precedes(self, xp: Any, x: Any, best: Any) -> Any:
         return x >= best
@@ -65,7 +65,7 @@ class Cummax(_Extreme):
 class Cummin(_Extreme):
     """The smallest element so far along `axis` and its place: a tuple of two. Called as `Cummin(axis)(x)`."""
 
-    samples: ClassVar[Any] = _Extreme.samples
+    samples = _Extreme.samples
 
     def precedes(self, xp: Any, x: Any, best: Any) -> Any:
         return x <= best

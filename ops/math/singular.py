@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -18,7 +18,7 @@ from mspc.sharding.rules import factor_names
 class SingularValues(Op):
     """The singular values of the matrices of the last two dimensions, in descending order."""
 
-    samples: ClassVar[Any] = (sample((8, 4, 6)), sample((5, 3)))
+    samples = (sample((8, 4, 6)), sample((5, 3)))
 
     def rule(self, x: TensorType) -> str:
         require_float(self.name, x)
@@ -38,11 +38,11 @@ class SingularValues(Op):
 class SingularValuesGrad(Op):
     """Gradient of SingularValues: the outer products of the singular vectors, weighted by dout."""
 
-    linear_in: ClassVar[tuple[int, ...]] = (1,)
-    bprop: ClassVar[Any] = NotDifferentiable(
+    linear_in = (1,)
+    bprop = NotDifferentiable(
         "it is a gradient, and second derivatives of singular values are not built"
     )
-    samples: ClassVar[Any] = (sample((8, 4, 6), (8, 4)), sample((5, 3), (3,)))
+    samples = (sample((8, 4, 6), (8, 4)), sample((5, 3), (3,)))
 
     def rule(self, x: TensorType, dout: TensorType) -> str:
         *batch, rows, columns, count = factor_names(len(x.shape) + 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -22,7 +22,7 @@ from mspc.sharding.rules import broadcast_rule
 class Erf(Smooth):
     """The error function."""
 
-    cuda: ClassVar[str] = "erf({0})"
+    cuda = "erf({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         bell = b.emit(Exp(), b.emit(Neg(), b.emit(Square(), x)))
@@ -31,13 +31,13 @@ class Erf(Smooth):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return erf(be.xp, inputs[0])
 
-    samples: ClassVar[Any] = (*UNARY_SAMPLES, sample((8, 16), low=-7, high=7))
+    samples = (*UNARY_SAMPLES, sample((8, 16), low=-7, high=7))
 
 
 class Erfc(Smooth):
     """1 minus the error function; for large x relative accuracy is lost."""
 
-    cuda: ClassVar[str] = "erfc({0})"
+    cuda = "erfc({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         bell = b.emit(Exp(), b.emit(Neg(), b.emit(Square(), x)))
@@ -46,16 +46,16 @@ class Erfc(Smooth):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return (1 - erf(be.xp, inputs[0].astype(be.xp.float64))).astype(inputs[0].dtype)
 
-    samples: ClassVar[Any] = UNARY_SAMPLES
+    samples = UNARY_SAMPLES
 
 
 class _WithZero(Binary, abstract=True):
     """0 where x is 0, whatever y is."""
 
-    float_only: ClassVar[bool] = True
-    promotes: ClassVar[str] = "float"
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    samples: ClassVar[Any] = (
+    float_only = True
+    promotes = "float"
+    linear_in = (0,)
+    samples = (
         sample((8, 16), (8, 16), low=0.5),
         sample((8, 16), (16,), low=0.5),
         sample((), (8, 16), low=0.5),
@@ -70,7 +70,7 @@ class _WithZero(Binary, abstract=True):
 class NextAfter(Op):
     """The number that follows x on the way to y, in Float32 or Float64."""
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16), (8, 16)),
         sample((8, 16), (16,), dtypes=("Float32", "Float32"), gradient=False),
     )
@@ -91,8 +91,8 @@ class NextAfter(Op):
 class Xlogy(_WithZero):
     """x * log(y), and 0 where x is 0."""
 
-    cuda: ClassVar[str] = "{0} * log({0} == T(0) ? T(1) : {1})"
-    samples: ClassVar[Any] = _WithZero.samples
+    cuda = "{0} * log({0} == T(0) ? T(1) : {1})"
+    samples = _WithZero.samples
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         some, safe = self.safe(b, x, y)
@@ -108,8 +108,8 @@ class Xlogy(_WithZero):
 class Xdivy(_WithZero):
     """x / y, and 0 where x is 0."""
 
-    cuda: ClassVar[str] = "{0} / ({0} == T(0) ? T(1) : {1})"
-    samples: ClassVar[Any] = _WithZero.samples
+    cuda = "{0} / ({0} == T(0) ? T(1) : {1})"
+    samples = _WithZero.samples
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         some, safe = self.safe(b, x, y)
@@ -125,8 +125,8 @@ class Xdivy(_WithZero):
 class MulNoNan(Binary):
     """x * y, and 0 where y is 0, even when x is infinite or not a number."""
 
-    float_only: ClassVar[bool] = True
-    cuda: ClassVar[str] = "({1} == T(0) ? T(0) : {0}) * {1}"
+    float_only = True
+    cuda = "({1} == T(0) ? T(0) : {0}) * {1}"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         return gradients(b, x, y, b.emit(MulNoNan(), dout, y), b.emit(MulNoNan(), x, dout))
@@ -135,4 +135,4 @@ class MulNoNan(Binary):
         x, y = inputs
         return be.xp.where(y == 0, be.xp.zeros_like(x), x) * y
 
-    samples: ClassVar[Any] = (sample((8, 16), (8, 16)), sample((8, 16), (16,)))
+    samples = (sample((8, 16), (8, 16)), sample((8, 16), (16,)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -29,19 +29,19 @@ _TRIPLE = (sample((8, 16), (8, 16), (8, 16), gradient=False),)
 class Activation(Unary, abstract=True):
     """A function of floating-point numbers."""
 
-    float_only: ClassVar[bool] = True
+    float_only = True
 
 
 class _Gradient(Binary, abstract=True):
     """Of dout and one more tensor, of one shape."""
 
-    promotes: ClassVar[str] = ""
+    promotes = ""
 
 
 class ReLU(Unary):
     """max(x, 0); its derivative at 0 is 0."""
 
-    cuda: ClassVar[str] = "{0} < T(0) ? T(0) : {0}"
+    cuda = "{0} < T(0) ? T(0) : {0}"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(ReluGrad(), dout, out),)
@@ -57,15 +57,15 @@ class ReLU(Unary):
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
         return self.kernel(be)
 
-    samples: ClassVar[Any] = (*UNARY_SAMPLES, sample((8,), dtypes=("Int32",), gradient=False))
+    samples = (*UNARY_SAMPLES, sample((8,), dtypes=("Int32",), gradient=False))
 
 
 class ReluGrad(_Gradient):
     """dout where y, the result of ReLU, is positive, else 0."""
 
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    cuda: ClassVar[str] = "{1} > T(0) ? {0} : T(0)"
-    samples: ClassVar[Any] = _PAIR
+    linear_in = (0,)
+    cuda = "{1} > T(0) ? {0} : T(0)"
+    samples = _PAIR
 
     def bprop(self, b: Builder, dy: Value, y: Value, out: Value, dout: Value) -> Gradients:
         return b.emit(ReluGrad(), dout, y), None
@@ -86,9 +86,9 @@ class ReluGrad(_Gradient):
 class PReLU(Elementwise):
     """x where it is positive, weight * x elsewhere; one weight, or one per channel (dimension 1)."""
 
-    float_only: ClassVar[bool] = True
-    broadcasts: ClassVar[bool] = False  # the second operand is aligned with dimension 1
-    cuda: ClassVar[str] = "{0} > T(0) ? {0} : {0} * {1}"
+    float_only = True
+    broadcasts = False  # the second operand is aligned with dimension 1
+    cuda = "{0} > T(0) ? {0} : {0} * {1}"
 
     def rule(self, x: TensorType, weight: TensorType) -> str:
         return prelu_rule(x, weight)
@@ -114,13 +114,13 @@ class PReLU(Elementwise):
     def _along_channels(self, x: Any) -> tuple[int, ...]:
         return (-1,) + (1,) * max(0, x.ndim - 2)
 
-    samples: ClassVar[Any] = (sample((8, 16), (16,)), sample((8, 4, 2, 2), (4,)), sample((8, 16), (1,)))
+    samples = (sample((8, 16), (16,)), sample((8, 4, 2, 2), (4,)), sample((8, 16), (1,)))
 
 
 class Sigmoid(Activation):
     """1 / (1 + exp(-x)), without overflow."""
 
-    cuda: ClassVar[str] = "sigmoid({0})"
+    cuda = "sigmoid({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(SigmoidGrad(), out, dout),)
@@ -133,7 +133,7 @@ class Sigmoid(Activation):
 
         return kernel
 
-    samples: ClassVar[Any] = (*UNARY_SAMPLES, sample((8,), low=-800, high=800, gradient=False))
+    samples = (*UNARY_SAMPLES, sample((8,), low=-800, high=800, gradient=False))
 
 
 def sigmoid(xp: Any, x: Any) -> Any:
@@ -145,9 +145,9 @@ def sigmoid(xp: Any, x: Any) -> Any:
 class SigmoidGrad(_Gradient):
     """dout * y * (1 - y) for y, the result of Sigmoid."""
 
-    linear_in: ClassVar[tuple[int, ...]] = (1,)
-    cuda: ClassVar[str] = "{1} * {0} * (T(1) - {0})"
-    samples: ClassVar[Any] = _PAIR
+    linear_in = (1,)
+    cuda = "{1} * {0} * (T(1) - {0})"
+    samples = _PAIR
 
     def bprop(self, b: Builder, y: Value, dy: Value, out: Value, dout: Value) -> Gradients:
         slope = b.emit(Sub(), constant(b, 1, y), scaled(b, 2, y))
@@ -161,21 +161,21 @@ class SigmoidGrad(_Gradient):
 class Tanh(Activation):
     """Hyperbolic tangent."""
 
-    array_function: ClassVar[str] = "tanh"
-    cuda: ClassVar[str] = "tanh({0})"
+    array_function = "tanh"
+    cuda = "tanh({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(TanhGrad(), out, dout),)
 
-    samples: ClassVar[Any] = UNARY_SAMPLES
+    samples = UNARY_SAMPLES
 
 
 class TanhGrad(_Gradient):
     """dout * (1 - y * y) for y, the result of Tanh."""
 
-    linear_in: ClassVar[tuple[int, ...]] = (1,)
-    cuda: ClassVar[str] = "{1} * (T(1) - {0} * {0})"
-    samples: ClassVar[Any] = _PAIR
+    linear_in = (1,)
+    cuda = "{1} * (T(1) - {0} * {0})"
+    samples = _PAIR
 
     def bprop(self, b: Builder, y: Value, dy: Value, out: Value, dout: Value) -> Gradients:
         slope = scaled(b, -2, y)
@@ -196,7 +196,7 @@ class GeLU(Activation):
     Hendrycks and Gimpel, arXiv 1606.08415.
     """
 
-    cuda: ClassVar[str] = "gelu({0})"
+    cuda = "gelu({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(GeLUGrad(), dout, x, out),)
@@ -216,16 +216,16 @@ class GeLU(Activation):
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
         return self.kernel(be)
 
-    samples: ClassVar[Any] = UNARY_SAMPLES
+    samples = UNARY_SAMPLES
 
 
 class GeLUGrad(Elementwise):
     """dout times the derivative of GeLU at x; y, its result, is not needed but part of the signature."""
 
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    cuda: ClassVar[str] = "{0} * gelu_slope({1})"
-    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and second derivatives of GeLU are not built")
-    samples: ClassVar[Any] = _TRIPLE
+    linear_in = (0,)
+    cuda = "{0} * gelu_slope({1})"
+    bprop = NotDifferentiable("it is a gradient, and second derivatives of GeLU are not built")
+    samples = _TRIPLE
 
     def rule(self, dy: TensorType, x: TensorType, y: TensorType) -> str:
         return same_rule(dy.shape, 3)
@@ -271,7 +271,7 @@ def _gelu_tanh(xp: Any, x: Any, out: Any) -> None:
 class SiLU(Activation):
     """x * sigmoid(x)."""
 
-    cuda: ClassVar[str] = "{0} * sigmoid({0})"
+    cuda = "{0} * sigmoid({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(SiLUGrad(), dout, x),)
@@ -280,16 +280,16 @@ class SiLU(Activation):
         (x,) = inputs
         return x * sigmoid(be.xp, x)
 
-    samples: ClassVar[Any] = UNARY_SAMPLES
+    samples = UNARY_SAMPLES
 
 
 class SiLUGrad(_Gradient):
     """dout times the derivative of SiLU at x."""
 
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    cuda: ClassVar[str] = "{0} * sigmoid({1}) * (T(1) + {1} * (T(1) - sigmoid({1})))"
-    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and second derivatives of SiLU are not built")
-    samples: ClassVar[Any] = (sample((8, 16), (8, 16), gradient=False),)
+    linear_in = (0,)
+    cuda = "{0} * sigmoid({1}) * (T(1) + {1} * (T(1) - sigmoid({1})))"
+    bprop = NotDifferentiable("it is a gradient, and second derivatives of SiLU are not built")
+    samples = (sample((8, 16), (8, 16), gradient=False),)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         dy, x = inputs
@@ -300,7 +300,7 @@ class SiLUGrad(_Gradient):
 class FastGeLU(Activation):
     """x * sigmoid(1.702 x)."""
 
-    cuda: ClassVar[str] = "{0} * sigmoid(T(1.702) * {0})"
+    cuda = "{0} * sigmoid(T(1.702) * {0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(SiLUGrad(), dout, b.emit(Mul(), x, b.constant(1.702, x.tensor_type.dtype))),)
@@ -309,13 +309,13 @@ class FastGeLU(Activation):
         (x,) = inputs
         return x * sigmoid(be.xp, x * 1.702)
 
-    samples: ClassVar[Any] = UNARY_SAMPLES
+    samples = UNARY_SAMPLES
 
 
 class Softplus(Activation):
     """log(1 + exp(x)), without overflow."""
 
-    cuda: ClassVar[str] = "softplus({0})"
+    cuda = "softplus({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Mul(), dout, b.emit(Sigmoid(), x)),)
@@ -324,7 +324,7 @@ class Softplus(Activation):
         (x,) = inputs
         return be.xp.log1p(be.xp.exp(-be.xp.abs(x))) + be.xp.maximum(x, 0)
 
-    samples: ClassVar[Any] = UNARY_SAMPLES
+    samples = UNARY_SAMPLES
 
 
 def prelu_rule(x: TensorType, weight: TensorType) -> str:

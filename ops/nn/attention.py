@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -72,8 +72,8 @@ class FlashAttentionScore(AttentionOp):
     too; see ring_attention.
     """
 
-    first_optional: ClassVar[int] = 3
-    requests: ClassVar[tuple[str, ...]] = REQUESTS
+    first_optional = 3
+    requests = REQUESTS
 
     def call(
         self, query: Any, key: Any, value: Any, real_shift: Any = None, drop_mask: Any = None, padding_mask: Any = None,
@@ -177,7 +177,7 @@ class FlashAttentionScore(AttentionOp):
             device, self.attention(inputs, top, (n, m, m)), by_head(result, self.input_layout, n), total, none
         )
 
-    samples: ClassVar[Any] = (
+    samples = (
         _sample((4, 4, 16), (4, 6, 16), (4, 6, 16), head_num=8, scale_value=0.5),
         _sample((4, 4, 4, 2), (4, 2, 6, 2), (4, 2, 6, 2), head_num=4, input_layout="BNSD", sparse_mode=2),
         _sample((4, 4, 4, 2), (4, 6, 2, 2), (4, 6, 2, 3), head_num=4, input_layout="BSND", sparse_mode=3),
@@ -198,10 +198,10 @@ class FlashAttentionScoreGrad(AttentionOp):
     """Gradients of FlashAttentionScore in query, key and value, of (query, key, value, dy, the optional operands,
     softmax_max, attention_out). softmax_max is the logarithm of the sum of exp(score)."""
 
-    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
-    linear_in: ClassVar[tuple[int, ...]] = (3,)
-    work: ClassVar[str] = "attention_gradients"
-    products: ClassVar[int] = 5
+    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
+    linear_in = (3,)
+    work = "attention_gradients"
+    products = 5
 
     def infer(self, *types: Any) -> Type:
         inferred = super().infer(*types)
@@ -235,7 +235,7 @@ class FlashAttentionScoreGrad(AttentionOp):
         result = by_head(inputs[-1], self.input_layout, n)
         return launch_backward(device, attention, result, self.views(shape, out, (n, m, m)))
 
-    samples: ClassVar[Any] = (
+    samples = (
         _sample((4, 4, 16), (4, 6, 16), (4, 6, 16), (4, 4, 16), (4, 8, 4, 1), (4, 4, 16), head_num=8),
         _sample((4, 4, 4, 2), (4, 2, 6, 2), (4, 2, 6, 2), (4, 4, 4, 2), (4, 4, 4, 1), (4, 4, 4, 2),
                 head_num=4, input_layout="BNSD", sparse_mode=2),
@@ -252,8 +252,8 @@ class FlashAttentionScoreShiftGrad(AttentionOp):
     An operator of its own, because it writes what the others avoid: a number for every query and key.
     """
 
-    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
-    linear_in: ClassVar[tuple[int, ...]] = (3,)
+    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
+    linear_in = (3,)
 
     def rule(self, *types: TensorType) -> str:
         self.check_rule(types, 5)
@@ -286,7 +286,7 @@ class FlashAttentionScoreShiftGrad(AttentionOp):
         n, m = shape.heads, shape.key_heads
         return launch_shift_gradient(device, self.attention(inputs, inputs[-1], (n, m, m, n)), out)
 
-    samples: ClassVar[Any] = (
+    samples = (
         _sample((4, 4, 16), (4, 4, 16), (4, 4, 16), (4, 4, 16), (4, 8, 4, 4), (4, 8, 4, 1), head_num=8,
                 optional=("real_shift",)),
         _sample((4, 2, 3, 2), (4, 2, 4, 2), (4, 2, 4, 2), (4, 2, 3, 2), (2, 1, 4), (3, 4), (4, 2, 3, 1), head_num=2,

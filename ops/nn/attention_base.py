@@ -44,11 +44,11 @@ class AttentionOp(Op, abstract=True):
     packed: int = 0
     first_query: int = 0
     all_queries: int = 0
-    omitted: ClassVar[tuple[str, ...]] = (
+    omitted = (
         "keep_prob", "scale_value", "pre_tokens", "next_tokens", "inner_precise", "input_layout", "sparse_mode",
         "optional", "packed", "first_query", "all_queries",
     )  # fmt: skip
-    work: ClassVar[str] = "attention"
+    work = "attention"
     products: ClassVar[int] = 2
     """Products of matrices: of queries and keys, and of their weights and the values; more for gradients."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -136,10 +136,10 @@ class BatchNorm(_Shared):
     momentum: float = 0.1
     data_format: str = "NCHW"
     groups: tuple[Ranks, ...] = ()
-    updates_aside: ClassVar[bool] = True
-    keeps_narrow: ClassVar[tuple[int, ...]] = (0,)
-    omitted: ClassVar[tuple[str, ...]] = ("data_format", "groups")
-    samples: ClassVar[Any] = (
+    updates_aside = True
+    keeps_narrow = (0,)
+    omitted = ("data_format", "groups")
+    samples = (
         sample((4, 8, 4, 2), (8,), (8,), (8,), (8,), is_training=True, low=0.5, epsilon=1e-3),
         sample((8, 4), (4,), (4,), (4,), (4,), is_training=True, momentum=0.5, low=0.5),
         sample((4, 8, 4), (8,), (8,), (8,), (8,), low=0.5, gradient=False),
@@ -245,13 +245,13 @@ class BatchNormGrad(_Shared):
     """Gradients of x, gamma and beta, from that of the result, x, gamma, and the mean and variance that were used."""
 
     groups: tuple[Ranks, ...] = ()
-    sums_of_rows: ClassVar[tuple[int, ...]] = (1, 2)
-    samples: ClassVar[Any] = (
+    sums_of_rows = (1, 2)
+    samples = (
         sample((4, 8, 4, 2), (4, 8, 4, 2), (8,), (8,), (8,), is_training=True, low=0.5),
         sample((8, 4), (8, 4), (4,), (4,), (4,), low=0.5),
     )
-    omitted: ClassVar[tuple[str, ...]] = ("groups",)
-    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
+    omitted = ("groups",)
+    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
 
     def infer(self, *types: Any) -> Any:
         inferred = super().infer(*types)

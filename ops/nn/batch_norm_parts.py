@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, TupleType
@@ -26,7 +26,7 @@ class _Part(Op, abstract=True):
     together."""
 
     count: int = 1
-    bprop: ClassVar[Any] = _PART
+    bprop = _PART
 
     def rule(self, *types: TensorType) -> str:
         raise MspcError(f"{self.name} works on the slices of one rank and cannot be sharded")
@@ -59,9 +59,9 @@ class BatchNormApply(_Part):
 
     epsilon: float = 1e-5
     momentum: float = 0.1
-    mutates: ClassVar[tuple[int, ...]] = (3, 4)
-    updates_aside: ClassVar[bool] = True
-    has_side_effect: ClassVar[bool] = True
+    mutates = (3, 4)
+    updates_aside = True
+    has_side_effect = True
 
     def infer(self, *types: Any) -> Any:
         return TupleType((types[0], *types[5:], *types[5:]))
@@ -78,7 +78,7 @@ class BatchNormGradSums(_Part):
     """Sums over a rank's elements of every channel: of the gradient times the normalised x, and of the gradient."""
 
     epsilon: float = 1e-5
-    omitted: ClassVar[tuple[str, ...]] = ("count",)
+    omitted = ("count",)
 
     def infer(self, *types: Any) -> Any:
         return TupleType((types[2], types[2]))

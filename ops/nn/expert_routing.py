@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BOOL, INT32, DType, TensorType, TupleType, Type
@@ -30,9 +30,9 @@ class MoeGatingTopKSoftmax(Op):
 
     k: int = 1
     asked: bool = True
-    omitted: ClassVar[tuple[str, ...]] = ("asked",)
-    bprop: ClassVar[Any] = _SERVES
-    samples: ClassVar[Any] = (
+    omitted = ("asked",)
+    bprop = _SERVES
+    samples = (
         sample((4, 6), (4,), dtypes=("Float64", "Bool"), k=3, gradient=False),
         sample((4, 6), k=2, asked=False, gradient=False),
     )
@@ -76,8 +76,8 @@ class MoeInitRouting(Op):
     expert_idx, active_num)`, where row_idx and expert_idx [rows, k] are what MoeGatingTopKSoftmax gives."""
 
     active_num: int = 0
-    bprop: ClassVar[Any] = _SERVES
-    samples: ClassVar[Any] = (
+    bprop = _SERVES
+    samples = (
         sample((4, 6), (4, 2), (4, 2), dtypes=("Float64", "Int32", "Int32"), low=0, high=8, active_num=3,
                gradient=False),
     )  # fmt: skip
@@ -118,8 +118,8 @@ class MoeComputeExpertTokens(Op):
     `MoeComputeExpertTokens()(sorted_experts, num_expert)`."""
 
     num_expert: int = 1
-    bprop: ClassVar[Any] = _SERVES
-    samples: ClassVar[Any] = (sample((8,), dtypes=("Int32",), low=0, high=4, num_expert=4, gradient=False),)
+    bprop = _SERVES
+    samples = (sample((8,), dtypes=("Int32",), low=0, high=4, num_expert=4, gradient=False),)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("num_expert",))
@@ -149,9 +149,9 @@ class MoeFinalizeRouting(Op):
     """
 
     second: bool = True
-    omitted: ClassVar[tuple[str, ...]] = ("second",)
-    bprop: ClassVar[Any] = _SERVES
-    samples: ClassVar[Any] = (
+    omitted = ("second",)
+    bprop = _SERVES
+    samples = (
         sample((8, 6), (4, 6), (4, 6), (8, 6), (4, 2), (8,), (4, 2), dtypes=(*("Float64",) * 5, "Int32", "Int32"),
                low=0, high=8, gradient=False),
         sample((8, 6), (4, 6), (8, 6), (4, 2), (8,), (4, 2), dtypes=(*("Float64",) * 4, "Int32", "Int32"), low=0,

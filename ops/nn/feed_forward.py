@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT16, FLOAT32, INT8, INT32, TensorType, Type
@@ -40,12 +40,12 @@ class FFN(WithOptionalOperands):
     activation: str = "fastgelu"
     inner_precise: int = 0
     given: tuple[str, ...] = ("x", "weight1", "weight2")
-    order: ClassVar[tuple[str, ...]] = (
+    order = (
         "x", "weight1", "weight2", "expert_tokens", "bias1", "bias2", "scale", "offset", "deq_scale1", "deq_scale2",
         "antiquant_scale1", "antiquant_scale2", "antiquant_offset1", "antiquant_offset2",
     )  # fmt: skip
-    needed: ClassVar[int] = 3
-    samples: ClassVar[Any] = (
+    needed = 3
+    samples = (
         sample((4, 8), (8, 6), (6, 4), gradient=False),
         sample((2, 4, 4), (2, 4, 6), (2, 6, 4), (2,), (2, 6), (2, 4), dtypes=(*("Float64",) * 3, "Int64", "Float64",
                "Float64"), low=1, high=5, gradient=False, activation="relu", given=order[:6]),
@@ -159,4 +159,4 @@ class FFN(WithOptionalOperands):
 class FFNExt(FFN):
     """As FFN."""
 
-    samples: ClassVar[Any] = FFN.samples[:1]
+    samples = FFN.samples[:1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -41,10 +41,10 @@ def _sample(*shapes: tuple[int, ...], **attributes: Any) -> Sample:
 class PromptFlashAttention(ServingAttention):
     """Attention over whole prompts; see ServingAttention. Quantised operands are not built."""
 
-    order: ClassVar[tuple[str, ...]] = (
+    order = (
         MASK, QUERIES, KEYS, SHIFT, "deq_scale1", "quant_scale1", "deq_scale2", "quant_scale2", "quant_offset2"
     )  # fmt: skip
-    absent: ClassVar[tuple[str, ...]] = order[4:]
+    absent = order[4:]
 
     num_heads: int = 1
     scale_value: float = 1.0
@@ -62,7 +62,7 @@ class PromptFlashAttention(ServingAttention):
     def sparse(self) -> tuple[int, int, int]:
         return self.sparse_mode, self.pre_tokens, self.next_tokens
 
-    samples: ClassVar[Any] = (
+    samples = (
         _sample((4, 4, 16), (4, 6, 8), (4, 6, 8), num_heads=8, num_key_value_heads=4, scale_value=0.5),
         _sample((4, 4, 4, 2), (4, 2, 6, 2), (4, 2, 6, 2), (4, 1, 4, 6), (4,), (4,), (4, 4, 4, 6), num_heads=4,
                 input_layout="BNSD", next_tokens=UNLIMITED, given=(MASK, QUERIES, KEYS, SHIFT)),
@@ -79,9 +79,9 @@ class IncreFlashAttention(ServingAttention):
     are those of the keys, cut as the batch is where a strategy leaves them whole. attn_mask is [batch, keys],
     [batch, 1, keys] or [batch, 1, 1, keys]."""
 
-    order: ClassVar[tuple[str, ...]] = (MASK, KEYS, SHIFT, *_QUANTISED, SCALE, OFFSET, "block_table", "kv_padding_size")
-    absent: ClassVar[tuple[str, ...]] = (*_QUANTISED, "block_table", "kv_padding_size")
-    mask_of_batch: ClassVar[bool] = True
+    order = (MASK, KEYS, SHIFT, *_QUANTISED, SCALE, OFFSET, "block_table", "kv_padding_size")
+    absent = (*_QUANTISED, "block_table", "kv_padding_size")
+    mask_of_batch = True
 
     num_heads: int = 1
     input_layout: str = "BSH"
@@ -107,7 +107,7 @@ class IncreFlashAttention(ServingAttention):
         out.in_strategy, out.out_strategy = (*entries[:at], entries[0][:1], *entries[at + 1 :]), asked.out_strategy
         return [out]
 
-    samples: ClassVar[Any] = (
+    samples = (
         _sample((4, 1, 16), (4, 6, 8), (4, 6, 8), num_heads=8, scale_value=0.5),
         _sample((4, 4, 1, 2), (4, 2, 6, 2), (4, 2, 6, 2), (4, 1, 1, 6), (4,), (1, 4, 1, 6), num_heads=4,
                 input_layout="BNSD", num_key_value_heads=2, given=(MASK, KEYS, SHIFT)),
@@ -125,14 +125,14 @@ class FusedInferAttentionScore(ServingAttention):
     sparse_mode, pre_tokens and next_tokens change nothing.
     """
 
-    order: ClassVar[tuple[str, ...]] = (
+    order = (
         SHIFT, MASK, QUERIES, KEYS, *_QUANTISED, *_CACHED, "query_padding_size", "kv_padding_size",
         "key_antiquant_scale", "key_antiquant_offset", "value_antiquant_scale", "value_antiquant_offset",
         "key_shared_prefix", "value_shared_prefix", "actual_shared_prefix_len",
     )  # fmt: skip
-    absent: ClassVar[tuple[str, ...]] = order[4:]
-    layouts: ClassVar[tuple[str, ...]] = ("BSH", "BNSD", "BSND")
-    one_query: ClassVar[bool] = True
+    absent = order[4:]
+    layouts = ("BSH", "BNSD", "BSND")
+    one_query = True
 
     num_heads: int = 1
     scale_value: float = 1.0
@@ -189,7 +189,7 @@ class FusedInferAttentionScore(ServingAttention):
             out.in_strategy = asked.in_strategy
         return [b.emit(TupleGetItem(i), out) for i in range(2)]
 
-    samples: ClassVar[Any] = (
+    samples = (
         _sample((4, 4, 16), (4, 6, 8), (4, 6, 8), num_heads=8, scale_value=0.5, softmax_lse_flag=True),
         _sample((4, 4, 4, 2), (4, 6, 2, 2), (4, 6, 2, 2), (4, 4, 4, 6), (4, 1, 4, 6), (4,), (4,), num_heads=4,
                 input_layout="BSND", given=(SHIFT, MASK, QUERIES, KEYS)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
@@ -22,7 +22,7 @@ class L2Normalize(Norm):
 
     axis: Axis = 0
     epsilon: float = 1e-4
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16)),
         sample((8, 16), axis=-1),
         sample((8, 16), axis=1, epsilon=1e3),
@@ -52,9 +52,9 @@ class L2NormalizeGrad(Norm):
 
     axis: Axis = 0
     epsilon: float = 1e-4
-    linear_in: ClassVar[tuple[int, ...]] = (2,)
-    bprop: ClassVar[Any] = NO_SECOND
-    samples: ClassVar[Any] = (sample((8, 16), (8, 16), (8, 16)), sample((8, 4), (8, 4), (8, 4), axis=-1))
+    linear_in = (2,)
+    bprop = NO_SECOND
+    samples = (sample((8, 16), (8, 16), (8, 16)), sample((8, 4), (8, 4), (8, 4), axis=-1))
 
     def rule(self, x: TensorType, out: TensorType, dout: TensorType) -> str:
         return normalised_rule(self.name, x.shape, self.axis, 3)

@@ -81,9 +81,9 @@ class LayerNorm(Norm):
     begin_norm_axis: int = 1
     begin_params_axis: int = 1
     epsilon: float = 1e-7
-    scales: ClassVar[tuple[int, ...]] = (1, 2)
-    made: ClassVar[tuple[int, ...]] = (1, 2)
-    samples: ClassVar[Any] = (
+    scales = (1, 2)
+    made = (1, 2)
+    samples = (
         sample((8, 16), (16,), (16,), begin_norm_axis=-1, begin_params_axis=-1, epsilon=1e-5),
         sample((8, 4, 8), (4, 8), (4, 8)),
         sample((2, 8, 4), (4,), (4,), begin_params_axis=-1),
@@ -200,10 +200,10 @@ class LayerNormGammaGrad(Norm):
     begin_norm_axis: int = 1
     begin_params_axis: int = 1
     epsilon: float = 1e-7
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    statistics: ClassVar[tuple[int, ...]] = (2, 3)
-    bprop: ClassVar[Any] = NO_SECOND
-    samples: ClassVar[Any] = (
+    linear_in = (0,)
+    statistics = (2, 3)
+    bprop = NO_SECOND
+    samples = (
         sample((8, 16), (8, 16), (8, 1), (8, 1), low=0.1),
         sample((8, 4, 8), (8, 4, 8), (8, 1, 1), (8, 1, 1), low=0.1, begin_params_axis=2),
     )
@@ -252,11 +252,11 @@ class LayerNormGrad(Norm):
 
     begin_norm_axis: int = 1
     epsilon: float = 1e-7
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    statistics: ClassVar[tuple[int, ...]] = (2, 3)
-    scales: ClassVar[tuple[int, ...]] = (4,)
-    bprop: ClassVar[Any] = NO_SECOND
-    samples: ClassVar[Any] = (
+    linear_in = (0,)
+    statistics = (2, 3)
+    scales = (4,)
+    bprop = NO_SECOND
+    samples = (
         sample((8, 16), (8, 16), (8, 1), (8, 1), (16,), low=0.1),
         sample((8, 4, 4), (8, 4, 4), (8, 4, 1), (8, 4, 1), (4, 4), low=0.1, begin_norm_axis=2),
     )
@@ -269,7 +269,7 @@ class LayerNormGrad(Norm):
         parameter = " ".join(full.split()[rank - len(gamma.shape) :])
         return f"{full}, {full}, {statistics}, {statistics}, {parameter} -> {full}"
 
-    in_place: ClassVar[bool] = True
+    in_place = True
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         xp, epsilon = be.xp, self.epsilon

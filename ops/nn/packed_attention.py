@@ -42,10 +42,10 @@ class _Packed(Op, abstract=True):
     first_query: int = 0
     first_key: int = 0
     first_part: int = 0
-    omitted: ClassVar[tuple[str, ...]] = (
+    omitted = (
         "scale_value", "sparse_mode", "pre_tokens", "next_tokens", "parts", "first_query", "first_key", "first_part",
     )  # fmt: skip
-    work: ClassVar[str] = "attention"
+    work = "attention"
     products: ClassVar[int] = 2
     ends_at: ClassVar[int] = 3
 
@@ -180,7 +180,7 @@ class FlashAttentionVarlen(_Packed):
     """What FlashAttentionScore is in the layout "TND", of (query, key, value, ends of queries, ends of keys): a tuple
     (softmax_max, softmax_sum, softmax_out, attention_out) as there, the statistics [tokens, heads, 1]."""
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 4, 2), (8, 4, 2), (8, 4, 3), (1,), (1,), head_num=4, sparse_mode=3, scale_value=0.5, gradient=False,
                dtypes=("Float64",) * 3 + ("Int64",) * 2, low=4, high=9),
         sample((6, 4, 2), (8, 2, 2), (8, 2, 2), (3,), (3,), head_num=4, gradient=False, low=8, high=9,
@@ -225,12 +225,12 @@ class FlashAttentionVarlen(_Packed):
 class FlashAttentionVarlenGrad(_Packed):
     """Gradients of FlashAttentionVarlen in query, key and value, of these, dy, both lists and softmax_max."""
 
-    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
-    ends_at: ClassVar[int] = 4
-    linear_in: ClassVar[tuple[int, ...]] = (3,)
-    work: ClassVar[str] = "attention_gradients"
-    products: ClassVar[int] = 5
-    samples: ClassVar[Any] = (
+    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
+    ends_at = 4
+    linear_in = (3,)
+    work = "attention_gradients"
+    products = 5
+    samples = (
         sample((8, 4, 2), (8, 4, 2), (8, 4, 3), (8, 4, 3), (1,), (1,), (8, 4, 1), head_num=4, sparse_mode=3,
                scale_value=0.01, gradient=False, low=4, high=9,
                dtypes=("Float64",) * 4 + ("Int64",) * 2 + ("Float64",)),

@@ -28,11 +28,11 @@ class KVCacheScatterUpdate(Op):
     reduce: str = "none"
     offset: int = 0
     total: int = 0
-    has_side_effect: ClassVar[bool] = True
-    mutates: ClassVar[tuple[int, ...]] = (0,)
-    omitted: ClassVar[tuple[str, ...]] = ("offset", "total")
-    bprop: ClassVar[Any] = _SERVES
-    samples: ClassVar[Any] = (
+    has_side_effect = True
+    mutates = (0,)
+    omitted = ("offset", "total")
+    bprop = _SERVES
+    samples = (
         sample((4, 2, 8, 3), (4,), (4, 2, 1, 3), dtypes=("Float64", "Int64", "Float64"), low=0, high=8, axis=-2,
                gradient=False),
         sample((4, 8), (4,), (4, 1), dtypes=("Float64", "Int32", "Float64"), low=0, high=8, gradient=False),
@@ -96,11 +96,11 @@ class ReshapeAndCache(Op):
     [blocks, places, heads, size], each at its number in slot_mapping, which counts the places of all blocks. A row of a
     negative number is left out."""
 
-    updates_aside: ClassVar[bool] = True
-    has_side_effect: ClassVar[bool] = True
-    mutates: ClassVar[tuple[int, ...]] = (2, 3)
-    bprop: ClassVar[Any] = _SERVES
-    samples: ClassVar[Any] = (
+    updates_aside = True
+    has_side_effect = True
+    mutates = (2, 3)
+    bprop = _SERVES
+    samples = (
         sample((2, 3, 8), (2, 3, 8), (4, 2, 4, 2), (4, 2, 4, 2), (6,), dtypes=(*("Float64",) * 4, "Int32"), low=0,
                high=8, gradient=False),
         sample((3, 8), (3, 8), (4, 2, 4, 2), (4, 2, 4, 2), (3,), dtypes=(*("Float64",) * 4, "Int64"), low=-2, high=8,
@@ -258,12 +258,12 @@ class PagedAttention(_Paged):
     mask_mode: str = "MASK_DEFAULT"
     mla_v_dim: int = 0
     masked: bool = False
-    omitted: ClassVar[tuple[str, ...]] = ("masked",)
-    order: ClassVar[tuple[str, ...]] = (
+    omitted = ("masked",)
+    order = (
         "antiquant_scale", "antiquant_offset", "attn_mask", "q_seq_lens", "alibi_mask"
     )  # fmt: skip
-    bprop: ClassVar[Any] = _SERVES
-    samples: ClassVar[Any] = (
+    bprop = _SERVES
+    samples = (
         sample(*_CACHE, dtypes=_KINDS, low=0, high=5, head_num=2, scale_value=0.5, kv_head_num=2, gradient=False),
         sample((4, 1, 12), *_CACHE[1:4], (6,), dtypes=_KINDS, low=0, high=5, head_num=4, scale_value=0.3,
                kv_head_num=2, gradient=False),
@@ -285,10 +285,10 @@ class PagedAttentionMask(_Paged):
     """PagedAttention with alibi_mask as the last operand."""
 
     masked: bool = True
-    omitted: ClassVar[tuple[str, ...]] = ("masked",)
-    order: ClassVar[tuple[str, ...]] = ("antiquant_scale", "antiquant_offset", "alibi_mask")
-    bprop: ClassVar[Any] = _SERVES
-    samples: ClassVar[Any] = (
+    omitted = ("masked",)
+    order = ("antiquant_scale", "antiquant_offset", "alibi_mask")
+    bprop = _SERVES
+    samples = (
         sample(*_CACHE, (4, 2, 2, 6), dtypes=(*_KINDS, "Float64"), low=0, high=5, head_num=2, scale_value=0.5,
                kv_head_num=2, gradient=False),
         sample((4, 2, 12), *_CACHE[1:], (1, 1, 1, 6), dtypes=(*_KINDS, "Float64"), low=0, high=5, head_num=4,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
@@ -28,7 +28,7 @@ def between(b: Builder, low: float, x: Value, high: float) -> Value:
 class ReLU6(Activation):
     """min(max(x, 0), 6)."""
 
-    cuda: ClassVar[str] = "clip({0}, T(0), T(6))"
+    cuda = "clip({0}, T(0), T(6))"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         inside = b.emit(Select(), b.emit(Greater(), constant(b, 6, x), x), dout, constant(b, 0, x))
@@ -42,7 +42,7 @@ class ReLU6(Activation):
 
         return kernel
 
-    samples: ClassVar[Any] = (sample((8, 16), low=-8, high=8),)
+    samples = (sample((8, 16), low=-8, high=8),)
 
 
 class Elu(Activation):
@@ -63,7 +63,7 @@ class Elu(Activation):
         (x,) = inputs
         return be.xp.where(x > 0, x, be.xp.expm1(be.xp.minimum(x, 0)) * self.alpha)
 
-    samples: ClassVar[Any] = (*UNARY_SAMPLES, sample((8, 16), alpha=0.5))
+    samples = (*UNARY_SAMPLES, sample((8, 16), alpha=0.5))
 
 
 class SeLU(Activation):
@@ -83,7 +83,7 @@ class SeLU(Activation):
         low = be.xp.expm1(be.xp.minimum(x, 0)) * _SELU_ALPHA
         return be.xp.where(x > 0, x, low) * _SELU_SCALE
 
-    samples: ClassVar[Any] = UNARY_SAMPLES
+    samples = UNARY_SAMPLES
 
 
 _SELU_SCALE = 1.0507009873554805
@@ -93,7 +93,7 @@ _SELU_ALPHA = 1.6732632423543772
 class HSigmoid(Activation):
     """x / 6 + 1 / 2, cut off below 0 and above 1."""
 
-    cuda: ClassVar[str] = "clip({0} * T(1.0 / 6.0) + T(0.5), T(0), T(1))"
+    cuda = "clip({0} * T(1.0 / 6.0) + T(0.5), T(0), T(1))"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         inside = between(b, -3, x, 3)
@@ -102,13 +102,13 @@ class HSigmoid(Activation):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.clip(inputs[0] * (1 / 6) + 0.5, 0, 1)
 
-    samples: ClassVar[Any] = _WIDE
+    samples = _WIDE
 
 
 class HSwish(Activation):
     """x * HSigmoid(x)."""
 
-    cuda: ClassVar[str] = "{0} * clip({0} * T(1.0 / 6.0) + T(0.5), T(0), T(1))"
+    cuda = "{0} * clip({0} * T(1.0 / 6.0) + T(0.5), T(0), T(1))"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         gate = b.emit(HSigmoid(), x)
@@ -119,7 +119,7 @@ class HSwish(Activation):
         (x,) = inputs
         return x * be.xp.clip(x * (1 / 6) + 0.5, 0, 1)
 
-    samples: ClassVar[Any] = _WIDE
+    samples = _WIDE
 
 
 class HShrink(Activation):
@@ -139,7 +139,7 @@ class HShrink(Activation):
         (x,) = inputs
         return x * (be.xp.abs(x) > self.lambd)
 
-    samples: ClassVar[Any] = (sample((8, 16)), sample((8, 16), lambd=1.0))
+    samples = (sample((8, 16)), sample((8, 16), lambd=1.0))
 
 
 class SoftShrink(Activation):
@@ -159,13 +159,13 @@ class SoftShrink(Activation):
         (x,) = inputs
         return x - be.xp.clip(x, -self.lambd, self.lambd)
 
-    samples: ClassVar[Any] = (sample((8, 16)), sample((8, 16), lambd=1.0))
+    samples = (sample((8, 16)), sample((8, 16), lambd=1.0))
 
 
 class Softsign(Activation):
     """x / (1 + |x|)."""
 
-    cuda: ClassVar[str] = "{0} / (absolute({0}) + T(1))"
+    cuda = "{0} / (absolute({0}) + T(1))"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         bottom = b.emit(Add(), b.emit(Abs(), x), constant(b, 1, x))
@@ -175,13 +175,13 @@ class Softsign(Activation):
         (x,) = inputs
         return x / (be.xp.abs(x) + 1)
 
-    samples: ClassVar[Any] = UNARY_SAMPLES
+    samples = UNARY_SAMPLES
 
 
 class Mish(Activation):
     """x * tanh(log(1 + exp(x))); Misra, arXiv 1908.08681."""
 
-    cuda: ClassVar[str] = "{0} * tanh(softplus({0}))"
+    cuda = "{0} * tanh(softplus({0}))"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         tanh = b.emit(Tanh(), b.emit(Softplus(), x))
@@ -193,4 +193,4 @@ class Mish(Activation):
         xp, (x,) = be.xp, inputs
         return x * xp.tanh(xp.log1p(xp.exp(-xp.abs(x))) + xp.maximum(x, 0))
 
-    samples: ClassVar[Any] = UNARY_SAMPLES
+    samples = UNARY_SAMPLES

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -41,8 +41,8 @@ class _OfChannels(Op, abstract=True):
 class ChannelWindowSum(_OfChannels):
     """The sum over each channel and those around it."""
 
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    samples: ClassVar[Any] = (sample((4, 6, 4), depth_radius=2), sample((4, 3), depth_radius=5))
+    linear_in = (0,)
+    samples = (sample((4, 6, 4), depth_radius=2), sample((4, 3), depth_radius=5))
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(ChannelWindowSum(self.depth_radius), dout),)
@@ -66,7 +66,7 @@ class LRN(_OfChannels):
     alpha: float = 1.0
     beta: float = 0.5
     norm_region: str = "ACROSS_CHANNELS"
-    samples: ClassVar[Any] = (
+    samples = (
         sample((4, 6, 2, 4), depth_radius=2, alpha=0.3, beta=0.75),
         sample((4, 3, 4), depth_radius=5, bias=2.0),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -42,9 +42,9 @@ class RmsNorm(Norm):
     """
 
     epsilon: float = 1e-6
-    scales: ClassVar[tuple[int, ...]] = (1,)
-    made: ClassVar[tuple[int, ...]] = (1,)
-    samples: ClassVar[Any] = (sample((8, 16), (16,)), sample((8, 4, 4), (4, 4)), sample((2, 8, 4), (4,)))
+    scales = (1,)
+    made = (1,)
+    samples = (sample((8, 16), (16,)), sample((8, 4, 4), (4, 4)), sample((2, 8, 4), (4,)))
 
     def rule(self, x: TensorType, gamma: TensorType) -> str:
         begin = len(x.shape) - len(gamma.shape)
@@ -160,11 +160,11 @@ class RmsNormGrad(Norm):
     rstd.
     """
 
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    statistics: ClassVar[tuple[int, ...]] = (2,)
-    scales: ClassVar[tuple[int, ...]] = (3,)
-    bprop: ClassVar[Any] = NO_SECOND
-    samples: ClassVar[Any] = (sample((8, 16), (8, 16), (8, 1), (16,), low=0.1),)
+    linear_in = (0,)
+    statistics = (2,)
+    scales = (3,)
+    bprop = NO_SECOND
+    samples = (sample((8, 16), (8, 16), (8, 1), (16,), low=0.1),)
 
     def rule(self, dout: TensorType, x: TensorType, rstd: TensorType, gamma: TensorType) -> str:
         begin = len(x.shape) - len(gamma.shape)

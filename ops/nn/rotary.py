@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -32,9 +32,9 @@ class ApplyRotaryPosEmb(Op):
     """
 
     cos_format: int = 0
-    followers: ClassVar[tuple[int, ...]] = (1, 2, 3)
-    linear_in: ClassVar[tuple[int, ...]] = ()
-    samples: ClassVar[Any] = (
+    followers = (1, 2, 3)
+    linear_in = ()
+    samples = (
         sample((4, 8, 4, 6), (4, 8, 2, 6), (4, 8, 1, 6), (4, 8, 1, 6), (4,), dtypes=("Float64",) * 4 + ("Int32",)),
         sample((4, 2, 8, 4), (4, 2, 8, 4), (1, 2, 1, 4), (1, 2, 1, 4), (1,), dtypes=("Float64",) * 4 + ("Int32",)),
         sample((4, 8, 16), (4, 8, 8), (8, 4), (8, 4), (4,), dtypes=("Float64",) * 4 + ("Int32",)),
@@ -126,7 +126,7 @@ class RotaryPositionEmbedding(Op):
     `RotaryPositionEmbedding()(x, cos, sin, mode)`."""
 
     mode: int = 0
-    samples: ClassVar[Any] = (
+    samples = (
         sample((4, 8, 2, 6), (4, 8, 1, 6), (4, 8, 1, 6)),
         sample((4, 2, 8, 4), (1, 1, 8, 4), (1, 1, 8, 4)),
     )

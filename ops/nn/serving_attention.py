@@ -47,9 +47,9 @@ class ServingAttention(Op, abstract=True):
     layouts: ClassVar[tuple[str, ...]] = ("BSH", "BNSD")
     mask_of_batch: ClassVar[bool] = False
     one_query: ClassVar[bool] = False
-    omitted: ClassVar[tuple[str, ...]] = ("given", "first_query", "all_queries")
-    checks_where_called: ClassVar[bool] = True
-    bprop: ClassVar[Any] = NotDifferentiable("it serves trained networks; FlashAttentionScore has one")
+    omitted = ("given", "first_query", "all_queries")
+    checks_where_called = True
+    bprop = NotDifferentiable("it serves trained networks; FlashAttentionScore has one")
 
     if TYPE_CHECKING:  # every operator has these, in an order of its own
         num_heads: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -77,7 +77,7 @@ class Softmax(_Normalised):
     """exp(x) over its sum along `axis`."""
 
     axis: Axis = -1
-    samples: ClassVar[Any] = (*_ONE, sample((8, 4, 4), axis=(1, 2)))
+    samples = (*_ONE, sample((8, 4, 4), axis=(1, 2)))
 
     def rule(self, x: TensorType) -> str:
         return normalised_rule(self.name, x.shape, self.axis, 1)
@@ -85,7 +85,7 @@ class Softmax(_Normalised):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(SoftmaxBackward(self.axis), dout, out),)
 
-    in_place: ClassVar[bool] = True
+    in_place = True
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         xp = be.xp
@@ -117,8 +117,8 @@ class SoftmaxBackward(_Normalised):
     """Gradient of Softmax: (dout - sum(dout * out)) * out, the sum along `dim`."""
 
     dim: Axis = -1
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    samples: ClassVar[Any] = (sample((8, 16), (8, 16)), sample((4, 8, 8), (4, 8, 8), dim=1))
+    linear_in = (0,)
+    samples = (sample((8, 16), (8, 16)), sample((4, 8, 8), (4, 8, 8), dim=1))
 
     def rule(self, dout: TensorType, out: TensorType) -> str:
         return normalised_rule(self.name, dout.shape, self.dim, 2)
@@ -133,7 +133,7 @@ class SoftmaxBackward(_Normalised):
         second = b.emit(Mul(), dy, outer)
         return b.emit(SoftmaxBackward(self.dim), dout, y), b.emit(Sub(), first, second)
 
-    in_place: ClassVar[bool] = True
+    in_place = True
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         xp = be.xp
@@ -162,7 +162,7 @@ class LogSoftmax(_Normalised):
     """x minus the logarithm of the sum of exp(x) along `axis`."""
 
     axis: int = -1
-    samples: ClassVar[Any] = _ONE
+    samples = _ONE
 
     def rule(self, x: TensorType) -> str:
         return normalised_rule(self.name, x.shape, self.axis, 1)
@@ -170,7 +170,7 @@ class LogSoftmax(_Normalised):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(LogSoftmaxGrad(self.axis), out, dout),)
 
-    in_place: ClassVar[bool] = True
+    in_place = True
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         xp = be.xp
@@ -201,16 +201,16 @@ class LogSoftmaxGrad(_Normalised):
     """Gradient of LogSoftmax: dout - exp(out) * sum(dout), the sum along `axis`."""
 
     axis: int = -1
-    linear_in: ClassVar[tuple[int, ...]] = (1,)
-    bprop: ClassVar[Any] = NotDifferentiable(
+    linear_in = (1,)
+    bprop = NotDifferentiable(
         "it is a gradient, and second derivatives of LogSoftmax are not built"
     )
-    samples: ClassVar[Any] = (sample((8, 16), (8, 16)), sample((4, 8, 8), (4, 8, 8), axis=1))
+    samples = (sample((8, 16), (8, 16)), sample((4, 8, 8), (4, 8, 8), axis=1))
 
     def rule(self, out: TensorType, dout: TensorType) -> str:
         return normalised_rule(self.name, out.shape, self.axis, 2)
 
-    in_place: ClassVar[bool] = True
+    in_place = True
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         xp = be.xp

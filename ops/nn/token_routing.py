@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, TensorType, TupleType, Type
@@ -28,8 +28,8 @@ class TopKRouter(Op):
     capacity: int = 1
     expert_num: int = 1
     drop_type: int = 0
-    bprop: ClassVar[Any] = NotDifferentiable("its results are places")
-    samples: ClassVar[Any] = (
+    bprop = NotDifferentiable("its results are places")
+    samples = (
         sample((2, 6, 2), dtypes=("Int32",), low=0, high=4, capacity=2, expert_num=4, gradient=False),
         sample((2, 4, 3), dtypes=("Int64",), low=0, high=2, capacity=3, expert_num=2, drop_type=1, gradient=False),
     )
@@ -97,7 +97,7 @@ class TopPRouter(TopKRouter):
     expert_num: int = 1
     drop_type: int = 0
     threshold: float = 0.0
-    samples: ClassVar[Any] = (
+    samples = (
         sample((2, 6, 2), (2, 6, 2), dtypes=("Int32", "Float32"), low=0, high=4, capacity=2, expert_num=4,
                threshold=3.0, gradient=False),
     )  # fmt: skip

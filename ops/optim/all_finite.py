@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -26,10 +26,10 @@ class AllFinite(Op):
     Every rank looks at the slices that it holds, however each operand is cut; one truth per rank is then combined.
     """
 
-    reduction: ClassVar[str] = "all"
-    operandwise: ClassVar[bool] = True
-    bprop: ClassVar[Any] = NotDifferentiable("its result is Bool")
-    samples: ClassVar[Any] = (
+    reduction = "all"
+    operandwise = True
+    bprop = NotDifferentiable("its result is Bool")
+    samples = (
         sample((8, 16), gradient=False),
         sample((8, 16), (), (4,), gradient=False),
     )

@@ -38,7 +38,7 @@ class Update(Op, abstract=True):
             `mutates` names are set, T is the type that the parameter is computed in.
     """
 
-    has_side_effect: ClassVar[bool] = True
+    has_side_effect = True
     operands: ClassVar[tuple[str, ...]] = ()
     scalars: ClassVar[tuple[int, ...]] = ()
     states: ClassVar[tuple[int, ...]] = ()
@@ -136,11 +136,11 @@ def _samples(*roles: str, **attributes: Any) -> tuple[Any, ...]:
 class Assign(Update):
     """variable = value."""
 
-    operands: ClassVar[tuple[str, ...]] = ("variable", "value")
-    mutates: ClassVar[tuple[int, ...]] = (0,)
-    cuda_update: ClassVar[str] = "variable = value;"
+    operands = ("variable", "value")
+    mutates = (0,)
+    cuda_update = "variable = value;"
     neutral: ClassVar[Mapping[int, float | None]] = {1: None}
-    samples: ClassVar[Any] = _samples("x", "x")
+    samples = _samples("x", "x")
 
     def bprop(self, b: Builder, variable: Value, value: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         return None, dout
@@ -154,9 +154,9 @@ class Assign(Update):
 class InplaceCopy(Op):
     """input = src, broadcast to its shape, for a parameter `input`; the result is its new value."""
 
-    has_side_effect: ClassVar[bool] = True
-    mutates: ClassVar[tuple[int, ...]] = (0,)
-    samples: ClassVar[Any] = (
+    has_side_effect = True
+    mutates = (0,)
+    samples = (
         sample((8, 16), (8, 16), gradient=False),
         sample((8, 16), (16,), gradient=False),
         sample((4, 8), (4, 1), gradient=False),
@@ -186,11 +186,11 @@ class InplaceCopy(Op):
 class AssignAdd(Update):
     """variable += value."""
 
-    operands: ClassVar[tuple[str, ...]] = ("variable", "value")
-    mutates: ClassVar[tuple[int, ...]] = (0,)
-    cuda_update: ClassVar[str] = "variable += value;"
+    operands = ("variable", "value")
+    mutates = (0,)
+    cuda_update = "variable += value;"
     neutral: ClassVar[Mapping[int, float | None]] = {1: -0.0}
-    samples: ClassVar[Any] = _samples("x", "x")
+    samples = _samples("x", "x")
 
     def bprop(self, b: Builder, variable: Value, value: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         return dout, dout
@@ -203,12 +203,12 @@ class AssignAdd(Update):
 class AssignSub(Update):
     """variable -= value."""
 
-    takes_bool: ClassVar[bool] = False
-    operands: ClassVar[tuple[str, ...]] = ("variable", "value")
-    mutates: ClassVar[tuple[int, ...]] = (0,)
-    cuda_update: ClassVar[str] = "variable -= value;"
+    takes_bool = False
+    operands = ("variable", "value")
+    mutates = (0,)
+    cuda_update = "variable -= value;"
     neutral: ClassVar[Mapping[int, float | None]] = {1: 0.0}
-    samples: ClassVar[Any] = _samples("x", "x")
+    samples = _samples("x", "x")
 
     def bprop(self, b: Builder, variable: Value, value: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         return dout, b.emit(Neg(), dout)
@@ -228,23 +228,23 @@ class ApplyMomentum(Update):
     use_nesterov: bool = False
     use_locking: bool = False
     gradient_scale: float = 1.0
-    operands: ClassVar[tuple[str, ...]] = (
+    operands = (
         "variable",
         "accumulation",
         "learning_rate",
         "gradient",
         "momentum",
     )
-    scalars: ClassVar[tuple[int, ...]] = (2, 4)
-    mutates: ClassVar[tuple[int, ...]] = (0, 1)
-    cuda_update: ClassVar[str] = """
+    scalars = (2, 4)
+    mutates = (0, 1)
+    cuda_update = """
         const T scaled = gradient * gradient_scale;
         accumulation = accumulation * momentum + scaled;
         variable -= learning_rate * (use_nesterov ? accumulation * momentum + scaled : accumulation);
     """
     neutral: ClassVar[Mapping[int, float | None]] = {2: 0.0, 3: -0.0, 4: 1.0}
-    bprop: ClassVar[Any] = _UPDATE
-    samples: ClassVar[Any] = (
+    bprop = _UPDATE
+    samples = (
         *_samples("x", "x", "s", "x", "s"),
         *_samples("x", "x", "s", "x", "s", use_nesterov=True, gradient_scale=0.5),
     )
@@ -270,7 +270,7 @@ class SGD(Update):
     dampening: float = 0.0
     weight_decay: float = 0.0
     nesterov: bool = False
-    operands: ClassVar[tuple[str, ...]] = (
+    operands = (
         "parameters",
         "gradient",
         "learning_rate",
@@ -278,9 +278,9 @@ class SGD(Update):
         "momentum",
         "stat",
     )
-    scalars: ClassVar[tuple[int, ...]] = (2, 4)
-    mutates: ClassVar[tuple[int, ...]] = (0, 3, 5)
-    cuda_update: ClassVar[str] = """
+    scalars = (2, 4)
+    mutates = (0, 3, 5)
+    cuda_update = """
         const T decayed = gradient + parameters * weight_decay;
         const T fresh = stat > T(0) ? decayed : accum * momentum + decayed * (T(1) - dampening);
         const bool active = momentum > T(0);
@@ -288,8 +288,8 @@ class SGD(Update):
         parameters -= learning_rate * (active ? nesterov ? decayed + fresh * momentum : fresh : decayed);
     """
     neutral: ClassVar[Mapping[int, float | None]] = {1: 0.0, 2: 0.0, 4: 0.0}
-    bprop: ClassVar[Any] = _UPDATE
-    samples: ClassVar[Any] = (
+    bprop = _UPDATE
+    samples = (
         *_samples("x", "x", "s", "x", "s", "x"),
         *_samples("x", "x", "s", "x", "s", "x", dampening=0.1, weight_decay=0.01),
         *_samples("x", "x", "s", "x", "s", "x", nesterov=True),
@@ -323,21 +323,21 @@ class Adam(Update):
 
     use_locking: bool = False
     use_nesterov: bool = False
-    operands: ClassVar[tuple[str, ...]] = (
+    operands = (
         "var", "m", "v", "beta1_power", "beta2_power", "lr", "beta1", "beta2", "epsilon", "gradient",
     )  # fmt: skip
-    scalars: ClassVar[tuple[int, ...]] = (3, 4, 5, 6, 7, 8)
-    outputs: ClassVar[int] = 3
-    mutates: ClassVar[tuple[int, ...]] = (0, 1, 2)
-    cuda_update: ClassVar[str] = """
+    scalars = (3, 4, 5, 6, 7, 8)
+    outputs = 3
+    mutates = (0, 1, 2)
+    cuda_update = """
         m = m * beta1 + gradient * (T(1) - beta1);
         v = v * beta2 + gradient * gradient * (T(1) - beta2);
         const T rate = lr * sqrt(T(1) - beta2_power) / (T(1) - beta1_power);
         var -= rate * (use_nesterov ? m * beta1 + gradient * (T(1) - beta1) : m) / (sqrt(v) + epsilon);
     """
     neutral: ClassVar[Mapping[int, float | None]] = {3: 0.0, 4: 0.0, 5: 0.0, 6: 1.0, 7: 1.0, 9: -0.0}
-    bprop: ClassVar[Any] = _UPDATE
-    samples: ClassVar[Any] = (
+    bprop = _UPDATE
+    samples = (
         *_samples("x", "x", "x", "s", "s", "s", "s", "s", "s", "x"),
         *_samples("x", "x", "x", "s", "s", "s", "s", "s", "s", "x", use_nesterov=True),
     )
@@ -359,21 +359,21 @@ class AdamWeightDecay(Update):
     """
 
     use_locking: bool = False
-    operands: ClassVar[tuple[str, ...]] = (
+    operands = (
         "var", "m", "v", "lr", "beta1", "beta2", "epsilon", "decay", "gradient",
     )  # fmt: skip
-    scalars: ClassVar[tuple[int, ...]] = (3, 4, 5, 6, 7)
-    states: ClassVar[tuple[int, ...]] = (1, 2)
-    outputs: ClassVar[int] = 3
-    mutates: ClassVar[tuple[int, ...]] = (0, 1, 2)
-    cuda_update: ClassVar[str] = """
+    scalars = (3, 4, 5, 6, 7)
+    states = (1, 2)
+    outputs = 3
+    mutates = (0, 1, 2)
+    cuda_update = """
         m = m * beta1 + gradient * (T(1) - beta1);
         v = v * beta2 + gradient * gradient * (T(1) - beta2);
         var -= lr * (m / (sqrt(v) + epsilon) + decay * var);
     """
     neutral: ClassVar[Mapping[int, float | None]] = {3: 0.0, 4: 1.0, 5: 1.0, 8: -0.0}
-    bprop: ClassVar[Any] = _UPDATE
-    samples: ClassVar[Any] = _samples("x", "x", "x", "s", "s", "s", "s", "s", "x")
+    bprop = _UPDATE
+    samples = _samples("x", "x", "x", "s", "s", "s", "s", "s", "x")
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp = be.xp

@@ -163,9 +163,9 @@ class Dropout(DrawnByPlace):
     shape: tuple[int, ...] = ()
     begin: tuple[int, ...] = ()
     local: tuple[int, ...] = ()
-    seeds: ClassVar[tuple[str, ...]] = ("Seed0", "Seed1")
-    omitted: ClassVar[tuple[str, ...]] = ("local", "rows")
-    samples: ClassVar[Any] = (
+    seeds = ("Seed0", "Seed1")
+    omitted = ("local", "rows")
+    samples = (
         sample((8, 16), keep_prob=0.7, Seed0=1),
         sample((2, 4, 8), keep_prob=0.25, Seed1=2),
         sample((8,), keep_prob=1.0),
@@ -282,22 +282,22 @@ class _ChannelDropout(Dropout, abstract=True):
 class Dropout2D(_ChannelDropout):
     """x / keep_prob with whole channels of [n, c, h, w] set to 0 at random, and the mask of its shape: a tuple of 2."""
 
-    samples: ClassVar[Any] = (sample((4, 8, 2, 2), keep_prob=0.7, Seed0=1), sample((2, 4, 3, 1), Seed1=2))
+    samples = (sample((4, 8, 2, 2), keep_prob=0.7, Seed0=1), sample((2, 4, 3, 1), Seed1=2))
 
 
 class Dropout3D(_ChannelDropout):
     """The same of [n, c, d, h, w]."""
 
-    rank: ClassVar[int] = 5
-    samples: ClassVar[Any] = (sample((4, 2, 2, 2, 3), keep_prob=0.25, Seed0=1),)
+    rank = 5
+    samples = (sample((4, 2, 2, 2, 3), keep_prob=0.25, Seed0=1),)
 
 
 class DropoutGrad(Elementwise):
     """dout / keep_prob where the mask keeps it, 0 elsewhere."""
 
     keep_prob: float = 0.5
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    samples: ClassVar[Any] = (sample((8, 16), (8, 16), dtypes=("Float64", "Bool"), keep_prob=0.75),)
+    linear_in = (0,)
+    samples = (sample((8, 16), (8, 16), dtypes=("Float64", "Bool"), keep_prob=0.75),)
 
     def rule(self, dout: TensorType, mask: TensorType) -> str:
         return same_rule(dout.shape, 2)

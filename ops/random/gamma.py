@@ -7,7 +7,7 @@ taken. Every try has words of its own, so that an element's number depends on no
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -29,9 +29,9 @@ class Gamma(Drawn):
 
     seed: int = 0
     seed2: int = 0
-    seeds: ClassVar[tuple[str, ...]] = ("seed", "seed2")
-    bprop: ClassVar[Any] = NotDifferentiable("its result is drawn, not computed")
-    samples: ClassVar[Any] = (
+    seeds = ("seed", "seed2")
+    bprop = NotDifferentiable("its result is drawn, not computed")
+    samples = (
         sample((4,), (1,), dtypes=("Float32", "Float32"), low=0.1, high=3.0, shape=(8, 4), seed=1, gradient=False),
         sample((4, 1), (2,), dtypes=("Float32", "Float32"), low=0.1, high=3.0, shape=(4, 2), gradient=False),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -36,8 +36,8 @@ class Drawn(DrawnByPlace, abstract=True):
     shape: tuple[int, ...] = field(default=(), kw_only=True)
     begin: tuple[int, ...] = field(default=(), kw_only=True)
     local: tuple[int, ...] = field(default=(), kw_only=True)
-    follows_neighbours: ClassVar[bool] = True
-    omitted: ClassVar[tuple[str, ...]] = ("begin", "local", "rows")
+    follows_neighbours = True
+    omitted = ("begin", "local", "rows")
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -79,12 +79,12 @@ class DropoutGenMask(Drawn):
     A Bool per element; MindSpore packs the bits of 8 into one.
     """
 
-    packs: ClassVar[int] = 8
+    packs = 8
     Seed0: int = 0
     Seed1: int = 0
-    seeds: ClassVar[tuple[str, ...]] = ("Seed0", "Seed1")
-    bprop: ClassVar[Any] = _RANDOM
-    samples: ClassVar[Any] = (
+    seeds = ("Seed0", "Seed1")
+    bprop = _RANDOM
+    samples = (
         sample((), low=0.25, high=0.75, shape=(8, 16), gradient=False),
         sample((), low=0.25, high=0.75, shape=(4, 2, 8), Seed0=3, gradient=False),
     )
@@ -123,9 +123,9 @@ class DropoutGenMask(Drawn):
 class DropoutDoMask(Op):
     """x / keep_prob where the mask is true, 0 elsewhere. Called as `DropoutDoMask()(x, mask, keep_prob)`."""
 
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    cuda: ClassVar[str] = "{0} * T({1}) / T({2})"
-    samples: ClassVar[Any] = (
+    linear_in = (0,)
+    cuda = "{0} * T({1}) / T({2})"
+    samples = (
         sample((8, 16), (8, 16), (), dtypes=("Float64", "Bool", "Float64"), low=0.25, high=0.75, gradient=False),
     )
 
@@ -167,9 +167,9 @@ class UniformReal(Drawn):
 
     seed: int = 0
     seed2: int = 0
-    seeds: ClassVar[tuple[str, ...]] = ("seed", "seed2")
-    bprop: ClassVar[Any] = _RANDOM
-    samples: ClassVar[Any] = (sample(shape=(8, 16), seed=1, gradient=False), sample(shape=(16,), gradient=False))
+    seeds = ("seed", "seed2")
+    bprop = _RANDOM
+    samples = (sample(shape=(8, 16), seed=1, gradient=False), sample(shape=(16,), gradient=False))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 0, ("shape",))
@@ -202,9 +202,9 @@ class RandomChoiceWithMask(Op):
     count: int = 256
     seed: int = 0
     seed2: int = 0
-    seeds: ClassVar[tuple[str, ...]] = ("seed", "seed2")
-    bprop: ClassVar[Any] = _RANDOM
-    samples: ClassVar[Any] = (
+    seeds = ("seed", "seed2")
+    bprop = _RANDOM
+    samples = (
         sample((4, 8), dtypes=("Bool",), count=6, seed=3, gradient=False),
         sample((4,), dtypes=("Bool",), count=9, gradient=False),
     )

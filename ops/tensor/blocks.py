@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -42,7 +42,7 @@ class _ChannelBlocks(Op, abstract=True):
     """block_size: places of a block along height and along width."""
 
     block_size: int = 2
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    linear_in = (0,)
 
     def size(self) -> int:
         if not _whole(self.block_size, 2):
@@ -54,7 +54,7 @@ class DepthToSpace(_ChannelBlocks):
     """Images whose channels, in groups of block_size * block_size, are blocks of places; a block's place is the more
     significant part of a channel's number."""
 
-    samples: ClassVar[Any] = (sample((2, 8, 4, 2), block_size=2), sample((2, 9, 1, 4), block_size=3))
+    samples = (sample((2, 8, 4, 2), block_size=2), sample((2, 9, 1, 4), block_size=3))
 
     def rule(self, x: TensorType) -> str:
         size, shape = self.size(), _image(self.name, x.shape)
@@ -75,7 +75,7 @@ class DepthToSpace(_ChannelBlocks):
 class SpaceToDepth(_ChannelBlocks):
     """The reverse of DepthToSpace: every block of places becomes channels of one place."""
 
-    samples: ClassVar[Any] = (sample((2, 4, 8, 4), block_size=2), sample((2, 2, 3, 9), block_size=3))
+    samples = (sample((2, 4, 8, 4), block_size=2), sample((2, 2, 3, 9), block_size=3))
 
     def rule(self, x: TensorType) -> str:
         size, shape = self.size(), _image(self.name, x.shape)
@@ -97,7 +97,7 @@ class _BatchBlocks(Op, abstract=True):
     """block_shape: places of a block along each of the last dimensions; one integer for height and width."""
 
     block_shape: Any = 2
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    linear_in = (0,)
 
     def sizes(self, shape: Sequence[int]) -> tuple[int, ...]:
         found = listed(self.block_shape, 2)
@@ -118,7 +118,7 @@ class SpaceToBatchND(_BatchBlocks):
     place is the more significant part of an image's number."""
 
     paddings: Any = ()
-    samples: ClassVar[Any] = (
+    samples = (
         sample((2, 4, 4, 2), block_shape=(2, 2), paddings=((0, 0), (1, 1))),
         sample((4, 2, 6), block_shape=(3,), paddings=((0, 0),)),
     )
@@ -162,7 +162,7 @@ class BatchToSpaceND(_BatchBlocks):
     """The reverse of SpaceToBatchND; `crops` are the places that are left out at the sides."""
 
     crops: Any = ()
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 4, 2, 2), block_shape=(2, 2), crops=((0, 0), (1, 1))),
         sample((6, 2, 4), block_shape=(3,), crops=((0, 1),)),
     )

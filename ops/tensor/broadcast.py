@@ -39,7 +39,7 @@ class Reduce(Op, abstract=True):
     keep_dims: bool = False
     axis: Axis = ()
     closes_chains: ClassVar[bool] = False
-    operand_names: ClassVar[tuple[str, ...]] = ("x", "axis")
+    operand_names = ("x", "axis")
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("axis",), optional=1)
@@ -85,9 +85,9 @@ REDUCE_SAMPLES = (
 class ReduceSum(Reduce):
     """Sum along `axis`."""
 
-    takes_complex: ClassVar[bool] = True
-    closes_chains: ClassVar[bool] = True
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    takes_complex = True
+    closes_chains = True
+    linear_in = (0,)
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         return (broadcast_to(b, self.keep(b, x, dout), x.shape),)
@@ -107,16 +107,16 @@ class ReduceSum(Reduce):
         # A sum of Bool is Bool: whether any is true.
         return self.reduction_of(device, "Largest" if inputs[0].dtype == bool else "Sum", inputs[0], out)
 
-    samples: ClassVar[Any] = (*REDUCE_SAMPLES, sample((8, 16), axis=(1,), dtypes=("Int32",), gradient=False))
+    samples = (*REDUCE_SAMPLES, sample((8, 16), axis=(1,), dtypes=("Int32",), gradient=False))
 
 
 class BroadcastTo(Op):
     """x repeated to `shape`, aligned at the right; -1 keeps the size of x."""
 
-    takes_complex: ClassVar[bool] = True
+    takes_complex = True
     shape: tuple[int, ...] = ()
-    may_alias: ClassVar[bool] = True
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    may_alias = True
+    linear_in = (0,)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("shape",), optional=1)
@@ -171,7 +171,7 @@ class BroadcastTo(Op):
     def localize(self, placement: Placement) -> Op:
         return replace(self, shape=placement.out_layouts[0].local_shape(placement.out_types[0].shape))
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 1), shape=(8, 16)),
         sample((16,), shape=(8, 16)),
         sample((), shape=(8, 16)),

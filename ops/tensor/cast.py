@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
@@ -19,10 +19,10 @@ class Cast(Unary):
     """x with the element type `dst_type`; of a complex number the real part becomes a real one. Called as
     `Cast()(x, dtype)`."""
 
-    takes_complex: ClassVar[bool] = True
+    takes_complex = True
     dst_type: DType = FLOAT32
-    follows_neighbours: ClassVar[bool] = True
-    widens: ClassVar[bool] = False
+    follows_neighbours = True
+    widens = False
 
     @property
     def linear_in(self) -> tuple[int, ...]:  # type: ignore[override]  # depends on the target
@@ -57,7 +57,7 @@ class Cast(Unary):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.kernel(be)(*inputs)
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16), dst_type=FLOAT32, gradient=False),
         sample((8, 16), dst_type=FLOAT64),
         sample((8,), dst_type=FLOAT64, dtypes=("Int32",)),

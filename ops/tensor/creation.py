@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class Fill(_Made):
     type: DType = FLOAT32
     shape: tuple[int, ...] = ()
     value: int | float = 0.0
-    samples: ClassVar[Any] = (sample(shape=(8, 16), value=0.5), sample(shape=(8,), type=INT64, value=3), sample())
+    samples = (sample(shape=(8, 16), value=0.5), sample(shape=(8,), type=INT64, value=3), sample())
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 0, ("type", "shape", "value"))
@@ -91,7 +91,7 @@ class Fill(_Made):
 class _Uniform(_Made, abstract=True):
     """Called as `Op()(shape, dtype)`."""
 
-    operand_names: ClassVar[tuple[str, ...]] = ("shape", "dtype")
+    operand_names = ("shape", "dtype")
     shape: tuple[int, ...] = ()
     dtype: DType = FLOAT32
 
@@ -117,7 +117,7 @@ class _Uniform(_Made, abstract=True):
 class Zeros(_Uniform):
     """A tensor of zeros. Called as `Zeros()(shape, dtype)`."""
 
-    samples: ClassVar[Any] = (sample(shape=(8, 16)), sample(shape=(16,), dtype=INT64))
+    samples = (sample(shape=(8, 16)), sample(shape=(16,), dtype=INT64))
 
     def uniform(self) -> int | float | None:
         return 0
@@ -132,7 +132,7 @@ class Zeros(_Uniform):
 class Ones(_Uniform):
     """A tensor of ones. Called as `Ones()(shape, dtype)`."""
 
-    samples: ClassVar[Any] = (sample(shape=(8, 16)), sample(shape=(16,), dtype=INT64))
+    samples = (sample(shape=(8, 16)), sample(shape=(16,), dtype=INT64))
 
     def uniform(self) -> int | float | None:
         return 1
@@ -145,7 +145,7 @@ class Ones(_Uniform):
 
 
 class _Like(Unary, abstract=True):
-    takes_complex: ClassVar[bool] = True
+    takes_complex = True
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (None,)
@@ -154,9 +154,9 @@ class _Like(Unary, abstract=True):
 class ZerosLike(_Like):
     """Zeros of the shape and element type of x."""
 
-    array_function: ClassVar[str] = "zeros_like"
-    cuda: ClassVar[str] = "T(0)"
-    samples: ClassVar[Any] = (sample((8, 16)), sample((8,), dtypes=("Int32",)))
+    array_function = "zeros_like"
+    cuda = "T(0)"
+    samples = (sample((8, 16)), sample((8,), dtypes=("Int32",)))
 
     def uniform(self) -> int | float | None:
         return 0
@@ -168,9 +168,9 @@ class ZerosLike(_Like):
 class OnesLike(_Like):
     """Ones of the shape and element type of x."""
 
-    array_function: ClassVar[str] = "ones_like"
-    cuda: ClassVar[str] = "T(1)"
-    samples: ClassVar[Any] = (sample((8, 16)), sample((8,), dtypes=("Int32",)))
+    array_function = "ones_like"
+    cuda = "T(1)"
+    samples = (sample((8, 16)), sample((8,), dtypes=("Int32",)))
 
     def uniform(self) -> int | float | None:
         return 1
@@ -192,7 +192,7 @@ class Range(_Made):
     dtype: DType = INT64
     first: int = 0
     count: int = -1
-    samples: ClassVar[Any] = (
+    samples = (
         sample(limit=16),
         sample(start=2, limit=-14, delta=-2),
         sample(start=0.5, limit=4.5, delta=0.25, dtype=FLOAT32),
@@ -260,7 +260,7 @@ class Eye(_Made):
     m: int = 1
     type: DType = FLOAT32
     k: int = 0
-    samples: ClassVar[Any] = (sample(n=8, m=16), sample(n=8, m=8, type=INT64, k=1))
+    samples = (sample(n=8, m=16), sample(n=8, m=8, type=INT64, k=1))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 0, ("n", "m", "type"))
@@ -307,7 +307,7 @@ class LinSpace(_Made):
     num: int = 1
     first: int = 0
     count: int = -1
-    samples: ClassVar[Any] = (sample(start=1.0, stop=4.0, num=16), sample(start=2.0, stop=-2.0, num=8))
+    samples = (sample(start=1.0, stop=4.0, num=16), sample(start=2.0, stop=-2.0, num=8))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 0, ("start", "stop", "num"))
@@ -359,8 +359,8 @@ class LinSpaceBetween(Op):
     num: int = 1
     first: int = 0
     count: int = -1
-    linear_in: ClassVar[tuple[int, ...]] = ()
-    samples: ClassVar[Any] = (sample((), (), num=16), sample((), (), num=8))
+    linear_in = ()
+    samples = (sample((), (), num=16), sample((), (), num=8))
 
     def rule(self, start: TensorType, stop: TensorType) -> str:
         for index, end in enumerate((start, stop)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -43,9 +43,9 @@ class Gather(Op):
     axis: int = 0
     offset: int = 0
     total: int = 0
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    requests: ClassVar[tuple[str, ...]] = REQUESTS
-    samples: ClassVar[Any] = (
+    linear_in = (0,)
+    requests = REQUESTS
+    samples = (
         sample((16, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16),
         sample((16, 8), (8,), dtypes=("Float64", "Int64"), low=-16, high=16),
         sample((4, 16, 2), (8,), dtypes=("Float64", "Int32"), low=0, high=16, axis=1),
@@ -131,7 +131,7 @@ class Gather(Op):
 class SparseGatherV2(Gather):
     """Rows of a table, as Gather."""
 
-    samples: ClassVar[Any] = Gather.samples[:1]
+    samples = Gather.samples[:1]
 
 
 class GatherGrad(Op):
@@ -145,9 +145,9 @@ class GatherGrad(Op):
     offset: int = 0
     total: int = 0
     batch_dims: int = 0
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    omitted: ClassVar[tuple[str, ...]] = ("batch_dims",)
-    samples: ClassVar[Any] = (
+    linear_in = (0,)
+    omitted = ("batch_dims",)
+    samples = (
         sample((8, 4, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16, size=16),
         sample((8, 2, 4), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16, size=16, axis=2, batch_dims=1),
         sample((4, 8, 2), (8,), dtypes=("Float64", "Int32"), low=-16, high=16, size=16, axis=1),
@@ -220,8 +220,8 @@ class UnsortedSegmentSum(Op):
 
     num_segments: int = 0
     offset: int = 0
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    samples: ClassVar[Any] = (
+    linear_in = (0,)
+    samples = (
         sample((8, 4, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16, num_segments=16),
         sample((8, 4), (8,), dtypes=("Float64", "Int32"), low=0, high=8, num_segments=8),
         sample((8, 4), (8,), dtypes=("Float64", "Int32"), low=0, high=16, num_segments=8, offset=4),
@@ -278,9 +278,9 @@ class EmbeddingLookup(Op):
     """
 
     offset: int = 0
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    requests: ClassVar[tuple[str, ...]] = REQUESTS
-    samples: ClassVar[Any] = (
+    linear_in = (0,)
+    requests = REQUESTS
+    samples = (
         sample((16, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=24, offset=4),
         sample((16,), (8,), dtypes=("Float64", "Int32"), low=0, high=16),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -20,8 +20,8 @@ class FillV2(Op):
     """A tensor of one value, a tensor of one element. Called as `FillV2()(shape, value)`."""
 
     shape: tuple[int, ...] = ()
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    samples: ClassVar[Any] = (sample((), shape=(8, 16)), sample((), dtypes=("Int32",), shape=(8,), gradient=False))
+    linear_in = (0,)
+    samples = (sample((), shape=(8, 16)), sample((), dtypes=("Int32",), shape=(8,), gradient=False))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         if len(args) != 2:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +39,7 @@ class _Margins(Op, abstract=True):
 
     mode: str = "reflect"
     paddings: Any = ()
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    linear_in = (0,)
 
     @property
     def kind(self) -> str:
@@ -79,7 +79,7 @@ class MirrorPad(_Margins):
     end.
     """
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((4, 8), mode="REFLECT", paddings=((0, 0), (2, 3))),
         sample((4, 3, 4), mode="SYMMETRIC", paddings=((0, 0), (3, 0), (1, 1))),
         sample((4, 3), mode="EDGE", paddings=((0, 0), (4, 1))),
@@ -109,7 +109,7 @@ class MirrorPad(_Margins):
 class MirrorPadGrad(_Margins):
     """The gradient of what MirrorPad gave margins: every element gets what all its copies got."""
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((4, 13), mode="REFLECT", paddings=((0, 0), (2, 3))),
         sample((4, 6, 6), mode="SYMMETRIC", paddings=((0, 0), (3, 0), (1, 1))),
         sample((4, 8), mode="EDGE", paddings=((0, 0), (4, 1))),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -25,7 +25,7 @@ class _Triangle(Op, abstract=True):
     """Of the last two dimensions; on a rank the diagonal counts from its slice."""
 
     diagonal: int = 0
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    linear_in = (0,)
 
     def rule(self, x: TensorType) -> str:
         if len(x.shape) < 2:
@@ -50,7 +50,7 @@ class _Triangle(Op, abstract=True):
 class Tril(_Triangle):
     """x on and below the diagonal of the last two dimensions, 0 above; `diagonal` moves it up."""
 
-    samples: ClassVar[Any] = (sample((8, 16)), sample((2, 8, 8), diagonal=-2), sample((8, 8), diagonal=3))
+    samples = (sample((8, 16)), sample((2, 8, 8), diagonal=-2), sample((8, 8), diagonal=3))
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.tril(inputs[0], self.diagonal)
@@ -62,7 +62,7 @@ class Tril(_Triangle):
 class Triu(_Triangle):
     """x on and above the diagonal of the last two dimensions, 0 below; `diagonal` moves it up."""
 
-    samples: ClassVar[Any] = (sample((8, 16)), sample((2, 8, 8), diagonal=-2), sample((8, 8), diagonal=3))
+    samples = (sample((8, 16)), sample((2, 8, 8), diagonal=-2), sample((8, 8), diagonal=3))
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.triu(inputs[0], self.diagonal)
@@ -74,7 +74,7 @@ class Triu(_Triangle):
 class MaskedFill(Elementwise):
     """value where the mask is true, x elsewhere; value is a scalar."""
 
-    cuda: ClassVar[str] = "{1} ? {2} : {0}"
+    cuda = "{1} ? {2} : {0}"
 
     def rule(self, x: TensorType, mask: TensorType, value: TensorType) -> str:
         return broadcast_rule((x.shape, mask.shape, value.shape))
@@ -95,7 +95,7 @@ class MaskedFill(Elementwise):
         x, mask, value = inputs
         return be.xp.where(mask, value, x)
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16), (8, 16), (), dtypes=("Float64", "Bool", "Float64")),
         sample((2, 8, 8), (8, 8), (), dtypes=("Float64", "Bool", "Float64")),
     )

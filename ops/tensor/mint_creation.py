@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ops.arguments import dtype_arg, split_call
 from mspc.ops.op import Op
@@ -13,7 +13,7 @@ from mspc.ops.tensor.creation import Fill, OnesLike, ZerosLike
 class ZerosLikeExt(ZerosLike):
     """Zeros of the shape of x. Called as `ZerosLikeExt()(x, dtype)`; None is the element type of x."""
 
-    samples: ClassVar[Any] = ZerosLike.samples
+    samples = ZerosLike.samples
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         return _in_type(self, args)
@@ -22,7 +22,7 @@ class ZerosLikeExt(ZerosLike):
 class OnesLikeExt(OnesLike):
     """Ones of the shape of x. Called as `OnesLikeExt()(x, dtype)`; None is the element type of x."""
 
-    samples: ClassVar[Any] = ZerosLike.samples
+    samples = ZerosLike.samples
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         return _in_type(self, args)

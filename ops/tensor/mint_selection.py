@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -49,7 +49,7 @@ class _Ordered(Op, abstract=True):
 class _ExtremumDim(_Ordered, abstract=True):
     dim: int = 0
     keepdim: bool = False
-    samples: ClassVar[Any] = (sample((8, 16)), sample((8, 16), dim=-1, keepdim=True), sample((2, 4, 8), dim=1))
+    samples = (sample((8, 16)), sample((8, 16), dim=-1, keepdim=True), sample((2, 4, 8), dim=1))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("dim", "keepdim"), optional=1)
@@ -74,7 +74,7 @@ class _ExtremumDim(_Ordered, abstract=True):
 class MaxDim(_ExtremumDim):
     """The maximum along `dim` and its first place: a tuple of two. Called as `MaxDim()(input, dim, keepdim)`."""
 
-    samples: ClassVar[Any] = _ExtremumDim.samples
+    samples = _ExtremumDim.samples
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.take(be.xp, inputs[0], be.xp.argmax(inputs[0], axis=self.dim))
@@ -83,7 +83,7 @@ class MaxDim(_ExtremumDim):
 class MinDim(_ExtremumDim):
     """The minimum along `dim` and its first place: a tuple of two. Called as `MinDim()(input, dim, keepdim)`."""
 
-    samples: ClassVar[Any] = _ExtremumDim.samples
+    samples = _ExtremumDim.samples
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.take(be.xp, inputs[0], be.xp.argmin(inputs[0], axis=self.dim))
@@ -97,7 +97,7 @@ class SortExt(_Ordered):
 
     dim: int = -1
     descending: bool = False
-    samples: ClassVar[Any] = (sample((8, 16)), sample((4, 8, 2), dim=1, descending=True))
+    samples = (sample((8, 16)), sample((4, 8, 2), dim=1, descending=True))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("dim", "descending", "stable"), optional=3)
@@ -127,7 +127,7 @@ class TopkExt(_Ordered):
     k: int = 1
     dim: int = -1
     largest: bool = True
-    samples: ClassVar[Any] = (sample((8, 16), k=4), sample((16, 8), k=3, dim=0, largest=False))
+    samples = (sample((8, 16), k=4), sample((16, 8), k=3, dim=0, largest=False))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("k", "dim", "largest", "sorted"), optional=3)
@@ -158,8 +158,8 @@ class RepeatInterleaveTensor(Op):
 
     repeats: tuple[int, ...] = ()
     dim: int | None = None
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    samples: ClassVar[Any] = (
+    linear_in = (0,)
+    samples = (
         sample((4, 8), repeats=(2, 0, 3, 1), dim=0),
         sample((8, 4, 2), repeats=(1, 2, 1, 4), dim=-2),
         sample((2, 2), repeats=(1, 2, 3, 4)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ops.arguments import describe, split_call
@@ -14,8 +14,8 @@ class MoveTo(Identity):
     """x itself: where values lie is planned. Called as `MoveTo()(x, to, blocking)`; to: the memory that is wanted, a
     text. blocking: whether what follows waits for the move, True where it is left out."""
 
-    operand_names: ClassVar[tuple[str, ...]] = ("input", "to", "blocking")
-    samples: ClassVar[Any] = Identity.samples
+    operand_names = ("input", "to", "blocking")
+    samples = Identity.samples
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("to", "blocking"), optional=1)

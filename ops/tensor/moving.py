@@ -29,10 +29,10 @@ class Transpose(Op):
     Called as `Transpose()(x, perm)`.
     """
 
-    takes_complex: ClassVar[bool] = True
+    takes_complex = True
     perm: tuple[int, ...] = ()
-    may_alias: ClassVar[bool] = True
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    may_alias = True
+    linear_in = (0,)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("perm",))
@@ -71,7 +71,7 @@ class Transpose(Op):
         source = tuple(strides[p] for p in order)
         return move(device, "transpose", [Move(x, out, out.shape, source, strides_of(out.shape))])
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16), perm=(1, 0)),
         sample((2, 8, 4, 8), perm=(0, 2, 1, 3)),
         sample((2, 4, 8), perm=(-1, 0, 1)),
@@ -81,9 +81,9 @@ class Transpose(Op):
 class _Joined(Op, abstract=True):
     """Tensors of one element type put together along `axis`; they may come as one tuple."""
 
-    takes_complex: ClassVar[bool] = True
+    takes_complex = True
     axis: int = 0
-    additive: ClassVar[bool] = True
+    additive = True
     promotes: ClassVar[str] = "common"
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
@@ -146,7 +146,7 @@ class Concat(_Joined):
             begin += x.shape[axis]
         return move(device, "concat", moves)
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((4, 8), (8, 8)),
         sample((8, 4), (8, 4), axis=1),
         sample((8, 4, 8), (8, 2, 8), (8, 2, 8), axis=-2),
@@ -157,11 +157,11 @@ class Concat(_Joined):
 class Split(Op):
     """`output_num` equal parts along `axis`, which must stay whole; a tuple."""
 
-    takes_complex: ClassVar[bool] = True
+    takes_complex = True
     axis: int = 0
     output_num: int = 1
-    may_alias: ClassVar[bool] = True
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    may_alias = True
+    linear_in = (0,)
 
     def rule(self, x: TensorType) -> str:
         rank = len(x.shape)
@@ -200,7 +200,7 @@ class Split(Op):
             for i, part in enumerate(out)
         ])  # fmt: skip
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16), axis=1, output_num=2),
         sample((8, 16), axis=0, output_num=4),
         sample((8, 4, 8), axis=-2, output_num=2),
@@ -237,7 +237,7 @@ class Stack(_Joined):
             Move(x, out, x.shape, strides_of(x.shape), kept, 0, i * target[axis]) for i, x in enumerate(inputs)
         ])  # fmt: skip
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16), (8, 16)),
         sample((8, 4), (8, 4), (8, 4), axis=-1),
         sample((8,), axis=1),
@@ -247,11 +247,11 @@ class Stack(_Joined):
 class Unstack(Op):
     """The slices of x along `axis` without that dimension, a tuple; `num` is their number when given."""
 
-    takes_complex: ClassVar[bool] = True
+    takes_complex = True
     axis: int = 0
     num: int | None = None
-    may_alias: ClassVar[bool] = True
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    may_alias = True
+    linear_in = (0,)
 
     def rule(self, x: TensorType) -> str:
         axis = axis_in(self.name, self.axis, len(x.shape))
@@ -283,7 +283,7 @@ class Unstack(Op):
             Move(x, part, part.shape, kept, strides_of(part.shape), i * source[axis]) for i, part in enumerate(out)
         ])  # fmt: skip
 
-    samples: ClassVar[Any] = (sample((2, 8)), sample((8, 3, 4), axis=1, num=3), sample((1, 8)))
+    samples = (sample((2, 8)), sample((8, 3, 4), axis=1, num=3), sample((1, 8)))
 
 
 def as_tuple(inferred: Any) -> Any:

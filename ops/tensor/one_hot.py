@@ -45,11 +45,11 @@ class OneHot(Op):
     offset: int = 0
     classes: int = 0
     ignored: int = 0
-    omitted: ClassVar[tuple[str, ...]] = ("classes", "ignored")
+    omitted = ("classes", "ignored")
     promotes: ClassVar[str] = "common"
     promotes_from: ClassVar[int] = 1
-    bprop: ClassVar[Any] = NotDifferentiable("its input is an integer")
-    samples: ClassVar[Any] = (
+    bprop = NotDifferentiable("its input is an integer")
+    samples = (
         sample(
             (8,), (), (), dtypes=("Int32", "Float64", "Float64"), low=0, high=16, depth=16, gradient=False
         ),

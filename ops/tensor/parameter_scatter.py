@@ -44,9 +44,9 @@ class _Scatter(Op, abstract=True):
     offset: int = 0
     total: int = 0
     combine: ClassVar[str] = ""
-    has_side_effect: ClassVar[bool] = True
-    mutates: ClassVar[tuple[int, ...]] = (0,)
-    omitted: ClassVar[tuple[str, ...]] = ("offset", "total")
+    has_side_effect = True
+    mutates = (0,)
+    omitted = ("offset", "total")
 
     def infer(self, *types: Any) -> Any:
         inferred = super().infer(*types)
@@ -86,57 +86,57 @@ class _Scatter(Op, abstract=True):
 class ScatterAdd(_Scatter):
     """Adds to the rows of a parameter."""
 
-    combine: ClassVar[str] = "add"
-    bprop: ClassVar[Any] = _UPDATE
-    samples: ClassVar[Any] = _ROWS
+    combine = "add"
+    bprop = _UPDATE
+    samples = _ROWS
 
 
 class ScatterSub(_Scatter):
     """Subtracts from the rows of a parameter."""
 
-    takes_bool: ClassVar[bool] = False
-    combine: ClassVar[str] = "subtract"
-    bprop: ClassVar[Any] = _UPDATE
-    samples: ClassVar[Any] = _ROWS
+    takes_bool = False
+    combine = "subtract"
+    bprop = _UPDATE
+    samples = _ROWS
 
 
 class ScatterMul(_Scatter):
     """Multiplies the rows of a parameter."""
 
-    combine: ClassVar[str] = "multiply"
-    bprop: ClassVar[Any] = _UPDATE
-    samples: ClassVar[Any] = _ROWS
+    combine = "multiply"
+    bprop = _UPDATE
+    samples = _ROWS
 
 
 class ScatterDiv(_Scatter):
     """Divides the rows of a parameter."""
 
-    combine: ClassVar[str] = "divide"
-    bprop: ClassVar[Any] = _UPDATE
-    samples: ClassVar[Any] = _ROWS
+    combine = "divide"
+    bprop = _UPDATE
+    samples = _ROWS
 
 
 class ScatterMax(_Scatter):
     """The larger of the rows of a parameter and the updates."""
 
-    combine: ClassVar[str] = "maximum"
-    bprop: ClassVar[Any] = _UPDATE
-    samples: ClassVar[Any] = _ROWS
+    combine = "maximum"
+    bprop = _UPDATE
+    samples = _ROWS
 
 
 class ScatterMin(_Scatter):
     """The smaller of the rows of a parameter and the updates."""
 
-    combine: ClassVar[str] = "minimum"
-    bprop: ClassVar[Any] = _UPDATE
-    samples: ClassVar[Any] = _ROWS
+    combine = "minimum"
+    bprop = _UPDATE
+    samples = _ROWS
 
 
 class ScatterUpdate(_Scatter):
     """Puts the updates in place of rows of a parameter; of several for one row the last counts."""
 
-    bprop: ClassVar[Any] = _UPDATE
-    samples: ClassVar[Any] = _ROWS
+    bprop = _UPDATE
+    samples = _ROWS
 
 
 class _ScatterNd(TensorScatterUpdate, abstract=True):
@@ -144,8 +144,8 @@ class _ScatterNd(TensorScatterUpdate, abstract=True):
 
     use_locking: bool = False
     combine: ClassVar[str] = ""
-    has_side_effect: ClassVar[bool] = True
-    mutates: ClassVar[tuple[int, ...]] = (0,)
+    has_side_effect = True
+    mutates = (0,)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         variable, indices, updates = inputs
@@ -160,25 +160,25 @@ class _ScatterNd(TensorScatterUpdate, abstract=True):
 class ScatterNdUpdate(_ScatterNd):
     """Puts the updates into a parameter at indices[..., k]."""
 
-    bprop: ClassVar[Any] = _UPDATE
-    samples: ClassVar[Any] = _PLACES
+    bprop = _UPDATE
+    samples = _PLACES
 
 
 class ScatterNdAdd(_ScatterNd):
     """Adds the updates to a parameter at indices[..., k]."""
 
-    combine: ClassVar[str] = "add"
-    bprop: ClassVar[Any] = _UPDATE
-    samples: ClassVar[Any] = _PLACES
+    combine = "add"
+    bprop = _UPDATE
+    samples = _PLACES
 
 
 class ScatterNdSub(_ScatterNd):
     """Subtracts the updates from a parameter at indices[..., k]."""
 
-    takes_bool: ClassVar[bool] = False
-    combine: ClassVar[str] = "subtract"
-    bprop: ClassVar[Any] = _UPDATE
-    samples: ClassVar[Any] = _PLACES
+    takes_bool = False
+    combine = "subtract"
+    bprop = _UPDATE
+    samples = _PLACES
 
 
 class _TensorScatter(TensorScatterUpdate, abstract=True):
@@ -195,9 +195,9 @@ class _TensorScatter(TensorScatterUpdate, abstract=True):
 class TensorScatterSub(_TensorScatter):
     """x minus the updates at indices[..., k]; all updates of one place are subtracted."""
 
-    takes_bool: ClassVar[bool] = False
-    combine: ClassVar[str] = "subtract"
-    samples: ClassVar[Any] = (
+    takes_bool = False
+    combine = "subtract"
+    samples = (
         sample((8, 16), (4, 1), (4, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=8),
     )
 
@@ -211,40 +211,40 @@ _REPEATED = "the derivative of repeated products, quotients and extrema is not b
 class TensorScatterMul(_TensorScatter):
     """x times the updates at indices[..., k]; all updates of one place are multiplied."""
 
-    combine: ClassVar[str] = "multiply"
-    bprop: ClassVar[Any] = NotDifferentiable(_REPEATED)
-    samples: ClassVar[Any] = _PLACES
+    combine = "multiply"
+    bprop = NotDifferentiable(_REPEATED)
+    samples = _PLACES
 
 
 class TensorScatterDiv(_TensorScatter):
     """x divided by the updates at indices[..., k]; by all updates of one place."""
 
-    combine: ClassVar[str] = "divide"
-    bprop: ClassVar[Any] = NotDifferentiable(_REPEATED)
-    samples: ClassVar[Any] = _PLACES
+    combine = "divide"
+    bprop = NotDifferentiable(_REPEATED)
+    samples = _PLACES
 
 
 class TensorScatterMax(_TensorScatter):
     """The larger of x and the updates at indices[..., k]."""
 
-    combine: ClassVar[str] = "maximum"
-    bprop: ClassVar[Any] = NotDifferentiable(_REPEATED)
-    samples: ClassVar[Any] = _PLACES
+    combine = "maximum"
+    bprop = NotDifferentiable(_REPEATED)
+    samples = _PLACES
 
 
 class TensorScatterMin(_TensorScatter):
     """The smaller of x and the updates at indices[..., k]."""
 
-    combine: ClassVar[str] = "minimum"
-    bprop: ClassVar[Any] = NotDifferentiable(_REPEATED)
-    samples: ClassVar[Any] = _PLACES
+    combine = "minimum"
+    bprop = NotDifferentiable(_REPEATED)
+    samples = _PLACES
 
 
 class _Inplace(Op, abstract=True):
     """x with its rows `indices` combined with v. (x itself stays as it is: the name is MindSpore's.)"""
 
     indices: int | tuple[int, ...] = ()
-    samples: ClassVar[Any] = (sample((8, 16), (2, 16), indices=(0, 3)), sample((4, 8, 2), (1, 8, 2), indices=2))
+    samples = (sample((8, 16), (2, 16), indices=(0, 3)), sample((4, 8, 2), (1, 8, 2), indices=2))
 
     def places(self) -> tuple[int, ...]:
         return ints_of(self.name, "indices", self.indices)
@@ -274,7 +274,7 @@ class _Inplace(Op, abstract=True):
 class InplaceAdd(_Inplace):
     """x plus v in the rows `indices`."""
 
-    samples: ClassVar[Any] = _Inplace.samples
+    samples = _Inplace.samples
 
     def bprop(self, b: Builder, x: Value, v: Value, out: Value, dout: Value) -> Gradients:
         return dout, b.emit(Gather(), dout, self.row_numbers(b))
@@ -289,8 +289,8 @@ class InplaceAdd(_Inplace):
 class InplaceSub(_Inplace):
     """x minus v in the rows `indices`."""
 
-    takes_bool: ClassVar[bool] = False
-    samples: ClassVar[Any] = _Inplace.samples
+    takes_bool = False
+    samples = _Inplace.samples
 
     def bprop(self, b: Builder, x: Value, v: Value, out: Value, dout: Value) -> Gradients:
         return dout, b.emit(Neg(), b.emit(Gather(), dout, self.row_numbers(b)))
@@ -305,7 +305,7 @@ class InplaceSub(_Inplace):
 class InplaceUpdate(_Inplace):
     """x with v in place of the rows `indices`."""
 
-    samples: ClassVar[Any] = _Inplace.samples
+    samples = _Inplace.samples
 
     def bprop(self, b: Builder, x: Value, v: Value, out: Value, dout: Value) -> Gradients:
         kept = b.emit(InplaceUpdate(self.indices), dout, zeros(b, v.tensor_type))

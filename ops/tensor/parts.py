@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -28,8 +28,8 @@ Gradients = Sequence[Value | None]
 class _Pieces(Op, abstract=True):
     """The parts of x along a dimension, a tuple."""
 
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    may_alias: ClassVar[bool] = True
+    linear_in = (0,)
+    may_alias = True
 
     def pieces(self, shape: Sequence[int]) -> tuple[int, tuple[int, ...]]:
         """(dimension, sizes of the parts). Raises MspcError where they do not fit."""
@@ -74,7 +74,7 @@ class SplitV(_Pieces):
     size_splits: tuple[int, ...] = ()
     split_dim: int = 0
     num_split: int = 0
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16), size_splits=(4, 2, 10), split_dim=1, num_split=3),
         sample((8, 4), size_splits=(6, -1), num_split=2),
     )
@@ -95,7 +95,7 @@ class SplitWithSize(_Pieces):
 
     split_sizes: tuple[int, ...] = ()
     dim: int = 0
-    samples: ClassVar[Any] = (sample((8, 16), split_sizes=(4, 12), dim=-1), sample((3, 8), split_sizes=(1, 2)))
+    samples = (sample((8, 16), split_sizes=(4, 12), dim=-1), sample((3, 8), split_sizes=(1, 2)))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("split_sizes", "dim"), optional=1)
@@ -114,7 +114,7 @@ class SplitTensor(_Pieces):
 
     split_size: int = 1
     dim: int = 0
-    samples: ClassVar[Any] = (sample((8, 16), split_size=4, dim=1), sample((8, 4), split_size=3))
+    samples = (sample((8, 16), split_size=4, dim=1), sample((8, 4), split_size=3))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("split_size", "dim"), optional=1)
@@ -133,7 +133,7 @@ class Swiglu(Op):
     """silu(a) * b for the two halves a and b of x along `dim`. Called as `Swiglu()(input, dim)`."""
 
     dim: int = -1
-    samples: ClassVar[Any] = (sample((8, 16)), sample((4, 8, 2), dim=1))
+    samples = (sample((8, 16)), sample((4, 8, 2), dim=1))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("dim",), optional=1)
@@ -178,7 +178,7 @@ class PadV3(Op):
     mode: str = "constant"
     paddings_contiguous: bool = True
     paddings: tuple[int, ...] = ()
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16), (), paddings=(2, 1)),
         sample((8, 4, 8), (), paddings=(0, 0, 1, 3)),
     )

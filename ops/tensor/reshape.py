@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -20,11 +20,11 @@ from mspc.sharding.rules import reshape_rule
 class Reshape(Op):
     """x in another shape; one -1 stands for what is left. Called as `Reshape()(x, shape)`."""
 
-    takes_complex: ClassVar[bool] = True
+    takes_complex = True
     shape: tuple[int, ...] = ()
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    follows_neighbours: ClassVar[bool] = True
-    is_view: ClassVar[bool] = True
+    linear_in = (0,)
+    follows_neighbours = True
+    is_view = True
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("shape",))
@@ -67,7 +67,7 @@ class Reshape(Op):
     def localize(self, placement: Placement) -> Op:
         return replace(self, shape=placement.out_layouts[0].local_shape(placement.out_types[0].shape))
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16, 8), shape=(128, 8)),
         sample((64, 32), shape=(32, 64)),
         sample((8, 1, 16), shape=(-1, 16)),
@@ -88,9 +88,9 @@ def _unpacked(x: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
 class Flatten(Op):
     """Dimension 0 stays, all others become one: (n, c, h, w) -> (n, c * h * w)."""
 
-    takes_complex: ClassVar[bool] = True
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    is_view: ClassVar[bool] = True
+    takes_complex = True
+    linear_in = (0,)
+    is_view = True
 
     def rule(self, x: TensorType) -> str:
         if not x.shape:
@@ -104,16 +104,16 @@ class Flatten(Op):
         x = inputs[0]
         return x.reshape(x.shape[0], math.prod(x.shape[1:]))
 
-    samples: ClassVar[Any] = (sample((8, 16)), sample((8, 4, 2, 8)), sample((16,)))
+    samples = (sample((8, 16)), sample((8, 4, 2, 8)), sample((16,)))
 
 
 class ExpandDims(Op):
     """x with a dimension of size 1 inserted at `axis`. Called as `ExpandDims()(x, axis)`."""
 
-    takes_complex: ClassVar[bool] = True
+    takes_complex = True
     axis: int = 0
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    is_view: ClassVar[bool] = True
+    linear_in = (0,)
+    is_view = True
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("axis",))
@@ -129,16 +129,16 @@ class ExpandDims(Op):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.expand_dims(inputs[0], self.axis)
 
-    samples: ClassVar[Any] = (sample((8, 16), axis=0), sample((8, 16), axis=1), sample((8, 16), axis=-1))
+    samples = (sample((8, 16), axis=0), sample((8, 16), axis=1), sample((8, 16), axis=-1))
 
 
 class Squeeze(Op):
     """x without the dimensions `axis`, all of size 1; without all dimensions of size 1 when `axis` is ()."""
 
-    takes_complex: ClassVar[bool] = True
+    takes_complex = True
     axis: int | tuple[int, ...] = ()
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    is_view: ClassVar[bool] = True
+    linear_in = (0,)
+    is_view = True
 
     def target(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         given = ints_of(self.name, "axis", self.axis)
@@ -166,7 +166,7 @@ class Squeeze(Op):
             replace(self, axis=tuple(axes)) if axes else Reshape(placement.out_layouts[0].local_shape(shape))
         )
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 1, 16)),
         sample((8, 16, 1), axis=-1),
         sample((1, 8, 1), axis=(0, 2)),

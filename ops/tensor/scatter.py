@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -72,7 +72,7 @@ class _Indexed(Op, abstract=True):
 
     begins: tuple[int, ...] = field(default=(), kw_only=True)
     sizes: tuple[int, ...] = field(default=(), kw_only=True)
-    omitted: ClassVar[tuple[str, ...]] = ("begins", "sizes")
+    omitted = ("begins", "sizes")
 
     def located(self, xp: Any, indices: Any, shape: Sequence[int]) -> tuple[tuple[Any, ...], Any]:
         """(index arrays within this rank's part, whose leading dimensions are those of `shape`; which of them lie
@@ -104,8 +104,8 @@ class _Indexed(Op, abstract=True):
 class GatherNd(_Indexed):
     """Slices of x at indices[..., k], which name its first k dimensions."""
 
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    samples: ClassVar[Any] = (
+    linear_in = (0,)
+    samples = (
         sample((8, 8, 16), (8, 2), dtypes=("Float64", "Int32"), low=0, high=8),
         sample((8, 16), (4, 2, 1), dtypes=("Float64", "Int64"), low=0, high=8),
     )
@@ -153,8 +153,8 @@ class ScatterNd(_Indexed):
     """
 
     shape: tuple[int, ...] = ()
-    linear_in: ClassVar[tuple[int, ...]] = (1,)
-    samples: ClassVar[Any] = (
+    linear_in = (1,)
+    samples = (
         sample((8, 2), (8, 16), dtypes=("Int32", "Float64"), low=0, high=8, shape=(8, 8, 16)),
         sample((8, 1), (8,), dtypes=("Int32", "Float64"), low=0, high=4, shape=(4,)),
     )
@@ -200,8 +200,8 @@ class TensorScatterUpdate(_Indexed):
     With `self_define_shard` indices and updates may come in any layout: they are gathered where x is written.
     """
 
-    requests: ClassVar[tuple[str, ...]] = (_OWN_LAYOUTS,)
-    samples: ClassVar[Any] = (
+    requests = (_OWN_LAYOUTS,)
+    samples = (
         sample((8, 16), (1, 1), (1, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=8),
         sample((2, 8, 16), (1, 2), (1, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=2),
     )
@@ -270,7 +270,7 @@ class TensorScatterUpdate(_Indexed):
 class TensorScatterAdd(TensorScatterUpdate):
     """x plus the updates at indices[..., k]; updates of one place are all added."""
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16), (4, 1), (4, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=8),
     )
 
@@ -291,10 +291,10 @@ class _SegmentExtremum(Op, abstract=True):
     A segment without rows holds the least or greatest number of the type. offset: see UnsortedSegmentSum.
     """
 
-    takes_bool: ClassVar[bool] = False
+    takes_bool = False
     num_segments: int = 0
     offset: int = 0
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 4, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=8, num_segments=8),
         sample((8, 4), (8,), dtypes=("Float64", "Int32"), low=0, high=8, num_segments=8, gradient=False),
     )
@@ -340,9 +340,9 @@ def largest(x: Any) -> float:
 class UnsortedSegmentMax(_SegmentExtremum):
     """The maximum of the rows of x that share a segment; the least number where there is none."""
 
-    reduction: ClassVar[str] = "max"
-    widens: ClassVar[bool] = False  # an extremum rounds nothing, and empty segments show the type's own limits
-    samples: ClassVar[Any] = _SegmentExtremum.samples
+    reduction = "max"
+    widens = False  # an extremum rounds nothing, and empty segments show the type's own limits
+    samples = _SegmentExtremum.samples
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         x, ids = inputs
@@ -353,9 +353,9 @@ class UnsortedSegmentMax(_SegmentExtremum):
 class UnsortedSegmentMin(_SegmentExtremum):
     """The minimum of the rows of x that share a segment; the greatest number where there is none."""
 
-    reduction: ClassVar[str] = "min"
-    widens: ClassVar[bool] = False  # an extremum rounds nothing, and empty segments show the type's own limits
-    samples: ClassVar[Any] = _SegmentExtremum.samples
+    reduction = "min"
+    widens = False  # an extremum rounds nothing, and empty segments show the type's own limits
+    samples = _SegmentExtremum.samples
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         x, ids = inputs
@@ -366,8 +366,8 @@ class UnsortedSegmentMin(_SegmentExtremum):
 class UnsortedSegmentProd(_SegmentExtremum):
     """The product of the rows of x that share a segment; 1 where there is none."""
 
-    reduction: ClassVar[str] = "prod"
-    samples: ClassVar[Any] = _SegmentExtremum.samples
+    reduction = "prod"
+    samples = _SegmentExtremum.samples
 
     def bprop(self, b: Builder, x: Value, segment_ids: Value, out: Value, dout: Value) -> Gradients:
         back = EmbeddingLookup(self.offset)

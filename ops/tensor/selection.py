@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -42,8 +42,8 @@ class _ArgExtremum(Op, abstract=True):
 
     axis: int = -1
     output_type: DType = INT32
-    bprop: ClassVar[Any] = _INTEGER
-    samples: ClassVar[Any] = (
+    bprop = _INTEGER
+    samples = (
         sample((8, 16)),
         sample((4, 8, 2), axis=0, output_type=INT64),
         sample((8, 4), axis=-2),
@@ -74,8 +74,8 @@ class _ArgExtremum(Op, abstract=True):
 class Argmax(_ArgExtremum):
     """The place of the maximum along `axis`, the first one where several are equal."""
 
-    bprop: ClassVar[Any] = _INTEGER
-    samples: ClassVar[Any] = _ArgExtremum.samples
+    bprop = _INTEGER
+    samples = _ArgExtremum.samples
 
     def with_value(self) -> Any:
         return ArgMaxWithValue
@@ -87,8 +87,8 @@ class Argmax(_ArgExtremum):
 class Argmin(_ArgExtremum):
     """The place of the minimum along `axis`, the first one where several are equal."""
 
-    bprop: ClassVar[Any] = _INTEGER
-    samples: ClassVar[Any] = _ArgExtremum.samples
+    bprop = _INTEGER
+    samples = _ArgExtremum.samples
 
     def with_value(self) -> Any:
         return ArgMinWithValue
@@ -100,7 +100,7 @@ class Argmin(_ArgExtremum):
 class _ArgExtremumWithValue(Op, abstract=True):
     axis: int = 0
     keep_dims: bool = False
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16)),
         sample((8, 16), axis=-1, keep_dims=True),
         sample((2, 4, 8), axis=1),
@@ -148,7 +148,7 @@ class _ArgExtremumWithValue(Op, abstract=True):
 class ArgMaxWithValue(_ArgExtremumWithValue):
     """The place and the value of the maximum along `axis`: a tuple of two."""
 
-    samples: ClassVar[Any] = _ArgExtremumWithValue.samples
+    samples = _ArgExtremumWithValue.samples
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.take(be, inputs[0], be.xp.argmax(inputs[0], axis=self.axis))
@@ -157,7 +157,7 @@ class ArgMaxWithValue(_ArgExtremumWithValue):
 class ArgMinWithValue(_ArgExtremumWithValue):
     """The place and the value of the minimum along `axis`: a tuple of two."""
 
-    samples: ClassVar[Any] = _ArgExtremumWithValue.samples
+    samples = _ArgExtremumWithValue.samples
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.take(be, inputs[0], be.xp.argmin(inputs[0], axis=self.axis))
@@ -183,7 +183,7 @@ class TopK(Op):
 
     sorted: bool = True
     k: int = 1
-    samples: ClassVar[Any] = (sample((8, 16), k=4), sample((16,), k=16))
+    samples = (sample((8, 16), k=4), sample((16,), k=16))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("k",))
@@ -220,9 +220,9 @@ class GatherD(Op):
     dim: int = 0
     offset: int = 0
     total: int = 0
-    omitted: ClassVar[tuple[str, ...]] = ("offset", "total")
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    samples: ClassVar[Any] = (
+    omitted = ("offset", "total")
+    linear_in = (0,)
+    samples = (
         sample((8, 16), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16, dim=1),
         sample((16, 8), (4, 8), dtypes=("Float64", "Int64"), low=0, high=16, dim=-2),
     )
@@ -283,9 +283,9 @@ class GatherDGrad(Op):
     size: int = 1
     offset: int = 0
     total: int = 0
-    omitted: ClassVar[tuple[str, ...]] = ("offset", "total")
-    linear_in: ClassVar[tuple[int, ...]] = (1,)
-    samples: ClassVar[Any] = (
+    omitted = ("offset", "total")
+    linear_in = (1,)
+    samples = (
         sample((8, 4), (8, 4), dtypes=("Int32", "Float64"), low=0, high=16, dim=1, size=16),
     )
 
@@ -339,9 +339,9 @@ class ReverseV2(Op):
     """x with the order of its elements turned round along `axis`."""
 
     axis: int | tuple[int, ...] = ()
-    may_alias: ClassVar[bool] = True
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    samples: ClassVar[Any] = (sample((8, 16), axis=(1,)), sample((2, 8, 4), axis=(0, -1)))
+    may_alias = True
+    linear_in = (0,)
+    samples = (sample((8, 16), axis=(1,)), sample((2, 8, 4), axis=(0, -1)))
 
     def axes(self, rank: int) -> tuple[int, ...]:
         given = ints_of(self.name, "axis", self.axis)

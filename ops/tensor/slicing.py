@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -43,7 +43,7 @@ class _Strided(Op, abstract=True):
     take the one element at `begin` and drop the dimension.
     """
 
-    takes_complex: ClassVar[bool] = True
+    takes_complex = True
     begin_mask: int = 0
     end_mask: int = 0
     ellipsis_mask: int = 0
@@ -52,7 +52,7 @@ class _Strided(Op, abstract=True):
     begin: tuple[int, ...] = ()
     end: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    linear_in = (0,)
 
     def cuts(self, shape: Sequence[int]) -> list[Cut]:
         """What happens to each dimension of a source of `shape`. Raises MspcError where an entry does not
@@ -164,7 +164,7 @@ class _Strided(Op, abstract=True):
 class StridedSlice(_Strided):
     """A slice of x with MindSpore's masks. Called as `StridedSlice()(x, begin, end, strides)`."""
 
-    may_alias: ClassVar[bool] = True
+    may_alias = True
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("begin", "end", "strides"), optional=1)
@@ -202,7 +202,7 @@ class StridedSlice(_Strided):
     def localize(self, placement: Placement) -> Op:
         return replace(self, **self.localized(placement.in_types[0].shape, placement.in_layouts[0]))
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16), begin=(0, 4), end=(8, 12), strides=(1, 1)),
         sample((8, 16), begin=(1, 0), end=(8, 16), strides=(3, 1)),
         sample((8, 16), begin=(0, -1), end=(8, 0), strides=(1, -1), end_mask=2),
@@ -242,7 +242,7 @@ class StridedSliceGrad(_Strided):
         layout = placement.out_layouts[0]
         return replace(self, **self.localized(self.shape, layout), shape=layout.local_shape(self.shape))
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 8), begin=(0, 4), end=(8, 12), strides=(1, 1), shape=(8, 16)),
         sample((8, 16), begin=(0, -1), end=(8, 0), strides=(1, -1), end_mask=2, shape=(8, 16)),
         sample((8, 4, 8), begin=(0, 0), end=(0, 8), strides=(1, 1), ellipsis_mask=1, shape=(8, 4, 16)),
@@ -254,11 +254,11 @@ class StridedSliceGrad(_Strided):
 class Slice(Op):
     """x[begin : begin + size] in every dimension; a size of -1 takes the rest. `Slice()(x, begin, size)`."""
 
-    takes_complex: ClassVar[bool] = True
+    takes_complex = True
     begin: tuple[int, ...] = ()
     size: tuple[int, ...] = ()
-    may_alias: ClassVar[bool] = True
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    may_alias = True
+    linear_in = (0,)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("begin", "size"))
@@ -293,7 +293,7 @@ class Slice(Op):
     def localize(self, placement: Placement) -> Op:
         return self.strided(placement.in_types[0].shape).localize(placement)
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16), begin=(0, 4), size=(8, 8)),
         sample((8, 4, 16), begin=(2, 0, 0), size=(-1, 4, 16)),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Node, Value, element_types
@@ -20,7 +20,7 @@ class Sort(Op):
 
     axis: int = -1
     descending: bool = False
-    samples: ClassVar[Any] = (sample((8, 16)), sample((4, 8, 2), axis=1, descending=True))
+    samples = (sample((8, 16)), sample((4, 8, 2), axis=1, descending=True))
 
     def rule(self, x: TensorType) -> str:
         names, _ = along(self.name, len(x.shape), self.axis)

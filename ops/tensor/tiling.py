@@ -29,9 +29,9 @@ class Tile(Op):
     A repeated dimension is (repetitions, x's own), so that the repetitions can be cut.
     """
 
-    takes_complex: ClassVar[bool] = True
+    takes_complex = True
     multiples: tuple[int, ...] = ()
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    linear_in = (0,)
     entries_from_right: ClassVar[bool] = True
     """A strategy with as many entries as the input has dimensions, fewer than there are multiples, is of the last."""
 
@@ -90,7 +90,7 @@ class Tile(Op):
         repeats = zip(local, shape, self.aligned(shape)[0], strict=True)
         return replace(self, multiples=tuple(n // s if s else m for n, s, m in repeats))
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 4), multiples=(1, 2)),
         sample((4,), multiples=(8, 2)),
         sample((1, 8), multiples=(8, 1)),
@@ -101,9 +101,9 @@ class Tile(Op):
 class Pad(Op):
     """x with zeros around it: paddings[d] = (before, after) in dimension d; those stay whole."""
 
-    takes_complex: ClassVar[bool] = True
+    takes_complex = True
     paddings: tuple[tuple[int, int], ...] = ()
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    linear_in = (0,)
 
     def rule(self, x: TensorType) -> str:
         rank = len(x.shape)
@@ -134,7 +134,7 @@ class Pad(Op):
         cuts = [(before, 1, n) for (before, _), n in zip(self.paddings, x.shape, strict=True)]
         return put_inside(device, "pad", x, out, cuts)
 
-    samples: ClassVar[Any] = (
+    samples = (
         sample((8, 16), paddings=((0, 0), (2, 1))),
         sample((8, 4, 8), paddings=((0, 0), (1, 0), (0, 0))),
     )

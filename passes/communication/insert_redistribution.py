@@ -13,7 +13,6 @@ a reason and the user's line.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -25,7 +24,7 @@ from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.needs import WHOLE, Need
+from mspc.passes.needs import WHOLE
 from mspc.passes.sharding.constraints import is_released
 from mspc.passes.sharding.givers import FILE, PLAN, SHARD
 from mspc.passes.sharding.placement import result_layouts
@@ -41,7 +40,7 @@ REDUCTION_WORDS = {
 class InsertRedistribution(Pass):
     """Insert Redistribute nodes between disagreeing layouts."""
 
-    needs: ClassVar[tuple[Need, ...]] = (WHOLE,)
+    needs = (WHOLE,)
 
     def run(self, graph: Graph) -> bool:
         inserter = _Inserter(graph)

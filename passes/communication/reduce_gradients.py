@@ -10,7 +10,6 @@ own, too.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value
@@ -21,14 +20,14 @@ from mspc.ops.math.arithmetic import Mul
 from mspc.ops.op import Op
 from mspc.passes.base import Pass
 from mspc.passes.communication.wide_sums import emit_collective
-from mspc.passes.needs import WHOLE, Need
+from mspc.passes.needs import WHOLE
 
 
 @dataclass(frozen=True)
 class ReduceGradients(Pass):
     """Insert the AllReduce of every gradient that an update uses."""
 
-    needs: ClassVar[tuple[Need, ...]] = (WHOLE,)
+    needs = (WHOLE,)
 
     def run(self, graph: Graph) -> bool:
         ranks = int(graph.attrs.get("ranks", 1))

@@ -9,19 +9,18 @@ So a step on many ranks equals one device's on all rows. An operator that has gr
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from mspc.ir.graph import Graph
 from mspc.ops.op import Op
 from mspc.passes.base import Pass
-from mspc.passes.needs import WHOLE, Need
+from mspc.passes.needs import WHOLE
 
 
 @dataclass(frozen=True)
 class ShareStatistics(Pass):
     """Let operators that speak of a batch speak of all ranks' rows."""
 
-    needs: ClassVar[tuple[Need, ...]] = (WHOLE,)
+    needs = (WHOLE,)
 
     def run(self, graph: Graph) -> bool:
         ranks = tuple(range(int(graph.attrs.get("ranks", 1))))

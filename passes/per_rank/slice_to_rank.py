@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ops.control.structural import TupleGetItem
 from mspc.passes.base import Pass
-from mspc.passes.needs import LOWERED, WHOLE, Need
+from mspc.passes.needs import LOWERED, WHOLE
 from mspc.passes.per_rank.rank_parts import Part, Places, local_type
 from mspc.passes.sharding.batch import ROWS
 from mspc.passes.sharding.constraints import is_released
@@ -27,7 +26,7 @@ Shared = dict[tuple[Value, object], Node]
 class SliceToRank(Pass):
     """Specialise the graph for `rank`."""
 
-    needs: ClassVar[tuple[Need, ...]] = (WHOLE, LOWERED)
+    needs = (WHOLE, LOWERED)
     rank: int = 0
 
     def apply(self, graph: Graph) -> tuple[Graph, bool]:

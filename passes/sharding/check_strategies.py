@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, operand_types
@@ -23,7 +23,7 @@ from mspc.ops.control.custom import GradientPlaceholder, OwnGradient
 from mspc.ops.control.structural import Depend, Gradient, MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import Op
 from mspc.passes.base import Pass
-from mspc.passes.needs import WHOLE, Need
+from mspc.passes.needs import WHOLE
 from mspc.passes.sharding.choices import composite_conflict, make_choice, rule_of
 from mspc.passes.sharding.decomposition import decompose_nodes
 from mspc.passes.sharding.out_strategies import insert_out_layouts, out_layout
@@ -37,7 +37,7 @@ STRUCTURAL = (MakeTuple, TupleGetItem, Depend, StopGradient, Gradient, Redistrib
 class CheckStrategies(Pass):
     """Attach the layouts of configured operators; report every strategy that cannot be."""
 
-    needs: ClassVar[tuple[Need, ...]] = (WHOLE,)
+    needs = (WHOLE,)
 
     def run(self, graph: Graph) -> bool:
         after, errors = _attach_all(graph, int(graph.attrs.get("ranks", 1)))

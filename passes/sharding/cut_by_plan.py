@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Node, Value, element_layouts
@@ -24,7 +23,7 @@ from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.passes.autodiff.planned_cells import mark_cells
 from mspc.passes.autodiff.recompute import Recompute
 from mspc.passes.base import Pass
-from mspc.passes.needs import WHOLE, Need
+from mspc.passes.needs import WHOLE
 from mspc.passes.sharding.choices import Choice, rule_of
 from mspc.passes.sharding.givers import PLAN
 from mspc.passes.sharding.noted_plan import NotedPlan, forget_plan, made_places, noted_plan
@@ -38,7 +37,7 @@ MOST_LISTED = 5
 class CutByPlan(Pass):
     """Compute cells again, store parameters and cut operators as the plan in the header says."""
 
-    needs: ClassVar[tuple[Need, ...]] = (WHOLE,)
+    needs = (WHOLE,)
 
     def run(self, graph: Graph) -> bool:
         plan = noted_plan(graph)

@@ -12,13 +12,12 @@ alike by all ranks.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ops.random.rows import DrawnByPlace
 from mspc.passes.base import Pass
-from mspc.passes.needs import WHOLE, Need
+from mspc.passes.needs import WHOLE
 from mspc.passes.sharding.fed_rows import FIRST, FedRows, Rows
 
 
@@ -26,7 +25,7 @@ from mspc.passes.sharding.fed_rows import FIRST, FedRows, Rows
 class DrawRows(Pass):
     """Let operators that draw numbers draw those of the whole batch."""
 
-    needs: ClassVar[tuple[Need, ...]] = (WHOLE,)
+    needs = (WHOLE,)
 
     def run(self, graph: Graph) -> bool:
         if int(graph.attrs.get("ranks", 1)) == 1 or not any(isinstance(n.op, DrawnByPlace) for n in graph.nodes):

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ops.control.constraint import is_constraint
 from mspc.passes.base import Pass
-from mspc.passes.needs import DIFFERENTIATED, KNOWN, WHOLE, Need
+from mspc.passes.needs import DIFFERENTIATED, KNOWN, WHOLE
 from mspc.passes.sharding.backward_layouts import BackwardLayouts
 from mspc.passes.sharding.choices import multiplies
 from mspc.passes.sharding.constraints import release_constraints
@@ -52,7 +52,7 @@ FEW = 400
 class PropagateSharding(Pass):
     """Decide the layouts of all nodes and parameters."""
 
-    needs: ClassVar[tuple[Need, ...]] = (KNOWN, WHOLE, DIFFERENTIATED)
+    needs = (KNOWN, WHOLE, DIFFERENTIATED)
 
     def run(self, graph: Graph) -> bool:
         search, forward = begun(graph)
