@@ -1,6 +1,6 @@
 """Public modules: `mindspore.nn` and `mspc.nn` are mspc/api/nn. One finder serves both names.
 
-api/ is laid out as MindSpore is, module for module; `OTHER_NAMES` has the rest.
+api/ is laid out as MindSpore is, module for module, and data/ beside it; `OTHER_NAMES` has the rest.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from collections.abc import Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
+from mspc.api.rooms import PUBLIC, ROOMS
+
 NAME = "mindspore"
 _OWN = "mspc"
-_API = os.path.dirname(os.path.abspath(__file__))
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _INTERNAL = frozenset(
-    "absent alias checks errors guarded index launch members names pytest_plugin setting settings state".split()
+    "absent alias checks errors guarded index launch members names pytest_plugin rooms setting settings state".split()
 )
 """Modules of api/ that no script imports."""
 
@@ -31,21 +33,21 @@ OTHER_NAMES: dict[str, str] = {
     **{f"device_context.{kind}.{part}": f"api.device_context.{kind}"
        for kind in ("ascend", "cpu", "gpu") for part in ("device", "op_debug", "op_precision", "op_tuning")},
     "dtype": "api.common.dtype",
-    "dataset.core": "api.dataset",
-    "dataset.core.config": "api.dataset.config",
-    "dataset.engine": "api.dataset",
-    "dataset.engine.datasets": "api.dataset",
-    "dataset.engine.samplers": "api.dataset.samplers",
-    "dataset.text.transforms": "api.dataset.text",
-    "dataset.text.utils": "api.dataset.text",
-    "dataset.transforms.c_transforms": "api.dataset.transforms",
-    "dataset.transforms.py_transforms": "api.dataset.transforms",
-    "dataset.transforms.transforms": "api.dataset.transforms",
-    "dataset.transforms.vision": "api.dataset.vision",
-    "dataset.transforms.vision.c_transforms": "api.dataset.vision.c_transforms",
-    "dataset.transforms.vision.py_transforms": "api.dataset.vision.py_transforms",
-    "dataset.vision.transforms": "api.dataset.vision",
-    "dataset.vision.utils": "api.dataset.vision.enums",
+    "dataset.core": "data.dataset",
+    "dataset.core.config": "data.dataset.config",
+    "dataset.engine": "data.dataset",
+    "dataset.engine.datasets": "data.dataset",
+    "dataset.engine.samplers": "data.dataset.samplers",
+    "dataset.text.transforms": "data.dataset.text",
+    "dataset.text.utils": "data.dataset.text",
+    "dataset.transforms.c_transforms": "data.dataset.transforms",
+    "dataset.transforms.py_transforms": "data.dataset.transforms",
+    "dataset.transforms.transforms": "data.dataset.transforms",
+    "dataset.transforms.vision": "data.dataset.vision",
+    "dataset.transforms.vision.c_transforms": "data.dataset.vision.c_transforms",
+    "dataset.transforms.vision.py_transforms": "data.dataset.vision.py_transforms",
+    "dataset.vision.transforms": "data.dataset.vision",
+    "dataset.vision.utils": "data.dataset.vision.enums",
     "hal.event": "api.hal.stream",
     "hal.memory": "api.runtime",
     "nn.layer": "api.nn",
@@ -131,11 +133,12 @@ API_LEVEL = "2.10.0"
 def public_modules() -> list[str]:
     """Every public module, without the first name; "" is the whole."""
     found = {"", *OTHER_NAMES}
-    for folder, _, files in os.walk(_API):
-        parts = os.path.relpath(folder, _API).split(os.sep) if folder != _API else []
-        if "__init__.py" in files:
-            found.add(".".join(parts))
-        found |= {".".join([*parts, file[:-3]]) for file in files if file.endswith(".py") and file != "__init__.py"}
+    for top in (os.path.join(_ROOT, room) for room in ROOMS):
+        for folder, _, files in os.walk(top):
+            parts = os.path.relpath(folder, top).split(os.sep) if folder != top else []
+            if "__init__.py" in files:
+                found.add(".".join(parts))
+            found |= {".".join([*parts, file[:-3]]) for file in files if file.endswith(".py") and file != "__init__.py"}
     return sorted(name for name in found if name.partition(".")[0] not in _INTERNAL)
 
 
@@ -147,11 +150,13 @@ def home_of(name: str) -> str | None:
         return _OWN
     if not all(part.isidentifier() for part in name.split(".")):
         return None
-    place = os.path.join(_API, *name.split("."))
-    is_there = os.path.isfile(f"{place}.py") or os.path.isfile(os.path.join(place, "__init__.py"))
-    if name.partition(".")[0] in _INTERNAL or not is_there:
+    if name.partition(".")[0] in _INTERNAL:
         return None
-    return f"{_OWN}.api.{name}"
+    for room in ROOMS:
+        place = os.path.join(_ROOT, room, *name.split("."))
+        if os.path.isfile(f"{place}.py") or os.path.isfile(os.path.join(place, "__init__.py")):
+            return f"{_OWN}.{room}.{name}"
+    return None
 
 
 @functools.cache
@@ -182,9 +187,9 @@ class PublicFinder:
         """Whether a module is mspc's own, for other finders. A folder without code is none: of a checkout that was
         brought up to date an old one may be left."""
         folder, _, name = rest.rpartition(".")
-        if name in _files(os.path.join(os.path.dirname(_API), *folder.split("."))):
+        if name in _files(os.path.join(_ROOT, *folder.split("."))):
             return True
-        place = os.path.join(os.path.dirname(_API), *rest.split("."))
+        place = os.path.join(_ROOT, *rest.split("."))
         return os.path.isfile(f"{place}.py") or os.path.isfile(os.path.join(place, "__init__.py"))
 
     def refuse(self, fullname: str, rest: str) -> None:
@@ -273,7 +278,7 @@ class _Alias(ModuleType):
 
 def public(found: Any) -> Any:
     """What a script gets that asks for a public name: functions and classes say what they take."""
-    if not isinstance(found, FunctionType | type) or not found.__module__.startswith(f"{_OWN}.api."):
+    if not isinstance(found, FunctionType | type) or not found.__module__.startswith(PUBLIC):
         return found
     from mspc.api.guarded import guarded  # where a name is asked for: it imports NumPy
 
@@ -290,7 +295,7 @@ def find_public(package: str, name: str) -> Any:
         raise AttributeError(name)
     is_module = home_of(f"{package}.{name}") is not None
     try:
-        found = getattr(importlib.import_module(f"{_OWN}.api.{package}"), name)
+        found = getattr(importlib.import_module(home_of(package) or _OWN), name)
     except AttributeError:
         if not is_module:
             raise

@@ -20,10 +20,9 @@ import numpy as np
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError
 from mspc.api.ops.checked import LEAKS, Function, check_names, explain
+from mspc.api.rooms import PUBLIC
 from mspc.ir.diagnostics import MspcError
 from mspc.ops.arguments import describe
-
-_OWN = "mspc.api."
 
 
 @functools.cache
@@ -34,7 +33,7 @@ def guarded(found: Any) -> Any:
         return found if hasattr(found, "check_arguments") else _explaining(found.__name__, found)
     if isinstance(found, type) and not issubclass(found, enum.Enum | BaseException):
         for home in found.__mro__[:-1]:
-            if home.__module__.startswith(_OWN):
+            if home.__module__.startswith(PUBLIC):
                 _guard_members(home)
         if found.__init__ is object.__init__ and found.__new__ is object.__new__:
             found.__init__ = _taking_nothing(found)
@@ -67,7 +66,7 @@ def _label(member: str = "") -> Callable[[Any], str]:
 
     def of(first: Any) -> str:
         classes = (first if isinstance(first, type) else type(first)).__mro__
-        own = next((cls for cls in classes if cls.__module__.startswith(_OWN)), classes[0])
+        own = next((cls for cls in classes if cls.__module__.startswith(PUBLIC)), classes[0])
         return f"{own.__name__}{member}"
 
     return of
@@ -146,7 +145,7 @@ def _taking_nothing(cls: type[Any]) -> Function:
         try:
             super(cls, self).__init__(*args, **kwargs)
         except TypeError as error:
-            if type(self).__module__.startswith(_OWN):
+            if type(self).__module__.startswith(PUBLIC):
                 explain(type(self).__name__, _nothing, (self, *args), kwargs, error)
             raise
 

@@ -73,8 +73,9 @@ class Members:
         if name in self.modules:
             return importlib.import_module(self.modules[name])
         from mspc.api.absent import why_absent  # only on the way to an error
+        from mspc.api.rooms import public_name
 
-        short = self.package.removeprefix("mspc.api.")
+        short = public_name(self.package)
         raise AttributeError(f"{short} has no {name!r}{why_absent(f'{short}.{name}', self.homes)}")
 
     def names(self) -> list[str]:

@@ -15,6 +15,7 @@ from mspc.api import alias
 from mspc.api.common.tensor_methods import TensorMethods
 from mspc.api.nn.cell import Cell
 from mspc.api.ops.primitive import Primitive
+from mspc.api.rooms import public_name
 
 MISSING = object()
 """What stands for a name that is not there."""
@@ -162,7 +163,7 @@ def result_of(callee: Public) -> Instance | None:
 
 def _name_of(cls: Any, first: str) -> str:
     """The full name of a class of mspc by the outermost module that scripts have it from."""
-    parts = getattr(cls, "__module__", "").removeprefix("mspc.api.").split(".")
+    parts = public_name(getattr(cls, "__module__", "")).split(".")
     modules = [PublicModule(first, ".".join(parts[:count])) for count in range(len(parts) + 1)]
     name = getattr(cls, "__name__", "")
     for module in modules:

@@ -24,6 +24,7 @@ LAYERS: dict[str, str] = {
     "passes": "ir sharding ops analysis",
     "runtime": "ir sharding ops analysis",
     "api": "ir sharding checkpoint ops",
+    "data": "ir checkpoint ops api",
     "doctor": "ir ops api",
     "compiler": "ir sharding checkpoint ops analysis passes api",
     "engine": "ir sharding checkpoint ops analysis passes runtime api doctor compiler",

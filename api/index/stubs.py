@@ -19,6 +19,7 @@ from types import FunctionType, ModuleType
 from mspc.api import alias, names
 from mspc.api.index.table import tables_of
 from mspc.api.members import Members
+from mspc.api.rooms import PUBLIC, public_name
 
 PACKAGES = ("mspc-stubs", "mindspore-stubs")
 
@@ -39,7 +40,7 @@ OWN = ("from mspc.commands.view.notebook import view as view\n",)
 def modules() -> list[str]:
     """The public modules that have stubs."""
     folders = [name for name in alias.public_modules() if name and name not in alias.OTHER_NAMES]
-    folders = [name for name in folders if hasattr(importlib.import_module(f"mspc.api.{name}"), "__path__")]
+    folders = [name for name in folders if hasattr(importlib.import_module(alias.home_of(name)), "__path__")]
     return sorted({*folders, *FIRST, *FILES})
 
 
@@ -84,18 +85,18 @@ def _names(name: str) -> dict[str, str]:
 
 def _place_in_ops(found: object) -> str:
     place = getattr(found, "__module__", "") or ""
-    return place if place.startswith("mspc.api.") and not _is_row(place) else ""
+    return place if place.startswith(PUBLIC) and not _is_row(place) else ""
 
 
 def _is_row(place: str) -> bool:
     """Whether what is defined in a module are rows of the index."""
-    return bool(tables_of(place.removeprefix("mspc.api.")))
+    return bool(tables_of(public_name(place)))
 
 
 def _place(home: ModuleType, name: str) -> str:
     place = getattr(getattr(home, name), "__module__", None) or home.__name__
     if _is_row(place):
-        return "" if place == home.__name__ else place.replace("mspc.api.", "mspc.")
+        return "" if place == home.__name__ else f"mspc.{public_name(place)}"
     return place if hasattr(importlib.import_module(place), name) else home.__name__
 
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from mspc.api.errors import PACKAGE, ApiTypeError, ApiValueError
+from mspc.api.rooms import PUBLIC, ROOMS
 from mspc.ir.diagnostics import MspcError
 from mspc.ops.arguments import describe
 
@@ -37,7 +38,7 @@ _NUMBERS = frozenset("other value min max clip_value_min clip_value_max alpha be
 """Parameters that are numbers or tensors."""
 LEAKS = (AttributeError, TypeError, ValueError, LookupError, ArithmeticError)
 """What Python and NumPy raise inside of a function for arguments that do not fit."""
-_OWN = (*(str(Path(PACKAGE) / room) for room in ("api", "ops", "ir", "sharding")), str(Path(np.__file__).parent),
+_OWN = (*(str(Path(PACKAGE) / room) for room in (*ROOMS, "ops", "ir", "sharding")), str(Path(np.__file__).parent),
         str(Path(functools.__file__).parent), "<")  # fmt: skip
 """Where files begin that are no script's."""
 _COMPUTING = tuple(f"mspc.api.{room}." for room in ("communication", "mint", "nn", "numpy", "ops"))
@@ -191,7 +192,7 @@ def checked_constructor(name: str, function: Function) -> Function:
 
     @functools.wraps(function)
     def make(self: Any, *args: Any, **kwargs: Any) -> None:
-        own = type(self).__module__.startswith("mspc.api.")
+        own = type(self).__module__.startswith(PUBLIC)
         label = type(self).__name__ if own or name.startswith("_") else name
         check_arguments(label, function, (self, *args), kwargs)
         try:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, count, islice
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from mspc.api import launch
-from mspc.api.dataset.iterators import DatasetIterator
-from mspc.api.dataset.pipeline import Dataset
 from mspc.api.errors import ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.api.train.listening import CallbackManager, RunContext
@@ -16,6 +14,20 @@ from mspc.api.train.progress import ProgressBar
 from mspc.api.train.rows import as_row
 
 __all__: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class CountedRows(Protocol):
+    """Rows of a data set that count themselves, as mspc's own do.
+
+    epoch, row: how many passes were made, and how many rows of the present one were read. glance: one row is looked at,
+    since only its types are wanted.
+    """
+
+    epoch: int
+    row: int
+
+    def glance(self) -> None: ...
 
 
 class Training:
@@ -48,14 +60,14 @@ class Training:
     @property
     def position(self) -> int | None:
         """How many rows of the data set were read since its beginning; None where nobody counts."""
-        if not isinstance(self._reading, DatasetIterator):
+        if not isinstance(self._reading, CountedRows):
             return None
         return self._reading.epoch * self._dataset.get_dataset_size() + self._reading.row
 
     def _pass(self) -> Iterator[Any]:
         """The rows of one pass over the data set. Raises ValueError for one that does not fit the network."""
         rows = self._dataset.create_tuple_iterator(num_epochs=1)
-        if launch.shows_types_only() and isinstance(rows, DatasetIterator):
+        if launch.shows_types_only() and isinstance(rows, CountedRows):
             rows.glance()
         self._reading = rows
         for given in rows:
@@ -94,7 +106,8 @@ class Training:
 
 def first_row(dataset: Any, columns: int) -> Sequence[Any]:
     """The first row, which must have so many columns, 0 for any number. Raises ValueError for no row."""
-    given = dataset.peek() if isinstance(dataset, Dataset) else next(iter(dataset.create_tuple_iterator()), None)
+    shown = getattr(dataset, "peek", None)
+    given = next(iter(dataset.create_tuple_iterator()), None) if shown is None else shown()
     if given is None:
         raise ApiValueError(
             "Model.infer_train_layout: the data set has no batch", ["check batch size and drop_remainder"]

@@ -11,9 +11,9 @@ import pytest
 MOST_MODULES = 420
 """Modules of mspc that the quick start's compile may load, of some 950."""
 ASKED_FOR = {
-    "mspc.api.dataset.vision": "operations on images, which the script does not name",
-    "mspc.api.dataset.text": "operations on texts",
-    "mspc.api.mindrecord": "files of records",
+    "mspc.data.dataset.vision": "operations on images, which the script does not name",
+    "mspc.data.dataset.text": "operations on texts",
+    "mspc.data.mindrecord": "files of records",
     "mspc.api.train.evaluation": "nothing is evaluated",
     "mspc.checkpoint.sets": "nothing is saved before a run",
     "mspc.commands.search": "another command",
@@ -77,5 +77,5 @@ def test_a_list_of_commands_needs_no_arrays() -> None:
 
 def test_the_package_opens_with_little() -> None:
     before = set(loaded(""))
-    own = {"mspc", "mspc.api", "mspc.api.alias"}
+    own = {"mspc", "mspc.api", "mspc.api.alias", "mspc.api.rooms"}
     assert set(loaded("import mspc")) - before == own | set(loaded("import functools, os, typing, types")) - before

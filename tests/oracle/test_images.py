@@ -15,7 +15,7 @@ try:
 except (ImportError, RuntimeError) as error:
     pytest.skip(f"needs torchvision and Pillow: pip install -e '.[oracle]' ({error})", allow_module_level=True)
 
-from mspc.api.dataset.draws import Draws
+from mspc.data.dataset.draws import Draws
 from mspc.dataset import vision
 from mspc.dataset.vision import Border, Inter
 

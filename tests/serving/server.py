@@ -25,7 +25,7 @@ import socket
 import sys
 import traceback
 
-LOADED = ("numpy.random", "numpy.ma", "mspc.cli", "mspc.api.dataset")
+LOADED = ("numpy.random", "numpy.ma", "mspc.cli", "mspc.data.dataset")
 """What commands need, whole packages among it where `ROOMS` has them."""
 ROOMS = ("api.common", "api.nn", "api.ops", "api.train", "commands", "compiler", "engine", "passes", "runtime")
 NOT_LOADED = ("mspc.commands.pytest_plugin", "mspc.runtime.gpu", "mspc.runtime.comm.mpi")

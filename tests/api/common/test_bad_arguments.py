@@ -15,6 +15,7 @@ import pytest
 import mspc as ms
 from mspc import Tensor, mint, nn, ops
 from mspc.api.ops.method_table import method_names
+from mspc.api.rooms import PUBLIC
 from mspc.ir.diagnostics import MspcError
 
 BAD = [5, "x", None, [1, 2], {}, 1.5, True, object(), (Tensor([1.0]), "q")]
@@ -97,7 +98,7 @@ def public_callables() -> dict[int, tuple[str, Any]]:
             made = getattr(module, name)
             is_class = isinstance(made, type) and not issubclass(made, enum.Enum | BaseException)
             home = str(getattr(made, "__module__", ""))
-            is_own = home.startswith(("mspc.api.", "mspc.ops")) and callable(made) and not isinstance(made, ModuleType)
+            is_own = home.startswith((*PUBLIC, "mspc.ops")) and callable(made) and not isinstance(made, ModuleType)
             if is_own and (is_class or not isinstance(made, type)):
                 found.setdefault(id(made), (name, made))
     return found

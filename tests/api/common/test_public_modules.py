@@ -114,7 +114,7 @@ def test_a_module_hides_no_function_of_its_name():
 def test_what_is_set_on_a_public_module_counts_until_it_is_deleted():
     import mspc.dataset.sources as sources
 
-    behind = importlib.import_module("mspc.api.dataset.sources")
+    behind = importlib.import_module("mspc.data.dataset.sources")
     before = behind.KEPT
     sources.KEPT = 1
     sources.KEPT = 2

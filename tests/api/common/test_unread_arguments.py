@@ -11,8 +11,9 @@ from pathlib import Path
 import mspc
 from mspc.api.index.functions import is_expression, tree_of
 from mspc.api.index.table import Row, module_of, rows_of
+from mspc.api.rooms import ROOMS
 
-API = Path(mspc.__file__).parent / "api"
+API, DATA = (Path(mspc.__file__).parent / room for room in ROOMS)
 REASONS = {
     "how something is done, never what comes out": """
         common/parameter.py:Parameter.__init__.storage_format common/parameter.py:Parameter.__init__.device
@@ -119,8 +120,8 @@ def unread(owner: Owner, function: ast.FunctionDef) -> Iterator[str]:
 
 def found() -> set[str]:
     names: set[str] = set()
-    for file in sorted(API.rglob("*.py")):
-        place = file.relative_to(API).as_posix()
+    for room, file in sorted((top, path) for top in (API, DATA) for path in top.rglob("*.py")):
+        place = file.relative_to(room).as_posix()
         for owner, function in functions(ast.parse(file.read_text(encoding="utf-8"))):
             full = f"{owner.name}.{function.name}" if owner else function.name
             names |= {f"{place}:{full}.{name}" for name in unread(owner, function)}

@@ -1,0 +1,317 @@
+"""Data sets as scripts have them: what stands over the stages of the engine, step by step.
+
+Every pass over a data set is an epoch; whatever is random is drawn anew for each, from the seed of `set_seed`, equal on
+all ranks and whatever the number of workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from mspc.api.errors import ApiTypeError, ApiValueError, caller_location
+from mspc.data.dataset import config
+from mspc.data.dataset.draws import Pass
+from mspc.data.dataset.iterators import DatasetIterator
+from mspc.data.dataset.rows import common_shape, distinct, flag, names_of, next_shuffle, whole, workers_of
+from mspc.data.dataset.stages.base import Stage
+from mspc.data.dataset.stages.batching import BatchChange, Batched
+from mspc.data.dataset.stages.block import Block
+from mspc.data.dataset.stages.choosing import (
+    Concatenated,
+    Filtered,
+    Part,
+    Projected,
+    Repeated,
+    Shuffled,
+    Zipped,
+)
+from mspc.data.dataset.stages.faults import RowFault
+
+_MAP_OPTIONS = ("python_multiprocessing", "max_rowsize", "cache", "callbacks", "offload")
+
+
+class Dataset:
+    """Rows of columns; a row is a tuple of arrays. stage: what gives the rows."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._epoch = 0
+        self._first_row = 0
+        self.asked_step = 0
+        """Where `set_init_step` has put it, until it is read from there."""
+
+    # Looking at it --------------------------------------------------------------------------------
+
+    @property
+    def column_names(self) -> list[str]:
+        return list(self._stage.columns)
+
+    def get_col_names(self) -> list[str]:
+        return list(self._stage.columns)
+
+    def get_dataset_size(self) -> int:
+        """Number of rows (after `batch`: of batches) of an epoch. Raises ValueError for an endless data set."""
+        return self._stage.count()
+
+    def __len__(self) -> int:
+        return self._stage.count()
+
+    def get_batch_size(self) -> int:
+        """Rows per batch, 1 before `batch`."""
+        return self._stage.batch_size
+
+    def get_repeat_count(self) -> int:
+        return self._stage.repeat_count
+
+    def num_classes(self) -> int | None:
+        """Number of classes of the labels, None where it is not known."""
+        return self._stage.classes
+
+    def get_class_indexing(self) -> dict[str, Any]:
+        """Numbers of classes by their names, where there are names."""
+        return dict(self._stage.class_indexing)
+
+    def output_shapes(self, estimate: bool = False) -> list[list[int | None]]:
+        """Shapes of the columns of the first row; with `estimate` of all rows, None where sizes differ.
+
+        Raises:
+            ValueError: rows of a column differ in their number of dimensions.
+        """
+        if not estimate:
+            return [list(column[0].shape) for column in self._first().columns]
+        found: list[set[tuple[int, ...]]] = [set() for _ in self._stage.columns]
+        for block in self._stage.blocks(Pass.begin(0)):
+            for shapes, column in zip(found, block.columns, strict=True):
+                shapes.update(row.shape for row in column)
+        return [common_shape(name, shapes) for name, shapes in zip(self._stage.columns, found, strict=True)]
+
+    def output_types(self) -> list[Any]:
+        """NumPy element types of the columns of the first row."""
+        return [column[0].dtype for column in self._first().columns]
+
+    def _first(self) -> Block:
+        for block in self._stage.blocks(Pass.begin(0)):
+            return block
+        raise ApiValueError("the data set has no rows")
+
+    # Reading --------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.create_tuple_iterator(num_epochs=1)
+
+    def create_tuple_iterator(
+        self, columns: Any = None, num_epochs: int = -1, output_numpy: bool = False, do_copy: bool = False
+    ) -> DatasetIterator:
+        """The rows of an epoch as lists of Tensors, or of arrays with `output_numpy`; looped over once more, those of
+        the next epoch, `num_epochs` times in all, without end for -1. Raises ValueError for an unknown column."""
+        names = None if columns is None else names_of("create_tuple_iterator", "columns", columns)
+        places = None if names is None else [self._stage.place(name) for name in names]
+        return DatasetIterator(self._stage, self._next_epoch, num_epochs, output_numpy, places=places)
+
+    def create_dict_iterator(
+        self, num_epochs: int = -1, output_numpy: bool = False, do_copy: bool = False
+    ) -> DatasetIterator:
+        """The same as dicts by column name."""
+        return DatasetIterator(self._stage, self._next_epoch, num_epochs, output_numpy, names=self.column_names)
+
+    def _next_epoch(self) -> tuple[int, int]:
+        """(number of the epoch that is read next, its first row). Both count on."""
+        found = self._epoch, self._first_row
+        self._epoch, self._first_row, self.asked_step = self._epoch + 1, 0, 0
+        return found
+
+    def peek(self) -> Any:
+        """The next row, which whoever reads next reads again; None where there is none."""
+        place = (self._epoch, self._first_row)
+        rows = DatasetIterator(self._stage, lambda: place, 1, False)
+        try:
+            return next(rows, None)
+        finally:
+            rows.release()
+
+    def set_init_step(self, init_step: int) -> None:
+        """Where reading goes on: behind so many rows of epochs, as a run that is taken up again asks for. What is
+        random is drawn as if the rows before had been read."""
+        steps = whole("set_init_step", "init_step", init_step, 0)
+        self.asked_step = steps
+        self._epoch, self._first_row = divmod(steps, self.get_dataset_size()) if steps else (0, 0)
+
+    def get_init_step(self) -> int:
+        """How many rows of epochs lie behind."""
+        return self._epoch * self.get_dataset_size() + self._first_row if self._epoch else self._first_row
+
+    # Steps ----------------------------------------------------------------------------------------
+
+    def batch(
+        self, batch_size: Any, drop_remainder: bool = False, num_parallel_workers: int | None = None,
+        per_batch_map: Callable[..., Any] | None = None, input_columns: Any = None, output_columns: Any = None,
+        python_multiprocessing: bool = False, max_rowsize: Any = None,
+    ) -> Dataset:  # fmt: skip
+        """Rows stacked; the last, smaller batch is left out with `drop_remainder`.
+
+        Args:
+            batch_size: rows of a batch, or a function of BatchInfo that gives them.
+            per_batch_map: a function of lists of arrays, one list per input column (all without `input_columns`), and
+                of a BatchInfo, which gives such lists for the output columns.
+        """
+        change = None
+        if per_batch_map is not None:
+            inputs = self.column_names if input_columns is None else names_of("batch", "input_columns", input_columns)
+            outputs = inputs if output_columns is None else names_of("batch", "output_columns", output_columns)
+            change = BatchChange(_function("batch", "per_batch_map", per_batch_map), inputs, outputs)
+        elif input_columns is not None or output_columns is not None:
+            raise ApiValueError("batch: input_columns and output_columns need a per_batch_map")
+        return self._batched("batch", batch_size, drop_remainder, change, None, num_parallel_workers)
+
+    def padded_batch(
+        self, batch_size: Any, drop_remainder: bool = False, num_parallel_workers: int | None = None,
+        pad_info: dict[str, Any] | None = None,
+    ) -> Dataset:  # fmt: skip
+        """Rows filled up to one shape and stacked.
+
+        Args: pad_info: (shape or None, value) by column; what it does not name is filled with 0 up to the largest row
+            of the batch. None fills nothing.
+        """
+        if pad_info is not None:
+            for name, entry in pad_info.items():
+                if not isinstance(entry, tuple) or len(entry) != 2:
+                    raise ApiTypeError(f"padded_batch: pad_info[{name!r}] must be (shape, value), not {entry!r}")
+        return self._batched("padded_batch", batch_size, drop_remainder, None, pad_info, num_parallel_workers)
+
+    def _batched(
+        self, name: str, size: Any, drop: Any, change: BatchChange | None, padding: Any, workers: Any
+    ) -> Dataset:
+        workers_of(name, workers, 1)
+        if not callable(size):
+            size = whole(name, "batch_size", size)
+        fault = RowFault(name, caller_location())
+        return Dataset(Batched(self._stage, size, flag(name, "drop_remainder", drop), fault, change, padding))
+
+    def map(
+        self, operations: Any, input_columns: Any = None, output_columns: Any = None, column_order: Any = None,
+        num_parallel_workers: int | None = None, **options: Any,
+    ) -> Dataset:  # fmt: skip
+        """Columns changed by one operation after another; each takes the input columns and returns the output columns.
+
+        mspc's own operations run over blocks of rows in threads; functions of the user run where the rows are read,
+        or in `num_parallel_workers` processes with `python_multiprocessing=True`. Then they find NumPy's and Python's
+        generators seeded for every row, and elsewhere as the script left them.
+        """
+        from mspc.data.dataset.operation import flattened  # late, as all that a `map` alone needs
+        from mspc.data.dataset.stages.mapping import Change, Mapped
+
+        listed = list(operations) if isinstance(operations, (list, tuple)) else [operations]
+        for option in options:
+            if option not in _MAP_OPTIONS:
+                raise ApiTypeError(f"map has no argument {option!r}")
+        if options.get("callbacks"):
+            raise ApiValueError("map: callbacks are not supported")
+        found = flattened([_function("map", "operations", operation) for operation in listed])
+        if not found:
+            raise ApiValueError("map: operations is empty")
+        inputs = self.column_names[:1] if input_columns is None else names_of("map", "input_columns", input_columns)
+        outputs = inputs if output_columns is None else names_of("map", "output_columns", output_columns)
+        seeds = flag("map", "python_multiprocessing", options.get("python_multiprocessing") or False)
+        workers = workers_of("map", num_parallel_workers, config.get_num_parallel_workers())
+        change = Change(found, outputs, next_shuffle(), RowFault("map", caller_location()), seeds)
+        mapped = Dataset(Mapped(self._stage, change, inputs, workers))
+        distinct("map", "columns", mapped.column_names)
+        return mapped if column_order is None else mapped.project(column_order)
+
+    def filter(
+        self, predicate: Callable[..., Any], input_columns: Any = None, num_parallel_workers: int | None = None
+    ) -> Dataset:
+        """The rows for which the predicate of the input columns holds."""
+        names = self.column_names if input_columns is None else names_of("filter", "input_columns", input_columns)
+        workers_of("filter", num_parallel_workers, 1)
+        fault = RowFault("filter", caller_location())
+        return Dataset(Filtered(self._stage, _function("filter", "predicate", predicate), names, fault))
+
+    def shuffle(self, buffer_size: int) -> Dataset:
+        """Rows in random order, drawn from a window of `buffer_size` rows."""
+        return Dataset(Shuffled(self._stage, whole("shuffle", "buffer_size", buffer_size), next_shuffle()))
+
+    def repeat(self, count: int | None = None) -> Dataset:
+        """The rows `count` times over in one epoch; for ever without a count, or with -1."""
+        times = None if count is None or count == -1 else whole("repeat", "count", count, most=2**31 - 1)
+        return Dataset(Repeated(self._stage, times))
+
+    def take(self, count: int = -1) -> Dataset:
+        """The first `count` rows, -1 for all."""
+        return self if count == -1 else Dataset(Part(self._stage, 0, whole("take", "count", count)))
+
+    def skip(self, count: int) -> Dataset:
+        """The rows after the first `count`."""
+        return Dataset(Part(self._stage, whole("skip", "count", count, 0), None))
+
+    def split(self, sizes: Sequence[Any], randomize: bool = True) -> tuple[Dataset, ...]:
+        """Data sets of so many rows each, or of such shares of all rows; with `randomize` drawn at random, the same
+        rows every epoch. Raises ValueError or RuntimeError for sizes that do not fit."""
+        from mspc.data.dataset.split import sizes_of_splits  # late: few scripts split
+
+        key = next_shuffle() if flag("split", "randomize", randomize) else 0
+        rows = self.get_dataset_size()
+        stage = Shuffled(self._stage, rows, key, fixed=True) if key else self._stage
+        found: list[Dataset] = []
+        first = 0
+        for size in sizes_of_splits(sizes, rows):
+            found.append(Dataset(Part(stage, first, first + size)))
+            first += size
+        return tuple(found)
+
+    def project(self, columns: Any) -> Dataset:
+        """These columns, in this order."""
+        return Dataset(Projected(self._stage, names_of("project", "columns", columns)))
+
+    def rename(self, input_columns: Any, output_columns: Any) -> Dataset:
+        """Columns under other names."""
+        old = names_of("rename", "input_columns", input_columns)
+        new = names_of("rename", "output_columns", output_columns)
+        if len(old) != len(new):
+            raise ApiValueError(f"rename: {len(old)} input columns, {len(new)} output columns")
+        names = self.column_names
+        for before, after in zip(old, new, strict=True):
+            names[self._stage.place(before)] = after
+        return Dataset(Projected(self._stage, self.column_names, distinct("rename", "columns", names)))
+
+    def concat(self, datasets: Any) -> Dataset:
+        """The rows of this data set, then those of others with the same columns."""
+        others = datasets if isinstance(datasets, (list, tuple)) else [datasets]
+        return Dataset(Concatenated([stage_of("concat", other) for other in (self, *others)]))
+
+    def __add__(self, other: Dataset) -> Dataset:
+        return self.concat(other)
+
+    def zip(self, datasets: Any) -> Dataset:
+        """Rows of this data set and of others side by side, as many as the shortest has."""
+        others = datasets if isinstance(datasets, (list, tuple)) else [datasets]
+        return Dataset(Zipped([stage_of("zip", other) for other in (self, *others)]))
+
+    def apply(self, apply_func: Callable[[Dataset], Any]) -> Dataset:
+        """What a function makes of this data set. Raises TypeError where it gives no data set."""
+        made = _function("apply", "apply_func", apply_func)(self)
+        stage_of("apply", made)
+        return made
+
+
+def zip_datasets(datasets: Any) -> Dataset:
+    """Rows of several data sets side by side, as many as the shortest has."""
+    if not isinstance(datasets, (list, tuple)) or not datasets:
+        raise ApiTypeError(f"zip takes a tuple of data sets, not {datasets!r}")
+    return Dataset(Zipped([stage_of("zip", dataset) for dataset in datasets]))
+
+
+def stage_of(function: str, dataset: Any) -> Stage:
+    """The stage of a data set. Raises TypeError for anything else."""
+    if not isinstance(dataset, Dataset):
+        raise ApiTypeError(f"{function} takes data sets, not {type(dataset).__name__}")
+    return dataset._stage
+
+
+def _function(step: str, what: str, function: Any) -> Any:
+    if not callable(function) or isinstance(function, type):
+        shown = function.__name__ if isinstance(function, type) else repr(function)
+        raise ApiTypeError(f"{step}: {shown} is no operation" if what == "operations" else
+                           f"{step}: {what} must be a function, not {shown}")  # fmt: skip
+    return function

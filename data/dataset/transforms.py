@@ -1,0 +1,134 @@
+"""Operations on any column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.data.dataset.arithmetic import Arithmetic, Step
+from mspc.data.dataset.draws import Draws
+from mspc.data.dataset.operation import Operation
+from mspc.data.dataset.own_operations import PyTensorOperation  # noqa: F401  # for scripts
+from mspc.data.dataset.rearranged import (  # noqa: F401  # for scripts
+    Concatenate,
+    Duplicate,
+    Mask,
+    PadEnd,
+    Relational,
+    Slice,
+    Unique,
+)
+from mspc.data.dataset.rows import whole
+from mspc.ir.types import dtype_of
+
+
+class TypeCast(Arithmetic):
+    """Another element type, of mspc or NumPy. data_type: the older name of the argument."""
+
+    def __init__(self, output_type: Any = None, data_type: Any = None) -> None:
+        if (output_type is None) == (data_type is None):
+            raise ApiTypeError(f"{type(self).__name__}: output_type is missing")
+        self.output_type = np.dtype(dtype_of(data_type if output_type is None else output_type).numpy)
+
+    def steps(self, values: np.ndarray) -> Sequence[Step]:
+        if values.dtype.kind in "US":
+            try:
+                values.astype(self.output_type)
+            except ValueError as error:
+                raise ApiValueError(
+                    f"TypeCast: cannot make {self.output_type} of {values.dtype}: {error}"
+                ) from None
+        return ()
+
+
+class OneHot(Operation):
+    """A class number as a vector of zeros with a one, of the number's type; with `smoothing_rate` as Float32, a part of
+    the one spread over all classes."""
+
+    def __init__(self, num_classes: int, smoothing_rate: float = 0.0) -> None:
+        self.num_classes = whole("OneHot", "num_classes", num_classes)
+        if not 0 <= smoothing_rate <= 1:
+            raise ApiValueError(f"OneHot: smoothing_rate {smoothing_rate} must be from 0 to 1")
+        self.smoothing_rate = smoothing_rate
+
+    def many(self, values: np.ndarray, draws: Draws) -> np.ndarray:
+        if values.dtype.kind not in "iu":
+            raise ApiTypeError(f"OneHot: a label is an integer, not {values.dtype}")
+        if values.size and (values.min() < 0 or values.max() >= self.num_classes):
+            wrong = values[(values < 0) | (values >= self.num_classes)].flat[0]
+            raise ApiValueError(f"OneHot: label {wrong} is not from 0 to {self.num_classes - 1}")
+        if not self.smoothing_rate:
+            return np.eye(self.num_classes, dtype=values.dtype)[values]
+        hot = np.eye(self.num_classes, dtype=np.float32)[values]
+        return hot * np.float32(1 - self.smoothing_rate) + np.float32(self.smoothing_rate / self.num_classes)
+
+
+class Fill(Operation):
+    """Every element replaced by a number."""
+
+    def __init__(self, fill_value: Any) -> None:
+        self.fill_value = fill_value
+
+    def many(self, values: np.ndarray, draws: Draws) -> np.ndarray:
+        return np.full_like(values, self.fill_value)
+
+
+class Compose:
+    """One operation after another."""
+
+    def __init__(self, transforms: Sequence[Callable[..., Any]]) -> None:
+        self.in_sequence = _listed("Compose", transforms)
+
+    def __call__(self, *values: Any) -> Any:
+        for transform in self.in_sequence:
+            made = transform(*values)
+            values = made if isinstance(made, tuple) else (made,)
+        return values if len(values) > 1 else values[0]
+
+
+class RandomApply:
+    """One operation after another with probability `prob`, drawn from NumPy's global generator."""
+
+
+    def __init__(self, transforms: Sequence[Callable[..., Any]], prob: float = 0.5) -> None:
+        self.transform = Compose(_listed("RandomApply", transforms))
+        if not 0 <= prob <= 1:
+            raise ApiValueError(f"RandomApply: prob {prob} must be from 0 to 1")
+        self.prob = prob
+
+    def __call__(self, *values: Any) -> Any:
+        if np.random.random() < self.prob:
+            return self.transform(*values)
+        return values if len(values) > 1 else values[0]
+
+
+class RandomChoice:
+    """One of some operations, drawn from NumPy's global generator."""
+
+    def __init__(self, transforms: Sequence[Callable[..., Any]]) -> None:
+        self.transforms = _listed("RandomChoice", transforms)
+
+    def __call__(self, *values: Any) -> Any:
+        return self.transforms[np.random.randint(len(self.transforms))](*values)
+
+
+class RandomOrder:
+    """All operations, in an order drawn from NumPy's global generator."""
+
+    def __init__(self, transforms: Sequence[Callable[..., Any]]) -> None:
+        self.transforms = _listed("RandomOrder", transforms)
+
+    def __call__(self, *values: Any) -> Any:
+        return Compose([self.transforms[i] for i in np.random.permutation(len(self.transforms))])(*values)
+
+
+def _listed(name: str, transforms: Any) -> list[Any]:
+    if not isinstance(transforms, (list, tuple)) or not transforms:
+        raise ApiTypeError(f"{name}: transforms must be a list of operations, not {transforms!r}")
+    for transform in transforms:
+        if not callable(transform) or isinstance(transform, type):
+            raise ApiTypeError(f"{name}: {transform!r} is no operation")
+    return list(transforms)
