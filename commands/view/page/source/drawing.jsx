@@ -8,12 +8,13 @@ import { cuts } from "./places.js";
 import { bytesText, several, shapeText, timeText } from "./units.js";
 
 const MOST = 200; // boxes of a scope that are drawn
-const LONGEST = [30, 44]; // characters of a box's lines
+const LONGEST = [40, 64]; // characters of a box's lines: names may be of any length, all figures of a scope fit
 const LETTERS = [12, 10.5]; // pixels, as in the style of boxes
 const HEIGHT = 38;
 const READABLE = 0.92; // of the natural size: letters of 11 pixels
 const SCALES = [0.25, 0.35, 0.5, 0.7, READABLE, 1, 1.4];
 const GAP = 16;
+const APART = 8; // pixels to the side of a box's middle
 const PEN = document.createElement("canvas").getContext("2d");
 
 const short = (text, line) => (text.length > LONGEST[line] ? `${text.slice(0, LONGEST[line] - 1)}…` : text);
@@ -105,8 +106,9 @@ function pulledIn(nodes, edges, most) {
   for (const edge of edges) {
     const [from, to] = [places.get(edge.from), places.get(edge.to)];
     const side = from.y <= to.y ? 1 : -1;
-    const begin = { x: from.x, y: from.y + (side * HEIGHT) / 2 };
-    const end = { x: to.x, y: to.y - (side * HEIGHT) / 2 };
+    const beside = side * APART; // what flows back does not lie on what flows forth
+    const begin = { x: from.x + beside, y: from.y + (side * HEIGHT) / 2 };
+    const end = { x: to.x + beside, y: to.y - (side * HEIGHT) / 2 };
     edge.points = [begin, { x: begin.x, y: begin.y + side * 10 }, { x: end.x, y: end.y - side * 10 }, end];
     edge.back = false;
   }
