@@ -4,7 +4,7 @@ import { Model } from "../source/model.js";
 import { firstOpen, openRows, pathsTo } from "../source/scopes.js";
 import { aliveAt, memoryCurve, sourceLines } from "../source/sums.js";
 import { facts, graph, strings } from "./facts.mjs";
-import { bytesText, countText, timeText } from "../source/units.js";
+import { bytesText, countText, several, shortened, timeText } from "../source/units.js";
 
 test("gradients stand in the cell whose gradients they are", () => {
   const rows = openRows(graph(), new Set(["Default/net", "Default/net/a"]), new Set());
@@ -92,6 +92,13 @@ test("lines stand without the indentation that all of a file have", () => {
   own.stacks = [[0], [1]];
   own.graphs[0].nodes.stack = [0, 1, 0, -1];
   assert.deepEqual(sourceLines(new Model(own).main)[0].lines.map(({ text }) => text), ["if x:", "    y = x"]);
+});
+
+test("figures of a scope are never cut off, names that are too long are", () => {
+  const most = `${several(99999, "node")}, ${several(99999, "collective")} ${bytesText(1023.9 * 2 ** 30)}, ${timeText(0.99999)}`;
+  assert.equal(shortened(most, 1), most);
+  assert.equal(shortened("stages-SequentialCell", 0), "stages-SequentialCell");
+  assert.match(shortened("x".repeat(100), 0), /^x{39}…$/);
 });
 
 test("numbers for people", () => {
