@@ -131,7 +131,7 @@ function firstOfEachClass(scopes) {
 export function firstOpen(graph, most = 80) {
   const within = ({ children }) => children.filter((child) => typeof child === "object");
   const all = [graph.tree];
-  for (const scope of all) all.push(...within(scope));
+  for (const scope of all) for (const inner of within(scope)) all.push(inner);
   const small = all.reduce((rows, { children }) => rows + children.length, 0) <= most;
   if (small) return new Set(all.slice(1).map(({ path }) => path));
   const open = new Set();

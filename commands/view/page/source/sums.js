@@ -29,7 +29,7 @@ export function aliveAt(memory, index) {
 
 /** Lines without the indentation that all of them have. @param {{text: string}[]} lines */
 function unindented(lines) {
-  const depth = Math.min(...lines.filter(({ text }) => text.trim()).map(({ text }) => text.search(/\S/)));
+  const depth = lines.reduce((least, { text }) => (text.trim() ? Math.min(least, text.search(/\S/)) : least), Infinity);
   return lines.map((line) => ({ ...line, text: line.text.slice(depth) }));
 }
 
