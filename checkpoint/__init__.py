@@ -1,1 +1,1 @@
-"""Checkpoints: sets of files with an index, the bytes that make up a slice, other programs' formats."""
+"""Checkpoints are sets of files with an index. This package reads slices out of them, and other programs' formats."""

@@ -1,1 +1,1 @@
-"""One file per verb of `mspc`."""
+"""The verbs of `mspc`, as they are called on the command line, and what they need for their work."""

@@ -1,1 +1,1 @@
-"""Driver, pipeline and settings of a compile."""
+"""This package drives a compile: it has the settings, and the pipeline of passes."""

@@ -1,1 +1,1 @@
-"""Which names of MindSpore a script uses that mspc lacks or ignores: scripts are read, never run."""
+"""The doctor reads a script, without running it, and lists the names of MindSpore that mspc lacks or ignores."""

@@ -1,1 +1,1 @@
-"""From a script's call to running ranks: capture, programs, launch, jobs, simulation."""
+"""From a script's call to running ranks: the engine captures calls, makes programs, and starts or simulates jobs."""

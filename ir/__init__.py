@@ -1,1 +1,1 @@
-"""Types, layouts, graphs and mistakes: what all others stand on."""
+"""Types, layouts, graphs and mistakes, on which all other packages stand."""

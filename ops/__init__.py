@@ -1,4 +1,4 @@
-"""Operators: one class each, with its rule, types, gradient, kernel and samples."""
+"""Every operator is one class, which has its rule, its types, its gradient, its kernel and its samples."""
 
 from __future__ import annotations
 

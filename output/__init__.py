@@ -1,1 +1,1 @@
-"""What a compile writes: dumps, the programs of all ranks with `program.json` and first values, `.mindir` files."""
+"""This package writes what a compile gives: dumps, the programs of all ranks, first values, and `.mindir` files."""

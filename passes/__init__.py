@@ -1,1 +1,1 @@
-"""Graph to graph: one pass a file, with its helpers in the room of their kind."""
+"""A pass turns a graph into another one. Each has a file, and its helpers lie in the folder of their kind."""

@@ -1,4 +1,4 @@
-"""Runs a rank's graph from its text file: executor, memory plan, communicators, GPUs."""
+"""The runtime runs a rank's graph from its text file. It plans memory, and drives communicators and GPUs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Plans: how a network may be sharded, side by side, what the machine's rates are, and the files of both."""
+"""Plans say how a network may be sharded. This package sets them side by side, and has the rates of the machine."""

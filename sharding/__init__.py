@@ -1,1 +1,1 @@
-"""Rules and layouts as pure arithmetic, without a graph: factor rules, pieces, groups of ranks."""
+"""Rules and layouts as arithmetic that needs no graph: rules of factors, pieces of tensors, and groups of ranks."""

@@ -8,9 +8,11 @@ from pathlib import Path
 
 
 def lines_of(root: Path) -> Iterator[str]:
-    """A line for every folder of the package, as CONTRIBUTING.md has it."""
+    """A line for every folder of the package, as CONTRIBUTING.md has it. Packages that tests have are no part of it."""
     for init in sorted(root.glob("[a-z]*/**/__init__.py")):
         folder = init.parent.relative_to(root)
+        if not all((root / around / "__init__.py").exists() for around in folder.parents):
+            continue
         about = ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))) or ""
         shown = "  " * (len(folder.parts) - 1) + folder.name + "/"
         yield f"{shown:<18}{about.splitlines()[0]}"
@@ -26,3 +28,14 @@ def test_the_tree_in_the_docs_is_true(root: Path, update_goldens: bool) -> None:
         file.write_text(before + start + tree + end + after, encoding="utf-8")
         return
     assert shown.splitlines() == tree.splitlines()
+
+
+def test_packages_of_tests_are_no_part_of_the_tree(tmp_path: Path) -> None:
+    for folder in (".", "ir", "ir/text", "tests/ir"):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / "__init__.py").write_text(f'"""{folder}."""\n')
+    assert [line.split() for line in lines_of(tmp_path)] == [["ir/", "ir."], ["text/", "ir/text."]]
+
+
+def test_every_line_ends_as_a_sentence_does(root: Path) -> None:
+    assert [line for line in lines_of(root) if not line.endswith(".")] == []

@@ -1,1 +1,1 @@
-"""The proof by numbers: some steps on one device beside the same steps on ranks, and judges that nobody here wrote."""
+"""The proof by numbers compares steps on ranks with the same steps on one device, and both with outside judges."""

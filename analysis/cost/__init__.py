@@ -1,1 +1,1 @@
-"""One model of time: a machine's rates, what nodes take by them, how a step's streams lie beside each other."""
+"""One model of time: the rates of a machine, how long a node takes by them, and how the streams of a step overlap."""

@@ -1,4 +1,4 @@
-"""What scripts import from MindSpore's private `_c_expression`, its library in C++."""
+"""What scripts import from MindSpore's private library in C++, `_c_expression`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients of several steps together, as `mindspore.boost`."""
+"""`mindspore.boost`: training steps that put the gradients of several steps together."""
 
 from mspc.api.boost.grad_accumulation import GradientAccumulation
 

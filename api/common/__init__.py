@@ -1,4 +1,4 @@
-"""Tensor, Parameter, initializers, element types, seed, as `mindspore.common`."""
+"""`mindspore.common`: the Tensor, the Parameter, initializers, element types, and the seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks and groups, as `mindspore.communication`."""
+"""`mindspore.communication`: which rank a script is, and how groups of ranks are made."""
 
 from mspc.api.communication.group import (
     HCCL_WORLD_COMM_GROUP,

@@ -1,4 +1,4 @@
-"""`mindspore.device_context`: settings of each kind of device, as `set_context` has them."""
+"""`mindspore.device_context`: settings for each kind of device, which `set_context` has as well."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""`mindspore.experimental`: optimizers whose learning rates schedulers change."""
+"""`mindspore.experimental`: optimizers whose learning rates are changed by schedulers."""

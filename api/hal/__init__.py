@@ -1,4 +1,4 @@
-"""`mindspore.hal`, older names of `mindspore.runtime`: devices, their memory, and streams of work on them."""
+"""`mindspore.hal` has the older names of `mindspore.runtime`: devices, their memory, and streams of work on them."""
 
 from __future__ import annotations
 

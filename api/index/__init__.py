@@ -1,4 +1,4 @@
-"""One index of the public names of functions: a row each in the tables beside this file, and what is made of rows.
+"""The index has a row for every public function, in the tables beside this file, of which functions are made.
 
 A table is called after its public module, with its family behind a dash: `ops-activation.txt`, `mint.txt`. Its rows:
 

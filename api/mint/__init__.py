@@ -1,4 +1,4 @@
-"""`mindspore.mint`: functions whose arguments stand as in PyTorch."""
+"""`mindspore.mint`: functions that take their arguments in PyTorch's order."""
 
 from __future__ import annotations
 

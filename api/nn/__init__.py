@@ -1,4 +1,4 @@
-"""Cells: layers, losses, optimizers and what trains them."""
+"""`mindspore.nn`: cells, which are layers, losses, optimizers, and what trains a network."""
 
 from __future__ import annotations
 

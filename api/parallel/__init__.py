@@ -1,4 +1,4 @@
-"""Ways to say how a network is split, as `mindspore.parallel`."""
+"""`mindspore.parallel`: the ways in which a script says how its network is sharded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model, callbacks, checkpoints, metrics, as `mindspore.train`."""
+"""`mindspore.train`: the Model, callbacks, checkpoints and metrics."""
 
 from __future__ import annotations
 

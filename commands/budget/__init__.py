@@ -1,1 +1,1 @@
-"""Budgets of bytes, memory and collectives that a compile must keep."""
+"""Budgets limit the bytes, the memory and the collectives of a compile."""

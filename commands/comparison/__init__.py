@@ -1,1 +1,1 @@
-"""What two compiles, dumps or plans differ in."""
+"""Two compiles, dumps or plans are compared here, and what they differ in is told."""

@@ -1,1 +1,1 @@
-"""What the files of a compile say: operators, layouts, collectives, memory and times, of each kind of ranks once."""
+"""What the files of a compile say of operators, layouts, collectives, memory and times, once per kind of ranks."""

@@ -1,1 +1,1 @@
-"""Tables, JSON and progress of the commands."""
+"""The tables, the JSON and the progress that commands print."""

@@ -1,1 +1,1 @@
-"""The command line of every verb, one file each: its options, and the call of its work."""
+"""The command line of every verb has a file here, which declares its options and calls its work."""

@@ -1,1 +1,1 @@
-"""`mspc view`: one page that shows what a compile decided and why; facts out of dumps, and the page that draws them."""
+"""`mspc view` reads the facts out of dumps and writes one page that shows what a compile decided, and why."""

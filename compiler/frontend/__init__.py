@@ -1,1 +1,1 @@
-"""From a network written in Python to one graph: `construct` is read, never run."""
+"""The front end makes one graph of a network written in Python. It reads `construct` and never runs it."""

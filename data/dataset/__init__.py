@@ -1,4 +1,4 @@
-"""Data sets, as `mindspore.dataset`: sources of rows and steps over them, in Python."""
+"""`mindspore.dataset` in Python: data sets are sources of rows, and operations that are applied to them one by one."""
 
 from __future__ import annotations
 

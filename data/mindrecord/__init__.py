@@ -1,4 +1,4 @@
-"""Files of records, as `mindspore.mindrecord`: pages of rows beside an index in SQLite."""
+"""`mindspore.mindrecord`: files of records, which are pages of rows with an index in SQLite beside them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The text form of graphs: printer, parser, grammar, and the small texts inside."""
+"""The text form of graphs has a grammar, a printer and a parser; here are also the small texts inside of it."""

@@ -1,1 +1,1 @@
-"""Communication of ranks as operators: collectives, exchanges, sends and receives."""
+"""Operators by which ranks communicate: collectives, exchanges, sends and receives."""

@@ -1,1 +1,1 @@
-"""What gives a graph its shape: tuples, ordering, requests for gradients, dumps."""
+"""Operators that give a graph its shape: tuples, ordering, requests for gradients, and dumps."""

@@ -1,1 +1,1 @@
-"""Windows that slide over images: convolutions, pooling, resizing."""
+"""Operators whose windows slide over images: convolutions, pooling and resizing."""

@@ -1,1 +1,1 @@
-"""Kernels for NumPy that operators share."""
+"""Kernels in NumPy that several operators share."""

@@ -1,1 +1,1 @@
-"""CUDA sources that operators share."""
+"""CUDA sources that several operators share."""

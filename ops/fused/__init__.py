@@ -1,1 +1,1 @@
-"""Several operators as one, made by the passes of passes/fusion."""
+"""Operators that are several others as one. The passes of `passes/fusion` make them."""

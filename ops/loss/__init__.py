@@ -1,1 +1,1 @@
-"""Losses as single operators."""
+"""Losses that are single operators."""

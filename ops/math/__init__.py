@@ -1,1 +1,1 @@
-"""Arithmetic, functions element by element, reductions, matrix products."""
+"""Operators of arithmetic: functions element by element, reductions and matrix products."""

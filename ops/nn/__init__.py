@@ -1,1 +1,1 @@
-"""Activations, normalisations, softmax and attention."""
+"""Operators of layers: activations, normalisations, softmax and attention."""

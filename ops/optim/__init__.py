@@ -1,1 +1,1 @@
-"""Updates of parameters, and the test for an overflow that goes before them."""
+"""Operators that update parameters, and the test for an overflow that goes before them."""

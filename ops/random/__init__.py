@@ -1,1 +1,1 @@
-"""Random masks and numbers, the same on any number of ranks."""
+"""Operators that draw random masks and numbers, which are the same on any number of ranks."""

@@ -1,1 +1,1 @@
-"""Operators that make, move, choose and convert elements."""
+"""Operators that make, move, choose and convert the elements of tensors."""

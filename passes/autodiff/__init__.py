@@ -1,1 +1,1 @@
-"""Gradients, and what is computed again for them."""
+"""Passes that add gradients to a graph, and what is computed again for them."""

@@ -1,1 +1,1 @@
-"""What nobody needs goes."""
+"""Passes that take out what nobody needs."""

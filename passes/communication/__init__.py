@@ -1,1 +1,1 @@
-"""The collectives that layouts ask for, their buckets and their order."""
+"""Passes that insert the collectives that layouts ask for, put them into buckets and order them."""

@@ -1,1 +1,1 @@
-"""Several operators into one that passes over memory once."""
+"""Passes that join several operators into one that passes over memory once."""

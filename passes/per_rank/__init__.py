@@ -1,1 +1,1 @@
-"""One rank's own graph."""
+"""Passes that make one rank's own graph."""

@@ -1,1 +1,1 @@
-"""The search for the layouts of a whole graph: what every operator may choose, what choices cost together, the best."""
+"""The search for the layouts of a whole graph weighs what operators may choose by what the choices cost together."""

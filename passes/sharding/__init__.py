@@ -1,1 +1,1 @@
-"""Which layout every value has."""
+"""Passes that decide which layout every value has."""

@@ -1,1 +1,1 @@
-"""Communicators: what a kernel may ask of one, ranks in one process, MPI."""
+"""Communicators: the interface that kernels use, one for ranks in one process, and one for MPI."""

@@ -1,1 +1,1 @@
-"""Ranks that die, hang or compute a NaN: who notices, and what is said."""
+"""What happens when ranks die, hang or compute a NaN: who notices it, and what is said."""

@@ -1,1 +1,1 @@
-"""Graphs on GPUs: planned memory, kernels and collectives in one CUDA graph."""
+"""Graphs run on GPUs with planned memory, and with kernels and collectives in one CUDA graph."""

@@ -1,1 +1,1 @@
-"""The machine under a search: its rates measured, doubted, and as files."""
+"""The rates of the machine that a search assumes are measured here, doubted, and written to files."""

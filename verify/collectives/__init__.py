@@ -1,1 +1,1 @@
-"""Collectives on numbers made for them, of a compile and of a communicator, and `mspc verify --mpi`'s ranks."""
+"""The collectives of a compile and of a communicator are run on numbers made for them, under `--mpi` by real ranks."""

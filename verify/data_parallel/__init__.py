@@ -1,1 +1,1 @@
-"""Data parallel mode beside one device that trains on the global batch."""
+"""Data parallel mode is compared with one device that trains on the global batch."""

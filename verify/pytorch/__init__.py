@@ -1,1 +1,1 @@
-"""What operators and whole networks are in PyTorch, and what PyTorch says of them."""
+"""What operators and whole networks are in PyTorch, and what PyTorch computes for them."""

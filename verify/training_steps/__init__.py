@@ -1,1 +1,1 @@
-"""Training steps that networks share (optimizers, rates, clipping, loss scales ...) beside an outside judge."""
+"""The training steps that networks share, as optimizers and ways to scale a loss, are held to an outside judge."""

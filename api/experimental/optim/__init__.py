@@ -1,4 +1,4 @@
-"""`mindspore.experimental.optim`: optimizers with PyTorch's arguments, whose learning rates `lr_scheduler` changes."""
+"""`mindspore.experimental.optim`: optimizers with PyTorch's arguments; `lr_scheduler` changes their learning rates."""
 
 from __future__ import annotations
 

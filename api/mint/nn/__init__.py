@@ -1,4 +1,4 @@
-"""`mindspore.mint.nn`: cells whose arguments stand as in PyTorch."""
+"""`mindspore.mint.nn`: cells that take their arguments in PyTorch's order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers: cells that turn gradients into new values of parameters."""
+"""Optimizers are cells that turn gradients into new values of parameters."""
 
 from __future__ import annotations
 

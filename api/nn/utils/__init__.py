@@ -1,4 +1,4 @@
-"""`no_init_parameters`: parameters that are not drawn before they are needed."""
+"""`no_init_parameters`: values of parameters are not drawn before they are needed."""
 
 from __future__ import annotations
 

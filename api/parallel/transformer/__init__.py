@@ -1,4 +1,4 @@
-"""Transformers that are cut over rows of the batch and heads, as MindSpore's `parallel._transformer` has them."""
+"""`mindspore.parallel._transformer`: transformers that are sharded over rows of the batch and over heads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of an evaluation, as `mindspore.train.metrics`: they are fed batch by batch."""
+"""`mindspore.train.metrics`: metrics of an evaluation, which are fed one batch after the other."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The engine of data sets: stages that hand blocks of rows on, and workers that run ahead."""
+"""The engine of data sets: stages hand blocks of rows on, and workers run ahead of what reads the rows."""

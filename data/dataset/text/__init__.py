@@ -1,4 +1,4 @@
-"""Operations on texts, as `mindspore.dataset.text`: words and their numbers, tokens, texts taken apart."""
+"""`mindspore.dataset.text`: operations on texts, which split them into tokens and look up the numbers of words."""
 
 from __future__ import annotations
 

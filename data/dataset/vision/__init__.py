@@ -1,4 +1,4 @@
-"""Operations on images, as `mindspore.dataset.vision`: arrays [height, width, channels] unless said otherwise."""
+"""`mindspore.dataset.vision`: operations on images, arrays [height, width, channels] unless said otherwise."""
 
 from __future__ import annotations
 

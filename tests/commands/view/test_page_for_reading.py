@@ -114,7 +114,11 @@ def test_columns_of_source_lines_hold_what_stands_in_them(page: Any, width: int)
     cells = "[...document.querySelectorAll('table.code tr > *')]"
     assert page.evaluate(f"{cells}.filter(c => !c.querySelector('pre') && c.scrollWidth > c.clientWidth).length") == 0
     assert page.evaluate(f"Math.min(...{cells}.filter(c => c.querySelector('pre')).map(c => c.clientWidth))") > 180
-    assert page.evaluate(f"Math.max(...{cells}.map(c => c.clientHeight))") < 40  # nothing is broken into lines
+    figures = f"{cells}.filter(c => !c.querySelector('pre')).map(c => [document.createRange(), c])"
+    tall = "map(([r, c]) => (r.selectNodeContents(c), r.getBoundingClientRect().height))"
+    assert page.evaluate(f"Math.max(...{figures}.{tall})") < 26, "figures stand in one line"
+    cut = "[...document.querySelectorAll('table.code pre')].filter(p => p.scrollWidth > p.clientWidth)"
+    assert page.evaluate(f"{cut}.length") == 0, "the source is whole"
 
 
 def test_digits_change_the_view_once_a_field_was_left(page: Any) -> None:

@@ -1,4 +1,4 @@
-"""Functions of `mint.nn.functional`; compiled as those of `mint`."""
+"""`mindspore.mint.nn.functional`: functions that are compiled as those of `mint` are."""
 
 from __future__ import annotations
 

@@ -118,7 +118,8 @@ function Timeline({ graph, times, selected, select, children }) {
     pen.fillStyle = colour("--quiet");
     for (const t of ticks(view[0], view[1], Math.max(2, Math.floor(width / 140)))) {
       pen.fillRect(scale(t), height - 22, 1, 6);
-      pen.fillText(timeText(t), Math.min(scale(t) + 3, width - 50), height - 10);
+      const text = timeText(t);
+      pen.fillText(text, Math.min(scale(t) + 3, width - pen.measureText(text).width), height - 10);
     }
   });
 

@@ -5,18 +5,17 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { firstScope, flow, scopeAround, scopesOf } from "./flow.js";
 import { Icon } from "./icons.jsx";
 import { cuts } from "./places.js";
-import { bytesText, several, shapeText, timeText } from "./units.js";
+import { bytesText, several, shapeText, shortened, timeText } from "./units.js";
 
 const MOST = 200; // boxes of a scope that are drawn
-const LONGEST = [30, 44]; // characters of a box's lines
 const LETTERS = [12, 10.5]; // pixels, as in the style of boxes
 const HEIGHT = 38;
 const READABLE = 0.92; // of the natural size: letters of 11 pixels
 const SCALES = [0.25, 0.35, 0.5, 0.7, READABLE, 1, 1.4];
 const GAP = 16;
+const APART = 8; // pixels to the side of a box's middle
 const PEN = document.createElement("canvas").getContext("2d");
 
-const short = (text, line) => (text.length > LONGEST[line] ? `${text.slice(0, LONGEST[line] - 1)}…` : text);
 const lastOf = (path) => path.split("/").slice(-1)[0] || "the whole";
 
 /** The pixels that a line of a box takes, in the letters that the style gives it. kind: of the box. */
@@ -105,8 +104,9 @@ function pulledIn(nodes, edges, most) {
   for (const edge of edges) {
     const [from, to] = [places.get(edge.from), places.get(edge.to)];
     const side = from.y <= to.y ? 1 : -1;
-    const begin = { x: from.x, y: from.y + (side * HEIGHT) / 2 };
-    const end = { x: to.x, y: to.y - (side * HEIGHT) / 2 };
+    const beside = side * APART; // what flows back does not lie on what flows forth
+    const begin = { x: from.x + beside, y: from.y + (side * HEIGHT) / 2 };
+    const end = { x: to.x + beside, y: to.y - (side * HEIGHT) / 2 };
     edge.points = [begin, { x: begin.x, y: begin.y + side * 10 }, { x: end.x, y: end.y - side * 10 }, end];
     edge.back = false;
   }
@@ -120,7 +120,7 @@ function laidOut(graph, path, hidden, room) {
   drawn.setDefaultEdgeLabel(() => ({}));
   for (const box of boxes) {
     const told = said(graph, box);
-    const lines = told.lines.map(short);
+    const lines = told.lines.map(shortened);
     drawn.setNode(box.id, { ...told, lines, full: told.lines.join("\n"), box, width: Math.max(60, ...lines.map((line, i) => widthOf(line, i, told.kind) + 16)), height: HEIGHT });
   }
   const own = new Set(boxes.filter((box) => box.node !== undefined || box.scope).map((box) => box.id));

@@ -116,14 +116,29 @@ export function pathsTo(graph, index) {
   return parts.map((_, i) => parts.slice(0, i + 1).join("/"));
 }
 
-/** Scopes that are open at the beginning: all of a small graph, else down to where cells lie beside each other.
+const classOf = (name) => name.replace(/^.*-/, "");
+
+/** The first scope of every class of cells among some that lie beside each other. @param {Scope[]} scopes */
+function firstOfEachClass(scopes) {
+  const known = new Set();
+  return scopes.filter(({ name }) => !known.has(classOf(name)) && known.add(classOf(name)));
+}
+
+/** Scopes that are open at the beginning: all of a graph that has at most so many rows. Of a larger one those that hold
+ * cells, of cells of one class that lie beside each other the first, so that what is seen first is what the network
+ * consists of, and no operators of its layers.
  * @param {Graph} graph @param {number} most rows */
 export function firstOpen(graph, most = 80) {
+  const within = ({ children }) => children.filter((child) => typeof child === "object");
+  const all = [graph.tree];
+  for (const scope of all) for (const inner of within(scope)) all.push(inner);
+  const small = all.reduce((rows, { children }) => rows + children.length, 0) <= most;
+  if (small) return new Set(all.slice(1).map(({ path }) => path));
   const open = new Set();
-  let level = [graph.tree];
   let rows = graph.tree.children.length;
+  let level = [graph.tree];
   while (level.length) {
-    const inner = level.flatMap((scope) => scope.children.filter((child) => typeof child === "object"));
+    const inner = level.flatMap((scope) => firstOfEachClass(within(scope))).filter((scope) => within(scope).length);
     for (const scope of inner) {
       if (rows + scope.children.length > most) continue;
       open.add(scope.path);

@@ -27,6 +27,12 @@ export function aliveAt(memory, index) {
   return found.filter(([, , first, last]) => first <= index && index <= last).sort((a, b) => b[1] - a[1]);
 }
 
+/** Lines without the indentation that all of them have. @param {{text: string}[]} lines */
+function unindented(lines) {
+  const depth = lines.reduce((least, { text }) => (text.trim() ? Math.min(least, text.search(/\S/)) : least), Infinity);
+  return lines.map((line) => ({ ...line, text: line.text.slice(depth) }));
+}
+
 /** The user's lines that nodes come from, by file: what stands there, and how much it takes. @param {Graph} graph */
 export function sourceLines(graph) {
   const files = new Map();
@@ -44,7 +50,7 @@ export function sourceLines(graph) {
       row.bytes += collective.bytes ?? 0;
     }
   }
-  return [...files].map(([file, lines]) => ({ file, lines: [...lines.values()].sort((a, b) => a.line - b.line) }));
+  return [...files].map(([file, lines]) => ({ file, lines: unindented([...lines.values()].sort((a, b) => a.line - b.line)) }));
 }
 
 /** What runs on other streams while a node does, as [node, begin, end] of the time that both run, the longest first.

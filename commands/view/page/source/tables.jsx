@@ -188,7 +188,7 @@ export function Source({ graph, select }) {
         <tbody>
           {file.lines.slice(0, 2000).map((row) => [
             <tr class={`choice ${row.line === line ? "selected" : ""}`} aria-expanded={row === open} {...pressed(() => setLine(row.line === line ? 0 : row.line))}>
-              <td class="right">{row.line}</td><td title={row.text.trim()}><pre>{row.text}</pre></td><td class="right">{row.nodes.length}</td>
+              <td class="right">{row.line}</td><td><pre>{row.text}</pre></td><td class="right">{row.nodes.length}</td>
               <td>{row.collectives > 0 && <><Icon name="exchange" /> {`${row.collectives}${row.bytes ? `, ${bytesText(row.bytes)}` : ""}`}</>}</td>
               <td class="right">{row.seconds > 0 && <><span class="bar"><span style={{ width: `${(100 * row.seconds) / most}%` }} /></span> <span class="beside">{timeText(row.seconds)}</span></>}</td>
             </tr>,

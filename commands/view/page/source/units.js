@@ -43,3 +43,8 @@ export function toldApart(numbers, text) {
   for (let digits = 3; digits <= 15 && new Set(told).size < apart; digits++) told = numbers.map((number) => text(number, digits));
   return told;
 }
+
+const LONGEST = [40, 64]; // characters: names may be of any length, all figures of a scope fit
+
+/** The first or second line of a box, cut off where it is longer than any box shall be wide. @param {string} text @param {number} line */
+export const shortened = (text, line) => (text.length > LONGEST[line] ? `${text.slice(0, LONGEST[line] - 1)}…` : text);

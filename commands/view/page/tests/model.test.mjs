@@ -4,7 +4,7 @@ import { Model } from "../source/model.js";
 import { firstOpen, openRows, pathsTo } from "../source/scopes.js";
 import { aliveAt, memoryCurve, sourceLines } from "../source/sums.js";
 import { facts, graph, strings } from "./facts.mjs";
-import { bytesText, countText, timeText } from "../source/units.js";
+import { bytesText, countText, several, shortened, timeText } from "../source/units.js";
 
 test("gradients stand in the cell whose gradients they are", () => {
   const rows = openRows(graph(), new Set(["Default/net", "Default/net/a"]), new Set());
@@ -31,6 +31,23 @@ test("what leads to a node is opened, and all of a small graph at the beginning"
   assert.deepEqual(pathsTo(graph(), 2), ["Default", "Default/net", "Default/net/a"]);
   assert.deepEqual([...firstOpen(graph())].sort(), ["Default/net", "Default/net/a", "Default/net/b"]);
   assert.equal(firstOpen(graph(), 1).size, 0);
+});
+
+/** A graph with a node in every one of these scopes. @param {string[]} scopes */
+function graphOf(scopes) {
+  const one = facts();
+  const columns = one.graphs[0].nodes;
+  for (const name of Object.keys(columns)) columns[name] = scopes.map(() => columns[name][0]);
+  columns.inputs = scopes.map(() => []);
+  columns.scope = scopes.map((_, i) => one.strings.length + i);
+  return new Model({ ...one, strings: [...one.strings, ...scopes], graphs: [{ ...one.graphs[0], body: {}, collectives: {}, results: [0] }] }).main;
+}
+
+test("of a larger graph what it consists of is open, of layers beside each other the first, and no cell that holds operators alone", () => {
+  const layers = [0, 1, 2].flatMap((i) => [`net/layers/${i}-Block/conv-Conv2d`, `net/layers/${i}-Block/bn-Norm`]);
+  const scopes = ["net/stem-Conv2d", ...layers, "net/head-Dense"];
+  assert.equal(firstOpen(graphOf(scopes)).size, 13);
+  assert.deepEqual([...firstOpen(graphOf(scopes), 15)], ["net", "net/layers", "net/layers/0-Block"]);
 });
 
 test("operands, readers and links", () => {
@@ -66,6 +83,22 @@ test("source lines add up what they are turned into", () => {
   const [file] = sourceLines(graph());
   assert.equal(file.file, "net.py");
   assert.deepEqual(file.lines.map(({ line, nodes, collectives, bytes }) => [line, nodes, collectives, bytes]), [[7, [0, 1, 2], 1, 64]]);
+});
+
+test("lines stand without the indentation that all of a file have", () => {
+  const own = facts();
+  own.strings.push("    if x:", "        y = x");
+  own.frames = [[5, 7, 1, 3, 9], [5, 8, 1, 3, 10]];
+  own.stacks = [[0], [1]];
+  own.graphs[0].nodes.stack = [0, 1, 0, -1];
+  assert.deepEqual(sourceLines(new Model(own).main)[0].lines.map(({ text }) => text), ["if x:", "    y = x"]);
+});
+
+test("figures of a scope are never cut off, names that are too long are", () => {
+  const most = `${several(99999, "node")}, ${several(99999, "collective")} ${bytesText(1023.9 * 2 ** 30)}, ${timeText(0.99999)}`;
+  assert.equal(shortened(most, 1), most);
+  assert.equal(shortened("stages-SequentialCell", 0), "stages-SequentialCell");
+  assert.match(shortened("x".repeat(100), 0), /^x{39}…$/);
 });
 
 test("numbers for people", () => {
