@@ -78,6 +78,19 @@ class Candidates:
                 plans.update(dict.fromkeys(self.settled(plan.values) for plan in each))
         return [values for values in plans if self.cost(values) < NEVER / 2]
 
+    def cheapest(self, limit: int = 0) -> list[Values]:
+        """The plans found, the cheapest first. Of those that cost and hold the same, as where two axes of a mesh change
+        places, there is one. limit: bytes that the peak is within, 0 for any number. None of a network that is not
+        small."""
+        if not self.is_small:
+            return []
+        found: dict[tuple[int, int], Values] = {}
+        for values in sorted(self.found(), key=lambda values: (self.cost(values), values)):
+            peak = self.peak(values)
+            if not limit or peak <= limit:
+                found.setdefault((round(self.cost(values)), round(peak)), values)
+        return list(found.values())
+
     def settled(self, values: Sequence[int]) -> Values:
         """The same plan with the copies that serve it best: they follow from all else."""
         found = list(values)

@@ -13,6 +13,7 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled
 from mspc.compiler.sent import sent_by_ranks
 from mspc.ir.diagnostics import MspcError
+from mspc.passes.search.candidates import Candidates
 from mspc.passes.search.limited import Limited
 from mspc.passes.search.terms import Terms
 from mspc.runtime.memory_plan import peak_of
@@ -28,6 +29,10 @@ SHARES = (0.9, 0.75, 0.5)
 """Of the memory that the search's plan takes: limits within which others are looked for."""
 TABLE = 1 << 13
 """Elements of a table at most where others are looked for: nothing has to be proved of them."""
+OTHERS = 12
+"""How many plans with one decision given are compiled at most; they may be quicker, though their sum is more."""
+EFFORT = 300
+"""Operators of a rank that are compiled for these, up to which another one is tried."""
 
 
 class Searched:
@@ -77,8 +82,8 @@ class Searched:
         return replace(found, configured=is_configured(self.plain))
 
     def _relatives(self) -> Iterator[tuple[str, Callable[[], Compiled | None]]]:
-        """(what it is, how it is made) of every one; they are the same whatever limit of memory is asked for. Where a
-        plan was made before there is none."""
+        """(what it is, how it is made) of every one; but for the last, they are the same whatever limit of memory is
+        asked for. Where a plan was made before there is none."""
         if len(self.network.call.traced.graph.nodes) > RELATED or len(self.plain.graph.nodes) > RELATED:
             return
         if self.asked.memory:
@@ -90,6 +95,8 @@ class Searched:
             yield f"a search within {limit} bytes of memory", partial(self._near, limit)
         if self.asked.free or not is_configured(self.plain):
             yield "every rank computing the whole", partial(self.network.compiled, WHOLE)
+        for values in self._others():
+            yield "a search with one decision given", partial(self._made_of, values)
 
     @cached_property
     def plain(self) -> Compiled:
@@ -118,7 +125,21 @@ class Searched:
 
     def _near(self, limit: int) -> Compiled | None:
         """The plan within a limit of what the search foresees of memory; None of one that was made before."""
-        values = self._solver.solve(limit).values
+        return self._made_of(self._solver.solve(limit).values)
+
+    def _others(self) -> list[tuple[int, ...]]:
+        """The cheapest of every way to take each decision, in small networks, of those that seem to fit."""
+        count = min(OTHERS, EFFORT // max(1, len(self.plain.rank_graph(0).nodes)))
+        if not count:
+            return []
+        try:
+            candidates = Candidates(self.problem.model, self._solver.memory)
+        except MspcError:
+            return []
+        return candidates.cheapest(self.asked.memory)[:count]
+
+    def _made_of(self, values: tuple[int, ...]) -> Compiled | None:
+        """The program of an assignment; None of one that was made before."""
         if values in self._made:
             return None
         self._made.add(values)

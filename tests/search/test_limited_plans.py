@@ -12,6 +12,8 @@ from mspc.ops.modules import load_operators
 from mspc.search.plans.table import plans_for
 from mspc.search.plans.ways import WAYS
 from tests.memory_limits import Found, case_of, hold, known_plans
+from tests.searched_networks import Found as SearchedFound
+from tests.searched_networks import check_steps, drawn_plans
 
 load_operators()
 
@@ -24,6 +26,20 @@ def test_no_limit_is_refused_that_a_plan_keeps() -> None:
         lines += hold(case, known_plans(case, 30), found, shares=(0.3 * (i % 2),))
     assert found.limits == 14
     assert not found.refused, lines
+
+
+@pytest.mark.parametrize("seed", [3781463763, 4012624555])
+def test_within_a_limit_plans_that_seem_to_cost_more_are_compiled(seed: int) -> None:
+    case, found = case_of(seed), Found()
+    lines = [*hold(case, known_plans(case, 60), found, shares=(0.0, 0.1, 0.5))]
+    assert found.limits > 1
+    assert not found.slower, lines
+
+
+def test_without_a_limit_plans_that_seem_to_cost_more_are_compiled() -> None:
+    seed, found = 300291, SearchedFound()
+    check_steps(seed, [*drawn_plans(seed, 12)], found)
+    assert not found.slower, found.lines
 
 
 @pytest.mark.parametrize("seed", [1, 8])
