@@ -102,6 +102,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+
 def _show_version(wanted: bool) -> None:
     if wanted:
         print(f"mspc {__version__}")

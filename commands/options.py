@@ -9,11 +9,17 @@ from typing import Annotated, Any
 
 import typer
 
-from mspc.commands.completion import complete_input
+from mspc.commands.completion import complete_input, complete_script
 from mspc.ir.text.limits import MOST_RANKS
 
 Ranks = Annotated[
     int | None, typer.Option("--ranks", "-n", min=1, max=MOST_RANKS, metavar="N", help="Number of ranks.")
+]
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET", help="A script, or a network in a file: 'net.py:Net(32, 16)'.", autocompletion=complete_script
+    ),
 ]
 ScriptArguments = Annotated[
     list[str] | None,

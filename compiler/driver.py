@@ -48,6 +48,8 @@ class Stage:
 
 
 OnStage = Callable[[Stage], None]
+Decide = Callable[[Graph], None]
+"""Changes the graph of all ranks where all that is given is on the operators, and nothing is decided yet."""
 
 
 @dataclass
@@ -177,7 +179,7 @@ def compile_traced(
     call: TracedCall,
     on_stage: OnStage | None = None,
     on_pass: OnPass | None = None,
-    decide: Callable[[Graph], None] | None = None,
+    decide: Decide | None = None,
 ) -> Compiled:
     """Compile a call that was read: the shared passes, then the program's identity. The one way to a program.
 

@@ -6,6 +6,7 @@ The shares of a data sheet that a machine reaches are those measured on the H200
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from mspc.analysis.cost.machine import PRODUCTS, Link, Machine, Rate
@@ -38,16 +39,10 @@ their ramps; an AllReduce of a kilobyte in 9.5 us on 4 ranks, 12 us beside other
 Between hosts: a card of 400 Gbit/s for each GPU, nine tenths of it (data sheet of NVIDIA's DGX H200, not measured).""",
 )
 """What is reckoned with where nobody names a machine."""
-H100 = Machine(
+H100 = replace(
+    H200,
     name="NVIDIA H100 SXM, NVLink 4",
-    device="GPU",
-    work=H200.work,
-    other_products=Rate.of(50e12),
     memory=Rate.of(2.2e12),
-    kernel=1.5e-6,
-    link=Link(latency=12e-6, bandwidth=Rate.of(340e9)),
-    ranks_per_host=HOST,
-    network=Link(latency=20e-6, bandwidth=Rate.of(45e9)),
     source="""\
 NVIDIA's data sheet of the H100 SXM (989 TFLOP/s in Float16, 495 in TF32, 67 in Float64, 3.35 TB/s of memory, 450 GB/s
 each way) by the shares that an H200 was measured to reach; a card of 400 Gbit/s for each GPU.""",

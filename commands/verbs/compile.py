@@ -7,19 +7,12 @@ from typing import Annotated
 
 import typer
 
-from mspc.commands.completion import complete_script
 from mspc.commands.garbage import leave_out_loaded
-from mspc.commands.options import AllRows, Inputs, JsonFile, Quiet, Ranks, ScriptArguments, Verbose
+from mspc.commands.options import AllRows, Inputs, JsonFile, Quiet, Ranks, ScriptArguments, Target, Verbose
 
 
 def compile_(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET", help="A script, or a network in a file: 'net.py:Net(32, 16)'.",
-            autocompletion=complete_script,
-        ),
-    ],
+    target: Target,
     script_arguments: ScriptArguments = None,
     ranks: Ranks = None,
     save_graphs: Annotated[

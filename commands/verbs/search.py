@@ -8,18 +8,11 @@ from typing import Annotated
 import typer
 
 from mspc.commands import search_options as searching
-from mspc.commands.completion import complete_script
-from mspc.commands.options import Inputs, JsonFile, Quiet, ScriptArguments
+from mspc.commands.options import Inputs, JsonFile, Quiet, ScriptArguments, Target
 
 
 def search(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET", help="A script, or a network in a file: 'net.py:Net(32, 16)'.",
-            autocompletion=complete_script,
-        ),
-    ],
+    target: Target,
     script_arguments: ScriptArguments = None,
     ranks: searching.SeveralRanks = None,
     machine: searching.MachineName = "",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from mspc.compiler.config import Config
-from mspc.compiler.driver import Compiled
+from mspc.compiler.driver import Compiled, Decide
 from mspc.ir.graph import Graph
 from mspc.passes.search.limited import Limited
 from mspc.passes.search.memory import Memory
@@ -16,9 +16,6 @@ from mspc.passes.search.placed import place
 from mspc.passes.search.terms import LEAST
 from mspc.passes.search.whole_graph import limited, mesh_of
 from mspc.passes.sharding.propagate_sharding import MILLION, begun
-
-Decide = Callable[[Graph], None]
-"""Changes the graph of a network on which nothing is decided yet."""
 
 
 class _Read(Exception):  # it ends a compile that has told enough

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 
 from mspc.analysis.cost.timeline import Timeline
 from mspc.compiler.config import Config
-from mspc.compiler.driver import Compiled
+from mspc.compiler.driver import Compiled, Decide
 from mspc.compiler.sent import sent_by_ranks
 from mspc.ir.diagnostics import MspcError
 from mspc.passes.search.candidates import Candidates
@@ -19,7 +19,7 @@ from mspc.passes.search.terms import Terms
 from mspc.runtime.memory_plan import peak_of
 from mspc.search.plans.figures import Outcome, figures, is_configured, memory_of, remarked, workspace
 from mspc.search.plans.limited import LimitedPlans, Taken
-from mspc.search.plans.problem import Decide, Problem
+from mspc.search.plans.problem import Problem
 from mspc.search.plans.row import SEARCH, Remarks
 from mspc.search.plans.ways import WHOLE, Network, PlanRequest, Way
 
@@ -154,5 +154,7 @@ class Searched:
             beside = workspace(graph, self.network.launch, self.network.config.device)
             return Taken(peak_of(graph) + beside, beside, step, graph)
 
-        busiest: Callable[[Compiled], int] = lambda program: sent_by_ranks(program).rank  # noqa: E731
+        def busiest(program: Compiled) -> int:
+            return sent_by_ranks(program).rank
+
         return LimitedPlans(self.problem, self.asked.memory, taken, busiest).quickest()

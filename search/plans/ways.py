@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from mspc.analysis.cost.machine import Machine
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
-from mspc.compiler.driver import Compiled, OnStage, TracedCall, compile_traced, trace_call
+from mspc.compiler.driver import Compiled, Decide, OnStage, TracedCall, compile_traced, trace_call
 from mspc.engine.capture import Launch
 from mspc.ir.graph import Graph
 from mspc.ops.op import Op
@@ -90,7 +90,7 @@ class Network:
 
     def compiled(
         self, way: Way, config: Config | None = None, on_stage: OnStage | None = None,
-        decide: Callable[[Graph], None] | None = None,
+        decide: Decide | None = None,
     ) -> Compiled:  # fmt: skip
         """The program that a way makes. config: in place of the network's. decide: see `compile_traced`. Raises
         MspcError."""
@@ -108,11 +108,6 @@ class Network:
         if way.tensor:
             cut_in_pairs(graph, config.ranks, way.tensor)
         return compile_traced(call, on_stage, decide=decide)
-
-
-def compiled_way(launch: Launch, config: Config, way: Way, free: bool = False) -> Compiled:
-    """A launch, cut in one way; see `Network`. Raises MspcError."""
-    return Network.read(launch, config, free).compiled(way)
 
 
 def all_ways(launch: Launch, asked: PlanRequest) -> Iterator[Way]:

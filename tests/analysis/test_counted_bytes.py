@@ -21,7 +21,7 @@ from mspc.output.programs import config_of
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
-from mspc.search.plans.ways import CONFIGURED, compiled_way
+from mspc.search.plans.ways import CONFIGURED, Network
 
 MOST = 1 << 24
 """Elements of a parameter of networks that run here."""
@@ -80,7 +80,7 @@ def test_bytes_estimated_are_bytes_sent(conformance: Path) -> None:
     for case in sorted((conformance / "cases").glob("*.py")):
         ranks = int(json.loads((conformance / "reference" / f"{case.stem}.json").read_text())["world"])
         launch = capture(case, [], Session.of_rank(0, ranks))
-        compiled = compiled_way(launch, config_of(launch, ranks), CONFIGURED)
+        compiled = Network.read(launch, config_of(launch, ranks)).compiled(CONFIGURED)
         graphs = [compiled.rank_graph(rank) for rank in range(ranks)]
         if sum(p.tensor_type.size for p in graphs[0].parameters) > MOST:
             continue

@@ -25,7 +25,7 @@ from mspc.passes.base import VERIFY
 from mspc.search.plans import table as plans
 from mspc.search.plans.forked import ForkedCalls
 from mspc.search.plans.row import SEARCH
-from mspc.search.plans.ways import WAYS, compiled_way
+from mspc.search.plans.ways import WAYS, Network
 
 SCRIPT = """
 import numpy as np
@@ -286,7 +286,7 @@ def test_every_case_with_its_strategies_taken_away(conformance: Path) -> None:
         if not config.sharded:
             continue
         try:
-            compiled = compiled_way(launch, config, next(way for way in WAYS if way.name == SEARCH), free=True)
+            compiled = Network.read(launch, config, free=True).compiled(next(way for way in WAYS if way.name == SEARCH))
         except MspcError as error:
             pytest.fail(f"{case.stem}: {error}")
         sent = [sum(map(sent_bytes, compiled.rank_graph(rank).nodes)) for rank in range(ranks)]
