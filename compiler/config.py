@@ -14,7 +14,7 @@ from mspc.ir.layout import Layout
 from mspc.ir.location import Location
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import TensorType
-from mspc.passes.search.terms import Terms
+from mspc.passes.sharding.search_terms import Terms
 
 _Attributes = make_dataclass(
     "_Attributes",

@@ -1,8 +1,8 @@
 """The whole compiler on one screen: which passes run in which mode, in order.
 
-A pass is a file of the same name under passes/. Passes before `slice_to_rank` see the graph of all ranks and run once;
-those from it on run once for every kind of ranks that is asked for (`compiler/rank_graphs.py`). Of these `fuse_matmul`
-cleans the graph for all behind it.
+A pass is a file of the same name under passes/ (one that searches: under search/passes/). Passes before
+`slice_to_rank` see the graph of all ranks and run once; those from it on run once for every kind of ranks that is asked
+for (`compiler/rank_graphs.py`). Of these `fuse_matmul` cleans the graph for all behind it.
 `VIEWS` are dumps that the compile does not go on with. Passes are numbered from 1, but for those of `OPTIONAL`: they
 share the number of the pass ahead of them (0 is the front end's), and are dumped where they change anything.
 """
@@ -20,6 +20,7 @@ SHARDED = (
     "check_strategies",
     "cut_by_plan",
     "recompute_cells",
+    "search_sharding",
     "propagate_sharding",
     "step_parallel_begin",
     "insert_redistribution",
@@ -53,7 +54,7 @@ PER_RANK = (
     "execute",
 )
 
-OPTIONAL = ("decompose", "cut_by_plan", "recompute_cells")
+OPTIONAL = ("decompose", "cut_by_plan", "recompute_cells", "search_sharding")
 """Passes that leave no trace where they have nothing to do."""
 VIEWS = ("step_parallel_begin",)
 FILE_NAMES = {"slice_to_rank": "step_parallel_end"}

@@ -14,7 +14,7 @@ from mspc.ir.graph import Graph, Node, Parameter, element_layouts
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.passes.autodiff.planned_cells import planned_cells
-from mspc.passes.search.recompute_cells import ASKED as RECOMPUTE_CELLS
+from mspc.passes.autodiff.recompute_cells import ASKED as RECOMPUTE_CELLS
 from mspc.passes.sharding.choices import rule_of
 from mspc.passes.sharding.cut_by_plan import listed
 from mspc.passes.sharding.givers import FILE, GIVEN

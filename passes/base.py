@@ -48,18 +48,21 @@ class Pass:
         return graph, self.run(graph)
 
 
+BESIDE = ("mspc.search.passes",)
+"""Rooms of passes that stand with what they need, which passes/ does not import: a pass is found by its name alone."""
 _KINDS = {"int": "a whole number", "bool": "true or false", "str": "a word"}
 
 
 @functools.cache
 def _homes() -> dict[str, str]:
-    """File name -> module, over the rooms of passes/."""
-    rooms = [module.name for module in pkgutil.iter_modules(passes.__path__) if module.ispkg]
-    return {
-        module.name: f"{passes.__name__}.{room}.{module.name}"
-        for room in rooms
-        for module in pkgutil.iter_modules([os.path.join(folder, room) for folder in passes.__path__])
-    }
+    """File name -> module, over the rooms of passes/ and those of `BESIDE`."""
+    [home] = passes.__path__
+    rooms = [f"{passes.__name__}.{room.name}" for room in pkgutil.iter_modules([home]) if room.ispkg]
+    found: dict[str, str] = {}
+    for room in (*rooms, *BESIDE):
+        folder = os.path.join(os.path.dirname(home), *room.split(".")[1:])
+        found |= {module.name: f"{room}.{module.name}" for module in pkgutil.iter_modules([folder])}
+    return found
 
 
 @functools.cache

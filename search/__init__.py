@@ -1,1 +1,1 @@
-"""Plans say how a network may be sharded. This package sets them side by side, and has the rates of the machine."""
+"""The search for the layouts of a graph, its plans beside the usual ones, and the rates that it reckons with."""

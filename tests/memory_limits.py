@@ -34,12 +34,12 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.modules import load_operators
-from mspc.passes.search.model import Model
-from mspc.passes.search.whole_graph import mesh_of
 from mspc.passes.sharding.choices import Choice
 from mspc.passes.sharding.propagate_sharding import begun
 from mspc.runtime.memory_plan import plan_memory
 from mspc.search.calibration.machine_file import machine_of
+from mspc.search.layouts.cheapest import mesh_of
+from mspc.search.model.model import Model
 from mspc.search.plans.row import SEARCH, Plan
 from mspc.search.plans.table import plans_for
 from mspc.search.plans.ways import WAYS, PlanRequest

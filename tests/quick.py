@@ -36,16 +36,16 @@ SLOW = frozenset("""
     compiler/test_own_gradients.py compiler/test_parallel_features.py compiler/test_parallel_transformer.py
     compiler/test_public_networks.py compiler/test_rank_kinds.py compiler/test_vision_networks.py
     doctor/test_reach_and_bounds.py
-    search/test_calibration.py engine/test_cuts_in_files.py engine/test_held_slices.py
-    search/test_limited_plans.py engine/test_model_on_ranks.py search/test_plan_files.py
+    search/calibration/test_calibration.py engine/test_cuts_in_files.py engine/test_held_slices.py
+    engine/test_model_on_ranks.py search/plans/test_limited_plans.py search/plans/test_plan_files.py
     gpu/test_gpu_executor.py gpu/test_peers.py gpu/test_ranks.py gpu/test_shadow_weights_gpu.py
     ir/test_layout.py ir/test_mindspore_dumps.py ir/text/test_text_limits.py
     ops/collective/test_halo.py ops/cuda/test_cuda_images.py ops/fused/test_fused_elementwise.py
     ops/fused/test_update_copies.py ops/nn/test_attention.py ops/test_all_finite.py ops/test_hard_values.py
     passes/communication/test_schedule_communication.py passes/fusion/test_channels_last.py
     passes/fusion/test_fuse_attention.py passes/fusion/test_fuse_elementwise.py passes/fusion/test_pack_attention.py
-    passes/search/test_limited.py passes/search/test_printed_plans.py passes/search/test_stated_gaps.py
-    passes/search/test_whole_graph.py passes/sharding/test_bytes.py
+    search/plans/test_printed_plans.py search/plans/test_stated_gaps.py
+    search/layouts/test_cheapest.py passes/sharding/test_bytes.py
     runtime/faults/test_pauses.py runtime/test_memory_plan.py
     samples/test_resnet_on_ranks.py samples/test_transformer.py
     test_grouped.py test_house.py test_layering.py test_planted_errors.py

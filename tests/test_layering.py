@@ -34,6 +34,13 @@ LAYERS: dict[str, str] = {
     "commands": "ir sharding checkpoint ops analysis passes runtime api doctor compiler engine output search verify",
 }
 """Top folders of mspc and what each may import beside itself: the one list that a new top folder is entered in."""
+ROOMS: dict[str, str] = {
+    "search/solver": "",
+    "search/model": "ir sharding ops analysis passes search/solver",
+    "search/layouts": "ir sharding ops analysis passes search/solver search/model",
+    "search/passes": "ir sharding ops analysis passes search/solver search/model search/layouts",
+}
+"""Rooms that may import less than the rest of their folder."""
 ONLY_IN = {"cupy": "runtime/", "mpi4py": "runtime/comm/mpi_library.py", "torch": "verify/pytorch/counterparts.py"}
 THIRD_PARTY = {"ir": {"numpy", "lark", "networkx", "ml_dtypes"}}
 READS_LAUNCHERS = "engine/ranks/"
@@ -110,6 +117,17 @@ def test_folder_imports_only_lower_layers(folder: str) -> None:
                 continue
             if parts[1] not in (folder, *LAYERS[folder].split()):
                 wrong.append(f"{shown}:{line} imports {module}")
+    assert not wrong
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS))
+def test_room_imports_only_lower_rooms(room: str) -> None:
+    lower = tuple(f"mspc.{each.replace('/', '.')}." for each in (room, *ROOMS[room].split()))
+    wrong: list[str] = []
+    for path in sorted((ROOT / room).rglob("*.py")):
+        for module, _, line in imports(path):
+            if module.startswith("mspc.") and not f"{module}.".startswith(lower):
+                wrong.append(f"{path.relative_to(ROOT)}:{line} imports {module}")
     assert not wrong
 
 

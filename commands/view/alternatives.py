@@ -17,11 +17,11 @@ from mspc.analysis.cost.machine import Machine
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout, common_mesh
-from mspc.passes.search.elimination import Factor
-from mspc.passes.search.model import NEVER, Model
-from mspc.passes.search.whole_graph import AXES, mesh_of
 from mspc.passes.sharding.layout_search import Search
+from mspc.search.layouts.cheapest import AXES, mesh_of
+from mspc.search.model.model import NEVER, Model
 from mspc.search.plans.reckoned import LARGE, terms_for
+from mspc.search.solver.elimination import Factor
 
 NEXT = 2
 """Other layouts that are told for an operator."""

@@ -14,14 +14,14 @@ from mspc.engine.capture import Launch
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.nearest import did_you_mean
-from mspc.passes.search.elimination import LARGEST, Assignment, Elimination, Factor
-from mspc.passes.search.memory import Memory
-from mspc.passes.search.model import NEVER, Model
-from mspc.passes.search.whole_graph import mesh_of
 from mspc.passes.sharding.givers import SHARD
 from mspc.passes.sharding.propagate_sharding import begun
+from mspc.search.layouts.cheapest import mesh_of
+from mspc.search.model.memory import Memory
+from mspc.search.model.model import NEVER, Model
 from mspc.search.plans.reckoned import LARGE
 from mspc.search.plans.ways import WAYS, PlanRequest
+from mspc.search.solver.elimination import LARGEST, Assignment, Elimination, Factor
 
 NAMED = 8
 """Names that a message lists."""

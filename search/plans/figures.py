@@ -18,7 +18,7 @@ from mspc.ir.graph import Graph
 from mspc.output.programs import config_of
 from mspc.passes.sharding.givers import GIVEN
 from mspc.passes.sharding.parallel_optimizer import why_uncut
-from mspc.passes.sharding.propagate_sharding import MILLION
+from mspc.passes.sharding.search_terms import MILLION
 from mspc.runtime.memory_plan import peak_of
 from mspc.runtime.workspaces import workspace_bytes
 from mspc.search.plans.row import Plan, Remarks

@@ -14,11 +14,11 @@ from functools import cached_property
 from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
-from mspc.passes.search.candidates import Candidates, Values, least_stored
-from mspc.passes.search.elimination import LARGEST
-from mspc.passes.search.terms import LEAST
+from mspc.passes.sharding.search_terms import LEAST
 from mspc.runtime.memory_plan import plan_memory
+from mspc.search.layouts.candidates import Candidates, Values, least_stored
 from mspc.search.plans.problem import Problem
+from mspc.search.solver.elimination import LARGEST
 
 ATTEMPTS = 6
 """How often less is looked for where a plan takes more memory than was foreseen."""

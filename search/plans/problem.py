@@ -9,13 +9,13 @@ from functools import partial
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Decide
 from mspc.ir.graph import Graph
-from mspc.passes.search.limited import Limited
-from mspc.passes.search.memory import Memory
-from mspc.passes.search.model import Model
-from mspc.passes.search.placed import place
-from mspc.passes.search.terms import LEAST
-from mspc.passes.search.whole_graph import limited, mesh_of
-from mspc.passes.sharding.propagate_sharding import MILLION, begun
+from mspc.passes.sharding.propagate_sharding import begun
+from mspc.passes.sharding.search_terms import LEAST, MILLION
+from mspc.search.layouts.cheapest import limited, mesh_of
+from mspc.search.layouts.placed import place
+from mspc.search.layouts.within_memory import Limited
+from mspc.search.model.memory import Memory
+from mspc.search.model.model import Model
 
 
 class _Read(Exception):  # it ends a compile that has told enough

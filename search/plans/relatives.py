@@ -13,10 +13,10 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Decide
 from mspc.compiler.sent import sent_by_ranks
 from mspc.ir.diagnostics import MspcError
-from mspc.passes.search.candidates import Candidates
-from mspc.passes.search.limited import Limited
-from mspc.passes.search.terms import Terms
+from mspc.passes.sharding.search_terms import Terms
 from mspc.runtime.memory_plan import peak_of
+from mspc.search.layouts.candidates import Candidates
+from mspc.search.layouts.within_memory import Limited
 from mspc.search.plans.figures import Outcome, figures, is_configured, memory_of, remarked, workspace
 from mspc.search.plans.limited import LimitedPlans, Taken
 from mspc.search.plans.problem import Problem

@@ -15,7 +15,7 @@ from mspc.engine.capture import Launch
 from mspc.ir.graph import Graph
 from mspc.ops.op import Op
 from mspc.output.programs import config_of
-from mspc.passes.search.recompute_cells import ASKED as RECOMPUTE_CELLS
+from mspc.passes.autodiff.recompute_cells import ASKED as RECOMPUTE_CELLS
 from mspc.passes.sharding.choices import rule_of
 from mspc.search.plans.megatron import cut_in_pairs, tensor_sizes
 from mspc.search.plans.reckoned import terms_for

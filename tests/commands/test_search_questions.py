@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from mspc.analysis.cost.known_machines import KNOWN_MACHINES
 from mspc.cli import app
 from mspc.passes.base import VERIFY
-from mspc.passes.search import elimination
+from mspc.search.solver import elimination
 from tests.commands.test_search import MACHINE, SCRIPT
 
 Run = Callable[..., Any]

@@ -10,11 +10,11 @@ import pytest
 from mspc.analysis.cost.known_machines import H200
 from mspc.commands.view.alternatives import next_ways
 from mspc.commands.view.dump import Dump, read_dump
-from mspc.passes.search.elimination import Elimination
-from mspc.passes.search.model import Model
-from mspc.passes.search.whole_graph import mesh_of
 from mspc.passes.sharding.layout_search import Search
+from mspc.search.layouts.cheapest import mesh_of
+from mspc.search.model.model import Model
 from mspc.search.plans.reckoned import LARGE
+from mspc.search.solver.elimination import Elimination
 from tests.commands.view.reading import compiled
 
 NETWORK = """

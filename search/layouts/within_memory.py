@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mspc.ir.diagnostics import MspcError
-from mspc.passes.search.elimination import Assignment, Elimination, Factor, OutOfTime, Table
-from mspc.passes.search.labels import Labels
-from mspc.passes.search.memory import Memory
-from mspc.passes.search.mixing import Mixing, Plan
-from mspc.passes.search.sums import Sums
-from mspc.passes.search.terms import LEAST
+from mspc.passes.sharding.search_terms import LEAST
+from mspc.search.model.memory import Memory
+from mspc.search.solver.elimination import Assignment, Elimination, Factor, OutOfTime, Table
+from mspc.search.solver.labels import Labels
+from mspc.search.solver.mixing import Mixing, Plan
+from mspc.search.solver.sums import Sums
 
 LIMITED = 1 << 20
 """Elements of a table at most: there are many eliminations to be done, and what they leave open labels decide."""

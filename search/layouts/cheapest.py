@@ -12,13 +12,13 @@ from mspc.ir.graph import Node, element_layouts
 from mspc.ir.layout import common_mesh
 from mspc.passes.autodiff.planned_cells import mark_cells
 from mspc.passes.autodiff.recompute import Recompute
-from mspc.passes.search.elimination import LARGEST, Assignment, Elimination, OutOfTime
-from mspc.passes.search.limited import QUICK, Limited
-from mspc.passes.search.memory import BEGIN, Memory
-from mspc.passes.search.model import Model
-from mspc.passes.search.nearby import take_assignment
-from mspc.passes.search.terms import Terms
 from mspc.passes.sharding.layout_search import Search
+from mspc.passes.sharding.search_terms import Terms
+from mspc.search.layouts.nearby import take_assignment
+from mspc.search.layouts.within_memory import QUICK, Limited
+from mspc.search.model.memory import BEGIN, Memory
+from mspc.search.model.model import Model
+from mspc.search.solver.elimination import LARGEST, Assignment, Elimination, OutOfTime
 
 SOURCE = "search"
 """Where a layout came from, in words."""

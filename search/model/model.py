@@ -19,15 +19,15 @@ from mspc.ir.layout import Layout, common_mesh, on_mesh
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import Op
-from mspc.passes.search.distances import Hosts, Places
-from mspc.passes.search.domains import THROUGH_ALL, comes_so, domain_of, gradients_of
-from mspc.passes.search.elimination import Factor, Table
-from mspc.passes.search.own_bytes import OwnBytes
-from mspc.passes.search.step_facts import graded, is_state, touched
-from mspc.passes.search.terms import Terms
 from mspc.passes.sharding.choices import Choice, merge, multiplies, points_of
 from mspc.passes.sharding.layout_search import Search
+from mspc.passes.sharding.search_terms import Terms
 from mspc.passes.sharding.traffic import COLLECTIVE
+from mspc.search.model.distances import Hosts, Places
+from mspc.search.model.domains import THROUGH_ALL, comes_so, domain_of, gradients_of
+from mspc.search.model.own_bytes import OwnBytes
+from mspc.search.model.step_facts import graded, is_state, touched
+from mspc.search.solver.elimination import Factor, Table
 from mspc.sharding.factors import Rule
 
 SHARED = 1 << 13

@@ -18,12 +18,12 @@ from mspc.ir.graph import Constant, Node, Parameter, Value, element_types
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.collective.collectives import AllReduce
+from mspc.passes.autodiff.cell_blocks import Block
 from mspc.passes.communication.redistribution_plan import plan
-from mspc.passes.search.cell_blocks import Block
-from mspc.passes.search.model import Model, Source
 from mspc.passes.sharding.choices import Choice
 from mspc.passes.sharding.traffic import bytes_between
 from mspc.passes.sharding.update_layouts import elementwise
+from mspc.search.model.model import Model, Source
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from mspc.passes.search.elimination import Elimination, Factor, OutOfTime
+from mspc.search.solver.elimination import Elimination, Factor, OutOfTime
 
 
 def drawn(seed: int) -> tuple[list[int], list[Factor]]:

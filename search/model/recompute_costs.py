@@ -10,12 +10,12 @@ import numpy as np
 
 from mspc.ir.graph import Node, element_types, operand_types
 from mspc.ops.op import Op
-from mspc.passes.search.cell_blocks import Block
-from mspc.passes.search.elimination import Table
-from mspc.passes.search.model import Model, Source
-from mspc.passes.search.step_facts import touched
-from mspc.passes.search.terms import OPERATIONS, Terms
+from mspc.passes.autodiff.cell_blocks import Block
 from mspc.passes.sharding.choices import exchanges
+from mspc.passes.sharding.search_terms import OPERATIONS, Terms
+from mspc.search.model.model import Model, Source
+from mspc.search.model.step_facts import touched
+from mspc.search.solver.elimination import Table
 
 
 def entering(model: Model, block: Block) -> Iterator[tuple[Source, Node, int]]:

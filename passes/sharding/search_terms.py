@@ -10,6 +10,8 @@ _KEY = "search_"
 LEAST = -1
 """In place of a limit of memory: the plan that takes the least."""
 
+MILLION = 1_000_000
+"""Into so many parts the sum that a search looks for the least of is divided, to say what may be saved of it."""
 OPERATIONS = 1e9
 """Of products: what `compute` is the cost of."""
 

@@ -26,7 +26,7 @@ from mspc.search.calibration.doubts import doubts_of_rate
 from mspc.search.calibration.machine_file import read_machine
 from mspc.search.calibration.machine_text import write_machine
 from mspc.search.calibration.measured import calibrate
-from tests.search.test_calibration import SMALL
+from tests.search.calibration.test_calibration import SMALL
 
 CALM = (1.0, 1.02, 1.05)
 KNOWN = replace(

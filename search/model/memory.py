@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.graph import Constant, Node, Parameter, Value, element_types
-from mspc.passes.search.again_costs import AgainCosts, entering
-from mspc.passes.search.cell_blocks import Block, blocks_of
-from mspc.passes.search.elimination import Factor, Table
-from mspc.passes.search.footprint import Facts, Footprint, gradient_bytes, summand
-from mspc.passes.search.model import Model, Numbers, Source, Variable
-from mspc.passes.search.step_facts import copies
-from mspc.passes.search.sums import Sums
+from mspc.passes.autodiff.cell_blocks import Block, blocks_of
+from mspc.search.model.footprint import Facts, Footprint, gradient_bytes, summand
+from mspc.search.model.model import Model, Numbers, Source, Variable
+from mspc.search.model.recompute_costs import AgainCosts, entering
+from mspc.search.model.step_facts import copies
+from mspc.search.solver.elimination import Factor, Table
+from mspc.search.solver.sums import Sums
 
 BEGIN, END = 0, 1
 """Rows of memory: where gradients begin, and where updates do."""

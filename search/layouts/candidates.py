@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 
 from mspc.ir.graph import Node, Parameter, Value, element_types
-from mspc.passes.search.elimination import Bucket, Elimination, Factor, Table
-from mspc.passes.search.memory import Memory
-from mspc.passes.search.model import NEVER, Model, Source
-from mspc.passes.search.sums import Sums
 from mspc.passes.sharding.update_layouts import elementwise
+from mspc.search.model.memory import Memory
+from mspc.search.model.model import NEVER, Model, Source
+from mspc.search.solver.elimination import Bucket, Elimination, Factor, Table
+from mspc.search.solver.sums import Sums
 
 Values = tuple[int, ...]
 

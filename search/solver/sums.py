@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.passes.search.elimination import Factor, Table
+from mspc.search.solver.elimination import Factor, Table
 
 
 class Sums:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.types import TensorType
+from mspc.passes.autodiff.cell_blocks import blocks_of
 from mspc.passes.autodiff.planned_cells import mark_cells
 from mspc.passes.autodiff.recompute import Recompute
 from mspc.passes.base import Pass
-from mspc.passes.search.cell_blocks import blocks_of
 
 ASKED = "recompute_cells"
 """The line of the header that asks for it."""

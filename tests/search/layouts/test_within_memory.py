@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from mspc.ir.diagnostics import MspcError
-from mspc.passes.search.elimination import LARGEST
-from mspc.passes.search.limited import Limited
-from mspc.passes.search.memory import Memory
-from mspc.passes.search.model import Model
-from mspc.passes.search.terms import LEAST
-from mspc.passes.search.whole_graph import mesh_of
 from mspc.passes.sharding.layout_search import Search
-from tests.passes.search.test_whole_graph import small_network
+from mspc.passes.sharding.search_terms import LEAST
+from mspc.search.layouts.cheapest import mesh_of
+from mspc.search.layouts.within_memory import Limited
+from mspc.search.model.memory import Memory
+from mspc.search.model.model import Model
+from mspc.search.solver.elimination import LARGEST
+from tests.search.layouts.test_cheapest import small_network
 
 MOST = 3000
 """Assignments that are tried one after the other."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.passes.autodiff.planned_cells import mark_cells
 from mspc.passes.autodiff.recompute import Recompute
-from mspc.passes.search.memory import Memory
-from mspc.passes.search.whole_graph import SOURCE
+from mspc.search.layouts.cheapest import SOURCE
+from mspc.search.model.memory import Memory
 
 
 def place(memory: Memory, graph: Graph, values: Sequence[int]) -> None:

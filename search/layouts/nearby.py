@@ -11,10 +11,10 @@ from typing import cast
 
 from mspc.ir.graph import Node, Parameter
 from mspc.ops.op import Op
-from mspc.passes.search.elimination import Elimination
-from mspc.passes.search.model import NEVER, Model
-from mspc.passes.search.sums import Sums
 from mspc.passes.sharding.layout_search import Search
+from mspc.search.model.model import NEVER, Model
+from mspc.search.solver.elimination import Elimination
+from mspc.search.solver.sums import Sums
 
 SMALL = 12
 """Operators of a network at most."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.passes.search.sums import Sums
+from mspc.search.solver.sums import Sums
 
 STEPS = 4096
 """Into how many parts what must be saved is divided."""

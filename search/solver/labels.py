@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.passes.search.elimination import Bucket, Elimination
+from mspc.search.solver.elimination import Bucket, Elimination
 
 SPARE = 8
 """How many times as many as go on are compared with each other."""

@@ -10,8 +10,8 @@ import pytest
 
 from mspc.ir.layout import Layout
 from mspc.passes.communication.redistribution_plan import cost
-from mspc.passes.search import distances
-from mspc.passes.search.distances import Hosts, Places
+from mspc.search.model import distances
+from mspc.search.model.distances import Hosts, Places
 
 PAIRS = 400
 

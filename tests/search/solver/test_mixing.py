@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.passes.search.elimination import Factor
-from mspc.passes.search.mixing import Mixing, Plan
-from mspc.passes.search.sums import Sums
+from mspc.search.solver.elimination import Factor
+from mspc.search.solver.mixing import Mixing, Plan
+from mspc.search.solver.sums import Sums
 
 PAIRS = 4
 

@@ -1,0 +1,1 @@
+"""Operators of a whole graph get the layouts that cost least together."""
