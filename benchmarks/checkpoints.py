@@ -25,15 +25,15 @@ from typing import Any
 
 import numpy as np
 
-from mspc.checkpoint.cuts import cut_further, cut_of
 from mspc.checkpoint.opening import open_checkpoint
 from mspc.checkpoint.pieces import box_at, box_of, chosen, extent, in_file, runs
 from mspc.checkpoint.reading import SHORT
 from mspc.checkpoint.sets import publish, rank_file
-from mspc.checkpoint.strategy_file import StrategyFile, write_strategies
 from mspc.checkpoint.writing import Slice, write_slices
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, TensorType
+from mspc.plans.files.parameter_layouts import cut_further, cut_of
+from mspc.plans.files.strategy_file import StrategyFile, write_strategies
 
 WIDTH = 4096
 STATES = ("", "moment1.", "moment2.")

@@ -24,7 +24,7 @@ from mspc.compiler.driver import trace_call
 from mspc.ir.types import INT32, TensorType
 from mspc.passes.base import find_pass
 from mspc.search.calibration.machine_file import machine_of
-from mspc.search.passes import search_sharding
+from mspc.search.layouts import together
 from mspc.search.plans.reckoned import terms_for
 
 ROWS, SEQUENCE = 64, 4096
@@ -120,7 +120,7 @@ class Network(nn.Cell):
 def measure(name: str, size: Size, memory: int = 0) -> None:
     """Search a plan, within so many bytes on a rank where they are not 0, and print what it took."""
     noted: dict[str, Any] = {}
-    place = search_sharding.place_forward
+    place = together.place_forward
 
     def timed(search: Any) -> Any:
         begin = time.perf_counter()
@@ -128,7 +128,7 @@ def measure(name: str, size: Size, memory: int = 0) -> None:
         noted["search"], noted["found"] = time.perf_counter() - begin, found
         return found
 
-    search_sharding.place_forward = timed
+    together.place_forward = timed
     network = Network(size)
     step = nn.TrainOneStepCell(network, nn.Adam(network.trainable_params()))
     config = Config(
@@ -147,7 +147,7 @@ def measure(name: str, size: Size, memory: int = 0) -> None:
     ready = time.perf_counter()
     find_pass("search_sharding").apply(graph)
     placed = time.perf_counter()
-    search_sharding.place_forward = place
+    together.place_forward = place
     found = noted["found"].assignment
     gap = 1 - found.proven / found.cost
     held = graph.attrs.get("search_held")

@@ -18,8 +18,8 @@ import numpy as np
 
 from mspc.checkpoint.mindir_graph import CALL, REFERENCE, MindirGraph, MindirNode
 from mspc.checkpoint.mindir_inlining import HasLoop, inlined
-from mspc.checkpoint.wire import BYTES, EIGHT, FOUR, Field, fields, integers, signed, text
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.protocol_buffers import BYTES, EIGHT, FOUR, Field, fields, integers, signed, text
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.tensors import MOST_DIMENSIONS
 from mspc.ir.files.whole import reason_of, shown_path

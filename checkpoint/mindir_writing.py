@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from mspc.checkpoint.mindir_graph import REFERENCE, MindirNode
-from mspc.checkpoint.wire import put_bytes, put_float, put_integer, put_text
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.protocol_buffers import put_bytes, put_float, put_integer, put_text
 from mspc.ir.files.whole import write_whole
 from mspc.ir.types import TensorType, Type, dtype_of
 

@@ -24,8 +24,8 @@ from mspc.checkpoint.checksum import AT_ONCE
 from mspc.checkpoint.files import Files
 from mspc.checkpoint.pieces import Piece, whole_box
 from mspc.checkpoint.reading import Checkpoint, Stored
-from mspc.checkpoint.wire import BYTES, Field, fields, integers, put_head, put_integer, put_text, text
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.protocol_buffers import BYTES, Field, fields, integers, put_head, put_integer, put_text, text
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.tensors import MOST_DIMENSIONS
 from mspc.ir.files.whole import reason_of, shown_path

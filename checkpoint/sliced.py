@@ -10,18 +10,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mspc.checkpoint.cuts import layout_of
 from mspc.checkpoint.files import Files
 from mspc.checkpoint.mindspore_file import Entry, write_file
 from mspc.checkpoint.opening import open_checkpoint
 from mspc.checkpoint.pieces import Piece, box_at, chosen, extent
 from mspc.checkpoint.publishing import make_synced_folder, write_synced
 from mspc.checkpoint.reading import Checkpoint, Stored
-from mspc.checkpoint.strategy_file import StrategyFile, read_strategies
 from mspc.checkpoint.writing import Slice, write_slices
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
+from mspc.plans.files.parameter_layouts import layout_of
+from mspc.plans.files.strategy_file import StrategyFile, read_strategies
 from mspc.sharding.pieces import Box
 
 Layouts = Mapping[str, Layout]

@@ -13,9 +13,9 @@ from mspc.commands.facts.reading import planned_memory
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.table import print_line, print_table, write_json
 from mspc.commands.report.text import size_text, time_text
-from mspc.compiler.plan_file import read_plan
 from mspc.engine.capture import Launch
 from mspc.ir.layout import Layout
+from mspc.plans.files.plan_file import read_plan
 from mspc.search.plans.explained import NAMED, Explanation, explain
 from mspc.search.plans.row import Plan
 from mspc.search.plans.table import plan_of_file

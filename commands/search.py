@@ -17,10 +17,10 @@ from mspc.commands.report.progress import Progress
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
 from mspc.commands.report.text import size_text, time_text
 from mspc.commands.sizes import size_of
-from mspc.compiler.plan_file import SUFFIX, write_plan
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import check_writable
 from mspc.ir.text.limits import MOST_RANKS
+from mspc.plans.files.plan_file import SUFFIX, write_plan
 from mspc.search.calibration.machine_file import machine_of
 from mspc.search.plans.row import SEARCH, Plan, Plans, file_name
 from mspc.search.plans.table import plans_for

@@ -17,14 +17,14 @@ from mspc.compiler.config import STRATEGIES_FROM, Config, Fed
 from mspc.compiler.frontend.trace import Traced, trace
 from mspc.compiler.own_gradients import warning_of_own_gradients
 from mspc.compiler.pipeline import FILE_NAMES, OPTIONAL, UNNUMBERED, VIEWS, numbered, passes_of, rank_passes_of
-from mspc.compiler.plan_file import SUFFIX, PlanFile
 from mspc.compiler.rank_graphs import RankGraphs, copied
-from mspc.compiler.strategy_names import CONFIGURED, LAYOUTS, STRATEGIES, StrategyNames, all_is_given, cut_as_in_file
 from mspc.ir.diagnostics import MspcError, told_at
 from mspc.ir.graph import Graph
 from mspc.ir.text.printer import print_graph
 from mspc.passes.base import OnPass, PassManager, find_pass
 from mspc.passes.sharding.check_strategies import strategy_mistakes
+from mspc.plans.files.plan_file import SUFFIX, PlanFile
+from mspc.plans.operator_names import CONFIGURED, LAYOUTS, STRATEGIES, StrategyNames, all_is_given, cut_as_in_file
 
 ID_LENGTH = 16
 
@@ -201,8 +201,8 @@ def compile_traced(
     strategies = StrategyNames()
     strategies.name(graph)
     if plan is not None:
-        from mspc.compiler.planned import give_strategies
         from mspc.passes.sharding.noted_plan import note_plan
+        from mspc.plans.given import give_strategies
 
         give_strategies(strategies, graph, plan, config.strategies_from)
         note_plan(graph, plan, config.strategies_from, strategies.places)
@@ -238,8 +238,8 @@ def _plan_of(config: Config) -> PlanFile | None:
     """The plan that operators are cut by, None where there is none. Raises MspcError."""
     if not config.sharded or not config.strategies_from.endswith(SUFFIX):
         return None
-    from mspc.compiler.plan_file import read_plan  # late, as all that only a plan needs
-    from mspc.compiler.planned import check_ranks
+    from mspc.plans.files.plan_file import read_plan  # late, as all that only a plan needs
+    from mspc.plans.given import check_ranks
 
     with told_at(config.place_of(*STRATEGIES_FROM)):
         plan = read_plan(Path(config.strategies_from))

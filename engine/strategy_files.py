@@ -1,4 +1,4 @@
-"""Writes how a network was cut to the files that its script asks for."""
+"""Writes how a network was sharded to the files that its script asks for, when they are due."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from mspc.api import state
 from mspc.api.context import FrozenContext
 from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import told_at
-from mspc.ir.layout import Layout
-from mspc.ops.collective.base import Collective
 
 if TYPE_CHECKING:
-    from mspc.checkpoint.strategy_file import StrategyFile
+    from mspc.plans.files.strategy_file import StrategyFile
 
 GROUPS = "GROUP_INFO_FILE"
 """Names a file of groups to the process of a rank, as MindSpore's variable does."""
@@ -45,10 +43,12 @@ class StrategyFiles:
             path = path or os.environ.get(GROUPS, "")
         shares = compiled.config.sharded or compiled.config.mode == "data_parallel"
         if shares and self._is_due(path, trains):
-            from mspc.checkpoint.strategy_file import write_groups  # late: few scripts ask for files
+            from mspc.plans.contents import groups_of, ranks_alike  # late: few scripts ask for files
+            from mspc.plans.files.strategy_file import write_groups
 
             with told_at(context.place_of("group_ckpt_save_file")):
-                write_groups(Path(path), groups_of(compiled, self._rank), ranks_alike(compiled, self._rank))
+                groups = groups_of(compiled.rank_graph(self._rank), self._rank)
+                write_groups(Path(path), groups, ranks_alike(compiled.graph, compiled.config.ranks, self._rank))
 
     def write_cuts(self, compiled: Compiled, context: FrozenContext, trains: bool) -> None:
         """Write how operators and parameters are cut. Raises MspcError."""
@@ -59,9 +59,10 @@ class StrategyFiles:
             (context.operator_save_file, True, _OPERATORS),
         ):
             if self._is_due(path, trains):
-                from mspc.checkpoint.strategy_file import write_strategies
+                from mspc.plans.files.strategy_file import write_strategies
 
-                content = strategies_of(compiled, context.strategy_trainable_only, of_operators)
+                trainable_only = context.strategy_trainable_only
+                content = _operators_of(compiled) if of_operators else _content_of(compiled, trainable_only)
                 with told_at(context.place_of(*names)):
                     write_strategies(Path(path), content)
 
@@ -80,30 +81,14 @@ def write_once(compiled: Compiled, context: FrozenContext) -> None:
     files.write_cuts(compiled, context, trains=True)
 
 
-def ranks_alike(compiled: Compiled, rank: int) -> list[int]:
-    """The ranks whose slices of all parameters, states of the optimizer among them, are those of one rank: where its
-    checkpoint is lost, theirs take its place."""
-    layouts = {p.layout for p in compiled.graph.parameters if p.kind == "parameter" and isinstance(p.layout, Layout)}
-    found = range(compiled.config.ranks)
-    return [other for other in found if all(each.slice_index(other) == each.slice_index(rank) for each in layouts)]
+def _operators_of(compiled: Compiled) -> StrategyFile:
+    from mspc.plans.files.strategy_file import StrategyFile
+
+    return StrategyFile(compiled.strategies.by_place)
 
 
-def groups_of(compiled: Compiled, rank: int) -> dict[str, tuple[int, ...]]:
-    """The groups that a rank communicates in, by name."""
-    ops = [node.op for node in compiled.rank_graph(rank).nodes if isinstance(node.op, Collective)]
-    return {op.group: op.ranks for op in ops if op.group and rank in op.ranks}
+def _content_of(compiled: Compiled, trainable_only: bool) -> StrategyFile:
+    from mspc.plans.contents import sharded_parameters
+    from mspc.plans.files.strategy_file import StrategyFile
 
-
-def strategies_of(compiled: Compiled, trainable_only: bool, of_operators: bool = False) -> StrategyFile:
-    """What a strategy file says of a compiled network; with `of_operators` of all operators, and of no parameter."""
-    from mspc.checkpoint.cuts import cut_of
-    from mspc.checkpoint.strategy_file import StrategyFile
-
-    if of_operators:
-        return StrategyFile(compiled.strategies.by_place)
-    parameters = {
-        p.name: cut_of(p.layout)
-        for p in compiled.graph.parameters
-        if p.kind == "parameter" and isinstance(p.layout, Layout) and (p.trainable or not trainable_only)
-    }
-    return StrategyFile(compiled.strategies.by_parameter, parameters)
+    return StrategyFile(compiled.strategies.by_parameter, sharded_parameters(compiled.graph, trainable_only))

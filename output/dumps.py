@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mspc.compiler.driver import Compiled, Stage
-from mspc.compiler.plan_file import PlanFile
 from mspc.ir.graph import Graph, element_layouts
 from mspc.ir.types import Type
 from mspc.output.first_values import FirstValue
+from mspc.plans.files.plan_file import PlanFile
 from mspc.runtime.program import FORMAT, Settings
 
 LAST = "execute"

@@ -28,7 +28,6 @@ from mspc.common.initializer import initializer
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Stage, compile_traced, trace_call
-from mspc.compiler.strategy_names import CONFIGURED
 from mspc.engine.capture import Launch
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
@@ -36,6 +35,7 @@ from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.modules import load_operators
 from mspc.passes.sharding.choices import Choice
 from mspc.passes.sharding.propagate_sharding import begun
+from mspc.plans.operator_names import CONFIGURED
 from mspc.runtime.memory_plan import plan_memory
 from mspc.search.calibration.machine_file import machine_of
 from mspc.search.layouts.cheapest import mesh_of

@@ -25,7 +25,7 @@ SLOW = frozenset("""
     api/common/test_bad_arguments.py api/common/test_sharded_functions.py api/common/test_unread_arguments.py
     data/dataset/test_crew.py data/dataset/test_workers.py api/nn/test_adasum.py api/nn/test_sharded_optimizers.py
     api/test_notebook.py api/train/test_tutorial_loss.py
-    checkpoint/test_damage_is_noticed.py checkpoint/test_damaged_strategies.py checkpoint/test_interrupted_writing.py
+    checkpoint/test_damage_is_noticed.py checkpoint/test_interrupted_writing.py
     checkpoint/test_resuming.py checkpoint/test_strategies.py
     commands/test_check.py commands/test_damaged_dumps.py commands/test_diff.py commands/test_long_output.py
     commands/test_search_memory.py commands/test_search_of_modules.py commands/test_search_questions.py
@@ -36,7 +36,7 @@ SLOW = frozenset("""
     compiler/test_own_gradients.py compiler/test_parallel_features.py compiler/test_parallel_transformer.py
     compiler/test_public_networks.py compiler/test_rank_kinds.py compiler/test_vision_networks.py
     doctor/test_reach_and_bounds.py
-    search/calibration/test_calibration.py engine/test_cuts_in_files.py engine/test_held_slices.py
+    search/calibration/test_calibration.py plans/test_strategies_in_files.py engine/test_held_slices.py
     engine/test_model_on_ranks.py search/plans/test_limited_plans.py search/plans/test_plan_files.py
     gpu/test_gpu_executor.py gpu/test_peers.py gpu/test_ranks.py gpu/test_shadow_weights_gpu.py
     ir/test_layout.py ir/test_mindspore_dumps.py ir/text/test_text_limits.py

@@ -24,11 +24,11 @@ from mspc.analysis.cost.timeline import Timeline
 from mspc.compiler.config import Config, Fed
 from mspc.compiler.driver import Compiled, TracedCall, compile_traced
 from mspc.compiler.frontend.trace import Traced
-from mspc.compiler.plan_file import write_plan
 from mspc.compiler.sent import sent_by_ranks
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
 from mspc.ops.modules import load_operators
+from mspc.plans.files.plan_file import write_plan
 from mspc.runtime.memory_plan import plan_memory
 from mspc.search.calibration.machine_file import machine_of
 from mspc.search.plans.reckoned import terms_for

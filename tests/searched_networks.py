@@ -31,7 +31,6 @@ from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Stage, TracedCall, compile_traced, trace_call
 from mspc.compiler.sent import sent_by_ranks
-from mspc.compiler.strategy_names import LAYOUTS
 from mspc.engine.capture import Launch
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, operand_types
@@ -39,6 +38,7 @@ from mspc.ir.graph import Parameter as GraphParameter
 from mspc.ir.types import FLOAT32, INT32, TensorType
 from mspc.passes.sharding.choices import composite_conflict, rule_of
 from mspc.passes.sharding.traffic import work_of
+from mspc.plans.operator_names import LAYOUTS
 from mspc.search.plans.row import SEARCH
 from mspc.search.plans.table import plans_for
 from mspc.search.plans.ways import WAYS, PlanRequest

@@ -8,8 +8,8 @@ from typing import Any
 from mspc.api.parallel.algo_parameters import get_algo_parameters, reset_algo_parameters, set_algo_parameters
 from mspc.api.parallel.auto_parallel import AutoParallel
 from mspc.api.parallel.layout import Layout
+from mspc.api.parallel.operator_strategies import set_op_strategy_config
 from mspc.api.parallel.shard import shard
-from mspc.api.parallel.strategy_files import set_op_strategy_config
 
 _CHECKPOINTS = [
     "build_searched_strategy", "load_distributed_checkpoint", "merge_sliced_parameter", "rank_list_for_convert",

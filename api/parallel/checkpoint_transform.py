@@ -19,7 +19,6 @@ from mspc.api.nn.cell import Cell
 from mspc.api.parallel.auto_parallel import AutoParallel
 from mspc.api.setting import say_once
 from mspc.api.train.serialization import load_param_into_net
-from mspc.checkpoint.cuts import layout_of
 from mspc.checkpoint.opening import open_checkpoint
 from mspc.checkpoint.reading import Checkpoint
 from mspc.checkpoint.sliced import (
@@ -34,8 +33,9 @@ from mspc.checkpoint.sliced import (
     ranks_of,
     write_part,
 )
-from mspc.checkpoint.strategy_file import ParameterCut, StrategyFile, read_restore_ranks, read_strategies
 from mspc.ir.diagnostics import MspcError
+from mspc.plans.files.parameter_layouts import layout_of
+from mspc.plans.files.strategy_file import ParameterCut, StrategyFile, read_restore_ranks, read_strategies
 
 __all__ = [
     "build_searched_strategy", "load_distributed_checkpoint", "merge_sliced_parameter", "rank_list_for_transform",

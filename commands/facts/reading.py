@@ -13,12 +13,12 @@ from mspc.commands.facts.files import dump_text
 from mspc.commands.facts.graph import GraphFacts
 from mspc.commands.facts.kinds import edited_note, kinds_of
 from mspc.commands.facts.model import Facts, PlannedMemory, RankFacts, TensorFact
-from mspc.compiler.plan_file import SUFFIX, PlanFile, read_plan
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import shown_path
 from mspc.ir.text.parser import parse
 from mspc.ops.check_graph import check_graph
 from mspc.ops.op import REGISTRY
+from mspc.plans.files.plan_file import SUFFIX, PlanFile, read_plan
 from mspc.runtime.program import PROGRAM, Program, load_program
 
 GRAPH = ".ir"

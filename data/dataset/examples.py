@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from mspc.checkpoint.wire import BYTES, FOUR, Field, fields, integers, text
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.protocol_buffers import BYTES, FOUR, Field, fields, integers, text
 from mspc.ir.files.regular import check_regular
 
 Feature = list[bytes] | np.ndarray

@@ -1,8 +1,6 @@
 """Decides the layouts of all operators of a graph together, where its header names a `search_mode` that does so.
 
-The plan is the one that `search.layouts` finds, or one of the usual plans where that sends less: gradients may go
-another way than the search reckons with, which only the passes know that place them. Where the header names no such
-mode, nothing changes, and `propagate_sharding` decides.
+Where the header names no such mode, nothing changes, and `propagate_sharding` decides.
 
 Input:  nodes with `in_layouts` where the user gave strategies, and `search_mode : dynamic_programming` in the header.
 Output: all nodes and parameters with layouts; in the header what the plan costs and what is proved of it.
@@ -10,31 +8,12 @@ Output: all nodes and parameters with layouts; in the header what the plan costs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
-from mspc.ir.graph import Graph, Node, Value
-from mspc.ops.control.constraint import is_constraint
+from mspc.ir.graph import Graph
 from mspc.passes.base import Pass
 from mspc.passes.needs import DIFFERENTIATED, KNOWN, WHOLE
-from mspc.passes.sharding.forward_layouts import cut_batch, spread
-from mspc.passes.sharding.layout_plans import State, Total, restore, state_of
-from mspc.passes.sharding.layout_search import Search
-from mspc.passes.sharding.propagate_sharding import SEARCHES, begun, finish
-from mspc.passes.sharding.search_terms import MILLION, Terms
-from mspc.search.layouts.cheapest import SOURCE, Found, place_forward
-from mspc.search.layouts.nearby import nearby, take_assignment
-
-AS_FORESEEN = 1.001
-"""Up to this many times the bytes that a search has reckoned with, or work, counts as the same."""
-LEAST = 1.0
-"""Bytes that count."""
-FEW = 400
-"""Forward operators up to which the usual plans are always looked at."""
-
-Usual = Callable[[Search, list[Node]], None]
+from mspc.passes.sharding.propagate_sharding import SEARCHES
 
 
 @dataclass(frozen=True)
@@ -46,97 +25,7 @@ class SearchSharding(Pass):
     def run(self, graph: Graph) -> bool:
         if graph.attrs.get("mode") != "auto_parallel" or graph.attrs.get("search_mode") not in SEARCHES:
             return False
-        search, forward = begun(graph)
-        terms = Terms.of(graph.attrs)
-        timed = bool(terms.latency or terms.touch)  # `mspc search` compares times of whole programs
-        alone = timed or bool(terms.memory or terms.mesh) or any(is_constraint(node) for node in graph.nodes)
-        before = _Decisions.of((*graph.nodes, *graph.parameters))
-        usual_plans = _usual_plans(search, forward)
-        placed = place_forward(search)
-        found = placed.assignment
-        total = finish(search, forward)
-        as_foreseen = abs(total.nbytes - found.cost) <= (AS_FORESEEN - 1) * found.cost + LEAST
-        if timed or terms.memory:  # what it has reckoned with is more than bytes
-            share = found.proven / max(found.cost, LEAST)
-        else:
-            share = _proven(found.proven, total.nbytes)
-        if not alone and (len(forward) <= FEW or not as_foreseen):
-            plans = [*((0.0, plan) for plan in usual_plans), *(_nearby(placed) if search.trains else ())]
-            better = _cheaper(search, forward, before, total, plans)
-            if better is not total:
-                total, share = better, 0.0  # the best is none of the plans that the search knows
-        graph.attrs["search_cost"] = round(total.nbytes)
-        if share:
-            graph.attrs["search_open"] = round((1 - share) * MILLION)
-        # Of gradients that go other ways nothing is proved.
-        if share and not (timed or terms.memory or search.trains or placed.model.counts_twice):
-            graph.attrs["search_bound"] = round(total.nbytes * share)
+        from mspc.search.layouts.together import decide_together  # late: most compiles search for nothing
+
+        decide_together(graph)
         return True
-
-
-@dataclass(frozen=True)
-class _Decisions:
-    """What was decided of some values at one time: their layouts, and where these came from."""
-
-    values: Sequence[Value]
-    states: Sequence[State]
-    sources: Sequence[Any]
-
-    @classmethod
-    def of(cls, values: Sequence[Value]) -> _Decisions:
-        sources = [value.attrs.get("strategy_from") if isinstance(value, Node) else None for value in values]
-        return cls(values, [state_of(value) for value in values], sources)
-
-    def put_back(self) -> None:
-        """Give the values what they had."""
-        restore(self.values, self.states)
-        for value, source in zip(self.values, self.sources, strict=True):
-            if isinstance(value, Node):
-                value.attrs.pop("strategy_from", None)
-                if source is not None:
-                    value.attrs["strategy_from"] = source
-
-
-def _usual_plans(search: Search, forward: list[Node]) -> tuple[Usual, ...]:
-    """What spreads from configured operators; where there are none, what is sharded along the batch, too."""
-    configured = any(node.in_layouts is not None and search.rules[node] is not None for node in forward)
-    return (spread,) if configured else (spread, cut_batch)
-
-
-def _nearby(placed: Found) -> Iterator[tuple[float, Usual]]:
-    """Plans near the best one: the bytes of each ahead of gradients, and what gives it to the forward operators."""
-    for ahead, values in nearby(placed.model):
-        yield ahead, partial(_take, placed, values)
-
-
-def _take(placed: Found, values: Sequence[int], search: Search, forward: list[Node]) -> None:
-    take_assignment(search, placed.model, values, SOURCE)
-
-
-def _cheaper(
-    search: Search, forward: list[Node], before: _Decisions, total: Total, plans: Iterable[tuple[float, Usual]]
-) -> Total:
-    """What the cheapest of some plans costs, which the graph then has. total: what the one costs that it has now; the
-    others come with the bytes that they send ahead of gradients."""
-    for ahead, give in plans:
-        if ahead >= total.nbytes:
-            continue  # whatever its gradients cost
-        best = _Decisions.of(before.values)
-        before.put_back()
-        search.wanted = {}
-        search.whole = {}
-        give(search, forward)
-        other = finish(search, forward)
-        if other.nbytes < total.nbytes - LEAST / 2:
-            total = other
-        else:
-            best.put_back()
-    return total
-
-
-def _proven(bound: float, nbytes: float) -> float:
-    """The share of the bytes of a plan that any plan of its kind sends at least; 0 where that is not known: gradients
-    took a shorter way than the search knows."""
-    if nbytes < bound / AS_FORESEEN - LEAST:
-        return 0.0
-    return min(1.0, bound / nbytes) if nbytes >= LEAST else 1.0

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 from mspc.compiler.call import describe_call
 from mspc.compiler.driver import Stage, compile_traced, trace_call
-from mspc.compiler.strategy_names import StrategyNames, all_is_given
 from mspc.engine.capture import Launch
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.nearest import did_you_mean
 from mspc.passes.sharding.givers import SHARD
 from mspc.passes.sharding.propagate_sharding import begun
+from mspc.plans.operator_names import StrategyNames, all_is_given
 from mspc.search.layouts.cheapest import mesh_of
 from mspc.search.model.memory import Memory
 from mspc.search.model.model import NEVER, Model

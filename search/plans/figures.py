@@ -10,7 +10,6 @@ from mspc.analysis.cost.least import least_seconds
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.analysis.cost.timeline import Timeline
 from mspc.compiler.driver import Compiled
-from mspc.compiler.plan_file import PlanFile
 from mspc.compiler.sent import sent_by_ranks
 from mspc.engine.capture import Launch
 from mspc.ir.diagnostics import MspcError
@@ -19,6 +18,7 @@ from mspc.output.programs import config_of
 from mspc.passes.sharding.givers import GIVEN
 from mspc.passes.sharding.parallel_optimizer import why_uncut
 from mspc.passes.sharding.search_terms import MILLION
+from mspc.plans.files.plan_file import PlanFile
 from mspc.runtime.memory_plan import peak_of
 from mspc.runtime.workspaces import workspace_bytes
 from mspc.search.plans.row import Plan, Remarks

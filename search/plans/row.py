@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from mspc.compiler.plan_file import SUFFIX, PlanFile
 from mspc.ir.layout import common_mesh
+from mspc.plans.files.plan_file import SUFFIX, PlanFile
 
 SEARCH, DATA_PARALLEL = "search", "data parallel"
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from mspc.api.settings import SHARDED
 from mspc.compiler.config import STRATEGIES_FROM
 from mspc.compiler.driver import Compiled, compile_launch
-from mspc.compiler.plan_file import SUFFIX, PlanFile, read_plan
 from mspc.engine.capture import Launch
 from mspc.ir.diagnostics import MspcError
 from mspc.output.programs import config_of
+from mspc.plans.files.plan_file import SUFFIX, PlanFile, read_plan
 from mspc.search.plans.figures import Outcome, figures, remarked
 from mspc.search.plans.fitting import variants_of
 from mspc.search.plans.forked import ForkedCalls, can_fork

@@ -12,10 +12,10 @@ import pytest
 
 import mspc as ms
 from mspc import Tensor
-from mspc.checkpoint.cuts import layout_of
-from mspc.checkpoint.strategy_file import ParameterCut, StrategyFile, read_strategies, write_strategies
 from mspc.ir.types import DTYPES
 from mspc.parallel import build_searched_strategy, merge_sliced_parameter, transform_checkpoints
+from mspc.plans.files.parameter_layouts import layout_of
+from mspc.plans.files.strategy_file import ParameterCut, StrategyFile, read_strategies, write_strategies
 from tests.conftest import HANG
 
 PYTHON = os.environ.get("MSPC_MINDSPORE", "")

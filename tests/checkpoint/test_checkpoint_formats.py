@@ -13,11 +13,10 @@ from safetensors.numpy import load_file, save_file
 import mspc as ms
 from mspc import Parameter, Tensor, nn
 from mspc.api.common.api import _cell_graph_executor
-from mspc.checkpoint import mindspore_file, wire
-from mspc.checkpoint.cuts import cut_of, layout_of
+from mspc.checkpoint import mindspore_file
 from mspc.checkpoint.mindspore_file import Entry
-from mspc.checkpoint.strategy_file import ParameterCut, StrategyFile, read_strategies, write_strategies
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files import protocol_buffers as wire
 from mspc.ir.layout import Layout
 from mspc.ir.types import DTYPES, FLOAT32, TensorType
 from mspc.parallel import (
@@ -29,6 +28,8 @@ from mspc.parallel import (
     transform_checkpoint_by_rank,
     transform_checkpoints,
 )
+from mspc.plans.files.parameter_layouts import cut_of, layout_of
+from mspc.plans.files.strategy_file import ParameterCut, StrategyFile, read_strategies, write_strategies
 
 RANKS = 4
 WHOLE = {"w": np.arange(96, dtype=np.float32).reshape(8, 12), "v": np.arange(12, dtype=np.float32)}

@@ -14,11 +14,11 @@ from safetensors.numpy import load_file, save_file
 
 import mspc as ms
 from mspc import Parameter, Tensor, nn
-from mspc.checkpoint import wire
 from mspc.checkpoint.index import INDEX
-from mspc.checkpoint.strategy_file import ParameterCut, StrategyFile, read_strategies, write_strategies
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files import protocol_buffers as wire
 from mspc.parallel import load_distributed_checkpoint, transform_checkpoints
+from mspc.plans.files.strategy_file import ParameterCut, StrategyFile, read_strategies, write_strategies
 from tests.checkpoint.written_sets import WHOLE
 
 

@@ -15,8 +15,8 @@ import pytest
 
 import mspc as ms
 from mspc import Tensor, nn
-from mspc.checkpoint.wire import put_bytes, put_integer, put_text
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.protocol_buffers import put_bytes, put_integer, put_text
 from tests.conftest import HANG
 
 PYTHON = os.environ.get("MSPC_MINDSPORE", "")

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mspc.api.train.entries import spread
-from mspc.checkpoint.cuts import cut_further, cut_of, layout_of
 from mspc.checkpoint.index import INDEX
 from mspc.checkpoint.opening import open_checkpoint
 from mspc.checkpoint.pieces import box_at, box_of, chosen, extent, runs
@@ -21,6 +20,7 @@ from mspc.checkpoint.sets import publish, rank_file
 from mspc.checkpoint.writing import Slice, write_slices
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, dtype_of
+from mspc.plans.files.parameter_layouts import cut_further, cut_of, layout_of
 from mspc.sharding.pieces import Box
 
 RANKS = (1, 2, 3, 4, 6, 8)

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 import mspc as ms
 from mspc import Tensor
-from mspc.checkpoint.strategy_file import ParameterCut, StrategyFile, write_strategies
 from mspc.cli import app
+from mspc.plans.files.strategy_file import ParameterCut, StrategyFile, write_strategies
 from tests.checkpoint.written_sets import WHOLE, changed, flip, write_set
 
 

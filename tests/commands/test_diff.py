@@ -18,10 +18,10 @@ from mspc.commands.facts.reading import read_facts
 from mspc.commands.report.facts import CollectiveRow
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.html import page
-from mspc.compiler.plan_file import PlanFile, read_plan, write_plan
 from mspc.ir.layout import Layout
 from mspc.ir.text.fragments import read_layouts
 from mspc.passes.base import VERIFY
+from mspc.plans.files.plan_file import PlanFile, read_plan, write_plan
 
 SCRIPT = '''
 import numpy as np

@@ -15,10 +15,10 @@ from mspc.commands.opt import optimize
 from mspc.compiler.call import describe_call
 from mspc.compiler.driver import Compiled, OnStage, compile_traced, trace_call
 from mspc.compiler.pipeline import FILE_NAMES, VIEWS
-from mspc.compiler.plan_file import read_plan, write_plan
 from mspc.ir.layout import Layout
 from mspc.ir.text.printer import print_graph
 from mspc.output.programs import config_of
+from mspc.plans.files.plan_file import read_plan, write_plan
 from mspc.search.plans.ways import AUTOMATIC, WAYS, Network, Way
 from tests.dumps import counter, dumped, pass_of
 

@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.api.state import Session
 from mspc.cli import app
-from mspc.compiler.plan_file import read_plan
 from mspc.engine.capture import capture
 from mspc.ir.diagnostics import MspcError
 from mspc.output.programs import config_of
 from mspc.passes.base import VERIFY
+from mspc.plans.files.plan_file import read_plan
 from mspc.search.plans import table as plans
 from mspc.search.plans.forked import ForkedCalls
 from mspc.search.plans.row import SEARCH

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from mspc.cli import app
 from mspc.commands.view.dump import read_dump
-from mspc.compiler.plan_file import read_plan, write_plan
 from mspc.passes.base import VERIFY
+from mspc.plans.files.plan_file import read_plan, write_plan
 
 SCRIPT = """
 import numpy as np

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from mspc.compiler.plan_file import read_plan
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.parsing import parsed_json, parsed_toml
+from mspc.plans.files.plan_file import read_plan
 from mspc.search.calibration.machine_file import read_machine
 
 

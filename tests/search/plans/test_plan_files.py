@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mspc.compiler.plan_file import write_plan
 from mspc.ops.modules import load_operators
+from mspc.plans.files.plan_file import write_plan
 from mspc.search.plans.row import Plan, file_name
 from mspc.search.plans.table import plan_of_file, plans_for
 from mspc.search.plans.ways import PlanRequest

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mspc.compiler.plan_file import PlanFile
 from mspc.ir.layout import Layout
+from mspc.plans.files.plan_file import PlanFile
 from mspc.search.plans.row import SEARCH, Plan, UsualPlans, take_faster
 
 

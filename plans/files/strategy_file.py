@@ -15,17 +15,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from mspc.checkpoint.strategy_checksum import (
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.parsing import parsed_json
+from mspc.ir.files.protocol_buffers import (
+    BYTES,
+    VARINT,
+    Field,
+    fields,
+    integers,
+    put_bytes,
+    put_integer,
+    put_text,
+    signed,
+    text,
+)
+from mspc.ir.files.regular import check_regular
+from mspc.ir.files.whole import make_folder, reason_of, shown_path, write_whole
+from mspc.plans.files.strategy_checksum import (
     json_with_checksum,
     json_without_checksum,
     with_checksum,
     without_checksum,
 )
-from mspc.checkpoint.wire import BYTES, VARINT, Field, fields, integers, put_bytes, put_integer, put_text, signed, text
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.parsing import parsed_json
-from mspc.ir.files.regular import check_regular
-from mspc.ir.files.whole import make_folder, reason_of, shown_path, write_whole
 
 LARGEST = 1 << 28
 """Bytes of a file."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mspc.compiler.plan_file import Given, PlanFile
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, element_layouts
 from mspc.ir.layout import Layout
@@ -20,9 +19,10 @@ from mspc.passes.sharding.cut_by_plan import listed
 from mspc.passes.sharding.givers import FILE, GIVEN
 from mspc.passes.sharding.noted_plan import PLAN_FILE, kind_of, kinds_of, made_places
 from mspc.passes.sharding.plan_ways import ways_of
+from mspc.plans.files.plan_file import Given, PlanFile
 
 if TYPE_CHECKING:
-    from mspc.checkpoint.strategy_file import Cuts
+    from mspc.plans.files.strategy_file import Cuts
 
 STRATEGIES, LAYOUTS = "step_parallel_begin", "propagate_sharding"
 """The stages that the strategies and the layouts are read from."""
@@ -148,7 +148,7 @@ def cut_as_in_file(graph: Graph, file: str) -> None:
     Raises:
         MspcError: there is no such file, or it names no operator of the graph, or cuts one of other dimensions.
     """
-    from mspc.checkpoint.strategy_file import read_strategies  # late, as only such a file needs it
+    from mspc.plans.files.strategy_file import read_strategies  # late, as only such a file needs it
 
     known = read_strategies(Path(file)).operators
     seen: list[str] = []

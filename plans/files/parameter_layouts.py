@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mspc.checkpoint.strategy_file import ParameterCut
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Axes, Layout
+from mspc.plans.files.strategy_file import ParameterCut
 
 
 def layout_of(name: str, cut: ParameterCut) -> Layout:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from mspc.checkpoint.strategy_checksum import ENTRY
-from mspc.checkpoint.strategy_file import (
+from mspc.ir.diagnostics import MspcError
+from mspc.plans.files.strategy_checksum import ENTRY
+from mspc.plans.files.strategy_file import (
     ParameterCut,
     StrategyFile,
     read_restore_ranks,
@@ -18,7 +19,6 @@ from mspc.checkpoint.strategy_file import (
     write_groups,
     write_strategies,
 )
-from mspc.ir.diagnostics import MspcError
 
 TIMES = 1500
 GIVEN = StrategyFile(

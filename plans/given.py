@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mspc.compiler.plan_file import PlanFile
-from mspc.compiler.strategy_names import StrategyNames
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.passes.sharding.cut_by_plan import check_known
+from mspc.plans.files.plan_file import PlanFile
+from mspc.plans.operator_names import StrategyNames
 
 
 def check_ranks(plan: PlanFile, ranks: int, file: str) -> None:
