@@ -122,7 +122,7 @@ def table(names: dict[str, Any]) -> str:
 
 def reason_of(module: str, name: str) -> str:
     """What mspc says of a name of a module that it lacks; "" where that is nothing."""
-    from mspc.api.absent import why_absent
+    from mspc.api.index.absent import why_absent
 
     short = "ops" if module.startswith("ops") else module
     places = (f"{short}.{name}".strip("."), name)
