@@ -15,6 +15,7 @@ the whole. Functions are made of its rows, and every public module that has one 
     module nn.layer nn.layer.basic = mspc.api.nn    in `mspc-modules.txt`: public modules that lie elsewhere
     absent nn.Tril = ops.tril                   in `mspc-absent.txt`: what to write for a name that mspc lacks, or,
                                                 below it, indented, why there is no such thing
+    lists nn = 266 SampledSoftmaxLoss           in `mindspore.txt`: how many names MindSpore lists, and what mspc lacks
 
 A name behind a dot is a method of tensors. Parameters without a kind are `Any`. An expression is made of arguments,
 operators (with a capital), functions of the module itself, of `ops`, `mint` and `numpy` (`ops.chunk`), and constants.

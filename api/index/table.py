@@ -27,10 +27,10 @@ class Row:
 
     path, line: where it stands. module: the public module, `ops`. kind: "let" for what other rows of the module name,
     "class" for a class whose objects are a function, "hidden" for what `dir()` does not show, or "" for other objects;
-    "all", "each", "modules", "module" and "absent" as the index describes them. names: its names, a method's behind a
-    dot. home: the module that defines it, where it is only pointed to. target: its name there, or the text behind the
-    names: a name, or "(parameters) = expression" over one or several lines. word: of a row that stands for several the
-    own word.
+    "all", "each", "modules", "module", "absent" and "lists" as the index describes them. names: its names, a method's
+    behind a dot. home: the module that defines it, where it is only pointed to. target: its name there, or the text
+    behind the names: a name, or "(parameters) = expression" over one or several lines. word: of a row that stands for
+    several the own word.
     """
 
     path: str
@@ -155,7 +155,7 @@ def _told(path: str, line: int, module: str, text: str, word: str, uses: Uses) -
     return Row(path, line, module, kind.removesuffix(":"), names, "", target, word, uses)
 
 
-_TOLD = dict.fromkeys(("all", "each", "modules:", "module", "absent"), _told)
+_TOLD = dict.fromkeys(("all", "each", "modules:", "module", "absent", "lists"), _told)
 
 
 def _pointing(path: str, line: int, module: str, kind: str, text: str, uses: Uses) -> Iterator[Row]:
