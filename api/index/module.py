@@ -6,16 +6,13 @@ import functools
 import importlib
 import sys
 from collections.abc import Callable, Iterable
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from mspc.api.index.table import rows_of
 from mspc.api.rooms import home_of, public_modules, public_name
 
 _WHOLE = "mspc"
-_OF_TENSORS = tuple(f"mspc.api.{room}" for room in ("mint.", "numpy.", "ops.function.", "ops.tensor_method"))
-"""Where functions of tensors are defined, whose arguments are checked."""
-
 Getter = Callable[[str], Any]
 
 
@@ -68,28 +65,12 @@ def find(module: str, name: str) -> Any:
         LookupError: the index has no such name.
     """
     row = rows_of(module).get(name)
-    if row is None:
-        home, own = places_of(module)[name]
+    if row is None or not (row.is_of_tensors or module == "ops"):
+        home, own = places_of(module)[name] if row is None else (row.home, row.target)
         return getattr(importlib.import_module(home), own)
-    from mspc.api.index.functions import found  # where a name is asked for: modules open without their parts
+    from mspc.api.index.asked import object_of  # where a name is asked for: it imports NumPy
 
-    answer = found(row)
-    if isinstance(answer, type):
-        return _class(answer) if module == "ops" else answer
-    is_of_tensors = not row.home or row.home.startswith(_OF_TENSORS)
-    if not (row.is_public and is_of_tensors and isinstance(answer, FunctionType)) or hasattr(answer, "check_arguments"):
-        return answer
-    from mspc.api.ops.checked import checked  # it imports NumPy
-
-    return checked(f"{module}.{name.removeprefix('.')}", answer)
-
-
-def _class(found: type) -> type:
-    """A class; one written by hand, where no table says what it is made with, checks that before."""
-    from mspc.api.ops.checked import checked_class
-
-    is_by_hand = "__init__" in vars(found) or found.__module__.startswith("mspc.api.ops.composed")
-    return checked_class(found) if is_by_hand else found
+    return object_of(row, name)
 
 
 class _Package(ModuleType):

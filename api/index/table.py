@@ -14,6 +14,7 @@ _ENDING = ".txt"
 _DOC, _MORE = " " * 4, " " * 8
 OBJECTS = ("", "let", "class", "hidden")
 """Kinds of rows that are an object."""
+_OF_TENSORS = tuple(f"mspc.api.{room}" for room in ("mint.", "numpy.", "ops.function.", "ops.tensor_method"))
 _ROW = re.compile(r"(?:(?P<kind>let|class) )?(?P<names>[\w. ]+?) ?(?:(?P<called>\(.*)| = (?P<name>[\w.]+))", re.DOTALL)
 _WORDS = re.compile(r"\{([^}]+)\}")
 
@@ -47,6 +48,11 @@ class Row:
     def is_public(self) -> bool:
         """Whether scripts have it from its module, not from tensors alone."""
         return self.kind != "let" and any(not name.startswith(".") for name in self.names)
+
+    @property
+    def is_of_tensors(self) -> bool:
+        """Whether it is defined where functions of tensors are, whose arguments are checked."""
+        return not self.home or self.home.startswith(_OF_TENSORS)
 
     @property
     def doc(self) -> str:
