@@ -93,7 +93,7 @@ def table(names: dict[str, Any]) -> str:
     """The text of the index's table of what MindSpore lists."""
     version = names.pop("version")
     rows = [
-        ["lists", module or "mspc", "=", str(len(theirs)), *lacking(module, theirs)]
+        ["lists:", module or "mspc", "=", str(len(theirs)), *lacking(module, theirs)]
         for module, theirs in names.items() if theirs
     ]  # fmt: skip
     return TABLE_HEAD.format(version=version) + "".join(f"{_wrapped(row, behind=' ' * 8)}\n" for row in rows)

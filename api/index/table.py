@@ -16,6 +16,8 @@ OBJECTS = ("", "let", "class", "hidden")
 """Kinds of rows that are an object."""
 _OF_TENSORS = tuple(f"mspc.api.{room}" for room in ("mint.", "numpy.", "ops.function.", "ops.tensor_method"))
 _ROW = re.compile(r"(?:(?P<kind>let|class) )?(?P<names>[\w. ]+?) ?(?:(?P<called>\(.*)| = (?P<name>[\w.]+))", re.DOTALL)
+_TOLD = ("all", "each", "modules", "module", "absent", "lists")
+"""Kinds of rows that are no object."""
 _WORDS = re.compile(r"\{([^}]+)\}")
 
 Uses = dict[str, tuple[str, str]]
@@ -129,14 +131,14 @@ def _rows_in(path: str, module: str) -> Iterator[Row]:
             uses |= _used(rest)
         elif word == "from":
             yield from _pointing(path, number, module, "", rest, uses)
-        elif word == "hidden":
+        elif text.startswith("hidden from "):
             yield from _pointing(path, number, module, word, rest.removeprefix("from "), uses)
         else:
             several = _WORDS.search(text)
             for own in several[1].split() if several else [""]:
                 one = text if several is None else text.replace(several[0], own).replace("{}", own)
-                told = _TOLD.get(one.partition(" ")[0])
-                yield (told or _called)(path, number, module, one, own, uses)
+                kind = one.partition(":")[0]
+                yield (_told if kind in _TOLD else _called)(path, number, module, one, own, uses)
 
 
 def _used(text: str) -> Uses:
@@ -154,20 +156,19 @@ def _called(path: str, line: int, module: str, text: str, word: str, uses: Uses)
 
 
 def _told(path: str, line: int, module: str, text: str, word: str, uses: Uses) -> Row:
-    """A row that is no object: "kind names = target", or without a target."""
-    kind, *parts = text.split()
+    """A row that is no object: "kind: names = target", or without a target."""
+    kind, _, rest = text.partition(":")
+    parts = rest.split()
     end = parts.index("=") if "=" in parts else len(parts)
-    names, target = tuple(parts[:end]), " ".join(parts[end + 1 :])
-    return Row(path, line, module, kind.removesuffix(":"), names, "", target, word, uses)
-
-
-_TOLD = dict.fromkeys(("all", "each", "modules:", "module", "absent", "lists"), _told)
+    return Row(path, line, module, kind, tuple(parts[:end]), "", " ".join(parts[end + 1 :]), word, uses)
 
 
 def _pointing(path: str, line: int, module: str, kind: str, text: str, uses: Uses) -> Iterator[Row]:
     """A row for every object of another module, with all its names: `clip=clamp .clip=clamp` are two of `clamp`."""
     targets: dict[str, list[str]] = {}
     home, _, names = text.partition(":")
+    if not names.strip() or not all(part.isidentifier() for part in home.split(".")):
+        raise ValueError(f"{path}:{line}: a row is 'from module: names' or 'hidden from module: names'")
     for name in names.split():
         own, _, target = name.partition("=")
         targets.setdefault(target or own.removeprefix("."), []).append(own)

@@ -44,7 +44,7 @@ def test_a_package_answers_by_its_table(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "drawer" / "__init__.py").write_text(opening)
     (tmp_path / "drawer" / "knife.py").write_text("def knife(): ...\ndef sharpen(): ...\nclass Fork: ...\n")
     (tmp_path / "tables").mkdir()
-    table = "all drawer\nmodules: knife\nhidden from math: pi _tau=tau\nfrom math: root=sqrt\neach *_ext = mint.*\n"
+    table = "all: drawer\nmodules: knife\nhidden from math: pi _tau=tau\nfrom math: root=sqrt\neach: *_ext = mint.*\n"
     (tmp_path / "tables" / "drawer.txt").write_text(table)
     monkeypatch.setattr(index, "__path__", [*index.__path__, str(tmp_path / "tables")])
     monkeypatch.syspath_prepend(tmp_path)
