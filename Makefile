@@ -16,8 +16,8 @@ test: ## every test
 quick: ## a minute of tests from every folder, for between two edits
 	$(PYTHON) -m pytest -q -m quick -n 2 --dist loadfile
 
-goldens: ## rewrite golden files and the tree of folders where they differ, then look at `git diff`
-	$(PYTHON) -m pytest -q tests/passes tests/test_tree.py --update-goldens
+goldens: ## rewrite golden files, the tree of folders and docs/names.md where they differ, then look at `git diff`
+	$(PYTHON) -m pytest -q tests/passes tests/test_tree.py tests/test_names_page.py --update-goldens
 
 docs: ## the site of docs/ in build/site, with every link followed; needs the extra `docs`
 	$(PYTHON) docs/site/build.py

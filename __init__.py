@@ -19,12 +19,13 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(name)
     if name == "view":
         return importlib.import_module("mspc.commands.view.notebook").view  # commands import what asks here for names
-    from mspc.api.names import find  # looked up late: the command line must start without NumPy
+    from mspc.api.alias import public
+    from mspc.api.index.module import beside, listed  # looked up late: `import mspc` costs nothing
 
-    return find(name)
+    return listed(__name__) if name == "__all__" else public(beside(__name__)(name))
 
 
 def __dir__() -> list[str]:
-    from mspc.api.names import names
+    from mspc.api.index.module import listed
 
-    return sorted({*names(), "view", *(name for name in globals() if name.startswith("__"))})
+    return sorted({*listed(__name__), "view", *(name for name in globals() if name.startswith("__"))})

@@ -1,7 +1,4 @@
-"""Public modules: `mindspore.nn` and `mspc.nn` are mspc/api/nn. One finder serves both names.
-
-api/ is laid out as MindSpore is, module for module, and data/ beside it; `OTHER_NAMES` has the rest.
-"""
+"""Public modules: `mindspore.nn` and `mspc.nn` are mspc/api/nn. One finder serves both names."""
 
 from __future__ import annotations
 
@@ -14,149 +11,12 @@ from collections.abc import Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
-from mspc.api.rooms import PUBLIC, ROOMS
+from mspc.api.rooms import PUBLIC, ROOT, home_of, public_modules
 
 NAME = "mindspore"
 _OWN = "mspc"
-_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_INTERNAL = frozenset(
-    "absent alias checks errors guarded index launch members names pytest_plugin rooms setting settings state".split()
-)
-"""Modules of api/ that no script imports."""
-
-OTHER_NAMES: dict[str, str] = {
-    "common.dtype": "api.common.dtype",
-    "common.lazy_inline": "api.common.api",
-    "communication.management": "api.communication",
-    "communication._comm_helper": "api.communication",
-    "device": "api.runtime",
-    **{f"device_context.{kind}.{part}": f"api.device_context.{kind}"
-       for kind in ("ascend", "cpu", "gpu") for part in ("device", "op_debug", "op_precision", "op_tuning")},
-    "dtype": "api.common.dtype",
-    "dataset.core": "data.dataset",
-    "dataset.core.config": "data.dataset.config",
-    "dataset.engine": "data.dataset",
-    "dataset.engine.datasets": "data.dataset",
-    "dataset.engine.samplers": "data.dataset.samplers",
-    "dataset.text.transforms": "data.dataset.text",
-    "dataset.text.utils": "data.dataset.text",
-    "dataset.transforms.c_transforms": "data.dataset.transforms",
-    "dataset.transforms.py_transforms": "data.dataset.transforms",
-    "dataset.transforms.transforms": "data.dataset.transforms",
-    "dataset.transforms.vision": "data.dataset.vision",
-    "dataset.transforms.vision.c_transforms": "data.dataset.vision.c_transforms",
-    "dataset.transforms.vision.py_transforms": "data.dataset.vision.py_transforms",
-    "dataset.vision.transforms": "data.dataset.vision",
-    "dataset.vision.utils": "data.dataset.vision.enums",
-    "hal.event": "api.hal.stream",
-    "hal.memory": "api.runtime",
-    "nn.layer": "api.nn",
-    "nn.layer.activation": "api.nn",
-    "nn.layer.basic": "api.nn",
-    "nn.layer.container": "api.nn.container",
-    "nn.layer.conv": "api.nn",
-    "nn.layer.embedding": "api.nn",
-    "nn.layer.image": "api.nn.image",
-    "nn.layer.math": "api.nn",
-    "nn.layer.normalization": "api.nn",
-    "nn.layer.padding": "api.nn.padding",
-    "nn.layer.pooling": "api.nn",
-    "nn.layer.rnn_cells": "api.nn.recurrent",
-    "nn.layer.rnns": "api.nn.recurrent",
-    "nn.layer.transformer": "api.nn.transformer",
-    "nn.loss.loss": "api.nn.loss",
-    "nn.optim.ada_grad": "api.nn.optim.adaptive",
-    "nn.optim.ftrl": "api.nn.optim.adaptive",
-    "nn.optim.lazyadam": "api.nn.optim.adam",
-    "nn.optim.rmsprop": "api.nn.optim.adaptive",
-    "nn.metrics": "api.train.metrics",
-    "nn.transformer": "api.parallel.transformer",
-    "nn.transformer.layers": "api.parallel.transformer.layers",
-    "nn.transformer.loss": "api.parallel.transformer.loss",
-    "nn.transformer.op_parallel_config": "api.parallel.transformer.config",
-    "nn.transformer.transformer": "api.parallel.transformer",
-    "nn.wrap.cell_wrapper": "api.nn.wrap",
-    "nn.wrap.grad_reducer": "api.nn.grad_reducer",
-    "nn.wrap.loss_scale": "api.nn.loss_scale",
-    "ops.auto_generate": "api.ops.extended",
-    "ops.auto_generate.gen_extend_func": "api.ops.extended",
-    "ops.auto_generate.gen_ops_def": "api.ops.extended",
-    "ops.auto_generate.gen_ops_prim": "api.ops",
-    "mint.distributed.distributed": "api.mint.distributed",
-    "ops.communication": "api.mint.distributed",
-    "ops.composite": "api.ops",
-    "ops.composite.base": "api.ops",
-    "ops.composite.clip_ops": "api.ops",
-    "ops.composite.multitype_ops": "api.ops",
-    "ops.function": "api.ops",
-    **{f"ops.function.{part}_func": "api.ops.extended"
-       for part in ("array", "clip", "debug", "image", "linalg", "math", "nn", "random", "sparse", "sparse_unary")},
-    "ops.functional": "api.ops",
-    "ops.functional_overload": "api.ops",
-    "ops.operations": "api.ops",
-    "ops.operations.array_ops": "api.ops",
-    "ops.operations.comm_ops": "api.ops",
-    "ops.operations.inner_ops": "api.ops",
-    "ops.operations.math_ops": "api.ops",
-    "ops.operations.nn_ops": "api.ops",
-    "ops.operations.other_ops": "api.ops",
-    "ops.operations.random_ops": "api.ops",
-    "ops.operations._infer_ops": "api.ops",
-    "ops.operations._inner_ops": "api.ops",
-    "ops.operations._sequence_ops": "api.ops",
-    "numpy.array_creations": "api.numpy",
-    "numpy.array_ops": "api.numpy",
-    "numpy.logic_ops": "api.numpy",
-    "numpy.math_ops": "api.numpy",
-    "parallel._utils": "api.parallel.queries",
-    "parallel.function": "api.parallel.reshard",
-    "parallel.function.reshard_func": "api.parallel.reshard",
-    "parallel.algo_parameter_config": "api.parallel.algo_parameters",
-    "parallel._transformer": "api.parallel.transformer",
-    "parallel._transformer.layers": "api.parallel.transformer.layers",
-    "parallel._transformer.loss": "api.parallel.transformer.loss",
-    "parallel._transformer.op_parallel_config": "api.parallel.transformer.config",
-    "parallel._transformer.transformer": "api.parallel.transformer",
-    "profiler.profiling": "api.profiler",
-    "train.amp": "api.amp",
-    "train.callback._callback": "api.train.callback",
-    "train.summary": "api.train.history",
-    "train.summary.summary_record": "api.train.history",
-}
-"""Modules whose place in MindSpore is another than in api/."""
-
-
 API_LEVEL = "2.10.0"
 """What scripts are told that ask for `mindspore.__version__`: the interface that mspc follows."""
-
-
-def public_modules() -> list[str]:
-    """Every public module, without the first name; "" is the whole."""
-    found = {"", *OTHER_NAMES}
-    for top in (os.path.join(_ROOT, room) for room in ROOMS):
-        for folder, _, files in os.walk(top):
-            parts = os.path.relpath(folder, top).split(os.sep) if folder != top else []
-            if "__init__.py" in files:
-                found.add(".".join(parts))
-            found |= {".".join([*parts, file[:-3]]) for file in files if file.endswith(".py") and file != "__init__.py"}
-    return sorted(name for name in found if name.partition(".")[0] not in _INTERNAL)
-
-
-def home_of(name: str) -> str | None:
-    """The module of mspc behind a public one (`nn.loss.loss`), None where there is none."""
-    if name in OTHER_NAMES:
-        return f"{_OWN}.{OTHER_NAMES[name]}"
-    if not name:
-        return _OWN
-    if not all(part.isidentifier() for part in name.split(".")):
-        return None
-    if name.partition(".")[0] in _INTERNAL:
-        return None
-    for room in ROOMS:
-        place = os.path.join(_ROOT, room, *name.split("."))
-        if os.path.isfile(f"{place}.py") or os.path.isfile(os.path.join(place, "__init__.py")):
-            return f"{_OWN}.{room}.{name}"
-    return None
 
 
 @functools.cache
@@ -187,9 +47,9 @@ class PublicFinder:
         """Whether a module is mspc's own, for other finders. A folder without code is none: of a checkout that was
         brought up to date an old one may be left."""
         folder, _, name = rest.rpartition(".")
-        if name in _files(os.path.join(_ROOT, *folder.split("."))):
+        if name in _files(os.path.join(ROOT, *folder.split("."))):
             return True
-        place = os.path.join(_ROOT, *rest.split("."))
+        place = os.path.join(ROOT, *rest.split("."))
         return os.path.isfile(f"{place}.py") or os.path.isfile(os.path.join(place, "__init__.py"))
 
     def refuse(self, fullname: str, rest: str) -> None:
@@ -212,7 +72,7 @@ class AliasFinder(PublicFinder):
         return bool(rest) and not isinstance(sys.modules.get(NAME), _Alias)
 
     def refuse(self, fullname: str, rest: str) -> None:
-        from mspc.api.absent import why_absent  # only on the way to an error
+        from mspc.api.index.absent import why_absent  # only on the way to an error
 
         parent, _, name = fullname.rpartition(".")
         module = sys.modules.get(parent)
@@ -336,7 +196,7 @@ def uninstall() -> None:
 
 def _hint(module: ModuleType, full: str) -> str:
     """What is said of a name that a public module lacks."""
-    from mspc.api.absent import why_absent  # only on the way to an error
+    from mspc.api.index.absent import why_absent  # only on the way to an error
 
     return why_absent(full.partition(".")[2], dir(module))
 

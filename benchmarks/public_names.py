@@ -1,9 +1,11 @@
-"""Which of MindSpore's public names mspc has, module by module: `docs/names.md`.
+"""Which of MindSpore's public names mspc has, module by module: `docs/names.md`, made from the index.
 
-Two steps, for which two interpreters may be needed, as no mspc may stand in the way of the first:
+The tests hold the document to the index, and write it anew with `--update-goldens`. What the index says of MindSpore is
+taken from an installed one in two steps, for which two interpreters may be needed, as no mspc may stand in the way of
+the first:
 
     python benchmarks/public_names.py list > names.json     # where MindSpore is installed
-    python benchmarks/public_names.py table names.json      # where mspc is; writes docs/names.md
+    python benchmarks/public_names.py take names.json       # where mspc is; writes api/index/mindspore.txt
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import importlib
 import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,13 +26,14 @@ MODULES = (
     "amp", "parallel", "parallel.nn", "communication", "communication.comm_func", "common", "common.dtype",
     "common.initializer", "context", "log", "runtime", "_checkparam",
 )  # fmt: skip
-DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "names.md"
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENT, TABLE = ROOT / "docs" / "names.md", ROOT / "api" / "index" / "mindspore.txt"
 HEAD = """# Names
 
 Which of MindSpore's public names mspc has: those that MindSpore {version}, a build for the CPU, lists in a module
 (`__all__`, or what its `dir()` shows), and those that can be had under the same name here. `Tensor` stands for the
-methods and attributes of tensors. A name that is here may still refuse an argument: it says so then. Made by
-`benchmarks/public_names.py`.
+methods and attributes of tensors. A name that is here may still refuse an argument: it says so then. Made from the
+tables of `api/index/` by `benchmarks/public_names.py`.
 
 | Module | MindSpore | mspc | Share |
 |---|---|---|---|
@@ -41,8 +44,11 @@ Most of what is left has no use in scripts: names within MindSpore's own modules
 what hardly a file of the public collections uses that were looked through. Of the rest mspc says why, or what to write:
 
 """
-UNLISTED = ("dataset.audio", "nn.probability")
-"""Modules that are not in the table."""
+TABLE_HEAD = """\
+# What MindSpore {version}, a build for the CPU, lists in a module: how many names, and those that mspc lacks.
+# Made by `benchmarks/public_names.py`.
+
+"""
 
 
 def owner(first: str, module: str) -> Any:
@@ -77,81 +83,78 @@ def listed() -> dict[str, Any]:
     return found
 
 
-def has(module: str) -> Callable[[str], bool]:
-    """Whether mspc has a name in a module."""
-    try:
-        place = owner("mspc", module)
-    except ImportError:
-        return lambda name: False
-
-    def find(name: str) -> bool:
-        try:
-            getattr(place, name)
-        except AttributeError:
-            return False
-        return True
-
-    return find
+def lacking(module: str, names: Iterable[str]) -> list[str]:
+    """Those of some names that mspc lacks in a module."""
+    place = owner("mspc", module)
+    return [name for name in names if not hasattr(place, name)]
 
 
 def table(names: dict[str, Any]) -> str:
-    """The text of docs/names.md."""
-    text, missing = HEAD.format(version=names["version"]), ""
-    why: dict[str, set[str]] = {}
+    """The text of the index's table of what MindSpore lists."""
+    version = names.pop("version")
+    rows = [
+        ["lists:", module or "mspc", "=", str(len(theirs)), *lacking(module, theirs)]
+        for module, theirs in names.items() if theirs
+    ]  # fmt: skip
+    return TABLE_HEAD.format(version=version) + "".join(f"{_wrapped(row, behind=' ' * 8)}\n" for row in rows)
+
+
+def document() -> str:
+    """The text of docs/names.md, from the index."""
+    from mspc.api.alias import API_LEVEL
+    from mspc.api.index.table import rows_of
+
+    text, missing = HEAD.format(version=API_LEVEL), ""
     total = there = 0
-    for module, theirs in names.items():
-        if module == "version" or not theirs:
-            continue
-        mine = [name for name in theirs if has(module)(name)]
-        total, there = total + len(theirs), there + len(mine)
+    for name, row in rows_of("mindspore", "lists").items():
+        module = "" if name == "mspc" else name
+        count, *lacked = row.target.split()
+        lacked = lacking(module, lacked)
+        theirs, mine = int(count), int(count) - len(lacked)
+        total, there = total + theirs, there + mine
         shown = f"`mindspore.{module}`".replace(".`", "`")
-        text += f"| {shown} | {len(theirs)} | {len(mine)} | {round(100 * len(mine) / len(theirs))} % |\n"
-        left = [f"`{name}`" for name in theirs if name not in mine]
-        for name in theirs:
-            reason = "" if name in mine else reason_of(module, name)
-            if reason:
-                why.setdefault(reason, set()).add(name)
-        if left:
-            missing += f"\n### {shown}\n\n{_wrapped(', '.join(left))}\n"
+        text += f"| {shown} | {theirs} | {mine} | {round(100 * mine / theirs)} % |\n"
+        if lacked:
+            missing += f"\n### {shown}\n\n{_listed(lacked)}\n"
     text += f"| all | {total} | {there} | {round(100 * there / total)} % |\n"
-    for name in UNLISTED:
-        why.setdefault(reason_of("", name), set()).add(name)
-    reasons = "".join(f"{_item(reason, found)}\n" for reason, found in sorted(why.items()))
-    return f"{text}\n## Why not\n{BEHIND}{reasons}\n## What is not here\n{missing}"
+    return f"{text}\n## Why not\n{BEHIND}{_reasons()}\n## What is not here\n{missing}"
 
 
-def reason_of(module: str, name: str) -> str:
-    """What mspc says of a name of a module that it lacks; "" where that is nothing."""
-    from mspc.api.absent import why_absent
+def _reasons() -> str:
+    """An item for everything that the index says of names that mspc lacks, with those names."""
+    from mspc.api.index.absent import absent_names, said_of
 
-    short = "ops" if module.startswith("ops") else module
-    places = (f"{short}.{name}".strip("."), name)
-    return next((found for place in places if (found := why_absent(place, ()).removeprefix("; "))), "")
-
-
-def _item(reason: str, names: set[str]) -> str:
-    listed = ", ".join(f"`{name}`" for name in sorted(names))
-    return _wrapped(f"- {reason}: {listed}").replace("\n", "\n  ")
+    why: dict[str, list[str]] = {}
+    for name in sorted(absent_names()):
+        why.setdefault(said_of(name), []).append(name)
+    items = (f"- {reason}: {', '.join(f'`{name}`' for name in names)}" for reason, names in sorted(why.items()))
+    return "".join(f"{_wrapped(item.split(), 118, '  ')}\n" for item in items)
 
 
-def _wrapped(text: str, width: int = 118) -> str:
-    lines, line = [], ""
-    for word in text.split():
-        if line and len(line) + 1 + len(word) > width:
-            lines.append(line)
-            line = ""
-        line = f"{line} {word}".strip()
-    return "\n".join([*lines, line])
+def _listed(names: Iterable[str]) -> str:
+    return _wrapped(", ".join(f"`{name}`" for name in names).split(), 118)
+
+
+def _wrapped(words: Iterable[str], width: int = 120, behind: str = "") -> str:
+    """Words in lines. behind: what a line begins with that is not the first."""
+    lines = [""]
+    for word in words:
+        longer = f"{lines[-1]} {word}" if lines[-1].strip() else f"{lines[-1]}{word}"
+        if len(longer) > width and lines[-1].strip():
+            lines.append(behind + word)
+        else:
+            lines[-1] = longer
+    return "\n".join(lines)
 
 
 def main(arguments: list[str]) -> None:
     if arguments == ["list"]:
         json.dump(listed(), sys.stdout, indent=1)
-    elif len(arguments) == 2 and arguments[0] == "table":
+    elif len(arguments) == 2 and arguments[0] == "take":
         names = json.loads(Path(arguments[1]).read_text(encoding="utf-8"))
-        DOCUMENT.write_text(table(names), encoding="utf-8")
+        TABLE.write_text(table(names), encoding="utf-8")
     else:
-        sys.exit("public_names.py list > names.json, then public_names.py table names.json")
+        sys.exit("public_names.py list > names.json, then public_names.py take names.json")
 
 
 if __name__ == "__main__":

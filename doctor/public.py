@@ -13,9 +13,10 @@ from typing import Any
 
 from mspc.api import alias
 from mspc.api.common.tensor_methods import TensorMethods
+from mspc.api.index.module import find, listed
 from mspc.api.nn.cell import Cell
 from mspc.api.ops.primitive import Primitive
-from mspc.api.rooms import public_name
+from mspc.api.rooms import home_of, public_name
 
 MISSING = object()
 """What stands for a name that is not there."""
@@ -67,7 +68,7 @@ class Instance:
 
 def module_exists(path: str) -> bool:
     """Whether there is a public module `mindspore.<path>`."""
-    return alias.home_of(path) is not None
+    return home_of(path) is not None
 
 
 def is_own(first: str, path: str) -> bool:
@@ -92,19 +93,18 @@ def member(module: PublicModule, name: str) -> Any:
 
 def _attribute(path: str, name: str) -> Any:
     if not path:
-        from mspc.api.names import HOME
-
-        return getattr(importlib.import_module(HOME[name]), name) if name in HOME else MISSING
-    return getattr(importlib.import_module(alias.home_of(path) or path), name, MISSING)
+        try:
+            return find("mspc", name)
+        except LookupError:
+            return MISSING
+    return getattr(importlib.import_module(home_of(path) or path), name, MISSING)
 
 
 def names_in(module: PublicModule) -> list[str]:
     """The public names of a module."""
     if not module.path:
-        from mspc.api.names import names
-
-        return names()
-    home = importlib.import_module(alias.home_of(module.path) or module.path)
+        return listed("mspc")
+    home = importlib.import_module(home_of(module.path) or module.path)
     found = getattr(home, "__all__", None) or dir(home)
     return [name for name in found if not name.startswith("_")]
 

@@ -1,5 +1,7 @@
 """`mindspore.boost`: training steps that put the gradients of several steps together."""
 
-from mspc.api.boost.grad_accumulation import GradientAccumulation
+from __future__ import annotations
 
-__all__ = ["GradientAccumulation"]
+from mspc.api.index.module import answers
+
+__getattr__, __dir__ = answers(__name__)

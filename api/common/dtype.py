@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from mspc.api.common.dtype_kinds import Bool, Complex, Float, Int, Number, UInt  # noqa: F401  # for scripts
+from mspc.api.index.module import beside
 from mspc.ir import types
 from mspc.ir.types import DType
 
@@ -29,19 +30,7 @@ ubyte, ushort, uintc, uintp, intc, intp = uint8, uint16, uint32, uint64, int32, 
 cfloat, cdouble = complex64, complex128
 list_, tuple_, tensor_type, TensorType = list, tuple, types.TensorType, types.TensorType
 
-NAMES = (
-    "bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16",
-    "float32", "float64", "complex64", "complex128", "byte", "short", "half", "single", "double", "int_", "uint",
-    "float_", "long", "ubyte", "ushort", "uintc", "uintp", "intc", "intp", "cfloat", "cdouble", "list_", "tuple_",
-    "tensor_type", "TensorType", "Type", "type_none", "string", "number", "Int",
-)  # fmt: skip
-FUNCTIONS = ("dtype_to_nptype", "dtype_to_pytype", "get_py_obj_dtype", "pytype_to_dtype")
-
-
-def __getattr__(name: str) -> Any:
-    if name == "bool":  # functions below mean Python's
-        return bool_
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = beside(__name__)
 
 
 def dtype_to_nptype(type_: DType) -> Any:

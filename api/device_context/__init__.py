@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from mspc.api.device_context import ascend, cpu, gpu
+from mspc.api.index.module import answers
 
-__all__ = ["ascend", "cpu", "gpu"]
+__getattr__, __dir__ = answers(__name__)

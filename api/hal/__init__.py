@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from mspc.api.index.module import answers
 
-__getattr__, __dir__ = answers("hal", "name")
+__getattr__, __dir__ = answers(__name__)

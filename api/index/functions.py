@@ -48,12 +48,16 @@ def found(row: Row) -> Any:
         return function_of(row)
     parameters, target = _parts(row)
     if target[0].isupper():
-        operator = getattr(importlib.import_module(_MODULES["ops"]), target)
+        operator = _of_ops(target)
         return operator if row.names[0][0].isupper() else _operator_function(row, operator, parameters)
     module, _, name = target.rpartition(".")
     if module:
         return getattr(importlib.import_module(f"{_PACKAGE}.{module}"), name)
     return found(rows_of(row.module)[name])
+
+
+def _of_ops(name: str) -> Any:
+    return getattr(importlib.import_module(_MODULES["ops"]), name)
 
 
 def is_expression(row: Row) -> bool:
@@ -90,8 +94,10 @@ def _class_of(row: Row) -> Any:
     expression = tree.body[0].value  # type: ignore[attr-defined]  # a return
     called = expression.func if isinstance(expression, ast.Call) else expression
     renamed = {k.value.id: k.arg for k in getattr(expression, "keywords", ())}
-    classes = importlib.import_module("mspc.api.ops.composed_table")  # it stands on `ops`
-    return classes.class_of(row.names[0], called.id, inspect.Signature(_signature(row, tree)), renamed)
+    from mspc.api.ops.composed_table import class_of  # it imports NumPy
+
+    ask = functools.partial(_of_ops, called.id)
+    return class_of(row.names[0], called.id, ask, inspect.Signature(_signature(row, tree)), renamed)
 
 
 def _signature(row: Row, tree: ast.FunctionDef) -> list[inspect.Parameter]:

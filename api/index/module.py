@@ -1,22 +1,60 @@
-"""What a public module answers that is asked for a name: rows, as scripts get them."""
+"""What a public module answers that is asked for a name: what the index has of it, as scripts get that."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
-from collections.abc import Callable
-from types import FunctionType
+from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any
 
 from mspc.api.index.table import rows_of
+from mspc.api.rooms import home_of, public_modules, public_name
 
-_OF_TENSORS = tuple(f"mspc.api.{room}" for room in ("mint.", "numpy.", "ops.function.", "ops.tensor_method"))
-"""Where functions of tensors are defined, whose arguments are checked."""
+_WHOLE = "mspc"
+Getter = Callable[[str], Any]
+
+
+@functools.cache
+def places_of(module: str) -> dict[str, tuple[str, str]]:
+    """(module that defines it, its name there) of every object that a public module shows; ("", "") of what rows make.
+
+    What is taken from all of another public module stands where that one has it from.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for home in rows_of(module, "all"):
+        other = public_name(home)
+        is_table = other != module and _has_table(other)
+        found |= places_of(other) if is_table else _defined(home)
+    for name, row in rows_of(module).items():
+        if name[0] != "." and row.is_public and row.kind != "hidden":
+            found[name] = (row.home, row.target if row.home else "")
+    return found
+
+
+def _has_table(module: str) -> bool:
+    return bool(rows_of(module) or rows_of(module, "all"))
+
+
+def _defined(home: str) -> dict[str, tuple[str, str]]:
+    from mspc.api.index.defined import defined_in  # few modules have names from files
+
+    return {name: (place, name) for name, place in defined_in(home).items()}
 
 
 def names_of(module: str) -> list[str]:
-    """Public names of the rows of a module."""
-    return sorted(name for name, row in rows_of(module).items() if name[0] != "." and row.is_public)
+    """Names of the objects that a public module shows."""
+    return sorted(places_of(module))
+
+
+def listed(module: str) -> list[str]:
+    """What `__all__` of a public module has: its objects, and the modules that its table names. Of the whole these are
+    the modules right below it, and no name hides one of Python's."""
+    modules: Iterable[str] = rows_of(module, "modules")
+    if module == _WHOLE:
+        modules = (name for name in public_modules() if name and "." not in name)
+    return sorted({*places_of(module), *modules})
 
 
 def find(module: str, name: str) -> Any:
@@ -26,53 +64,119 @@ def find(module: str, name: str) -> Any:
     Raises:
         LookupError: the index has no such name.
     """
-    row = rows_of(module)[name]
-    from mspc.api.index.functions import found  # where a name is asked for: modules open without their parts
+    row = rows_of(module).get(name)
+    if row is None or not (row.is_of_tensors or module == "ops"):
+        home, own = places_of(module)[name] if row is None else (row.home, row.target)
+        return getattr(importlib.import_module(home), own)
+    from mspc.api.index.asked import object_of  # where a name is asked for: it imports NumPy
 
-    answer = found(row)
-    if isinstance(answer, type):
-        return _class(answer) if module == "ops" else answer
-    is_of_tensors = not row.home or row.home.startswith(_OF_TENSORS)
-    if not (row.is_public and is_of_tensors and isinstance(answer, FunctionType)) or hasattr(answer, "check_arguments"):
-        return answer
-    from mspc.api.ops.checked import checked  # it imports NumPy
-
-    return checked(f"{module}.{name.removeprefix('.')}", answer)
+    return object_of(row, name)
 
 
-def _class(found: type) -> type:
-    """A class; one written by hand, where no table says what it is made with, checks that before."""
-    from mspc.api.ops.checked import checked_class
+class _Package(ModuleType):
+    """A public package. A module below it that is imported hides no name of the index: `parallel.shard` is a function,
+    which stands in `parallel/shard.py`."""
 
-    is_by_hand = "__init__" in vars(found) or found.__module__.startswith("mspc.api.ops.composed")
-    return checked_class(found) if is_by_hand else found
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (isinstance(value, ModuleType) and value.__name__ == f"{self.__name__}.{name}"):
+            super().__setattr__(name, value)
 
 
 def answers(
-    module: str, kind: str = "function", otherwise: Callable[[str], Any] | None = None, modules: tuple[str, ...] = ()
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a public module.
+    package: str, otherwise: Getter | None = None, names: Callable[[], Iterable[str]] = tuple
+) -> tuple[Getter, Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a public module whose objects all stand elsewhere.
 
-    kind: what its names are, for the message where there is none. otherwise: what gives an object that has no row, or
-    raises AttributeError. modules: public modules below this one.
+    Args:
+        package: the full name of the module of mspc.
+        otherwise: what gives an object that the index does not have, or raises AttributeError.
+        names: names of such objects.
     """
-    package = f"mspc.api.{module}"
+    module, get = public_name(package), beside(package, otherwise)
+    opened = sys.modules[package]
+    if package != _WHOLE and hasattr(opened, "__path__"):
+        opened.__class__ = _Package
 
-    def get(name: str) -> Any:
+    def shown() -> list[str]:
+        return sorted({*listed(module), *names()})
+
+    def get_or_list(name: str) -> Any:
         if name == "__all__":
-            return sys.modules[package].__dir__()
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if name in modules:
-            return importlib.import_module(f"{package}.{name}")
-        row = rows_of(module).get(name)
-        if row is not None and row.is_public:
-            answer = find(module, name)
-        elif otherwise is not None:
-            answer = otherwise(name)
-        else:
-            raise AttributeError(f"{module} has no {kind} {name!r}")
-        setattr(sys.modules[package], name, answer)
+            return shown()
+        answer = vars(opened)[name] = get(name)
         return answer
 
-    return get, lambda: sorted({*names_of(module), *modules})
+    return get_or_list, lambda: sorted({*shown(), *_modules_shown(package)})
+
+
+def beside(package: str, otherwise: Getter | None = None) -> Getter:
+    """`__getattr__` of a module that defines names itself: what the index has of it beside these."""
+    module = public_name(package)
+
+    def get(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _answer(package, module, name, otherwise)
+
+    return get
+
+
+def _answer(package: str, module: str, name: str, otherwise: Getter | None) -> Any:
+    row = rows_of(module).get(name)
+    if (row is not None and row.is_public) or name in places_of(module):
+        return find(module, name)
+    answer = _module_below(package, module, name)
+    if answer is None:
+        answer = _of_each(module, name)
+    if answer is not None:
+        return answer
+    if otherwise is not None:
+        return otherwise(name)
+    from mspc.api.index.absent import why_absent  # only on the way to an error
+
+    if package == _WHOLE:
+        raise AttributeError(f"module {_WHOLE!r} has no attribute {name!r}{why_absent(name, listed(module))}")
+    raise AttributeError(f"{module} has no {name!r}{why_absent(f'{module}.{name}', listed(module))}")
+
+
+def _module_below(package: str, module: str, name: str) -> ModuleType | None:
+    """The module of that name, in the same folder or where the index has it."""
+    if package == _WHOLE:
+        return importlib.import_module(f"{_WHOLE}.{name}") if name and home_of(name) is not None else None
+    full = f"{package}.{name}"
+    if full in sys.modules or name in _files(package):
+        return importlib.import_module(full)
+    row = rows_of(_WHOLE, "module").get(f"{module}.{name}")
+    return None if row is None else importlib.import_module(row.target)
+
+
+@functools.cache
+def _files(package: str) -> frozenset[str]:
+    """Short names of the modules in the folder of a package."""
+    from mspc.api.index.defined import modules_in
+
+    return frozenset(modules_in(package))
+
+
+def _modules_shown(package: str) -> Iterable[str]:
+    """The modules below a package whose files' names are its own, for `dir()`."""
+    if package not in rows_of(public_name(package), "all"):
+        return ()
+    above = f"{public_name(package)}."
+    moved = (path.removeprefix(above) for path in rows_of(_WHOLE, "module") if path.startswith(above))
+    return {*_files(package), *(name for name in moved if "." not in name)}
+
+
+def _of_each(module: str, name: str) -> Any:
+    """What a row has that stands for each name of other public modules; None where there is none, or a module."""
+    for pattern, row in rows_of(module, "each").items():
+        before, _, behind = pattern.partition("*")
+        if not (name.startswith(before) and name.endswith(behind)):
+            continue
+        stem = name.removeprefix(before).removesuffix(behind)
+        for target in row.target.split():
+            place, _, own = target.replace("*", stem).rpartition(".")
+            answer = getattr(importlib.import_module(home_of(place) or place), own, None)
+            if answer is not None and not isinstance(answer, ModuleType):
+                return answer
+    return None

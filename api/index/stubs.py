@@ -16,10 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType
 
-from mspc.api import alias, names
-from mspc.api.index.table import tables_of
-from mspc.api.members import Members
-from mspc.api.rooms import PUBLIC, public_name
+from mspc.api.index.module import places_of
+from mspc.api.index.table import rows_of
+from mspc.api.rooms import PUBLIC, home_of, other_names, public_modules, public_name
 
 PACKAGES = ("mspc-stubs", "mindspore-stubs")
 
@@ -39,8 +38,8 @@ OWN = ("from mspc.commands.view.notebook import view as view\n",)
 
 def modules() -> list[str]:
     """The public modules that have stubs."""
-    folders = [name for name in alias.public_modules() if name and name not in alias.OTHER_NAMES]
-    folders = [name for name in folders if hasattr(importlib.import_module(alias.home_of(name)), "__path__")]
+    folders = [name for name in public_modules() if name and name not in other_names()]
+    folders = [name for name in folders if hasattr(importlib.import_module(home_of(name)), "__path__")]
     return sorted({*folders, *FIRST, *FILES})
 
 
@@ -65,22 +64,28 @@ def _below(name: str, known: list[str]) -> list[str]:
 
 
 def _home(name: str) -> ModuleType:
-    return importlib.import_module(alias.home_of(name) if name else "mspc.api.names")
+    return importlib.import_module(home_of(name) or "")
 
 
-def _names(name: str) -> dict[str, str]:
-    """Where each public name of a module is defined, "" for an operator."""
-    if not name:
-        return names.HOME
-    home = _home(name)
-    members = getattr(home, "_members", None)
-    if isinstance(members, Members):
-        return members.homes
-    if home.__name__ == "mspc.api.ops":
+def _names(name: str) -> dict[str, tuple[str, str]]:
+    """Where each public name of a module is defined and what it is called there, ("", "") for an operator."""
+    home, rows = _home(name), rows_of(name or "mspc")
+    if name == "ops":
         places = {n: _place_in_ops(getattr(home, n)) for n in dir(home)}
-        return {n: place for n, place in places.items() if n != "partial"}
-    listed = [n for n in getattr(home, "__all__", _defined(home)) if not isinstance(getattr(home, n), ModuleType)]
-    return {n: _place(home, n) for n in listed}
+        return {n: (place, n if place else "") for n, place in places.items() if n != "partial"}
+    places = {n: place for n, place in places_of(name or "mspc").items() if place[0]}
+    places |= {n: (row.home, row.target) for n, row in rows.items() if row.kind == "hidden" and n[0] != "_"}
+    shown = places if not name else getattr(home, "__all__", None) or _defined(home)
+    shown = [n for n in {**places, **dict.fromkeys(shown)} if not isinstance(getattr(home, n), ModuleType)]
+    return {n: _chased(*places[n]) if n in places else _place(home, n) for n in shown}
+
+
+def _chased(place: str, own: str) -> tuple[str, str]:
+    """The file behind a module that has a name from elsewhere itself."""
+    further = places_of(public_name(place)).get(own)
+    if further == ("", ""):
+        return f"mspc.{public_name(place)}", own
+    return (place, own) if further is None or further == (place, own) else _chased(*further)
 
 
 def _place_in_ops(found: object) -> str:
@@ -90,14 +95,14 @@ def _place_in_ops(found: object) -> str:
 
 def _is_row(place: str) -> bool:
     """Whether what is defined in a module are rows of the index."""
-    return bool(tables_of(public_name(place)))
+    return ("", "") in places_of(public_name(place)).values()
 
 
-def _place(home: ModuleType, name: str) -> str:
+def _place(home: ModuleType, name: str) -> tuple[str, str]:
     place = getattr(getattr(home, name), "__module__", None) or home.__name__
     if _is_row(place):
-        return "" if place == home.__name__ else f"mspc.{public_name(place)}"
-    return place if hasattr(importlib.import_module(place), name) else home.__name__
+        return ("", "") if place == home.__name__ else (f"mspc.{public_name(place)}", name)
+    return place if hasattr(importlib.import_module(place), name) else home.__name__, name
 
 
 def _defined(home: ModuleType) -> Iterator[str]:
@@ -109,13 +114,12 @@ def _defined(home: ModuleType) -> Iterator[str]:
 
 
 def _lines(name: str) -> list[str]:
-    first = next(m for m in ("", *modules()) if alias.home_of(m) == alias.home_of(name))
+    first = next(m for m in ("", *modules()) if home_of(m) == home_of(name))
     if first != name:
         return [f"from mspc.{first} import *\n"]
     found = _names(name)
-    own_names: dict[str, str] = getattr(getattr(_home(name), "_members", None), "own_names", {})
-    lines = [f"from {place} import {own_names.get(n, n)} as {n}\n" for n, place in sorted(found.items()) if place]
-    operators = [n for n, place in sorted(found.items()) if not place]
+    lines = [f"from {place} import {own} as {n}\n" for n, (place, own) in sorted(found.items()) if place]
+    operators = [n for n, (place, _) in sorted(found.items()) if not place]
     if operators:
         first = ("from collections.abc import Sequence", "from typing import Any")
         lines = [*(f"{line}\n" for line in first), f"from {PRIMITIVE} import Primitive as Primitive\n", *lines]

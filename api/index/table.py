@@ -12,7 +12,12 @@ from mspc.api import index
 
 _ENDING = ".txt"
 _DOC, _MORE = " " * 4, " " * 8
+OBJECTS = ("", "let", "class", "hidden")
+"""Kinds of rows that are an object."""
+_OF_TENSORS = tuple(f"mspc.api.{room}" for room in ("mint.", "numpy.", "ops.function.", "ops.tensor_method"))
 _ROW = re.compile(r"(?:(?P<kind>let|class) )?(?P<names>[\w. ]+?) ?(?:(?P<called>\(.*)| = (?P<name>[\w.]+))", re.DOTALL)
+_TOLD = ("all", "each", "modules", "module", "absent", "lists")
+"""Kinds of rows that are no object."""
 _WORDS = re.compile(r"\{([^}]+)\}")
 
 Uses = dict[str, tuple[str, str]]
@@ -24,9 +29,11 @@ class Row:
     """One row of a table.
 
     path, line: where it stands. module: the public module, `ops`. kind: "let" for what other rows of the module name,
-    "class" for a class whose objects are a function, "" for all else. names: its names, a method's behind a dot. home:
-    the module that defines it, where it is only pointed to. target: its name there, or the text behind the names: a
-    name, or "(parameters) = expression" over one or several lines. word: of a row that stands for several the own word.
+    "class" for a class whose objects are a function, "hidden" for what `dir()` does not show, or "" for other objects;
+    "all", "each", "modules", "module", "absent" and "lists" as the index describes them. names: its names, a method's
+    behind a dot. home: the module that defines it, where it is only pointed to. target: its name there, or the text
+    behind the names: a name, or "(parameters) = expression" over one or several lines. word: of a row that stands for
+    several the own word.
     """
 
     path: str
@@ -42,7 +49,12 @@ class Row:
     @property
     def is_public(self) -> bool:
         """Whether scripts have it from its module, not from tensors alone."""
-        return not self.kind == "let" and any(not name.startswith(".") for name in self.names)
+        return self.kind != "let" and any(not name.startswith(".") for name in self.names)
+
+    @property
+    def is_of_tensors(self) -> bool:
+        """Whether it is defined where functions of tensors are, whose arguments are checked."""
+        return not self.home or self.home.startswith(_OF_TENSORS)
 
     @property
     def doc(self) -> str:
@@ -86,21 +98,25 @@ def tables_of(module: str) -> list[str]:
 
 
 @functools.cache
-def rows_of(module: str) -> dict[str, Row]:
-    """The rows of a public module by their names.
+def rows_of(module: str, *kinds: str) -> dict[str, Row]:
+    """The rows of a public module by their names: objects, or those of the given kinds.
 
     Raises:
         ValueError: two rows have one name, or a text is no row.
     """
     found: dict[str, Row] = {}
-    for path in tables_of(module):
-        for row in _rows_in(path, module):
-            for name in row.names:
-                if name in found:
-                    other = f"{found[name].path}:{found[name].line}"
-                    raise ValueError(f"{path}:{row.line}: {name} has a row already, {other}")
-                found[name] = row
+    for row in _rows(module):
+        for name in row.names if row.kind in (kinds or OBJECTS) else ():
+            if name in found:
+                other = f"{found[name].path}:{found[name].line}"
+                raise ValueError(f"{row.path}:{row.line}: {name} has a row already, {other}")
+            found[name] = row
     return found
+
+
+@functools.cache
+def _rows(module: str) -> tuple[Row, ...]:
+    return tuple(row for path in tables_of(module) for row in _rows_in(path, module))
 
 
 def _rows_in(path: str, module: str) -> Iterator[Row]:
@@ -114,12 +130,15 @@ def _rows_in(path: str, module: str) -> Iterator[Row]:
         if word == "use":
             uses |= _used(rest)
         elif word == "from":
-            yield from _pointing(path, number, module, rest, uses)
+            yield from _pointing(path, number, module, "", rest, uses)
+        elif text.startswith("hidden from "):
+            yield from _pointing(path, number, module, word, rest.removeprefix("from "), uses)
         else:
             several = _WORDS.search(text)
             for own in several[1].split() if several else [""]:
                 one = text if several is None else text.replace(several[0], own).replace("{}", own)
-                yield _called(path, number, module, one, own, uses)
+                kind = one.partition(":")[0]
+                yield (_told if kind in _TOLD else _called)(path, number, module, one, own, uses)
 
 
 def _used(text: str) -> Uses:
@@ -136,12 +155,22 @@ def _called(path: str, line: int, module: str, text: str, word: str, uses: Uses)
     return Row(path, line, module, found["kind"] or "", names, "", found["called"] or found["name"], word, uses)
 
 
-def _pointing(path: str, line: int, module: str, text: str, uses: Uses) -> Iterator[Row]:
+def _told(path: str, line: int, module: str, text: str, word: str, uses: Uses) -> Row:
+    """A row that is no object: "kind: names = target", or without a target."""
+    kind, _, rest = text.partition(":")
+    parts = rest.split()
+    end = parts.index("=") if "=" in parts else len(parts)
+    return Row(path, line, module, kind, tuple(parts[:end]), "", " ".join(parts[end + 1 :]), word, uses)
+
+
+def _pointing(path: str, line: int, module: str, kind: str, text: str, uses: Uses) -> Iterator[Row]:
     """A row for every object of another module, with all its names: `clip=clamp .clip=clamp` are two of `clamp`."""
     targets: dict[str, list[str]] = {}
     home, _, names = text.partition(":")
+    if not names.strip() or not all(part.isidentifier() for part in home.split(".")):
+        raise ValueError(f"{path}:{line}: a row is 'from module: names' or 'hidden from module: names'")
     for name in names.split():
         own, _, target = name.partition("=")
         targets.setdefault(target or own.removeprefix("."), []).append(own)
     for target, own_names in targets.items():
-        yield Row(path, line, module, "", tuple(own_names), home, target, "", uses)
+        yield Row(path, line, module, kind, tuple(own_names), home, target, "", uses)

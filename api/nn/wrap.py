@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from mspc.api import context, ops, state
 from mspc.api.common.parameter import ParameterTuple
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.index.module import beside
 from mspc.api.nn.activation import Identity
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.grad_reducer import DistributedGradReducer as _Reducer
-from mspc.api.nn.virtual_dataset import VirtualDataset as _VirtualDataset  # noqa: F401  # for scripts
-from mspc.api.nn.virtual_dataset import VirtualDatasetCell as _VirtualDatasetCell  # noqa: F401  # for scripts
-from mspc.api.nn.virtual_dataset import VirtualDatasetCellTriple  # noqa: F401  # for scripts
 from mspc.api.settings import later_stages
 from mspc.ir.types import FLOAT32, HALVES
 
@@ -265,14 +262,4 @@ GradAccumulation = GradAccumulationCell
 """Its name in `mindspore.parallel.nn`."""
 
 
-def __getattr__(name: str) -> Any:
-    """MindSpore's `nn.wrap` has the cells of the files beside this one too."""
-    if name not in _BESIDE:
-        raise AttributeError(f"nn.wrap has no {name!r}")
-    return getattr(importlib.import_module("mspc.api.nn"), name)
-
-
-_BESIDE = frozenset((
-    "DistributedGradReducer", "DynamicLossScaleUpdateCell", "FixedLossScaleUpdateCell",
-    "TrainOneStepWithLossScaleCell",
-))  # fmt: skip
+__getattr__ = beside(__name__)

@@ -7,32 +7,16 @@ the operators' modules instead.
 from __future__ import annotations
 
 import importlib
-import sys
-import types
+from collections.abc import Iterable
 from typing import Any
 
-from mspc.api.index.module import answers, names_of
-
-
-class _Facade(types.ModuleType):
-    """Keeps functions such as `ops.matmul` and `ops.cast` from being hidden by the files of the
-    same names.
-    """
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (isinstance(value, types.ModuleType) and value.__name__ == f"{__name__}.{name}"):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Facade
+from mspc.api.index.module import answers
 
 
 def _otherwise(name: str) -> Any:
-    """An operator, or the module of that name."""
-    if name == "functional":
-        return sys.modules[__name__]
-    is_operator = name[0].isupper()
-    found = _operator(name) if is_operator else sys.modules.get(f"{__name__}.{name}")
+    """An operator."""
+    is_operator = name[:1].isupper()
+    found = _operator(name) if is_operator else None
     if found is None:
         kind = "operator" if is_operator else "function"
         raise AttributeError(f"ops has no {kind} {name!r}; `mspc ops` lists what there is")
@@ -48,10 +32,10 @@ def _operator(name: str) -> Any:
     return None if op is None else primitive_class(op)
 
 
-__getattr__, _ = answers("ops", otherwise=_otherwise)
-
-
-def __dir__() -> list[str]:
+def _operators() -> Iterable[str]:
     from mspc.ops.modules import load_operators
 
-    return sorted({*names_of("ops"), *load_operators()})
+    return load_operators()
+
+
+__getattr__, __dir__ = answers(__name__, _otherwise, _operators)

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
-from mspc.api import ops
 from mspc.api.errors import ApiTypeError
 from mspc.api.ops.composed_marks import Composed
 
@@ -15,7 +15,8 @@ from mspc.api.ops.composed_marks import Composed
 class FunctionAhead(Composed):
     """A function of `ops`, with what the operator is made with."""
 
-    function: str
+    _function: Callable[[], Any]
+    """Gives the function."""
     signature: inspect.Signature
     """Of the constructor: what the operator is made with."""
     renamed: dict[str, str]
@@ -30,7 +31,7 @@ class FunctionAhead(Composed):
             raise ApiTypeError(f"{name}: {error}", [f"it is made with {takes}"]) from None
         bound.apply_defaults()
         given = {self.renamed.get(field, field): value for field, value in bound.arguments.items()}
-        function = getattr(ops, self.function)
+        function = type(self)._function()
         self.applied = functools.partial(function, **given) if given else function
         self.__dict__.update(bound.arguments)
 
@@ -38,8 +39,10 @@ class FunctionAhead(Composed):
         return self.applied(*inputs)
 
 
-def class_of(name: str, function: str, signature: inspect.Signature, renamed: dict[str, str]) -> type[FunctionAhead]:
-    """The class of that name."""
-    described = f"`ops.{function}`, made with {', '.join(signature.parameters) or 'nothing'}; called with its tensors."
-    body = {"function": function, "signature": signature, "renamed": renamed, "__doc__": described}
+def class_of(
+    name: str, called: str, function: Callable[[], Any], signature: inspect.Signature, renamed: dict[str, str]
+) -> type[FunctionAhead]:
+    """The class of that name. called: what the function is called. function: gives it, when an operator is made."""
+    described = f"`ops.{called}`, made with {', '.join(signature.parameters) or 'nothing'}; called with its tensors."
+    body = {"_function": staticmethod(function), "signature": signature, "renamed": renamed, "__doc__": described}
     return type(name, (FunctionAhead,), {**body, "__module__": __name__})

@@ -1,4 +1,5 @@
-"""Operators that a script defines as classes: shapes and element types of what comes out of them."""
+"""Operators that a script defines as classes: shapes and element types of what comes out of them. To scripts this is
+`ops.primitive`."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import functools
 import inspect
 from typing import Any
 
+from mspc.api.ops.compile_time import constexpr as constexpr
+from mspc.api.ops.compile_time import primexpr as _primexpr  # noqa: F401  # for scripts
 from mspc.api.ops.custom import Custom
 from mspc.api.ops.eager import PrimitiveTypeError, caller
 from mspc.api.ops.primitive import Primitive

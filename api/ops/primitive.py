@@ -7,7 +7,6 @@ reads the primitive; called anywhere else it runs at once with NumPy.
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,8 +15,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from mspc.api.ops.compile_time import constexpr as constexpr
-from mspc.api.ops.compile_time import primexpr as _primexpr  # noqa: F401  # scripts import both from here
 from mspc.api.ops.eager import PrimitiveTypeError, PrimitiveValueError, caller, ranks_of_group, run_eagerly
 from mspc.api.placement import note_place, note_target
 from mspc.api.setting import checked, place_of_caller, say_once
@@ -339,10 +336,3 @@ def _shown(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return f"({', '.join(map(_shown, cast('tuple[Any, ...]', value)))})"
     return str(value)
-
-
-def __getattr__(name: str) -> Any:
-    """What a script's own operators are made of, which stands on `Custom`, as this module's."""
-    if name in ("PrimitiveWithCheck", "PrimitiveWithInfer", "prim_attr_register"):
-        return getattr(importlib.import_module("mspc.api.ops.own_operators"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

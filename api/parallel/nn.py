@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from mspc.api.nn.wrap import GradAccumulation, MicroBatchInterleaved, PipelineCell
-from mspc.api.parallel import transformer as _transformer
-from mspc.api.parallel.transformer import *  # noqa: F403
+from mspc.api.index.module import answers
 
-Pipeline = PipelineCell
-
-__all__ = ["GradAccumulation", "MicroBatchInterleaved", "Pipeline", "PipelineCell", *_transformer.__all__]
+__getattr__, __dir__ = answers(__name__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from typing import Any
 
@@ -10,27 +9,19 @@ import numpy as np
 
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.index.module import beside, names_of
 from mspc.api.train.listening import Callback, CallbackParam, RunContext, loss_of, write_line
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.types import BOOL
 
-_HOMES = {
-    "CheckpointConfig": "checkpoint_config", "EarlyStopping": "monitored", "History": "history",
-    "LambdaCallback": "history", "LearningRateScheduler": "learning_rates", "ModelCheckpoint": "checkpointing",
-    "ReduceLROnPlateau": "monitored", "SummaryCollector": "history",
-}  # fmt: skip
-"""Callbacks that stand in other modules, which are imported when a script asks for them."""
-
-__all__ = ["Callback", "LossMonitor", "RunContext", "TimeMonitor", *_HOMES]
+_BESIDE = names_of("train.callback")
+__all__ = ["Callback", "LossMonitor", "RunContext", "TimeMonitor", *_BESIDE]
 
 InternalCallbackParam = _InternalCallbackParam = CallbackParam
 """Its names in scripts with loops of their own."""
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"mspc.api.train.{_HOMES[name]}"), name)
+__getattr__ = beside(__name__)
 
 
 def set_cur_net(net: Any) -> None:

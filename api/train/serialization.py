@@ -15,11 +15,11 @@ from mspc.api.common.parameter import Parameter
 from mspc.api.common.stored_value import StoredValue
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.index.module import beside
 from mspc.api.nn.cell import Cell
 from mspc.api.setting import say_once
 from mspc.api.train.background import Background
 from mspc.api.train.entries import Taken, entries_of, taken, without_texts
-from mspc.api.train.moved import MOVED, find_moved
 from mspc.checkpoint.mindspore_file import Entry, write_file
 from mspc.checkpoint.opening import as_it_lies, open_checkpoint
 from mspc.checkpoint.reading import Checkpoint
@@ -33,11 +33,7 @@ __all__ = [
     "async_ckpt_thread_status", "load_checkpoint", "load_checkpoint_async", "load_param_into_net", "save_checkpoint",
 ]  # fmt: skip
 
-def __getattr__(name: str) -> Any:
-    if name in MOVED:
-        return find_moved(name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
+__getattr__ = beside(__name__)
 
 SUFFIX, CKPT = ".safetensors", ".ckpt"
 FORMATS = ("ckpt", "safetensors")

@@ -55,6 +55,16 @@ def test_a_row_may_stand_for_several(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (found(row)(1), row.doc) == (("most", 1), "The most.")
 
 
+def test_words_of_the_tables_may_be_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "all absent(x) = x\n    It.\neach = all\nabsent: a.b c = each of d\nall: math\n"
+    row = row_of(monkeypatch, tmp_path, text, "absent")
+    assert (row.kind, row.names, found(row)(3)) == ("", ("all", "absent"), 3)
+    assert {name: row.target for name, row in rows_of(tmp_path.name, "absent").items()} == dict.fromkeys(
+        ("a.b", "c"), "each of d"
+    )
+    assert list(rows_of(tmp_path.name, "all")) == ["math"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -65,6 +75,8 @@ def test_a_row_may_stand_for_several(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("\nf(x) = x +\n", ":2: invalid syntax"),
         ("f = \n", ":1: a row is 'names(parameters) = expression' or 'names = name'"),
         ("f(x) = x\nf(y) = y\n", ":2: f has a row already, "),
+        ("hidden from math\n", ":1: a row is 'from module: names' or 'hidden from module: names'"),
+        ("from math pi: e\n", ":1: a row is 'from module: names' or 'hidden from module: names'"),
     ],
 )
 def test_a_mistake_in_a_table_is_told_with_its_line(

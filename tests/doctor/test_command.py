@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mspc.api import alias
-from mspc.api.absent import REASONS, REPLACEMENTS
+from mspc.api.index.absent import absent_names
 from mspc.cli import app
 from mspc.doctor.public import Public, PublicModule, member
 from mspc.doctor.without_effect import _ARGUMENTS, _CALLS, _KEYWORDS, function_named
@@ -139,12 +139,10 @@ def test_what_is_known_by_name_is_there() -> None:
     """Functions without effect, and what stands for names that mspc lacks."""
     for name in (*_ARGUMENTS, *_CALLS, *_KEYWORDS):
         assert callable(function_named(name))
-    for name in map(str.split, REPLACEMENTS.values()):
-        path, _, last = name[0].rstrip(":,").rpartition(".")
-        assert isinstance(member(PublicModule("mindspore", path), last), Public)
-    assert not REASONS.keys() & REPLACEMENTS.keys()
-
-
+    for name, row in absent_names().items():
+        assert bool(row.target) != bool(row.doc), name
+        path, _, last = row.target.partition(" ")[0].rstrip(":,").rpartition(".")
+        assert not row.target or isinstance(member(PublicModule("mindspore", path), last), Public), name
 
 
 def test_modules_below_a_package_are_names_of_it() -> None:

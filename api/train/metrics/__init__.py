@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from mspc.api.members import Members
+from mspc.api.index.module import answers
 
-_members = Members(__name__)
-__getattr__ = _members.find
-__dir__ = _members.names
+__getattr__, __dir__ = answers(__name__)

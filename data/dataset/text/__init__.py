@@ -2,18 +2,6 @@
 
 from __future__ import annotations
 
-from mspc.api.members import Listed
+from mspc.api.index.module import answers
 
-_members = Listed(
-    __name__,
-    {
-        "tokenizers": (
-            "BasicTokenizer BertTokenizer CaseFold NormalizeForm NormalizeUTF8 PythonTokenizer RegexReplace "
-            "RegexTokenizer UnicodeCharTokenizer WhitespaceTokenizer WordpieceTokenizer to_bytes to_str"
-        ),
-        "tokens": "AddToken Lookup Ngram SlidingWindow ToNumber Truncate TruncateSequencePair",
-        "vocab": "Vocab",
-    },
-)
-__getattr__ = _members.find
-__dir__ = _members.names
+__getattr__, __dir__ = answers(__name__)

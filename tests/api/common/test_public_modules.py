@@ -11,13 +11,14 @@ from types import ModuleType
 import pytest
 
 import mspc
-from mspc.api import alias, names
+from mspc.api import alias, rooms
+from mspc.api.index.module import names_of
 
 WALK = '''
 import gc, importlib, os, sys
 import lark, networkx, numpy as np, ml_dtypes
 import mspc
-from mspc.api import alias
+from mspc.api import alias, rooms
 from mspc.ops.modules import load_operators
 
 load_operators()  # once for all
@@ -70,16 +71,16 @@ def walk_before(module, some):
     forked(lambda: (importlib.import_module(module), os.write(write, " ".join(homes()).encode())))
     os.close(write)
     loaded = os.read(read, 1 << 16).decode().split()
-    walk([name for name in some if alias.home_of(name) in loaded])
+    walk([name for name in some if rooms.home_of(name) in loaded])
     importlib.import_module(module)
-    return [name for name in some if alias.home_of(name) not in loaded]
+    return [name for name in some if rooms.home_of(name) not in loaded]
 
 def homes():
-    return [home for home in map(alias.home_of, names) if home in sys.modules]
+    return [home for home in map(rooms.home_of, names) if home in sys.modules]
 
 before = sys.argv[1]
 alias.install()
-names = [name for name in alias.public_modules() if name]
+names = [name for name in rooms.public_modules() if name]
 if before == "network":
     mspc.nn.Dense(4, 4)(mspc.Tensor(np.ones((2, 4), np.float32)))
     for name in names:
@@ -101,9 +102,9 @@ def test_every_module_imports_alone(before):
 def test_a_module_hides_no_function_of_its_name():
     """As `mspc.parallel.shard`, whichever is asked for first."""
     found = []
-    for name in filter(None, alias.public_modules()):
+    for name in filter(None, rooms.public_modules()):
         package, _, last = f"mspc.{name}".rpartition(".")
-        home = importlib.import_module(alias.home_of(package.partition(".")[2]) or "")
+        home = importlib.import_module(rooms.home_of(package.partition(".")[2]) or "")
         if last in dir(home) and not isinstance(getattr(home, last), ModuleType):
             importlib.import_module(f"mspc.{name}")
             assert getattr(importlib.import_module(package), last) is alias.public(getattr(home, last))
@@ -142,14 +143,14 @@ def test_the_module_runtime_is_the_public_one_whatever_ran(statement, ran):
     assert {"launch_blocking", "max_memory_allocated", "set_device", "set_memory"} < set(dir(found))
 
 
-@pytest.mark.parametrize("module", ["checks", "errors", "launch", "members", "names", "setting", "state"])
+@pytest.mark.parametrize("module", ["checks", "errors", "launch", "index", "setting", "state"])
 def test_what_no_script_imports_is_no_public_module(module):
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module(f"mspc.{module}")
 
 
 def test_dir_lists_the_public_names():
-    assert {*names.HOME.keys() - {"bool"}, "nn", "ops", "mint", "runtime", "dataset", "train"} <= set(dir(mspc))
+    assert {*names_of("mspc"), "nn", "ops", "mint", "runtime", "dataset", "train"} <= set(dir(mspc))
     assert {"Dense", "Cell", "Adam", "MSELoss"} <= set(dir(mspc.nn))
     assert {"relu", "ReLU", "matmul", "MatMul"} <= set(dir(mspc.ops))
     assert {"add", "cat", "nn"} <= set(dir(mspc.mint))

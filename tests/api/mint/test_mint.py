@@ -75,9 +75,9 @@ def test_functions(name: str, function: Any, expected: np.ndarray) -> None:
 
 
 def test_names_that_are_not_there() -> None:
-    with pytest.raises(AttributeError, match="mint has no function 'frobnicate'"):
+    with pytest.raises(AttributeError, match="mint has no 'frobnicate'"):
         _ = mint.frobnicate
-    with pytest.raises(AttributeError, match=r"mint\.nn has no cell 'Conv9d'"):
+    with pytest.raises(AttributeError, match=r"mint\.nn has no 'Conv9d'; did you mean Conv"):
         _ = mint.nn.Conv9d
     with pytest.raises(ValueError, match="GELU: approximate 'erf' is neither 'none' nor 'tanh'"):
         mint.nn.GELU("erf")

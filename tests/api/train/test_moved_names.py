@@ -8,13 +8,15 @@ import pytest
 
 import mspc as ms
 from mspc.api.alias import public
-from mspc.api.train.moved import MOVED
+from mspc.api.index.table import rows_of
 from mspc.train import serialization
+
+MOVED = rows_of("train.serialization")
 
 
 @pytest.mark.parametrize("name", sorted(MOVED))
 def test_a_name_is_found_in_its_older_places(name: str) -> None:
-    own = importlib.import_module(MOVED[name])
+    own = importlib.import_module(MOVED[name].home)
     assert getattr(ms.train, name) is getattr(serialization, name) is public(getattr(own, name))
 
 
