@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, make_dataclass, replace
+from dataclasses import field, make_dataclass, replace
 from typing import Any, ClassVar
 
 from mspc.api import checks, state
@@ -24,6 +24,7 @@ from mspc.api.setting import (
     with_entries,
 )
 from mspc.api.settings import CONTEXT, GENERAL_FIELDS, MODES, OFFLOAD, PARALLEL, SHARDED, STAGE, frozen_settings
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Location
 
 GRAPH_MODE = 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,6 +26,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.parsing import parsed_json
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.whole import make_folder, reason_of, shown_path, write_whole
+from mspc.ir.late_dataclass import dataclass
 
 LARGEST = 1 << 28
 """Bytes of a file."""

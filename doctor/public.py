@@ -7,7 +7,7 @@ import functools
 import importlib
 import inspect
 import textwrap
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +16,7 @@ from mspc.api.common.tensor_methods import TensorMethods
 from mspc.api.nn.cell import Cell
 from mspc.api.ops.primitive import Primitive
 from mspc.api.rooms import public_name
+from mspc.ir.late_dataclass import dataclass
 
 MISSING = object()
 """What stands for a name that is not there."""

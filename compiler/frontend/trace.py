@@ -13,7 +13,7 @@ import ast
 import sys
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -33,6 +33,7 @@ from mspc.compiler.frontend.statements import run
 from mspc.compiler.frontend.values import Closure, Frame, Poisoned, TooManyErrors, describe
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Parameter, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, dtype_of
 
 DEPTH = 20_000

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from mspc.ir.graph import Constant, Node, Parameter, Value, element_types
+from mspc.ir.late_dataclass import dataclass
 from mspc.passes.search.again_costs import AgainCosts, entering
 from mspc.passes.search.cell_blocks import Block, blocks_of
 from mspc.passes.search.elimination import Factor, Table

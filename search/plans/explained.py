@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mspc.compiler.call import describe_call
 from mspc.compiler.driver import Stage, compile_traced, trace_call
@@ -13,6 +13,7 @@ from mspc.compiler.strategy_names import StrategyNames, all_is_given
 from mspc.engine.capture import Launch
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.nearest import did_you_mean
 from mspc.passes.search.elimination import LARGEST, Assignment, Elimination, Factor
 from mspc.passes.search.memory import Memory

@@ -8,12 +8,12 @@ compiled, of which the quickest that fits is taken.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
+from mspc.ir.late_dataclass import dataclass
 from mspc.passes.search.candidates import Candidates, Values, least_stored
 from mspc.passes.search.elimination import LARGEST
 from mspc.passes.search.terms import LEAST

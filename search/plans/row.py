@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from mspc.compiler.plan_file import SUFFIX, PlanFile
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import common_mesh
 
 SEARCH, DATA_PARALLEL = "search", "data parallel"
