@@ -13,7 +13,7 @@ import inspect
 import operator
 import reprlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 _FIELDS = "__dataclass_fields__"
@@ -84,37 +84,34 @@ class _Finish:
         with self.lock:
             if self.done:
                 return
-            cls, twin = self.cls, self._twin()
-            found = twin[_FIELDS]
+            cls, found = self.cls, self._fields()
             for name, value in self.said.items():
                 if isinstance(value, dataclasses.Field) and vars(cls)[name] is value:  # it lies in no slot
                     self._keep_default(found[name])
-            made = {name: twin[name] for name in ("__dataclass_params__", "__match_args__")}
+            by_place = tuple(name for name, field in found.items() if field.init and not field.kw_only)
+            made = {"__dataclass_params__": _parameters(self.frozen, self.eq), "__match_args__": by_place}
             made["__repr__"] = _shown(found)
             made |= _comparison(found, self.frozen) if self.eq else {}
             made |= _refusals(cls, found) if self.frozen else {}
             for name, value in made.items():
                 if name not in vars(cls) or (name == "__hash__" and vars(cls)[name] is None):
                     setattr(cls, name, value)
+            written = _written_init(cls, found, self.frozen)
             # Who makes an instance in another thread meanwhile comes to the lock, until `__init__` is there.
-            for name, value in ((_STATE, _set_state), (_FIELDS, found), (_INIT, twin[_INIT])):
+            for name, value in ((_STATE, _set_state), (_FIELDS, found), (_INIT, written)):
                 if isinstance(vars(cls)[name], _Unfinished):
                     setattr(cls, name, value)
             self.done = True
 
-    def _twin(self) -> Mapping[str, Any]:
-        """What a dataclass of the standard library with the same fields has, of which `__init__` fits this class."""
-        inherited: dict[str, dataclasses.Field[Any]] = {}
+    def _fields(self) -> dict[str, dataclasses.Field[Any]]:
+        """The fields of the class, behind those that it inherits."""
+        found: dict[str, dataclasses.Field[Any]] = {}
         for base in self.cls.__mro__[:0:-1]:
-            inherited |= getattr(base, _FIELDS, {})
-        kinds = {name: field.type for name, field in inherited.items()} | own_fields(self.cls)
-        body = {name: field for name, field in inherited.items()} | self.said
-        body |= {name: getattr(self.cls, name) for name in ("__module__", "__qualname__", "__doc__")}
-        if hasattr(self.cls, "__post_init__"):
-            body["__post_init__"] = None  # it is looked up in the instance
-        twin: Any = type(self.cls.__name__, (), body | {"__annotations__": kinds})
-        slots = "__slots__" in vars(self.cls)
-        return vars(dataclasses.dataclass(repr=False, eq=False, frozen=self.frozen, slots=slots)(twin))
+            found |= getattr(base, _FIELDS, {})
+        own = own_fields(self.cls)
+        body = self.said | {"__annotations__": own, "__module__": self.cls.__module__, "__doc__": "Its own fields."}
+        alone: Any = type(self.cls.__name__, (), body)
+        return found | vars(dataclasses.dataclass(init=False, repr=False, eq=False)(alone))[_FIELDS]
 
     def _keep_default(self, field: dataclasses.Field[Any]) -> None:
         """Have the class say the default of a field in place of `field(...)`."""
@@ -133,6 +130,13 @@ def _with_slots(cls: type[Any]) -> type[Any]:
     made = type(cls)(cls.__name__, cls.__bases__, body)
     made.__qualname__ = cls.__qualname__
     return made
+
+
+@functools.cache
+def _parameters(frozen: bool, eq: bool) -> Any:
+    """What `dataclasses` notes of the way in which a class was made."""
+    empty: Any = type("_", (), {"__doc__": "No fields."})
+    return dataclasses.dataclass(frozen=frozen, eq=eq)(empty).__dataclass_params__
 
 
 def _set_state(self: Any, state: Any) -> None:
@@ -185,3 +189,39 @@ def _refusals(cls: Any, found: dict[str, dataclasses.Field[Any]]) -> dict[str, A
         super(cls, self).__delattr__(name)
 
     return {"__setattr__": set_attribute, "__delattr__": delete_attribute}
+
+
+class _Absent:
+    """Stands for an argument that was not given, where a function makes the field's first value."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+def _written_init(cls: type[Any], found: dict[str, dataclasses.Field[Any]], frozen: bool) -> Any:
+    """`__init__`: it assigns what it is given, or what the class says, or what a function makes."""
+    known: dict[str, Any] = {"_put": object.__setattr__, "_absent": _Absent()}
+    by_place = ["self"]
+    by_name: list[str] = []
+    lines: list[str] = []
+    for name, field in found.items():
+        given, first, parameter = name, f"_first_{name}", name
+        if field.default_factory is not dataclasses.MISSING:
+            known[first], parameter = field.default_factory, f"{name}=_absent"
+            given = f"{first}() if {name} is _absent else {name}" if field.init else f"{first}()"
+        elif field.default is not dataclasses.MISSING:
+            known[first], parameter = field.default, f"{name}={first}"
+            given = name if field.init else first
+        if field.init:
+            (by_name if field.kw_only else by_place).append(parameter)
+        lines.append(f"_put(self, {name!r}, {given})" if frozen else f"self.{name} = {given}")
+    if hasattr(cls, "__post_init__"):
+        lines.append("self.__post_init__()")
+    parameters = ", ".join([*by_place, "*", *by_name] if by_name else by_place)
+    body = "\n  ".join(lines or ["pass"])
+    made: dict[str, Any] = {}
+    exec(f"def make({', '.join(known)}):\n def __init__({parameters}):\n  {body}\n return __init__", made)
+    init = made["make"](**known)
+    init.__qualname__ = f"{cls.__qualname__}.{_INIT}"
+    init.__annotations__ = {name: field.type for name, field in found.items() if field.init} | {"return": None}
+    return init
