@@ -57,7 +57,7 @@ _Settings = make_dataclass(
         (name, Any, _frozen_value(setting.attribute_of(setting.default) if name in GENERAL_FIELDS else setting.default))
         for name, setting in frozen_settings().items()
     ],
-    init=False, repr=False, eq=False, frozen=True,
+    init=False, repr=False, eq=False, frozen=True, namespace={"__doc__": "Settings."},
 )  # fmt: skip  # `FrozenContext` has these methods for all fields
 _CONDITIONAL = {name: setting for name, setting in with_entries(CONTEXT | PARALLEL | STAGE) if setting.is_conditional}
 

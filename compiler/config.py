@@ -20,7 +20,7 @@ from mspc.passes.search.terms import Terms
 _Attributes = make_dataclass(
     "_Attributes",
     [(name, Any, s.attribute_of(getattr(FrozenContext, s.frozen_name))) for name, s in compiled_settings().items()],
-    init=False, repr=False, eq=False, frozen=True,
+    init=False, repr=False, eq=False, frozen=True, namespace={"__doc__": "Settings."},
 )  # fmt: skip  # `Config` has these methods for all fields
 
 

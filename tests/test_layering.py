@@ -253,6 +253,18 @@ def test_nothing_is_pickled_or_evaluated() -> None:
     assert wrong == []
 
 
+def test_dataclasses_are_made_when_they_are_used() -> None:
+    """Classes come from `ir/late_dataclass.py`: those of the standard library cost a start a millisecond each."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: take `dataclass` from mspc.ir.late_dataclass"
+        for path in package_files()
+        for node in read(path).statements
+        if isinstance(node, ast.ImportFrom) and node.module == "dataclasses"
+        if "dataclass" in [alias.name for alias in node.names] and str(path.relative_to(ROOT)) != WRITES_METHODS
+    ]
+    assert wrong == []
+
+
 def test_one_room_reads_the_variables_of_launchers() -> None:
     wrong: list[str] = []
     for path in package_files():
