@@ -159,6 +159,8 @@ def _comparison(found: dict[str, dataclasses.Field[Any]], frozen: bool) -> dict[
     hashed = _values([name for name, field in found.items() if (field.compare if field.hash is None else field.hash)])
 
     def is_equal(self: Any, other: Any) -> Any:
+        if self is other:
+            return True
         return compared(self) == compared(other) if other.__class__ is self.__class__ else NotImplemented
 
     return {"__eq__": is_equal, "__hash__": (lambda self: hash(hashed(self))) if frozen else None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from collections.abc import Callable
@@ -14,9 +15,10 @@ _OF_TENSORS = tuple(f"mspc.api.{room}" for room in ("mint.", "numpy.", "ops.func
 """Where functions of tensors are defined, whose arguments are checked."""
 
 
-def names_of(module: str) -> list[str]:
+@functools.cache
+def names_of(module: str) -> tuple[str, ...]:
     """Public names of the rows of a module."""
-    return sorted(name for name, row in rows_of(module).items() if name[0] != "." and row.is_public)
+    return tuple(sorted(name for name, row in rows_of(module).items() if name[0] != "." and row.is_public))
 
 
 def find(module: str, name: str) -> Any:
