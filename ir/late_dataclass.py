@@ -86,7 +86,7 @@ class _Finish:
                 return
             cls, found = self.cls, self._fields()
             for name, value in self.said.items():
-                if isinstance(value, dataclasses.Field) and vars(cls)[name] is value:  # it lies in no slot
+                if isinstance(value, dataclasses.Field) and vars(cls).get(name) is value:  # it lies in no slot
                     self._keep_default(found[name])
             by_place = tuple(name for name, field in found.items() if field.init and not field.kw_only)
             made = {"__dataclass_params__": _parameters(self.frozen, self.eq), "__match_args__": by_place}
