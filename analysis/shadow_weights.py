@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from mspc.analysis.lifetimes import last_reads, viewed_operands
 from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType
 from mspc.ops.op import Op
 from mspc.ops.tensor.cast import Cast

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, make_dataclass, replace
+from dataclasses import field, make_dataclass, replace
 from typing import Any, ClassVar
 
 from mspc.api import checks, state
@@ -24,6 +24,7 @@ from mspc.api.setting import (
     with_entries,
 )
 from mspc.api.settings import CONTEXT, GENERAL_FIELDS, MODES, OFFLOAD, PARALLEL, SHARDED, STAGE, frozen_settings
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Location
 
 GRAPH_MODE = 0
@@ -56,7 +57,7 @@ _Settings = make_dataclass(
         (name, Any, _frozen_value(setting.attribute_of(setting.default) if name in GENERAL_FIELDS else setting.default))
         for name, setting in frozen_settings().items()
     ],
-    init=False, repr=False, eq=False, frozen=True,
+    init=False, repr=False, eq=False, frozen=True, namespace={"__doc__": "Settings."},
 )  # fmt: skip  # `FrozenContext` has these methods for all fields
 _CONDITIONAL = {name: setting for name, setting in with_entries(CONTEXT | PARALLEL | STAGE) if setting.is_conditional}
 

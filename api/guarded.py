@@ -43,7 +43,9 @@ def guarded(found: Any) -> Any:
 @functools.cache
 def _guard_members(cls: type[Any]) -> None:
     for name, member in list(vars(cls).items()):
-        if name in ("__init__", "__new__"):
+        if name == "__init__":
+            _guard_maker(cls, name, cls.__init__)  # that of a dataclass is made when it is asked for
+        elif name == "__new__":
             _guard_maker(cls, name, member)
         elif name.startswith("_") or name == "construct":
             continue

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from mspc.api import state
 from mspc.api.checks import Check, anything
 from mspc.api.errors import ApiValueError, caller_location
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Location
 from mspc.ir.shown import shown as shown_text
 

@@ -7,9 +7,10 @@ A process under mpirun has one session. A simulation has one per rank and puts t
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Location
 
 

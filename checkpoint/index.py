@@ -18,7 +18,6 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,6 +33,7 @@ from mspc.ir.files.parsing import parsed_json
 from mspc.ir.files.regular import read_bytes
 from mspc.ir.files.tensors import MOST_DIMENSIONS, TensorFile
 from mspc.ir.files.whole import reason_of, shown_path
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DTYPES, TensorType
 from mspc.sharding.pieces import Box
 

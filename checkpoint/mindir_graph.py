@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from mspc.ir.late_dataclass import dataclass
 
 REFERENCE = "REF::"
 """Stands before the name of a primitive, a graph or a node where a node has its operator."""

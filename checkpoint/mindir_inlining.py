@@ -8,12 +8,13 @@ nodes of both graphs, and `%r = Select(%c, result of a, result of b)`.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from mspc.checkpoint.mindir_counting import is_scalar, scalar_result
 from mspc.checkpoint.mindir_graph import CALL, SELECT, MindirGraph, MindirNode
 from mspc.checkpoint.mindir_operators import ORDER
+from mspc.ir.late_dataclass import dataclass
 
 MOST_NODES = 2**20
 """A file may say more with few calls of calls."""

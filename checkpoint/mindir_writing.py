@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from mspc.checkpoint.mindir_graph import REFERENCE, MindirNode
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.protocol_buffers import put_bytes, put_float, put_integer, put_text
 from mspc.ir.files.whole import write_whole
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, Type, dtype_of
 
 LARGEST = 2**31 - 1

@@ -14,7 +14,6 @@ import mmap
 import os
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,6 +28,7 @@ from mspc.ir.files.protocol_buffers import BYTES, Field, fields, integers, put_h
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.tensors import MOST_DIMENSIONS
 from mspc.ir.files.whole import reason_of, shown_path
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DTYPES, TensorType
 
 MARK = b"crc_num"

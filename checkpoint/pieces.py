@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.sharding.pieces import Box, common_part
 

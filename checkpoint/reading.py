@@ -7,7 +7,7 @@ a whole slice is read its checksum is compared.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from mspc.checkpoint.pieces import Piece, box_of, chosen, extent, in_file, run_l
 from mspc.checkpoint.seal import SEAL
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import shown_path
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.sharding.pieces import Box
 

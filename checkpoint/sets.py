@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.beside import remove, remove_left_over
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.whole import reason_of, shown_path
+from mspc.ir.late_dataclass import dataclass
 
 RANK_FILE = re.compile(r"rank_(\d{1,6})-(\d{1,15})\.safetensors")
 SUFFIX, CKPT = ".safetensors", ".ckpt"

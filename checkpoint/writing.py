@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,6 +13,7 @@ from mspc.checkpoint.checksum import AT_ONCE, Running, empty, kind_here, shown, 
 from mspc.checkpoint.publishing import write_synced
 from mspc.checkpoint.seal import SEAL, kept_place, sealed
 from mspc.ir.files.tensors import StoredTensor, header_of, in_order, write_array
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 
 PLACES = "mspc"

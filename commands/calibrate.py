@@ -5,13 +5,13 @@ Imports nothing heavy at the top: a rank sets its number of BLAS threads before 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mspc.engine.ranks.environment import limit_threads, mpi_rank, mpi_size
 from mspc.engine.ranks.mpirun import run_under_mpirun
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.choose import Wishes
 
 SUFFIX = ".toml"
@@ -25,7 +25,7 @@ class CalibrateOptions:
     out: Path
     ranks: int | None = None
     name: str = ""
-    wishes: Wishes = Wishes()  # noqa: RUF009  # frozen
+    wishes: Wishes = Wishes()
     tf32: bool = False
     quiet: bool = False
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from mspc.commands.budget.baseline import read_baseline, write_baseline
@@ -21,6 +21,7 @@ from mspc.commands.report.table import check_json, print_line, print_table, writ
 from mspc.commands.report.text import group, size_text
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import check_writable, shown_path
+from mspc.ir.late_dataclass import dataclass
 
 MOST = 5
 """Collectives of a broken limit that are printed where not all are asked for, those that send most."""

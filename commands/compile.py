@@ -7,7 +7,6 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from mspc.api.setting import say_once
@@ -23,6 +22,7 @@ from mspc.engine.capture import Launch, NamedTarget, build, capture, parse_targe
 from mspc.engine.strategy_files import StrategyFiles
 from mspc.ir.diagnostics import MspcError, told_at
 from mspc.ir.files.tensors import StoredTensor, write_tensors
+from mspc.ir.late_dataclass import dataclass
 from mspc.output.dumps import StageFiles, is_execute, numbered, program
 from mspc.output.first_values import FirstValue, first_values
 from mspc.output.folder import SYMBOLIC, OutputFolder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from mspc.analysis.cost.machine import Machine
@@ -19,6 +19,7 @@ from mspc.commands.report.text import size_text, time_text
 from mspc.commands.sizes import size_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import check_writable
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.limits import MOST_RANKS
 from mspc.plans.files.plan_file import SUFFIX, write_plan
 from mspc.search.calibration.machine_file import machine_of

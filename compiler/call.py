@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import STORED, WHOLE, Tensor
 from mspc.compiler.config import Config, Fed, feed
 from mspc.ir.graph import Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 

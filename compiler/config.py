@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import field, make_dataclass
 from typing import Any
 
 from mspc.api.context import FrozenContext
 from mspc.api.setting import Places, first_place
 from mspc.api.settings import SHARDED, compiled_settings
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.location import Location
 from mspc.ir.named_layout import NamedLayout
@@ -19,7 +20,7 @@ from mspc.passes.sharding.search_terms import Terms
 _Attributes = make_dataclass(
     "_Attributes",
     [(name, Any, s.attribute_of(getattr(FrozenContext, s.frozen_name))) for name, s in compiled_settings().items()],
-    init=False, repr=False, eq=False, frozen=True,
+    init=False, repr=False, eq=False, frozen=True, namespace={"__doc__": "Settings."},
 )  # fmt: skip  # `Config` has these methods for all fields
 
 

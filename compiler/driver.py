@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from mspc.compiler.pipeline import FILE_NAMES, OPTIONAL, UNNUMBERED, VIEWS, numb
 from mspc.compiler.rank_graphs import RankGraphs, copied
 from mspc.ir.diagnostics import MspcError, told_at
 from mspc.ir.graph import Graph
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.printer import print_graph
 from mspc.passes.base import OnPass, PassManager, find_pass
 from mspc.passes.sharding.check_strategies import strategy_mistakes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from mspc.api import context, state
@@ -12,6 +12,7 @@ from mspc.api.context import FrozenContext
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Stage, compile_launch
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout, common_mesh, group_of, on_mesh
 from mspc.sharding.groups import group_name
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from mspc.ir.graph import Graph, Node, OpLike, Parameter, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.printer import OpenText, print_graph
 from mspc.ir.varying import VaryingConstant
 from mspc.passes.base import OnPass, PassManager, find_pass, run_passes

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.compiler.driver import Compiled
+from mspc.ir.late_dataclass import dataclass
 
 LOOKED_AT = 1024
 """Ranks that are looked at, the first ones."""

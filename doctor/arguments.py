@@ -6,7 +6,7 @@ import ast
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from mspc.api.ops.method_table import own_name
@@ -17,6 +17,7 @@ from mspc.api.settings import missing_file
 from mspc.doctor.findings import IGNORED, LACKS
 from mspc.doctor.public import Public
 from mspc.doctor.without_effect import settings_of, why_without_effect
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.nearest import did_you_mean
 
 OPEN = object()

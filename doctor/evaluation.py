@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
-from dataclasses import dataclass
 from typing import Any
 
 from mspc.api.ops.primitive import Primitive
@@ -25,6 +24,7 @@ from mspc.doctor.public import (
 )
 from mspc.doctor.scopes import Binding, Scope, scopes_of
 from mspc.doctor.trees import statements, walk
+from mspc.ir.late_dataclass import dataclass
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,9 @@ from mspc.doctor.public import MISSING, Instance, Public, PublicModule, module_e
 from mspc.doctor.reach import Reach, Routine
 from mspc.doctor.scopes import Function, Inner, Scope
 from mspc.doctor.trees import children, walk
+from mspc.ir.deep_calls import deep_calls
 from mspc.ir.diagnostics import MspcError
 
-DEPTH = 20000
-"""Calls that may nest while a file is read: scripts chain hundreds of methods."""
 FILES_BEHIND_ERROR = 8
 """Files that may be read to tell what else the one lacks in which an import failed."""
 _CATCHES = frozenset(("ImportError", "ModuleNotFoundError", "AttributeError", "Exception", "BaseException"))
@@ -57,14 +55,12 @@ def examine_alone(script: Path) -> list[Finding]:
 
 @contextlib.contextmanager
 def _deep_calls(script: Path) -> Iterator[None]:
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, DEPTH))
+    """Scripts chain hundreds of methods."""
     try:
-        yield
+        with deep_calls():
+            yield
     except RecursionError:
         raise MspcError(f"{script}: it is nested too deep to be read") from None
-    finally:
-        sys.setrecursionlimit(before)
 
 
 class _Examiner:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from mspc.ir.late_dataclass import dataclass
 
 LACKS = "lacks"
 """mspc has no such name or argument: a script fails there."""

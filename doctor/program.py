@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from mspc.doctor.trees import statements
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import check_regular
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Location
 
 PUBLIC = ("mindspore", "mspc")

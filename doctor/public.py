@@ -7,7 +7,7 @@ import functools
 import importlib
 import inspect
 import textwrap
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +17,7 @@ from mspc.api.index.module import find, listed
 from mspc.api.nn.cell import Cell
 from mspc.api.ops.primitive import Primitive
 from mspc.api.rooms import home_of, public_name
+from mspc.ir.late_dataclass import dataclass
 
 MISSING = object()
 """What stands for a name that is not there."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from mspc.doctor.evaluation import Evaluation, OwnClass
 from mspc.doctor.program import SourceFile
+from mspc.ir.late_dataclass import dataclass
 
 Routine = ast.FunctionDef | ast.AsyncFunctionDef
 _PLAIN = frozenset(("staticmethod", "classmethod", "property", "abstractmethod", "setter", "getter", "deleter"))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import bisect
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from mspc.doctor.trees import children, walk
+from mspc.ir.late_dataclass import dataclass
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from mspc.analysis.aliasing import updated_parameters
 from mspc.compiler.own_gradients import own_values
 from mspc.ir.diagnostics import OWN_FILES, MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.base import Collective
 from mspc.runtime.comm.agreement import gathered
 from mspc.runtime.comm.interface import Communicator

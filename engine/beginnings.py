@@ -13,7 +13,6 @@ import inspect
 import json
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from mspc.compiler.driver import Compiled
 from mspc.engine.alike_updates import SharedUpdates, compare_updates, shared_updates
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.printer import print_graph
 from mspc.runtime.choose import EACH_ITS_OWN
 from mspc.runtime.comm.agreement import gathered

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -22,6 +22,7 @@ from mspc.api.setting import say_once
 from mspc.api.settings import SHARDED
 from mspc.engine.script import ScriptError, name_of, run_script_as, source_of
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Location
 from mspc.ir.nearest import did_you_mean
 from mspc.ir.types import DTYPES, TensorType, Type, dtype_of

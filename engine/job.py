@@ -7,7 +7,7 @@ import contextlib
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NoReturn
 
 from mspc.api.errors import is_library
@@ -15,6 +15,7 @@ from mspc.engine.ranks.environment import job_name, limit_threads, local_place, 
 from mspc.engine.ranks.siblings import ranks_of_this_launcher
 from mspc.engine.script import ScriptError
 from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.choose import Hardware, Wishes
 
 

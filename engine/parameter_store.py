@@ -3,7 +3,7 @@ gathers it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from mspc.engine.beginnings import Beginning, beginning
 from mspc.engine.job import Job
 from mspc.engine.occasions import TOGETHER, occasion
 from mspc.ir.graph import Parameter as GraphParameter
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.runtime.room import room_for
 from mspc.runtime.slices import cut_parameter, full_type, gather, slices_of

@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 from mspc.engine.profile_options import ProfileOptions
 from mspc.ir.files.whole import write_whole
 from mspc.ir.graph import Graph
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.printer import print_graph
 from mspc.runtime.choose import EACH_ITS_OWN
 from mspc.runtime.comm.interface import fingerprint

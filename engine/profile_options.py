@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import check_writable
+from mspc.ir.late_dataclass import dataclass
 
 STEPS = 5
 

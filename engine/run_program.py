@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.files.tensors import StoredTensor, in_order, write_tensors
 from mspc.ir.files.whole import write_whole
 from mspc.ir.graph import Graph, Parameter
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.check_graph import check_graph
 from mspc.runtime.choose import Asked, Wishes

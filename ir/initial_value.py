@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from mspc.ir.distributions import (
     TruncatedNormalDistribution,
     UniformDistribution,
 )
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, DType
 
 STREAM = 0x496E6974

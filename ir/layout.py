@@ -11,9 +11,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any
+
+from mspc.ir.late_dataclass import dataclass
 
 Axes = tuple[int, ...]
 REDUCTIONS = ("sum", "mean", "max", "min", "prod", "all", "any")

@@ -6,10 +6,11 @@ They are carried along, printed and compared; nothing of them can be run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 from mspc.ir.graph import Graph, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import OpaqueType, Type
 
 UNKNOWN_TYPE = OpaqueType("<null>")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ hashed, since equal hashes would be an answer that nobody wrote down.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Never, cast
 
 from mspc.ir.graph import Constant, Value
+from mspc.ir.late_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ that puts their work on the current stream. Arrays are placed once, so a launch 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType
 
 Array = Any

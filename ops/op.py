@@ -9,18 +9,18 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, dataclass_transform
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
+from mspc.ir.late_dataclass import dataclass, finish_later, own_fields
 from mspc.ir.layout import Layout
 from mspc.ir.types import DType, TensorType, TupleType, Type
 from mspc.ops.cpu.widening import widening, widening_into
 from mspc.ops.declared import Kernel, Memory, Script, Sharding
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.finished_later import drop_class_variables, finish_later
 from mspc.ops.registry import Operators
 from mspc.sharding.factors import Rule, parse_rule
 
@@ -105,14 +105,11 @@ class Op(Sharding, Memory, Kernel, Script):
         for method, wrapped in (("kernel", widening), ("kernel_into", widening_into)):
             if method in cls.__dict__:
                 setattr(cls, method, wrapped(cls.__dict__[method]))
-        if any(not str(kind).startswith("ClassVar") for kind in inspect.get_annotations(cls).values()):
-            finish_later(cls)  # without fields of its own a class inherits all
+        said = own_fields(cls)
+        if said:  # without fields of its own a class inherits all
+            finish_later(cls, {name: vars(cls)[name] for name in said if name in vars(cls)}, frozen=True)
         if not abstract:
             REGISTRY.enter(cls.__name__, cls)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        fields(self)  # a copy from another process is made without `__init__`
-        self.__dict__.update(state)
 
     @property
     def name(self) -> str:
@@ -291,9 +288,6 @@ class Op(Sharding, Memory, Kernel, Script):
         grads = self.bprop(b, *inputs, out, dout)
         assert len(grads) == len(inputs), f"{self.name}.bprop returned {len(grads)} of {len(inputs)} gradients"
         return grads
-
-
-drop_class_variables(Op)
 
 
 @functools.cache

@@ -4,7 +4,6 @@ where the script brought arrays."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from mspc.api.common.parameter import Parameter
 from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.initial_value import Description
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, dtype_of
 
 

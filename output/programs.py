@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from mspc.api.errors import caller_location
 from mspc.api.state import Session
@@ -15,6 +15,7 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Stage, TracedCall, compile_traced, trace_call
 from mspc.engine.capture import Launch
 from mspc.engine.rank_uses import only_named
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Location
 from mspc.output.dumps import NO_FILES, File, StageFiles
 from mspc.passes.base import OnPass

@@ -7,7 +7,7 @@ Input:  a launch of a cell whose `set_inputs` leaves sizes open. Output: the tex
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mspc.api.nn.declared_inputs import Dimension, open_dimensions
@@ -15,6 +15,7 @@ from mspc.compiler.driver import Compiled
 from mspc.engine.capture import Launch
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import TensorType
 from mspc.output.dumps import NO_FILES

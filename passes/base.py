@@ -8,12 +8,12 @@ import os
 import pkgutil
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mspc import passes
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.nearest import all_of, did_you_mean
 from mspc.ir.text.attribute_types import fields_of
 from mspc.ir.text.facts import shown

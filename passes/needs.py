@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node
+from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.structural import Gradient
 from mspc.ops.op import Op

@@ -8,10 +8,12 @@ Output: an offset for every block and the size of the arena.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
+
+from mspc.ir.late_dataclass import dataclass
 
 GOOD = 1.01
 """An arena of this many times the lower bound is taken at once; else other orders are tried too."""

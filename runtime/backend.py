@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy
 
+from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.comm.interface import Communicator
 
 

@@ -9,10 +9,10 @@ import importlib
 import importlib.util
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Location
 
 Array = Any

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from mspc.analysis.shadow_weights import ShadowWeights
 from mspc.ir.graph import Node, Value
+from mspc.ir.late_dataclass import dataclass
 
 COMMUNICATION = "communication"
 """The attribute `stream` of nodes on the side stream of collectives."""

@@ -20,10 +20,10 @@ them for the next one. Where others wrote to the parameters, their nodes run in 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from mspc.analysis.shadow_weights import marked_shadow_weights
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType, TensorType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import MakeTuple, TupleGetItem

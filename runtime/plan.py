@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from mspc.analysis.aliasing import source, updated_parameters
 from mspc.ir.diagnostics import raise_all
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.op import Op
 from mspc.ops.optim.all_finite import AllFinite

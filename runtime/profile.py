@@ -7,10 +7,10 @@ rank, one thread per stream, times in microseconds from the begin of the rank's 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from mspc.ir.graph import Graph, Node
+from mspc.ir.late_dataclass import dataclass
 
 STREAMS = ("compute", "communication", "reduction")
 

@@ -16,12 +16,12 @@ import itertools
 import math
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Axes, Layout, coordinates
 
 Index = tuple[int, ...]

@@ -7,6 +7,7 @@ torn down at once.
 
 from __future__ import annotations
 
+import re
 import signal
 from functools import partial
 from typing import Any
@@ -16,6 +17,8 @@ from xdist.scheduler import LoadFileScheduling
 
 NOTICED = 0.01
 """Seconds from which on it is told how long a test was set up or torn down."""
+PART = re.compile(r"\[part-\d+-of-\d+]$")
+"""The end of the names of tests that are parts of a long one, which share nothing with the rest of their file."""
 WAITED = 10.0
 """Seconds that a process may take to end once nothing is heard of it."""
 
@@ -47,7 +50,10 @@ def how_it_ended(node: Any) -> str:
 
 class Files(LoadFileScheduling):
     """xdist's distribution by files, which looks through all that a process ever got after every test, without what is
-    done, and looks for each test among all."""
+    done, and looks for each test among all. Parts of a long test go to whichever process has time, each by itself."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid if PART.search(nodeid) else super()._split_scope(nodeid)
 
     def _assign_work_unit(self, node: Any) -> None:
         file, tests = self.workqueue.popitem(last=False)

@@ -12,7 +12,6 @@ must find it; `FREE` says which these are, and why.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,7 @@ from tests.planted import Planted  # found where this file is run, too
 from tests.planted_shared import IN_PARALLEL, PARALLEL, STEPS, THROUGH_MPI
 
 PACKAGE = Path(__file__).resolve().parent.parent
-LEFT_OUT = shutil.ignore_patterns("tests", ".*", "docs", "benchmarks", "build", "dist", "*.egg-info", "saved_graph")
+LEFT_OUT = ("tests", "docs", "benchmarks", "build", "dist")
 SAMPLE = "samples/transformer/net.py"
 NETWORK = '''
 import mindspore as ms
@@ -168,16 +167,27 @@ SHARED = {
 """Errors in what is shared, and the options of the judge that sees them, on a network in data parallel mode."""
 
 
+def linked(package: Path, made: Path, own: tuple[str, ...]) -> None:
+    """A folder of links to all that a package holds. own: the path of a file in it, whose folders are made anew."""
+    made.mkdir()
+    for path in package.iterdir():
+        if path.name == own[0] and path.is_dir():
+            linked(path, made / path.name, own[1:])
+        elif path.name != own[0] and path.name not in LEFT_OUT and not path.name.startswith("."):
+            (made / path.name).symlink_to(path)
+
+
 def copied(folder: Path, planted: Planted | None, text: str = NETWORK) -> Path:
-    """A copy of the package in `folder`, with the error; the path of a network of this text beside it.
+    """The package once more in `folder`, with the error in a file of its own; the path of a network of this text beside
+    it.
 
     Raises:
         ValueError: the text of the error does not stand in its file, or more than once.
     """
-    shutil.copytree(PACKAGE, folder / "mspc", ignore=LEFT_OUT)
+    linked(PACKAGE, folder / "mspc", Path(planted.file).parts if planted is not None else ("",))
     if planted is not None:
         path = folder / "mspc" / planted.file
-        source = path.read_text(encoding="utf-8")
+        source = (PACKAGE / planted.file).read_text(encoding="utf-8")
         if source.count(planted.old) != 1:
             raise ValueError(f"{planted.name}: {planted.file} has its text {source.count(planted.old)} times, not once")
         path.write_text(source.replace(planted.old, planted.new), encoding="utf-8")

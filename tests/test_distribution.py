@@ -28,6 +28,12 @@ def test_the_test_of_a_crash_is_not_tried_again() -> None:
     assert set(files.workqueue) == {"some.py", "next.py"}
 
 
+def test_parts_of_a_long_test_are_given_out_one_by_one() -> None:
+    split = Files.__new__(Files)._split_scope
+    assert split("test_some.py::test_long[part-3-of-8]") == "test_some.py::test_long[part-3-of-8]"
+    assert split("test_some.py::test_long[3-of-8]") == split("test_some.py::test_short") == "test_some.py"
+
+
 @pytest.mark.parametrize(("ends", "said"), [
     ("os._exit(3)", "ended with status 3"), ("os.kill(os.getpid(), 9)", "was ended by SIGKILL"),
 ])  # fmt: skip

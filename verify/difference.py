@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from mspc.ir.graph import Graph, element_types
+from mspc.ir.late_dataclass import dataclass
 
 Array = Any
 TOLERANCES = {"Float64": 1e-12, "Float32": 1e-5, "Float16": 1e-2, "BFloat16": 5e-2}

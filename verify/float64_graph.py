@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any
 
 import numpy as np
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import COMPLEX128, FLOAT64, DType, TensorType, TupleType, Type
 from mspc.ops.control.custom import OwnGradient
 from mspc.ops.control.structural import Gradient, MakeTuple, TupleGetItem

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from mspc.ir.graph import Graph, Parameter
+from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import Communicator
 from mspc.runtime.comm.local import LocalComm, World

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from mspc.ir.graph import Graph, Node
+from mspc.ir.late_dataclass import dataclass
 from mspc.passes.communication.reduce_gradients import summed_gradients
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import combine

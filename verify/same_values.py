@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.runtime.observe import join
 from mspc.verify.difference import Noise, Row, coarsest, compare

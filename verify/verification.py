@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
 from mspc.ir.graph import Graph, Node
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.slices import cut

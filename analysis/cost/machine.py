@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType
 
 PRODUCTS = "products"

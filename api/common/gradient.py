@@ -7,7 +7,6 @@ when they are called inside a compiled function. Called by a script, they launch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from mspc.api import launch
@@ -15,6 +14,7 @@ from mspc.api.common.parameter import Parameter
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.setting import checked
 from mspc.api.settings import JIT
+from mspc.ir.late_dataclass import dataclass
 
 
 @dataclass(frozen=True)

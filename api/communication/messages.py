@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from mspc.api.communication.group import GlobalComm
 from mspc.api.communication.handle import member
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import dtype_of
 
 

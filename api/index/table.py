@@ -6,9 +6,10 @@ import functools
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from mspc.api import index
+from mspc.ir.late_dataclass import dataclass
 
 _ENDING = ".txt"
 _DOC, _MORE = " " * 4, " " * 8

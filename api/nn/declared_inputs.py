@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from mspc.api.common.symbol import Symbol
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 
 __all__: tuple[str, ...] = ()

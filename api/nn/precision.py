@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType
 
 __all__: tuple[str, ...] = ()

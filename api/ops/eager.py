@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from mspc.api.ops.collective_calls import called, meets_others, run_on_ranks
 from mspc.api.ops.complex_operands import check_complex
 from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Location
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.arguments import describe, misfit

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.ir.late_dataclass import dataclass
 from mspc.ops.arguments import describe
 
 Shape = tuple[int, ...]

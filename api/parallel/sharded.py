@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mspc.api import launch
+from mspc.ir.late_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from mspc.checkpoint.sets import (
 )
 from mspc.checkpoint.writing import write_slices
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
 
 __all__: tuple[str, ...] = ()
 

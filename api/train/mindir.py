@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.checkpoint.mindir_file import read_mindir
 from mspc.checkpoint.mindir_graph import MindirGraph
+from mspc.ir.late_dataclass import dataclass
 
 __all__ = ["export", "load"]
 SUFFIX, FORMAT = ".mindir", "MINDIR"

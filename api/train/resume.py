@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from mspc.checkpoint.reading import Checkpoint
 from mspc.checkpoint.sets import CALLED, Found, find_sets, of_mindspores_format, prefixes_in, unreadable
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import shown_path
+from mspc.ir.late_dataclass import dataclass
 
 __all__ = ["Resumed", "resume_training"]
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +19,7 @@ from mspc.commands.facts.model import Facts
 from mspc.commands.report.table import write_json
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import shown_path
+from mspc.ir.late_dataclass import dataclass
 
 VERSION = 1
 MARK = "mspc_baseline"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from mspc.commands.budget.limits import ANY, BYTES, COLLECTIVES, FORBID, MEMORY, STEP, Budget, Forbidden
 from mspc.commands.facts.model import CollectiveFact, Facts, RankFacts, cell_of
 from mspc.commands.report.text import time_text
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.nearest import did_you_mean
 
 MOST_NAMED = 5

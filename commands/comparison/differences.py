@@ -8,13 +8,14 @@ Gradients are matched by their parameters, whatever buckets they travel in.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from mspc.commands.comparison.difference import Difference, SentDifference
 from mspc.commands.comparison.matching import Stage, paired
 from mspc.commands.comparison.plans import memory_differences
 from mspc.commands.facts.model import EQUALS, Facts, OperatorFact, RankFacts, ScopeTotals, cell_of
 from mspc.commands.report.text import group, time_text
+from mspc.ir.late_dataclass import dataclass
 
 OVER = " over "
 """Between what a collective sends and its group."""

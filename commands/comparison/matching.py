@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from mspc.ir.late_dataclass import dataclass
 
 Pair = tuple[Any, Any]
 """An entry and its counterpart; None in the place of what has none."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
@@ -27,6 +26,7 @@ from mspc.commands.facts.model import (
 from mspc.commands.facts.phases import phase_of
 from mspc.commands.report.facts import STRUCTURAL, CollectiveRow, collective_row, memory_row, source_line
 from mspc.ir.graph import Constant, Graph, Node, OpLike, Parameter, Value, element_layouts, element_types
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, Type
 from mspc.ops.collective.base import Collective
 from mspc.ops.control.structural import TupleGetItem

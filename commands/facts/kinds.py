@@ -6,10 +6,11 @@ import hashlib
 import os
 import re
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from mspc.commands.facts.files import check_compile, program_text
 from mspc.ir.files.inside import inside
+from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.program import PROGRAM, Program
 
 OWN = re.compile(r"""^rank : .*$|group: "[^"]*"(?:, )?|rank_list: (?:\([^()]*\)|[\d:]+)(?:, )?""", re.MULTILINE)

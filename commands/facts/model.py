@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 from mspc.commands.facts.phases import GRADIENTS
 from mspc.commands.report.facts import CollectiveRow, MemoryRow
+from mspc.ir.late_dataclass import dataclass
 
 EQUALS = " = "
 """Between the type of a constant and its value."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.compiler.driver import Compiled
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layouts
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Frames
 from mspc.ir.types import TensorType
 from mspc.ops.collective.base import Collective

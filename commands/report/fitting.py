@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.shown import shown
 
 GAP = "  "

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import ModuleType
 from typing import Any
+
+from mspc.ir.late_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from mspc.analysis.cost.machine import Machine
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout, common_mesh
 from mspc.passes.sharding.layout_search import Search
 from mspc.search.layouts.cheapest import AXES, mesh_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import webbrowser
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from mspc.commands.view.dump import read_dump
 from mspc.commands.view.facts import page_facts
 from mspc.commands.view.page import html_of
 from mspc.ir.files.whole import check_writable, utf8_bytes, write_whole
+from mspc.ir.late_dataclass import dataclass
 from mspc.search.calibration.machine_file import machine_of
 
 ENDING = ".view.html"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from mspc.commands.facts.files import dump_text
@@ -14,6 +14,7 @@ from mspc.compiler.again import stages_again
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import read_begin
 from mspc.ir.graph import Graph
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.opaque import Module
 from mspc.ir.text.parser import parse
 from mspc.ops.check_graph import check_graph

@@ -9,7 +9,6 @@ import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 from mspc.api.common.gradient import GradientFunction, JitFunction
@@ -48,6 +47,7 @@ from mspc.compiler.frontend.values import (
 )
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
+from mspc.ir.late_dataclass import dataclass
 
 Args = Sequence[Any]
 Kwargs = Mapping[str, Any]

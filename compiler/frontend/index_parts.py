@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from mspc.compiler.frontend.operators import is_graph_value
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import contains_tensor, describe
 from mspc.ir.graph import Constant, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL
 
 Shape = tuple[int, ...]

@@ -11,7 +11,6 @@ import functools
 import inspect
 import types
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from mspc.api.common.gradient import JitFunction
@@ -20,6 +19,7 @@ from mspc.compiler.frontend.sharding import is_sharded_function
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure
 from mspc.ir.graph import Node
+from mspc.ir.late_dataclass import dataclass
 from mspc.ops.op import Op
 
 

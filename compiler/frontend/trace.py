@@ -10,10 +10,9 @@ together.
 from __future__ import annotations
 
 import ast
-import sys
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -31,12 +30,11 @@ from mspc.compiler.frontend.source import FunctionSource, Sources
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.statements import run
 from mspc.compiler.frontend.values import Closure, Frame, Poisoned, TooManyErrors, describe
+from mspc.ir.deep_calls import deep_calls
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Parameter, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, dtype_of
-
-DEPTH = 20_000
-"""Python's own recursion limit while a network is read; nested calls of the network cost several each."""
 
 
 @dataclass(frozen=True)
@@ -111,23 +109,20 @@ def trace(
     tracer = Tracer(name or _graph_name(target), sharded, script_folder)
     tracer.call = partial(call, tracer)
     tracer.run = partial(run, tracer)
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, DEPTH))
     result: Any = None
     structure: Any = None
     poisoned = False
     try:
-        given = _fed(tracer, target, args)
-        result = call(tracer, _outermost(script_folder), ast.Pass(), target, given, {})
-        tracer.graph.results, structure = _results(tracer, result)
+        with deep_calls():
+            given = _fed(tracer, target, args)
+            result = call(tracer, _outermost(script_folder), ast.Pass(), target, given, {})
+            tracer.graph.results, structure = _results(tracer, result)
     except MspcError as error:
         tracer.errors.append(error)
     except (Poisoned, TooManyErrors):
         poisoned = True
     except RecursionError:
         tracer.errors.append(tracer.error("calls nest too deep: a recursion does not end at compile time"))
-    finally:
-        sys.setrecursionlimit(limit)
     if tracer.errors and other_mistakes is not None:
         tracer.errors += other_mistakes(tracer.graph)
     raise_all(tracer.errors)

@@ -12,7 +12,6 @@ import difflib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,6 +20,7 @@ from mspc.api.common.tensor import Tensor
 from mspc.compiler.frontend.source import FunctionSource
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Frames
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+
+from mspc.ir.late_dataclass import dataclass
 
 BITS = 22
 """Weights are whole numbers, 1 being 2 to this power, and every pass rounds to bytes, as in Pillow."""

@@ -7,7 +7,6 @@ import math
 import os
 import struct
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import check_regular
+from mspc.ir.late_dataclass import dataclass
 
 MOST_PACKED = 1100
 """Bytes that one byte of a .gz file can stand for; of a plain file it is one."""

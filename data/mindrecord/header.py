@@ -10,13 +10,13 @@ import json
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mspc.data.mindrecord.schema import RecordField, fields_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import check_regular
+from mspc.ir.late_dataclass import dataclass
 
 HEADER_SIZE, PAGE_SIZE = 1 << 24, 1 << 25
 """Bytes of a header and of a page unless a script says otherwise."""

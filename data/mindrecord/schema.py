@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from mspc.data.mindrecord.packing import pack_integers, unpack_integers
+from mspc.ir.late_dataclass import dataclass
 
 TYPES = ("bytes", "string", "int32", "int64", "float32", "float64")
 _NAME = re.compile(r"\w+", re.ASCII)

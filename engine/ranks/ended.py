@@ -8,10 +8,10 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from mspc.engine.ranks.hosts import Host
+from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.faults.orphaned import LAST_WORDS
 
 LAST_LINES = 20

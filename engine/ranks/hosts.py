@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import read_text
 from mspc.ir.files.whole import reason_of
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Location
 
 _SLOTS = re.compile(r"(?<![\w-])slots\s*=\s*(\S+)")

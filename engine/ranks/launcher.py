@@ -6,13 +6,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from mspc.engine.ranks.ended import CONSEQUENCES, Ended, complain, lost_host
 from mspc.engine.ranks.hosts import Host
 from mspc.engine.ranks.mpirun import end_with_parent, forwarding, mpirun_command, mpirun_environment
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
 
 WORKER = Path(__file__).with_name("worker.py")
 SCHEDULER_LOG = "scheduler.log"

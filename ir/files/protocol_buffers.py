@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from mspc.ir.late_dataclass import dataclass
 
 LONGEST = 10
 """Bytes of an integer of 64 bits."""

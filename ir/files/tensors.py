@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
@@ -17,6 +16,7 @@ import numpy as np
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.parsing import parsed_json
 from mspc.ir.files.regular import check_regular
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DTYPES, DType, TensorType
 
 CODES = {

@@ -11,10 +11,12 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, cast
 
+from mspc.ir.late_dataclass import dataclass
+
 Check = Callable[[Any], bool]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Field:
     """One field of an operator: its name, its annotation as people read it, and the check of a value."""
 

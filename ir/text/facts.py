@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.limits import MOST_RANKS
 
 

@@ -21,14 +21,6 @@ from mspc.ir.graph import Constant, Value, element_types
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, Type
 from mspc.ops.collective.base import Collective, Meeting, Ranks, check_fields, message, same
-from mspc.ops.collective.launch import (
-    launch_all_gather,
-    launch_all_reduce,
-    launch_all_to_all,
-    launch_broadcast,
-    launch_exchange,
-    launch_reduce_scatter,
-)
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Mul, RealDiv
@@ -88,6 +80,8 @@ class AllReduce(Collective):
         return partial(comm.all_reduce, op=self.op, ranks=self.ranks)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.collective.launch import launch_all_reduce  # late: only a GPU needs it
+
         return launch_all_reduce(device, inputs, out, self.op, self.ranks)
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
@@ -132,6 +126,8 @@ class AllGather(Collective):
         return partial(comm.all_gather, ranks=self.ranks, axis=self.axis)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.collective.launch import launch_all_gather  # late: only a GPU needs it
+
         return launch_all_gather(device, inputs[0], out, self.ranks, self.axis)
 
 
@@ -158,6 +154,8 @@ class ReduceScatter(Collective):
         return partial(comm.reduce_scatter, op=self.op, ranks=self.ranks, axis=self.axis)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.collective.launch import launch_reduce_scatter  # late: only a GPU needs it
+
         return launch_reduce_scatter(device, inputs[0], out, self.op, self.ranks, self.axis)
 
 
@@ -186,6 +184,8 @@ class AlltoAll(Collective):
         return partial(comm.all_to_all, ranks=self.ranks, split_dim=self.split_dim, concat_dim=self.concat_dim)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.collective.launch import launch_all_to_all  # late: only a GPU needs it
+
         return launch_all_to_all(device, inputs[0], out, self.ranks, self.split_dim, self.concat_dim)
 
 
@@ -218,6 +218,8 @@ class Broadcast(Collective):
         return lambda *arrays: tuple(comm.broadcast(array, root, ranks) for array in arrays)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.collective.launch import launch_broadcast  # late: only a GPU needs it
+
         return launch_broadcast(device, inputs, out, self.root_rank, self.ranks)
 
 
@@ -307,6 +309,8 @@ class NeighborExchange(Collective):
         return lambda *arrays: tuple(comm.exchange(list(zip(ranks, arrays, strict=True)), receives))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.collective.launch import launch_exchange  # late: only a GPU needs it
+
         sends = list(zip(self.send_rank_ids, inputs, strict=True))
         receives = list(zip(self.recv_rank_ids, out, strict=True))
         return launch_exchange(device, sends, receives, self.rank_list)

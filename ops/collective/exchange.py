@@ -12,7 +12,6 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType, Type
 from mspc.ops.collective.collectives import NO_GRADIENT, LayoutChange, NeighborExchange
-from mspc.ops.collective.launch import launch_paste
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Op, Placement
@@ -132,4 +131,6 @@ class PasteSlices(Op):
         return whole
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.collective.launch import launch_paste  # late: only a GPU needs it
+
         return launch_paste(device, inputs, out, self.begins)

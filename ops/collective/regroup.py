@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Axes, Layout, common_mesh, group_of, on_mesh
 from mspc.ops.collective.collectives import AllGather, AlltoAll, LayoutChange
 from mspc.ops.op import Op, Placement

@@ -7,12 +7,12 @@ outside of the image are padding. Dumoulin and Visin, arXiv 1603.07285, have the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
 from mspc.sharding.borders import Needed, Span, own_span
 
 MODES = ("same", "valid", "pad")

@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from mspc.ir.late_dataclass import dataclass
 from mspc.ops.cuda.attention import Attention, first_row
 from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Device, Launch

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from mspc.ir.late_dataclass import dataclass
 from mspc.ops.cuda.attention import Attention, first_row
 from mspc.ops.cuda.flash import COMMON, INSTRUCTIONS, limit_of, macros, strides_of, takes
 from mspc.ops.device import Array, Device, Kernel, Launch

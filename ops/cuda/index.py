@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import dtype_of
 from mspc.ops.cuda.move import MOVE, WORDS
 from mspc.ops.cuda.source import COMMON, accumulating_type, constants, grid_of, index_type, lanes_of

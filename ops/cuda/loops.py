@@ -7,11 +7,12 @@ are arguments of the kernels; what changes the code (types, patterns of strides,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType
 from mspc.ops.cuda.source import accumulating_type, neutral
 from mspc.ops.device import c_type, computing_type

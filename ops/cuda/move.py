@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType, dtype_of
 from mspc.ops.cuda.source import PACK_BYTES, WORDS, address, constants, grid_of, index_type
 from mspc.ops.device import Array, Device, Launch, c_type, in_order

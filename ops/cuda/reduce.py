@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType, dtype_of
 from mspc.ops.cuda.rows import Rows, Stage
 from mspc.ops.cuda.source import (

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType, dtype_of
 from mspc.ops.device import Array, c_type
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.values import key_text, value_text
 from mspc.ir.types import TensorType
 from mspc.ops.bases import Elementwise

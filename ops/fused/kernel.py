@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.bases import Elementwise
 from mspc.ops.cpu.blocks import SHARED

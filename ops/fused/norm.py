@@ -7,9 +7,6 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType, TupleType, Type, dtype_of
-from mspc.ops.cuda.norm import fits, layer_norm_gradients
-from mspc.ops.cuda.rows import Rows, Stage
-from mspc.ops.cuda.source import Operand
 from mspc.ops.device import Array, Device, Launch, c_type
 from mspc.ops.nn.norm import LayerNorm, LayerNormGammaGrad, LayerNormGrad
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
@@ -69,6 +66,9 @@ class FusedLayerNorm(Op):
         return self.kernel(be)(*inputs)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.rows import Rows, Stage  # late: only a GPU needs it
+        from mspc.ops.cuda.source import Operand  # late: only a GPU needs it
+
         x, gamma, beta = inputs[0], inputs[-2], inputs[-1]
         y, mean, variance = out[:3]
         columns = x.shape[-1]
@@ -150,6 +150,8 @@ class FusedLayerNormGrad(Op):
         return self.kernel(be)(*inputs)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.norm import fits, layer_norm_gradients  # late: only a GPU needs it
+
         dout, x, mean, variance, gamma = inputs[:5]
         if not x.size:
             return None

@@ -7,9 +7,10 @@ scattered over the dimension from which x was gathered (n for k).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.named_layout import NamedLayout
 
 REQUEST = "enable_nd_tp"

@@ -14,9 +14,6 @@ from mspc.ops.arguments import axis_in, require_elements
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.cpu.blocks import in_rows
-from mspc.ops.cuda.reduce import Reduction, reduce
-from mspc.ops.cuda.rows import Rows, Stage
-from mspc.ops.cuda.source import Operand
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
@@ -164,6 +161,9 @@ class LayerNorm(Norm):
         return self.kernel(be)(*inputs)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.rows import Rows, Stage  # late: only a GPU needs it
+        from mspc.ops.cuda.source import Operand  # late: only a GPU needs it
+
         x, gamma, beta = inputs
         y, mean, variance = out
         rows, columns = matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
@@ -226,6 +226,9 @@ class LayerNormGammaGrad(Norm):
         return be.xp.sum(product, axis=axes)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.reduce import Reduction, reduce  # late: only a GPU needs it
+        from mspc.ops.cuda.source import Operand  # late: only a GPU needs it
+
         dout, x, mean, variance = inputs
         _, columns = matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
         parameters = axis_in(self.name, self.begin_params_axis, x.ndim)
@@ -310,6 +313,9 @@ class LayerNormGrad(Norm):
         return self.kernel(be)(*inputs)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.rows import Rows, Stage  # late: only a GPU needs it
+        from mspc.ops.cuda.source import Operand  # late: only a GPU needs it
+
         dout, x, mean, variance, gamma = inputs
         rows, columns = matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
         totals = (("mean_g", "Sum", "g"), ("mean_gx", "Sum", "g * x"))

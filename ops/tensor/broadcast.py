@@ -11,9 +11,6 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.arguments import axes_in, ints_of, split_call
-from mspc.ops.cuda.move import Move, move, strides_of
-from mspc.ops.cuda.reduce import Reduction, reduce
-from mspc.ops.cuda.source import Operand
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
 from mspc.ops.tensor.reshape import Reshape
@@ -70,6 +67,9 @@ class Reduce(Op, abstract=True):
 
     def reduction_of(self, device: Device, how: str, x: Array, out: Array, after: str = "total") -> Launch | None:
         """Launch that combines by `how`: Sum, Product, Largest or Smallest; `after` is the C++ of the end result."""
+        from mspc.ops.cuda.reduce import Reduction, reduce  # late: only a GPU needs it
+        from mspc.ops.cuda.source import Operand  # late: only a GPU needs it
+
         return reduce(device, Reduction("reduce", how, "x", after), x.shape, self.axes(x.ndim), [Operand("x", x)], out)
 
 
@@ -162,6 +162,8 @@ class BroadcastTo(Op):
         return be.xp.broadcast_to(x, shape)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.move import Move, move, strides_of  # late: only a GPU needs it
+
         (x,) = inputs
         lead = out.ndim - x.ndim
         own = (0 if n == 1 else s for n, s in zip(x.shape, strides_of(x.shape), strict=True))

@@ -12,7 +12,6 @@ from mspc.ir.graph import Value
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.arguments import axis_in, ints_of, require_elements, sequence_of, split_call
 from mspc.ops.bases import require_same
-from mspc.ops.cuda.move import Move, move, strides_of
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.tensor.broadcast import zeros
@@ -66,6 +65,8 @@ class Transpose(Op):
         return inputs[0].transpose(self.perm)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.move import Move, move, strides_of  # late: only a GPU needs it
+
         (x,) = inputs
         order, strides = self.order(x.ndim), strides_of(x.shape)
         source = tuple(strides[p] for p in order)
@@ -137,6 +138,8 @@ class Concat(_Joined):
         return be.xp.concatenate(inputs, self.axis)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.move import Move, move, strides_of  # late: only a GPU needs it
+
         axis = axis_in(self.name, self.axis, out.ndim)
         target = strides_of(out.shape)
         moves: list[Move] = []
@@ -192,6 +195,8 @@ class Split(Op):
         return tuple(be.xp.split(inputs[0], self.output_num, axis=self.axis))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.move import Move, move, strides_of  # late: only a GPU needs it
+
         (x,) = inputs
         axis, source = axis_in(self.name, self.axis, x.ndim), strides_of(x.shape)
         size = x.shape[axis] // self.output_num
@@ -231,6 +236,8 @@ class Stack(_Joined):
         return be.xp.stack(inputs, axis=self.axis)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.move import Move, move, strides_of  # late: only a GPU needs it
+
         axis, target = axis_in(self.name, self.axis, out.ndim), strides_of(out.shape)
         kept = (*target[:axis], *target[axis + 1 :])
         return move(device, "stack", [
@@ -276,6 +283,8 @@ class Unstack(Op):
         return tuple(be.xp.moveaxis(inputs[0], self.axis, 0))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.move import Move, move, strides_of  # late: only a GPU needs it
+
         (x,) = inputs
         axis, source = axis_in(self.name, self.axis, x.ndim), strides_of(x.shape)
         kept = (*source[:axis], *source[axis + 1 :])

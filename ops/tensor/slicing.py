@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.arguments import ints_of, split_call
-from mspc.ops.cuda.move import Move, move, put_inside, strides_of
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Asked, Op, Placement, sample
 from mspc.sharding.rules import factor_names
@@ -193,6 +193,8 @@ class StridedSlice(_Strided):
         return inputs[0][self.index()]
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.move import Move, move, strides_of  # late: only a GPU needs it
+
         (x,) = inputs
         cuts, strides = self.cuts(x.shape), strides_of(x.shape)
         offset = sum(cut.start * strides[cut.dim] for cut in cuts if cut.dim >= 0)
@@ -234,6 +236,8 @@ class StridedSliceGrad(_Strided):
         return whole
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.move import put_inside  # late: only a GPU needs it
+
         by_dim = {cut.dim: cut for cut in self.cuts(self.shape)}
         cuts = [(cut.start, cut.step, max(1, cut.size)) for cut in (by_dim[d] for d in range(len(self.shape)))]
         return put_inside(device, "slice_gradient", inputs[0], out, cuts)

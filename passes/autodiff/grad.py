@@ -8,10 +8,9 @@ forward operator it belongs to. Reverse mode: operators are visited from the las
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.collective.base import Collective
 from mspc.ops.control.structural import Gradient, MakeTuple, TupleGetItem

@@ -11,10 +11,10 @@ strategy of their original. Facts: MindSpore's `Cell.recompute()` and `Primitive
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from mspc.analysis.aliasing import Updates
 from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import Pass
 
 

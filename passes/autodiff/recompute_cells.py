@@ -10,9 +10,8 @@ It makes a usual plan fit a limit of memory, where a plan's file would name the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.passes.autodiff.cell_blocks import blocks_of
 from mspc.passes.autodiff.planned_cells import mark_cells

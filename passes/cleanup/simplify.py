@@ -7,7 +7,6 @@ Input:  `%2 = MakeTuple(%0, %1)`, `%3 = TupleGetItem(%2) {index: 1}`. Output: `%
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 from mspc.analysis.aliasing import Updates, aliased_operands
 from mspc.analysis.lifetimes import last_reads
 from mspc.ir.graph import Constant, Graph, Node, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, Type
 from mspc.ir.varying import VaryingConstant, constant_bytes
 from mspc.ops.collective.base import Collective

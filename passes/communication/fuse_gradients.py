@@ -12,11 +12,12 @@ many gradients: buckets fill in the order in which gradients are ready, and whil
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import TupleGetItem

@@ -12,11 +12,10 @@ a reason and the user's line.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.math.arithmetic import AddN

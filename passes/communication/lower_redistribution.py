@@ -6,10 +6,9 @@ Output: `%3 = ReduceScatter(%2) {mesh: (2, 4), axes: (1), axis: 1}`; types stay 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.math.arithmetic import Mul
 from mspc.passes.base import Pass

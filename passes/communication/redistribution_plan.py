@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, LocalSlice, ReduceScatter
 from mspc.ops.collective.exchange import Exchange

@@ -9,10 +9,9 @@ own, too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllReduce

@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.nodes import seconds
 from mspc.analysis.lifetimes import most_alive
 from mspc.analysis.shadow_weights import SHADOW
 from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.varying import ascending
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather

@@ -8,9 +8,8 @@ So a step on many ranks equals one device's on all rows. An operator that has gr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mspc.ir.graph import Graph
+from mspc.ir.late_dataclass import dataclass
 from mspc.ops.op import Op
 from mspc.passes.base import Pass
 from mspc.passes.needs import WHOLE

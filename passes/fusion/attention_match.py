@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Node, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import BOOL, DType, TensorType
 from mspc.ops.math.arithmetic import Add, Div, Mul, RealDiv

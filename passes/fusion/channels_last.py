@@ -11,11 +11,12 @@ slices. Values are transposed where others need them as they were, once for all 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.convolution.base import Convolution

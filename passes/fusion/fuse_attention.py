@@ -24,11 +24,11 @@ beside another addend or mask, stays an operand.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.named_layout import NamedLayout
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.comparison import LogicalNot

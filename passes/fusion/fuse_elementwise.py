@@ -11,11 +11,12 @@ reads it, or over an update of a parameter that it reads.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import cast
 
 from mspc.analysis.aliasing import Updates
 from mspc.ir.graph import Graph, Node, Value, element_types
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.bases import Binary
 from mspc.ops.fused.body import Line, closes, fusible

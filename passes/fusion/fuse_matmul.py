@@ -11,10 +11,11 @@ product apart, so the graph is cleaned first: once for all passes that follow.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mspc.analysis.aliasing import first_changes
 from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, Type
 from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.math.arithmetic import Add, AddN

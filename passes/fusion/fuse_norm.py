@@ -11,12 +11,11 @@ too: of two tensors whose sum is normalised, and of the gradient in x and one ot
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from mspc.ir.graph import Graph, Node, Value, element_types
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.cuda.norm import fits
 from mspc.ops.fused.norm import FusedLayerNorm, FusedLayerNormGrad
 from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.nn.norm import LayerNorm, LayerNormGammaGrad, LayerNormGrad
@@ -181,6 +180,8 @@ def _before_cast(value: Value, like: Value) -> Value:
 
 
 def _last_only(axis: int, x: Value) -> bool:
+    from mspc.ops.cuda.norm import fits  # late: only where there is a norm
+
     rank = len(x.shape)
     return rank > 1 and axis in (-1, rank - 1) and fits(x.shape[-1])
 

@@ -11,11 +11,12 @@ Copies of parameters in halves that the updates can keep up to date get the attr
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from mspc.analysis.aliasing import Updates
 from mspc.analysis.shadow_weights import mark_shadow_weights
 from mspc.ir.graph import Graph, Node, Parameter, Value, element_types
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, TensorType, TupleType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import TupleGetItem

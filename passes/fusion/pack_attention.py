@@ -16,10 +16,11 @@ summed in another order, and the sum of the three is rounded once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.matmul import BiasAdd, MatMul

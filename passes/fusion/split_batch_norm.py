@@ -11,11 +11,11 @@ what both read is computed twice, because to keep it would take memory.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value, element_types
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType, TensorType
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.fused.batch_norm import BatchStatistics, MovingStatistics

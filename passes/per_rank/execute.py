@@ -6,9 +6,8 @@ are gone, those of parameters stay, since a run cuts weights and inputs by them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mspc.ir.graph import Graph
+from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import Simplify
 

@@ -8,10 +8,10 @@ rank's graph follows from types and layouts, which all ranks share.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, OpLike, Parameter, Value, element_layouts, element_types, operand_types
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.op import Op, Placement

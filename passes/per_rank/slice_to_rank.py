@@ -7,10 +7,10 @@ so the work of all passes before is done once for any number of ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.structural import TupleGetItem
 from mspc.passes.base import Pass
 from mspc.passes.needs import LOWERED, WHOLE

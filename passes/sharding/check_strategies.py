@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, operand_types
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Axes, Layout
 from mspc.ir.named_layout import INTERLEAVED, NamedLayout, spread
 from mspc.ops.collective.collectives import Redistribute

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, element_types, operand_types
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
 from mspc.ir.types import TupleType, Type
 from mspc.ops.collective.collectives import LayoutChange

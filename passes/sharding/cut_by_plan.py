@@ -13,10 +13,10 @@ mistakes are reported together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Node, Value, element_layouts
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.nearest import did_you_mean
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem

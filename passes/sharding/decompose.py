@@ -8,10 +8,9 @@ Before gradients are taken, so that the backward operators are those of the part
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mspc.ir.diagnostics import raise_all
 from mspc.ir.graph import Graph
+from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import Pass
 from mspc.passes.sharding.check_strategies import strategy_mistakes
 from mspc.passes.sharding.decomposition import decompose_nodes

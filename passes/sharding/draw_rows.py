@@ -11,9 +11,8 @@ alike by all ranks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.random.rows import DrawnByPlace
 from mspc.passes.base import Pass

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from mspc.ir.graph import Node, Value
+from mspc.ir.late_dataclass import dataclass
 
 MORE_BYTES = 1.1
 """How many times the fewest bytes a plan of fewer messages may send."""

@@ -13,10 +13,9 @@ Input:  nodes with `in_layouts` where the user gave strategies. Output: all node
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node
+from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import Pass
 from mspc.passes.needs import DIFFERENTIATED, KNOWN, WHOLE
 from mspc.passes.sharding.backward_layouts import BackwardLayouts

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
+
+from mspc.ir.late_dataclass import dataclass
 
 _KEY = "search_"
 LEAST = -1

@@ -6,9 +6,8 @@ Input: the graph after propagation. Output: a new graph of the forward operators
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.structural import Depend
 from mspc.passes.base import Pass
 

@@ -29,13 +29,14 @@ the script's. All but ranks and operators may be left out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.toml_text import check_keys, quoted, read_toml
 from mspc.ir.files.whole import shown_path, write_whole
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.text.fragments import read_attributes, read_layouts

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,6 +31,7 @@ from mspc.ir.files.protocol_buffers import (
 )
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.whole import make_folder, reason_of, shown_path, write_whole
+from mspc.ir.late_dataclass import dataclass
 from mspc.plans.files.strategy_checksum import (
     json_with_checksum,
     json_without_checksum,

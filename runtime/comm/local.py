@@ -9,12 +9,13 @@ from __future__ import annotations
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.comm.interface import GRAPH_CHANNELS, Array, Exchanging, Ranks, combine, pieces
 from mspc.runtime.faults.failure import StoppedByOther
 from mspc.runtime.faults.said import first_line, missed

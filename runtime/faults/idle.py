@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.faults.record import CALLS, GRAPH, MARK, NODE, PID, RUNNING, STATE, STEP, WAITS
 from mspc.runtime.faults.stopped import state_of
 from mspc.runtime.faults.waiting import OWN_PAUSE, blockers

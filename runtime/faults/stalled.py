@@ -7,10 +7,11 @@ replayed. Everything here works on these marks and on the ranks' graphs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from mspc.ir.graph import Graph
+from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.base import Collective
 from mspc.runtime.faults.record import CALLS, ENDED, GRAPH, MARK, NODE, RUNNING, STATE, STEP, WAITS
 

@@ -7,9 +7,9 @@ is captured: cuDNN loads its kernels then.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from mspc.ir.late_dataclass import dataclass
 from mspc.ops.device import Array, Launch
 
 _HALVES = ("float16", "bfloat16")

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from mspc.ir.late_dataclass import dataclass
 from mspc.ops.convolution.order import first_order, last_order
 from mspc.ops.cuda.fold import fold, unfold
 from mspc.ops.device import Array, Launch, Sliding, in_order

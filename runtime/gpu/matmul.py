@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from nvmath import CudaDataType
 from nvmath.bindings import cublasLt as lt
 from nvmath.bindings.cublas import ComputeType
 
+from mspc.ir.late_dataclass import dataclass
 from mspc.ops.device import Array, Launch
 from mspc.runtime.workspaces import PRODUCTS
 

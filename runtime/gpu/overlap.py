@@ -9,10 +9,9 @@ compute in the same way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mspc.analysis.cost.nodes import seconds
 from mspc.ir.graph import Node
+from mspc.ir.late_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

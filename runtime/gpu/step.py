@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from mspc.analysis.aliasing import updated_parameters
 from mspc.ir.graph import Graph, Node, Value, element_types
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Copy, Launch, c_type, in_order

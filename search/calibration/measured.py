@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -20,6 +20,7 @@ from mspc.analysis.cost.machine import POINTWISE, PRODUCTS, Link, Machine, Rate
 from mspc.analysis.cost.nodes import sent_bytes, work_of
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, TensorType
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
 from mspc.ops.convolution.convolve import Conv2D, Conv2DBackpropFilter, Conv2DBackpropInput

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from dataclasses import dataclass
 from itertools import permutations
 
 from mspc.ir.graph import Node, element_layouts
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import common_mesh
 from mspc.passes.autodiff.planned_cells import mark_cells
 from mspc.passes.autodiff.recompute import Recompute

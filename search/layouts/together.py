@@ -6,11 +6,11 @@ Gradients may go another way than the search reckons with, which only the passes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.constraint import is_constraint
 from mspc.passes.sharding.forward_layouts import cut_batch, spread
 from mspc.passes.sharding.layout_plans import State, Total, restore, state_of

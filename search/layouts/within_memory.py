@@ -12,9 +12,10 @@ import contextlib
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
 from mspc.passes.sharding.search_terms import LEAST
 from mspc.search.model.memory import Memory
 from mspc.search.solver.elimination import Assignment, Elimination, Factor, OutOfTime, Table

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 from itertools import product as product_of
 
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Axes, Layout
 from mspc.passes.sharding.choices import Choice, composite_conflict, make_choice
 from mspc.sharding.factors import Rule

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from mspc.ir.graph import Constant, Node, Parameter, Value, element_types
+from mspc.ir.late_dataclass import dataclass
 from mspc.passes.autodiff.cell_blocks import Block, blocks_of
 from mspc.search.model.footprint import Facts, Footprint, gradient_bytes, summand
 from mspc.search.model.model import Model, Numbers, Source, Variable

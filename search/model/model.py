@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
 from mspc.ir.graph import Constant, Node, Parameter, Value, element_layouts, element_types, operand_types
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout, common_mesh, on_mesh
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import MakeTuple, StopGradient, TupleGetItem

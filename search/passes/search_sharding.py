@@ -8,9 +8,8 @@ Output: all nodes and parameters with layouts; in the header what the plan costs
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mspc.ir.graph import Graph
+from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import Pass
 from mspc.passes.needs import DIFFERENTIATED, KNOWN, WHOLE
 from mspc.passes.sharding.propagate_sharding import SEARCHES

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mspc.compiler.call import describe_call
 from mspc.compiler.driver import Stage, compile_traced, trace_call
 from mspc.engine.capture import Launch
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.nearest import did_you_mean
 from mspc.passes.sharding.givers import SHARD
 from mspc.passes.sharding.propagate_sharding import begun

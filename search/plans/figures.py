@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from mspc.analysis.cost.least import least_seconds
@@ -14,6 +14,7 @@ from mspc.compiler.sent import sent_by_ranks
 from mspc.engine.capture import Launch
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
+from mspc.ir.late_dataclass import dataclass
 from mspc.output.programs import config_of
 from mspc.passes.sharding.givers import GIVEN
 from mspc.passes.sharding.parallel_optimizer import why_uncut

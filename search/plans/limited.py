@@ -8,12 +8,12 @@ compiled, of which the quickest that fits is taken.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
+from mspc.ir.late_dataclass import dataclass
 from mspc.passes.sharding.search_terms import LEAST
 from mspc.runtime.memory_plan import plan_memory
 from mspc.search.layouts.candidates import Candidates, Values, least_stored

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import common_mesh
 from mspc.plans.files.plan_file import SUFFIX, PlanFile
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from mspc.compiler.config import STRATEGIES_FROM
 from mspc.compiler.driver import Compiled, compile_launch
 from mspc.engine.capture import Launch
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
 from mspc.output.programs import config_of
 from mspc.plans.files.plan_file import SUFFIX, PlanFile, read_plan
 from mspc.search.plans.figures import Outcome, figures, remarked

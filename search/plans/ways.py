@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from mspc.analysis.cost.machine import Machine
@@ -13,6 +13,7 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Decide, OnStage, TracedCall, compile_traced, trace_call
 from mspc.engine.capture import Launch
 from mspc.ir.graph import Graph
+from mspc.ir.late_dataclass import dataclass
 from mspc.ops.op import Op
 from mspc.output.programs import config_of
 from mspc.passes.autodiff.recompute_cells import ASKED as RECOMPUTE_CELLS

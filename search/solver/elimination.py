@@ -11,10 +11,11 @@ import heapq
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from mspc.ir.late_dataclass import dataclass
 
 Table = Any
 """An array of costs, one dimension a variable."""

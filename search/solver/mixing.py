@@ -9,11 +9,11 @@ parts, and so are most decisions on computing a cell again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from mspc.ir.late_dataclass import dataclass
 from mspc.search.solver.sums import Sums
 
 STEPS = 4096

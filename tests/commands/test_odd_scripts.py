@@ -130,3 +130,19 @@ def test_a_name_that_is_no_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (file,) = Path(out).glob("rank_0/*.ir")
     assert r"# In file gr\udcf6sse.py(6)" in file.read_text()
     assert r"gr\udcf6sse" in Path(f"{out}.view.html").read_text()
+
+
+@pytest.mark.parametrize(("method", "used"), [
+    ("def __getattr__(self, name): return getattr(self, name)", "Odd().value"),
+    ("def __len__(self): return len(self)", "len(Odd())"),
+], ids=["attribute", "length"])  # fmt: skip
+@pytest.mark.parametrize("threaded", [False, True])
+def test_an_objects_recursion_through_c_is_a_mistake(tmp_path: Path, method: str, used: str, threaded: bool) -> None:
+    """Each call takes stack of C's, of which a process has less than Python's recursion limit allows meanwhile."""
+    call = "Net()(Tensor(np.ones((4, 2)), ms.float32))"
+    start = f"import threading\nthread = threading.Thread(target=lambda: {call})\nthread.start()\nthread.join()"
+    odd = NETWORK.replace("class Net", f"class Odd:\n    {method}\nclass Net").replace("x * 2.0", f"x * {used}")
+    (tmp_path / "net.py").write_text(odd + (start if threaded else call) + "\n")
+    done = subprocess.run([*SERVED, "compile", "net.py"], cwd=tmp_path, capture_output=True, text=True, timeout=HANG)
+    assert done.returncode == 2, done.stderr
+    assert "recursion depth exceeded" in done.stderr

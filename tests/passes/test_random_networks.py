@@ -1,8 +1,7 @@
-"""Steps of random networks with random strategies equal one device's, in float64: a thousand networks on both cores."""
+"""Steps of random networks with random strategies equal one device's, in float64: a thousand networks, in parts."""
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -19,21 +18,27 @@ from tests.conftest import HANG
 from tests.networks import usable
 from tests.random_updates import OPTIMIZERS
 
-SEED, COUNT = 20261122, 1000
+SEED, COUNT, PARTS = 20261122, 1000, 8
+LEAST = 50
+"""Operators that the networks of every part have at least."""
 
 
-def test_a_thousand_networks_equal_one_device(root: Path) -> None:
+@pytest.mark.parametrize("part", range(PARTS), ids=lambda part: f"part-{part + 1}-of-{PARTS}")
+def test_a_thousand_networks_equal_one_device(part: int) -> None:
     """Optimizers, clipping, accumulation, dropout, integers, several results, recompute among them."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.random_networks", str(SEED), str(COUNT), "--processes", "2"],
-        cwd=root, env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=HANG,
-    )  # fmt: skip
-    print(done.stdout)
-    assert done.returncode == 0, done.stdout
-    found = re.search(rf"^{COUNT} networks from seed {SEED} with (\d+) operators: 0 differ", done.stdout, re.MULTILINE)
-    assert found, done.stdout
-    assert int(found[1]) >= 60
+    load_operators()
+    seeds = [seed for seeds in random_networks.batches(SEED, COUNT) for seed in seeds][part::PARTS]
+    found = random_networks.check_all(seeds, usable(), random_networks.STEPS)
+    assert found.lines == []
+    assert found.count == COUNT / PARTS
+    assert len(found.operators) >= LEAST
+
+
+def test_the_command_tells_of_its_networks(root: Path) -> None:
+    command = [sys.executable, "-m", "tests.random_networks", str(SEED), "2", "--processes", "2"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=HANG)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.match(rf"2 networks from seed {SEED} with \d+ operators: 0 differ, 0 are refused", done.stdout)
 
 
 def test_what_can_be_drawn_is_what_is_asked_for() -> None:

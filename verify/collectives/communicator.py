@@ -6,12 +6,12 @@ Small and large arrays (which travel in other ways), groups in any order of rank
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16
 from mspc.runtime.comm.interface import Communicator
 

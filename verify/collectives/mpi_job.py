@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import numpy as np
 from mspc.engine.ranks.mpirun import end_with_parent, mpirun_command, mpirun_environment
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.files.tensors import StoredTensor, TensorFile, write_tensors
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import TensorType, dtype_of
 from mspc.verify.collectives.communicator import expected

@@ -7,12 +7,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.structural import Depend, MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from mspc.ir.late_dataclass import dataclass
 
 Array = Any
 STEPS = 6

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from mspc.data.dataset.stages.block import Block, Column, column_values, joined
 from mspc.data.dataset.stages.faults import RowFault, name_of
 from mspc.data.dataset.stages.reading import read
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
 
 Padding = dict[str, tuple[Sequence[int | None] | None, Any]]
 """Of a column by its name: the shape to fill rows up to, None for that of the largest row, and with what."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from mspc.data.dataset.rows import Row
+from mspc.ir.late_dataclass import dataclass
 
 Column = np.ndarray | list[np.ndarray]
 """Values of one column: an array whose first axis counts rows, or a list where rows differ in shape or type."""

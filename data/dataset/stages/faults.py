@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from mspc.api.errors import raising_location
 from mspc.ir.diagnostics import KINDS, MspcError
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Location
 
 

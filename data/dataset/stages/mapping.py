@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
 from typing import Any
@@ -25,6 +24,7 @@ from mspc.data.dataset.stages.pieces import Pace, Piece, pieces, united
 from mspc.data.dataset.stages.processes import Task, can_fork, in_processes
 from mspc.data.dataset.stages.reading import each_row, grouped
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,14 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from mspc.data.dataset.stages.ahead import nbytes
 from mspc.data.dataset.stages.base import ROWS
 from mspc.data.dataset.stages.block import Block, Column, joined
+from mspc.ir.late_dataclass import dataclass
 
 PIECE_BYTES = 8 << 20
 """About so many bytes of results a thread makes at once."""

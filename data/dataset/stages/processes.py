@@ -13,7 +13,6 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -22,6 +21,7 @@ import numpy as np
 from mspc.data.dataset.rows import Row
 from mspc.data.dataset.stages.faults import RowFault
 from mspc.ir.diagnostics import KINDS, MspcError
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Location
 
 

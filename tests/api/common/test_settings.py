@@ -127,8 +127,8 @@ def test_a_value_that_is_not_the_default(function: str, name: str, capsys: pytes
         return
     assert setting.changes
     assert freeze() != FrozenContext() or asked_device()["index"] == 1 or name in DONE_ANYWAY
-    read = rf'\.{setting.frozen_name}\b|"{setting.attribute or name}"'
-    assert name in DONE_ANYWAY or re.search(read, readers()), "nobody reads it"
+    if name not in DONE_ANYWAY and f'"{setting.attribute or name}"' not in readers():
+        assert re.search(rf"\.{setting.frozen_name}\b", readers()), "nobody reads it"
 
 
 @pytest.mark.parametrize(("function", "name"), CASES)

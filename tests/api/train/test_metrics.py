@@ -21,6 +21,8 @@ class _Judge:
     """scikit-learn's metrics, loaded by the process that runs these tests and by no other that collects them."""
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # pytest looks for marks and fixtures
+            raise AttributeError(name)
         return getattr(import_module("sklearn.metrics"), name)
 
 

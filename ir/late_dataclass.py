@@ -1,0 +1,229 @@
+"""`dataclass` as the standard library has it, whose methods are made when a class is first used.
+
+`dataclasses` writes and compiles six methods for every class, which costs a millisecond, and a compile loads some 170
+of them. Here only `__init__` is written, once an instance is made or somebody asks for the fields; the others look
+through the fields. Threads may be the first to use a class together, as simulated ranks are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import operator
+import reprlib
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+_FIELDS = "__dataclass_fields__"
+"""Where `dataclasses` keeps the fields of a class."""
+_INIT = "__init__"
+_STATE = "__setstate__"
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass  # what importers are to have
+else:
+
+    def dataclass(
+        cls: type[Any] | None = None, /, *, frozen: bool = False, eq: bool = True, slots: bool = False
+    ) -> Any:
+        """`dataclasses.dataclass`, later."""
+        if cls is None:
+            return functools.partial(dataclass, frozen=frozen, eq=eq, slots=slots)
+        said = {name: cls.__dict__[name] for name in own_fields(cls) if name in cls.__dict__}
+        made = _with_slots(cls) if slots else cls
+        finish_later(made, said, frozen=frozen, eq=eq)
+        return made
+
+
+def own_fields(cls: type[Any]) -> dict[str, Any]:
+    """The fields that a class declares itself, and their types."""
+    kinds = inspect.get_annotations(cls)
+    return {name: kind for name, kind in kinds.items() if not str(kind).startswith("ClassVar")}
+
+
+def finish_later(cls: type[Any], said: dict[str, Any], *, frozen: bool, eq: bool = True) -> None:
+    """Make the class a dataclass when it is first used, and at once where that costs nothing.
+
+    said: what the class says of its own fields beside their types. frozen, eq: as `dataclasses.dataclass` takes them.
+    """
+    finish = _Finish(cls, said, frozen, eq)
+    for name in (_INIT, _FIELDS, _STATE):
+        if name not in cls.__dict__:
+            setattr(cls, name, _Unfinished(name, finish))
+    if not own_fields(cls):
+        finish()  # a copy from another process has no state, and nothing would do it
+
+
+class _Unfinished:
+    """Stands in a class for what it has as a dataclass; it becomes one when that is asked for."""
+
+    def __init__(self, name: str, finish: _Finish) -> None:
+        self.name = name
+        self.finish = finish
+
+    def __get__(self, instance: object, owner: type[Any]) -> Any:
+        self.finish()
+        found = self.finish.cls.__dict__[self.name]
+        return found if self.name == _FIELDS else found.__get__(instance, owner)
+
+
+class _Finish:
+    """Makes a dataclass of a class, once."""
+
+    def __init__(self, cls: type[Any], said: dict[str, Any], frozen: bool, eq: bool) -> None:
+        self.cls = cls
+        self.said = said
+        self.frozen = frozen
+        self.eq = eq
+        self.done = False
+        self.lock = threading.RLock()
+
+    def __call__(self) -> None:
+        with self.lock:
+            if self.done:
+                return
+            cls, found = self.cls, self._fields()
+            for name, value in self.said.items():
+                if isinstance(value, dataclasses.Field) and vars(cls).get(name) is value:  # it lies in no slot
+                    self._keep_default(found[name])
+            by_place = tuple(name for name, field in found.items() if field.init and not field.kw_only)
+            made = {"__dataclass_params__": _parameters(self.frozen, self.eq), "__match_args__": by_place}
+            made["__repr__"] = _shown(found)
+            made |= _comparison(found, self.frozen) if self.eq else {}
+            made |= _refusals(cls, found) if self.frozen else {}
+            for name, value in made.items():
+                if name not in vars(cls) or (name == "__hash__" and vars(cls)[name] is None):
+                    setattr(cls, name, value)
+            written = _written_init(cls, found, self.frozen)
+            # Who makes an instance in another thread meanwhile comes to the lock, until `__init__` is there.
+            for name, value in ((_STATE, _set_state), (_FIELDS, found), (_INIT, written)):
+                if isinstance(vars(cls)[name], _Unfinished):
+                    setattr(cls, name, value)
+            self.done = True
+
+    def _fields(self) -> dict[str, dataclasses.Field[Any]]:
+        """The fields of the class, behind those that it inherits."""
+        found: dict[str, dataclasses.Field[Any]] = {}
+        for base in self.cls.__mro__[:0:-1]:
+            found |= getattr(base, _FIELDS, {})
+        own = own_fields(self.cls)
+        body = self.said | {"__annotations__": own, "__module__": self.cls.__module__, "__doc__": "Its own fields."}
+        alone: Any = type(self.cls.__name__, (), body)
+        return found | vars(dataclasses.dataclass(init=False, repr=False, eq=False)(alone))[_FIELDS]
+
+    def _keep_default(self, field: dataclasses.Field[Any]) -> None:
+        """Have the class say the default of a field in place of `field(...)`."""
+        if field.default is dataclasses.MISSING:
+            delattr(self.cls, field.name)
+        else:
+            setattr(self.cls, field.name, field.default)
+
+
+def _with_slots(cls: type[Any]) -> type[Any]:
+    """The class once more, with slots for its own fields."""
+    names = own_fields(cls)
+    inherited = {name for base in cls.__mro__[1:] for name in vars(base).get("__slots__", ())}
+    body = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__", *names)}
+    body["__slots__"] = tuple(name for name in names if name not in inherited)
+    made = type(cls)(cls.__name__, cls.__bases__, body)
+    made.__qualname__ = cls.__qualname__
+    return made
+
+
+@functools.cache
+def _parameters(frozen: bool, eq: bool) -> Any:
+    """What `dataclasses` notes of the way in which a class was made."""
+    empty: Any = type("_", (), {"__doc__": "No fields."})
+    return dataclasses.dataclass(frozen=frozen, eq=eq)(empty).__dataclass_params__
+
+
+def _set_state(self: Any, state: Any) -> None:
+    """Fill an instance that was made without `__init__`, as a copy from another process is."""
+    by_name, by_slot = state if isinstance(state, tuple) else (state, None)
+    for name, value in ((by_name or {}) | (by_slot or {})).items():
+        object.__setattr__(self, name, value)
+
+
+def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """A function that gives an instance's values of these fields."""
+    if len(names) > 1:
+        return operator.attrgetter(*names)
+    return lambda self: tuple(getattr(self, name) for name in names)
+
+
+def _comparison(found: dict[str, dataclasses.Field[Any]], frozen: bool) -> dict[str, Any]:
+    """`__eq__`, and `__hash__`, which what may change has not."""
+    compared = _values([name for name, field in found.items() if field.compare])
+    hashed = _values([name for name, field in found.items() if (field.compare if field.hash is None else field.hash)])
+
+    def is_equal(self: Any, other: Any) -> Any:
+        if self is other:
+            return True
+        return compared(self) == compared(other) if other.__class__ is self.__class__ else NotImplemented
+
+    return {"__eq__": is_equal, "__hash__": (lambda self: hash(hashed(self))) if frozen else None}
+
+
+def _shown(found: dict[str, dataclasses.Field[Any]]) -> Callable[[Any], str]:
+    """`__repr__`."""
+    names = [name for name, field in found.items() if field.repr]
+
+    @reprlib.recursive_repr()
+    def shown(self: Any) -> str:
+        return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
+    return shown
+
+
+def _refusals(cls: Any, found: dict[str, dataclasses.Field[Any]]) -> dict[str, Any]:
+    """`__setattr__` and `__delattr__` of what cannot be changed."""
+
+    def set_attribute(self: Any, name: str, value: Any) -> None:
+        if type(self) is cls or name in found:
+            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+        super(cls, self).__setattr__(name, value)
+
+    def delete_attribute(self: Any, name: str) -> None:
+        if type(self) is cls or name in found:
+            raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+        super(cls, self).__delattr__(name)
+
+    return {"__setattr__": set_attribute, "__delattr__": delete_attribute}
+
+
+class _Absent:
+    """Stands for an argument that was not given, where a function makes the field's first value."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+def _written_init(cls: type[Any], found: dict[str, dataclasses.Field[Any]], frozen: bool) -> Any:
+    """`__init__`: it assigns what it is given, or what the class says, or what a function makes."""
+    known: dict[str, Any] = {"_put": object.__setattr__, "_absent": _Absent()}
+    by_place = ["self"]
+    by_name: list[str] = []
+    lines: list[str] = []
+    for name, field in found.items():
+        given, first, parameter = name, f"_first_{name}", name
+        if field.default_factory is not dataclasses.MISSING:
+            known[first], parameter = field.default_factory, f"{name}=_absent"
+            given = f"{first}() if {name} is _absent else {name}" if field.init else f"{first}()"
+        elif field.default is not dataclasses.MISSING:
+            known[first], parameter = field.default, f"{name}={first}"
+            given = name if field.init else first
+        if field.init:
+            (by_name if field.kw_only else by_place).append(parameter)
+        lines.append(f"_put(self, {name!r}, {given})" if frozen else f"self.{name} = {given}")
+    if hasattr(cls, "__post_init__"):
+        lines.append("self.__post_init__()")
+    parameters = ", ".join([*by_place, "*", *by_name] if by_name else by_place)
+    body = "\n  ".join(lines or ["pass"])
+    made: dict[str, Any] = {}
+    exec(f"def make({', '.join(known)}):\n def __init__({parameters}):\n  {body}\n return __init__", made)
+    init = made["make"](**known)
+    init.__qualname__ = f"{cls.__qualname__}.{_INIT}"
+    init.__annotations__ = {name: field.type for name, field in found.items() if field.init} | {"return": None}
+    return init
