@@ -333,7 +333,8 @@ def value_for_all_batches(w: Written) -> Graph:
         several_strategies, sequence_is_cut, several_layouts, layouts_and_tuples, queries_are_cut_by_a_layout,
         out_strategy, scores_are_read_twice, weights_are_a_result,
         dropped_out, scaled_behind_the_mask, lightly_filled, filled_then_scaled, softmax_over_queries,
-        softmax_over_heads, scaled_to_nothing, scaled_without_end, scaled_by_a_tensor, other_parts_recomputed, value_for_all_batches,
+        softmax_over_heads, scaled_to_nothing, scaled_without_end, scaled_by_a_tensor, other_parts_recomputed,
+        value_for_all_batches,
     ],
 )  # fmt: skip
 def test_what_stays_as_it_is_written(write: Callable[[Written], Graph]) -> None:

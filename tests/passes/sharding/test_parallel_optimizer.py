@@ -14,6 +14,7 @@ from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.optim.optimizer import AssignAdd
 from mspc.passes.sharding.parallel_optimizer import cut_parameters, why_uncut
 
+BELOW = "all parameters that are trained are below the threshold of {} KiB"
 MESHES = ((8,), (2, 4), (4, 2), (2, 2, 2), (4, 2, 3), (3, 4, 2))
 
 
@@ -33,12 +34,12 @@ def trained(rows: int, update: bool = True, **attributes: object) -> Graph:
     ("graph", "reason"),
     [
         (trained(64), ""),
-        (trained(63), "all parameters that are trained are below the threshold of 64 KiB"),
-        (trained(64, parallel_optimizer_threshold=65), "all parameters that are trained are below the threshold of 65 KiB"),
+        (trained(63), BELOW.format(64)),
+        (trained(64, parallel_optimizer_threshold=65), BELOW.format(65)),
         (trained(1, parallel_optimizer_threshold=1), ""),
         (trained(64, update=False), "no parameter is trained"),
     ],
-)  # fmt: skip
+)
 def test_the_reason_why_nothing_is_cut(graph: Graph, reason: str) -> None:
     assert why_uncut(graph) == reason
 
