@@ -138,9 +138,11 @@ class Mutation:
         return next((report.outcome for report in reports if not report.passed), "passed")
 
     def survived(self) -> list[dict[str, Any]]:
-        """What survived in an earlier call."""
+        """What survived in an earlier call, in statements that are still what they were."""
         lines = Path(self.options.again).read_text(encoding="utf-8").splitlines()
-        return [record for record in map(json.loads, lines) if record["verdict"] == "survived"]
+        old = [r for r in map(json.loads, lines) if r["verdict"] == "survived" and r["which"] is not None]
+        old = [r for r in old if r["file"] in self.texts]
+        return [r for r in old if r | shown(self.texts[r["file"]], r["place"], r["which"]) == r]
 
     def drawn(self) -> list[dict[str, Any]]:
         """Changes drawn from all there are, from every file in proportion; of twenty one changes nothing."""

@@ -97,10 +97,14 @@ def listed(file: str, text: str) -> list[dict[str, Any]]:
 
 
 def shown(text: str, place: int, which: int) -> dict[str, str]:
-    """The line that a change changes, before and after."""
-    block, index = places(ast.parse(text))[place]
+    """The line that a change changes, before and after; nothing where there is no such change."""
+    all_places = places(ast.parse(text))
+    block, index = all_places[place] if place < len(all_places) else ([ast.Pass()], 0)
+    made = list(changes(block, index))
+    if which >= len(made):
+        return {"before": "", "after": ""}
     before = ast.unparse(block[index]).splitlines()
-    list(changes(block, index))[which][1]()
+    made[which][1]()
     after = ast.unparse(ast.fix_missing_locations(block[index])).splitlines()
     return next({"before": a, "after": b} for a, b in zip(before, after, strict=False) if a != b)
 

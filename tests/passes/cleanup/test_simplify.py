@@ -61,3 +61,33 @@ def test_an_operator_that_ranks_have_with_other_numbers_equals_what_one_rank_sho
     graph.returns_tuple = True
     Simplify().run(graph)
     assert len(graph.nodes) == kept
+
+
+@pytest.mark.parametrize(("mode", "stays"), [("data_parallel", True), ("semi_auto_parallel", False)])
+def test_what_names_a_gradient_that_ranks_still_add_stays(mode: str, stays: bool) -> None:
+    graph = Graph("gradient")
+    graph.attrs["mode"] = mode
+    x = Parameter("x", TensorType(FLOAT32, (2,)))
+    graph.parameters = [x]
+    b = Builder(graph)
+    b.phase = "backward"
+    same = b.emit(Reshape((2,)), x)
+    same.attrs["gradient_for"] = "w"
+    graph.results = [same]
+    Simplify().run(graph)
+    assert graph.results == ([same] if stays else [x])
+
+
+def test_of_two_equal_gradients_one_names_both_parameters() -> None:
+    graph = Graph("gradients")
+    graph.attrs["mode"] = "data_parallel"
+    x = Parameter("x", TensorType(FLOAT32, (2,)))
+    graph.parameters = [x]
+    b = Builder(graph)
+    b.phase = "backward"
+    for name in ("w", "v"):
+        graph.results.append(b.emit(Neg(), x))
+        graph.nodes[-1].attrs["gradient_for"] = name
+    graph.returns_tuple = True
+    Simplify().run(graph)
+    assert [node.attrs["gradient_for"] for node in graph.nodes] == ["w,v"]
