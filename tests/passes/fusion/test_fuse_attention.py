@@ -411,3 +411,13 @@ def test_two_layers_that_hand_on_heads() -> None:
     w.graph.verify()
     feeds = random_feeds(before)
     same(run_whole(w.graph, feeds), run_whole(before, feeds))
+
+
+@pytest.mark.parametrize(("batch", "becomes_one"), [(1, True), (4, False)])
+def test_what_is_added_to_scores_without_heads_may_be_for_all_of_the_batch(batch: int, becomes_one: bool) -> None:
+    """Of three dimensions the operator takes the first for heads, of which there is one."""
+    w = Written()
+    w.graph.parameters = []
+    w.query, w.key, w.value = (w.parameter(name, (4, 6, 8)) for name in "qkv")
+    graph = w.finish(w.emit("Add", w.scores(), w.parameter("shift", (batch, 6, 6))))
+    assert (fused(graph) is not None) is becomes_one
