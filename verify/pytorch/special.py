@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -93,15 +92,11 @@ def _orders(torch: Any) -> dict[str, Counterpart]:
         found = turned.cumprod(op.axis)
         return found.flip(op.axis) if op.reverse else found
 
-    def segments(reduce: str, first: float) -> Counterpart:
-        def reduced(op: Any, x: Tensor, ids: Tensor) -> Tensor:
-            rows = x.reshape(ids.numel(), -1)
-            places = ids.reshape(-1, 1).to(torch.int64).expand(rows.shape)
-            empty = torch.full((op.num_segments, rows.shape[1]), first, dtype=x.dtype)
-            found = empty.scatter_reduce(0, places, rows, reduce)
-            return found.reshape(op.num_segments, *x.shape[ids.dim() :])
-
-        return reduced
+    def products(op: Any, x: Tensor, ids: Tensor) -> Tensor:
+        rows = x.reshape(ids.numel(), -1)
+        places = ids.reshape(-1, 1).to(torch.int64).expand(rows.shape)
+        empty = torch.ones((op.num_segments, rows.shape[1]), dtype=x.dtype)
+        return empty.scatter_reduce(0, places, rows, "prod").reshape(op.num_segments, *x.shape[ids.dim() :])
 
     def norm(op: Any, x: Tensor) -> Tensor:
         return torch.linalg.vector_norm(x, op.p, op.axis if isinstance(op.axis, int) else list(op.axis), op.keep_dims)
@@ -109,9 +104,7 @@ def _orders(torch: Any) -> dict[str, Counterpart]:
     return {
         "LpNorm": norm,
         "RepeatInterleaveTensor": lambda op, x: torch.repeat_interleave(x, torch.tensor(op.repeats), op.dim),
-        "UnsortedSegmentMax": segments("amax", -math.inf),
-        "UnsortedSegmentMin": segments("amin", math.inf),
-        "UnsortedSegmentProd": segments("prod", 1.0),
+        "UnsortedSegmentProd": products,
         "CumProd": product,
         "Cummax": lambda op, x: (torch.cummax(x, op.axis)[0], None),
         "Cummin": lambda op, x: (torch.cummin(x, op.axis)[0], None),
