@@ -69,8 +69,8 @@ def compare(
         least. before: of a parameter, what it was at first; its change is then compared, too.
     """
     noise = noise or Noise()
-    names = {dtype.lower(): value for dtype, value in TOLERANCES.items()}
-    tolerance = max(names[expected.dtype.name], least) if expected.dtype.name in names else 0.0
+    floating = _floating(expected)
+    tolerance = max(TOLERANCES[floating], least) if floating else 0.0
     if found is None or found.shape != expected.shape:
         return Row(kind, name, expected.shape, float("inf"), tolerance)
     apart, size = _apart(expected, found), _size(expected)
@@ -124,8 +124,14 @@ def _mean(apart: Array) -> float:
     return float(np.sqrt(np.mean(np.square(apart)))) if apart.size else 0.0
 
 
+def _floating(array: Array) -> str:
+    """The floating-point type of an array's numbers, of the two that a complex one has, too; "" where it has none."""
+    known = {name.lower(): name for name in TOLERANCES} | {"complex64": "Float32", "complex128": "Float64"}
+    return known.get(array.dtype.name, "")
+
+
 def _epsilon(array: Array) -> float:
-    return epsilon_of({t.lower(): t for t in TOLERANCES}[array.dtype.name])
+    return epsilon_of(_floating(array))
 
 
 def epsilon_of(dtype: str) -> float:

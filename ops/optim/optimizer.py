@@ -78,11 +78,7 @@ class Update(Op, abstract=True):
         if self.states:
             require_float(self.name, *[types[i] for i in self.states])
             return TupleType(tuple(TensorType(types[i].dtype, types[0].shape) for i in self.mutates))
-        return (
-            TupleType((inferred,) * self.outputs)
-            if isinstance(inferred, TensorType) and self.outputs > 1
-            else inferred
-        )
+        return inferred
 
     @property
     def copied(self) -> tuple[int, ...]:  # type: ignore[override]  # depends on `cuda_update`

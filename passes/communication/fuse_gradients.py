@@ -50,11 +50,13 @@ class FuseGradients(Pass):
 
     def run(self, graph: Graph) -> bool:
         limit = _limit(graph)
-        fused = False
+        changed = False
         if limit:
-            graph.nodes = _changes_last(graph.nodes)
-            fused = _fuse(graph, [b for b in _buckets(graph, limit) if len(b.members) > 1])
-        return order_collectives(graph) or fused
+            before = graph.nodes
+            graph.nodes = _changes_last(before)
+            changed = graph.nodes != before
+            changed |= _fuse(graph, [b for b in _buckets(graph, limit) if len(b.members) > 1])
+        return order_collectives(graph) or changed
 
 
 def _limit(graph: Graph) -> int:

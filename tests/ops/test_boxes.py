@@ -21,6 +21,16 @@ def test_overlaps() -> None:
     np.testing.assert_allclose(ops.IOU("iof")(*given).asnumpy(), [[1.0, 0.44444445]], rtol=1e-6)
 
 
+@pytest.mark.parametrize(("box", "inside"), [
+    ((0, 0, 39, 19), True), ((5, 3, 6, 4), True),
+    ((-1, 0, 39, 19), False), ((0, -1, 39, 19), False), ((0, 0, 40, 19), False), ((0, 0, 39, 20), False),
+])  # fmt: skip
+def test_boxes_of_an_image_lie_inside_of_it(box: tuple[int, ...], inside: bool) -> None:
+    """Of 10 rows and 20 columns at twice the size; the last place is one less than the size."""
+    metas = Tensor(np.array([10, 20, 2], np.float32))
+    assert ops.CheckValid()(boxes([box, (0, 0, 1, 1)]), metas).asnumpy().tolist() == [inside, True]
+
+
 def test_distances_and_back() -> None:
     anchors, true = boxes([[2, 2, 2, 3]] * 2), boxes([[1, 2, 1, 4]] * 2)
     found = ops.BoundingBoxEncode()(anchors, true)

@@ -22,7 +22,7 @@ from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
-from mspc.passes.base import parse_passes, run_passes
+from mspc.passes.base import PassManager, parse_passes, run_passes
 from tests.interpret import random_feeds, run_on_ranks, run_whole, same
 
 HERE = Path(__file__).parent
@@ -64,6 +64,18 @@ def test_golden(case: Path, update_goldens: bool) -> None:
     for name, number in wanted.items():
         assert counts[name] == int(number), f"{counts[name]} {name} instead of {number}"
     _compare(expected, got, update_goldens)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{p.parent.name}/{p.stem}" for p in CASES])
+def test_a_pass_says_whether_it_has_changed_the_graph(case: Path) -> None:
+    if case.with_suffix(".err").exists():
+        return
+    text = case.read_text(encoding="utf-8")
+    graph, manager = read(text, case.name), PassManager()
+    for step in parse_passes(header(text, "RUN")):
+        before = print_graph(graph)
+        graph, changed = manager.apply(step, graph)
+        assert changed == (print_graph(graph) != before), step.name
 
 
 def _compare(path: Path, got: str, update: bool) -> None:

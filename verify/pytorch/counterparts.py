@@ -13,6 +13,7 @@ from typing import Any
 from mspc.ir.diagnostics import MspcError
 from mspc.verify.pytorch.attention import attention, serving_attention
 from mspc.verify.pytorch.images import images
+from mspc.verify.pytorch.special import special
 
 Tensor = Any
 Counterpart = Callable[..., Any]
@@ -33,7 +34,7 @@ def counterparts(torch: Any) -> dict[str, Counterpart]:
     """Every counterpart by the operator's name."""
     families = (
         _alike, _elementwise, _arithmetic, _activations, _reductions, _products, _normalisations, _choices, _shapes,
-        _slices, _joins, _lookups, _places, _losses, _masks, images,
+        _slices, _joins, _lookups, _places, _losses, _masks, images, special,
     )  # fmt: skip
     return {name: function for family in families for name, function in family(torch).items()}
 

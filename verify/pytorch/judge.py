@@ -41,7 +41,7 @@ class TorchJudge:
 
     def array(self, tensor: Tensor, like: Array) -> Array:
         """The tensor's elements, of the element type of another array."""
-        tensor = tensor.detach()
+        tensor = tensor.detach().resolve_conj()
         wide = tensor.to(self.torch.float32) if tensor.dtype == self.torch.bfloat16 else tensor
         return wide.numpy().astype(np.asarray(like).dtype)
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Parameter
+from mspc.ir.graph import Constant, Graph, Parameter
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, TensorType
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
-from mspc.passes.fusion.causal_masks import CAUSAL_MASK, note_causal_masks
+from mspc.passes.fusion.causal_masks import CAUSAL_MASK, causal_mode, note_causal_masks
 from mspc.passes.fusion.fuse_attention import FuseAttention
 from tests.interpret import random_feeds, run_whole, same
 from tests.passes.fusion.written_attention import HEADS, Written, fused
@@ -226,3 +226,13 @@ def test_a_wrong_note_is_an_error(noted: Any) -> None:
     with pytest.raises(MspcError) as caught:
         FuseAttention().run(graph)
     assert caught.value.message == f"the triangle of parameter triangle is {noted!r}"
+
+
+@pytest.mark.parametrize("leading", [(), (4,), (4, 8), (2, 4, 8)])
+@pytest.mark.parametrize(("keys", "diagonal", "mode"), [(6, 0, 2), (9, 0, 2), (9, 3, 3), (9, 2, 0)])
+def test_a_triangle_says_the_same_beside_scores_of_any_rank(
+    leading: tuple[int, ...], keys: int, diagonal: int, mode: int
+) -> None:
+    hidden = Constant(np.triu(np.full((6, keys), -1e4, np.float32), diagonal + 1))
+    found = causal_mode(hidden, (*leading, 6, keys), lambda near, far: bool(near == 0 and far == -1e4))
+    assert found == mode

@@ -3,6 +3,7 @@ ranks."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -295,6 +296,20 @@ def softmax_over_queries(w: Written) -> Graph:
     return w.graph
 
 
+def softmax_over_heads(w: Written) -> Graph:
+    weights = w.emit("Softmax", w.scores(), axis=(1,))
+    w.graph.results = [w.emit("BatchMatMul", weights, w.value)]
+    return w.graph
+
+
+def scaled_to_nothing(w: Written) -> Graph:
+    return w.finish(w.emit("Mul", w.scores(), 0.0))
+
+
+def scaled_without_end(w: Written) -> Graph:
+    return w.finish(w.emit("Mul", w.scores(), math.inf))
+
+
 def scaled_by_a_tensor(w: Written) -> Graph:
     return w.finish(w.emit("Mul", w.scores(), w.parameter("scale", (1,))))
 
@@ -311,17 +326,27 @@ def value_for_all_batches(w: Written) -> Graph:
     return w.finish(w.scores())
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")  # of scores that are infinite
 @pytest.mark.parametrize(
     "write",
     [
         several_strategies, sequence_is_cut, several_layouts, layouts_and_tuples, queries_are_cut_by_a_layout,
         out_strategy, scores_are_read_twice, weights_are_a_result,
         dropped_out, scaled_behind_the_mask, lightly_filled, filled_then_scaled, softmax_over_queries,
-        scaled_by_a_tensor, other_parts_recomputed, value_for_all_batches,
+        softmax_over_heads, scaled_to_nothing, scaled_without_end, scaled_by_a_tensor, other_parts_recomputed,
+        value_for_all_batches,
     ],
 )  # fmt: skip
 def test_what_stays_as_it_is_written(write: Callable[[Written], Graph]) -> None:
     assert fused(write(Written())) is None
+
+
+@pytest.mark.parametrize("axis", [-1, 3, (-1,), (3,)])
+def test_a_softmax_over_the_keys_is_one_however_they_are_named(axis: Any) -> None:
+    w = Written()
+    weights = w.emit("Softmax", w.scores(), axis=axis)
+    w.graph.results = [w.emit("BatchMatMul", weights, w.value)]
+    assert fused(w.graph) is not None
 
 
 def test_a_strategy_of_one_operator_is_that_of_all() -> None:
@@ -386,3 +411,13 @@ def test_two_layers_that_hand_on_heads() -> None:
     w.graph.verify()
     feeds = random_feeds(before)
     same(run_whole(w.graph, feeds), run_whole(before, feeds))
+
+
+@pytest.mark.parametrize(("batch", "becomes_one"), [(1, True), (4, False)])
+def test_what_is_added_to_scores_without_heads_may_be_for_all_of_the_batch(batch: int, becomes_one: bool) -> None:
+    """Of three dimensions the operator takes the first for heads, of which there is one."""
+    w = Written()
+    w.graph.parameters = []
+    w.query, w.key, w.value = (w.parameter(name, (4, 6, 8)) for name in "qkv")
+    graph = w.finish(w.emit("Add", w.scores(), w.parameter("shift", (batch, 6, 6))))
+    assert (fused(graph) is not None) is becomes_one

@@ -17,6 +17,7 @@ from mspc.ops.tensor.cast import Cast
 from mspc.passes.fusion.fuse_norm import FuseNorm
 from tests.interpret import random_feeds, run_whole, same
 
+SHAPES = ((4, 32), (32,), (32,))
 CASE = Path(__file__).parent / "fuse_norm" / "residual.ir"
 
 load_operators()
@@ -83,3 +84,13 @@ def test_a_norm_of_halves_with_parameters_of_float32_gives_halves() -> None:
     b.graph.verify()
     assert b.graph.nodes[0].op.name == "FusedLayerNorm"
     assert b.graph.results[0].tensor_type.dtype == FLOAT16
+
+
+def test_a_norm_without_a_sum_or_a_conversion_beside_it_stays() -> None:
+    b = Builder(Graph("alone"))
+    x, gamma, beta = (Parameter(name, TensorType(FLOAT32, shape)) for name, shape in zip("xgb", SHAPES, strict=True))
+    b.graph.parameters += [x, gamma, beta]
+    norm = b.emit(LayerNorm(-1, -1), x, gamma, beta)
+    b.graph.results.append(b.emit(TupleGetItem(0), norm))
+    assert not FuseNorm().run(b.graph)
+    assert norm in b.graph.nodes
