@@ -32,7 +32,7 @@ _MOST = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class CopiedRegion:
     """Where a parameter stands in a copy: element (r, c) of its rows of `columns` elements is element
     begin + r * pitch + c of the copy. update: the node that writes the parameter, as its operand `operand`."""
 
@@ -48,7 +48,7 @@ class Piece:
 class ShadowWeights:
     """copies: the nodes whose results can be kept. inner: casts that only they read."""
 
-    copies: dict[Node, tuple[Piece, ...]] = field(default_factory=dict[Node, "tuple[Piece, ...]"])
+    copies: dict[Node, tuple[CopiedRegion, ...]] = field(default_factory=dict[Node, "tuple[CopiedRegion, ...]"])
     inner: dict[Node, None] = field(default_factory=dict[Node, None])
 
     def nodes(self) -> set[Node]:
@@ -69,7 +69,7 @@ def mark_shadow_weights(graph: Graph) -> bool:
         numbers, reach, readers = _numbers(graph), _reach(graph), _readers(graph)
         limits = {node: _overwritten(pieces, numbers) for node, pieces in found.copies.items()}
         gone: dict[Value, Value] = {
-            node: kept for node, kept in again.items() if reach.get(node, numbers[node]) < limits[kept]
+            node: copy for node, copy in again.items() if reach.get(node, numbers[node]) < limits[copy]
         }
         casts = {v for node in again if node in gone for v in node.inputs if readers[v] == 1}
         graph.nodes = [node for node in graph.nodes if node not in gone and node not in casts]
@@ -119,7 +119,7 @@ def _numbers(graph: Graph) -> dict[Node, int]:
     return {node: number for number, node in enumerate(graph.nodes)}
 
 
-def _overwritten(pieces: Iterable[Piece], numbers: Mapping[Node, int]) -> int:
+def _overwritten(pieces: Iterable[CopiedRegion], numbers: Mapping[Node, int]) -> int:
     """The number of the first update that writes to a copy."""
     return min(numbers[piece.update] for piece in pieces)
 
@@ -152,10 +152,10 @@ def _readers(graph: Graph) -> Counter[Value]:
     return Counter(value for values in (graph.results, *(node.inputs for node in graph.nodes)) for value in values)
 
 
-def _pieces(node: Node, writers: dict[Value, tuple[Node, int]], readers: Mapping[Value, int]) -> list[Piece]:
+def _pieces(node: Node, writers: dict[Value, tuple[Node, int]], readers: Mapping[Value, int]) -> list[CopiedRegion]:
     """Where parameters stand in the node's result; [] where it is no copy of parameters."""
     joined = isinstance(node.op, Concat)
-    found: list[Piece] = []
+    found: list[CopiedRegion] = []
     begin = 0
     for value in node.inputs if joined else (node,):
         parameter = value
@@ -175,7 +175,7 @@ def _pieces(node: Node, writers: dict[Value, tuple[Node, int]], readers: Mapping
                 columns, pitch, step = type.shape[1], node.shape[1], type.shape[1]
             if columns % _PACK:
                 return []
-        found.append(Piece(parameter, *writers[parameter], begin, columns, pitch))
+        found.append(CopiedRegion(parameter, *writers[parameter], begin, columns, pitch))
         begin += step
     return found
 

@@ -16,7 +16,7 @@ from mspc.api.nn.loss_scale import TrainOneStepWithLossScaleCell
 from mspc.api.nn.loss_scaler import DynamicLossScaler, LossScaler, StaticLossScaler, all_finite, init_status
 from mspc.api.nn.precision import Precision
 from mspc.api.nn.wrap import TrainOneStepCell, WithLossCell, WithWideLossCell
-from mspc.api.setting import say_once
+from mspc.api.setting_kind import say_once
 from mspc.api.train.loss_scale_manager import (
     DynamicLossScaleManager,
     FixedLossScaleManager,

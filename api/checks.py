@@ -115,7 +115,7 @@ def dataset_strategy(key: str, value: Any) -> str | tuple[Any, ...]:
             if entry.interleaved > 1:
                 raise ApiValueError(f"{key} takes no Layout with an axis {INTERLEAVED!r}")
             continue
-        if not isinstance(entry, tuple) or not all(isinstance(cut, int) and cut > 0 for cut in entry):
+        if not isinstance(entry, tuple) or not all(isinstance(shards, int) and shards > 0 for shards in entry):
             raise ApiTypeError(
                 f"{key}: {entry!r} is neither a tuple of positive integers nor a Layout",
                 ["write one entry per input, for example ((8, 1), (8, 1))"],

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 from mspc.api import checks, state
 from mspc.api.errors import ApiValueError
-from mspc.api.setting import (
-    Place,
+from mspc.api.setting_kind import (
+    CallSite,
     Places,
     Table,
     checked,
@@ -96,7 +96,7 @@ class FrozenContext(_Settings):
         command: "compile" or "run". device: "CPU" or "GPU".
         """
         enabled = frozenset(name for name in PARALLEL if getattr(self, name, None) is True)
-        place = Place(command, self.parallel_mode, device, enabled)
+        place = CallSite(command, self.parallel_mode, device, enabled)
         found: list[tuple[str, str]] = []
         for name, shown, line in self.asked:
             why = _CONDITIONAL[name].without_effect(place)
@@ -232,7 +232,7 @@ def freeze(target: Any = None) -> FrozenContext:
     # Every call of a network asks, and the answer hardly ever changes.
     made_from = (session.parallel, session.general, bool(getattr(target, "training", False)), settings)
     unsaid = settings is None and "dataset_strategy" not in session.parallel
-    if unsaid and getattr(target, "takes_whole_inputs", False) and session.parallel.get("parallel_mode") in SHARDED:
+    if unsaid and getattr(target, "takes_global_inputs", False) and session.parallel.get("parallel_mode") in SHARDED:
         made_from = ({**session.parallel, "dataset_strategy": "full_batch"}, *made_from[1:])
     if session.frozen is not None and session.frozen[0] == made_from:
         return session.frozen[1]

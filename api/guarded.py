@@ -22,7 +22,7 @@ from mspc.api.errors import ApiTypeError
 from mspc.api.ops.checked import LEAKS, Function, check_names, explain
 from mspc.api.rooms import PUBLIC
 from mspc.ir.diagnostics import MspcError
-from mspc.ops.arguments import describe
+from mspc.ops.operator_arguments import describe
 
 
 @functools.cache

@@ -6,8 +6,8 @@ from typing import Any
 
 from mspc.api import context
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.setting import place_of_caller, say_once
-from mspc.ops.arguments import describe
+from mspc.api.setting_kind import place_of_caller, say_once
+from mspc.ops.operator_arguments import describe
 
 EVERYWHERE = "every rank runs its share of all operators"
 """Why an operator is in no process of its own."""

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from mspc.api.errors import ApiTypeError
-from mspc.api.setting import place_of_caller, say_once
-from mspc.api.train.listening import Callback
+from mspc.api.setting_kind import place_of_caller, say_once
+from mspc.api.train.callback_base import Callback
 
 __all__ = [
     "AicoreMetrics", "DynamicProfilerMonitor", "ExportType", "HostSystem", "Profiler", "ProfilerActivity",

@@ -14,7 +14,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """The folder of mspc."""
 PUBLIC = tuple(f"mspc.{room}." for room in ROOMS)
 """What the full names of such modules begin with."""
-_INTERNAL = frozenset("alias checks errors guarded index launch pytest_plugin rooms setting settings state".split())
+_INTERNAL = frozenset("alias checks errors guarded index launch pytest_plugin rooms setting_kind settings"
+    " state".split())
 """Modules of api/ that no script imports."""
 
 

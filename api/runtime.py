@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from mspc.api import launch, state
+from mspc.api import call_handler, state
 from mspc.api.context import set_context
 from mspc.api.errors import ApiTypeError
 from mspc.api.hal.stream import (
@@ -18,9 +18,9 @@ from mspc.api.hal.stream import (
     default_stream,
     set_cur_stream,
 )
-from mspc.api.setting import checked, say_once
+from mspc.api.setting_kind import checked, say_once
 from mspc.api.settings import DEVICE_MEMORY
-from mspc.ops.arguments import describe
+from mspc.ops.operator_arguments import describe
 
 __all__ = [
     "Event", "Stream", "StreamCtx", "communication_stream", "current_stream", "default_stream",
@@ -141,14 +141,14 @@ def set_kernel_launch_capture(enable_capture_graph: bool, op_capture_skip: Any =
 def synchronize() -> None:
     """Wait for all steps under way on a GPU; raises what they raise. On the CPU results are complete when a call
     returns."""
-    found = launch.installed()
+    found = call_handler.installed()
     if found is not None:
         found.synchronize()
 
 
 def max_memory_allocated(*_: Any) -> int:
     """Bytes of the GPU that this rank's networks have taken at most; 0 on the CPU."""
-    found = launch.installed()
+    found = call_handler.installed()
     return 0 if found is None else found.most_memory()
 
 

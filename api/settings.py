@@ -12,7 +12,7 @@ from typing import Any
 
 from mspc.api import checks, state
 from mspc.api.checks import boolean, integer, integers, mapping, one_of, text
-from mspc.api.setting import Place, Setting, table
+from mspc.api.setting_kind import CallSite, Setting, table
 
 SHARDED = ("semi_auto_parallel", "auto_parallel")
 DATA_PARALLEL = ("data_parallel",)
@@ -81,19 +81,19 @@ def _on(value: str) -> bool:
     return value == "ON"
 
 
-def _compiles(place: Place) -> str:
+def _compiles(place: CallSite) -> str:
     return "" if place.command == "compile" else "a run writes no dumps and no folder; mspc compile does"
 
 
-def _only_compiles(place: Place) -> str:
+def _only_compiles(place: CallSite) -> str:
     return "" if place.command == "compile" else "this command runs; mspc compile only compiles"
 
 
-def _gpu_runs(place: Place) -> str:
+def _gpu_runs(place: CallSite) -> str:
     return "" if (place.command, place.device) == ("run", "GPU") else "it counts in a run on a GPU"
 
 
-def _gpu(place: Place) -> str:
+def _gpu(place: CallSite) -> str:
     return "" if place.command == "compile" or place.device == "GPU" else "it counts on a GPU"
 
 

@@ -29,10 +29,10 @@ from mspc.checkpoint.opening import open_checkpoint
 from mspc.checkpoint.pieces import box_at, box_of, chosen, extent, in_file, runs
 from mspc.checkpoint.reading import SHORT
 from mspc.checkpoint.sets import publish, rank_file
-from mspc.checkpoint.writing import Slice, write_slices
+from mspc.checkpoint.writing import TensorSlice, write_slices
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.plans.files.parameter_layouts import cut_further, cut_of
+from mspc.plans.files.parameter_layouts import shard_further, sharding_of
 from mspc.plans.files.strategy_file import StrategyFile, write_strategies
 
 WIDTH = 4096
@@ -57,9 +57,9 @@ def layouts(tensors: dict[str, tuple[int, int]], mesh: tuple[int, int, int]) -> 
     for name in tensors:
         dims: list[tuple[int, ...]] = [(), (1,)] if name.endswith("up") else [(1,), ()]
         plain = Layout.of((data, tensor), dims)
-        cut = cut_further((data, tensor), dims, further) if further > 1 else plain
+        sharded = shard_further((data, tensor), dims, further) if further > 1 else plain
         for state in STATES:
-            found[state + name] = cut if cut is not None else plain
+            found[state + name] = sharded if sharded is not None else plain
     return found
 
 
@@ -80,10 +80,10 @@ def write(folder: Path, gigabytes: float) -> None:
     print(f"written: {size / 2**30:.2f} GiB of {ranks} ranks, {size / spent / 1e9:.2f} GB/s, on the disk", flush=True)
 
 
-def _slice(name: str, shape: tuple[int, int], layout: Layout, rank: int, numbers: Any) -> Slice:
+def _slice(name: str, shape: tuple[int, int], layout: Layout, rank: int, numbers: Any) -> TensorSlice:
     box = box_at(layout, rank, shape)
     part = numbers[: math.prod(extent(box))].reshape(extent(box))
-    return Slice(name, TensorType(FLOAT32, shape), box.begin, extent(box), str(layout), lambda: part)
+    return TensorSlice(name, TensorType(FLOAT32, shape), box.begin, extent(box), str(layout), lambda: part)
 
 
 def load(folder: Path, mesh: tuple[int, int, int], rank: int, gigabytes: float) -> dict[str, Any]:
@@ -94,15 +94,15 @@ def load(folder: Path, mesh: tuple[int, int, int], rank: int, gigabytes: float) 
     opened.prefer = rank
     share = sum(_share(layout) for layout in cuts.values())
     held: list[Any] = []
-    kept = 0
+    stored = 0
     for name, layout in cuts.items():
         array = opened.read(name, layout.slices_for(rank, opened.tensors[name].type.shape))
-        kept += array.nbytes
+        stored += array.nbytes
         if share < LIMIT:
             held.append(array)
         del array
     spent = time.perf_counter() - start
-    return {"bytes": opened.files.bytes_read, "floor": kept, "seconds": spent, "rss": peak(), "kept": bool(held)}
+    return {"bytes": opened.files.bytes_read, "floor": stored, "seconds": spent, "rss": peak(), "kept": bool(held)}
 
 
 def _share(layout: Layout) -> int:
@@ -202,7 +202,7 @@ def transform(folder: Path, out: Path, gigabytes: float) -> dict[str, Any]:
 
     cuts = layouts(shapes(gigabytes), LOADED[0])
     strategies = folder.parent / "target.ckpt"
-    write_strategies(strategies, StrategyFile({}, {name: cut_of(layout) for name, layout in cuts.items()}))
+    write_strategies(strategies, StrategyFile({}, {name: sharding_of(layout) for name, layout in cuts.items()}))
     start = time.perf_counter()
     transform_checkpoints(str(folder), str(out), "CKP", None, str(strategies), 1, "safetensors")
     size = sum(p.stat().st_size for p in out.rglob("*.safetensors"))

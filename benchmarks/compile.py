@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mspc.api.state import Session
-from mspc.compiler.driver import Stage, compile_launch
+from mspc.compiler.driver import DumpPoint, compile_call
 from mspc.engine.capture import capture
 from mspc.output.programs import config_of
 
@@ -43,18 +43,18 @@ def in_process(script: Path, ranks: int, tries: int) -> tuple[float, list[tuple[
     """(seconds from launch to the last rank's graph, seconds of every shared pass) of the fastest try."""
     times: list[tuple[float, list[tuple[str, float]]]] = []
     for _ in range(tries):
-        launch = capture(script, [], Session.of_rank(0, ranks))
-        config = config_of(launch, ranks)
+        captured = capture(script, [], Session.of_rank(0, ranks))
+        config = config_of(captured, ranks)
         stages: list[tuple[str, float]] = []
         last = start = time.perf_counter()
 
-        def note(stage: Stage, stages: list[tuple[str, float]] = stages) -> None:
+        def note(stage: DumpPoint, stages: list[tuple[str, float]] = stages) -> None:
             nonlocal last
             now = time.perf_counter()
             stages.append((stage.name, now - last))
             last = now
 
-        compiled = compile_launch(launch.target, launch.args, config, note)
+        compiled = compile_call(captured.target, captured.args, config, note)
         for rank in range(ranks):
             compiled.rank_graph(rank)
         end = time.perf_counter()

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from mspc.api.state import Session
-from mspc.compiler.driver import Compiled, Stage, compile_launch
+from mspc.compiler.driver import Compiled, DumpPoint, compile_call
 from mspc.engine.capture import capture
 from mspc.output.programs import config_of
 
@@ -31,17 +31,17 @@ MOST = 8192
 
 def in_process(layers: int) -> tuple[float, dict[str, float]]:
     """(seconds from launch to the last rank's graph with all its nodes, seconds per pass), once."""
-    launch = capture(SCRIPT, [str(layers)], Session.of_rank(0, RANKS))
+    captured = capture(SCRIPT, [str(layers)], Session.of_rank(0, RANKS))
     passes: dict[str, float] = {}
     last = start = time.perf_counter()
 
-    def note(stage: Stage) -> None:
+    def note(stage: DumpPoint) -> None:
         nonlocal last
         now = time.perf_counter()
         passes[stage.name] = passes.get(stage.name, 0.0) + now - last
         last = now
 
-    compiled = compile_launch(launch.target, launch.args, config_of(launch, RANKS), note)
+    compiled = compile_call(captured.target, captured.args, config_of(captured, RANKS), note)
     middle = time.perf_counter()
     for rank in range(RANKS):
         len(compiled.rank_graph(rank).nodes)
@@ -52,9 +52,9 @@ def in_process(layers: int) -> tuple[float, dict[str, float]]:
 
 def ranks_in_memory(ranks: int) -> tuple[float, float, int]:
     """(seconds from launch to the last rank's graph, the same with every rank's kind found and values known, kinds)."""
-    launch = capture(SCRIPT, ["12"], Session.of_rank(0, ranks))
+    captured = capture(SCRIPT, ["12"], Session.of_rank(0, ranks))
     start = time.perf_counter()
-    compiled: Compiled = compile_launch(launch.target, launch.args, config_of(launch, ranks))
+    compiled: Compiled = compile_call(captured.target, captured.args, config_of(captured, ranks))
     for rank in range(ranks):
         compiled.rank_graph(rank)
     graphs = time.perf_counter()
@@ -96,7 +96,7 @@ def main() -> None:
     tries = range(parser.parse_args().tries)
     runs = {layers: min(in_process(layers) for _ in tries) for layers in (12, 24)}
     twelve, twice = runs[12][0], runs[24][0]
-    print(f"12 layers, launch to all {RANKS} ranks' graphs in memory  {twelve:6.2f} s   (at most 1.0)")
+    print(f"12 layers, captured to all {RANKS} ranks' graphs in memory  {twelve:6.2f} s   (at most 1.0)")
     grown, apart = f"{twice / twelve:.2f} x 12 (at most 2.2)", " " * 42
     print(f"24 layers {apart} {twice:6.2f} s   {grown}")
     print("   " + ", ".join(f"{name} {seconds * 1e3:.0f} ms" for name, seconds in runs[24][1].items()))

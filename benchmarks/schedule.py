@@ -15,7 +15,7 @@ from pathlib import Path
 from mspc.analysis.cost.nodes import seconds
 from mspc.analysis.cost.timeline import Timeline
 from mspc.api.state import Session
-from mspc.compiler.driver import Compiled, compile_launch
+from mspc.compiler.driver import Compiled, compile_call
 from mspc.compiler.pipeline import PER_RANK
 from mspc.engine.capture import capture
 from mspc.ir.graph import Graph
@@ -51,8 +51,8 @@ def main() -> None:
     options = vars(parser.parse_args())
     ranks = options["data"] * options["tensor"]
     for dtype in ("float32", "bfloat16"):
-        launch = capture(SCRIPT, [*(str(options[name]) for name in sizes), dtype], Session.of_rank(0, ranks))
-        compiled = compile_launch(launch.target, launch.args, config_of(launch, ranks))
+        captured = capture(SCRIPT, [*(str(options[name]) for name in sizes), dtype], Session.of_rank(0, ranks))
+        compiled = compile_call(captured.target, captured.args, config_of(captured, ranks))
         plain, beside = rank_graph(compiled, scheduled=False), rank_graph(compiled, scheduled=True)
         alone = Timeline(plain)
         print(

@@ -25,7 +25,7 @@ from mspc.ir.types import INT32, TensorType
 from mspc.passes.base import find_pass
 from mspc.search.calibration.machine_file import machine_of
 from mspc.search.layouts import together
-from mspc.search.plans.reckoned import terms_for
+from mspc.search.plans.machine_terms import terms_for
 
 ROWS, SEQUENCE = 64, 4096
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mspc.commands.compile import CompileOptions
-from mspc.commands.report.loudness import Loudness
+from mspc.commands.report.verbosity import Loudness
 from mspc.commands.view.command import ViewOptions, view_target
 from tests import browser
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from mspc.checkpoint.seal import SEAL, is_sealed
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.atomic_writing import reason_of, shown_path
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.tensors import TensorFile
-from mspc.ir.files.whole import reason_of, shown_path
 
 MOST_OPEN = 200
 """Files that are opened ahead, so that nothing can take them away before they are read; of more, each when it is

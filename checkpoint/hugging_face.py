@@ -10,10 +10,10 @@ from mspc.checkpoint.files import Files
 from mspc.checkpoint.index import read_rank_file
 from mspc.checkpoint.reading import Checkpoint, Stored
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.atomic_writing import reason_of, shown_path
 from mspc.ir.files.inside import check_name
 from mspc.ir.files.parsing import parsed_json
 from mspc.ir.files.regular import read_bytes
-from mspc.ir.files.whole import reason_of, shown_path
 
 HUGGING_FACE_INDEX = "model.safetensors.index.json"
 

@@ -23,16 +23,16 @@ from typing import Any, cast
 
 from mspc.checkpoint.checksum import is_checksum
 from mspc.checkpoint.files import Files, read_header
-from mspc.checkpoint.pieces import Piece
+from mspc.checkpoint.pieces import StoredSlice
 from mspc.checkpoint.reading import Checkpoint, Stored
-from mspc.checkpoint.seal import SEAL, is_sealed, kept_place, sealed
+from mspc.checkpoint.seal import SEAL, is_sealed, placeholder, sealed
 from mspc.checkpoint.writing import PLACES
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.atomic_writing import reason_of, shown_path
 from mspc.ir.files.inside import check_name
 from mspc.ir.files.parsing import parsed_json
 from mspc.ir.files.regular import read_bytes
 from mspc.ir.files.tensors import MOST_DIMENSIONS, TensorFile
-from mspc.ir.files.whole import reason_of, shown_path
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DTYPES, TensorType
 from mspc.sharding.pieces import Box
@@ -83,7 +83,7 @@ def index_text(sequence: int, ranks: int, state: dict[str, Any], files: Sequence
     text = (
         f'{{"format": "{FORMAT}", "version": {VERSION}, "sequence": {sequence}, "ranks": {ranks},\n'
         f'"state": {json.dumps(state, sort_keys=True)},\n"files": {names},\n"tensors": {{\n {listed}\n}},\n'
-        f'"{SEAL}":"{kept_place()}"}}\n'
+        f'"{SEAL}":"{placeholder()}"}}\n'
     )
     return sealed(text.encode())
 
@@ -109,14 +109,14 @@ def _placed(file: TensorFile, name: str, places: dict[str, Any], number: int) ->
     type = file.type(name)
     segments = ((file.place(name), type.nbytes),)
     if name not in places:
-        return Stored(type, (Piece(Box((0,) * type.rank, type.shape), number, segments),))
+        return Stored(type, (StoredSlice(Box((0,) * type.rank, type.shape), number, segments),))
     place = _object(places[name], f"place of {name!r}")
     begin, shape = _sizes(place, "begin", name), _sizes(place, "shape", name)
     box = _box(name, begin, type.shape, shape)
     layout, checksum = place.get("layout", ""), place.get("checksum", "")
     if not isinstance(layout, str) or (checksum != "" and not is_checksum(checksum)):
         raise ValueError(f"the place of {name!r} has layout {layout!r:.80} and checksum {checksum!r:.80}")
-    return Stored(TensorType(type.dtype, shape), (Piece(box, number, segments, checksum),), layout)
+    return Stored(TensorType(type.dtype, shape), (StoredSlice(box, number, segments, checksum),), layout)
 
 
 def read_index(path: Path) -> Checkpoint:
@@ -181,8 +181,8 @@ def _stored(name: str, given: Any, files: Sequence[int]) -> Stored:
     dtype, slices = DTYPES.get(str(entry.get("dtype"))), entry.get("slices")
     if dtype is None or not isinstance(slices, list):
         raise ValueError(f"tensor {name!r} has element type {entry.get('dtype')!r:.80} and slices {slices!r:.60}")
-    whole = TensorType(dtype, _sizes(entry, "shape", name))
-    pieces: list[Piece] = []
+    global_type = TensorType(dtype, _sizes(entry, "shape", name))
+    pieces: list[StoredSlice] = []
     for inner in cast(list[Any], slices):
         place = _object(inner, f"slice of {name!r}")
         file, offset, checksum = place.get("file"), place.get("offset"), place.get("checksum", "")
@@ -194,19 +194,20 @@ def _stored(name: str, given: Any, files: Sequence[int]) -> Stored:
         size = math.prod(shape) * dtype.itemsize
         if offset + size > files[file]:
             raise ValueError(f"tensor {name!r} has a slice behind the end of file {file}")
-        pieces.append(Piece(_box(name, _sizes(place, "begin", name), shape, whole.shape), file, ((offset, size),),
+        box = _box(name, _sizes(place, "begin", name), shape, global_type.shape)
+        pieces.append(StoredSlice(box, file, ((offset, size),),
                             checksum))  # fmt: skip
     layout = entry.get("layout", "")
     if not isinstance(layout, str):
         raise ValueError(f"tensor {name!r} has layout {layout!r:.80}")
-    return Stored(whole, tuple(pieces), layout)
+    return Stored(global_type, tuple(pieces), layout)
 
 
-def _box(name: str, begin: tuple[int, ...], shape: tuple[int, ...], whole: tuple[int, ...]) -> Box:
+def _box(name: str, begin: tuple[int, ...], shape: tuple[int, ...], global_shape: tuple[int, ...]) -> Box:
     """The box of a slice. Raises ValueError where it lies outside of its tensor."""
-    fits = len(begin) == len(shape) == len(whole)
-    if not fits or any(b + n > w for b, n, w in zip(begin, shape, whole, strict=True)):
-        raise ValueError(f"tensor {name!r} of shape {whole} has a slice of shape {shape} at {begin}")
+    fits = len(begin) == len(shape) == len(global_shape)
+    if not fits or any(b + n > w for b, n, w in zip(begin, shape, global_shape, strict=True)):
+        raise ValueError(f"tensor {name!r} of shape {global_shape} has a slice of shape {shape} at {begin}")
     return Box(begin, tuple(b + n for b, n in zip(begin, shape, strict=True)))
 
 

@@ -19,10 +19,10 @@ import numpy as np
 from mspc.checkpoint.mindir_graph import CALL, REFERENCE, MindirGraph, MindirNode
 from mspc.checkpoint.mindir_inlining import HasLoop, inlined
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.protocol_buffers import BYTES, EIGHT, FOUR, Field, fields, integers, signed, text
+from mspc.ir.files.atomic_writing import reason_of, shown_path
+from mspc.ir.files.protocol_buffers import BYTES, EIGHT, FOUR, WireField, fields, integers, signed, text
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.tensors import MOST_DIMENSIONS
-from mspc.ir.files.whole import reason_of, shown_path
 from mspc.ir.types import DTYPES, DType
 
 _DTYPES = {
@@ -68,7 +68,7 @@ def _model(data: bytes) -> MindirGraph:
     return inlined(graphs[0], dict(_graph(data, part, primitives) for part in parts if part.number == 8))
 
 
-def _graph(data: bytes, part: Field, primitives: dict[str, Any]) -> tuple[str, MindirGraph]:
+def _graph(data: bytes, part: WireField, primitives: dict[str, Any]) -> tuple[str, MindirGraph]:
     """(name, graph)"""
     inside = _inside(data, part)
     nodes = [_node(data, each, primitives) for each in inside if each.number == 1]
@@ -83,17 +83,17 @@ def _graph(data: bytes, part: Field, primitives: dict[str, Any]) -> tuple[str, M
     )
 
 
-def _inside(data: bytes, part: Field) -> list[Field]:
+def _inside(data: bytes, part: WireField) -> list[WireField]:
     if part.kind != BYTES:
         raise ValueError(f"field {part.number} at byte {part.begin} is no message")
     return list(fields(data, part.begin, part.end))
 
 
-def _named(data: bytes, part: Field) -> str:
+def _named(data: bytes, part: WireField) -> str:
     return _text(data, _inside(data, part), 1)
 
 
-def _text(data: bytes, inside: list[Field], number: int) -> str:
+def _text(data: bytes, inside: list[WireField], number: int) -> str:
     """The text of the first field of a number. Raises ValueError where there is none."""
     found = next((field for field in inside if field.number == number), None)
     if found is None:
@@ -101,13 +101,13 @@ def _text(data: bytes, inside: list[Field], number: int) -> str:
     return text(data, found)
 
 
-def _primitive(data: bytes, part: Field) -> tuple[str, tuple[str, dict[str, Any]]]:
+def _primitive(data: bytes, part: WireField) -> tuple[str, tuple[str, dict[str, Any]]]:
     inside = _inside(data, part)
     attributes = dict(_attribute(data, field) for field in inside if field.number == 3)
     return _text(data, inside, 1), (_text(data, inside, 2), attributes)
 
 
-def _node(data: bytes, part: Field, primitives: dict[str, tuple[str, dict[str, Any]]]) -> MindirNode:
+def _node(data: bytes, part: WireField, primitives: dict[str, tuple[str, dict[str, Any]]]) -> MindirNode:
     inside = _inside(data, part)
     operator = next((text(data, field) for field in inside if field.number == 4), "")
     found = {} if operator.startswith(REFERENCE) else dict(_attribute(data, f) for f in inside if f.number == 5)
@@ -119,13 +119,13 @@ def _node(data: bytes, part: Field, primitives: dict[str, tuple[str, dict[str, A
     return MindirNode(_text(data, inside, 2), operator, inputs, found)
 
 
-def _attribute(data: bytes, part: Field) -> tuple[str, Any]:
+def _attribute(data: bytes, part: WireField) -> tuple[str, Any]:
     """(name, value) of an attribute; of an element of a tuple the name is "". What is of no known kind is None."""
     inside = _inside(data, part)
     kind = next((field.value for field in inside if field.number == 16), 0)
     name = next((text(data, field) for field in inside if field.number == 1), "")
 
-    def first(read: Callable[[Field], Any], *numbers: int) -> Any:
+    def first(read: Callable[[WireField], Any], *numbers: int) -> Any:
         return next((read(field) for field in inside if field.number in numbers), None)
 
     if kind in _INTEGERS or kind == _BOOL:
@@ -142,7 +142,7 @@ def _attribute(data: bytes, part: Field) -> tuple[str, Any]:
     return name, None
 
 
-def _number(data: bytes, field: Field) -> float:
+def _number(data: bytes, field: WireField) -> float:
     raw = data[field.begin : field.end]
     sized = {4: "<f", 8: "<d"}.get(len(raw))
     if field.kind not in (FOUR, EIGHT, BYTES) or sized is None:
@@ -150,12 +150,12 @@ def _number(data: bytes, field: Field) -> float:
     return float(struct.unpack(sized, raw)[0])
 
 
-def _parameter(data: bytes, part: Field) -> tuple[str, str, np.ndarray]:
+def _parameter(data: bytes, part: WireField) -> tuple[str, str, np.ndarray]:
     name, key, value = _tensor(data, part)
     return name, key or name.rpartition(":")[2], value
 
 
-def _tensor(data: bytes, part: Field) -> tuple[str, str, np.ndarray]:
+def _tensor(data: bytes, part: WireField) -> tuple[str, str, np.ndarray]:
     """(name, name of the parameter, values) of a tensor."""
     sizes: list[int] = []
     dtype, raw, names = "", b"", {7: "", 13: ""}

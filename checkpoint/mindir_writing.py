@@ -10,8 +10,8 @@ import numpy as np
 
 from mspc.checkpoint.mindir_graph import REFERENCE, MindirNode
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.atomic_writing import write_atomically
 from mspc.ir.files.protocol_buffers import put_bytes, put_float, put_integer, put_text
-from mspc.ir.files.whole import write_whole
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, Type, dtype_of
 
@@ -55,7 +55,7 @@ def write_mindir(path: Path, graph: WrittenGraph) -> None:
     content = _model(graph)
     if len(content) > LARGEST:
         raise MspcError(f"{path} would have {len(content)} bytes, and a file of one message has {LARGEST} at most")
-    write_whole(path, lambda file: file.write(content))
+    write_atomically(path, lambda file: file.write(content))
 
 
 def _model(graph: WrittenGraph) -> bytes:

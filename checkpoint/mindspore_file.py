@@ -21,13 +21,13 @@ import numpy as np
 
 from mspc.checkpoint.checksum import AT_ONCE
 from mspc.checkpoint.files import Files
-from mspc.checkpoint.pieces import Piece, whole_box
+from mspc.checkpoint.pieces import StoredSlice, box_of_shape
 from mspc.checkpoint.reading import Checkpoint, Stored
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.protocol_buffers import BYTES, Field, fields, integers, put_head, put_integer, put_text, text
+from mspc.ir.files.atomic_writing import reason_of, shown_path
+from mspc.ir.files.protocol_buffers import BYTES, WireField, fields, integers, put_head, put_integer, put_text, text
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.tensors import MOST_DIMENSIONS
-from mspc.ir.files.whole import reason_of, shown_path
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DTYPES, TensorType
 
@@ -166,7 +166,7 @@ def _values(data: Any, end: int) -> dict[str, _Value]:
     return found
 
 
-def _value(data: Any, value: Field) -> tuple[str, _Value]:
+def _value(data: Any, value: WireField) -> tuple[str, _Value]:
     name, tensor = None, None
     for field in fields(data, value.begin, value.end):
         if field.number == NAME:
@@ -201,7 +201,7 @@ def _stored(name: str, value: _Value) -> Stored:
         raise ValueError(f"{name!r} has {len(shape)} dimensions; mspc reads {MOST_DIMENSIONS}")
     if any(n < 0 for n in shape) or math.prod(shape) * dtype.itemsize != held:
         raise ValueError(f"{name!r} of shape {shape} and type {dtype} has {held} bytes")
-    return Stored(TensorType(dtype, shape), (Piece(whole_box(shape), 0, tuple(value.segments)),))
+    return Stored(TensorType(dtype, shape), (StoredSlice(box_of_shape(shape), 0, tuple(value.segments)),))
 
 
 def _text(data: Any, value: _Value) -> str:

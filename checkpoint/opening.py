@@ -11,15 +11,15 @@ from mspc.checkpoint.files import Files
 from mspc.checkpoint.hugging_face import HUGGING_FACE_INDEX, open_sharded
 from mspc.checkpoint.index import FORMAT, INDEX, read_index, read_rank_file
 from mspc.checkpoint.mindspore_file import open_file
-from mspc.checkpoint.pieces import extent, whole_box
+from mspc.checkpoint.pieces import box_of_shape, extent
 from mspc.checkpoint.reading import Checkpoint, Stored
 from mspc.checkpoint.sets import RANK_FILE, newest_of
 from mspc.checkpoint.writing import PLACES
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.atomic_writing import reason_of, shown_path
 from mspc.ir.files.parsing import parsed_json
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.tensors import LONGEST_HEADER, TensorFile
-from mspc.ir.files.whole import reason_of, shown_path
 
 
 def open_tensors(path: Path) -> Checkpoint:
@@ -56,20 +56,20 @@ def open_tensors(path: Path) -> Checkpoint:
 def as_it_lies(checkpoint: Checkpoint) -> Checkpoint:
     """A file with the slices of one rank as tensors of their own, whatever they are slices of; other checkpoints as
     they are."""
-    if len(checkpoint.files.paths) > 1 or all(_is_whole(stored) for stored in checkpoint.tensors.values()):
+    if len(checkpoint.files.paths) > 1 or all(_is_complete(stored) for stored in checkpoint.tensors.values()):
         return checkpoint
     tensors = {name: _alone(stored) for name, stored in checkpoint.tensors.items()}
     return replace(checkpoint, tensors=tensors)
 
 
-def _is_whole(stored: Stored) -> bool:
+def _is_complete(stored: Stored) -> bool:
     return any(extent(piece.box) == stored.type.shape for piece in stored.pieces)
 
 
 def _alone(stored: Stored) -> Stored:
     (piece,) = stored.pieces
     shape = extent(piece.box)
-    return Stored(stored.type.with_shape(shape), (replace(piece, box=whole_box(shape)),))
+    return Stored(stored.type.with_shape(shape), (replace(piece, box=box_of_shape(shape)),))
 
 
 def open_checkpoint(path: Path, crc_check: bool = False) -> Checkpoint:

@@ -21,7 +21,7 @@ MOST_BLOCKS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class StoredSlice:
     """A stored slice.
 
     box: its place in the whole tensor. file: the number of its file. segments: (first byte, bytes) of its elements in
@@ -35,7 +35,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ByteRun:
     """Bytes that are read together: where they begin in the stored slice, where in the array, and how many."""
 
     source: int
@@ -43,14 +43,14 @@ class Run:
     size: int
 
 
-def whole_box(shape: Sequence[int]) -> Box:
+def box_of_shape(shape: Sequence[int]) -> Box:
     return Box((0,) * len(shape), tuple(shape))
 
 
 def box_of(slices: Sequence[slice] | None, shape: Sequence[int]) -> Box:
     """The part of a tensor that an index of slices without steps names; None for all of it."""
     if slices is None:
-        return whole_box(shape)
+        return box_of_shape(shape)
     ends = [s.indices(n) for s, n in zip(slices, shape, strict=True)]
     return Box(tuple(begin for begin, _, _ in ends), tuple(max(begin, end) for begin, end, _ in ends))
 
@@ -75,7 +75,7 @@ def run_length(part: Box, stored: Box, target: Box) -> int:
     return length
 
 
-def runs(part: Box, stored: Box, target: Box, itemsize: int) -> Iterator[Run]:
+def runs(part: Box, stored: Box, target: Box, itemsize: int) -> Iterator[ByteRun]:
     """The runs of `part`, a box inside of the stored one and of the one that is filled, in the order of the file."""
     if not part.size:
         return
@@ -92,7 +92,7 @@ def runs(part: Box, stored: Box, target: Box, itemsize: int) -> Iterator[Run]:
     for index in itertools.product(*steps):
         here = sum(i * s for i, s in zip(index, sources, strict=False))
         there = sum(i * s for i, s in zip(index, targets, strict=False))
-        yield Run((source + here) * itemsize, (begin + there) * itemsize, length * itemsize)
+        yield ByteRun((source + here) * itemsize, (begin + there) * itemsize, length * itemsize)
 
 
 def _strides(shape: Sequence[int]) -> list[int]:
@@ -110,14 +110,14 @@ def in_file(segments: Sequence[tuple[int, int]], begin: int, size: int) -> Itera
             begin -= length
 
 
-def chosen(pieces: Sequence[Piece], wanted: Box, prefer: int) -> list[tuple[Piece, Box]]:
+def chosen(pieces: Sequence[StoredSlice], wanted: Box, prefer: int) -> list[tuple[StoredSlice, Box]]:
     """The pieces that make up `wanted`, each with the part that it gives; of replicas that of the file `prefer`, or
     else the first.
 
     Raises:
         ValueError: the pieces leave a gap there, or some overlap.
     """
-    found: dict[Box, tuple[Piece, Box]] = {}
+    found: dict[Box, tuple[StoredSlice, Box]] = {}
     for piece in pieces:
         part = common_part(piece.box, wanted)
         if not part.size or (piece.box in found and piece.file != prefer):

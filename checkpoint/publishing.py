@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.beside import new_file, remove, remove_left_over
-from mspc.ir.files.whole import cannot_write
+from mspc.ir.files.atomic_writing import cannot_write
+from mspc.ir.files.temporary import new_file, remove, remove_left_over
 
 
 def write_synced(path: Path, write: Callable[[BinaryIO], object]) -> None:

@@ -14,10 +14,10 @@ import numpy as np
 
 from mspc.checkpoint.checksum import AT_ONCE, Running, can_compare, shown, started
 from mspc.checkpoint.files import Files, read_header
-from mspc.checkpoint.pieces import Piece, box_of, chosen, extent, in_file, run_length, runs
+from mspc.checkpoint.pieces import StoredSlice, box_of, chosen, extent, in_file, run_length, runs
 from mspc.checkpoint.seal import SEAL
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.whole import shown_path
+from mspc.ir.files.atomic_writing import shown_path
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.sharding.pieces import Box
@@ -31,7 +31,7 @@ class Stored:
     """A tensor of a checkpoint: its whole type, the slices that are stored of it, and how they were cut, as text."""
 
     type: TensorType
-    pieces: tuple[Piece, ...]
+    pieces: tuple[StoredSlice, ...]
     layout: str = ""
 
 
@@ -88,13 +88,13 @@ class Checkpoint:
             self._fill(name, array, wanted, piece, part)
         return array
 
-    def _parts(self, name: str, wanted: Box) -> list[tuple[Piece, Box]]:
+    def _parts(self, name: str, wanted: Box) -> list[tuple[StoredSlice, Box]]:
         try:
             return chosen(self.tensors[name].pieces, wanted, self.prefer)
         except ValueError as error:
             raise MspcError(f"{self.name}: tensor {name!r} is not whole: {error}") from None
 
-    def _fill(self, name: str, array: Any, wanted: Box, piece: Piece, part: Box) -> None:
+    def _fill(self, name: str, array: Any, wanted: Box, piece: StoredSlice, part: Box) -> None:
         itemsize = array.itemsize
         target = memoryview(array.reshape(-1).view(np.uint8)) if array.size else memoryview(b"")
         kind = piece.checksum.partition(":")[0]
@@ -113,7 +113,7 @@ class Checkpoint:
                 "was written"
             )
 
-    def _read(self, piece: Piece, begin: int, target: memoryview, running: Running | None) -> None:
+    def _read(self, piece: StoredSlice, begin: int, target: memoryview, running: Running | None) -> None:
         at = 0
         for offset, size in in_file(piece.segments, begin, len(target)):
             for first in range(0, size, AT_ONCE):
@@ -125,7 +125,7 @@ class Checkpoint:
         if at != len(target):
             raise MspcError(f"{shown_path(self.files.paths[piece.file])} is damaged: a tensor ends before its shape")
 
-    def _copy(self, array: Any, wanted: Box, piece: Piece, part: Box, running: Running | None) -> None:
+    def _copy(self, array: Any, wanted: Box, piece: StoredSlice, part: Box, running: Running | None) -> None:
         """A part of short runs, from the file's pages; only the pages that it lies on are looked at."""
         offset, size = piece.segments[0]
         shape = extent(piece.box)

@@ -14,14 +14,14 @@ SEAL = "mspc_checksum"
 _BEFORE = f'"{SEAL}":"'.encode()
 
 
-def kept_place() -> str:
+def placeholder() -> str:
     """What stands for the checksum until the text is sealed."""
     return empty(kind_here())
 
 
 def sealed(text: bytes) -> bytes:
     """The text, of the same length, with its checksum in the place that was kept for it."""
-    place = _BEFORE + kept_place().encode()
+    place = _BEFORE + placeholder().encode()
     return text.replace(place, _BEFORE + _sum(text, kind_here()).encode(), 1)
 
 

@@ -16,9 +16,9 @@ from typing import Any
 from mspc.checkpoint.index import BEGINNING, INDEX, index_text, read_rank_file
 from mspc.checkpoint.publishing import sync_folder, write_synced
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.beside import remove, remove_left_over
+from mspc.ir.files.atomic_writing import reason_of, shown_path
 from mspc.ir.files.regular import check_regular
-from mspc.ir.files.whole import reason_of, shown_path
+from mspc.ir.files.temporary import remove, remove_left_over
 from mspc.ir.late_dataclass import dataclass
 
 RANK_FILE = re.compile(r"rank_(\d{1,6})-(\d{1,15})\.safetensors")
@@ -28,7 +28,7 @@ CALLED = re.compile(r"(.+)-(\d+)_(\d+)(\.safetensors|\.ckpt)?")
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundCheckpoint:
     """A checkpoint in a folder. path: the folder of a set, or a file with whole tensors. sequence: its number."""
 
     path: Path
@@ -43,18 +43,18 @@ def rank_file(rank: int, sequence: int) -> str:
     return f"rank_{rank}-{sequence}{SUFFIX}"
 
 
-def find_sets(folder: Path, prefix: str) -> list[Found]:
+def find_sets(folder: Path, prefix: str) -> list[FoundCheckpoint]:
     """The published checkpoints of a prefix in a folder, the oldest first; sets, and files of one rank."""
-    found: list[Found] = []
+    found: list[FoundCheckpoint] = []
     for name in _names(folder, prefix):
         path = folder / name
         sequence = _of_file(path) if name.endswith(SUFFIX) else _of_set(path)
         if sequence is not None:
-            found.append(Found(path, sequence))
+            found.append(FoundCheckpoint(path, sequence))
     return sorted(found, key=lambda entry: (entry.sequence, entry.path.name))
 
 
-def unreadable(folder: Path, prefix: str, found: Sequence[Found]) -> list[Path]:
+def unreadable(folder: Path, prefix: str, found: Sequence[FoundCheckpoint]) -> list[Path]:
     """What is called as the published checkpoints of a prefix are that were found, and is none of them: it is damaged,
     or cannot be read."""
     known = {entry.path for entry in found}
@@ -132,9 +132,9 @@ def publish(place: Path, sequence: int, ranks: int, state: dict[str, Any]) -> No
     files = [read_rank_file(place / rank_file(rank, sequence), rank) for rank in range(ranks)]
     text = index_text(sequence, ranks, state, files)
     write_synced(place / INDEX, lambda file: file.write(text))
-    kept = {INDEX, *(file.path.name for file in files)}
+    needed = {INDEX, *(file.path.name for file in files)}
     for name in _listed(place):
-        if name not in kept and RANK_FILE.fullmatch(name):
+        if name not in needed and RANK_FILE.fullmatch(name):
             remove(place / name)
     remove_left_over(place)
 

@@ -13,10 +13,10 @@ from typing import Any
 from mspc.checkpoint.files import Files
 from mspc.checkpoint.mindspore_file import Entry, write_file
 from mspc.checkpoint.opening import open_checkpoint
-from mspc.checkpoint.pieces import Piece, box_at, chosen, extent
+from mspc.checkpoint.pieces import StoredSlice, box_at, chosen, extent
 from mspc.checkpoint.publishing import make_synced_folder, write_synced
 from mspc.checkpoint.reading import Checkpoint, Stored
-from mspc.checkpoint.writing import Slice, write_slices
+from mspc.checkpoint.writing import TensorSlice, write_slices
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
@@ -31,13 +31,13 @@ FORMATS = ("ckpt", "safetensors")
 def layouts_of(strategies: StrategyFile) -> dict[str, Layout]:
     """The layouts of a strategy file's parameters. Raises MspcError for pipelines, and cuts that cannot be."""
     found: dict[str, Layout] = {}
-    for name, cut in strategies.parameters.items():
+    for name, sharding in strategies.parameters.items():
         stage, dash, rest = name.partition("-")
         if dash and stage.isdigit():
             if stage != "0":
                 raise MspcError(f"the strategy of {rest!r} is of pipeline stage {stage}; pipelines are not supported")
             name = rest
-        found[name] = layout_of(name, cut)
+        found[name] = layout_of(name, sharding)
     return found
 
 
@@ -91,9 +91,10 @@ def _placed(key: str, stored: Stored, rank: int, layout: Layout | None, number: 
         raise MspcError(f"{path} has {key!r} of shape {own}, the strategy file cuts {len(layout.dims)} dimensions")
     if rank >= layout.ranks:
         raise MspcError(f"{path} is of rank {rank}, the strategy file has {layout.ranks}")
-    whole = tuple(n * c for n, c in zip(own, layout.strategy, strict=True))
-    box = box_at(layout, rank, whole)
-    return Stored(TensorType(stored.type.dtype, whole), (Piece(box, number, piece.segments, piece.checksum),),
+    global_shape = tuple(n * c for n, c in zip(own, layout.strategy, strict=True))
+    box = box_at(layout, rank, global_shape)
+    own = StoredSlice(box, number, piece.segments, piece.checksum)
+    return Stored(TensorType(stored.type.dtype, global_shape), (own,),
                   str(layout))  # fmt: skip
 
 
@@ -104,7 +105,7 @@ def needed_ranks(rank: int, source: Layouts, target: Layouts) -> list[int]:
         wanted = target.get(name)
         shape = _least_shape(layout, wanted)
         box = box_at(wanted, rank, shape)
-        pieces = [Piece(box_at(layout, r, shape), r, ()) for r in range(layout.ranks)]
+        pieces = [StoredSlice(box_at(layout, r, shape), r, ()) for r in range(layout.ranks)]
         found.update(piece.file for piece, _ in chosen(pieces, box, rank))
     return sorted(found) or [0]
 
@@ -160,10 +161,10 @@ def write_part(source: Checkpoint, layouts: Layouts, rank: int, path: Path, form
 
 def slices_of(
     source: Checkpoint, layouts: Layouts, boxes: Mapping[str, Box], read: Callable[[str], Any] | None = None
-) -> list[Slice]:
+) -> list[TensorSlice]:
     """The slices in these boxes, to be written. read: gives whole tensors, where boxes are whole."""
     return [
-        Slice(
+        TensorSlice(
             name, stored.type, boxes[name].begin, extent(boxes[name]), str(layouts.get(name, "")),
             _maker(source, name, boxes[name]) if read is None else partial(read, name),
         )

@@ -11,7 +11,7 @@ import numpy as np
 
 from mspc.checkpoint.checksum import AT_ONCE, Running, empty, kind_here, shown, started
 from mspc.checkpoint.publishing import write_synced
-from mspc.checkpoint.seal import SEAL, kept_place, sealed
+from mspc.checkpoint.seal import SEAL, placeholder, sealed
 from mspc.ir.files.tensors import StoredTensor, header_of, in_order, write_array
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
@@ -21,15 +21,15 @@ PLACES = "mspc"
 
 
 @dataclass(frozen=True)
-class Slice:
+class TensorSlice:
     """What a rank writes of a tensor.
 
-    whole: the type of the whole tensor. begin: where the slice begins in it. shape: of the slice. layout: how the
+    global_type: of the whole tensor. begin: where the slice begins in it. shape: of the slice. layout: how the
     tensor is cut, as text. make: gives the slice as an array.
     """
 
     name: str
-    whole: TensorType
+    global_type: TensorType
     begin: tuple[int, ...]
     shape: tuple[int, ...]
     layout: str
@@ -48,7 +48,7 @@ class _Summed:
         self._file.write(data)
 
 
-def write_slices(path: Path, slices: Sequence[Slice], about: dict[str, Any] | None = None) -> None:
+def write_slices(path: Path, slices: Sequence[TensorSlice], about: dict[str, Any] | None = None) -> None:
     """Write a file of slices, one after another, so that no more than one is made at a time.
 
     about: further facts, which the header keeps beside the places.
@@ -59,11 +59,11 @@ def write_slices(path: Path, slices: Sequence[Slice], about: dict[str, Any] | No
     write_synced(path, lambda file: write_slices_to(file, slices, about))
 
 
-def write_slices_to(file: BinaryIO, slices: Sequence[Slice], about: dict[str, Any] | None = None) -> None:
+def write_slices_to(file: BinaryIO, slices: Sequence[TensorSlice], about: dict[str, Any] | None = None) -> None:
     """The same to a file that is open for writing and can go back to its beginning."""
     kind = kind_here()
     by_name = {s.name: s for s in slices}
-    stored = in_order([StoredTensor(s.name, TensorType(s.whole.dtype, s.shape), s.make) for s in slices])
+    stored = in_order([StoredTensor(s.name, TensorType(s.global_type.dtype, s.shape), s.make) for s in slices])
     sums = {s.name: empty(kind) for s in slices}
     if not file.seekable():  # a pipe: what stands at its beginning must be known before
         for tensor in stored:
@@ -89,10 +89,10 @@ def _checksum(kind: str, tensor: StoredTensor) -> str:
     return shown(kind, running)
 
 
-def _about(slices: dict[str, Slice], sums: dict[str, str], about: dict[str, Any] | None) -> dict[str, str]:
+def _about(slices: dict[str, TensorSlice], sums: dict[str, str], about: dict[str, Any] | None) -> dict[str, str]:
     places = {
-        name: {"shape": list(s.whole.shape), "begin": list(s.begin), "layout": s.layout, "checksum": sums[name]}
+        name: {"shape": list(s.global_type.shape), "begin": list(s.begin), "layout": s.layout, "checksum": sums[name]}
         for name, s in sorted(slices.items())
     }
     said = json.dumps({"places": places, **(about or {})}, separators=(",", ":"))
-    return {"format": "ms", PLACES: said, SEAL: kept_place()}
+    return {"format": "ms", PLACES: said, SEAL: placeholder()}

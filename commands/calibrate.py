@@ -12,7 +12,7 @@ from mspc.engine.ranks.environment import limit_threads, mpi_rank, mpi_size
 from mspc.engine.ranks.mpirun import run_under_mpirun
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.runtime.choose import Wishes
+from mspc.runtime.device_choice import Wishes
 
 SUFFIX = ".toml"
 
@@ -36,7 +36,7 @@ def calibrate_machine(options: CalibrateOptions) -> int:
     Raises:
         MspcError: the file cannot be written, or a device cannot be had.
     """
-    from mspc.ir.files.whole import check_writable
+    from mspc.ir.files.atomic_writing import check_writable
 
     if options.out.suffix != SUFFIX:
         raise MspcError(f"--out {options.out}: a machine's file ends in {SUFFIX}")
@@ -60,11 +60,11 @@ def _arguments(options: CalibrateOptions) -> list[str]:
 
 
 def _measure(options: CalibrateOptions, job: Any) -> None:
-    from mspc.commands.report.progress import Progress
+    from mspc.commands.report.progress import ProgressLine
     from mspc.search.calibration.machine_text import write_machine
     from mspc.search.calibration.measured import calibrate
 
-    with Progress(not options.quiet and job.rank == 0) as progress:
+    with ProgressLine(not options.quiet and job.rank == 0) as progress:
         machine = calibrate(job, options.name or options.out.stem, progress.show, tf32=options.tf32)
     if job.rank == 0:
         write_machine(options.out, machine)

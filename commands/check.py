@@ -12,15 +12,15 @@ from mspc.commands.budget.file import read_budget
 from mspc.commands.budget.limits import KEYS, Budget
 from mspc.commands.comparison.tables import ranks_text
 from mspc.commands.compile import CompileOptions
-from mspc.commands.facts.model import CollectiveFact, Facts
+from mspc.commands.facts.model import CollectiveFact, CompileFacts
 from mspc.commands.facts.targets import check_used, target_facts
 from mspc.commands.report.fitting import Table
-from mspc.commands.report.shortened import ALL, print_shortened
+from mspc.commands.report.shortened_tables import ALL, print_shortened
 from mspc.commands.report.summary import collectives_table
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
 from mspc.commands.report.text import group, size_text
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.whole import check_writable, shown_path
+from mspc.ir.files.atomic_writing import check_writable, shown_path
 from mspc.ir.late_dataclass import dataclass
 
 MOST = 5
@@ -56,7 +56,7 @@ class CheckOutput:
 class Checked:
     """A compile beside its budget. broken: its limits that do not hold. free: there are none."""
 
-    facts: Facts
+    facts: CompileFacts
     broken: list[Breach]
     free: bool = False
 

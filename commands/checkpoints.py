@@ -10,15 +10,15 @@ import numpy as np
 from mspc.api.parallel.checkpoint_transform import open_folder, transform_checkpoints
 from mspc.checkpoint.mindspore_file import Entry, write_file
 from mspc.checkpoint.opening import open_checkpoint, own_state
-from mspc.checkpoint.pieces import whole_box
+from mspc.checkpoint.pieces import box_of_shape
 from mspc.checkpoint.reading import Checkpoint, Stored
 from mspc.checkpoint.sliced import layouts_in, ranks_of, slices_of
 from mspc.checkpoint.writing import write_slices_to
 from mspc.commands.report.fitting import Table
-from mspc.commands.report.progress import Progress
+from mspc.commands.report.progress import ProgressLine
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.whole import check_files, check_writable, write_whole
+from mspc.ir.files.atomic_writing import check_files, check_writable, write_atomically
 
 STDOUT = Path("-")
 SHOWN = ("epoch", "step", "total_step", "data")
@@ -76,7 +76,7 @@ def diff_checkpoints(paths: tuple[Path, Path], strategies: tuple[Path | None, Pa
     first, second = (opened(path, strategy) for path, strategy in zip(paths, strategies, strict=True))
     names = sorted({*first.tensors, *second.tensors})
     found: list[dict[str, str]] = []
-    with Progress() as progress:
+    with ProgressLine() as progress:
         for done, name in enumerate(names, 1):
             progress.show(f"comparing {name} ({done} of {len(names)})")
             difference = _difference(first, second, name, paths)
@@ -119,7 +119,7 @@ def merge_checkpoint(path: Path, out: Path, strategy: Path | None, json: Path | 
     check_writable(out)
     source = opened(path, strategy)
     names, done = sorted(source.tensors), 0
-    with Progress() as progress:
+    with ProgressLine() as progress:
 
         def read(name: str) -> Any:
             nonlocal done
@@ -130,14 +130,14 @@ def merge_checkpoint(path: Path, out: Path, strategy: Path | None, json: Path | 
         if out.suffix == ".ckpt":
             entries = [Entry(name, source.tensors[name].type, lambda name=name: read(name)) for name in names]
             entries += [Entry(name, None, lambda text=text: text) for name, text in source.texts.items()]
-            write_whole(out, lambda file: write_file(file, entries))
+            write_atomically(out, lambda file: write_file(file, entries))
         else:
-            boxes = {name: whole_box(source.tensors[name].type.shape) for name in names}
+            boxes = {name: box_of_shape(source.tensors[name].type.shape) for name in names}
             slices = slices_of(source, {}, boxes, read)
             about: dict[str, Any] = {"texts": dict(source.texts)}
             if source.state:
                 about |= {"state": dict(source.state), "sequence": source.sequence, "own": own_state(source, 0)}
-            write_whole(out, lambda file: write_slices_to(file, slices, about))
+            write_atomically(out, lambda file: write_slices_to(file, slices, about))
     total = sum(source.tensors[name].type.nbytes for name in names)
     if json is not None:
         write_json({"file": str(out), "tensors": len(names), "bytes": total}, json)
@@ -152,7 +152,7 @@ def transform_checkpoint(
     """Write files for another strategy. Raises MspcError."""
     check_json(json)
     ranks = ranks_of(layouts_in(to))
-    with Progress() as progress:
+    with ProgressLine() as progress:
         progress.show(f"writing {ranks} rank{'s' if ranks > 1 else ''}")
         transform_checkpoints(
             str(path), str(out), prefix, strategy, to, processes, format,
@@ -170,7 +170,7 @@ def check_checkpoint(path: Path, strategy: Path | None, json: Path | None) -> in
     check_json(json)
     source = opened(path, strategy)
     damaged: list[dict[str, str]] = []
-    with Progress() as progress:
+    with ProgressLine() as progress:
         for done, (name, wrong) in enumerate(source.verified(), 1):
             progress.show(f"checking {name} ({done} of {len(source.headers) + len(source.tensors)})")
             if wrong:

@@ -9,16 +9,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mspc.api.setting import say_once
+from mspc.api.setting_kind import say_once
 from mspc.api.state import Session
 from mspc.commands.report.facts import Report, make_report
-from mspc.commands.report.loudness import NORMAL, Loudness
-from mspc.commands.report.progress import Progress
+from mspc.commands.report.progress import ProgressLine
 from mspc.commands.report.summary import print_summary
 from mspc.commands.report.table import check_json, write_json
 from mspc.commands.report.text import print_report
+from mspc.commands.report.verbosity import NORMAL, Loudness
 from mspc.compiler.driver import Compiled
-from mspc.engine.capture import Launch, NamedTarget, build, capture, parse_target
+from mspc.engine.capture import CapturedCall, NamedTarget, build, capture, parse_target
 from mspc.engine.strategy_files import StrategyFiles
 from mspc.ir.diagnostics import MspcError, told_at
 from mspc.ir.files.tensors import StoredTensor, write_tensors
@@ -70,23 +70,23 @@ def compile_target(target: str, options: CompileOptions) -> None:
     if Session.from_environment().rank > 0:
         return  # started by mpirun: its first rank compiles for all
     check_json(options.json)
-    found = find_launch(target, options)
-    launch, ranks = found.launch, found.ranks
+    found = find_call(target, options)
+    captured, ranks = found.captured, found.ranks
     wanted = _wanted(options, ranks)
-    level = max(options.level, launch.context.save_graphs)
-    folder = options.out or Path(launch.context.save_graphs_path or DEFAULT_FOLDER)
+    level = max(options.level, captured.context.save_graphs)
+    folder = options.out or Path(captured.context.save_graphs_path or DEFAULT_FOLDER)
     _check_apart(options.json, folder)
     loudness = options.loudness
-    opened = _output_folder(launch, options, folder)
-    with Progress(not loudness.quiet and not loudness.verbose) as progress, opened as output:
-        progress.show(f"compiling {launch.script} for {ranks} rank{'s' if ranks > 1 else ''}")
+    opened = _output_folder(captured, options, folder)
+    with ProgressLine(not loudness.quiet and not loudness.verbose) as progress, opened as output:
+        progress.show(f"compiling {captured.script} for {ranks} rank{'s' if ranks > 1 else ''}")
         if options.strategies is not None:
-            from mspc.search.plans.table import cut_by_file  # late: it brings all of the search along
+            from mspc.search.plans.table import shard_by_file  # late: it brings all of the search along
 
-            launch = cut_by_file(launch, options.strategies)
-        first = compile_for(launch, ranks, level, compared=found.asked, on_pass=loudness.on_pass())
+            captured = shard_by_file(captured, options.strategies)
+        first = compile_for(captured, ranks, level, compared=found.asked, on_pass=loudness.on_pass())
         programs = Programs(first, wanted, found.asked(), level, found.rerun)
-        settings = Settings(launch.context.matmul_allow_tf32, launch.context.deterministic)
+        settings = Settings(captured.context.matmul_allow_tf32, captured.context.deterministic)
         values = first_values(first.compiled)
         if programs.differ and options.few:
             wanted = wanted[: options.few]
@@ -97,14 +97,14 @@ def compile_target(target: str, options: CompileOptions) -> None:
         output.write_by(WEIGHTS, lambda file: write_tensors(file, tensors))
         if level > 0:
             progress.show("looking for one graph of all sizes")
-            symbolic = symbolic_graph(launch, first.compiled, wanted[0])
+            symbolic = symbolic_graph(captured, first.compiled, wanted[0])
             if symbolic:
                 output.write(SYMBOLIC, symbolic)
         output.commit()
-        StrategyFiles().write(first.compiled, launch.context, trains=True)
+        StrategyFiles().write(first.compiled, captured.context, trains=True)
     if not loudness.quiet:
-        _warn(launch, first.compiled)
-    report.notes += _notes(launch, report.mode, first.compiled.traced.ignored_strategies)
+        _warn(captured, first.compiled)
+    report.notes += _notes(captured, report.mode, first.compiled.traced.ignored_strategies)
     if programs.differ:
         report.notes.append("the network depends on get_rank(), so the script was run once for every rank")
     elif programs.runs > 1:
@@ -116,9 +116,9 @@ def compile_target(target: str, options: CompileOptions) -> None:
 
 
 @contextlib.contextmanager
-def _output_folder(launch: Launch, options: CompileOptions, folder: Path) -> Iterator[OutputFolder]:
+def _output_folder(captured: CapturedCall, options: CompileOptions, folder: Path) -> Iterator[OutputFolder]:
     """The folder that is written; where the script has named one that cannot be, the error is told at its line."""
-    place = None if options.out else launch.context.place_of("save_graphs_path")
+    place = None if options.out else captured.context.place_of("save_graphs_path")
     with contextlib.ExitStack() as stack:
         with told_at(place):
             output = stack.enter_context(OutputFolder(folder))
@@ -136,13 +136,13 @@ def _check_apart(json: Path | None, folder: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundCall:
     """A launch, what it was found by, and the session in which it was. modules: names of those imported before."""
 
     target: NamedTarget | Path
     options: CompileOptions
     session: ObservedSession
-    launch: Launch
+    captured: CapturedCall
     ranks: int
     modules: frozenset[str]
 
@@ -157,7 +157,7 @@ class Found:
         return f"the script was run {runs} times, once for each of so many ranks, as {where}; their networks are equal"
 
     @contextlib.contextmanager
-    def rerun(self, rank: int) -> Iterator[Launch]:
+    def rerun(self, rank: int) -> Iterator[CapturedCall]:
         """The launch as another rank sees it: the script runs again with modules of its own, unseen. That rank's
         session is in place inside."""
         from mspc.engine.user_state import UserState
@@ -172,7 +172,7 @@ class Found:
             user.leave()
 
 
-def find_launch(target: str, options: CompileOptions) -> Found:
+def find_call(target: str, options: CompileOptions) -> FoundCall:
     """What a script launches first, or the network that `target` names, and the number of ranks.
 
     Raises:
@@ -181,13 +181,13 @@ def find_launch(target: str, options: CompileOptions) -> Found:
     parsed = parse_target(target)
     session = _session(options, Session.from_environment(), min(options.only_ranks, default=0))
     modules = frozenset(sys.modules)
-    launch = _launch(parsed, options, session)
-    return Found(parsed, options, session, launch, _ranks(options, session, launch), modules)
+    captured = _launch(parsed, options, session)
+    return FoundCall(parsed, options, session, captured, _ranks(options, session, captured), modules)
 
 
 def _write(
     output: OutputFolder, programs: Programs, settings: Settings, values: Sequence[FirstValue], wanted: Sequence[int],
-    level: int, kinds_only: bool, progress: Progress,
+    level: int, kinds_only: bool, progress: ProgressLine,
 ) -> Report:  # fmt: skip
     """Write the files of the ranks that are wanted; the report is the first rank's."""
     report: Report | None = None
@@ -233,7 +233,7 @@ def _session(options: CompileOptions, outside: Session, rank: int) -> ObservedSe
     return ObservedSession(rank, size or 1, rank, size or 1, launched=bool(size), speaks=speaks)
 
 
-def _launch(target: NamedTarget | Path, options: CompileOptions, session: Session) -> Launch:
+def _launch(target: NamedTarget | Path, options: CompileOptions, session: Session) -> CapturedCall:
     if isinstance(target, NamedTarget):
         if not options.inputs:
             raise MspcError(
@@ -249,16 +249,16 @@ def _launch(target: NamedTarget | Path, options: CompileOptions, session: Sessio
     return capture(target, options.script_arguments, session)
 
 
-def _ranks(options: CompileOptions, session: Session, launch: Launch) -> int:
+def _ranks(options: CompileOptions, session: Session, captured: CapturedCall) -> int:
     if options.ranks is not None:
         return options.ranks
-    wanted = launch.context.device_num
+    wanted = captured.context.device_num
     if not session.launched:
         return wanted or 1
     if wanted and wanted != session.size:
         raise MspcError(
             f"mpirun started {session.size} ranks, but the script's device_num is {wanted}",
-            launch.context.place_of("device_num"),
+            captured.context.place_of("device_num"),
             [f"start it with mpirun -n {wanted}, or give --ranks {session.size} to overrule the script"],
         )
     return session.size
@@ -278,17 +278,17 @@ def _no_rank(rank: int, ranks: int, may_mean_ranks: bool = False) -> MspcError:
     return MspcError(f"there is no rank {rank}; ranks are 0 to {ranks - 1}", notes=notes if may_mean_ranks else [])
 
 
-def _warn(launch: Launch, compiled: Compiled) -> None:
+def _warn(captured: CapturedCall, compiled: Compiled) -> None:
     """Say on stderr what the compiler noticed, and which settings change nothing here."""
-    for name, text in launch.context.changing_nothing("compile", compiled.config.device):
+    for name, text in captured.context.changing_nothing("compile", compiled.config.device):
         say_once(name, text)
     for text in compiled.traced.warnings:
         print(f"warning: {text}", file=sys.stderr)
 
 
-def _notes(launch: Launch, mode: str, ignored: int) -> list[str]:
+def _notes(captured: CapturedCall, mode: str, ignored: int) -> list[str]:
     notes = [
-        f"{place}: not compiled, since it is a later launch: {place.text.strip()}" for place in launch.later
+        f"{place}: not compiled, since it is a later launch: {place.text.strip()}" for place in captured.later
     ]
     if ignored:
         notes.append(f"{ignored} strategies set with shard() do not count in mode {mode}")

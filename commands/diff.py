@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from mspc.commands.comparison.differences import differences
+from mspc.commands.comparison.all_differences import differences
 from mspc.commands.comparison.summary import print_differences
 from mspc.commands.comparison.tables import tables
 from mspc.commands.compile import CompileOptions
 from mspc.commands.facts.targets import check_used, target_facts
 from mspc.commands.report.html import page
-from mspc.commands.report.shortened import fits_screen
+from mspc.commands.report.shortened_tables import fits_screen
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.whole import check_writable, utf8_bytes, write_whole
+from mspc.ir.files.atomic_writing import check_writable, utf8_bytes, write_atomically
 from mspc.search.calibration.machine_file import machine_of
 
 DIFFERENT = 1
@@ -54,7 +54,7 @@ def diff_targets(
         write_json({"equal": not found, **asdict(found)}, json)
     if html is not None:
         text = page(f"{first} beside {second}", [verdict, *notes], made)
-        write_whole(html, lambda file: file.write(utf8_bytes(text)))
+        write_atomically(html, lambda file: file.write(utf8_bytes(text)))
     if json != Path("-"):
         if not quiet and (every_row or fits_screen(made)):
             for table in made:

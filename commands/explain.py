@@ -13,18 +13,18 @@ from mspc.commands.facts.reading import planned_memory
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.table import print_line, print_table, write_json
 from mspc.commands.report.text import size_text, time_text
-from mspc.engine.capture import Launch
+from mspc.engine.capture import CapturedCall
 from mspc.ir.layout import Layout
 from mspc.plans.files.plan_file import read_plan
+from mspc.search.plans.alternatives import PlanRequest
 from mspc.search.plans.explained import NAMED, Explanation, explain
-from mspc.search.plans.row import Plan
+from mspc.search.plans.row import PlanResult
 from mspc.search.plans.table import plan_of_file
-from mspc.search.plans.ways import PlanRequest
 
 
-def explain_node(launch: Launch, asked: PlanRequest, name: str, top: int, json: Path | None) -> None:
+def explain_node(captured: CapturedCall, asked: PlanRequest, name: str, top: int, json: Path | None) -> None:
     """Print why an operator is cut as it is, and the next `top` ways. Raises MspcError."""
-    found = explain(launch, asked, name)
+    found = explain(captured, asked, name)
     if json is not None:
         write_json(asdict(found), json)
     if json == Path("-"):
@@ -63,13 +63,13 @@ def _explain_limit(found: Explanation, asked: PlanRequest) -> None:
         print_line(f"note: the first is over {asked.memory} bytes; with --memory another may be taken")
 
 
-def compare_plans(launch: Launch, asked: PlanRequest, files: Sequence[Path], json: Path | None) -> None:
+def compare_plans(captured: CapturedCall, asked: PlanRequest, files: Sequence[Path], json: Path | None) -> None:
     """Print what two plan files differ in, and what each comes to. Raises MspcError."""
     first, second = (read_plan(file) for file in files)
     names = list(dict.fromkeys([*first.operators, *second.operators]))
     differing = [name for name in names if first.operators.get(name) != second.operators.get(name)]
     memory = memory_differences(planned_memory(first), planned_memory(second))
-    plans = [plan_of_file(launch, asked, file) for file in files]
+    plans = [plan_of_file(captured, asked, file) for file in files]
     if json is not None:
         operators = {
             name: [_texts(plan.operators.get(name)) for plan in (first, second)] for name in differing
@@ -92,7 +92,7 @@ def compare_plans(launch: Launch, asked: PlanRequest, files: Sequence[Path], jso
 COMPARED = ("plan", "step", "compute", "exposed", "bytes sent", "collectives", "memory")
 
 
-def _sides(plans: Sequence[Plan], files: Sequence[Path]) -> list[tuple[str, ...]]:
+def _sides(plans: Sequence[PlanResult], files: Sequence[Path]) -> list[tuple[str, ...]]:
     rows = [
         (
             str(file), time_text(plan.step), time_text(plan.compute), time_text(plan.exposed), f"{plan.nbytes:.0f}",

@@ -87,7 +87,7 @@ def launch(
     from mspc.engine.ranks.launcher import LaunchJob, exported
     from mspc.engine.ranks.launcher import launch as run
     from mspc.engine.ranks.mpirun import find_mpirun
-    from mspc.ir.files.whole import make_folder
+    from mspc.ir.files.atomic_writing import make_folder
 
     _say_whose(command, {name for option in context.command.params for name in option.opts})
     hosts = _hosts(worker_num, local_worker_num, hostfile, host, rank_table_file, node_rank)
@@ -123,8 +123,8 @@ def _hosts(
     from mspc.engine.ranks.hosts import Host, check_slots, read_host_file, read_hosts
     from mspc.engine.ranks.rank_table import read_rank_table
 
-    ways = {"--hostfile": hostfile, "--host": listed, "--rank_table_file": table}
-    given = [name for name, value in ways.items() if value]
+    options = {"--hostfile": hostfile, "--host": listed, "--rank_table_file": table}
+    given = [name for name, value in options.items() if value]
     if len(given) > 1:
         raise MspcError(f"{given[0]} and {given[1]} both name hosts", notes=["leave one of them out"])
     if not given:

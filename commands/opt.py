@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from mspc.commands.report.loudness import NORMAL, Loudness
-from mspc.commands.report.progress import Progress
+from mspc.commands.report.progress import ProgressLine
+from mspc.commands.report.verbosity import NORMAL, Loudness
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import LARGEST_TEXT, read_text
 from mspc.ir.graph import Graph, Node
@@ -35,7 +35,7 @@ def optimize(file: Path, passes: str, loudness: Loudness = NORMAL) -> str:
     graph = module.graphs[0]
     check_graph(graph)
     manager = PassManager(loudness.on_pass(), verify=False)
-    with Progress(not loudness.quiet and not loudness.verbose) as progress:
+    with ProgressLine(not loudness.quiet and not loudness.verbose) as progress:
         for number, step in enumerate(steps, 1):
             progress.show(f"{step.name} ({number} of {len(steps)})")
             graph = _applied(manager, step, graph, file)

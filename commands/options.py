@@ -56,7 +56,7 @@ def suggest_option(error: Any) -> None:
         error.possibilities = [*meant, *others]
 
 
-class Device(StrEnum):
+class DeviceOption(StrEnum):
     """Values of `--device`."""
 
     AUTO = "auto"

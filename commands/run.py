@@ -17,8 +17,8 @@ from mspc.engine.profile_options import ProfileOptions
 from mspc.engine.ranks.environment import limit_threads, mpi_rank, mpi_size
 from mspc.engine.ranks.mpirun import run_under_mpirun
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.whole import check_files
-from mspc.runtime.choose import Wishes
+from mspc.ir.files.atomic_writing import check_files
+from mspc.runtime.device_choice import Wishes
 
 AS_FOUND = Wishes()
 MANY = 1024
@@ -216,18 +216,18 @@ def _run_one(
 
     What the script prints, and is warned of, before its first step is held back until that is known.
     """
-    from mspc.engine.launch import RanksWanted
+    from mspc.engine.calls import RanksWanted
     from mspc.engine.user_state import HeldBack
 
     held, warned = HeldBack(sys.stdout), HeldBack(sys.stderr)
     job = _simulated(wishes, profile) if simulate else _join(wishes, profile)
-    launcher = _prepare(job, path, False)
+    handler = _prepare(job, path, False)
 
     def release() -> None:
         held.release()
         warned.release()
 
-    launcher.on_first_compile = release
+    handler.on_first_compile = release
     ordinary = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = held, warned  # type: ignore[assignment]  # text streams
     try:
@@ -258,9 +258,9 @@ def _profilers(profile: ProfileOptions | None) -> Callable[[], Any]:
         if profile is None:
             return None
         from mspc.commands.report.profile import show_profile
-        from mspc.engine.profile import Profiler
+        from mspc.engine.profile import StepProfiler
 
-        return Profiler(profile, out, show_profile)
+        return StepProfiler(profile, out, show_profile)
 
     return make
 
@@ -275,14 +275,14 @@ def _simulated(wishes: Wishes, profile: ProfileOptions | None) -> Any:
 
 
 def _prepare(job: Any, path: Path, ranks_given: bool) -> Any:
-    from mspc.api import alias, launch, state
-    from mspc.engine.launch import Launcher
+    from mspc.api import alias, call_handler, state
+    from mspc.engine.calls import RankCalls
 
     alias.install()
     state.swap(state.Session.of_rank(job.rank, job.size))
-    launcher = Launcher(job, ranks_given, str(path.resolve().parent))
-    launch.install(launcher)
-    return launcher
+    handler = RankCalls(job, ranks_given, str(path.resolve().parent))
+    call_handler.install(handler)
+    return handler
 
 
 def _exit(status: int) -> None:

@@ -9,30 +9,30 @@ from dataclasses import replace
 from pathlib import Path
 
 from mspc.analysis.cost.machine import Machine
-from mspc.commands.compile import CompileOptions, find_launch
+from mspc.commands.compile import CompileOptions, find_call
 from mspc.commands.explain import compare_plans, explain_node
 from mspc.commands.report.doubts import doubts_text
 from mspc.commands.report.fitting import Table
-from mspc.commands.report.progress import Progress
+from mspc.commands.report.progress import ProgressLine
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
 from mspc.commands.report.text import size_text, time_text
 from mspc.commands.sizes import size_of
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.whole import check_writable
+from mspc.ir.files.atomic_writing import check_writable
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.limits import MOST_RANKS
 from mspc.plans.files.plan_file import SUFFIX, write_plan
 from mspc.search.calibration.machine_file import machine_of
-from mspc.search.plans.row import SEARCH, Plan, Plans, file_name
+from mspc.search.plans.alternatives import WAYS, PlanRequest
+from mspc.search.plans.row import SEARCH, PlanResult, Plans, file_name
 from mspc.search.plans.table import plans_for
-from mspc.search.plans.ways import WAYS, PlanRequest
 
 AXES = 4
 """Axes of a mesh at most."""
 
 LONGEST = 1_000_000
 """Seconds that a search may be given."""
-KEPT = "*"
+CONFIGURED_MARK = "*"
 """Behind plans that keep the script's strategies."""
 NAMED = 3
 """Cells that a note lists."""
@@ -107,19 +107,19 @@ def search_target(target: str, options: SearchOptions) -> None:
         again = f"measure it anew while nothing else runs: `mspc calibrate --out {options.machine}`"
         print(doubts_text(f"the machine {options.machine}", machine.doubts, again), file=sys.stderr)
     found: list[Plans] = []
-    with Progress(not loudness.quiet) as progress:
+    with ProgressLine(not loudness.quiet) as progress:
         for ranks, mesh in cases:
-            launched = find_launch(target, replace(options.compile, ranks=ranks))
+            launched = find_call(target, replace(options.compile, ranks=ranks))
 
             asked = PlanRequest(
                 launched.ranks, machine, machine.device if options.machine else "", options.free, options.memory, mesh,
                 options.seconds,
             )  # fmt: skip
             if options.explain:
-                explain_node(launched.launch, asked, options.explain, options.top, options.compile.json)
+                explain_node(launched.captured, asked, options.explain, options.top, options.compile.json)
                 return
             if options.compare is not None:
-                compare_plans(launched.launch, asked, options.compare, options.compile.json)
+                compare_plans(launched.captured, asked, options.compare, options.compile.json)
                 return
             known = next((plans for plans in found if plans.plans[0].ranks == asked.ranks), None)
 
@@ -127,7 +127,7 @@ def search_target(target: str, options: SearchOptions) -> None:
                 progress.show(f"{way} on {where}")
 
             left_out = () if known is None else (WAYS[:1], known.usual)
-            found.append(plans_for(launched.launch, asked, tell, *left_out))
+            found.append(plans_for(launched.captured, asked, tell, *left_out))
     if options.out is not None and options.out.suffix == SUFFIX:
         write_plan(options.out, found[0].files[SEARCH])
     elif options.out is not None:
@@ -170,7 +170,7 @@ def _print(found: list[Plans], machine: Machine, options: SearchOptions) -> None
     headings = (ranks, "plan", "step", "compute", "exposed", "bytes sent", "collectives", "memory", "gap")
     print_table(Table(f"plans, the fastest first, on {machine.name}", headings, rows, (0, 2, 3, 4, 5, 6, 7, 8)))
     if any(plan.remarks.keeps_strategies for plans in found for plan in plans.plans[: options.top]):
-        print_line(f"note: {KEPT} keeps the script's own strategies, the others go without them")
+        print_line(f"note: {CONFIGURED_MARK} keeps the script's own strategies, the others go without them")
     for plans in found:
         for plan in plans.plans[: options.top]:
             for told in _notes(plan):
@@ -183,16 +183,16 @@ def _print(found: list[Plans], machine: Machine, options: SearchOptions) -> None
         print_line(f"the plan of the search is in {options.out}; `mspc compile --strategies {options.out}` takes it")
 
 
-def _row(plan: Plan) -> tuple[str, ...]:
+def _row(plan: PlanResult) -> tuple[str, ...]:
     return (
         (plan.name == SEARCH and plan.mesh) or str(plan.ranks),
-        plan.name + f" {KEPT}" * plan.remarks.keeps_strategies, time_text(plan.step),
+        plan.name + f" {CONFIGURED_MARK}" * plan.remarks.keeps_strategies, time_text(plan.step),
         time_text(plan.compute), time_text(plan.exposed), f"{plan.nbytes:.0f}",
         str(plan.collectives), size_text(plan.memory), "-" if plan.gap is None else f"{plan.gap:.1%}",
     )  # fmt: skip
 
 
-def _notes(plan: Plan) -> list[str]:
+def _notes(plan: PlanResult) -> list[str]:
     """What a row does not say: where ranks send unlike amounts, and what the plan does to take less memory."""
     found: list[str] = []
     if plan.taken_from:

@@ -13,14 +13,14 @@ import numpy as np
 
 from mspc.api.common.parameter import Parameter as ScriptParameter
 from mspc.api.common.tensor import Tensor
-from mspc.commands.compile import CompileOptions, Found, find_launch
+from mspc.commands.compile import CompileOptions, FoundCall, find_call
 from mspc.commands.report.table import check_json
 from mspc.commands.report.verification import report, report_against
 from mspc.commands.verify_folder import verify_folder
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
-from mspc.compiler.driver import Compiled, Stage, compile_traced, trace_call
-from mspc.engine.capture import Launch
+from mspc.compiler.driver import Compiled, DumpPoint, compile_traced, trace_call
+from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.types import TensorType
@@ -29,11 +29,11 @@ from mspc.output.first_values import first_values
 from mspc.output.programs import Programs, compile_for
 from mspc.passes.base import OnPass
 from mspc.passes.sharding.constraints import release_constraints
-from mspc.verify.data_parallel.global_batch import Whole, difference_of, name_by_script, name_gradients
+from mspc.verify.data_parallel.global_batch import GlobalBatchNetwork, difference_of, name_by_script, name_gradients
 from mspc.verify.float64_graph import Doubled, Request, requests
 from mspc.verify.made_inputs import made_inputs
 from mspc.verify.pytorch.against import against_torch
-from mspc.verify.verification import MARK, STEPS, Program, verified
+from mspc.verify.verification import MARK, STEPS, VerifiedProgram, verified
 
 Array = Any
 SLICED = "slice_to_rank"
@@ -59,27 +59,27 @@ def verify_target(target: str, options: CompileOptions, seed: int, with_torch: b
     if os.path.isdir(target):
         verify_folder(Path(target), options, seed, with_torch, mpi)
         return
-    found = find_launch(target, options)
-    config = Config.from_context(found.launch.context, found.ranks, str(Path(found.launch.script).parent))
+    found = find_call(target, options)
+    config = Config.from_context(found.captured.context, found.ranks, str(Path(found.captured.script).parent))
     if config.mode == "hybrid_parallel":
         raise MspcError(
             "in hybrid_parallel mode the script's own collectives decide what the ranks compute, so there is no step "
             "of one device to compare with",
             notes=["mspc run --simulate runs it on ranks of this process"],
         )
-    many = _compiled(found.launch, config, options.loudness.on_pass())[0]
+    many = _compiled(found.captured, config, options.loudness.on_pass())[0]
     if found.asked():
         _check_ranks_alike(found)
-    program = _program(found.launch, many, seed)
+    program = _program(found.captured, many, seed)
     if with_torch:
         report_against(against_torch(program), options.json, options.loudness, seed, all_rows=options.all_rows)
         return
     report(verified(program, seed, mpi), config, options.json, options.loudness, seed, all_rows=options.all_rows)
 
 
-def _check_ranks_alike(found: Found) -> None:
+def _check_ranks_alike(found: FoundCall) -> None:
     """Raises MspcError where ranks that ask for their number launch different graphs."""
-    first = compile_for(found.launch, found.ranks, NO_FILES, found.asked)
+    first = compile_for(found.captured, found.ranks, NO_FILES, found.asked)
     if Programs(first, range(found.ranks), True, NO_FILES, found.rerun).differ:
         raise MspcError(
             "the network depends on get_rank(): the ranks run different graphs, so there is no step of one device to "
@@ -88,16 +88,16 @@ def _check_ranks_alike(found: Found) -> None:
         )
 
 
-def _program(launch: Launch, many: Compiled, seed: int) -> Program:
+def _program(captured: CapturedCall, many: Compiled, seed: int) -> VerifiedProgram:
     """What is compared of a launch."""
     config, fed, own = many.config, many.fed, many.config.feeds_own_rows
     alone = replace(config, ranks=1, mode="stand_alone", keeps_strategies=config.ranks * config.sharded)
-    one, doubled = _compiled(_whole(launch, [f.graph_type if own else f.global_type for f in fed]), alone)
+    one, doubled = _compiled(_with_global_types(captured, [f.graph_type if own else f.global_type for f in fed]), alone)
     brought: list[Tensor] = []
-    describe_call(launch.args, brought)
+    describe_call(captured.args, brought)
     types, arrays = [f.global_type for f in fed], [t.asnumpy() for t in brought]
     layouts = [f.layout for f in fed] if own else []
-    return Program(
+    return VerifiedProgram(
         one.graph,
         many.graph,
         config.ranks,
@@ -107,23 +107,25 @@ def _program(launch: Launch, many: Compiled, seed: int) -> Program:
         many.rank_graph,
         partial(_plain, many),
         layouts,
-        _whole_batch(launch, one, [f.global_type for f in fed], alone) if own else Whole(None),
+        _global_batch(captured, one, [f.global_type for f in fed], alone) if own else GlobalBatchNetwork(None),
     )
 
 
-def _whole_batch(launch: Launch, one: Compiled, types: Sequence[TensorType], alone: Config) -> Whole:
+def _global_batch(
+    captured: CapturedCall, one: Compiled, types: Sequence[TensorType], alone: Config
+) -> GlobalBatchNetwork:
     """The launch on the whole batch."""
     try:
-        compiled, _ = _compiled(_whole(launch, types), alone)
+        compiled, _ = _compiled(_with_global_types(captured, types), alone)
     except MspcError as error:
-        return Whole(None, reason=f"the network does not take it: {error.message}")
+        return GlobalBatchNetwork(None, reason=f"the network does not take it: {error.message}")
     reason = difference_of(one.graph, compiled.graph)
     if reason:
-        return Whole(None, reason=reason)
-    return Whole(compiled.graph, {value.name: np.array(value.make()) for value in first_values(compiled)})
+        return GlobalBatchNetwork(None, reason=reason)
+    return GlobalBatchNetwork(compiled.graph, {value.name: np.array(value.make()) for value in first_values(compiled)})
 
 
-def _whole(launch: Launch, types: Sequence[TensorType]) -> Launch:
+def _with_global_types(captured: CapturedCall, types: Sequence[TensorType]) -> CapturedCall:
     """The launch with global types in the places of its tensors."""
     rest = iter(types)
 
@@ -132,15 +134,15 @@ def _whole(launch: Launch, types: Sequence[TensorType]) -> Launch:
             return next(rest)
         return tuple(map(place, arg)) if isinstance(arg, tuple | list) else arg
 
-    return replace(launch, args=tuple(map(place, launch.args)), whole=True)
+    return replace(captured, args=tuple(map(place, captured.args)), global_types=True)
 
 
-def _compiled(launch: Launch, config: Config, on_pass: OnPass | None = None) -> tuple[Compiled, Doubled | None]:
+def _compiled(captured: CapturedCall, config: Config, on_pass: OnPass | None = None) -> tuple[Compiled, Doubled | None]:
     """The program with its operators numbered; of one device also what its gradients are judged by, if it has any."""
     asked: list[Request] = []
     doubled: list[Doubled] = []
 
-    def mark(stage: Stage) -> None:
+    def mark(stage: DumpPoint) -> None:
         if stage.name != "grad":
             if not doubled and config.ranks == 1:
                 name_by_script(stage.graph)
@@ -154,7 +156,7 @@ def _compiled(launch: Launch, config: Config, on_pass: OnPass | None = None) -> 
         for number, node in enumerate(stage.graph.nodes):
             node.attrs[MARK] = number
 
-    call = trace_call(launch.target, describe_call(launch.args, []), config, launch.whole)
+    call = trace_call(captured.target, describe_call(captured.args, []), config, captured.global_types)
     return compile_traced(call, mark, on_pass), doubled[0] if doubled else None
 
 

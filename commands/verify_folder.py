@@ -9,9 +9,9 @@ from typing import Any
 
 from mspc.commands.compile import CompileOptions
 from mspc.commands.report.verification import report, report_against
-from mspc.compiler.again import read_network
 from mspc.compiler.config import Config
 from mspc.compiler.pipeline import PREPARING, VIEWS, passes_of
+from mspc.compiler.shared_graphs import read_network
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter, Value
 from mspc.ir.layout import Layout
@@ -22,12 +22,11 @@ from mspc.ops.check_graph import check_graph
 from mspc.passes.base import PassManager, find_pass
 from mspc.passes.sharding.constraints import release_constraints
 from mspc.runtime.program import PROGRAM, Program, load_program, load_slices
-from mspc.verify.data_parallel.global_batch import Whole
+from mspc.verify.data_parallel.global_batch import GlobalBatchNetwork
 from mspc.verify.float64_graph import Doubled, requests
 from mspc.verify.made_inputs import made_inputs
 from mspc.verify.pytorch.against import against_torch
-from mspc.verify.verification import STEPS, verified
-from mspc.verify.verification import Program as Verification
+from mspc.verify.verification import STEPS, VerifiedProgram, verified
 
 
 def verify_folder(
@@ -49,7 +48,7 @@ def verify_folder(
         raise MspcError(f"{folder} has {len(many.results)} outputs, but the graph of some rank has others")
     config = Config(ranks=program.ranks, mode=program.mode, gradients_mean=mean)
     layouts = [_layout(program, entry, type) for entry, type in zip(program.inputs, types, strict=True)]
-    compared = Verification(
+    compared = VerifiedProgram(
         one,
         many,
         program.ranks,
@@ -59,7 +58,9 @@ def verify_folder(
         graphs.__getitem__,
         graphs.__getitem__,
         layouts if config.feeds_own_rows else [],
-        Whole(None, reason="the folder holds the network of a rank's rows; mspc verify of its script compares that"),
+        GlobalBatchNetwork(
+            None, reason="the folder holds the network of a rank's rows; mspc verify of its script compares that"
+        ),
     )
     notes = [f"edited since the compile: {', '.join(edited)}"] if edited else []
     if with_torch:

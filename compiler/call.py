@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mspc.api.common.parameter import Parameter
-from mspc.api.common.tensor import STORED, WHOLE, Tensor
+from mspc.api.common.tensor import REPLICATED, STORED, Tensor
 from mspc.compiler.config import Config, Fed, feed
 from mspc.ir.graph import Value
 from mspc.ir.late_dataclass import dataclass
@@ -21,7 +21,7 @@ Call = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Placed:
-    """A tensor that is no data: its type as one rank holds it, and what it is, WHOLE or the slice of a Layout."""
+    """A tensor that is no data: its type as one rank holds it, and what it is, REPLICATED or the slice of a Layout."""
 
     type: TensorType
     placement: Layout | str
@@ -75,7 +75,7 @@ def call_tensors(call: Any) -> Iterator[TensorType | Placed]:
             yield from call_tensors(arg)
 
 
-def feed_call(config: Config, target: Any, call: Call, whole: bool = False) -> list[Fed]:
+def feed_call(config: Config, target: Any, call: Call, global_types: bool = False) -> list[Fed]:
     """How the tensors of `target(*call)` arrive; raises as `feed` does.
 
     What is handed to a target that says that it takes no data is whole on every rank, as what a graph handed out so.
@@ -84,8 +84,8 @@ def feed_call(config: Config, target: Any, call: Call, whole: bool = False) -> l
     types = [t.type if isinstance(t, Placed) else t for t in tensors]
     placements = [t.placement if isinstance(t, Placed) else None for t in tensors]
     if not takes_data(target):
-        placements = [WHOLE if p is None else p for p in placements]
-    return feed(config, types, whole, [_layout(config, t, p) for t, p in zip(types, placements, strict=True)])
+        placements = [REPLICATED if p is None else p for p in placements]
+    return feed(config, types, global_types, [_layout(config, t, p) for t, p in zip(types, placements, strict=True)])
 
 
 def takes_data(target: Any) -> bool:
@@ -97,7 +97,7 @@ def takes_data(target: Any) -> bool:
 
 def _layout(config: Config, type: TensorType, placement: Layout | str | None) -> Layout | None:
     """The layout of a tensor that is no data; None for data, and where it is a slice for another number of ranks."""
-    if placement == WHOLE:
+    if placement == REPLICATED:
         return Layout.replicated(config.ranks, type.rank)
     if not isinstance(placement, Layout) or placement.ranks != config.ranks or len(placement.dims) != type.rank:
         return None
@@ -117,7 +117,7 @@ def _handed_out(value: Value) -> Layout | str | None:
     if not isinstance(value.type, TensorType) or not value.type.shape:
         return None
     if not isinstance(layout, Layout) or layout.is_replicated:
-        return WHOLE
+        return REPLICATED
     rows = Layout.of((layout.ranks,), [(0,), *[()] * (len(value.shape) - 1)])
     return None if layout == rows else layout
 

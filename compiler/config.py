@@ -7,7 +7,7 @@ from dataclasses import field, make_dataclass
 from typing import Any
 
 from mspc.api.context import FrozenContext
-from mspc.api.setting import Places, first_place
+from mspc.api.setting_kind import Places, first_place
 from mspc.api.settings import SHARDED, compiled_settings
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
@@ -144,9 +144,9 @@ class Fed:
 
 
 def feed(
-    config: Config, types: Sequence[TensorType], whole: bool = False, known: Sequence[Layout | None] | None = None
+    config: Config, types: Sequence[TensorType], are_global: bool = False, known: Sequence[Layout | None] | None = None
 ) -> list[Fed]:
-    """How arguments of these types, as one rank hands them in, arrive; `whole` says they are global already.
+    """How arguments of these types, as one rank hands them in, arrive; `are_global` says they are global already.
 
     known: layouts of those that are no data, None for data.
 
@@ -156,7 +156,7 @@ def feed(
     known = [None] * len(types) if known is None else known
     entries = _entries(config, known)
     return [
-        _feed_one(config, type, i, whole, entry) if layout is None else _feed_known(config, type, layout)
+        _feed_one(config, type, i, are_global, entry) if layout is None else _feed_known(config, type, layout)
         for i, (type, layout, entry) in enumerate(zip(types, known, entries, strict=True))
     ]
 
@@ -184,11 +184,11 @@ def _entries(config: Config, known: Sequence[Layout | None]) -> list[Any]:
 def _feed_known(config: Config, type: TensorType, layout: Layout) -> Fed:
     if not config.sharded:
         return Fed(type, type, Layout.replicated(config.ranks, type.rank))
-    total = type.with_shape(tuple(size * cut for size, cut in zip(type.shape, layout.strategy, strict=True)))
+    total = type.with_shape(tuple(size * shards for size, shards in zip(type.shape, layout.strategy, strict=True)))
     return Fed(total, total, layout)
 
 
-def _feed_one(config: Config, type: TensorType, index: int, whole: bool, entry: Any) -> Fed:
+def _feed_one(config: Config, type: TensorType, index: int, are_global: bool, entry: Any) -> Fed:
     n = config.ranks
     replicated = Layout.replicated(n, type.rank)
     strategy = config.dataset_strategy
@@ -198,7 +198,7 @@ def _feed_one(config: Config, type: TensorType, index: int, whole: bool, entry: 
         layout = _entry_layout(config, entry, type, index)
     else:
         layout = Layout.of((n,), [(0,), *[()] * (type.rank - 1)])
-    if whole:
+    if are_global:
         if not layout.divides(type.shape):
             raise MspcError(
                 f"input {index} of shape {type.shape} cannot be cut {layout.strategy} for {n} ranks",
@@ -206,7 +206,7 @@ def _feed_one(config: Config, type: TensorType, index: int, whole: bool, entry: 
                 kind=RuntimeError,
             )
         return Fed(type, type, layout)
-    total = type.with_shape(tuple(size * cut for size, cut in zip(type.shape, layout.strategy, strict=True)))
+    total = type.with_shape(tuple(size * shards for size, shards in zip(type.shape, layout.strategy, strict=True)))
     return Fed(total if config.sharded else type, total, layout)
 
 
@@ -221,10 +221,10 @@ def _entry_layout(config: Config, entry: Any, type: TensorType, index: int) -> L
                 kind=RuntimeError,
             )
     else:
-        cut = 1
+        shards = 1
         for n in entry:
-            cut *= n
-        if cut < 1 or ranks % cut:
+            shards *= n
+        if shards < 1 or ranks % shards:
             raise MspcError(
                 f"dataset_strategy of input {index} is {entry}, whose product does not divide {ranks} ranks",
                 place,

@@ -15,9 +15,9 @@ from mspc.api.nn.cell import Cell
 from mspc.compiler.call import Call, describe_call, feed_call, graph_arguments, placements_of, takes_data
 from mspc.compiler.config import STRATEGIES_FROM, Config, Fed
 from mspc.compiler.frontend.trace import Traced, trace
-from mspc.compiler.own_gradients import warning_of_own_gradients
 from mspc.compiler.pipeline import FILE_NAMES, OPTIONAL, UNNUMBERED, VIEWS, numbered, passes_of, rank_passes_of
 from mspc.compiler.rank_graphs import RankGraphs, copied
+from mspc.compiler.unreduced_gradients import warning_of_own_gradients
 from mspc.ir.diagnostics import MspcError, told_at
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
@@ -25,13 +25,13 @@ from mspc.ir.text.printer import print_graph
 from mspc.passes.base import OnPass, PassManager, find_pass
 from mspc.passes.sharding.check_strategies import strategy_mistakes
 from mspc.plans.files.plan_file import SUFFIX, PlanFile
-from mspc.plans.operator_names import CONFIGURED, LAYOUTS, STRATEGIES, StrategyNames, all_is_given, cut_as_in_file
+from mspc.plans.operator_names import CONFIGURED, LAYOUTS, STRATEGIES, StrategyNames, all_is_given, shard_as_in_file
 
 ID_LENGTH = 16
 
 
 @dataclass(frozen=True)
-class Stage:
+class DumpPoint:
     """One point of a compile that may be dumped.
 
     name: the pass. file: the dump's name without counter, as `08_slice_to_rank`. graph: its result. rank: None for the
@@ -48,7 +48,7 @@ class Stage:
     text: Callable[[], str]
 
 
-OnStage = Callable[[Stage], None]
+OnStage = Callable[[DumpPoint], None]
 Decide = Callable[[Graph], None]
 """Changes the graph of all ranks where all that is given is on the operators, and nothing is decided yet."""
 
@@ -104,7 +104,7 @@ class Compiled:
         def report(name: str, graph: Graph, changed: bool, text: Callable[[], str] | None = None) -> None:
             if name in wanted:
                 file = _file(self.stages + names.index(name), name)
-                on_stage(Stage(name, file, graph, rank, changed, before[name], text or partial(print_graph, graph)))
+                on_stage(DumpPoint(name, file, graph, rank, changed, before[name], text or partial(print_graph, graph)))
 
         if alone:
             return self.rank_graphs.alone(rank, report)
@@ -116,24 +116,24 @@ class Compiled:
         return graph
 
 
-def compile_launch(
+def compile_call(
     target: Any,
     args: Sequence[Any],
     config: Config,
     on_stage: OnStage | None = None,
-    whole: bool = False,
+    global_types: bool = False,
 ) -> Compiled:
     """Compile the call `target(*args)` for all ranks of `config`.
 
     Args:
         target: a Cell or a function. args: its arguments as one rank hands them in, or TensorTypes in their place.
         on_stage: called after every pass that all ranks share; per-rank stages come with `Compiled.rank_graph`.
-        whole: the argument types are global whatever the dataset strategy says.
+        global_types: the argument types are global whatever the dataset strategy says.
 
     Raises:
         MspcError: every mistake of the program, independent ones together.
     """
-    return compile_traced(trace_call(target, describe_call(args, []), config, whole), on_stage)
+    return compile_traced(trace_call(target, describe_call(args, []), config, global_types), on_stage)
 
 
 @dataclass(frozen=True)
@@ -156,14 +156,14 @@ class TracedCall:
         return TracedCall(config, traced, self.fed)
 
 
-def trace_call(target: Any, call: Call, config: Config, whole: bool = False) -> TracedCall:
-    """Read `target(*call)`; raises as `compile_launch` does.
+def trace_call(target: Any, call: Call, config: Config, global_types: bool = False) -> TracedCall:
+    """Read `target(*call)`; raises as `compile_call` does.
 
     What takes no data, an optimizer, hands back True for every update, not whole copies of all that it has changed.
     """
     if isinstance(target, Cell):
         target.distinguish_parameters()
-    fed = feed_call(config, target, call, whole)
+    fed = feed_call(config, target, call, global_types)
     traced = trace(
         target,
         graph_arguments(call, fed),
@@ -202,14 +202,14 @@ def compile_traced(
     strategies = StrategyNames()
     strategies.name(graph)
     if plan is not None:
-        from mspc.passes.sharding.noted_plan import note_plan
+        from mspc.passes.sharding.plan_header import note_plan
         from mspc.plans.given import give_strategies
 
         give_strategies(strategies, graph, plan, config.strategies_from)
         note_plan(graph, plan, config.strategies_from, strategies.places)
     strategies.keep_strategies(graph)
 
-    def look(stage: Stage) -> None:
+    def look(stage: DumpPoint) -> None:
         if stage.name == STRATEGIES:
             strategies.note(stage.graph)
         elif stage.name == CONFIGURED:
@@ -263,7 +263,7 @@ def _prepared(call: TracedCall, plan: PlanFile | None) -> Graph:
             _optimizer_parallel(traced, config)
         if config.strategies_from and plan is None:
             with told_at(config.place_of(*STRATEGIES_FROM)):
-                cut_as_in_file(graph, config.strategies_from)
+                shard_as_in_file(graph, config.strategies_from)
     inputs = [p for p in graph.parameters if p.kind == "input"]
     if len(inputs) != len(fed):
         raise MspcError(f"the network takes {len(inputs)} tensors, but it is called with {len(fed)}", kind=TypeError)
@@ -305,7 +305,7 @@ def _optimizer_parallel(traced: Traced, config: Config) -> None:
 def _report(on_stage: OnStage | None, name: str, number: int, graph: Graph, changed: bool, previous: str) -> None:
     if on_stage is not None:
         text = cache(partial(print_graph, graph))  # for all that want it
-        on_stage(Stage(name, _file(number, name), graph, None, changed, previous, text))
+        on_stage(DumpPoint(name, _file(number, name), graph, None, changed, previous, text))
 
 
 def _file(number: int, name: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from mspc.api import context, state
 from mspc.api.context import FrozenContext
 from mspc.compiler.config import Config
-from mspc.compiler.driver import Compiled, Stage, compile_launch
+from mspc.compiler.driver import Compiled, DumpPoint, compile_call
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout, common_mesh, group_of, on_mesh
@@ -22,7 +22,7 @@ LAID_OUT, STRATEGIES, SLICED = "propagate_sharding", "step_parallel_begin", "sli
 
 
 @dataclass
-class Facts:
+class CompiledNetwork:
     """What is known of a network that was compiled.
 
     strategies: for every operator with a strategy, named by its cells and its place among those of its kind
@@ -42,21 +42,21 @@ class Facts:
     compile_id: str = ""
 
 
-def compile_in_memory(target: Any, args: Sequence[Any], on_compiled: OnCompiled | None = None) -> Facts:
+def compile_in_memory(target: Any, args: Sequence[Any], on_compiled: OnCompiled | None = None) -> CompiledNetwork:
     """Compile `target(*args)` for the ranks of the session, of `device_num` where no launcher said how many. The
     script's parameters then know how they will be cut.
 
     `on_compiled` is called with what was compiled and the settings that it was compiled in.
 
     Raises:
-        MspcError: every mistake of the program, as for `compile_launch`.
+        MspcError: every mistake of the program, as for `compile_call`.
     """
     session, frozen = state.current(), context.freeze(target)
     ranks = session.size if session.launched or session.size > 1 else frozen.device_num or session.size
-    facts = Facts()
+    facts = CompiledNetwork()
     read: dict[str, Layout] = {}
 
-    def look(stage: Stage) -> None:
+    def look(stage: DumpPoint) -> None:
         if stage.name == STRATEGIES:
             facts.strategies = _strategies(stage.graph)
         elif stage.name == LAID_OUT:
@@ -64,7 +64,7 @@ def compile_in_memory(target: Any, args: Sequence[Any], on_compiled: OnCompiled 
         elif stage.name == SLICED:
             facts.operators = _operators(stage.graph)
 
-    compiled = compile_launch(target, args, Config.from_context(frozen, ranks), look)
+    compiled = compile_call(target, args, Config.from_context(frozen, ranks), look)
     facts.compile_id = compiled.compile_id
     facts.parameter_layouts = _parameter_layouts(
         compiled.graph, read if compiled.config.parallel_optimizer else {}, session.rank
@@ -109,9 +109,9 @@ def _parameter_layouts(graph: Graph, read: Mapping[str, Layout], rank: int) -> d
             group = _gathering_group(stored, layout, rank)
             layout = layout if group else stored
             axes = [[len(layout.mesh) - 1 - axis for axis in dimension] for dimension in layout.dims]
-            cuts = [-1 if not dimension else dimension[0] if len(dimension) == 1 else dimension for dimension in axes]
+            placed = [-1 if not dimension else dimension[0] if len(dimension) == 1 else dimension for dimension in axes]
             shape = list(layout.local_shape(parameter.shape))
-            found[parameter.name] = (list(layout.mesh), cuts, shape, 0, True, group)
+            found[parameter.name] = (list(layout.mesh), placed, shape, 0, True, group)
     return found
 
 
@@ -120,10 +120,10 @@ def _gathering_group(stored: Layout, read: Layout, rank: int) -> str:
     mesh = common_mesh(stored.mesh, read.mesh)
     if stored == read or mesh is None or not stored.dims:
         return ""
-    (first, *rest), (whole, *others) = on_mesh(stored, mesh)[0], on_mesh(read, mesh)[0]
-    if rest != others or first[: len(whole)] != whole or first == whole:
+    (first, *rest), (wanted, *others) = on_mesh(stored, mesh)[0], on_mesh(read, mesh)[0]
+    if rest != others or first[: len(wanted)] != wanted or first == wanted:
         return ""
-    return group_name(group_of(mesh, first[len(whole) :], rank))
+    return group_name(group_of(mesh, first[len(wanted) :], rank))
 
 
 def _operators(graph: Graph) -> dict[str, dict[str, Any]]:

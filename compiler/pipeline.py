@@ -18,7 +18,7 @@ SHARDED = (
     "simplify",
     "recompute",
     "check_strategies",
-    "cut_by_plan",
+    "shard_by_plan",
     "recompute_cells",
     "search_sharding",
     "propagate_sharding",
@@ -54,7 +54,7 @@ PER_RANK = (
     "execute",
 )
 
-OPTIONAL = ("decompose", "cut_by_plan", "recompute_cells", "search_sharding")
+OPTIONAL = ("decompose", "shard_by_plan", "recompute_cells", "search_sharding")
 """Passes that leave no trace where they have nothing to do."""
 VIEWS = ("step_parallel_begin",)
 FILE_NAMES = {"slice_to_rank": "step_parallel_end"}

@@ -11,8 +11,8 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.printer import OpenText, print_graph
 from mspc.ir.varying import VaryingConstant
 from mspc.passes.base import OnPass, PassManager, find_pass, run_passes
-from mspc.passes.per_rank.rank_kinds import Differences, Kind, own_constant, own_op, varies
-from mspc.passes.per_rank.rank_parts import Part, Places
+from mspc.passes.per_rank.rank_kinds import RankDifferences, RankKindParts, own_constant, own_op, varies
+from mspc.passes.per_rank.rank_parts import GraphPositions, RankElement
 from mspc.passes.per_rank.slice_to_rank import check_rank, sliced
 
 
@@ -25,7 +25,7 @@ class RankGraph(Graph):
 
     __slots__ = ("_find", "_rank")
 
-    def __init__(self, rank: int, find: Callable[[], tuple[Graph, Sequence[Part]]]) -> None:
+    def __init__(self, rank: int, find: Callable[[], tuple[Graph, Sequence[RankElement]]]) -> None:
         # What is not set here is made by `__getattr__`, which Python asks for attributes that are not there.
         self._rank, self._find = rank, find
 
@@ -51,7 +51,7 @@ class StageOfKind:
     changed: bool
     _text: OpenText | None = None
 
-    def text(self, rank: int, parts: Sequence[Part]) -> str:
+    def text(self, rank: int, parts: Sequence[RankElement]) -> str:
         """The text of a rank's graph."""
         if any(isinstance(value, VaryingConstant) for value in self.graph.results):
             return print_graph(copied(self.graph, rank, parts))
@@ -71,7 +71,7 @@ class RankStages:
     """The stages of one rank: those of its kind, and its own parts."""
 
     rank: int
-    parts: Sequence[Part]
+    parts: Sequence[RankElement]
     of_kind: dict[str, StageOfKind]
 
     def graph(self, name: str) -> RankGraph:
@@ -88,7 +88,7 @@ class _Run:
     """The passes, run for a kind of ranks. number: of the kind, from 0."""
 
     number: int
-    kind: Kind
+    kind: RankKindParts
     stages: dict[str, StageOfKind]
 
 
@@ -104,8 +104,8 @@ class RankGraphs:
     passes: Sequence[str]
     on_pass: OnPass | None = None
     kind_of: dict[int, int] = field(default_factory=dict[int, int])
-    _places: Places | None = None
-    _differences: Differences | None = None
+    _places: GraphPositions | None = None
+    _differences: RankDifferences | None = None
     _runs: dict[Hashable, list[_Run]] = field(default_factory=dict[Hashable, list[_Run]])
     _apart: set[Hashable] = field(default_factory=set[Hashable])
     """Of ranks for which the passes run one by one."""
@@ -134,7 +134,7 @@ class RankGraphs:
             return self.of(rank, ()).graph(self.passes[-1])
         found: list[RankStages] = []
 
-        def find() -> tuple[Graph, Sequence[Part]]:
+        def find() -> tuple[Graph, Sequence[RankElement]]:
             stages = found[0] if found else self.of(rank, ())
             found[:] = [stages]
             return stages.of_kind[self.passes[-1]].graph, stages.parts
@@ -160,8 +160,8 @@ class RankGraphs:
         """
         check_rank(self.graph, rank)
         if self._places is None:
-            self._places = Places(self.graph)
-            self._differences = Differences(self._places, int(self.graph.attrs.get("ranks", 1)))
+            self._places = GraphPositions(self.graph)
+            self._differences = RankDifferences(self._places, int(self.graph.attrs.get("ranks", 1)))
         assert self._differences is not None
         parts = self._places.on(rank)
         wanted = {*wanted, self.passes[-1]}
@@ -174,7 +174,7 @@ class RankGraphs:
         number = self.kinds if known is None else known.number
         run = None
         if alike not in self._apart:
-            run = self._run_for_kind(number, Kind(rank, parts, self._differences), wanted)
+            run = self._run_for_kind(number, RankKindParts(rank, parts, self._differences), wanted)
         if run is None:
             self._apart.add(alike)
             return RankStages(rank, parts, self._stages(rank, parts, wanted))
@@ -184,7 +184,7 @@ class RankGraphs:
         self.kind_of[rank] = number
         return RankStages(rank, parts, run.stages)
 
-    def _run_for_kind(self, number: int, kind: Kind, wanted: Collection[str]) -> _Run | None:
+    def _run_for_kind(self, number: int, kind: RankKindParts, wanted: Collection[str]) -> _Run | None:
         try:
             run = _Run(number, kind, self._stages(kind.rank, kind.parts, wanted))
         except Exception:
@@ -193,7 +193,7 @@ class RankGraphs:
         kind.looks.close()
         return run
 
-    def _stages(self, rank: Any, parts: Sequence[Part], wanted: Collection[str]) -> dict[str, StageOfKind]:
+    def _stages(self, rank: Any, parts: Sequence[RankElement], wanted: Collection[str]) -> dict[str, StageOfKind]:
         assert self._places is not None
         stages: dict[str, StageOfKind] = {}
         manager = PassManager(self.on_pass)
@@ -209,7 +209,7 @@ class RankGraphs:
         return stages
 
 
-def copied(graph: Graph, rank: int | None = None, parts: Sequence[Part] = ()) -> Graph:
+def copied(graph: Graph, rank: int | None = None, parts: Sequence[RankElement] = ()) -> Graph:
     """A copy of a graph; with a rank and its parts their values take the place of stand-ins."""
     made = Graph(graph.name)
     made.attrs = dict(graph.attrs) if rank is None else {**graph.attrs, "rank": rank}
@@ -233,7 +233,7 @@ def copied(graph: Graph, rank: int | None = None, parts: Sequence[Part] = ()) ->
 
 
 def _own_node(
-    node: Node, inputs: list[Value], rank: int | None, parts: Sequence[Part], ops: dict[int, OpLike]
+    node: Node, inputs: list[Value], rank: int | None, parts: Sequence[RankElement], ops: dict[int, OpLike]
 ) -> Node:
     """A copy of a node; `ops` keeps the operators that were met, which many nodes share."""
     op = ops.get(id(node.op))

@@ -8,7 +8,7 @@ import inspect
 from typing import Any
 
 from mspc.api.ops.primitive import Primitive
-from mspc.doctor.program import PUBLIC, Program, SourceFile
+from mspc.doctor.program import PUBLIC, ScriptFile, ScriptFiles
 from mspc.doctor.public import (
     MISSING,
     Instance,
@@ -31,14 +31,14 @@ from mspc.ir.late_dataclass import dataclass
 class OwnModule:
     """A module of the script's own."""
 
-    file: SourceFile
+    file: ScriptFile
 
 
 @dataclass(frozen=True)
 class OwnClass:
     """A class of the script's own, and where it stands."""
 
-    file: SourceFile
+    file: ScriptFile
     scope: Scope
     node: ast.ClassDef
 
@@ -54,10 +54,10 @@ Value = Any
 """PublicModule, Public, Instance, OwnModule, OwnClass, OwnInstance; MISSING for what mspc lacks; None: not known."""
 
 
-class Evaluation:
+class KnownValues:
     """What the names and expressions of a program stand for."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ScriptFiles) -> None:
         self.program = program
         self.scopes = {file: scopes_of(file.tree) for file in program.files}
         self._values: dict[tuple[ast.AST, Scope], Value] = {}
@@ -65,7 +65,7 @@ class Evaluation:
         self._stored: dict[ast.ClassDef, dict[str, list[tuple[ast.expr, Scope]]]] = {}
         self.given = _given_names(program)
 
-    def value(self, file: SourceFile, scope: Scope, node: ast.AST | None) -> Value:
+    def value(self, file: ScriptFile, scope: Scope, node: ast.AST | None) -> Value:
         """What an expression stands for where it stands."""
         if node is None:
             return None
@@ -75,7 +75,7 @@ class Evaluation:
             self._values[key] = self._value(file, scope, node)
         return self._values[key]
 
-    def _value(self, file: SourceFile, scope: Scope, node: ast.AST) -> Value:
+    def _value(self, file: ScriptFile, scope: Scope, node: ast.AST) -> Value:
         if isinstance(node, ast.Name):
             return self.name(file, scope, node.id, node)
         if isinstance(node, ast.Constant) and isinstance(node.value, str):  # an annotation in quotes
@@ -86,7 +86,7 @@ class Evaluation:
             return self._result(file, scope, node)
         return None
 
-    def name(self, file: SourceFile, scope: Scope, name: str, use: ast.AST | None = None) -> Value:
+    def name(self, file: ScriptFile, scope: Scope, name: str, use: ast.AST | None = None) -> Value:
         """What a name stands for in a scope. use: where it is read, None for its end."""
         owner = scope.owner(name)
         if owner is not None:
@@ -96,7 +96,7 @@ class Evaluation:
             return None
         return self._starred(file, scope.top, name)
 
-    def _starred(self, file: SourceFile, top: Scope, name: str) -> Value:
+    def _starred(self, file: ScriptFile, top: Scope, name: str) -> Value:
         """A name that only an `import *` can have brought; MISSING where all of these are mspc's and none has it."""
         found: list[Value] = []
         for module, level in top.stars:
@@ -117,7 +117,7 @@ class Evaluation:
         here = [value for value in found if value is not MISSING]
         return (here[-1] if here else MISSING) if found else None
 
-    def last_star(self, file: SourceFile, top: Scope, below: tuple[Scope, ...] = ()) -> PublicModule | None:
+    def last_star(self, file: ScriptFile, top: Scope, below: tuple[Scope, ...] = ()) -> PublicModule | None:
         """The module of mspc from which the last `import *` of a file, or of one that it takes all names of, brings
         names."""
         for module, level in reversed(top.stars):
@@ -131,14 +131,14 @@ class Evaluation:
                     return found
         return None
 
-    def binding(self, file: SourceFile, scope: Scope, binding: Binding) -> Value:
+    def binding(self, file: ScriptFile, scope: Scope, binding: Binding) -> Value:
         """What one binding of a name gives it."""
         if binding not in self._bound:
             self._bound[binding] = None
             self._bound[binding] = self._binding(file, scope, binding)
         return self._bound[binding]
 
-    def _binding(self, file: SourceFile, scope: Scope, binding: Binding) -> Value:
+    def _binding(self, file: ScriptFile, scope: Scope, binding: Binding) -> Value:
         match binding.kind:
             case "import":
                 return self.module(file, binding.module, 0)
@@ -158,13 +158,13 @@ class Evaluation:
             case _:
                 return None
 
-    def _annotated(self, file: SourceFile, scope: Scope, annotation: ast.AST | None) -> Value:
+    def _annotated(self, file: ScriptFile, scope: Scope, annotation: ast.AST | None) -> Value:
         found = self.value(file, scope, annotation)
         if isinstance(found, Public):
             return annotated(found.found, found.name)
         return OwnInstance(found) if isinstance(found, OwnClass) else None
 
-    def module(self, file: SourceFile, name: str, level: int) -> Value:
+    def module(self, file: ScriptFile, name: str, level: int) -> Value:
         """The module of an import statement."""
         first, _, path = name.partition(".")
         if not level and first in PUBLIC:
@@ -174,7 +174,7 @@ class Evaluation:
         own = self.program.module(file, name, level)
         return None if own is None else OwnModule(own)
 
-    def imported(self, file: SourceFile, module: str, level: int, name: str) -> Value:
+    def imported(self, file: ScriptFile, module: str, level: int, name: str) -> Value:
         """What `from module import name` brings."""
         source = self.module(file, module, level)
         if isinstance(source, OwnModule):
@@ -253,7 +253,7 @@ class Evaluation:
             self._stored[cls.node] = found
         return self._stored[cls.node]
 
-    def _result(self, file: SourceFile, scope: Scope, call: ast.Call) -> Value:
+    def _result(self, file: ScriptFile, scope: Scope, call: ast.Call) -> Value:
         if isinstance(call.func, ast.Name) and call.func.id == "super" and scope.owner("super") is None:
             return self._super(file, scope)
         imported = imported_by(call)
@@ -273,7 +273,7 @@ class Evaluation:
             return receiver  # `ops.MatMul().shard(...)`
         return result_of(callee)
 
-    def _super(self, file: SourceFile, scope: Scope) -> Value:
+    def _super(self, file: ScriptFile, scope: Scope) -> Value:
         while scope.outer is not None and not isinstance(scope.node, ast.ClassDef):
             scope = scope.outer
         if not isinstance(scope.node, ast.ClassDef) or scope.outer is None or len(scope.node.bases) != 1:
@@ -318,7 +318,7 @@ def _one(values: list[Value]) -> Value:
     return first if all(isinstance(value, Public) and value.found is first.found for value in values) else None
 
 
-def _given_names(program: Program) -> frozenset[str]:
+def _given_names(program: ScriptFiles) -> frozenset[str]:
     """Names that the program itself gives to attributes of anything: assigned, defined in a class, or set by name."""
     found: set[str] = set()
     for file in program.files:
@@ -335,7 +335,7 @@ def _given_names(program: Program) -> frozenset[str]:
                               if isinstance(part, ast.Constant) and isinstance(part.value, str)}  # fmt: skip
                 case _:
                     pass
-    return frozenset(found) if program.is_whole else _Everything()
+    return frozenset(found) if program.is_complete else _Everything()
 
 
 class _Everything(frozenset[str]):

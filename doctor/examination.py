@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from mspc.doctor.advice import instead_of
-from mspc.doctor.arguments import misfits
-from mspc.doctor.evaluation import Evaluation, OwnInstance, imported_by
+from mspc.doctor.call_arguments import misfits
+from mspc.doctor.evaluation import KnownValues, OwnInstance, imported_by
 from mspc.doctor.findings import LACKS, NOTE, UNREACHED, Finding
-from mspc.doctor.program import Program, SourceFile
+from mspc.doctor.program import ScriptFile, ScriptFiles
 from mspc.doctor.public import MISSING, Instance, Public, PublicModule, module_exists
 from mspc.doctor.reach import Reach, Routine
 from mspc.doctor.scopes import Function, Inner, Scope
@@ -35,8 +35,8 @@ def examine(script: Path) -> list[Finding]:
         MspcError: a file is missing, cannot be read, or is not Python.
     """
     with _deep_calls(script):
-        program = Program(script)
-        evaluation = Evaluation(program)
+        program = ScriptFiles(script)
+        evaluation = KnownValues(program)
         reach = Reach(evaluation)
         return [finding for file in program.files for finding in _Examiner(evaluation, file, reach).findings()]
 
@@ -49,8 +49,8 @@ def examine_alone(script: Path) -> list[Finding]:
         MspcError: the file is missing, cannot be read, or is not Python.
     """
     with _deep_calls(script):
-        program = Program(script, FILES_BEHIND_ERROR)
-        return _Examiner(Evaluation(program), program.script).findings()
+        program = ScriptFiles(script, FILES_BEHIND_ERROR)
+        return _Examiner(KnownValues(program), program.script).findings()
 
 
 @contextlib.contextmanager
@@ -66,7 +66,7 @@ def _deep_calls(script: Path) -> Iterator[None]:
 class _Examiner:
     """Reads one file. reach: what the script comes to, None where it comes to everything."""
 
-    def __init__(self, evaluation: Evaluation, file: SourceFile, reach: Reach | None = None) -> None:
+    def __init__(self, evaluation: KnownValues, file: ScriptFile, reach: Reach | None = None) -> None:
         self.evaluation = evaluation
         self.file = file
         self.reach = reach

@@ -19,7 +19,7 @@ PUBLIC = ("mindspore", "mspc")
 
 
 @dataclass(frozen=True, eq=False)
-class SourceFile:
+class ScriptFile:
     """A Python file that was read. path: of the file. shown: its name in messages. tree: what it says."""
 
     path: Path
@@ -33,7 +33,7 @@ class SourceFile:
         return len(text.encode()[:offset].decode(errors="ignore")) + 1
 
 
-def read_source(path: Path, shown: str | None = None) -> SourceFile:
+def read_source(path: Path, shown: str | None = None) -> ScriptFile:
     """A file as a tree.
 
     Raises:
@@ -61,10 +61,10 @@ def read_source(path: Path, shown: str | None = None) -> SourceFile:
     except (RecursionError, MemoryError):
         raise MspcError(f"{name} is not Python: expressions stand too deep in expressions") from None
     text = raw.decode(errors="replace").removeprefix("\ufeff")
-    return SourceFile(path, name, tree, tuple(text.replace("\r\n", "\n").replace("\r", "\n").split("\n")))
+    return ScriptFile(path, name, tree, tuple(text.replace("\r\n", "\n").replace("\r", "\n").split("\n")))
 
 
-class Program:
+class ScriptFiles:
     """A script and the modules of its own: in the folders in which Python would look for them (the script's, the one
     that holds its package, those of PYTHONPATH), installed libraries left out.
 
@@ -76,15 +76,15 @@ class Program:
 
     def __init__(self, script: Path, most: int | None = None) -> None:
         self.most = most
-        self.is_whole = True
+        self.is_complete = True
         """Whether every file that was asked for could be read within `most`."""
         self.script = read_source(script)
         self.roots = _roots(script)
-        self._read: dict[Path, SourceFile] = {_real(script): self.script}
-        self._found: dict[tuple[Path, str], SourceFile | None] = {}
+        self._read: dict[Path, ScriptFile] = {_real(script): self.script}
+        self._found: dict[tuple[Path, str], ScriptFile | None] = {}
 
     @cached_property
-    def files(self) -> list[SourceFile]:
+    def files(self) -> list[ScriptFile]:
         """The script and the modules that are imported from it, in the order of their imports."""
         found = {self.script: None}
         waiting = [self.script]
@@ -94,7 +94,7 @@ class Program:
             waiting += new
         return list(found)
 
-    def module(self, file: SourceFile, name: str, level: int) -> SourceFile | None:
+    def module(self, file: ScriptFile, name: str, level: int) -> ScriptFile | None:
         """The file behind `import name` in a file, or behind `from ..name import` with as many dots as `level`; None
         where it is none of the script's own."""
         if level:
@@ -106,12 +106,12 @@ class Program:
             return None
         return next((found for root in self.roots if (found := self._file(root, name))), None)
 
-    def _imported(self, file: SourceFile) -> Iterator[SourceFile]:
+    def _imported(self, file: ScriptFile) -> Iterator[ScriptFile]:
         for node in statements(file.tree):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 yield from self.imports(file, node)
 
-    def imports(self, file: SourceFile, node: ast.Import | ast.ImportFrom) -> Iterator[SourceFile]:
+    def imports(self, file: ScriptFile, node: ast.Import | ast.ImportFrom) -> Iterator[ScriptFile]:
         """The other files of the script's own that an import statement of a file runs."""
         names: list[tuple[str, int]] = []
         if isinstance(node, ast.Import):
@@ -126,19 +126,19 @@ class Program:
                 if found is not None and found is not file:
                     yield found
 
-    def _file(self, folder: Path, name: str) -> SourceFile | None:
+    def _file(self, folder: Path, name: str) -> ScriptFile | None:
         key = (folder, name)
         if key not in self._found:
             self._found[key] = self._searched(folder, name)
         return self._found[key]
 
-    def _searched(self, folder: Path, name: str) -> SourceFile | None:
+    def _searched(self, folder: Path, name: str) -> ScriptFile | None:
         place = folder.joinpath(*name.split(".")) if name else folder
         for path in (place / "__init__.py", *([place.with_name(f"{place.name}.py")] if name else [])):
             if path.is_file():
                 real = _real(path)
                 if real not in self._read and self.most is not None and len(self._read) >= self.most:
-                    self.is_whole = False
+                    self.is_complete = False
                     return None
                 if real not in self._read:
                     self._read[real] = read_source(path, _shown(path))

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import field
 
-from mspc.doctor.evaluation import Evaluation, OwnClass
-from mspc.doctor.program import SourceFile
+from mspc.doctor.evaluation import KnownValues, OwnClass
+from mspc.doctor.program import ScriptFile
 from mspc.ir.late_dataclass import dataclass
 
 Routine = ast.FunctionDef | ast.AsyncFunctionDef
@@ -23,7 +23,7 @@ class _Part:
     names: what it mentions. imports: statements. inside: functions and classes that it defines.
     """
 
-    file: SourceFile
+    file: ScriptFile
     names: set[str] = field(default_factory=set)
     imports: list[ast.Import | ast.ImportFrom] = field(default_factory=list)
     inside: list[Routine | ast.ClassDef] = field(default_factory=list)
@@ -34,13 +34,13 @@ class Reach:
     reached mentions its name; a method, where its class is reached, too, or where what its class stands on may call it.
     So what is said not to be reached is not, unless names are put together while it runs."""
 
-    def __init__(self, evaluation: Evaluation) -> None:
+    def __init__(self, evaluation: KnownValues) -> None:
         self._evaluation = evaluation
         self._names: set[str] = set()
         self._classes: set[ast.ClassDef] = set()
         self._waiting_for: defaultdict[str, list[_Found]] = defaultdict(list)
         self._waiting: list[_Part] = []
-        self.files: set[SourceFile] = set()
+        self.files: set[ScriptFile] = set()
         self.functions: set[Routine] = set()
         script = evaluation.program.script
         self._enter(script)
@@ -51,7 +51,7 @@ class Reach:
             self._mention({node.name for node in own})
             self._go_on()
 
-    def _enter(self, file: SourceFile) -> None:
+    def _enter(self, file: ScriptFile) -> None:
         if file not in self.files:
             self.files.add(file)
             self._waiting.append(_part_of(file, file.tree.body))
@@ -67,7 +67,7 @@ class Reach:
                 self._define(_Found(part.file, node, None))
             self._mention(part.names)
 
-    def _rename(self, file: SourceFile, statement: ast.Import | ast.ImportFrom) -> None:
+    def _rename(self, file: ScriptFile, statement: ast.Import | ast.ImportFrom) -> None:
         """`from a import b as c`: whoever mentions c mentions b."""
         for alias in statement.names:
             if alias.asname and isinstance(statement, ast.ImportFrom):
@@ -125,7 +125,7 @@ class Reach:
 class _Found:
     """A definition, or the other name of one. cls: the class that a method belongs to."""
 
-    file: SourceFile
+    file: ScriptFile
     node: Routine | ast.ClassDef | str
     cls: ast.ClassDef | None
 
@@ -136,7 +136,7 @@ def _is_handed_on(node: Routine | ast.ClassDef) -> bool:
     return any(name not in _PLAIN for name in names)
 
 
-def _part_of(file: SourceFile, body: list[ast.stmt]) -> _Part:
+def _part_of(file: ScriptFile, body: list[ast.stmt]) -> _Part:
     part = _Part(file)
     waiting: list[ast.AST] = list(body)
     while waiting:

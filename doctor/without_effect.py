@@ -7,7 +7,7 @@ from typing import Any
 
 from mspc.api import settings
 from mspc.api.placement import EVERYWHERE
-from mspc.api.setting import Setting, Table, table
+from mspc.api.setting_kind import Setting, Table, table
 from mspc.doctor.public import MISSING, Public, PublicModule, member, module_exists
 
 _NO_CACHE = table(

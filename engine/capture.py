@@ -16,9 +16,9 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-from mspc.api import alias, launch, state
+from mspc.api import alias, call_handler, state
 from mspc.api.context import FrozenContext, ParallelMode, freeze
-from mspc.api.setting import say_once
+from mspc.api.setting_kind import say_once
 from mspc.api.settings import SHARDED
 from mspc.engine.script import ScriptError, name_of, run_script_as, source_of
 from mspc.ir.diagnostics import MspcError
@@ -30,10 +30,10 @@ from mspc.ops.collective.base import Collective
 
 
 @dataclass(frozen=True)
-class Launch:
+class CapturedCall:
     """What a script asked to run first.
 
-    target: the cell or function. args: its tensors, as one rank hands them in, or global types when `whole`.
+    target: the cell or function. args: its tensors, as one rank hands them in, or global types when `global_types`.
     context: the settings at that moment. script: the file. later: launches after it, which are not compiled.
     """
 
@@ -41,7 +41,7 @@ class Launch:
     args: tuple[Any, ...]
     context: FrozenContext
     script: Path
-    whole: bool = False
+    global_types: bool = False
     later: tuple[Location, ...] = ()
 
 
@@ -57,13 +57,13 @@ class _Recorder:
     def __init__(self) -> None:
         self.seen: tuple[Any, tuple[Any, ...], FrozenContext, Location | None] | None = None
 
-    def launch(self, target: Any, args: tuple[Any, ...]) -> Any:
+    def call(self, target: Any, args: tuple[Any, ...]) -> Any:
         if self.seen is None:
             self.seen = target, args, freeze(target), _top_line(sys._getframe(1))
         raise _Stop
 
-    def launch_whole(self, target: Any, args: tuple[Any, ...] | None) -> Any:
-        return None if args is None else self.launch(target, args)
+    def call_on_all_ranks(self, target: Any, args: tuple[Any, ...] | None) -> Any:
+        return None if args is None else self.call(target, args)
 
     def of_all_ranks(self, number: float, what: str = "", note: str = "") -> list[float]:
         return [number]
@@ -93,7 +93,7 @@ class _Recorder:
         return 0
 
 
-def capture(path: Path, arguments: Sequence[str], session: state.Session) -> Launch:
+def capture(path: Path, arguments: Sequence[str], session: state.Session) -> CapturedCall:
     """Run the script in `session` up to its first launch.
 
     Raises:
@@ -123,7 +123,7 @@ def capture(path: Path, arguments: Sequence[str], session: state.Session) -> Lau
         )
     target, args, context, line = recorder.seen
     later = _later_launches(sys.modules["__main__"], path, source, line) if line else ()
-    return Launch(target, args, context, path, later=later)
+    return CapturedCall(target, args, context, path, later=later)
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def parse_input(text: str) -> TensorType:
     return TensorType(dtype_of(match[1]), tuple(int(n) for n in re.findall(r"\d+", match[2])))
 
 
-def build(target: NamedTarget, inputs: Sequence[str], session: state.Session) -> Launch:
+def build(target: NamedTarget, inputs: Sequence[str], session: state.Session) -> CapturedCall:
     """The network that `target` names, called with whole inputs of the given types, by the settings of its file; in
     semi-automatic mode where that sets none that shards.
 
@@ -213,7 +213,7 @@ def build(target: NamedTarget, inputs: Sequence[str], session: state.Session) ->
         raise
     except Exception as error:
         raise ScriptError(error) from None
-    return Launch(network, types, _context_of(network), target.path, whole=True)
+    return CapturedCall(network, types, _context_of(network), target.path, global_types=True)
 
 
 def _context_of(network: Any) -> FrozenContext:
@@ -228,7 +228,7 @@ def _context_of(network: Any) -> FrozenContext:
 def _prepare(session: state.Session, recorder: _Recorder) -> None:
     alias.install()
     state.swap(session)
-    launch.install(recorder)
+    call_handler.install(recorder)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from mspc.engine.ranks.siblings import ranks_of_this_launcher
 from mspc.engine.script import ScriptError
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.runtime.choose import Hardware, Wishes
+from mspc.runtime.device_choice import Hardware, Wishes
 
 
 @dataclass

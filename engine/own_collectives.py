@@ -9,14 +9,14 @@ import numpy as np
 
 from mspc.api.errors import caller_location
 from mspc.engine.job import Job
-from mspc.engine.occasions import occasion
+from mspc.engine.synchronization_points import joint_call
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import Type
 from mspc.ops.collective.base import Collective, Meeting
 from mspc.ops.collective.point_to_point import Receive, Send
-from mspc.ops.op import Asked, Op
+from mspc.ops.op import Op, RequestedSharding
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import Communicator
 from mspc.runtime.faults.failure import StoppedByOther
@@ -41,7 +41,7 @@ def run_collective(job: Job, op: Collective, types: Sequence[Type], arrays: Sequ
     members = sorted({*op.partners(job.rank), job.rank})
     how = f" with {shown_ranks(members)}"
     note = MESSAGES if isinstance(op, Send | Receive) else ALIKE
-    with occasion(job, f"calls {op.name}", how, note), job.outside_user_code():
+    with joint_call(job, f"calls {op.name}", how, note), job.outside_user_code():
         return _run(NumPyBackend(job.by_hand), job.by_hand, op, types, arrays)
 
 
@@ -62,7 +62,7 @@ def _run_parts(backend: NumPyBackend, comm: Any, op: Op, types: Sequence[Type], 
     """An operator that stands for several, one after another."""
     graph = Graph("parts")
     inputs = [Parameter(f"x{i}", type, "input") for i, type in enumerate(types)]
-    found = op.decompose(Builder(graph), Asked(None, None, {}), inputs)
+    found = op.decompose(Builder(graph), RequestedSharding(None, None, {}), inputs)
     assert found is not None
     values: dict[Value, Any] = dict(zip(inputs, arrays, strict=True))
     for node in graph.nodes:

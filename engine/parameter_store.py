@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from mspc.engine.beginnings import Beginning, beginning
+from mspc.engine.initial_values import Beginning, beginning
 from mspc.engine.job import Job
-from mspc.engine.occasions import TOGETHER, occasion
+from mspc.engine.synchronization_points import TOGETHER, joint_call
 from mspc.ir.graph import Parameter as GraphParameter
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
-from mspc.runtime.room import room_for
-from mspc.runtime.slices import cut_parameter, full_type, gather, slices_of
+from mspc.runtime.available_memory import room_for
+from mspc.runtime.slices import full_type, gather, slice_parameter, slices_of
 
 Array = Any
 
@@ -48,7 +48,7 @@ class ParameterStore:
         self._job = job
         self.from_rank_0 = False
         """Whether parameters of which every rank holds all start with rank 0's values (`parameter_broadcast`)."""
-        self._kept: dict[int, _Kept] = {}
+        self._stored: dict[int, _Kept] = {}
         self._begun: list[Beginning | None] = []
         self._borrowed: dict[int, list[tuple[_Kept, int]]] = {}
         self._several: dict[int, list[tuple[_Kept, int]]] = {}
@@ -57,27 +57,27 @@ class ParameterStore:
 
     def attach(self, parameter: Any, graph_parameter: GraphParameter, owner: Any) -> Array:
         """The array of `parameter` as this rank's graph holds it; from now on its values live here."""
-        kept = self._kept.get(id(parameter))
-        if kept is None:
+        stored = self._stored.get(id(parameter))
+        if stored is None:
             with room_for(f"parameter '{parameter.name}', {graph_parameter.type} on rank {self._job.rank}"):
                 array = self._job.hardware.memory.place(self._first(parameter, graph_parameter))
             if not self._comes_from_rank_0(parameter, graph_parameter):
                 where = slices_of(graph_parameter, self._job.rank)
                 self._begun.append(beginning(graph_parameter.name, "parameter", where, parameter, array))
-            kept = _Kept(parameter, [_Slice(graph_parameter, array)])
-            self._kept[id(parameter)] = kept
-            self._uses(owner, kept, 0)
+            stored = _Kept(parameter, [_Slice(graph_parameter, array)])
+            self._stored[id(parameter)] = stored
+            self._uses(owner, stored, 0)
             parameter.released(self)
             return array
-        for index, known in enumerate(kept.slices):
+        for index, known in enumerate(stored.slices):
             if known.graph_parameter.layout == graph_parameter.layout:
-                self._uses(owner, kept, index)
+                self._uses(owner, stored, index)
                 return known.array
         full = self.read(parameter)
         array = self._place(graph_parameter, full)
-        kept.slices.append(_Slice(graph_parameter, array, kept.version))
+        stored.slices.append(_Slice(graph_parameter, array, stored.version))
         self._several.clear()
-        self._uses(owner, kept, len(kept.slices) - 1)
+        self._uses(owner, stored, len(stored.slices) - 1)
         return array
 
     def _first(self, parameter: Any, graph_parameter: GraphParameter) -> Array:
@@ -86,13 +86,13 @@ class ParameterStore:
         mine = self._initial(parameter, graph_parameter)
         if not self._comes_from_rank_0(parameter, graph_parameter) or self._job.size == 1:
             return mine
-        with occasion(self._job, f"takes the first values of '{parameter.name}' from rank 0", ""):
+        with joint_call(self._job, f"takes the first values of '{parameter.name}' from rank 0", ""):
             with self._job.outside_user_code():
                 return self._job.aside.broadcast(mine, 0, tuple(range(self._job.size)))
 
     def _comes_from_rank_0(self, parameter: Any, graph_parameter: GraphParameter) -> bool:
-        is_whole = slices_of(graph_parameter, self._job.rank) is None and not parameter.layerwise_parallel
-        return self.from_rank_0 and is_whole
+        is_replicated = slices_of(graph_parameter, self._job.rank) is None and not parameter.layerwise_parallel
+        return self.from_rank_0 and is_replicated
 
     def take_begun(self) -> list[Beginning]:
         """The parameters that came here since this was last asked, as they began."""
@@ -104,84 +104,84 @@ class ParameterStore:
         """This rank's slice of the first values; the rest of a parameter that was not drawn yet never is."""
         initial = parameter.initial
         if initial is None:
-            return cut_parameter(graph_parameter, np.asarray(parameter.value), self._job.rank, "parameter")
+            return slice_parameter(graph_parameter, np.asarray(parameter.value), self._job.rank, "parameter")
         return initial.fill(slices_of(graph_parameter, self._job.rank))
 
     def _place(self, graph_parameter: GraphParameter, full: Array) -> Array:
-        mine = cut_parameter(graph_parameter, full, self._job.rank, "parameter")
+        mine = slice_parameter(graph_parameter, full, self._job.rank, "parameter")
         return self._job.hardware.memory.place(mine)
 
     def _store(self, mine: _Slice, full: Array) -> None:
-        array = cut_parameter(mine.graph_parameter, full, self._job.rank, "parameter")
+        array = slice_parameter(mine.graph_parameter, full, self._job.rank, "parameter")
         self._job.hardware.memory.store(mine.array, array)
 
-    def _uses(self, owner: Any, kept: _Kept, index: int) -> None:
-        self._borrowed.setdefault(owner.number, []).append((kept, index))
+    def _uses(self, owner: Any, stored: _Kept, index: int) -> None:
+        self._borrowed.setdefault(owner.number, []).append((stored, index))
 
-    def detach(self, launched: Any) -> None:
+    def detach(self, compiled_call: Any) -> None:
         """The launched graph is no longer kept; the values of its parameters are."""
-        self._borrowed.pop(launched.number, None)
-        self._several.pop(launched.number, None)
+        self._borrowed.pop(compiled_call.number, None)
+        self._several.pop(compiled_call.number, None)
 
-    def prepare(self, launched: Any) -> None:
+    def prepare(self, compiled_call: Any) -> None:
         """Bring the launched graph's slices up to date; they are, unless another graph places a
         parameter otherwise."""
-        for kept, index in self._in_several_slices(launched):
-            if kept.slices[index].version != kept.version:
-                self._refresh(kept, index)
+        for stored, index in self._in_several_slices(compiled_call):
+            if stored.slices[index].version != stored.version:
+                self._refresh(stored, index)
 
-    def done(self, launched: Any) -> None:
+    def done(self, compiled_call: Any) -> None:
         """The launched graph has run, and changed the parameters that it updates."""
-        for kept, index in self._in_several_slices(launched):
-            if kept.slices[index].graph_parameter.name in launched.mutated:
-                kept.version += 1
-                kept.slices[index].version = kept.version
-                kept.newest = index
+        for stored, index in self._in_several_slices(compiled_call):
+            if stored.slices[index].graph_parameter.name in compiled_call.mutated:
+                stored.version += 1
+                stored.slices[index].version = stored.version
+                stored.newest = index
 
-    def _in_several_slices(self, launched: Any) -> list[tuple[_Kept, int]]:
-        found = self._several.get(launched.number)
+    def _in_several_slices(self, compiled_call: Any) -> list[tuple[_Kept, int]]:
+        found = self._several.get(compiled_call.number)
         if found is None:
-            borrowed = self._borrowed.get(launched.number, ())
-            found = self._several[launched.number] = [(kept, index) for kept, index in borrowed if len(kept.slices) > 1]
+            borrowed = self._borrowed.get(compiled_call.number, ())
+            found = self._several[compiled_call.number] = [entry for entry in borrowed if len(entry[0].slices) > 1]
         return found
 
-    def _refresh(self, kept: _Kept, index: int) -> None:
-        mine = kept.slices[index]
-        self._store(mine, self._full(kept))
-        mine.version = kept.version
+    def _refresh(self, stored: _Kept, index: int) -> None:
+        mine = stored.slices[index]
+        self._store(mine, self._full(stored))
+        mine.version = stored.version
 
-    def _full(self, kept: _Kept) -> Array:
-        newest = kept.slices[kept.newest]
+    def _full(self, stored: _Kept) -> Array:
+        newest = stored.slices[stored.newest]
         shape = full_type(newest.graph_parameter).shape
         local = self._job.hardware.memory.fetch(newest.array)
         return gather(local, newest.graph_parameter.layout, shape, self._job.aside)
 
     def read(self, parameter: Any) -> Array:
         """The full tensor, gathered where it is cut; then all ranks must read it."""
-        kept = self._kept[id(parameter)]
-        layout = kept.slices[kept.newest].graph_parameter.layout
+        stored = self._stored[id(parameter)]
+        layout = stored.slices[stored.newest].graph_parameter.layout
         if self._job.size == 1 or layout is None or getattr(layout, "is_replicated", False):
-            return np.array(self._job.hardware.memory.fetch(kept.slices[kept.newest].array))
+            return np.array(self._job.hardware.memory.fetch(stored.slices[stored.newest].array))
         what = f"reads the sharded parameter '{parameter.name}'"
-        with occasion(self._job, what, "", TOGETHER), self._job.outside_user_code():
-            return self._full(kept)
+        with joint_call(self._job, what, "", TOGETHER), self._job.outside_user_code():
+            return self._full(stored)
 
     def part(self, parameter: Any) -> tuple[Layout | None, Array]:
         """How the newest values are cut (None: not at all), and this rank's slice of them."""
-        kept = self._kept[id(parameter)]
-        newest = kept.slices[kept.newest]
+        stored = self._stored[id(parameter)]
+        newest = stored.slices[stored.newest]
         layout = newest.graph_parameter.layout
-        is_cut = isinstance(layout, Layout) and not layout.is_replicated
-        return (layout if is_cut else None), self._job.hardware.memory.fetch(newest.array)
+        is_sharded = isinstance(layout, Layout) and not layout.is_replicated
+        return (layout if is_sharded else None), self._job.hardware.memory.fetch(newest.array)
 
     def draw(self, parameter: Any, initial: Any) -> None:
         """Replace the values by those that an `InitialValue` makes, on every rank its own slices."""
-        kept = self._kept[id(parameter)]
-        for mine in kept.slices:
+        stored = self._stored[id(parameter)]
+        for mine in stored.slices:
             array = initial.fill(slices_of(mine.graph_parameter, self._job.rank))
             self._job.hardware.memory.store(mine.array, array)
 
     def write(self, parameter: Any, array: Array) -> None:
         """Replace the full tensor; every rank gives the same."""
-        for mine in self._kept[id(parameter)].slices:
+        for mine in self._stored[id(parameter)].slices:
             self._store(mine, np.asarray(array))

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from mspc.engine.profile_options import ProfileOptions
-from mspc.ir.files.whole import write_whole
+from mspc.ir.files.atomic_writing import write_atomically
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.printer import print_graph
-from mspc.runtime.choose import EACH_ITS_OWN
 from mspc.runtime.comm.interface import fingerprint
 from mspc.runtime.comm.local import LocalComm
+from mspc.runtime.device_choice import EACH_ITS_OWN
 from mspc.runtime.profile import STREAMS, Timed, trace
 
 PREPARING = 2
@@ -68,7 +68,7 @@ class Gathered:
     file: Path
 
 
-class Profiler:
+class StepProfiler:
     """Times the steps of one rank.
 
     Args:
@@ -126,11 +126,11 @@ class Profiler:
             return
         _write(self._place, self.options.file, trace(gathered.steps, gathered.graphs, gathered.first))
         # Under mpirun rank 0 has a terminal of mpirun's own, and lines of other ranks come between single prints.
-        whole = StringIO() if job.size > 1 and not isinstance(job.comm, LocalComm) else None
-        with contextlib.redirect_stdout(whole or self._out):
+        buffer = StringIO() if job.size > 1 and not isinstance(job.comm, LocalComm) else None
+        with contextlib.redirect_stdout(buffer or self._out):
             self._print(gathered)
-        if whole is not None:
-            self._out.write(whole.getvalue())
+        if buffer is not None:
+            self._out.write(buffer.getvalue())
         self._out.flush()
 
 
@@ -192,4 +192,4 @@ def _read(text: str, rank: int) -> Graph:
 
 def _write(place: Path, shown: Path, content: Mapping[str, Any]) -> None:
     text = json.dumps(content, separators=(",", ":")) + "\n"
-    write_whole(place, lambda file: file.write(text.encode()), shown)
+    write_atomically(place, lambda file: file.write(text.encode()), shown)

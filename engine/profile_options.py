@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.whole import check_writable
+from mspc.ir.files.atomic_writing import check_writable
 from mspc.ir.late_dataclass import dataclass
 
 STEPS = 5

@@ -14,19 +14,19 @@ import numpy as np
 from mspc.analysis.aliasing import updated_parameters
 from mspc.engine.job import Job
 from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.files.atomic_writing import write_atomically
 from mspc.ir.files.tensors import StoredTensor, in_order, write_tensors
-from mspc.ir.files.whole import write_whole
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.check_graph import check_graph
-from mspc.runtime.choose import Asked, Wishes
+from mspc.runtime.available_memory import check_room, room_for
 from mspc.runtime.comm.agreement import agree, agree_on_collectives, stop_together
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.data import Batches, load_batches, storable, synthetic_batches
+from mspc.runtime.device_choice import DeviceRequest, Wishes
 from mspc.runtime.faults.failure import NodeFailure
 from mspc.runtime.program import PROGRAM, Program, Settings, load_program, load_slices
-from mspc.runtime.room import check_room, room_for
 from mspc.runtime.slices import full_type, gather
 
 Array = Any
@@ -135,7 +135,7 @@ def run_rank(options: Options, job: Job, program: Program, ahead: ReadAhead | No
     error: MspcError | None = None
     prepared: _Prepared | None = None
     try:
-        job.hardware.choose(Asked(), job.size)
+        job.hardware.choose(DeviceRequest(), job.size)
         prepared = _prepare(options, job, program, ahead)
     except MspcError as found:
         error = found
@@ -154,7 +154,7 @@ def run_rank(options: Options, job: Job, program: Program, ahead: ReadAhead | No
             job.step(0, step + 1)
             results = job.run(executor, prepared.batches.step(step))
             if options.save_outputs is not None:
-                outputs.append(_whole(prepared.layouts, results, job))
+                outputs.append(_global_outputs(prepared.layouts, results, job))
             _show(step + 1, prepared, results, job)
             job.step_done()
         job.hardware.memory.finish()
@@ -170,7 +170,7 @@ def run_rank(options: Options, job: Job, program: Program, ahead: ReadAhead | No
         if prepared.steps == 1:
             stacked = {name: array[0] for name, array in stacked.items()}
         arrays = {name: storable(array) for name, array in stacked.items()}
-        write_whole(options.save_outputs, lambda file: np.savez(file, **arrays))
+        write_atomically(options.save_outputs, lambda file: np.savez(file, **arrays))
 
 
 def _prepare(options: Options, job: Job, program: Program, ahead: ReadAhead | None) -> _Prepared:
@@ -228,7 +228,7 @@ def _show(step: int, prepared: _Prepared, results: list[Array], job: Job) -> Non
         if job.rank == 0:
             print(f"step: {step}, loss is {number(results[0])}", flush=True)
         return
-    for index, array in enumerate(_whole(prepared.layouts, results, job)):
+    for index, array in enumerate(_global_outputs(prepared.layouts, results, job)):
         if job.rank == 0:
             wide = np.asarray(array, dtype=np.float64) if array.size else np.zeros(1)
             print(
@@ -244,28 +244,28 @@ def number(array: Array) -> str:
     return str(array.reshape(())[()]) if array.size == 1 else str(array)
 
 
-def _whole(layouts: list[Layout | None], results: list[Array], job: Job) -> list[Array]:
+def _global_outputs(layouts: list[Layout | None], results: list[Array], job: Job) -> list[Array]:
     """The full outputs, gathered where the ranks hold slices of them."""
-    whole: list[Array] = []
+    outputs: list[Array] = []
     for layout, array in zip(layouts, results, strict=True):
         array = np.asarray(array)
         if layout is not None and not layout.is_partial and not layout.is_replicated:
-            shape = tuple(n * cut for n, cut in zip(array.shape, layout.strategy, strict=True))
+            shape = tuple(n * shards for n, shards in zip(array.shape, layout.strategy, strict=True))
             array = gather(array, layout, shape, job.comm)
-        whole.append(array)
-    return whole
+        outputs.append(array)
+    return outputs
 
 
 def _save_parameters(path: Path, executor: Any, job: Job) -> None:
     """Rank 0 writes the full parameters, gathered one at a time."""
-    kept = [parameter for parameter in executor.graph.parameters if parameter.kind != "input"]
+    stored = [parameter for parameter in executor.graph.parameters if parameter.kind != "input"]
 
     def gathered(parameter: Parameter) -> Array:
         return gather(executor.parameter(parameter.name), parameter.layout, full_type(parameter).shape, job.comm)
 
-    tensors = [StoredTensor(p.name, full_type(p), partial(gathered, p)) for p in kept]
+    tensors = [StoredTensor(p.name, full_type(p), partial(gathered, p)) for p in stored]
     if job.rank == 0:
-        write_whole(path, lambda file: write_tensors(file, tensors))
+        write_atomically(path, lambda file: write_tensors(file, tensors))
         return
     for tensor in in_order(tensors):
         tensor.make()

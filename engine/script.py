@@ -157,9 +157,9 @@ def _names_lacking(error: BaseException) -> list[str]:
 def _summary(error: BaseException) -> list[str]:
     """The lines that Python prints for an exception, without the frames of libraries and of mspc."""
     found = traceback.TracebackException.from_exception(error)
-    whole: traceback.TracebackException | None = found
-    while whole is not None:
-        own = [frame for frame in whole.stack if not is_library(frame.filename)]
-        whole.stack = traceback.StackSummary.from_list(own)
-        whole = whole.__cause__ or (None if whole.__suppress_context__ else whole.__context__)
+    chained: traceback.TracebackException | None = found
+    while chained is not None:
+        own = [frame for frame in chained.stack if not is_library(frame.filename)]
+        chained.stack = traceback.StackSummary.from_list(own)
+        chained = chained.__cause__ or (None if chained.__suppress_context__ else chained.__context__)
     return "".join(found.format()).rstrip("\n").split("\n")

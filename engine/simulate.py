@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 from mspc.api import state
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, TracedCall
+from mspc.engine.calls import RankCalls, RanksWanted
 from mspc.engine.job import Job
-from mspc.engine.launch import Launcher, RanksWanted
 from mspc.engine.script import ScriptError, run_script_as
 from mspc.engine.user_state import UserState
 from mspc.ir.diagnostics import ExecutionError, MspcError
-from mspc.runtime.choose import Hardware, Wishes
 from mspc.runtime.comm.local import LocalComm, World
+from mspc.runtime.device_choice import Hardware, Wishes
 from mspc.runtime.faults.failure import StoppedByOther
 
 
@@ -60,7 +60,7 @@ class SharedCompiles:
         self.compiled: dict[tuple[int, Config, str], Compiled] = {}
 
 
-class SimulatedLauncher(Launcher):
+class SimulatedCalls(RankCalls):
     """A launcher that looks for what another rank has compiled already."""
 
     has_own_process: ClassVar[bool] = False
@@ -100,7 +100,7 @@ def simulate_script(
         users.append(user)
         job = SimulatedJob(comm, user, simulated_hardware(wishes, comm.rank))
         job.profile = profiler()
-        user.launcher = SimulatedLauncher(job, ranks_given, str(path.resolve().parent), shared)
+        user.handler = SimulatedCalls(job, ranks_given, str(path.resolve().parent), shared)
         user.enter()
         try:
             _naming(comm.rank, ranks, lambda: run_script_as("__main__", path, arguments))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api import launch, state
+from mspc.api import call_handler, state
 from mspc.api.errors import is_library
 
 
@@ -21,7 +21,7 @@ class UserState:
     Between `enter` and `leave` this rank's script runs; only one rank is inside at a time.
 
     Args:
-        session: of the rank. launcher: that its cells call. shown: whether its output is printed.
+        session: of the rank. handler: that its cells call. shown: whether its output is printed.
         shared_modules: names of modules that are no rank's own; those that are there now when None. Names of modules
             of mspc, Python and installed libraries that are loaded later are added to it. What a script has imported
             besides is set aside while this rank's runs.
@@ -30,12 +30,12 @@ class UserState:
     def __init__(
         self,
         session: state.Session,
-        launcher: launch.Launcher | None,
+        handler: call_handler.CallHandler | None,
         shown: bool,
         shared_modules: set[str] | None = None,
     ) -> None:
         self._session = session
-        self.launcher = launcher
+        self.handler = handler
         # Unseeded ranks differ, as processes do, but equally in every run.
         self._bits: Any = np.random.MT19937(np.random.SeedSequence((0x72616E6B, session.rank)))
         self._random = random.Random(session.rank).getstate()
@@ -52,7 +52,7 @@ class UserState:
     def enter(self) -> None:
         """Put this rank's state in place."""
         self._before = (
-            state.swap(self._session), launch.install(self.launcher), np.random.get_bit_generator(),
+            state.swap(self._session), call_handler.install(self.handler), np.random.get_bit_generator(),
             random.getstate(), sys.argv, sys.path, sys.stdout,
         )  # fmt: skip
         np.random.set_bit_generator(self._bits)
@@ -72,9 +72,9 @@ class UserState:
         main = sys.modules.pop("__main__")
         self._modules = {"__main__": main, **self._taken_out()}
         sys.modules.update({**self._aside, "__main__": self._main})
-        session, launcher, bits, numbers, sys.argv, sys.path, sys.stdout = self._before
+        session, handler, bits, numbers, sys.argv, sys.path, sys.stdout = self._before
         state.swap(session)
-        launch.install(launcher)
+        call_handler.install(handler)
         np.random.set_bit_generator(bits)
         random.setstate(numbers)
 

@@ -12,12 +12,12 @@ from mspc.ir.diagnostics import MspcError
 
 VARIABLE = "MSPC_KEPT_GRAPHS"
 """The environment's name of how many graphs are kept of a cell or a function."""
-KEPT = 64
+MOST_GRAPHS = 64
 
 
 def graphs_to_keep() -> int:
     """How many graphs are kept of a target. Raises MspcError where the environment says no number from 1."""
-    given = os.environ.get(VARIABLE, str(KEPT))
+    given = os.environ.get(VARIABLE, str(MOST_GRAPHS))
     if not given.isdecimal() or not int(given):
         raise MspcError(f"{VARIABLE} must be an integer from 1, not {given!r}")
     return int(given)
@@ -32,9 +32,9 @@ class _Variant:
     """
 
     def __init__(
-        self, launched: Any, cells: Sequence[Cell], called: Any, stays: bool, used: int, as_it_trained: bool
+        self, compiled_call: Any, cells: Sequence[Cell], called: Any, stays: bool, used: int, as_it_trained: bool
     ) -> None:
-        self.launched = launched
+        self.compiled_call = compiled_call
         self.called = called
         self.stays = stays
         self.used = used
@@ -72,14 +72,14 @@ class Variants:
             if variant.holds():
                 if self.by_use:
                     variant.used = next(self._clock)
-                return variant.launched
+                return variant.compiled_call
         return None
 
     def add(
-        self, key: Any, launched: Any, cells: Sequence[Cell], called: Any, stays: bool, as_it_trained: bool
+        self, key: Any, compiled_call: Any, cells: Sequence[Cell], called: Any, stays: bool, as_it_trained: bool
     ) -> None:
         """Keep a graph; `cells` are those whose `construct` stands in it."""
-        variant = _Variant(launched, cells, called, stays, next(self._clock), as_it_trained)
+        variant = _Variant(compiled_call, cells, called, stays, next(self._clock), as_it_trained)
         self._known.setdefault(key, []).append(variant)
 
     def surplus(self, target: int) -> tuple[Any, Any] | None:
@@ -93,7 +93,7 @@ class Variants:
         self._known[key].remove(oldest)
         if not self._known[key]:
             del self._known[key]
-        return key, oldest.launched
+        return key, oldest.compiled_call
 
     def keys(self) -> list[Any]:
         """The calls that there are graphs of."""

@@ -138,8 +138,8 @@ class OrthogonalMatrix(_Drawn):
 
     def draw(self, generator: Any, shape: tuple[int, ...]) -> Array:
         rows, columns = shape[0], math.prod(shape[1:])
-        drawn = generator.standard_normal((max(rows, columns), min(rows, columns)), np.float32)
-        factors: Any = np.linalg.qr(drawn)
+        samples = generator.standard_normal((max(rows, columns), min(rows, columns)), np.float32)
+        factors: Any = np.linalg.qr(samples)
         found = factors.Q * np.where(np.diagonal(factors.R) < 0, np.float32(-1), np.float32(1))
         return (found if rows >= columns else found.T).reshape(shape) * np.float32(self.gain)
 

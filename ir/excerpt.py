@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 import unicodedata
 
-from mspc.ir.shown import shown
+from mspc.ir.printable import shown
 
 LONGEST_LINE = 1000
 """Cells of a source line that are shown where no terminal says how wide it is."""
@@ -14,7 +14,7 @@ LEAST = 30
 """Cells of a source line that are shown at least."""
 NARROWEST = 40
 """Texts are broken for a terminal of so many cells at least."""
-CUT = "..."
+ELLIPSIS = "..."
 """Where a line goes on."""
 
 
@@ -46,7 +46,7 @@ def excerpt(text: str, column: int, end: int, width: int | None = None) -> list[
     if _cells(text) > room and column:
         text, begin, stop = _around(text, begin, stop, room)
     elif _cells(text) > room:
-        text = text.lstrip()[: room - len(CUT)] + CUT
+        text = text.lstrip()[: room - len(ELLIPSIS)] + ELLIPSIS
     lines = [f"{INDENT}{shown(text, lines=True)}"]
     if column:
         pad = "".join("\t" if c == "\t" else " " * _cells(c) for c in text[:begin])
@@ -55,10 +55,10 @@ def excerpt(text: str, column: int, end: int, width: int | None = None) -> list[
 
 
 def _around(text: str, begin: int, stop: int, room: int) -> tuple[str, int, int]:
-    """What of a line fits `room` cells, with CUT where it goes on, and where begin and stop are in it: the text between
+    """What of a line fits `room` cells, with ELLIPSIS for more, and where begin and stop are in it: the text between
     them from its beginning, then as much on either side as there is room for."""
     left = right = begin
-    free = room - 2 * len(CUT)
+    free = room - 2 * len(ELLIPSIS)
     while right < stop and _cells(text[right]) <= free:
         free -= _cells(text[right])
         right += 1
@@ -71,8 +71,8 @@ def _around(text: str, begin: int, stop: int, room: int) -> tuple[str, int, int]
         if right < len(text) and _cells(text[right]) <= free:
             free -= _cells(text[right])
             right, grown = right + 1, True
-    before = CUT if text[:left].strip() else ""
-    after = CUT if text[right:].strip() else ""
+    before = ELLIPSIS if text[:left].strip() else ""
+    after = ELLIPSIS if text[right:].strip() else ""
     shift = len(before) - left
     return f"{before}{text[left:right]}{after}", begin + shift, min(stop, right) + shift
 

@@ -142,17 +142,17 @@ def _style(node: Node) -> str:
 
 def _label(number: int, node: Node) -> str:
     """What a vertex says of its operator, a fact a line."""
-    facts = [f"%{number} {node.op.name}" + (f" {node.instance}" if node.instance else ""), _shape(node)]
-    facts += [_constant(v) for v in node.inputs if isinstance(v, Constant)]
-    facts += [*_strategy(node), *_group(node)]
+    labels = [f"%{number} {node.op.name}" + (f" {node.instance}" if node.instance else ""), _shape(node)]
+    labels += [_constant(v) for v in node.inputs if isinstance(v, Constant)]
+    labels += [*_strategy(node), *_group(node)]
     if "fused" in node.attrs:
-        facts.append("fused: " + ", ".join(map(str, node.attrs["fused"])))
+        labels.append("fused: " + ", ".join(map(str, node.attrs["fused"])))
     if node.attrs.get("reason"):
-        facts.append(str(node.attrs["reason"]))
+        labels.append(str(node.attrs["reason"]))
     place = next((f for f in node.frames if not f.file.startswith(OWN_FILES)), None)
     if place is not None:
-        facts.append(f"{place.file}:{place.line}")
-    return "\n".join(line for fact in facts for line in _wrapped(fact))
+        labels.append(f"{place.file}:{place.line}")
+    return "\n".join(line for fact in labels for line in _wrapped(fact))
 
 
 def _strategy(node: Node) -> list[str]:
@@ -178,8 +178,8 @@ def _group(node: Node) -> list[str]:
 
 def _wrapped(text: str) -> list[str]:
     """The text in lines of a label; tuples of numbers stay in one piece."""
-    kept = _TUPLE.sub(lambda found: found[0].replace(" ", "\0"), text)
-    lines = [line for part in kept.split("\n") for line in textwrap.wrap(part, WIDTH, break_long_words=False)]
+    joined = _TUPLE.sub(lambda found: found[0].replace(" ", "\0"), text)
+    lines = [line for part in joined.split("\n") for line in textwrap.wrap(part, WIDTH, break_long_words=False)]
     return [line.replace("\0", " ") for line in lines]
 
 

@@ -118,10 +118,10 @@ class Description:
         elif isinstance(self.distribution, DiagonalKernel):
             result = self.distribution.part(self.shape, bounds, self.dtype)
         elif isinstance(self.distribution, OrthogonalMatrix | SparseMatrix):
-            values = self.distribution.draw(Stream(self.seed, self.counter).generator(), self.shape)
+            values = self.distribution.draw(RandomStream(self.seed, self.counter).generator(), self.shape)
             result = part_of(values, self.shape, self.dtype, slices)
         else:
-            stream = Stream(self.seed, self.counter)
+            stream = RandomStream(self.seed, self.counter)
             result = draw_blocks(self.distribution.draw, stream, self.shape, self.dtype, slices)
         clear_row(result, self.zero_row, self.shape, slices)
         return result
@@ -184,7 +184,7 @@ def _number(value: Any, endless: bool) -> Any:
 
 
 @dataclass(frozen=True)
-class Stream:
+class RandomStream:
     """The random numbers of one tensor."""
 
     seed: int
@@ -199,7 +199,7 @@ class Stream:
         return np.random.Generator(philox)
 
 
-def draw_blocks(draw: Draw, stream: Stream, shape: tuple[int, ...], dtype: DType, slices: Slices | None) -> Array:
+def draw_blocks(draw: Draw, stream: RandomStream, shape: tuple[int, ...], dtype: DType, slices: Slices | None) -> Array:
     """The values in `slices`; besides them no more than a block is held at a time.
 
     A block is a range of one dimension with all that lies below, at one place of the dimensions above.
@@ -229,8 +229,8 @@ def draw_blocks(draw: Draw, stream: Stream, shape: tuple[int, ...], dtype: DType
 
 def part_of(values: Any, shape: tuple[int, ...], dtype: DType, slices: Slices | None) -> Array:
     """The part in `slices` of `values`, which broadcast to `shape`, as an array of its own."""
-    whole = np.broadcast_to(np.asarray(values), shape)
-    return np.array((whole if slices is None else whole[slices]).astype(dtype.numpy, copy=False), order="C")
+    broadcast = np.broadcast_to(np.asarray(values), shape)
+    return np.array((broadcast if slices is None else broadcast[slices]).astype(dtype.numpy, copy=False), order="C")
 
 
 def clear_row(part: Array, row: int | None, shape: tuple[int, ...], slices: Slices | None) -> None:

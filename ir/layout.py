@@ -64,8 +64,8 @@ class Layout:
     def from_strategy(strategy: Sequence[int], ranks: int) -> Layout:
         """The layout of a tensor cut `strategy[d]` ways along dimension d; left-over ranks hold replicas, their axis
         the fastest (MindSpore's repeated calculation)."""
-        cut = math.prod(strategy)
-        return Layout.of((*strategy, ranks // cut), [(d,) for d in range(len(strategy))])
+        shards = math.prod(strategy)
+        return Layout.of((*strategy, ranks // shards), [(d,) for d in range(len(strategy))])
 
     @property
     def ranks(self) -> int:
@@ -99,7 +99,7 @@ class Layout:
         return _local_shape(self.mesh, self.dims, tuple(shape))
 
     def divides(self, shape: Sequence[int]) -> bool:
-        return all(n % cut == 0 for n, cut in zip(shape, self.strategy, strict=True))
+        return all(n % shards == 0 for n, shards in zip(shape, self.strategy, strict=True))
 
     def coordinates(self, rank: int) -> tuple[int, ...]:
         return coordinates(self.mesh, rank)
@@ -143,7 +143,7 @@ def _strategy(mesh: tuple[int, ...], dims: tuple[Axes, ...]) -> tuple[int, ...]:
 
 @lru_cache(maxsize=65536)
 def _local_shape(mesh: tuple[int, ...], dims: tuple[Axes, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(n // cut for n, cut in zip(shape, _strategy(mesh, dims), strict=True))
+    return tuple(n // shards for n, shards in zip(shape, _strategy(mesh, dims), strict=True))
 
 
 @lru_cache(maxsize=65536)
@@ -181,12 +181,12 @@ def _coarsest(mesh: tuple[int, ...], dims: tuple[Axes, ...], partial: Axes, redu
             roles[a] = ("dim", d, place)
     for a in partial:
         roles[a] = ("partial", 0, 0)
-    kept = [a for a, size in enumerate(mesh) if size > 1]
+    remaining = [a for a, size in enumerate(mesh) if size > 1]
     order = {a: i for d in dims for i, a in enumerate(x for x in d if mesh[x] > 1)}
     new_mesh: list[int] = []
     new_index: dict[int, int] = {}
     previous = -1
-    for a in kept:
+    for a in remaining:
         if previous >= 0 and _go_together(roles[previous], roles[a], order.get(previous, 0), order.get(a, 0)):
             new_mesh[-1] *= mesh[a]
         else:

@@ -15,7 +15,7 @@ from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import BOOL, DType, TensorType, Type
 from mspc.ops.cpu.blocks import apply
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import ArrayBackend, Asked, Op
+from mspc.ops.op import ArrayBackend, Op, RequestedSharding
 from mspc.sharding.rules import broadcast_rule
 
 
@@ -69,7 +69,7 @@ class Elementwise(Op, abstract=True):
             require_float(self.name, *types)
         require_same(self.name, *types)
 
-    def strategy_mistake(self, asked: Asked) -> str:
+    def strategy_mistake(self, asked: RequestedSharding) -> str:
         named = any(isinstance(entry, NamedLayout) for entry in asked.out_strategy or ())
         if named and not asked.attrs.get("self_define_shard"):
             return "it takes no out_strategy of Layouts: the result is laid out as the inputs are"

@@ -31,16 +31,16 @@ def check_graph(graph: Graph) -> None:
 
 def _check_parameter(parameter: Parameter, ranks: int) -> None:
     own, layout = parameter.type, parameter.layout
-    whole = parameter.global_type if parameter.global_type is not None else own
-    if not isinstance(whole, TensorType) or not isinstance(layout, Layout):
+    declared = parameter.global_type if parameter.global_type is not None else own
+    if not isinstance(declared, TensorType) or not isinstance(layout, Layout):
         return
-    wrong = _misfit(layout, whole.shape, ranks)
+    wrong = _misfit(layout, declared.shape, ranks)
     label = f"{parameter.kind} {parameter.name!r}"
     if parameter.global_type is None and wrong:
         raise MspcError(f"{label}: the layout {layout} {wrong}")
-    if parameter.global_type is not None and (wrong or own != whole.with_shape(layout.local_shape(whole.shape))):
+    if parameter.global_type is not None and (wrong or own != declared.with_shape(layout.local_shape(declared.shape))):
         notes = [f"the layout {wrong}"] if wrong else []
-        raise MspcError(f"{label}: {own} at {layout} is no slice of {whole}", notes=notes)
+        raise MspcError(f"{label}: {own} at {layout} is no slice of {declared}", notes=notes)
 
 
 def _check_type(node: Node) -> None:

@@ -44,7 +44,7 @@ class Sharding:
     sums_of_rows: ClassVar[tuple[int, ...]] = ()
 
 
-class Memory:
+class MemoryEffects:
     """What an operator does to the memory of its operands and results.
 
     Class attributes:
@@ -76,7 +76,7 @@ class Memory:
     packs: ClassVar[int] = 1
 
 
-class Kernel:
+class KernelTraits:
     """How an operator is computed, and how that is tested.
 
     Class attributes:

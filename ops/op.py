@@ -19,7 +19,7 @@ from mspc.ir.late_dataclass import dataclass, finish_later, own_fields
 from mspc.ir.layout import Layout
 from mspc.ir.types import DType, TensorType, TupleType, Type
 from mspc.ops.cpu.widening import widening, widening_into
-from mspc.ops.declared import Kernel, Memory, Script, Sharding
+from mspc.ops.declared import KernelTraits, MemoryEffects, Script, Sharding
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.registry import Operators
 from mspc.sharding.factors import Rule, parse_rule
@@ -51,7 +51,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedSharding:
     """What a user asked of one operator, for `decompose`.
 
     in_strategy, out_strategy: as given with `shard()`, one tuple or NamedLayout per tensor; None where nothing was
@@ -94,7 +94,7 @@ class NotDifferentiable:
 
 @dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
-class Op(Sharding, Memory, Kernel, Script):
+class Op(Sharding, MemoryEffects, KernelTraits, Script):
     """An operator with its attributes.
 
     What a class declares of itself stands in the four groups that it inherits.
@@ -191,7 +191,7 @@ class Op(Sharding, Memory, Kernel, Script):
         """The operator as one rank runs it on its slices; override where an attribute holds global sizes."""
         return self
 
-    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+    def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         """Emit the operators that carry out a strategy which this one cannot have as a whole, and return its results,
         of the types that `infer` gives; None: the operator takes the strategy as it is.
 
@@ -204,7 +204,7 @@ class Op(Sharding, Memory, Kernel, Script):
         """
         return None
 
-    def asks(self, asked: Asked, ranks: int) -> bool:
+    def asks(self, asked: RequestedSharding, ranks: int) -> bool:
         """Whether `decompose` is to be called on so many ranks: where `requests` names any, only if one is attached."""
         return not self.requests or any(asked.attrs.get(name) not in (None, False) for name in self.requests)
 
@@ -219,12 +219,12 @@ class Op(Sharding, Memory, Kernel, Script):
         """
         return None
 
-    def strategy_mistake(self, asked: Asked) -> str:
+    def strategy_mistake(self, asked: RequestedSharding) -> str:
         """Why a user cannot ask this of the operator, whatever its operands are; "" where nothing speaks against it."""
         return ""
 
-    def cut_mistake(self, types: Sequence[TensorType], operand: int, dimension: int, cut: int) -> str:
-        """Why a dimension cannot be cut `cut` ways, where the rule's factors tell a user too little."""
+    def sharding_mistake(self, types: Sequence[TensorType], operand: int, dimension: int, shards: int) -> str:
+        """Why a dimension cannot have `shards` shards, where the rule's factors tell a user too little."""
         return ""
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mspc.compiler.driver import Compiled, Stage
+from mspc.compiler.driver import Compiled, DumpPoint
 from mspc.ir.graph import Graph, element_layouts
 from mspc.ir.types import Type
 from mspc.output.first_values import FirstValue
@@ -37,11 +37,11 @@ class StageFiles:
         """The names of the passes whose stages are kept; None: all."""
         return {NO_FILES: (), 0: (LAST,), 1: MAIN_STAGES}.get(self.level)
 
-    def __call__(self, stage: Stage) -> None:
+    def __call__(self, stage: DumpPoint) -> None:
         if self.wanted is None or stage.name in self.wanted:
             self._keep(stage)
 
-    def _keep(self, stage: Stage) -> None:
+    def _keep(self, stage: DumpPoint) -> None:
         changed = "yes" if stage.changed else "no"
         header = f"# after: {stage.name}, previous: {stage.previous or 'none'}, changed: {changed}\n"
         self.files.append((f"{stage.file}.ir", (header + stage.text()).encode()))

@@ -15,10 +15,10 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.beside import Beside, new_folder, remove_left_over
-from mspc.ir.files.exchange import exchange, is_mount_point
+from mspc.ir.files.atomic_writing import reason_of, shown_path
 from mspc.ir.files.refill import finish_refill, is_own_name, refill
-from mspc.ir.files.whole import reason_of, shown_path
+from mspc.ir.files.swapping import exchange, is_mount_point
+from mspc.ir.files.temporary import TemporaryPath, new_folder, remove_left_over
 from mspc.ir.types import DTYPES
 from mspc.runtime.program import PROGRAM, WEIGHTS
 
@@ -45,7 +45,7 @@ class OutputFolder:
         self.path = path
         self._made: set[str] = set()
         self._parents: list[Path] = []
-        self._beside: Beside | None = None
+        self._beside: TemporaryPath | None = None
         self._committed = False
         self._on_termination: Any = None
         try:

@@ -12,8 +12,8 @@ from mspc.api.errors import caller_location
 from mspc.api.state import Session
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
-from mspc.compiler.driver import Compiled, Stage, TracedCall, compile_traced, trace_call
-from mspc.engine.capture import Launch
+from mspc.compiler.driver import Compiled, DumpPoint, TracedCall, compile_traced, trace_call
+from mspc.engine.capture import CapturedCall
 from mspc.engine.rank_uses import only_named
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Location
@@ -43,7 +43,7 @@ class ObservedSession(Session):
         return bool(self.seen)
 
 
-Rerun = Callable[[int], AbstractContextManager[Launch]]
+Rerun = Callable[[int], AbstractContextManager[CapturedCall]]
 """Runs the script again as another rank; what `construct` asks for has to be asked before the context ends."""
 
 
@@ -59,17 +59,18 @@ class Built:
 
 
 def compile_for(
-    launch: Launch, ranks: int, level: int, compared: Callable[[], bool] = lambda: False, on_pass: OnPass | None = None
+    captured: CapturedCall, ranks: int, level: int, compared: Callable[[], bool] = lambda: False,
+    on_pass: OnPass | None = None,
 ) -> Built:
     """Compile `launch` for `ranks` ranks, keeping the files that `level` asks for, and its text where it will be
     `compared` with what other ranks launch: that is asked once `construct` was read, which may ask for the rank.
     on_pass: told of every pass."""
     files = StageFiles(level)
-    call = _traced(launch, ranks)
+    call = _traced(captured, ranks)
     text = call.text if compared() else ""
     network: list[str] = []
 
-    def on_stage(stage: Stage) -> None:
+    def on_stage(stage: DumpPoint) -> None:
         files(stage)
         if stage.name == "frontend" and level != NO_FILES:
             network.append(stage.text())
@@ -78,13 +79,14 @@ def compile_for(
     return Built(compiled, files.files, text, "".join(network))
 
 
-def _traced(launch: Launch, ranks: int) -> TracedCall:
-    return trace_call(launch.target, describe_call(launch.args, []), config_of(launch, ranks), launch.whole)
+def _traced(captured: CapturedCall, ranks: int) -> TracedCall:
+    config = config_of(captured, ranks)
+    return trace_call(captured.target, describe_call(captured.args, []), config, captured.global_types)
 
 
-def config_of(launch: Launch, ranks: int) -> Config:
+def config_of(captured: CapturedCall, ranks: int) -> Config:
     """The compiler's settings: those of the script's context."""
-    return Config.from_context(launch.context, ranks, os.path.dirname(os.path.abspath(launch.script)))
+    return Config.from_context(captured.context, ranks, os.path.dirname(os.path.abspath(captured.script)))
 
 
 class Programs:
@@ -128,12 +130,12 @@ class Programs:
 
     def _text(self, rank: int, ranks: int) -> str:
         self.runs += 1
-        with self._rerun(rank) as launch:
-            return _traced(launch, ranks).text
+        with self._rerun(rank) as captured:
+            return _traced(captured, ranks).text
 
     def _compiled(self, rank: int, ranks: int, level: int) -> Built:
-        with self._rerun(rank) as launch:
-            return compile_for(launch, ranks, level)
+        with self._rerun(rank) as captured:
+            return compile_for(captured, ranks, level)
 
 
 def _spread(wanted: Sequence[int]) -> set[int]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mspc.api.nn.declared_inputs import Dimension, open_dimensions
 from mspc.compiler.driver import Compiled
-from mspc.engine.capture import Launch
+from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
@@ -50,36 +50,36 @@ class _None(Exception):
     """There is no one graph; the message says why."""
 
 
-def symbolic_graph(launch: Launch, compiled: Compiled, rank: int) -> str:
+def symbolic_graph(captured: CapturedCall, compiled: Compiled, rank: int) -> str:
     """The text of the one graph of a launch, or why there is none; "" where no size is left open.
 
     compiled: the launch as it was called. rank: whose graph is shown.
     """
-    symbols = _symbols(launch)
+    symbols = _symbols(captured)
     if not symbols:
         return ""
     head = [symbol.line() for symbol in symbols]
     try:
-        return _written(launch, compiled, rank, symbols, head)
+        return _written(captured, compiled, rank, symbols, head)
     except _None as reason:
         return "\n".join([*head, "# There is no one graph for all sizes that could be shown:", f"# {reason}", ""])
 
 
-def _symbols(launch: Launch) -> list[_Symbol]:
+def _symbols(captured: CapturedCall) -> list[_Symbol]:
     """The open sizes of a call. Dimensions of one Symbol are one, and so are those without where the call has one size
     for them."""
     found: dict[Any, list[Dimension]] = {}
-    for dimension in open_dimensions(launch.target, launch.args):
+    for dimension in open_dimensions(captured.target, captured.args):
         found.setdefault((id(dimension.rule), dimension.size), []).append(dimension)
     return [_Symbol(f"s{number}", tuple(same)) for number, same in enumerate(found.values(), 1)]
 
 
-def _written(launch: Launch, compiled: Compiled, rank: int, symbols: Sequence[_Symbol], head: list[str]) -> str:
+def _written(captured: CapturedCall, compiled: Compiled, rank: int, symbols: Sequence[_Symbol], head: list[str]) -> str:
     from mspc.output.symbolic_sizes import merged, points_of  # late: few networks leave sizes open
 
     if len(symbols) > MOST_SYMBOLS:
         raise _None(f"{len(symbols)} sizes are open, and it is looked for up to {MOST_SYMBOLS}")
-    compiles = _Compiles(launch, compiled, rank, symbols)
+    compiles = _Compiles(captured, compiled, rank, symbols)
     symbols = [replace(symbol, sizes=compiles.sizes_of(place)) for place, symbol in enumerate(symbols)]
     sizes, names = [symbol.sizes for symbol in symbols], [symbol.name for symbol in symbols]
     texts: dict[Point, str] = {}
@@ -114,8 +114,8 @@ def _written(launch: Launch, compiled: Compiled, rank: int, symbols: Sequence[_S
 class _Compiles:
     """Compiles of a launch with other sizes."""
 
-    def __init__(self, launch: Launch, compiled: Compiled, rank: int, symbols: Sequence[_Symbol]) -> None:
-        self._launch = launch
+    def __init__(self, captured: CapturedCall, compiled: Compiled, rank: int, symbols: Sequence[_Symbol]) -> None:
+        self._launch = captured
         self._rank = rank
         self._symbols = symbols
         self._call = tuple(symbol.dimensions[0].size for symbol in symbols)
@@ -128,9 +128,9 @@ class _Compiles:
             for symbol, size in zip(self._symbols, sizes, strict=True):
                 for dimension in symbol.dimensions:
                     args = _with_size(args, dimension.place, dimension.index, size)
-            launch, ranks = replace(self._launch, args=tuple(args)), self._known[self._call].config.ranks
+            captured, ranks = replace(self._launch, args=tuple(args)), self._known[self._call].config.ranks
             try:
-                self._known[sizes] = compile_for(launch, ranks, NO_FILES).compiled
+                self._known[sizes] = compile_for(captured, ranks, NO_FILES).compiled
             except MspcError as error:
                 self._known[sizes] = error
         return self._known[sizes]

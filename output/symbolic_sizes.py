@@ -79,10 +79,10 @@ def merged(
             found.append(line)
             continue
         parts = {point: _NUMBER.split(own[number]) for point, own in lines.items()}
-        whole = _merged_parts(parts, sizes, names)
-        if isinstance(whole, tuple):
-            return "", differs(line.strip(), whole, lines[whole][number].strip())
-        found.append(whole)
+        united = _merged_parts(parts, sizes, names)
+        if isinstance(united, tuple):
+            return "", differs(line.strip(), united, lines[united][number].strip())
+        found.append(united)
     return "\n".join(found) + "\n", ""
 
 

@@ -50,7 +50,7 @@ def _to_be_lowered(graph: Graph) -> Node | None:
     return next((node for node in graph.nodes if isinstance(node.op, Redistribute)), None)
 
 
-WHOLE = Need(
+GLOBAL = Need(
     _of_one_rank,
     "a graph of all ranks; the header of this one names its rank",
     "run {name} before slice_to_rank",

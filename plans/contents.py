@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.layout import Layout
 from mspc.ops.collective.base import Collective
-from mspc.plans.files.parameter_layouts import cut_of
+from mspc.plans.files.parameter_layouts import sharding_of
 from mspc.plans.files.strategy_file import ParameterCut
 
 
 def sharded_parameters(graph: Graph, trainable_only: bool) -> dict[str, ParameterCut]:
     """How the parameters of a graph lie on ranks, by name."""
     chosen = [p for p in graph.parameters if p.trainable or not trainable_only]
-    return {p.name: cut_of(layout) for p, layout in _laid_out(chosen)}
+    return {p.name: sharding_of(layout) for p, layout in _laid_out(chosen)}
 
 
 def ranks_alike(graph: Graph, ranks: int, rank: int) -> list[int]:

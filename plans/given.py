@@ -1,10 +1,10 @@
-"""What a plan file says of `shard()`, given to a graph that was read; the rest is the pass `cut_by_plan`'s."""
+"""What a plan file says of `shard()`, given to a graph that was read; the rest is the pass `shard_by_plan`'s."""
 
 from __future__ import annotations
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
-from mspc.passes.sharding.cut_by_plan import check_known
+from mspc.passes.sharding.shard_by_plan import check_known
 from mspc.plans.files.plan_file import PlanFile
 from mspc.plans.operator_names import StrategyNames
 

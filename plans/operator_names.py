@@ -16,10 +16,10 @@ from mspc.ir.types import TensorType
 from mspc.passes.autodiff.planned_cells import planned_cells
 from mspc.passes.autodiff.recompute_cells import ASKED as RECOMPUTE_CELLS
 from mspc.passes.sharding.choices import rule_of
-from mspc.passes.sharding.cut_by_plan import listed
-from mspc.passes.sharding.givers import FILE, GIVEN
-from mspc.passes.sharding.noted_plan import PLAN_FILE, kind_of, kinds_of, made_places
-from mspc.passes.sharding.plan_ways import ways_of
+from mspc.passes.sharding.plan_choices import options_of
+from mspc.passes.sharding.plan_header import PLAN_FILE, kind_of, kinds_of, made_places
+from mspc.passes.sharding.shard_by_plan import listed
+from mspc.passes.sharding.strategy_sources import FILE, GIVEN
 from mspc.plans.files.plan_file import Given, PlanFile
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ STRATEGIES, LAYOUTS = "step_parallel_begin", "propagate_sharding"
 """The stages that the strategies and the layouts are read from."""
 CONFIGURED = "check_strategies"
 """The stage at which the script's strategies are on the operators."""
-_GIVING = (CONFIGURED, "cut_by_plan", "recompute_cells")
+_GIVING = (CONFIGURED, "shard_by_plan", "recompute_cells")
 """The stages behind which all that is given may be on the operators: the last two are there where it is asked for."""
 
 
@@ -64,9 +64,9 @@ class StrategyNames:
         """Keep the cuts of a graph's operators."""
         for node, names, place in named(graph):
             if node.strategy is not None:
-                cuts = tuple(tuple(entry) for entry in node.strategy)
-                self.by_place[place] = cuts
-                self.by_parameter.update(dict.fromkeys(names, cuts))
+                strategy = tuple(tuple(entry) for entry in node.strategy)
+                self.by_place[place] = strategy
+                self.by_parameter.update(dict.fromkeys(names, strategy))
 
     def name(self, graph: Graph) -> None:
         """Note what the operators of a graph are called before passes leave some out and add others."""
@@ -96,7 +96,7 @@ class StrategyNames:
             if layouts:
                 self.layouts[place] = layouts
             made = tuple(layout for layout in element_layouts(node.layout) if layout is not None)
-            if not layouts or ways_of(node, rule, layouts, None, ranks)[0].outputs != made:
+            if not layouts or options_of(node, rule, layouts, None, ranks)[0].outputs != made:
                 self.results[place] = made
         self.recomputed = planned_cells(graph)
         self._note_parameters(graph)
@@ -143,7 +143,7 @@ def _storing(graph: Graph) -> dict[Parameter, Layout]:
     return found
 
 
-def cut_as_in_file(graph: Graph, file: str) -> None:
+def shard_as_in_file(graph: Graph, file: str) -> None:
     """Give the operators that a strategy file names the strategies that it has for them; they go before the script's.
 
     Raises:
@@ -156,18 +156,18 @@ def cut_as_in_file(graph: Graph, file: str) -> None:
     met = False
     for node, names, place in named(graph):
         seen += names
-        cuts = next((known[name] for name in (place, *names) if name in known), None)
-        if cuts is None or node.op.is_collective:
+        strategy = next((known[name] for name in (place, *names) if name in known), None)
+        if strategy is None or node.op.is_collective:
             continue
         met = True
         shapes = [value.type.shape for value in node.inputs if isinstance(value.type, TensorType)]
-        given = [cut for cut in cuts if cut] if len(cuts) != len(shapes) else list(cuts)
+        given = [shards for shards in strategy if shards] if len(strategy) != len(shapes) else list(strategy)
         if len(given) > len(shapes) or any(len(c) != len(s) for c, s in zip(given, shapes, strict=False) if c):
             raise node.error(
-                f"{node.label}: the strategy file {file} cuts it {cuts}, its operands have shapes {tuple(shapes)}",
+                f"{node.label}: the strategy file {file} cuts it {strategy}, its operands have shapes {tuple(shapes)}",
                 ["the strategy file is of another network"],
             )
-        if any(n != 1 for cut in given for n in cut):
+        if any(n != 1 for shards in given for n in shards):
             node.in_strategy, node.out_strategy = tuple(given), None
             node.attrs["strategy_from"] = FILE
     if known and not met:

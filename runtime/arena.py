@@ -22,7 +22,7 @@ Array = Any
 
 
 @dataclass
-class Block:
+class MemoryBlock:
     """Memory that one value after the other may stand in.
 
     nbytes: its size, of `reserved` bytes that nothing else may touch while it is alive.
@@ -42,14 +42,14 @@ class Block:
     offset: int = 0
 
 
-def assign(blocks: Sequence[Block], alignment: int) -> int:
+def assign(blocks: Sequence[MemoryBlock], alignment: int) -> int:
     """Set the offsets of all blocks; returns the size of the arena.
 
     Two blocks may share memory where the one is free, for the stream of the other's first writer, once that
     writer runs. Offsets of blocks that are not tied, and of groups, are multiples of `alignment`.
     """
     alone = [b for b in blocks if b.tied is None and b.nbytes]
-    groups: dict[int, list[Block]] = {}
+    groups: dict[int, list[MemoryBlock]] = {}
     for block in blocks:
         if block.tied is not None:
             groups.setdefault(block.tied[0], []).append(block)
@@ -74,7 +74,7 @@ def assign(blocks: Sequence[Block], alignment: int) -> int:
     return best[0]
 
 
-def most_alive(blocks: Sequence[Block]) -> int:
+def most_alive(blocks: Sequence[MemoryBlock]) -> int:
     """Most bytes alive while one node runs: no arena can be smaller."""
     change: dict[int, int] = {}
     for block in blocks:
@@ -88,15 +88,15 @@ def most_alive(blocks: Sequence[Block]) -> int:
     return most
 
 
-def _by_size(block: Block) -> tuple[int, ...]:
+def _by_size(block: MemoryBlock) -> tuple[int, ...]:
     return -block.nbytes, block.start
 
 
-def _by_area(block: Block) -> tuple[int, ...]:
+def _by_area(block: MemoryBlock) -> tuple[int, ...]:
     return -block.nbytes * (block.free - block.start), block.start
 
 
-def _by_life(block: Block) -> tuple[int, ...]:
+def _by_life(block: MemoryBlock) -> tuple[int, ...]:
     return block.start - block.free, -block.nbytes, block.start
 
 
@@ -109,7 +109,7 @@ class _Placed:
     columns: Array = field(default_factory=lambda: np.zeros((6, 64), np.int64))
     count: int = 0
 
-    def add(self, block: Block) -> None:
+    def add(self, block: MemoryBlock) -> None:
         """Place a block in the tightest gap, else behind all that are alive with it."""
         begins, ends = self._alive_with(block)
         size = self._aligned(block.nbytes)
@@ -131,14 +131,14 @@ class _Placed:
             block.offset = best
         self._insert(block)
 
-    def add_group(self, members: Sequence[Block]) -> None:
+    def add_group(self, members: Sequence[MemoryBlock]) -> None:
         """Place blocks at their distances from one begin, the lowest where all of them are free."""
         base = self._lowest_for(members)
         for m in members:
             m.offset = base + (m.tied[1] if m.tied else 0)
             self._insert(m)
 
-    def _lowest_for(self, members: Sequence[Block]) -> int:
+    def _lowest_for(self, members: Sequence[MemoryBlock]) -> int:
         """The lowest begin of a group: 0, or the end of a block, such that no member meets a block alive with it."""
         lows, highs = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for m in members:
@@ -155,7 +155,7 @@ class _Placed:
         meets = (before > 0) & (np.append(reach, 0)[before - 1] > candidates)
         return int(candidates[np.argmin(meets)])
 
-    def _alive_with(self, block: Block) -> tuple[Array, Array]:
+    def _alive_with(self, block: MemoryBlock) -> tuple[Array, Array]:
         """(begins, ends) of the placed blocks that must not share memory with `block`, ascending begins."""
         begins, ends, starts, free, free_on_side, on_side = self.columns[:, : self.count]
         alive = block.start < (free_on_side if block.on_side else free)
@@ -165,7 +165,7 @@ class _Placed:
             alive &= starts < np.where(on_side, block.free_on_side, block.free)
         return begins[alive], ends[alive]
 
-    def _insert(self, block: Block) -> None:
+    def _insert(self, block: MemoryBlock) -> None:
         if self.count == self.columns.shape[1]:
             self.columns = np.concatenate([self.columns, np.zeros_like(self.columns)], axis=1)
         end = block.offset + (block.reserved or block.nbytes)

@@ -19,8 +19,8 @@ from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
+from mspc.runtime.available_memory import REMEDY, shown_bytes
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.room import REMEDY, shown_bytes
 
 WASTE = 2
 """A free buffer is taken for a result of at least this part of its size."""

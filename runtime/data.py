@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.atomic_writing import reason_of
 from mspc.ir.files.regular import check_regular
-from mspc.ir.files.whole import reason_of
 from mspc.ir.graph import Parameter
 from mspc.ir.types import BFLOAT16
-from mspc.runtime.slices import cut_parameter, full_type
+from mspc.runtime.slices import full_type, slice_parameter
 
 Array = Any
 ARCHIVES = (b"PK\x03\x04", b"PK\x05\x06")
@@ -47,7 +47,7 @@ class Batches:
         self._inputs = list(inputs)
         self._rank = rank
         self._source = source
-        self._cut: dict[tuple[int, int], Array] = {}
+        self._slices: dict[tuple[int, int], Array] = {}
 
     @property
     def count(self) -> int:
@@ -59,11 +59,11 @@ class Batches:
         return [self._slice(i, number % len(steps)) for i, steps in enumerate(self._steps)]
 
     def _slice(self, index: int, batch: int) -> Array:
-        found = self._cut.get((index, batch))
+        found = self._slices.get((index, batch))
         if found is None:
             parameter = self._inputs[index]
-            found = cut_parameter(parameter, self._steps[index][batch], self._rank, f"{self._source}: array")
-            self._cut[index, batch] = found
+            found = slice_parameter(parameter, self._steps[index][batch], self._rank, f"{self._source}: array")
+            self._slices[index, batch] = found
         return found
 
 

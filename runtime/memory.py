@@ -16,7 +16,7 @@ REDUCTION = "reduction"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Allocation:
     """Memory of one tensor, contiguous and row-major.
 
     kind: "arena", from `offset` on, or "kept": the memory of `value`, a Parameter or a Constant, from its begin on.
@@ -59,12 +59,12 @@ class MemoryPlan:
         stands in a parameter.
     """
 
-    places: Mapping[Value, tuple[Place, ...]]
+    places: Mapping[Value, tuple[Allocation, ...]]
     arena: int
     lower_bound: int
-    buckets: Mapping[Node, Place] = field(default_factory=dict[Node, Place])
+    buckets: Mapping[Node, Allocation] = field(default_factory=dict[Node, Allocation])
     waits: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict[Node, "tuple[Node, ...]"])
-    copied: Mapping[Node, tuple[Place, ...]] = field(default_factory=dict[Node, "tuple[Place, ...]"])
+    copied: Mapping[Node, tuple[Allocation, ...]] = field(default_factory=dict[Node, "tuple[Allocation, ...]"])
     weights: int = 0
     states: int = 0
     inputs: int = 0

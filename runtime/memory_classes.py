@@ -115,7 +115,7 @@ class StepClasses:
         of_parameters: set[Part] = set()
         for node in self.nodes:
             sources = {part for value in node.inputs for part in self.parts[value] if not isinstance(part, Constant)}
-            alone = bool(sources) and all(part in of_parameters or _is_kept(part) for part in sources)
+            alone = bool(sources) and all(part in of_parameters or _is_stored(part) for part in sources)
             forward = node.phase == "forward" or bool(node.attrs.get("recomputed"))
             for part in self.parts[node]:
                 if not isinstance(part, int) or part in found:
@@ -207,7 +207,7 @@ def _moves(node: Node) -> bool:
     return isinstance(node.op, Collective) or (isinstance(node.op, Op) and node.op.may_alias)
 
 
-def _is_kept(part: Part) -> bool:
+def _is_stored(part: Part) -> bool:
     return isinstance(part, Parameter) and part.kind != "input"
 
 

@@ -30,8 +30,8 @@ from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, needed_operands, step_types
 from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.op import Op
-from mspc.runtime.arena import Block, assign, most_alive
-from mspc.runtime.memory import COMMUNICATION, MemoryPlan, Place, side_stream
+from mspc.runtime.arena import MemoryBlock, assign, most_alive
+from mspc.runtime.memory import COMMUNICATION, Allocation, MemoryPlan, side_stream
 from mspc.runtime.memory_classes import CLASSES, Part, StepClasses, constant_bytes, optimizer_states
 
 BUCKET_ALIGNMENT = 32
@@ -55,7 +55,7 @@ class _Cell:
 
     type: TensorType
     accesses: list[int]
-    block: Block | None = None
+    block: MemoryBlock | None = None
 
 
 class _Planner:
@@ -76,8 +76,8 @@ class _Planner:
         self.over: dict[int, int] = {}
         """For a node of a side stream the index from which on the main stream knows it to be over."""
         self.waits: dict[Node, tuple[Node, ...]] = {}
-        self.blocks: list[Block] = []
-        self.buckets: dict[Node, list[Block]] = {}
+        self.blocks: list[MemoryBlock] = []
+        self.buckets: dict[Node, list[MemoryBlock]] = {}
 
     def place_all(self, alignment: int) -> int:
         """Share blocks between cells and place them. The bytes of the arena."""
@@ -105,7 +105,7 @@ class _Planner:
             places={value: tuple(self._place(part) for part in parts) for value, parts in self.parts.items()},
             arena=arena,
             lower_bound=most_alive(self.blocks),
-            buckets={node: _whole(members) for node, members in self.buckets.items()},
+            buckets={node: _bucket_place(members) for node, members in self.buckets.items()},
             waits=self.waits,
             copied={node: tuple(self._place(part) for part in self.shown[node]) for node in self.copied},
             constants=constant_bytes(self.graph),
@@ -252,7 +252,7 @@ class _Planner:
             return
         if isinstance(node.op, AllReduce) and len(node.inputs) > 1:
             self._bucket(index, node)
-        taken: list[Block] = []
+        taken: list[MemoryBlock] = []
         sources = _sources(node, len(self.parts[node]))
         for part in sorted(own, key=lambda part: len(sources[self.parts[node].index(part)])):
             cell = self.cells[part]
@@ -261,14 +261,14 @@ class _Planner:
                 cell.block = self._overwritten(index, node, operands, cell.type, taken) or self._new(cell.type.nbytes)
             taken.append(cell.block)
 
-    def _new(self, nbytes: int) -> Block:
-        block = Block(nbytes, len(self.nodes))
+    def _new(self, nbytes: int) -> MemoryBlock:
+        block = MemoryBlock(nbytes, len(self.nodes))
         self.blocks.append(block)
         return block
 
     def _overwritten(
-        self, index: int, node: Node, operands: Sequence[Value], type: TensorType, taken: Sequence[Block]
-    ) -> Block | None:
+        self, index: int, node: Node, operands: Sequence[Value], type: TensorType, taken: Sequence[MemoryBlock]
+    ) -> MemoryBlock | None:
         """The block of one of `operands` in whose place a result of `type` may stand."""
         if node in self.copied or node in self.shadow_weights.copies:
             return None
@@ -295,7 +295,7 @@ class _Planner:
 
     def _bucket(self, index: int, node: Node) -> None:
         """Tie the operands' blocks together, where all of them die here, and let the results stand in them."""
-        members: list[Block] = []
+        members: list[MemoryBlock] = []
         for value in node.inputs:
             part = self.parts[value][0]
             if not isinstance(part, int) or not self._dies(part, index, value.tensor_type.dtype, value.type.nbytes):
@@ -315,7 +315,7 @@ class _Planner:
             self.cells[part].block = block
         self.buckets[node] = members
 
-    def _extend(self, block: Block, accesses: Sequence[int]) -> None:
+    def _extend(self, block: MemoryBlock, accesses: Sequence[int]) -> None:
         """Keep the block while these nodes run."""
         if accesses[0] < block.start:
             block.start = accesses[0]
@@ -334,17 +334,17 @@ class _Planner:
 
     # What comes out
 
-    def _place(self, part: Part) -> Place:
+    def _place(self, part: Part) -> Allocation:
         if isinstance(part, Value):
-            return Place("kept", part, 0, part.type.nbytes)
+            return Allocation("kept", part, 0, part.type.nbytes)
         cell = self.cells[part]
         assert cell.block is not None
-        return Place("arena", None, cell.block.offset, cell.type.nbytes)
+        return Allocation("arena", None, cell.block.offset, cell.type.nbytes)
 
     def _most_of_classes(self, classes: Mapping[int, str]) -> dict[str, int]:
         """Most bytes alive at once of every class. A block is of the class of the latest result that stands in it."""
-        alive: dict[str, list[Block]] = {name: [] for name in CLASSES}
-        latest: dict[int, tuple[str, Block]] = {}
+        alive: dict[str, list[MemoryBlock]] = {name: [] for name in CLASSES}
+        latest: dict[int, tuple[str, MemoryBlock]] = {}
         for number, cell in sorted(enumerate(self.cells), key=lambda item: item[1].accesses[0]):
             block = cell.block
             if block is None:
@@ -352,7 +352,7 @@ class _Planner:
             known = latest.get(id(block))
             if known is not None and known[0] == classes[number]:
                 continue
-            piece = Block(block.nbytes, cell.accesses[0], last=block.last)
+            piece = MemoryBlock(block.nbytes, cell.accesses[0], last=block.last)
             if known is not None:
                 known[1].last = piece.start - 1
             latest[id(block)] = classes[number], piece
@@ -393,6 +393,6 @@ def _size_of_work(node: Node) -> int:
     return max(t.size for t in types)
 
 
-def _whole(members: Sequence[Block]) -> Place:
+def _bucket_place(members: Sequence[MemoryBlock]) -> Allocation:
     begin = members[0].offset
-    return Place("arena", None, begin, members[-1].offset + members[-1].nbytes - begin)
+    return Allocation("arena", None, begin, members[-1].offset + members[-1].nbytes - begin)

@@ -41,7 +41,7 @@ def observe(
     """
     values: dict[Any, Array] = dict(parameters)
     totals: dict[Any, Array] = {}
-    kept: dict[Any, Array] = {}
+    observed: dict[Any, Array] = {}
     wanted = {value for value in graph.results if isinstance(value, Node)}
     handed: dict[Value, Array] = {}
     with np.errstate(all="ignore"):
@@ -59,15 +59,15 @@ def observe(
             if isinstance(node.op, FusedElementwise | GroupedUpdate):
                 names, members = _members(node, node.op, inputs, result, backend, mark)
                 found: list[tuple[Any, Array]] = list(zip(names, members, strict=False))
-                kept |= {name: np.array(value) for name, value in found if name is not None}
+                observed |= {name: np.array(value) for name, value in found if name is not None}
             elif mark in node.attrs and isinstance(node.type, TensorType):
-                kept[node.attrs[mark]] = np.array(result)
+                observed[node.attrs[mark]] = np.array(result)
     for i, value in enumerate(graph.results):
         source = handed if value in handed else values
-        kept["result", i] = np.array(value.value if isinstance(value, Constant) else source[value])
+        observed["result", i] = np.array(value.value if isinstance(value, Constant) else source[value])
     for parameter in graph.parameters:
-        kept[parameter.name] = np.array(values[parameter])
-    return kept
+        observed[parameter.name] = np.array(values[parameter])
+    return observed
 
 
 def _computed(
@@ -120,8 +120,8 @@ def join(ranks: Sequence[Mapping[Any, Array]], key: Any, layout: Layout) -> Arra
     if not holders:
         raise KeyError(key)
     first = np.asarray(holders[0][key])
-    cut = layout.strategy
-    whole = np.empty(tuple(n * c for n, c in zip(first.shape, cut, strict=True)), first.dtype)
+    shards = layout.strategy
+    joined = np.empty(tuple(n * c for n, c in zip(first.shape, shards, strict=True)), first.dtype)
     seen: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
     for rank, values in enumerate(ranks):
         place = layout.coordinates(rank)
@@ -129,15 +129,15 @@ def join(ranks: Sequence[Mapping[Any, Array]], key: Any, layout: Layout) -> Arra
         parts = seen.setdefault(index, set())
         if part in parts or key not in values:
             continue
-        slices = layout.slices_for(rank, whole.shape)
+        slices = layout.slices_for(rank, joined.shape)
         mine = np.asarray(values[key])
         if mine.shape != first.shape:
             raise ValueError(f"rank {rank} holds shape {mine.shape}, another one {first.shape}")
-        whole[slices] = COMBINE[layout.reduction](whole[slices], mine) if parts else mine
+        joined[slices] = COMBINE[layout.reduction](joined[slices], mine) if parts else mine
         parts.add(part)
     wanted = math.prod(layout.mesh[a] for a in layout.partial)
-    if len(seen) < math.prod(cut) or any(len(parts) < wanted for parts in seen.values()):
+    if len(seen) < math.prod(shards) or any(len(parts) < wanted for parts in seen.values()):
         raise KeyError(key)
     if layout.reduction == "mean":
-        whole = (whole / math.prod(layout.mesh[a] for a in layout.partial)).astype(first.dtype)
-    return whole
+        joined = (joined / math.prod(layout.mesh[a] for a in layout.partial)).astype(first.dtype)
+    return joined

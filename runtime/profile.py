@@ -28,7 +28,7 @@ class Timed:
 
 
 @dataclass(frozen=True)
-class Cost:
+class NodeCost:
     """What one node takes. seconds: mean of the steps. share: of all nodes' time. line: "file:line: source", or ""."""
 
     label: str
@@ -81,7 +81,7 @@ def trace(
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def costs(steps: Sequence[Sequence[Timed]], graph: Graph, most: int = 10) -> list[Cost]:
+def costs(steps: Sequence[Sequence[Timed]], graph: Graph, most: int = 10) -> list[NodeCost]:
     """The nodes that took the most time in the mean of a rank's steps, the most expensive first."""
     total: dict[int, float] = {}
     streams: dict[int, str] = {}
@@ -92,7 +92,7 @@ def costs(steps: Sequence[Sequence[Timed]], graph: Graph, most: int = 10) -> lis
     everything = sum(total.values()) or 1.0
     first = sorted(total, key=lambda index: (-total[index], index))[:most]
     return [
-        Cost(
+        NodeCost(
             graph.nodes[i].label, str(graph.nodes[i].type), streams[i], total[i] / max(1, len(steps)),
             total[i] / everything, _line(graph.nodes[i]),
         )

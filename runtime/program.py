@@ -27,7 +27,7 @@ from mspc.ir.text.fragments import read_layouts
 from mspc.ir.text.malformed import Malformed
 from mspc.ir.types import dtype_of
 from mspc.runtime.plan_entries import PlanEntries, read_plan_entries
-from mspc.runtime.slices import cut_parameter, full_type, slices_of, typed_as
+from mspc.runtime.slices import full_type, slice_parameter, slices_of, typed_as
 
 FORMAT = 1
 PROGRAM = "program.json"
@@ -239,17 +239,17 @@ def load_slices(program: Program, graph: Graph, rank: int) -> dict[str, Any]:
     Raises:
         MspcError: the weights or the descriptions are missing or damaged, or do not fit the graph.
     """
-    kept = [parameter for parameter in graph.parameters if parameter.kind != "input"]
+    stored = [parameter for parameter in graph.parameters if parameter.kind != "input"]
     described = {str(entry.get("name")): entry for entry in program.parameters if "initial" in entry}
     path = program.folder / WEIGHTS
-    needed = [parameter for parameter in kept if parameter.name not in described]
+    needed = [parameter for parameter in stored if parameter.name not in described]
     is_there = os.path.exists(path)
     if needed and not is_there:
         raise MspcError(f"{path} is missing; it holds the values of {len(needed)} parameters")
     values: dict[str, Any] = {}
-    if kept and is_there:
-        values = _read_slices(inside(program.folder, WEIGHTS, "the folder"), kept, rank)
-    for parameter in kept:
+    if stored and is_there:
+        values = _read_slices(inside(program.folder, WEIGHTS, "the folder"), stored, rank)
+    for parameter in stored:
         if parameter.name in values:
             continue
         if parameter.name not in described:
@@ -277,7 +277,7 @@ def _slice_of(file: TensorFile, parameter: Parameter, rank: int, path: Path) -> 
     """A parameter's slice; of one that is cut no more than that is read."""
     where = slices_of(parameter, rank)
     if where is None or file.type(parameter.name).shape != full_type(parameter).shape:
-        return cut_parameter(parameter, file.read(parameter.name), rank, f"{path}:")
+        return slice_parameter(parameter, file.read(parameter.name), rank, f"{path}:")
     return typed_as(parameter, file.read(parameter.name, where), f"{path}:")
 
 

@@ -15,7 +15,7 @@ from mspc.runtime.comm.interface import Communicator
 Array = Any
 
 
-def cut(array: Array, layout: Layouts, rank: int) -> Array:
+def local_slice(array: Array, layout: Layouts, rank: int) -> Array:
     """A rank's slice of a full array, as a writable contiguous array of its own."""
     if not isinstance(layout, Layout) or layout.is_replicated:
         return np.array(array, order="C")
@@ -47,7 +47,7 @@ def slices_of(parameter: Parameter, rank: int) -> tuple[slice, ...] | None:
     return layout.slices_for(rank, full_type(parameter).shape)
 
 
-def cut_parameter(parameter: Parameter, array: Array, rank: int, what: str) -> Array:
+def slice_parameter(parameter: Parameter, array: Array, rank: int, what: str) -> Array:
     """The slice of the full `array` that `rank` holds of `parameter`.
 
     Raises:
@@ -57,7 +57,7 @@ def cut_parameter(parameter: Parameter, array: Array, rank: int, what: str) -> A
     if tuple(array.shape) != type.shape:
         raise MspcError(f"{what} {parameter.name!r} has shape {tuple(array.shape)}; the program takes {type.shape}")
     _check_kind(parameter, array, what)
-    return cut(array, parameter.layout, rank).astype(type.dtype.numpy, copy=False)
+    return local_slice(array, parameter.layout, rank).astype(type.dtype.numpy, copy=False)
 
 
 def typed_as(parameter: Parameter, part: Array, what: str) -> Array:
@@ -82,10 +82,10 @@ def gather(local: Array, layout: Layouts, shape: tuple[int, ...], comm: Communic
     axes = tuple(axis for dim in layout.dims for axis in dim)
     members = layout.group(axes, comm.rank)
     stacked = comm.all_gather(np.asarray(local)[None], members, 0)
-    whole = np.empty(shape, stacked.dtype)
+    global_array = np.empty(shape, stacked.dtype)
     for member, piece in zip(members, stacked, strict=True):
-        whole[layout.slices_for(member, shape)] = piece
-    return whole
+        global_array[layout.slices_for(member, shape)] = piece
+    return global_array
 
 
 def result_layout(layout: Layouts) -> Layout | None:

@@ -11,7 +11,7 @@ from mspc.analysis.cost.nodes import work_of
 from mspc.ir.graph import Graph, Node, element_types, operand_types
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.convolution.base import Convolution
-from mspc.ops.cuda.attention import LOWEST, whole_blocks
+from mspc.ops.cuda.attention import LOWEST, aligned_bytes
 from mspc.ops.cuda.flash import TILES
 from mspc.ops.nn.attention_base import AttentionOp
 
@@ -83,12 +83,12 @@ def _of_attention(op: Any, types: list[TensorType], tf32: bool) -> int:
     if dtype == FLOAT32 and tf32 and not op.optional and low is None and shape.depth == shape.value_depth in TILES:
         return 8 * rows * gradient
     wide = max(dtype.itemsize, FLOAT32.itemsize)
-    scores = whole_blocks(rows * shape.keys * wide)
+    scores = aligned_bytes(rows * shape.keys * wide)
     if op.input_layout == "BNSD" and not op.packed:
         return scores * (1 + gradient)
     of_keys = shape.batch * shape.key_heads * shape.keys
     query, key, value, out = (
-        whole_blocks(n * dtype.itemsize)
+        aligned_bytes(n * dtype.itemsize)
         for n in (rows * shape.depth, of_keys * shape.depth, of_keys * shape.value_depth, rows * shape.value_depth)
     )
     return scores * (1 + gradient) + (query + key + value) * (1 + gradient) + out

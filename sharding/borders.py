@@ -18,9 +18,9 @@ Needed = Callable[[int, int], Span]
 """(dimension, slice) -> the places that the holder of the slice needs; the first dimension of the image is 0."""
 
 
-def is_cut(layout: Layout) -> bool:
+def is_sharded(layout: Layout) -> bool:
     """Whether a tensor [batch, channels, ...] is cut along a dimension of the image."""
-    return any(cut > 1 for cut in layout.strategy[2:])
+    return any(shards > 1 for shards in layout.strategy[2:])
 
 
 def place_of(layout: Layout, rank: int) -> tuple[int, ...]:
@@ -37,19 +37,19 @@ def own_span(length: int, parts: int, part: int) -> Span:
 def border_exchange(layout: Layout, shape: Sequence[int], rank: int, needed: Needed) -> RankExchange:
     """What a rank keeps, sends and receives. Boxes are in places of the whole image and of the rank's own batch and
     channels."""
-    cuts = layout.strategy[2:]
+    shard_counts = layout.strategy[2:]
     lead = layout.local_shape(shape)[:2]
     here = place_of(layout, rank)
 
     def boxes(place: Sequence[int]) -> tuple[Box, Box]:
-        own = [own_span(n, cut, i) for n, cut, i in zip(shape[2:], cuts, place, strict=True)]
+        own = [own_span(n, shards, i) for n, shards, i in zip(shape[2:], shard_counts, place, strict=True)]
         new = [needed(d, i) for d, i in enumerate(place)]
         return _box(lead, own), _box(lead, new)
 
     old, new = boxes(here)
     sends: list[tuple[int, Box]] = []
     receives: list[tuple[int, Box]] = []
-    around = [_partners(n, cut, i, d, needed) for d, (n, cut, i) in enumerate(zip(shape[2:], cuts, here, strict=True))]
+    around = [_partners(*each, d, needed) for d, each in enumerate(zip(shape[2:], shard_counts, here, strict=True))]
     for place in itertools.product(*around):
         if place == here:
             continue
@@ -58,25 +58,25 @@ def border_exchange(layout: Layout, shape: Sequence[int], rank: int, needed: Nee
         for found, box in ((sends, common_part(old, wanted)), (receives, common_part(theirs, new))):
             if box.size:
                 found.append((other, box))
-    kept = common_part(old, new)
+    stays = common_part(old, new)
     in_order = (tuple(sorted(pieces, key=lambda piece: piece[0])) for pieces in (sends, receives))
-    return RankExchange(old, new, kept if kept.size else None, *in_order)
+    return RankExchange(old, new, stays if stays.size else None, *in_order)
 
 
 def request(layout: Layout, shape: Sequence[int], needed: Needed) -> tuple[object, ...]:
     """What all ranks together ask for: equal where each of them asks for the same."""
-    spans = tuple(tuple(needed(d, part) for part in range(cut)) for d, cut in enumerate(layout.strategy[2:]))
+    spans = tuple(tuple(needed(d, part) for part in range(shards)) for d, shards in enumerate(layout.strategy[2:]))
     return layout, tuple(shape), spans
 
 
 def border_bytes(type: TensorType, layout: Layout, needed: Needed) -> float:
     """Bytes that a rank receives from others, in the mean over the ranks."""
-    cuts, local = layout.strategy[2:], layout.local_shape(type.shape)
+    shard_counts, local = layout.strategy[2:], layout.local_shape(type.shape)
     wanted = held = float(local[0] * local[1])
-    for d, (length, cut) in enumerate(zip(type.shape[2:], cuts, strict=True)):
-        pairs = [(own_span(length, cut, i), needed(d, i)) for i in range(cut)]
-        wanted *= sum(max(new[1] - new[0], 0) for _, new in pairs) / cut
-        held *= sum(max(min(own[1], new[1]) - max(own[0], new[0]), 0) for own, new in pairs) / cut
+    for d, (length, shards) in enumerate(zip(type.shape[2:], shard_counts, strict=True)):
+        pairs = [(own_span(length, shards, i), needed(d, i)) for i in range(shards)]
+        wanted *= sum(max(new[1] - new[0], 0) for _, new in pairs) / shards
+        held *= sum(max(min(own[1], new[1]) - max(own[0], new[0]), 0) for own, new in pairs) / shards
     return (wanted - held) * type.dtype.itemsize
 
 

@@ -55,8 +55,8 @@ class Rule:
     @property
     def reduced(self) -> frozenset[int]:
         """Factors of an input that no output has."""
-        kept = {f for dims in self.outputs for dim in dims for f in dim}
-        return frozenset(f for dims in self.inputs for dim in dims for f in dim if f not in kept)
+        remaining = {f for dims in self.outputs for dim in dims for f in dim}
+        return frozenset(f for dims in self.inputs for dim in dims for f in dim if f not in remaining)
 
     def output_shapes(self) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(math.prod(self.sizes[f] for f in dim) for dim in dims) for dims in self.outputs)

@@ -15,14 +15,14 @@ _SEED = 0xC70F6907
 def string_hash(text: str) -> int:
     """The 64-bit Murmur hash that libstdc++'s `std::hash<std::string>` computes of `text` (UTF-8)."""
     data = text.encode()
-    whole = len(data) & ~7
+    aligned = len(data) & ~7
     value = _SEED ^ (len(data) * _MULTIPLIER & _MASK)
-    for start in range(0, whole, 8):
+    for start in range(0, aligned, 8):
         word = int.from_bytes(data[start : start + 8], "little") * _MULTIPLIER & _MASK
         word = (word ^ word >> 47) * _MULTIPLIER & _MASK
         value = (value ^ word) * _MULTIPLIER & _MASK
-    if len(data) > whole:
-        value = (value ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _MASK
+    if len(data) > aligned:
+        value = (value ^ int.from_bytes(data[aligned:], "little")) * _MULTIPLIER & _MASK
     value = (value ^ value >> 47) * _MULTIPLIER & _MASK
     return value ^ value >> 47
 

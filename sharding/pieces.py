@@ -50,13 +50,13 @@ class Box:
 class RankExchange:
     """One rank's part of an exchange; boxes are in coordinates of the whole tensor.
 
-    old, new: what the rank holds before and after. kept: the part of `old` that stays, or None.
+    old, new: what the rank holds before and after. stays: the part of `old` that stays, or None.
     sends, receives: (other rank, box), by rank in ascending order.
     """
 
     old: Box
     new: Box
-    kept: Box | None
+    stays: Box | None
     sends: tuple[tuple[int, Box], ...]
     receives: tuple[tuple[int, Box], ...]
 
@@ -163,12 +163,12 @@ def rank_exchange(source: Layout, target: Layout, shape: tuple[int, ...], rank: 
         if block != mine:
             receives.append((_sender(before, after, block, rank), common_part(before.box(block), new)))
     sends = [(r, common_part(old, after.box(after.index(r)))) for r in _served_by(before, after, mine, rank)]
-    kept = common_part(old, new)
+    stays = common_part(old, new)
     dims = len(shape)
     return RankExchange(
         _first(old, dims),
         _first(new, dims),
-        _first(kept, dims) if kept.size else None,
+        _first(stays, dims) if stays.size else None,
         tuple(sorted(((r, _first(b, dims)) for r, b in sends), key=lambda piece: piece[0])),
         tuple(sorted(((r, _first(b, dims)) for r, b in receives), key=lambda piece: piece[0])),
     )
@@ -282,8 +282,8 @@ def _indices(mesh: tuple[int, ...], axes: Axes) -> Any:
     return found
 
 
-def spans_one_dimension(boxes: Sequence[Box], whole: Box) -> int | None:
-    """The dimension along which the parts `boxes` of `whole` stand side by side; None where there is none."""
-    dims = range(len(whole.begin))
-    unlike = [d for d in dims if any((b.begin[d], b.end[d]) != (whole.begin[d], whole.end[d]) for b in boxes)]
+def spans_one_dimension(boxes: Sequence[Box], global_box: Box) -> int | None:
+    """The dimension along which the parts `boxes` of `global_box` stand side by side; None where there is none."""
+    dims = range(len(global_box.begin))
+    unlike = [d for d in dims if any((b.begin[d], b.end[d]) != (global_box.begin[d], global_box.end[d]) for b in boxes)]
     return unlike[0] if len(unlike) == 1 else None

@@ -26,12 +26,12 @@ def broadcast_rule(shapes: tuple[Shape, ...], outputs: int = 1) -> str:
     """
     rank = max((len(shape) for shape in shapes), default=0)
     names = factor_names(rank)
-    whole = [all(shape[d - rank] == 1 for shape in shapes if len(shape) >= rank - d) for d in range(rank)]
+    single = [all(shape[d - rank] == 1 for shape in shapes if len(shape) >= rank - d) for d in range(rank)]
     ins = [
         " ".join("1" if n == 1 else name for n, name in zip(shape, names[rank - len(shape) :], strict=True))
         for shape in shapes
     ]
-    out = " ".join("1" if one else name for one, name in zip(whole, names, strict=True))
+    out = " ".join("1" if one else name for one, name in zip(single, names, strict=True))
     return f"{', '.join(ins)} -> {', '.join([out] * outputs)}"
 
 

@@ -47,8 +47,8 @@ class PlacedTensor:
             if axis != NONE and size % sizes[axis]:
                 raise MspcError(f"a dimension of size {size} cannot be cut {sizes[axis]} ways; the shape is {dims}")
             axes.append(axis)
-        kept = {axis: i for i, axis in enumerate(axis for axis, size in enumerate(sizes) if size > 1)}
-        return PlacedTensor(tuple(s for s in sizes if s > 1), tuple(kept.get(axis, NONE) for axis in axes), dims)
+        remaining = {axis: i for i, axis in enumerate(axis for axis, size in enumerate(sizes) if size > 1)}
+        return PlacedTensor(tuple(s for s in sizes if s > 1), tuple(remaining.get(axis, NONE) for axis in axes), dims)
 
     @property
     def local(self) -> tuple[int, ...]:
@@ -57,8 +57,8 @@ class PlacedTensor:
 
     def without_ones(self) -> PlacedTensor:
         """Without dimensions of size 1."""
-        kept = [i for i, size in enumerate(self.shape) if size != 1]
-        return PlacedTensor(self.mesh, tuple(self.axes[i] for i in kept), tuple(self.shape[i] for i in kept))
+        remaining = [i for i, size in enumerate(self.shape) if size != 1]
+        return PlacedTensor(self.mesh, tuple(self.axes[i] for i in remaining), tuple(self.shape[i] for i in remaining))
 
 
 def steps_between(source: PlacedTensor, target: PlacedTensor, ranks: Sequence[int], rank: int) -> list[Step]:
@@ -78,7 +78,7 @@ def steps_between(source: PlacedTensor, target: PlacedTensor, ranks: Sequence[in
         return []
     common = _on_one_mesh(source.without_ones(), target.without_ones())
     if common is None:
-        return _through_the_whole(source, target, ranks, rank)
+        return _by_gathering_all(source, target, ranks, rank)
     walk = _Walk(common[0], ranks, rank)
     walk.steps = _reshape(source.local, walk.local)
     walk.run(common[1].axes)
@@ -89,13 +89,13 @@ def _reshape(before: Sequence[int], after: Sequence[int]) -> list[Step]:
     return [] if tuple(before) == tuple(after) else [("Reshape", list(after))]
 
 
-def _through_the_whole(source: PlacedTensor, target: PlacedTensor, ranks: Sequence[int], rank: int) -> list[Step]:
+def _by_gathering_all(source: PlacedTensor, target: PlacedTensor, ranks: Sequence[int], rank: int) -> list[Step]:
     """Gather all of it, then take the slice: where no mesh and no shape fits both layouts."""
     gather = _Walk(source, ranks, rank)
     gather.run((NONE,) * len(source.shape))
-    cut = _Walk(PlacedTensor(target.mesh, (NONE,) * len(target.shape), target.shape), ranks, rank)
-    cut.run(target.axes)
-    return gather.steps + _reshape(source.shape, target.shape) + cut.steps
+    slicing = _Walk(PlacedTensor(target.mesh, (NONE,) * len(target.shape), target.shape), ranks, rank)
+    slicing.run(target.axes)
+    return gather.steps + _reshape(source.shape, target.shape) + slicing.steps
 
 
 class _Walk:
@@ -123,7 +123,7 @@ class _Walk:
         held = {self.axes[d] for d in left}
         ready = [d for d in left if self.axes[d] == NONE and wanted[d] not in held]
         for d in ready:
-            self._cut(d, wanted[d])
+            self._take_slice(d, wanted[d])
             left.remove(d)
         return bool(ready)
 
@@ -134,7 +134,7 @@ class _Walk:
             holder = next((other for other in left if self.axes[other] == wanted[d]), None)
             if d in left and self.axes[d] == NONE and holder is not None:
                 self._gather(holder, left, wanted)
-                self._cut(d, wanted[d])
+                self._take_slice(d, wanted[d])
                 left.remove(d)
         return len(left) < before
 
@@ -147,7 +147,7 @@ class _Walk:
         if wanted[d] == NONE:
             left.remove(d)
 
-    def _cut(self, d: int, axis: int) -> None:
+    def _take_slice(self, d: int, axis: int) -> None:
         parts, part = self.mesh[axis], coordinates(self.mesh, self.place)[axis]
         if self.local[d] % parts:
             raise MspcError(f"dimension {d} of a slice of shape {tuple(self.local)} cannot be cut {parts} ways")

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
-from mspc.api import launch, state
+from mspc.api import call_handler, state
 from mspc.passes.base import VERIFY
 from tests import quick
 from tests.serving import FOLDER
@@ -130,9 +130,9 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def _own_launcher() -> Iterator[None]:
     """Every test begins as a script under plain `python` does, whatever tests and wider fixtures left in place."""
-    before, session = launch.install(None), state.swap(state.Session.from_environment())
+    before, session = call_handler.install(None), state.swap(state.Session.from_environment())
     yield
-    launch.install(before)
+    call_handler.install(before)
     state.swap(session)
 
 

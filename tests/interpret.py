@@ -49,12 +49,12 @@ def random_feeds(graph: Graph, seed: int = 0, dtype: Any = None) -> Arrays:
     return feeds
 
 
-def run_whole(graph: Graph, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+def run_global(graph: Graph, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """The results of a graph with global types, then the parameters that it changed, by name order."""
-    return steps_whole(graph, [feeds])[0]
+    return steps_global(graph, [feeds])[0]
 
 
-def steps_whole(graph: Graph, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[list[np.ndarray]]:
+def steps_global(graph: Graph, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[list[np.ndarray]]:
     """The same for several steps: inputs come from each step's feeds, parameters from those of the first."""
     if any(isinstance(node.op, Gradient) for node in graph.nodes):
         Grad().run(graph)
@@ -100,11 +100,11 @@ def steps_on_ranks(
 
     def main(comm: LocalComm) -> list[tuple[list[Any], list[Any]]]:
         local = rank_graphs.executable(comm.rank)
-        held = {p.name: cut_for(p, comm.rank, feeds[0][p.name]) for p in local.parameters if p.kind != "input"}
+        held = {p.name: slice_for(p, comm.rank, feeds[0][p.name]) for p in local.parameters if p.kind != "input"}
         executor = Executor(local, NumPyBackend(comm), held)
         found: list[tuple[list[Any], list[Any]]] = []
         for feed in feeds:
-            results = executor.run([cut_for(p, comm.rank, feed[p.name]) for p in executor.inputs])
+            results = executor.run([slice_for(p, comm.rank, feed[p.name]) for p in executor.inputs])
             found.append((results, [executor.parameter(p.name).copy() for p in by_name(graph)]))
         return found
 
@@ -118,9 +118,9 @@ def steps_on_ranks(
     ]
 
 
-def cut_for(parameter: Parameter, rank: int, whole: np.ndarray) -> np.ndarray:
+def slice_for(parameter: Parameter, rank: int, global_value: np.ndarray) -> np.ndarray:
     assert isinstance(parameter.layout, Layout)
-    return np.array(whole[parameter.layout.slices_for(rank, whole.shape)])
+    return np.array(global_value[parameter.layout.slices_for(rank, global_value.shape)])
 
 
 def joined(values: Sequence[Value], held: Sequence[Sequence[Any]]) -> list[np.ndarray]:
@@ -132,15 +132,15 @@ def joined(values: Sequence[Value], held: Sequence[Sequence[Any]]) -> list[np.nd
             found.append(value.value)
             continue
         assert isinstance(value.layout, Layout)
-        whole = np.zeros(value.shape, value.tensor_type.dtype.numpy)
+        global_value = np.zeros(value.shape, value.tensor_type.dtype.numpy)
         seen = np.zeros(value.shape, np.bool_)
         for rank, mine in enumerate(held):
             place = value.layout.slices_for(rank, value.shape)
-            if seen[place].any() and not np.allclose(mine[index], whole[place], 1e-12, 1e-12, equal_nan=True):
+            if seen[place].any() and not np.allclose(mine[index], global_value[place], 1e-12, 1e-12, equal_nan=True):
                 raise Apart(f"rank {rank} holds another copy of result {index}, {value.type}, than ranks before it")
-            whole[place], seen[place] = mine[index], True
+            global_value[place], seen[place] = mine[index], True
         assert seen.all()
-        found.append(whole)
+        found.append(global_value)
     return found
 
 

@@ -27,22 +27,22 @@ from mspc.api.context import freeze
 from mspc.common.initializer import initializer
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
-from mspc.compiler.driver import Stage, compile_traced, trace_call
-from mspc.engine.capture import Launch
+from mspc.compiler.driver import DumpPoint, compile_traced, trace_call
+from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.modules import load_operators
-from mspc.passes.sharding.choices import Choice
+from mspc.passes.sharding.choices import ShardingChoice
 from mspc.passes.sharding.propagate_sharding import begun
 from mspc.plans.operator_names import CONFIGURED
 from mspc.runtime.memory_plan import plan_memory
 from mspc.search.calibration.machine_file import machine_of
 from mspc.search.layouts.cheapest import mesh_of
-from mspc.search.model.model import Model
-from mspc.search.plans.row import SEARCH, Plan
+from mspc.search.model.model import CostModel
+from mspc.search.plans.alternatives import WAYS, PlanRequest
+from mspc.search.plans.row import SEARCH, PlanResult
 from mspc.search.plans.table import plans_for
-from mspc.search.plans.ways import WAYS, PlanRequest
 
 RANKS = (2, 4, 4, 8)
 SIZES = (256, 1024, 2048, 8192)
@@ -121,12 +121,12 @@ class Case:
     """One network as `mspc search` has it."""
 
     seed: int
-    launch: Launch
+    captured: CapturedCall
     asked: PlanRequest
 
     @property
     def config(self) -> Config:
-        return self.asked.config(self.launch)
+        return self.asked.config(self.captured)
 
 
 def case_of(seed: int) -> Case:
@@ -139,8 +139,8 @@ def case_of(seed: int) -> Case:
         optimizer = rng.choice([nn.Momentum, nn.Adam, nn.SGD])
         keywords = {"momentum": 0.9} if optimizer is nn.Momentum else {}
         target = nn.TrainOneStepCell(Mean(network), optimizer(network.trainable_params(), 0.1, **keywords))
-    launch = Launch(target, (TensorType(FLOAT32, shape),), freeze(target), Path("drawn.py"), whole=True)
-    return Case(seed, launch, PlanRequest(rng.choice(RANKS), machine_of("")))
+    captured = CapturedCall(target, (TensorType(FLOAT32, shape),), freeze(target), Path("drawn.py"), global_types=True)
+    return Case(seed, captured, PlanRequest(rng.choice(RANKS), machine_of("")))
 
 
 @dataclass(frozen=True)
@@ -157,12 +157,12 @@ class _Read(Exception):  # it ends a compile that has told enough
 
 def known_plans(case: Case, count: int) -> list[Known]:
     """Plans of a case, compiled: all ways to cut its operators on the search's mesh, or so many that are drawn."""
-    ways: list[list[Choice]] = []
+    ways: list[list[ShardingChoice]] = []
 
-    def read(stage: Stage) -> None:
+    def read(stage: DumpPoint) -> None:
         if stage.name == CONFIGURED:
             search, _ = begun(stage.graph)
-            model = Model(search, mesh_of(search))
+            model = CostModel(search, mesh_of(search))
             ways.extend(list(model.variables[model.of[node]].choices) for node in model.nodes)
             raise _Read
 
@@ -174,7 +174,7 @@ def known_plans(case: Case, count: int) -> list[Known]:
     return [each for each in found if each is not None]
 
 
-def _drawn(ways: Sequence[Sequence[Choice]], count: int, seed: int) -> Iterator[tuple[Choice, ...]]:
+def _drawn(ways: Sequence[Sequence[ShardingChoice]], count: int, seed: int) -> Iterator[tuple[ShardingChoice, ...]]:
     if math.prod(map(len, ways)) <= count:
         yield from product(*ways)
         return
@@ -183,13 +183,13 @@ def _drawn(ways: Sequence[Sequence[Choice]], count: int, seed: int) -> Iterator[
         yield tuple(rng.choice(own) for own in ways)
 
 
-def _known(case: Case, plan: Sequence[Choice]) -> Known | None:
+def _known(case: Case, plan: Sequence[ShardingChoice]) -> Known | None:
     """A plan as it is compiled; None where it takes partial sums that nothing makes."""
 
-    def cut(stage: Stage) -> None:
+    def cut(stage: DumpPoint) -> None:
         if stage.name == CONFIGURED:
             search, _ = begun(stage.graph)
-            nodes = Model(search, mesh_of(search)).nodes
+            nodes = CostModel(search, mesh_of(search)).nodes
             _cut(stage.graph, dict(zip(nodes, plan, strict=True)))
 
     try:
@@ -204,7 +204,7 @@ class _Illegal(Exception):
     pass
 
 
-def _cut(graph: Graph, plan: dict[Any, Choice]) -> None:
+def _cut(graph: Graph, plan: dict[Any, ShardingChoice]) -> None:
     for node, choice in plan.items():
         if node.in_layouts is None:
             node.in_layouts, node.layout = choice.inputs, choice.layout(node.type)
@@ -217,7 +217,7 @@ def _cut(graph: Graph, plan: dict[Any, Choice]) -> None:
 
 def _compiled(case: Case, look: Any) -> Any:
     config = replace(case.config, mode="auto_parallel", search_mode="")
-    call = trace_call(case.launch.target, describe_call(case.launch.args, []), config, case.launch.whole)
+    call = trace_call(case.captured.target, describe_call(case.captured.args, []), config, case.captured.global_types)
     return compile_traced(call, look)
 
 
@@ -254,10 +254,10 @@ def hold(case: Case, known: Sequence[Known], found: Found, shares: Sequence[floa
             yield f"seed {case.seed}, {limit} bytes: {plan.step * 1e6:.1f} us for {best.step * 1e6:.1f}"
 
 
-def searched(case: Case, limit: int) -> Plan | str:
+def searched(case: Case, limit: int) -> PlanResult | str:
     """The search's plan within a limit, or why there is none."""
     try:
-        plans = plans_for(case.launch, replace(case.asked, memory=limit), ways=WAYS).plans
+        plans = plans_for(case.captured, replace(case.asked, memory=limit), ways=WAYS).plans
     except MspcError as error:
         return error.message
     return next(plan for plan in plans if plan.name == SEARCH)

@@ -96,7 +96,7 @@ THROUGH_MPI = (
 IN_PARALLEL = (
     Planted("masks-alike", "passes/sharding/draw_rows.py", "node.op = node.op.over_rows(dimension, outer)",
             "node.op = node.op.over_rows(dimension, outer) if outer > 1 else node.op"),
-    Planted("mask-of-another-rank", "ops/random/rows.py", "rest * rank, *(0", "rest * (ranks - 1 - rank), *(0"),
+    Planted("mask-of-another-rank", "ops/random/row_offsets.py", "rest * rank, *(0", "rest * (ranks - 1 - rank), *(0"),
     Planted("sum-for-mean", "passes/communication/reduce_gradients.py", "b.constant(1.0 / ranks,", "b.constant(1.0,"),
     Planted("gradient-lost", "passes/communication/reduce_gradients.py", "if _names(node) - own and node in used",
             'if _names(node) - own - {"last.bias"} and node in used'),

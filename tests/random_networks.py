@@ -25,7 +25,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ops.modules import load_operators
 from mspc.passes.base import VERIFY, parse_passes, run_passes
-from tests.interpret import Apart, same, steps_on_ranks, steps_whole
+from tests.interpret import Apart, same, steps_global, steps_on_ranks
 from tests.networks import PASSES, RandomNetwork, usable
 
 TOLERANCE = 1e-12
@@ -60,7 +60,7 @@ def check(seed: int, names: Sequence[str], steps: int = STEPS) -> tuple[str, str
         network = RandomNetwork(seed, names)
         feeds = feeds_of(network, steps)
         ready = run_passes(RandomNetwork(seed, names).graph, parse_passes(PASSES))
-        expected = steps_whole(network.graph, feeds)
+        expected = steps_global(network.graph, feeds)
         operators = names_in(network.graph) | names_in(ready)
         found = steps_on_ranks(ready, feeds)
     except Apart as error:
@@ -97,7 +97,7 @@ def spread(
         return array * (1 + errors) if array.dtype == np.float64 else array
 
     shifted = [{name: moved(array) for name, array in feed.items()} for feed in feeds]
-    found = steps_whole(RandomNetwork(seed, names).graph, shifted)
+    found = steps_global(RandomNetwork(seed, names).graph, shifted)
     pairs = [pair for left, right in zip(found, expected, strict=True) for pair in zip(left, right, strict=True)]
     return max(
         (float(np.max(np.abs(a - b) / (1 + np.abs(b)), initial=0.0)) for a, b in pairs if a.dtype == np.float64),

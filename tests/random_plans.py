@@ -24,15 +24,15 @@ from mspc.analysis.cost.timeline import Timeline
 from mspc.compiler.config import Config, Fed
 from mspc.compiler.driver import Compiled, TracedCall, compile_traced
 from mspc.compiler.frontend.trace import Traced
-from mspc.compiler.sent import sent_by_ranks
+from mspc.compiler.sent_bytes import sent_by_ranks
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
 from mspc.ops.modules import load_operators
 from mspc.plans.files.plan_file import write_plan
 from mspc.runtime.memory_plan import plan_memory
 from mspc.search.calibration.machine_file import machine_of
-from mspc.search.plans.reckoned import terms_for
-from mspc.search.plans.ways import WAYS, Way
+from mspc.search.plans.alternatives import WAYS, Alternative
+from mspc.search.plans.machine_terms import terms_for
 from tests.networks import RandomNetwork, usable
 
 MACHINE = machine_of("")
@@ -75,10 +75,10 @@ def call_of(seed: int, config: Config) -> TracedCall:
     return TracedCall(config, Traced(network.graph, {}, {}, None), fed)
 
 
-def drawn(seed: int) -> tuple[Way, Config]:
+def drawn(seed: int) -> tuple[Alternative, Config]:
     """The way in which a network is cut, and what it is compiled with."""
     rng = random.Random(seed ^ 0xA5)
-    way = rng.choice([*WAYS, WAYS[0], Way(OWN, {"mode": rng.choice(["semi_auto_parallel", "auto_parallel"])})])
+    way = rng.choice([*WAYS, WAYS[0], Alternative(OWN, {"mode": rng.choice(["semi_auto_parallel", "auto_parallel"])})])
     way = replace(way, free=way.free or rng.random() < 0.4)
     memory = rng.choice([0, 0, 20_000, 60_000]) if way is WAYS[0] or way.name == WAYS[0].name else 0
     config = Config(dataset_strategy="full_batch", search_terms=replace(terms_for(MACHINE), memory=memory))

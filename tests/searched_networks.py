@@ -29,9 +29,9 @@ from mspc.analysis.cost.timeline import Timeline
 from mspc.api.context import freeze
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
-from mspc.compiler.driver import Stage, TracedCall, compile_traced, trace_call
-from mspc.compiler.sent import sent_by_ranks
-from mspc.engine.capture import Launch
+from mspc.compiler.driver import DumpPoint, TracedCall, compile_traced, trace_call
+from mspc.compiler.sent_bytes import sent_by_ranks
+from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, operand_types
 from mspc.ir.graph import Parameter as GraphParameter
@@ -39,9 +39,9 @@ from mspc.ir.types import FLOAT32, INT32, TensorType
 from mspc.passes.sharding.choices import composite_conflict, rule_of
 from mspc.passes.sharding.traffic import work_of
 from mspc.plans.operator_names import LAYOUTS
+from mspc.search.plans.alternatives import WAYS, PlanRequest
 from mspc.search.plans.row import SEARCH
 from mspc.search.plans.table import plans_for
-from mspc.search.plans.ways import WAYS, PlanRequest
 from mspc.sharding.factors import Rule
 from tests.networks import random_strategy
 
@@ -191,20 +191,20 @@ class Cut:
     shared: bool
 
 
-def launched(seed: int) -> tuple[Drawn, Launch]:
+def launched(seed: int) -> tuple[Drawn, CapturedCall]:
     """A network and its call."""
     net = Drawn(seed)
     target: Any = net
     if net.trained:
         target = nn.TrainOneStepCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))
-    return net, Launch(target, (net.takes,), freeze(target), Path("drawn.py"), True)
+    return net, CapturedCall(target, (net.takes,), freeze(target), Path("drawn.py"), True)
 
 
 def read(seed: int, **settings: Any) -> TracedCall:
     """A network's graph, read."""
-    net, launch = launched(seed)
+    net, captured = launched(seed)
     config = Config(ranks=net.ranks, dataset_strategy="full_batch", **settings)
-    return trace_call(launch.target, describe_call(launch.args, []), config)
+    return trace_call(captured.target, describe_call(captured.args, []), config)
 
 
 def cut_at_random(graph: Graph, ranks: int, rng: random.Random) -> None:
@@ -260,7 +260,7 @@ def drawn_plans(seed: int, count: int) -> Iterator[Cut]:
         cut_at_random(call.traced.graph, ranks, rng)
         shared: list[bool] = []
 
-        def look(stage: Stage, shared: list[bool] = shared, ranks: int = ranks) -> None:
+        def look(stage: DumpPoint, shared: list[bool] = shared, ranks: int = ranks) -> None:
             if stage.name == LAYOUTS:
                 shared.append(shares_products(stage.graph, ranks))
 
@@ -294,9 +294,9 @@ def check_bytes(seed: int, drawn: Sequence[Cut], found: Found) -> None:
 
 def check_steps(seed: int, drawn: Sequence[Cut], found: Found) -> None:
     """`mspc search`, without a limit of memory and within one."""
-    net, launch = launched(seed)
+    net, captured = launched(seed)
     asked = PlanRequest(net.ranks, H200, free=True)
-    plans = plans_for(launch, asked).plans
+    plans = plans_for(captured, asked).plans
     own = next(plan for plan in plans if plan.name == SEARCH)
     quickest = min((cut.step for cut in drawn), default=math.inf)
     if own.gap is not None and quickest < own.step * (1 - own.gap) * (1 - ROUNDING):

@@ -31,7 +31,7 @@ class Noise:
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedValue:
     """One compared value. difference: the largest, relative to the largest magnitude on one device (of a parameter that
     has changed wrongly to the largest change); infinite where the shapes differ.
 
@@ -61,7 +61,7 @@ class Row:
 def compare(
     kind: str, name: str, expected: Array, found: Array | None, least: float, noise: Noise | None = None,
     before: Array | None = None,
-) -> Row:  # fmt: skip
+) -> ComparedValue:  # fmt: skip
     """The row of one value.
 
     Args:
@@ -72,7 +72,7 @@ def compare(
     floating = _floating(expected)
     tolerance = max(TOLERANCES[floating], least) if floating else 0.0
     if found is None or found.shape != expected.shape:
-        return Row(kind, name, expected.shape, float("inf"), tolerance)
+        return ComparedValue(kind, name, expected.shape, float("inf"), tolerance)
     apart, size = _apart(expected, found), _size(expected)
     largest, mean = _largest(apart), _mean(apart)
     difference = largest / size if size else largest
@@ -85,14 +85,14 @@ def compare(
         rounding = STORED * _epsilon(expected) * max(size, _size(before))
         allowed = tolerance * change + rounding
         if not (largest <= allowed + GROWTH * noise.largest and mean <= allowed + GROWTH * noise.mean):
-            return Row(kind, name, expected.shape, largest / change if change else float("inf"), tolerance)
-    return Row(kind, name, expected.shape, difference, tolerance, excused)
+            return ComparedValue(kind, name, expected.shape, largest / change if change else float("inf"), tolerance)
+    return ComparedValue(kind, name, expected.shape, difference, tolerance, excused)
 
 
-def noise_between(expected: Array, moved: Iterable[Array]) -> Noise:
+def noise_between(expected: Array, perturbed: Iterable[Array]) -> Noise:
     """How far a value moved in some runs. What is not finite moves nothing."""
     largest = mean = 0.0
-    for array in moved:
+    for array in perturbed:
         apart = _apart(expected, array)
         if np.isfinite(apart).all():
             largest, mean = max(largest, _largest(apart)), max(mean, _mean(apart))

@@ -14,7 +14,7 @@ import numpy as np
 from mspc.ir.graph import Constant, Node, Parameter, Value
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
-from mspc.verify.difference import Row
+from mspc.verify.difference import ComparedValue
 from mspc.verify.float64_graph import Doubled, Judged, needed, passes_no_gradient, widened
 
 Array = Any
@@ -26,15 +26,15 @@ DIRECTIONS = 12
 """The most directions; parameters beyond share one with their neighbours."""
 
 
-def directions(doubled: Doubled, values: dict[str, Array], seed: int) -> tuple[list[Row], int]:
+def directions(doubled: Doubled, values: dict[str, Array], seed: int) -> tuple[list[ComparedValue], int]:
     """(a row for every direction in which gradients are wrong, the number of directions).
 
     values: of parameters, constants and inputs, by name.
     """
 
-    def main(comm: LocalComm) -> tuple[list[Row], int]:
+    def main(comm: LocalComm) -> tuple[list[ComparedValue], int]:
         backend = NumPyBackend(comm, step=1)
-        rows: list[Row] = []
+        rows: list[ComparedValue] = []
         count = 0
         for judged in doubled.judged:
             try:
@@ -63,14 +63,14 @@ class _Judge:
         moving = _depend(passing, judged.gradients)
         self.forward = [node for node in passing if node in moving or node.op.mutates]
 
-    def rows(self) -> tuple[list[Row], int]:
+    def rows(self) -> tuple[list[ComparedValue], int]:
         wanted = [p for p, g in self.judged.gradients.items() if np.isfinite(self._at(self.base, g)).all()]
         size = max(1, -(-len(wanted) // DIRECTIONS))
         groups = [wanted[i : i + size] for i in range(0, len(wanted), size)]
         found = [self._row(group) for group in groups]
         return [row for row in found if row is not None], len(groups)
 
-    def _row(self, group: list[Parameter]) -> Row | None:
+    def _row(self, group: list[Parameter]) -> ComparedValue | None:
         """The row of one direction where the gradients are wrong."""
         direction = {p: self.generator.standard_normal(p.shape) * _scale(self.values[p]) for p in group}
         terms = [(self._at(self.base, self.judged.gradients[p]) * d) for p, d in direction.items()]
@@ -89,20 +89,20 @@ class _Judge:
             return None  # not smooth enough to be judged
         larger = max(size, abs(slopes[0]))
         names = ", ".join(p.name for p in group)
-        return Row("derivative", names, group[0].shape, apart / larger if larger else apart, TOLERANCE)
+        return ComparedValue("derivative", names, group[0].shape, apart / larger if larger else apart, TOLERANCE)
 
-    def _value(self, moved: dict[Parameter, Array]) -> float:
+    def _value(self, perturbed: dict[Parameter, Array]) -> float:
         """The sum of the outputs, each times its sensitivity, with the parameters moved."""
-        values = self._evaluate(moved)
+        values = self._evaluate(perturbed)
         total = 0.0
         for i, output in enumerate(self.judged.outputs):
             sens = self._at(self.base, self.judged.sens[i]) if self.judged.sens else 1.0
             total += float((np.asarray(self._at(values, output)) * sens).sum())
         return total
 
-    def _evaluate(self, moved: dict[Parameter, Array]) -> dict[Value, Array]:
+    def _evaluate(self, perturbed: dict[Parameter, Array]) -> dict[Value, Array]:
         """Values with the parameters moved; what passes no gradient, and what is read as distributions, stays."""
-        values = self.base | {p: np.array(a + moved[p] if p in moved else a) for p, a in self.values.items()}
+        values = self.base | {p: np.array(a + perturbed[p] if p in perturbed else a) for p, a in self.values.items()}
         with np.errstate(all="ignore"):
             for node in self.forward:
                 inputs = [self._at(values, value) for value in node.inputs]

@@ -15,7 +15,7 @@ from mspc.runtime.comm.interface import Communicator
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
 from mspc.runtime.observe import observe
-from mspc.runtime.slices import cut_parameter
+from mspc.runtime.slices import slice_parameter
 from mspc.verify.overflow import Poke
 
 Array = Any
@@ -50,15 +50,15 @@ class ManyRanks:
     def executed_on(self, comm: Communicator) -> list[Values]:
         """For every step the same of one rank, through its communicator."""
         graph = self.graph_of(comm.rank)
-        kept = [p for p in graph.parameters if p.kind != "input"]
-        held = {p.name: self._held(p, comm.rank) for p in kept}
+        stored = [p for p in graph.parameters if p.kind != "input"]
+        held = {p.name: self._held(p, comm.rank) for p in stored}
         executor = Executor(graph, NumPyBackend(comm, planned_from=1), held)
         executor.plan = replace(executor.plan, losses=[], late_losses=[])
         found: list[Values] = []
         for data in self.feeds:
             results = executor.run(self._inputs(graph, comm.rank, data))
             values: Values = {("result", i): np.array(array) for i, array in enumerate(results)}
-            values |= {p.name: np.array(executor.parameter(p.name)) for p in kept}
+            values |= {p.name: np.array(executor.parameter(p.name)) for p in stored}
             found.append(values)
         return found
 
@@ -87,11 +87,11 @@ class ManyRanks:
         return self._by_step(World(self.ranks).run(main))
 
     def _held(self, parameter: Parameter, rank: int) -> Array:
-        return np.array(cut_parameter(parameter, self.weights[parameter.name], rank, parameter.kind))
+        return np.array(slice_parameter(parameter, self.weights[parameter.name], rank, parameter.kind))
 
     def _inputs(self, graph: Graph, rank: int, data: Sequence[Array]) -> list[Array]:
         inputs = [p for p in graph.parameters if p.kind == "input"]
-        return [np.array(cut_parameter(p, array, rank, "input")) for p, array in zip(inputs, data, strict=True)]
+        return [np.array(slice_parameter(p, array, rank, "input")) for p, array in zip(inputs, data, strict=True)]
 
     def _by_step(self, ran: list[list[Values]]) -> list[list[Values]]:
         return [[steps[s] for steps in ran] for s in range(len(ran[0]))]

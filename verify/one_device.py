@@ -72,10 +72,10 @@ class OneDevice:
                 return Noise()
             found: list[Array] = []
             for run, move in runs:
-                moved = run[step][place].get(key, value)
+                perturbed = run[step][place].get(key, value)
                 if isinstance(key, str) and key in move.weights and key in first:
-                    moved = moved - (move.weights[key] - first[key])
-                found.append(moved)
+                    perturbed = perturbed - (move.weights[key] - first[key])
+                found.append(perturbed)
             return noise_between(value, found)
 
         return of
@@ -105,8 +105,8 @@ class OneDevice:
                     return total if move is None else move.gradient(node.attrs["gradient_for"], total, step)
 
                 mark = self.mark if step == self.marked else ""
-                whole = poke and poke.whole
-                found.append(observe(self.graph, backend, values, mark, combined, whole, self.kernels))
+                poked = poke and poke.on_one_device
+                found.append(observe(self.graph, backend, values, mark, combined, poked, self.kernels))
             return found
 
         ran = World(len(places)).run(main)

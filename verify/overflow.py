@@ -30,17 +30,17 @@ class Poke:
     shape: tuple[int, ...]
     layout: Layout | None
 
-    def whole(self, node: Node, operands: list[Array]) -> list[Array]:
+    def on_one_device(self, node: Node, operands: list[Array]) -> list[Array]:
         """The operands as one device reads them."""
         return self._at(node, operands) if node.attrs.get(self.mark) == self.number else operands
 
     def on_rank(self, rank: int) -> Callable[[Node, list[Array]], list[Array]]:
         """The same for the slices of a rank."""
         if self.layout is None:
-            return self.whole
+            return self.on_one_device
         slices = self.layout.slices_for(rank, self.shape)
         holds = all(s.stop == n for s, n in zip(slices, self.shape, strict=True))
-        return self.whole if holds else lambda _, operands: operands
+        return self.on_one_device if holds else lambda _, operands: operands
 
     def _at(self, node: Node, operands: list[Array]) -> list[Array]:
         changed = list(operands)
@@ -59,8 +59,8 @@ def pokes(graph: Graph, mark: str) -> list[Poke]:
         if not isinstance(node.op, AllFinite) or mark not in node.attrs:
             continue
         layouts = [v.layout if isinstance(v.layout, Layout) else None for v in node.inputs]
-        most_cut = max(range(len(layouts)), key=lambda i: _parts(layouts[i]))
-        for index in sorted({0, most_cut, len(layouts) - 1}):
+        most_sharded = max(range(len(layouts)), key=lambda i: _parts(layouts[i]))
+        for index in sorted({0, most_sharded, len(layouts) - 1}):
             shape = element_types(node.inputs[index].type)[0].shape
             found.append(Poke(mark, node.attrs[mark], index, shape, layouts[index]))
     return found

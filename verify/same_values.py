@@ -12,7 +12,7 @@ from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.runtime.observe import join
-from mspc.verify.difference import Noise, Row, coarsest, compare
+from mspc.verify.difference import ComparedValue, Noise, coarsest, compare
 
 Array = Any
 Values = dict[Any, Array]
@@ -36,16 +36,16 @@ class Comparison:
     own_rows: bool
     mark: str
 
-    def results(self, found: Sequence[Sequence[Values]]) -> list[Row]:
+    def results(self, found: Sequence[Sequence[Values]]) -> list[ComparedValue]:
         """A row for every result, of the step in which the ranks are furthest off."""
         return [
             self._worst("output", str(i), ("result", i), value, found) for i, value in enumerate(self.many.results)
         ]
 
-    def parameters(self, found: Sequence[Sequence[Values]]) -> list[Row]:
+    def parameters(self, found: Sequence[Sequence[Values]]) -> list[ComparedValue]:
         """The same for every parameter. Sums over ranks with rows of their own are those of no single device, so their
         parameters are rows where they differ alone."""
-        rows: list[Row] = []
+        rows: list[ComparedValue] = []
         for parameter in self.one.parameters:
             if parameter.kind == "parameter":
                 mine = self.many.parameter(parameter.name)
@@ -53,12 +53,12 @@ class Comparison:
         hidden = self.own_rows and not self.many.attrs.get("gradients_mean")
         return [row for row in rows if not (hidden and row.same)]
 
-    def operators(self, found: Sequence[Values], step: int) -> tuple[list[Row], Node | None]:
+    def operators(self, found: Sequence[Values], step: int) -> tuple[list[ComparedValue], Node | None]:
         """Rows of parameters' gradients, and the first operator whose value differs: found is one step of all ranks.
 
         Where ranks have rows of their own, the row is the operator's.
         """
-        rows: list[Row] = []
+        rows: list[ComparedValue] = []
         first: Node | None = None
         numbers = {node.attrs[self.mark]: node for node in self.many.nodes if self.mark in node.attrs}
         for node in self.one.nodes:
@@ -73,7 +73,8 @@ class Comparison:
                 rows += [row] if self.own_rows else []
             if not self.own_rows:
                 names = str(node.attrs.get("gradient_for", "")).split(",")
-                rows += [Row("gradient", n, row.shape, row.difference, row.tolerance, row.excused) for n in names if n]
+                rest = (row.shape, row.difference, row.tolerance, row.excused)
+                rows += [ComparedValue("gradient", name, *rest) for name in names if name]
         return rows, first
 
     @cached_property
@@ -81,14 +82,16 @@ class Comparison:
         """The tolerance that all values have at least."""
         return coarsest(self.one)
 
-    def _worst(self, kind: str, name: str, key: Any, value: Value, found: Sequence[Sequence[Values]]) -> Row:
+    def _worst(self, kind: str, name: str, key: Any, value: Value, found: Sequence[Sequence[Values]]) -> ComparedValue:
         rows = [self._row(kind, name, key, value, ranks, step) for step, ranks in enumerate(found)]
         return max((r for r in rows if r is not None), key=lambda r: (not r.same, r.excused, r.difference))
 
-    def _row(self, kind: str, name: str, key: Any, value: Value, found: Sequence[Values], step: int) -> Row | None:
+    def _row(
+        self, kind: str, name: str, key: Any, value: Value, found: Sequence[Values], step: int
+    ) -> ComparedValue | None:
         """The row of one value in one step; None where no rank has all of it."""
         before = self.weights.get(key) if kind == "parameter" else None
-        rows: list[Row] = []
+        rows: list[ComparedValue] = []
         for place, wanted, mine in self._pairs(key, value, found, step):
             row = compare(kind, name, wanted, mine, self.least, None, before)
             if not row.same and np.isfinite(row.difference):
@@ -109,18 +112,18 @@ class Comparison:
         wanted = self.expected[step][0][key]
         layout = value.layout if isinstance(value.layout, Layout) else Layout.replicated(self.ranks, len(value.shape))
         try:
-            whole = join(found, key, layout)
+            joined = join(found, key, layout)
         except KeyError:
             return []
         except ValueError:
             return [(0, wanted, None)]
-        pairs: list[tuple[int, Array, Array | None]] = [(0, wanted, whole)]
-        if layout.is_partial or whole.shape != wanted.shape:
+        pairs: list[tuple[int, Array, Array | None]] = [(0, wanted, joined)]
+        if layout.is_partial or joined.shape != wanted.shape:
             return pairs
         for rank, values in enumerate(found):
             slices = layout.slices_for(rank, wanted.shape)
-            if key in values and not np.array_equal(values[key], whole[slices], equal_nan=whole.dtype.kind == "f"):
-                other = np.array(whole)
+            if key in values and not np.array_equal(values[key], joined[slices], equal_nan=joined.dtype.kind == "f"):
+                other = np.array(joined)
                 other[slices] = values[key]
                 pairs.append((0, wanted, other))
         return pairs

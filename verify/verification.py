@@ -13,13 +13,13 @@ from mspc.ir.graph import Graph, Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.slices import cut
+from mspc.runtime.slices import local_slice
 from mspc.verify.collectives.compiled import collectives
 from mspc.verify.collectives.mpi_job import MpiRanks
-from mspc.verify.data_parallel.global_batch import Beside, Whole, beside_whole_batch
+from mspc.verify.data_parallel.global_batch import BatchComparison, GlobalBatchNetwork, compare_batches
 from mspc.verify.data_parallel.random_rows import drawing_at_places, rows_of_draws
 from mspc.verify.data_parallel.shared_rows import kernel_over_places
-from mspc.verify.difference import Row
+from mspc.verify.difference import ComparedValue
 from mspc.verify.finite_differences import directions
 from mspc.verify.float64_graph import Doubled
 from mspc.verify.made_inputs import MadeInput
@@ -38,25 +38,25 @@ STEPS = 3
 @dataclass
 class Verified:
     """What was compared. first: the first operator that differs. note: what is known of a difference beside it.
-    directions: in how many gradients were compared with finite differences. beside: in data parallel mode, how all
+    directions: in how many gradients were compared with finite differences. batches: in data parallel mode, how all
     ranks compare with one device on the whole batch."""
 
-    rows: list[Row] = field(default_factory=list[Row])
+    rows: list[ComparedValue] = field(default_factory=list[ComparedValue])
     first: Node | None = None
     inputs: dict[str, MadeInput] = field(default_factory=dict[str, MadeInput])
     note: str = ""
     directions: int = 0
-    beside: Beside | None = None
+    batches: BatchComparison | None = None
 
 
 @dataclass(frozen=True)
-class Program:
+class VerifiedProgram:
     """What is compared.
 
     one, many: the graph of one device and that of all ranks before slicing. doubled: what gradients on one device are
     judged by, if it has any. weights: first values. made: makes inputs, given whether all of them have to be positive.
-    layouts: which slices of its inputs a rank has where it has rows of its own, else none; whole: the network on the
-    whole batch then.
+    layouts: which slices of its inputs a rank has where it has rows of its own; global_batch: the network on the
+    batch of all then.
     """
 
     one: Graph
@@ -68,10 +68,10 @@ class Program:
     graph_of: Callable[[int], Graph]
     plain_of: Callable[[int], Graph]
     layouts: list[Layout] = field(default_factory=list[Layout])
-    whole: Whole = field(default_factory=lambda: Whole(None))
+    global_batch: GlobalBatchNetwork = field(default_factory=lambda: GlobalBatchNetwork(None))
 
 
-def verified(program: Program, seed: int, mpi: bool = False) -> Verified:
+def verified(program: VerifiedProgram, seed: int, mpi: bool = False) -> Verified:
     """The steps of one device beside those of the ranks. mpi: they run under mpirun, not in this process.
 
     Raises:
@@ -83,12 +83,12 @@ def verified(program: Program, seed: int, mpi: bool = False) -> Verified:
     noise = cache(partial(device.noise, expected))
     own = bool(program.layouts)
     comparison = Comparison(program.one, program.many, program.ranks, program.weights, expected, noise, own, MARK)
-    found = _beside(comparison, device, ranks)
+    found = _compared(comparison, device, ranks)
     found.inputs = made
     if own:
         mean = bool(program.many.attrs.get("gradients_mean"))
-        found.beside = beside_whole_batch(program.whole, _steps(made), device, expected, ranks.executed(), mean)
-        found.rows += found.beside.rows
+        found.batches = compare_batches(program.global_batch, _steps(made), device, expected, ranks.executed(), mean)
+        found.rows += found.batches.rows
     wrong = ranks.wrong() if isinstance(ranks, MpiRanks) else collectives(program.ranks, program.plain_of)
     if wrong:
         found.rows += wrong
@@ -103,11 +103,11 @@ def verified(program: Program, seed: int, mpi: bool = False) -> Verified:
     return found
 
 
-def one_device(program: Program) -> tuple[OneDevice, dict[str, MadeInput], list[list[Values]]]:
+def one_device(program: VerifiedProgram) -> tuple[OneDevice, dict[str, MadeInput], list[list[Values]]]:
     """One device, its inputs (of both signs, unless it computes from these what is no number), what it computes."""
     mean = bool(program.many.attrs.get("gradients_mean"))
-    whole = program.whole.graph
-    drawing = drawing_at_places(rows_of_draws(program.one, [any(f.dims) for f in program.layouts], whole)) if (
+    global_graph = program.global_batch.graph
+    drawing = drawing_at_places(rows_of_draws(program.one, [any(f.dims) for f in program.layouts], global_graph)) if (
         program.layouts
     ) else None  # fmt: skip
 
@@ -134,15 +134,15 @@ def _steps(made: dict[str, MadeInput]) -> list[list[Array]]:
     return [[m.arrays[step] for m in made.values()] for step in range(STEPS)]
 
 
-def _feeds(program: Program, made: dict[str, MadeInput]) -> list[list[list[Array]]]:
+def _feeds(program: VerifiedProgram, made: dict[str, MadeInput]) -> list[list[list[Array]]]:
     """For every place and step the inputs of one device: whole, or those of each rank."""
     if not program.layouts:
         return [_steps(made)]
-    whole = [list(zip(step, program.layouts, strict=True)) for step in _steps(made)]
-    return [[[cut(a, layout, rank) for a, layout in step] for step in whole] for rank in range(program.ranks)]
+    batches = [list(zip(step, program.layouts, strict=True)) for step in _steps(made)]
+    return [[[local_slice(a, layout, rank) for a, layout in step] for step in batches] for rank in range(program.ranks)]
 
 
-def _beside(comparison: Comparison, device: OneDevice, ranks: ManyRanks) -> Verified:
+def _compared(comparison: Comparison, device: OneDevice, ranks: ManyRanks) -> Verified:
     """The rows of all steps, and the first operator that differs in the first of them in which anything does."""
     gradients, first = comparison.operators(ranks.observed(MARK, 1)[0], 0)
     executed = ranks.executed()

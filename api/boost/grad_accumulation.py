@@ -10,8 +10,8 @@ from mspc.api import ops
 from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError
-from mspc.api.nn.arguments import positive
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.cell_arguments import positive
 from mspc.api.nn.optim.optimizer import Optimizer
 from mspc.api.ops.multitype import MultitypeFuncGraph
 

@@ -8,7 +8,7 @@ from mspc.api.common.executor import CellGraphExecutor
 from mspc.api.common.gradient import jit
 from mspc.api.common.operator_engine import PyNativeExecutor
 from mspc.api.common.tensor import Tensor
-from mspc.api.setting import place_of_caller, say_once
+from mspc.api.setting_kind import place_of_caller, say_once
 
 _cell_graph_executor = CellGraphExecutor()
 _CellGraphExecutor = CellGraphExecutor

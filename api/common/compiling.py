@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from mspc.api.errors import ApiTypeError
-from mspc.api.setting import place_of_caller, say_once
-from mspc.ops.arguments import describe
+from mspc.api.setting_kind import place_of_caller, say_once
+from mspc.ops.operator_arguments import describe
 
 Made = TypeVar("Made")
 

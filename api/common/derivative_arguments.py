@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.ops.arguments import describe
+from mspc.ops.operator_arguments import describe
 
 
 def no_weights(name: str, weights: Any) -> None:

@@ -11,7 +11,7 @@ from mspc.api import state
 from mspc.api.common.seed import DEFAULT_SEED, get_seed, set_seed
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.ops.arguments import describe
+from mspc.ops.operator_arguments import describe
 
 _STATES = 1 << 20
 """Above the numbers with which draws of one seed are told apart."""
@@ -22,11 +22,11 @@ class Generator:
     when it is compiled, and draws other numbers in every step."""
 
     def __init__(self) -> None:
-        self._seed, self._drawn = DEFAULT_SEED, 0
+        self._seed, self._offset = DEFAULT_SEED, 0
 
     def manual_seed(self, seed: int) -> Generator:
         """Begin the sequence of this seed, and return the generator. Raises TypeError or ValueError for no seed."""
-        self._seed, self._drawn = checked_seed("manual_seed", seed), 0
+        self._seed, self._offset = checked_seed("manual_seed", seed), 0
         return self
 
     def seed(self) -> int:
@@ -40,22 +40,22 @@ class Generator:
 
     def get_state(self) -> Any:
         """The seed and the place, as a tensor."""
-        return Tensor.from_array(np.array([self._seed, self._drawn], np.int64))
+        return Tensor.from_array(np.array([self._seed, self._offset], np.int64))
 
     def set_state(self, state: Any) -> None:
         """Go on from what `get_state` gave. Raises ValueError for anything else."""
-        self._seed, self._drawn = state_of("set_state", state)
+        self._seed, self._offset = state_of("set_state", state)
 
     def _step(self, step: Any) -> tuple[Tensor, Tensor]:
         """The seed and the place, Int64 of shape (); the place moves on by `step`, a number or a tensor of one."""
-        seed, drawn = (int(part) for part in self.get_state().asnumpy())
-        self.set_state(Tensor.from_array(np.array([seed, drawn + int(step)], np.int64)))
-        return Tensor.from_array(np.array(seed)), Tensor.from_array(np.array(drawn))
+        seed, offset = (int(part) for part in self.get_state().asnumpy())
+        self.set_state(Tensor.from_array(np.array([seed, offset + int(step)], np.int64)))
+        return Tensor.from_array(np.array(seed)), Tensor.from_array(np.array(offset))
 
     def next_seeds(self) -> tuple[int, int]:
         """Two seeds of the next random operator."""
-        self._drawn += 1
-        return self._seed, _STATES + self._drawn
+        self._offset += 1
+        return self._seed, _STATES + self._offset
 
 
 class _OfTheScript(Generator):
@@ -80,15 +80,15 @@ class _OfTheScript(Generator):
         return Tensor.from_array(np.array([self.initial_seed(), state.current().draws], np.int64))
 
     def set_state(self, state: Any) -> None:
-        seed, drawn = state_of("set_state", state)
+        seed, offset = state_of("set_state", state)
         set_seed(seed)
-        _set_drawn(drawn)
+        _set_offset(offset)
 
     def next_seeds(self) -> tuple[int, int]:
         return 0, 0
 
 
-def _set_drawn(count: int) -> None:
+def _set_offset(count: int) -> None:
     state.current().draws = count
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from mspc.api import launch
+from mspc.api import call_handler
 from mspc.api.common.parameter import Parameter
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.setting import checked
+from mspc.api.setting_kind import checked
 from mspc.api.settings import JIT
 from mspc.ir.late_dataclass import dataclass
 
@@ -46,12 +46,12 @@ class GradientFunction:
     all_positions: bool = False
 
     @property
-    def takes_whole_inputs(self) -> bool:
+    def takes_global_inputs(self) -> bool:
         """Whether `fn` is a function that `shard` gave, called by itself."""
-        return bool(getattr(self.fn, "takes_whole_inputs", False))
+        return bool(getattr(self.fn, "takes_global_inputs", False))
 
     def __call__(self, *args: Any) -> Any:
-        return launch.launcher().launch(self, args)
+        return call_handler.current().call(self, args)
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class JitFunction:
     fn: Callable[..., Any]
 
     def __call__(self, *args: Any) -> Any:
-        return launch.launcher().launch(self.fn, args)
+        return call_handler.current().call(self.fn, args)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else JitFunction(self.fn.__get__(instance, owner))

@@ -19,14 +19,14 @@ from mspc.api.common.initializers import (
     Normal,
     Uniform,
     XavierUniform,
-    drawn_by,
+    sampled_by,
 )
 from mspc.api.common.seed import next_initial_value
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.ir.initial_value import (
     Description,
+    RandomStream,
     Slices,
-    Stream,
     clear_row,
     draw_blocks,
     exact_in,
@@ -68,7 +68,7 @@ class InitialValue:
         Raises:
             MspcError: the initializer makes no such tensor.
         """
-        found = None if drawn_by(self.init) else self.init.of_shape(self.shape).distribution()
+        found = None if sampled_by(self.init) else self.init.of_shape(self.shape).distribution()
         if found is None:
             return None
         described = Description(found, self.shape, self.dtype, self.seed, self.counter, self.zero_row)
@@ -83,14 +83,14 @@ class InitialValue:
         described = self.description()
         if described is not None:
             return described.fill(slices)
-        own = drawn_by(self.init)
+        own = sampled_by(self.init)
         init = self.init if own else self.init.of_shape(self.shape)
-        stream = Stream(self.seed, self.counter)
+        stream = RandomStream(self.seed, self.counter)
         if own != "_initialize" and init.needs_random and init.independent:
             result = draw_blocks(init.draw, stream, self.shape, self.dtype, slices)
         else:
-            drawn = own == "_initialize" or init.needs_random
-            values = init.draw(stream.generator() if drawn else None, self.shape)
+            is_random = own == "_initialize" or init.needs_random
+            values = init.draw(stream.generator() if is_random else None, self.shape)
             result = part_of(values, self.shape, self.dtype, slices)
         clear_row(result, self.zero_row, self.shape, slices)
         return result

@@ -17,7 +17,7 @@ from mspc.ir.initial_value import (
     Distribution,
     Filled,
     NormalDistribution,
-    Stream,
+    RandomStream,
     TruncatedNormalDistribution,
     UniformDistribution,
 )
@@ -38,7 +38,7 @@ class Initializer:
 
     def __call__(self, arr: Any) -> None:
         """Fill an array with values of its shape and element type."""
-        arr[...] = self.draw(Stream(*next_initial_value()).generator(), arr.shape)
+        arr[...] = self.draw(RandomStream(*next_initial_value()).generator(), arr.shape)
 
     def of_shape(self, shape: tuple[int, ...]) -> Initializer:
         """What draws a tensor of `shape`, where the distribution depends on it."""
@@ -56,7 +56,7 @@ class Initializer:
 
     def draw(self, generator: Any, shape: tuple[int, ...]) -> Any:
         """Values of `shape`, or one number for all."""
-        if drawn_by(self) == "_initialize":
+        if sampled_by(self) == "_initialize":
             return self._filled(generator, shape)
         init = self.of_shape(shape)
         found = init.distribution()
@@ -85,7 +85,7 @@ class Initializer:
         return f"{type(self).__name__}({values})"
 
 
-def drawn_by(init: Initializer) -> str:
+def sampled_by(init: Initializer) -> str:
     """The method by which a subclass draws values itself, "draw" or "_initialize"; "" where what it says as data holds,
     as no class below that has a method of its own."""
     for kind in type(init).__mro__:

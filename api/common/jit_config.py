@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mspc.api.setting import checked
+from mspc.api.setting_kind import checked
 from mspc.api.settings import JIT_CONFIG
 
 

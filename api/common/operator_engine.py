@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mspc.api import launch
+from mspc.api import call_handler
 from mspc.api.checks import boolean
-from mspc.api.setting import place_of_caller, say_once
+from mspc.api.setting_kind import place_of_caller, say_once
 
 
 class PyNativeExecutor:
@@ -12,8 +12,8 @@ class PyNativeExecutor:
 
     def sync(self) -> None:
         """Wait for all steps under way; raises what they raise."""
-        if launch.installed() is not None:
-            launch.launcher().synchronize()
+        if call_handler.installed() is not None:
+            call_handler.current().synchronize()
 
     def set_async_for_graph(self, flag: bool) -> None:
         """Checked, and said to change nothing. Raises TypeError for anything but True or False."""

@@ -14,11 +14,11 @@ from mspc.api.checks import integer
 from mspc.api.common.initial_values import InitialValue, initial_value
 from mspc.api.common.tensor import STORED, Tensor, as_array
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.setting import checked, note_asked
+from mspc.api.setting_kind import checked, note_asked
 from mspc.api.settings import STAGE
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, dtype_of
-from mspc.ops.arguments import describe
+from mspc.ops.operator_arguments import describe
 
 UNNAMED = "Parameter"
 """The name of a parameter until a cell's attribute gives it one."""
@@ -130,7 +130,7 @@ class Parameter(Tensor):
         if self.store is not None:
             return self.store.read(self)
         if self._array is None:
-            self._array = self._drawn()
+            self._array = self._sampled()
         return self._array
 
     @value.setter
@@ -263,8 +263,8 @@ class Parameter(Tensor):
         """No table in notebooks: values are drawn when they are needed."""
 
     def __repr__(self) -> str:
-        facts = f"name={self.name}, shape={self.shape}, dtype={self.dtype}"
-        return f"Parameter({facts}, requires_grad={self.requires_grad})"
+        described = f"name={self.name}, shape={self.shape}, dtype={self.dtype}"
+        return f"Parameter({described}, requires_grad={self.requires_grad})"
 
     __str__ = __repr__
 

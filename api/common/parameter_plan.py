@@ -47,7 +47,7 @@ def _checked_strategy(name: Any, strategy: Any, label: str) -> Any:
     if isinstance(strategy, tuple) and len(strategy) == 1 and isinstance(strategy[0], NamedLayout):
         strategy = strategy[0]
     cuts: Any = strategy.strategy if isinstance(strategy, NamedLayout) else strategy
-    if not isinstance(name, str) or not isinstance(cuts, tuple) or not all(_is_cut(cut) for cut in cuts):
+    if not isinstance(name, str) or not isinstance(cuts, tuple) or not all(_is_shard_count(shards) for shards in cuts):
         raise ApiTypeError(
             f"{label}: parameter_plan maps names to tuples of cuts or Layouts, not {name!r} to {strategy!r}",
             ['write {"self.weight": (2, 4)}'],
@@ -55,8 +55,8 @@ def _checked_strategy(name: Any, strategy: Any, label: str) -> Any:
     return strategy
 
 
-def _is_cut(cut: Any) -> bool:
-    return isinstance(cut, int) and not isinstance(cut, bool) and cut > 0
+def _is_shard_count(shards: Any) -> bool:
+    return isinstance(shards, int) and not isinstance(shards, bool) and shards > 0
 
 
 def _check_fit(name: str, strategy: Any, shape: tuple[int, ...], label: str) -> None:
@@ -66,10 +66,10 @@ def _check_fit(name: str, strategy: Any, shape: tuple[int, ...], label: str) -> 
             f"{label}: the strategy {cuts} of parameter {name!r} has {len(cuts)} entries for {len(shape)} dimensions",
             [f"its shape is {shape}"],
         )
-    for dimension, (size, cut) in enumerate(zip(shape, cuts, strict=True)):
-        if size % cut:
+    for dimension, (size, shards) in enumerate(zip(shape, cuts, strict=True)):
+        if size % shards:
             raise ApiValueError(
-                f"{label}: dimension {dimension} of parameter {name!r} is {size}, which {cut} does not divide",
+                f"{label}: dimension {dimension} of parameter {name!r} is {size}, which {shards} does not divide",
                 [f"its shape is {shape}, the strategy {cuts}"],
             )
 

@@ -10,7 +10,7 @@ from mspc.api.common.initializers import Initializer, Normal, TruncatedNormal, U
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.ir.initial_value import Diagonal, DiagonalKernel, Distribution, OrthogonalMatrix, SparseMatrix
 
-CUT = 0.87962566103423978
+TRUNCATED_STD = 0.87962566103423978
 """The deviation of a standard normal distribution between -2 and 2."""
 
 
@@ -126,4 +126,4 @@ class VarianceScaling(Initializer):
         if self.kind == "uniform":
             return Uniform(math.sqrt(3 * variance))
         deviation = math.sqrt(variance)
-        return Normal(deviation) if self.kind == "untruncated_normal" else TruncatedNormal(deviation / CUT)
+        return Normal(deviation) if self.kind == "untruncated_normal" else TruncatedNormal(deviation / TRUNCATED_STD)

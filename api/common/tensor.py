@@ -18,11 +18,11 @@ from mspc.api.common.tensor_operators import TensorOperators
 from mspc.api.communication.groups import ranks_of
 from mspc.api.errors import ApiIndexError, ApiTypeError, ApiValueError, caller_location
 from mspc.api.ops.eager import register_session
-from mspc.api.setting import place_of_caller, say_once
+from mspc.api.setting_kind import place_of_caller, say_once
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, INT64, UINT64, DType, TensorType, dtype_of
 
-WHOLE = "whole"
+REPLICATED = "replicated"
 STORED = "stored"
 """Values of `Tensor.placement` that are no layout."""
 
@@ -50,7 +50,7 @@ class Tensor(TensorMethods, TensorOperators):
     """Whether nobody else holds the array, so that the same array means the same values."""
     placement: Layout | str | None = None
     """What is known of where the tensor comes from. None: data, which arrive as the dataset strategy says, as the
-    script's own tensors and the rows that a graph hands out. WHOLE: every rank holds all of something that is no data,
+    script's own tensors and the rows that a graph hands out. REPLICATED: every rank holds all of what is no data,
     such as a gradient that a graph handed out. A Layout: a graph handed out this slice. STORED: made of Parameters
     alone, every rank has all of it; data where it is fed."""
 
@@ -125,7 +125,7 @@ class Tensor(TensorMethods, TensorOperators):
                 self._array = np.asarray(self._pending.fetch())
                 self._pending = None
                 return self._array
-            self._array = self._drawn()
+            self._array = self._sampled()
         return self._array
 
     @value.setter
@@ -133,7 +133,7 @@ class Tensor(TensorMethods, TensorOperators):
         self._array = array
         self._lazy = None
 
-    def _drawn(self) -> np.ndarray:
+    def _sampled(self) -> np.ndarray:
         """The values of the initializer. Nobody may change them in place, so that `initial` stays true of them."""
         assert self._lazy is not None
         array = self._lazy.fill()
@@ -378,13 +378,13 @@ def _unwrapped(data: Any) -> Any:
 
 
 def derived(array: Any, operands: Iterable[Any]) -> Tensor:
-    """A tensor around `array`, computed from `operands`: WHOLE where one of them is and the others are Parameters'. A
+    """A tensor around `array`, made of `operands`: REPLICATED where one of them is and the others are Parameters'. A
     part of a whole tensor is not: it may be the rank's own."""
     made = Tensor.from_array(array)
     shaped = [x for x in operands if isinstance(x, (Tensor, np.ndarray)) and x.shape]
     marks = {getattr(x, "placement", None) for x in shaped}
-    if marks and marks <= {WHOLE, STORED} and made.size >= max(x.size for x in shaped):
-        made.placement = WHOLE if WHOLE in marks else STORED
+    if marks and marks <= {REPLICATED, STORED} and made.size >= max(x.size for x in shaped):
+        made.placement = REPLICATED if REPLICATED in marks else STORED
     return made
 
 

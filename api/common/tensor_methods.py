@@ -13,8 +13,8 @@ from typing import Any, Self
 import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.ops.arguments import sizes_of
 from mspc.api.ops.checked import LEAKS, refuse
+from mspc.api.ops.function_arguments import sizes_of
 from mspc.api.ops.method_table import find_method, method_names, misfit, respelled
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.notebook import html_table

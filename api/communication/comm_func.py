@@ -90,8 +90,8 @@ def all_to_all_single_with_output_shape(
     )
     come = split_sizes("all_to_all_single_with_output_shape", "output_split_sizes", output_split_sizes, shape[0], count)
     row, new = math.prod(tensor.shape[1:]), math.prod(shape[1:])
-    moved = ops.AlltoAllV(chosen)(tensor.reshape(-1), [n * row for n in sent], [n * new for n in come])
-    return moved.reshape(shape), handle_of(async_op)
+    exchanged = ops.AlltoAllV(chosen)(tensor.reshape(-1), [n * row for n in sent], [n * new for n in come])
+    return exchanged.reshape(shape), handle_of(async_op)
 
 
 @_public
@@ -103,11 +103,11 @@ def all_to_all_with_output_shape(
     shapes = [shape.shape if isinstance(shape, Tensor) else tuple(shape) for shape in output_shape_list]
     sizes = [math.prod(shape) for shape in shapes]
     flat = ops.Concat(0)(tuple([tensor.reshape(-1) for tensor in input_tensor_list]))
-    moved = ops.AlltoAllV(chosen)(flat, [math.prod(tensor.shape) for tensor in input_tensor_list], sizes)
+    exchanged = ops.AlltoAllV(chosen)(flat, [math.prod(tensor.shape) for tensor in input_tensor_list], sizes)
     found = []
     start = 0
     for shape, size in zip(shapes, sizes, strict=True):
-        found.append(moved[start : start + size].reshape(shape))
+        found.append(exchanged[start : start + size].reshape(shape))
         start += size
     return tuple(found), handle_of(async_op)
 

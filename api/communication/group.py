@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from mspc.api import state
 from mspc.api.communication.groups import listed, ranks_of, require_init
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.setting import Setting, note_places, say_once, table
+from mspc.api.setting_kind import Setting, note_places, say_once, table
 from mspc.sharding.groups import WORLD_GROUPS
 
 HCCL_WORLD_COMM_GROUP = "hccl_world_group"

@@ -55,12 +55,12 @@ def put(function: str, name: str, target: Any, array: np.ndarray) -> None:
 
 def put_all(function: str, name: str, targets: Sequence[Any], arrays: Sequence[np.ndarray]) -> None:
     """Give every tensor of a list its value; none where one does not fit."""
-    kept = [target.value for target in targets]
+    previous = [target.value for target in targets]
     try:
         for index, (target, array) in enumerate(zip(targets, arrays, strict=True)):
             put(function, f"{name}[{index}]", target, array)
     except Exception:
-        for target, array in zip(targets, kept, strict=True):
+        for target, array in zip(targets, previous, strict=True):
             target.value = array
         raise
 

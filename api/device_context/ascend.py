@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api.hal import device
-from mspc.api.setting import place_of_caller, say_once
+from mspc.api.setting_kind import place_of_caller, say_once
 
 __all__ = [
     "aclinit_config", "aclnn_cache", "aoe_job_type", "aoe_tune_mode", "conv_allow_hf32", "debug_option", "device_count",

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from mspc.api import state
 from mspc.api.errors import ApiValueError
-from mspc.ops.arguments import describe
+from mspc.ops.operator_arguments import describe
 
 
 class DeviceProperties(NamedTuple):

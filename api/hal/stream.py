@@ -7,10 +7,10 @@ import itertools
 import time
 from typing import Any
 
-from mspc.api import launch, state
+from mspc.api import call_handler, state
 from mspc.api.errors import ApiRuntimeError, ApiTypeError
-from mspc.api.setting import place_of_caller, say_once
-from mspc.ops.arguments import describe
+from mspc.api.setting_kind import place_of_caller, say_once
+from mspc.ops.operator_arguments import describe
 
 _NUMBERS = itertools.count(2)
 _KEY = "stream"
@@ -18,7 +18,7 @@ _KEY = "stream"
 
 def _wait() -> None:
     """Wait for all steps under way on a GPU; raises what they raise."""
-    found = launch.installed()
+    found = call_handler.installed()
     if found is not None:
         found.synchronize()
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mspc.api.index.table import Row, rows_of
+from mspc.api.index.table import IndexRow, rows_of
 
 
-def absent_names() -> dict[str, Row]:
+def absent_names() -> dict[str, IndexRow]:
     """The rows by names without the first (`nn.Tril`)."""
     return rows_of("mspc", "absent")
 

@@ -6,11 +6,11 @@ from types import FunctionType
 from typing import Any
 
 from mspc.api.index.functions import found
-from mspc.api.index.table import Row
+from mspc.api.index.table import IndexRow
 from mspc.api.ops.checked import checked, checked_class
 
 
-def object_of(row: Row, name: str) -> Any:
+def object_of(row: IndexRow, name: str) -> Any:
     """The object of a row under one of its names. A method of tensors, `.name`, looks at its arguments itself, and so
     does what says how."""
     answer = found(row)
@@ -23,5 +23,5 @@ def object_of(row: Row, name: str) -> Any:
 
 def _class(found: type) -> type:
     """A class; one written by hand, where no table says what it is made with, checks that before."""
-    is_by_hand = "__init__" in vars(found) or found.__module__.startswith("mspc.api.ops.composed")
+    is_by_hand = "__init__" in vars(found) or found.__module__.startswith("mspc.api.ops.composite")
     return checked_class(found) if is_by_hand else found

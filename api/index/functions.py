@@ -17,7 +17,7 @@ from keyword import iskeyword
 from types import CodeType, FunctionType
 from typing import Any
 
-from mspc.api.index.table import Row, module_of, rows_of
+from mspc.api.index.table import IndexRow, module_of, rows_of
 
 _PACKAGE = "mspc.api"
 _MODULES = {
@@ -34,7 +34,7 @@ _GRAMMAR = (
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {ast.Div: operator.truediv, ast.Pow: operator.pow}
 
 
-def found(row: Row) -> Any:
+def found(row: IndexRow) -> Any:
     """The object that a row stands for, as its definition has it.
 
     Raises:
@@ -60,13 +60,13 @@ def _of_ops(name: str) -> Any:
     return getattr(importlib.import_module(_MODULES["ops"]), name)
 
 
-def is_expression(row: Row) -> bool:
+def is_expression(row: IndexRow) -> bool:
     """Whether it is a function with parameters and an expression; "Abs" behind them is an operator."""
     parameters, target = _parts(row)
     return parameters != "" and not (target.isidentifier() and target[0].isupper() and not iskeyword(target))
 
 
-def _parts(row: Row) -> tuple[str, str]:
+def _parts(row: IndexRow) -> tuple[str, str]:
     """("(parameters)" or "", what stands behind the "=")."""
     if not row.target.startswith("("):
         return "", row.target
@@ -75,7 +75,7 @@ def _parts(row: Row) -> tuple[str, str]:
     return row.target[:end] + head, expression
 
 
-def _operator_function(row: Row, operator: Any, parameters: str) -> Any:
+def _operator_function(row: IndexRow, operator: Any, parameters: str) -> Any:
     """An operator as a function. parameters: of what has a call of its own; "(input|input_x, n=None)" has two names."""
     from mspc.api.ops.operator_function import NEEDED
     from mspc.api.ops.operator_function import function_of as function_of_operator  # it imports NumPy
@@ -88,19 +88,19 @@ def _operator_function(row: Row, operator: Any, parameters: str) -> Any:
 
 
 @functools.cache
-def _class_of(row: Row) -> Any:
+def _class_of(row: IndexRow) -> Any:
     """The class of "class Cross(dim=None) = cross", or of "= cross(dim=axis)" with names that the function has."""
     tree = tree_of(row)
     expression = tree.body[0].value  # type: ignore[attr-defined]  # a return
     called = expression.func if isinstance(expression, ast.Call) else expression
     renamed = {k.value.id: k.arg for k in getattr(expression, "keywords", ())}
-    from mspc.api.ops.composed_table import class_of  # it imports NumPy
+    from mspc.api.ops.composite_table import class_of  # it imports NumPy
 
     ask = functools.partial(_of_ops, called.id)
     return class_of(row.names[0], called.id, ask, inspect.Signature(_signature(row, tree)), renamed)
 
 
-def _signature(row: Row, tree: ast.FunctionDef) -> list[inspect.Parameter]:
+def _signature(row: IndexRow, tree: ast.FunctionDef) -> list[inspect.Parameter]:
     """Parameters that may be given by position."""
     kind, names = inspect.Parameter.POSITIONAL_OR_KEYWORD, [arg.arg for arg in tree.args.args]
     needed = [inspect.Parameter(name, kind) for name in names[: len(names) - len(tree.args.defaults)]]
@@ -121,7 +121,7 @@ class _Operators(ast.NodeTransformer):
 
 
 @functools.cache
-def tree_of(row: Row) -> ast.FunctionDef:
+def tree_of(row: IndexRow) -> ast.FunctionDef:
     """The row as the function that it is; the text's lines are those of the table.
 
     Raises:
@@ -164,7 +164,7 @@ def _parameters(arguments: ast.arguments) -> Iterator[ast.arg]:
 
 
 @functools.cache
-def function_of(row: Row) -> FunctionType:
+def function_of(row: IndexRow) -> FunctionType:
     """The function of a row with an expression."""
     tree = tree_of(row)
     code = next(c for c in _translated(tree, row.path).co_consts if isinstance(c, CodeType))
@@ -186,7 +186,7 @@ def _translated(tree: ast.FunctionDef, path: str) -> CodeType:
     return compile(ast.Module([tree], []), path, "exec", dont_inherit=True)
 
 
-def _named(row: Row, name: str) -> Any:
+def _named(row: IndexRow, name: str) -> Any:
     """What a name of a row's expression stands for.
 
     Raises:
@@ -204,7 +204,7 @@ def _named(row: Row, name: str) -> Any:
     raise ValueError(f"{row.path}:{row.line}: nothing is called {name!r}; 'use' says where it stands")
 
 
-def _value(row: Row, node: ast.expr) -> Any:
+def _value(row: IndexRow, node: ast.expr) -> Any:
     """A default: a constant, a tuple of them, one over another, or what the table uses."""
     if isinstance(node, ast.Name):
         return _named(row, node.id)
@@ -223,6 +223,6 @@ def tree_at(path: str, line: int, name: str) -> ast.FunctionDef:
 
 
 @functools.cache
-def _by_place(path: str) -> dict[tuple[int, str], Row]:
+def _by_place(path: str) -> dict[tuple[int, str], IndexRow]:
     rows = rows_of(module_of(path)).values()
     return {(row.line, row.names[0].removeprefix(".")): row for row in rows if row.path == path}

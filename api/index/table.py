@@ -26,7 +26,7 @@ Uses = dict[str, tuple[str, str]]
 
 
 @dataclass(frozen=True)
-class Row:
+class IndexRow:
     """One row of a table.
 
     path, line: where it stands. module: the public module, `ops`. kind: "let" for what other rows of the module name,
@@ -99,13 +99,13 @@ def tables_of(module: str) -> list[str]:
 
 
 @functools.cache
-def rows_of(module: str, *kinds: str) -> dict[str, Row]:
+def rows_of(module: str, *kinds: str) -> dict[str, IndexRow]:
     """The rows of a public module by their names: objects, or those of the given kinds.
 
     Raises:
         ValueError: two rows have one name, or a text is no row.
     """
-    found: dict[str, Row] = {}
+    found: dict[str, IndexRow] = {}
     for row in _rows(module):
         for name in row.names if row.kind in (kinds or OBJECTS) else ():
             if name in found:
@@ -116,11 +116,11 @@ def rows_of(module: str, *kinds: str) -> dict[str, Row]:
 
 
 @functools.cache
-def _rows(module: str) -> tuple[Row, ...]:
+def _rows(module: str) -> tuple[IndexRow, ...]:
     return tuple(row for path in tables_of(module) for row in _rows_in(path, module))
 
 
-def _rows_in(path: str, module: str) -> Iterator[Row]:
+def _rows_in(path: str, module: str) -> Iterator[IndexRow]:
     uses: Uses = {}
     lines = _lines(path)
     for number, text in enumerate(lines, 1):
@@ -148,23 +148,23 @@ def _used(text: str) -> Uses:
     return {own: (home, target or own) for own, _, target in pairs}
 
 
-def _called(path: str, line: int, module: str, text: str, word: str, uses: Uses) -> Row:
+def _called(path: str, line: int, module: str, text: str, word: str, uses: Uses) -> IndexRow:
     found = _ROW.fullmatch(text)
     if found is None:
         raise ValueError(f"{path}:{line}: a row is 'names(parameters) = expression' or 'names = name'")
     names = tuple(found["names"].split())
-    return Row(path, line, module, found["kind"] or "", names, "", found["called"] or found["name"], word, uses)
+    return IndexRow(path, line, module, found["kind"] or "", names, "", found["called"] or found["name"], word, uses)
 
 
-def _told(path: str, line: int, module: str, text: str, word: str, uses: Uses) -> Row:
+def _told(path: str, line: int, module: str, text: str, word: str, uses: Uses) -> IndexRow:
     """A row that is no object: "kind: names = target", or without a target."""
     kind, _, rest = text.partition(":")
     parts = rest.split()
     end = parts.index("=") if "=" in parts else len(parts)
-    return Row(path, line, module, kind, tuple(parts[:end]), "", " ".join(parts[end + 1 :]), word, uses)
+    return IndexRow(path, line, module, kind, tuple(parts[:end]), "", " ".join(parts[end + 1 :]), word, uses)
 
 
-def _pointing(path: str, line: int, module: str, kind: str, text: str, uses: Uses) -> Iterator[Row]:
+def _pointing(path: str, line: int, module: str, kind: str, text: str, uses: Uses) -> Iterator[IndexRow]:
     """A row for every object of another module, with all its names: `clip=clamp .clip=clamp` are two of `clamp`."""
     targets: dict[str, list[str]] = {}
     home, _, names = text.partition(":")
@@ -174,4 +174,4 @@ def _pointing(path: str, line: int, module: str, kind: str, text: str, uses: Use
         own, _, target = name.partition("=")
         targets.setdefault(target or own.removeprefix("."), []).append(own)
     for target, own_names in targets.items():
-        yield Row(path, line, module, kind, tuple(own_names), home, target, "", uses)
+        yield IndexRow(path, line, module, kind, tuple(own_names), home, target, "", uses)

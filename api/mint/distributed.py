@@ -196,10 +196,10 @@ def reduce_scatter(
 ) -> Any:  # fmt: skip
     """`output` becomes tensor i of all ranks' lists combined, where this is rank i of the group."""
     name = _group(group)
-    whole = Tensor(
+    stacked = Tensor(
         np.stack([each.asnumpy() for each in tensors_for_all("reduce_scatter", "input_list", input_list, name)])
     )
-    put("reduce_scatter", "output", output, _combined(ops.ReduceScatter, whole, op, name)[0])
+    put("reduce_scatter", "output", output, _combined(ops.ReduceScatter, stacked, op, name)[0])
     return handle_of(async_op)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import require_float
+from mspc.api.ops.function_arguments import require_float
 
 
 def add(input: Any, other: Any, *, alpha: Any = 1) -> Any:

@@ -9,9 +9,9 @@ import numpy as np
 
 from mspc.api.common.parameter import Parameter
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.nn.arguments import number
-from mspc.api.setting import say_once
-from mspc.ops.arguments import describe
+from mspc.api.nn.cell_arguments import number
+from mspc.api.setting_kind import say_once
+from mspc.ops.operator_arguments import describe
 
 __all__: list[str] = []
 

@@ -13,7 +13,7 @@ from mspc.api.common.parameter import ParameterTuple
 from mspc.api.errors import ApiValueError
 from mspc.api.mint.groups import Described, grouped
 from mspc.api.mint.groups import betas as two_betas
-from mspc.api.nn.arguments import flag, number, scalar
+from mspc.api.nn.cell_arguments import flag, number, scalar
 from mspc.api.nn.optim.optimizer import Optimizer
 
 __all__ = ["SGD", "Adam", "AdamW"]

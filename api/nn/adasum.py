@@ -9,8 +9,8 @@ from mspc.api.communication.group import GlobalComm, get_group_size
 from mspc.api.errors import ApiRuntimeError, ApiTypeError
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.optim.optimizer import Optimizer
-from mspc.api.setting import place_of_caller, say_once, set_where
-from mspc.ops.arguments import describe
+from mspc.api.setting_kind import place_of_caller, say_once, set_where
+from mspc.ops.operator_arguments import describe
 
 _SHARDED = ("semi_auto_parallel", "auto_parallel")
 
@@ -37,15 +37,15 @@ class _AdaSum(Cell):
                 f"{name} needs whole gradients; with enable_parallel_optimizer ranks have slices",
                 set_where("enable_parallel_optimizer"),
             )
-        self.are_whole = mode in _SHARDED
-        size = context.get_auto_parallel_context("device_num") if self.are_whole else get_group_size()
+        self.are_global = mode in _SHARDED
+        size = context.get_auto_parallel_context("device_num") if self.are_global else get_group_size()
         if size & (size - 1):
             raise ApiRuntimeError(f"{name} adds up by pairs; {size} ranks are no power of 2")
         self.optimizer = optimizer
         self.parameters = optimizer.parameters
         self.summed = tuple(not parameter.layerwise_parallel for parameter in optimizer.parameters)
         self.all_gather = ops.AllGather(GlobalComm.WORLD_COMM_GROUP)
-        if self.are_whole:
+        if self.are_global:
             say_once(
                 name,
                 f"{place_of_caller()}{name} changes nothing here: in {mode} mode all ranks have the gradient of the "
@@ -85,7 +85,7 @@ class AdaSumByGradWrapCell(_AdaSum):
     """
 
     def construct(self, grads: Any) -> Any:
-        return self.optimizer(grads if self.are_whole else self.sums(grads))
+        return self.optimizer(grads if self.are_global else self.sums(grads))
 
 
 class AdaSumByDeltaWeightWrapCell(_AdaSum):
@@ -106,7 +106,7 @@ class AdaSumByDeltaWeightWrapCell(_AdaSum):
             )
 
     def construct(self, grads: Any) -> Any:
-        if self.are_whole:
+        if self.are_global:
             return self.optimizer(grads)
         before = [parameter + 0 for parameter in self.parameters]
         grads = ops.depend(grads, before)

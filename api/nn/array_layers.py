@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.nn.arguments import flag, positive
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.cell_arguments import flag, positive
 from mspc.ir.types import FLOAT32
 
 

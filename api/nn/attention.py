@@ -8,9 +8,9 @@ from typing import Any
 from mspc.api import ops
 from mspc.api.common.initializers import HeUniform, Uniform, XavierNormal, XavierUniform
 from mspc.api.errors import ApiValueError
-from mspc.api.nn.arguments import flag, number, parameter, positive
 from mspc.api.nn.basic import Dense, Dropout
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.cell_arguments import flag, number, parameter, positive
 from mspc.ir.types import BOOL, FLOAT32, UINT8
 
 

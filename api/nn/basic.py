@@ -12,8 +12,8 @@ from mspc.api.common.seed import new_dropout_seeds
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.activation import get_activation
-from mspc.api.nn.arguments import number, parameter, positive
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.cell_arguments import number, parameter, positive
 from mspc.api.ops.primitive import Primitive
 from mspc.ir.types import FLOAT32
 
@@ -104,8 +104,8 @@ class Embedding(Cell):
                     f"Embedding: padding_idx {padding_idx} is not below vocab_size {vocab_size}"
                 )
             # The same values as without padding, so that the random numbers of what follows stay the same too.
-            whole = parameter(table, (vocab_size, embedding_size), dtype, "embedding_table")
-            table = _without_row(whole, padding_idx)
+            unpadded = parameter(table, (vocab_size, embedding_size), dtype, "embedding_table")
+            table = _without_row(unpadded, padding_idx)
         self.embedding_table = parameter(table, (vocab_size, embedding_size), dtype, "embedding_table")
         self.gather = ops.Gather()
         self.matmul = ops.MatMul()
@@ -171,8 +171,8 @@ class _ChannelDropout(Cell):
             raise ApiValueError(f"{self.cls_name}: the input of shape {x.shape} must have {ranks} dimensions")
         if not self.training or self.p == 0:
             return x
-        kept, _ = self.dropout(ops.ones((*x.shape[: -self.dims], *(1,) * self.dims), x.dtype))
-        return x * kept
+        mask, _ = self.dropout(ops.ones((*x.shape[: -self.dims], *(1,) * self.dims), x.dtype))
+        return x * mask
 
     def extend_repr(self) -> str:
         return f"p={self.p}"

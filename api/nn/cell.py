@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from mspc.api import launch, state
+from mspc.api import call_handler, state
 from mspc.api.checks import integer
 from mspc.api.common.jit_config import JitConfig
 from mspc.api.common.parameter import UNNAMED, Parameter
@@ -21,7 +21,7 @@ from mspc.api.nn.declared_inputs import check, declared
 from mspc.api.ops.checked import checked_constructor
 from mspc.api.ops.primitive import Primitive, check_strategy
 from mspc.api.placement import note_shard_options
-from mspc.api.setting import checked, note_asked
+from mspc.api.setting_kind import checked, note_asked
 from mspc.api.settings import RECOMPUTE, SET_GRAD, STAGE
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, dtype_of
@@ -77,7 +77,7 @@ class Cell(CellState):
             args = positional(self.construct, args, kwargs)
         if self._declared_inputs:
             check(type(self).__name__, self.construct, self._declared_inputs, args)
-        return launch.launcher().launch(self, args)
+        return call_handler.current().call(self, args)
 
     # Attributes -----------------------------------------------------------------------------------
 

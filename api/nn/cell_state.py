@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple, cast
 
-from mspc.api import launch
+from mspc.api import call_handler
 from mspc.api.common.executor import CellGraphExecutor
 from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiAttributeError, ApiKeyError, ApiRuntimeError, ApiTypeError
 from mspc.api.ops.primitive import Primitive
 from mspc.api.placement import note_place
-from mspc.api.setting import checked
+from mspc.api.setting_kind import checked
 from mspc.api.settings import OFFLOADED_CELLS
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32
-from mspc.ops.arguments import describe
+from mspc.ops.operator_arguments import describe
 from mspc.ops.tensor.cast import Cast
 
 __all__: tuple[str, ...] = ()
@@ -100,8 +100,8 @@ class CellState:
             TypeError: the arguments are not those of `construct`. MspcError: the network is refused.
         """
         given = positional(cast(Any, self).construct, args, kwargs)
-        if launch.shows_types_only():
-            launch.launcher().launch(self, given)
+        if call_handler.shows_types_only():
+            call_handler.current().call(self, given)
         else:
             CellGraphExecutor().compile(self, *given)
 

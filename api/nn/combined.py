@@ -6,9 +6,9 @@ from typing import Any
 
 from mspc.api.errors import ApiTypeError
 from mspc.api.nn.activation import LeakyReLU, get_activation
-from mspc.api.nn.arguments import flag
 from mspc.api.nn.basic import Dense
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.cell_arguments import flag
 from mspc.api.nn.conv import Conv2d
 from mspc.api.nn.normalization import BatchNorm1d, BatchNorm2d
 from mspc.api.ops.primitive import Primitive

@@ -9,8 +9,8 @@ from mspc.api import ops
 from mspc.api.common.initial_values import HeUniform, Uniform
 from mspc.api.common.parameter import Parameter
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.nn.arguments import channel_groups, flag, parameter, positive
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.cell_arguments import channel_groups, flag, parameter, positive
 from mspc.ir.types import FLOAT32
 
 

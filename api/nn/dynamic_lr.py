@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.nn.arguments import flag, number, positive
+from mspc.api.nn.cell_arguments import flag, number, positive
 
 _MOST = 2**31 - 1
 
@@ -116,5 +116,5 @@ def _shares(name: str, total_step: int, step_per_epoch: int, epochs: int, is_sta
     steps = range(_count(name, total_step))
     positive(name, "step_per_epoch", step_per_epoch)
     positive(name, "decay_epoch", epochs)
-    whole = flag(name, "is_stair", is_stair)
-    return [step // step_per_epoch // epochs if whole else step // step_per_epoch / epochs for step in steps]
+    in_stairs = flag(name, "is_stair", is_stair)
+    return [step // step_per_epoch // epochs if in_stairs else step // step_per_epoch / epochs for step in steps]

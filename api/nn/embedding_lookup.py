@@ -7,8 +7,8 @@ from typing import Any
 from mspc.api import ops
 from mspc.api.context import get_auto_parallel_context
 from mspc.api.errors import ApiValueError
-from mspc.api.nn.arguments import parameter, positive
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.cell_arguments import parameter, positive
 from mspc.api.placement import note_target
 from mspc.ir.types import FLOAT32, INT32
 

@@ -9,10 +9,10 @@ from mspc.api import ops
 from mspc.api.common.initializer import Uniform
 from mspc.api.common.parameter import Parameter
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.nn.arguments import number, parameter, positive
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.cell_arguments import number, parameter, positive
 from mspc.ir.types import FLOAT32
-from mspc.ops.arguments import describe
+from mspc.ops.operator_arguments import describe
 
 
 class LGamma(Cell):
@@ -100,12 +100,12 @@ class BiDense(Cell):
         shape = [positive("BiDense", name, value) for name, value in sizes.items()]
         if not isinstance(has_bias, bool):
             raise ApiTypeError(f"BiDense: has_bias must be True or False, not {has_bias!r}")
-        drawn = Uniform(1 / math.sqrt(in1_channels))
-        self.weight = parameter(drawn if weight_init is None else weight_init, tuple(shape), dtype, "weight")
+        uniform = Uniform(1 / math.sqrt(in1_channels))
+        self.weight = parameter(uniform if weight_init is None else weight_init, tuple(shape), dtype, "weight")
         self.has_bias = has_bias
         self.bias: Parameter | None = None
         if has_bias:
-            self.bias = parameter(drawn if bias_init is None else bias_init, (out_channels,), dtype, "bias")
+            self.bias = parameter(uniform if bias_init is None else bias_init, (out_channels,), dtype, "bias")
 
     def construct(self, input1: Any, input2: Any) -> Any:
         return ops.bidense(input1, input2, self.weight, self.bias)

@@ -43,11 +43,11 @@ class DistributedGradReducer(Cell):
         self.summed = tuple(not parameter.layerwise_parallel for parameter in parameters)
         self.all_reduce = ops.AllReduce(ops.ReduceOp.SUM, group)
         mode = context.get_auto_parallel_context("parallel_mode")
-        self.are_whole = mode in ("semi_auto_parallel", "auto_parallel")
+        self.are_global = mode in ("semi_auto_parallel", "auto_parallel")
 
     def construct(self, grads: Any) -> Any:
         """The gradients, added up; one gradient alone as well."""
-        if self.are_whole:
+        if self.are_global:
             raise RuntimeError("DistributedGradReducer: gradients are those of all ranks already in this parallel mode")
         if not isinstance(grads, (tuple, list)):
             return self.reduced(grads)

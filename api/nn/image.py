@@ -6,8 +6,8 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiValueError
-from mspc.api.nn.arguments import number, positive
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.cell_arguments import number, positive
 
 
 class PixelShuffle(Cell):

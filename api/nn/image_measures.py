@@ -10,8 +10,8 @@ import numpy as np
 from mspc.api import ops
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiValueError
-from mspc.api.nn.arguments import number, positive
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.cell_arguments import number, positive
 from mspc.ir.types import FLOAT32
 
 

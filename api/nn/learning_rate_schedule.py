@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.nn.arguments import flag, number, positive
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.cell_arguments import flag, number, positive
 from mspc.ir.types import FLOAT32
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.nn.arguments import class_number, class_weight, flag, number, tensor_or_none
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.cell_arguments import class_number, class_weight, flag, number, tensor_or_none
 
 
 class LossBase(Cell):

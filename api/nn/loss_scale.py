@@ -12,8 +12,8 @@ from mspc.api import ops
 from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.nn.arguments import number, positive
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.cell_arguments import number, positive
 from mspc.api.nn.wrap import TrainOneStepCell
 from mspc.ir.types import FLOAT32, INT32
 

@@ -9,7 +9,7 @@ import numpy as np
 from mspc.api import ops
 from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
-from mspc.api.nn.arguments import number, positive
+from mspc.api.nn.cell_arguments import number, positive
 from mspc.api.nn.loss_scale import as_dtype
 from mspc.ir.types import FLOAT32, INT32
 

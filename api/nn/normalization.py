@@ -7,8 +7,8 @@ from typing import Any
 from mspc.api import ops, state
 from mspc.api.context import get_auto_parallel_context
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.nn.arguments import flag, number, parameter, positive
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.cell_arguments import flag, number, parameter, positive
 from mspc.ir.types import FLOAT32
 
 Groups = tuple[tuple[int, ...], ...]

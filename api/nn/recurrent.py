@@ -9,9 +9,9 @@ from mspc.api import ops
 from mspc.api.common.initial_values import Uniform
 from mspc.api.common.parameter import ParameterTuple
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.nn.arguments import flag, number, parameter, positive
 from mspc.api.nn.basic import Dropout
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.cell_arguments import flag, number, parameter, positive
 from mspc.ir.types import FLOAT32
 
 
@@ -141,10 +141,10 @@ class _Recurrent(Cell):
             columns = positive(name, "input_size", input_size) if layer == 0 else hidden_size * self.directions
             shapes = {"weight_ih": (rows, columns), "weight_hh": (rows, hidden_size), "bias_ih": (rows,),
                       "bias_hh": (rows,)}  # fmt: skip
-            for way in ("", "_reverse")[: self.directions]:
+            for direction in ("", "_reverse")[: self.directions]:
                 for kind, shape in shapes.items():
                     if has_bias or kind.startswith("weight"):
-                        found[kind].append(parameter(init, shape, dtype, f"{kind}_l{layer}{way}"))
+                        found[kind].append(parameter(init, shape, dtype, f"{kind}_l{layer}{direction}"))
         self.w_ih_list, self.w_hh_list = ParameterTuple(found["weight_ih"]), ParameterTuple(found["weight_hh"])
         self.b_ih_list, self.b_hh_list = ParameterTuple(found["bias_ih"]), ParameterTuple(found["bias_hh"])
 
@@ -160,9 +160,9 @@ class _Recurrent(Cell):
         lasts = []
         for layer in range(self.num_layers):
             outputs = []
-            for way in range(self.directions):
-                place = layer * self.directions + way
-                output, last = self.along(x, [first[place] for first in firsts], place, way == 1, seq_length)
+            for direction in range(self.directions):
+                place = layer * self.directions + direction
+                output, last = self.along(x, [first[place] for first in firsts], place, direction == 1, seq_length)
                 outputs.append(output)
                 lasts.append(last)
             x = outputs[0] if self.directions == 1 else ops.concat(outputs, -1)

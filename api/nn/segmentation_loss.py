@@ -7,7 +7,7 @@ from typing import Any
 from mspc.api import ops
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.activation import get_activation
-from mspc.api.nn.arguments import number, tensor_or_none
+from mspc.api.nn.cell_arguments import number, tensor_or_none
 from mspc.api.nn.loss import LossBase
 
 

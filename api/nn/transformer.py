@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 from mspc.api import ops
 from mspc.api.errors import ApiTypeError
 from mspc.api.nn.activation import get_activation
-from mspc.api.nn.arguments import flag, positive
 from mspc.api.nn.attention import MultiheadAttention
 from mspc.api.nn.basic import Dense, Dropout, LayerNorm
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.cell_arguments import flag, positive
 from mspc.api.nn.container import CellList
 from mspc.ir.types import FLOAT32
 

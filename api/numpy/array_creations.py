@@ -8,7 +8,7 @@ import numpy
 
 from mspc.api import ops
 from mspc.api.numpy.promotion import as_type
-from mspc.api.ops.arguments import element_type, sizes_of
+from mspc.api.ops.function_arguments import element_type, sizes_of
 from mspc.api.ops.numpy_arguments import (
     grid,
     line,
@@ -54,8 +54,8 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None) ->
     """Numbers from start, or from 0 to it where it stands alone, up to stop, without it, by step."""
     first, last, by = (0, start, 1) if stop is None else (start, stop, 1)
     by = by if step is None else step
-    whole = isinstance(first, int) and isinstance(last, int) and isinstance(by, int)
-    return ops.arange(first, last, by, dtype=(INT32 if whole else FLOAT32) if dtype is None else dtype)
+    are_integers = isinstance(first, int) and isinstance(last, int) and isinstance(by, int)
+    return ops.arange(first, last, by, dtype=(INT32 if are_integers else FLOAT32) if dtype is None else dtype)
 
 
 def linspace(

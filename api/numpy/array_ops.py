@@ -8,8 +8,8 @@ from typing import Any
 from mspc.api import ops
 from mspc.api.numpy.array_creations import array
 from mspc.api.numpy.promotion import as_type, operand, pair
-from mspc.api.ops.arguments import axis_of
 from mspc.api.ops.checked import TensorLike
+from mspc.api.ops.function_arguments import axis_of
 from mspc.api.ops.numpy_arguments import joint_of, moved, padded_widths, pieces, refuse
 from mspc.ir.types import BOOL, INT32
 

@@ -7,7 +7,7 @@ from typing import Any
 from mspc.api import ops
 from mspc.api.numpy.array_creations import array
 from mspc.api.numpy.promotion import as_float, as_type, pair
-from mspc.api.ops.arguments import axis_of, reduced_axes
+from mspc.api.ops.function_arguments import axis_of, reduced_axes
 from mspc.api.ops.numpy_arguments import share
 from mspc.ir.types import BOOL, FLOAT32, INT32, INT64, UINT8
 
@@ -141,8 +141,8 @@ def without_nan(a: Any, value: float) -> Any:
 
 def nansum(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
     """The sum of what is not NaN, in the element type of a; that of truths is Int32."""
-    kept = INT32 if a.dtype == BOOL else a.dtype
-    return sum(without_nan(a, 0.0), axis, kept if dtype is None else dtype, keepdims)
+    summed_type = INT32 if a.dtype == BOOL else a.dtype
+    return sum(without_nan(a, 0.0), axis, summed_type if dtype is None else dtype, keepdims)
 
 
 def nanmean(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:

@@ -9,7 +9,7 @@ from mspc.api import ops
 from mspc.api.errors import ApiValueError
 from mspc.api.numpy.array_creations import array
 from mspc.api.numpy.promotion import as_float, as_type, pair
-from mspc.api.ops.arguments import axis_of
+from mspc.api.ops.function_arguments import axis_of
 
 TURN = math.tau
 

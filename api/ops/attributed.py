@@ -8,7 +8,7 @@ from typing import Any
 from mspc.api.errors import ApiTypeError
 from mspc.api.ops.primitive import frozen
 from mspc.ir.text.values import value_text
-from mspc.ops.arguments import describe
+from mspc.ops.operator_arguments import describe
 
 
 class Attributed:
@@ -29,10 +29,10 @@ def add_attr(fn: Any, **attrs: Any) -> Attributed:
     """
     if not callable(fn):
         raise ApiTypeError(f"_add_attr: fn must be a function, not {describe(fn)}")
-    kept = {name: frozen(value) for name, value in attrs.items()}
-    for name, value in kept.items():
+    frozen_attrs = {name: frozen(value) for name, value in attrs.items()}
+    for name, value in frozen_attrs.items():
         try:
             value_text(value)
         except TypeError:
             raise ApiTypeError(f"_add_attr: {name} must be plain values, not {describe(attrs[name])}") from None
-    return Attributed(fn, kept)
+    return Attributed(fn, frozen_attrs)

@@ -15,7 +15,7 @@ import numpy as np
 from mspc.api.errors import PACKAGE, ApiTypeError, ApiValueError
 from mspc.api.rooms import PUBLIC, ROOMS
 from mspc.ir.diagnostics import MspcError
-from mspc.ops.arguments import describe
+from mspc.ops.operator_arguments import describe
 
 Function = Callable[..., Any]
 

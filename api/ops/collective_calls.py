@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mspc.api import launch, state
+from mspc.api import call_handler, state
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import Type
 from mspc.ops.collective.base import Collective
@@ -50,4 +50,4 @@ def run_on_ranks(op: Op, types: Sequence[Type], arrays: Sequence[Any]) -> Any:
         MspcError: they call something else, or with other tensors.
     """
     assert isinstance(op, Collective)
-    return launch.launcher().collective(op, types, arrays)
+    return call_handler.current().collective(op, types, arrays)

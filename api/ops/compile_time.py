@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mspc.api.errors import ApiTypeError
-from mspc.ops.arguments import describe
+from mspc.ops.operator_arguments import describe
 
 
 class Constexpr:

@@ -8,11 +8,11 @@ from typing import Any
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.ops.eager import run_eagerly
 from mspc.api.ops.primitive import Primitive
-from mspc.api.setting import say_once
+from mspc.api.setting_kind import say_once
 from mspc.ir.types import DType, TensorType
-from mspc.ops.arguments import describe
 from mspc.ops.control.custom import TENSOR, ScriptFunction
 from mspc.ops.control.custom import Custom as CustomOp
+from mspc.ops.operator_arguments import describe
 
 _KINDS = ("hybrid", "akg", "tbe", "aicpu", "aot", "pyfunc")
 

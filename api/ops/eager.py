@@ -14,8 +14,8 @@ from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Location
 from mspc.ir.types import TensorType, TupleType, Type
-from mspc.ops.arguments import describe, misfit
 from mspc.ops.op import Op
+from mspc.ops.operator_arguments import describe, misfit
 from mspc.ops.promotion import operand_dtypes, promotes_from
 
 
@@ -70,10 +70,10 @@ class EagerBackend:
 
     def __init__(self) -> None:
         self.xp = np
-        self.comm: Any = OneRank()
+        self.comm: Any = EagerOneRank()
 
 
-class OneRank:
+class EagerOneRank:
     """Collectives of a single rank: everything is there already."""
 
     def all_reduce(self, array: Any, op: str, ranks: Any) -> Any:

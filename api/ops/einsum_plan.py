@@ -12,7 +12,7 @@ from typing import Any
 
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.arguments import describe
+from mspc.ops.operator_arguments import describe
 
 Shape = tuple[int, ...]
 Labels = tuple[str, ...]
@@ -44,7 +44,7 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Plan:
+class EinsumPlan:
     """operands, products: in order, a product fewer. order: of the dimensions of the result, those of size 1 left out
     before. shape: of the result."""
 
@@ -76,7 +76,7 @@ def _term(labels: Any) -> str:
     return letters
 
 
-def einsum_plan(equation: str, shapes: Sequence[Shape]) -> Plan:
+def einsum_plan(equation: str, shapes: Sequence[Shape]) -> EinsumPlan:
     """How the sum is carried out.
 
     Raises:
@@ -92,7 +92,7 @@ def einsum_plan(equation: str, shapes: Sequence[Shape]) -> Plan:
     if len(set(wanted)) != len(wanted):
         raise ApiValueError(f"einsum(): the result of {equation!r} names a dimension twice")
     wide = [label for label in wanted if sizes[label] != 1]
-    kept: list[Labels] = []
+    remaining: list[Labels] = []
     operands: list[Prepared] = []
     named = [dict(zip(term, shape, strict=True)) for term, shape in zip(terms, shapes, strict=True)]
     wider = [{label for label, size in term.items() if size != 1} for term in named]
@@ -100,15 +100,15 @@ def einsum_plan(equation: str, shapes: Sequence[Shape]) -> Plan:
         others = set(wide).union(*wider[:i], *wider[i + 1 :])
         prepared, left = _prepared(labels, shape, others)
         operands.append(prepared)
-        kept.append(left)
+        remaining.append(left)
     products: list[Product] = []
-    have = kept[0]
-    for i, right in enumerate(kept[1:], 1):
-        later = {label for term in kept[i + 1 :] for label in term} | set(wide)
+    have = remaining[0]
+    for i, right in enumerate(remaining[1:], 1):
+        later = {label for term in remaining[i + 1 :] for label in term} | set(wide)
         product, have = _product(have, right, later, sizes)
         products.append(product)
     order = tuple(have.index(label) for label in wide)
-    return Plan(tuple(operands), tuple(products), order, tuple(sizes[label] for label in wanted))
+    return EinsumPlan(tuple(operands), tuple(products), order, tuple(sizes[label] for label in wanted))
 
 
 def _labels(equation: str, shapes: Sequence[Shape]) -> tuple[list[Labels], Labels]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiValueError
-from mspc.api.ops.arguments import least
+from mspc.api.ops.function_arguments import least
 
 
 def _cosines(places: np.ndarray, *numbers: float) -> np.ndarray:

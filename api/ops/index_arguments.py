@@ -15,9 +15,9 @@ import numpy as np
 
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.ops.arguments import Shape, axis_of, ints, least
+from mspc.api.ops.function_arguments import Shape, axis_of, ints, least
 from mspc.ir.types import FLOAT32, INT32
-from mspc.ops.arguments import describe
+from mspc.ops.operator_arguments import describe
 
 _MODES = ("constant", "reflect", "replicate", "circular")
 

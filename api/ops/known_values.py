@@ -9,9 +9,9 @@ import numpy as np
 
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.ops.arguments import Shape, axis_of, least
+from mspc.api.ops.function_arguments import Shape, axis_of, least
 from mspc.ir.types import INT32
-from mspc.ops.arguments import describe
+from mspc.ops.operator_arguments import describe
 
 
 def _known(name: str, what: str, value: Any) -> np.ndarray:
@@ -34,10 +34,10 @@ def masked_select(mask: Any, shape: Shape, name: str = "masked_select") -> tuple
     if known.dtype != bool:
         raise ApiTypeError(f"{name}(): mask must be Bool, not {mask.dtype}")
     try:
-        whole = np.broadcast_shapes(known.shape, shape)
+        result_shape = np.broadcast_shapes(known.shape, shape)
     except ValueError:
         raise ApiValueError(f"{name}(): a mask of shape {known.shape} does not fit a tensor of {shape}") from None
-    return whole, Tensor.from_array(np.flatnonzero(np.broadcast_to(known, whole)).astype(np.int64))
+    return result_shape, Tensor.from_array(np.flatnonzero(np.broadcast_to(known, result_shape)).astype(np.int64))
 
 
 def masked_scatter(mask: Any, shape: Shape) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.ir.types import FLOAT32, DType
-from mspc.ops.arguments import describe
+from mspc.ops.operator_arguments import describe
 
 Shape = tuple[int, ...]
 REDUCTIONS = ("mean", "sum", "none")

@@ -7,7 +7,7 @@ from typing import Any
 
 from mspc.api.errors import ApiTypeError
 from mspc.api.parallel.shard import shard
-from mspc.ops.arguments import describe
+from mspc.ops.operator_arguments import describe
 
 
 class Morph:

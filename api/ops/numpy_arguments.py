@@ -10,9 +10,9 @@ import numpy as np
 
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.ops.arguments import Shape, axis_of
+from mspc.api.ops.function_arguments import Shape, axis_of
 from mspc.ir.types import BOOL, FLOAT32, INT32, DType, dtype_of
-from mspc.ops.arguments import describe
+from mspc.ops.operator_arguments import describe
 
 _NARROWED = {"int64": np.int32, "float64": np.float32}
 """Numbers of Python become tensors of 32 bits."""

@@ -17,15 +17,15 @@ import numpy as np
 
 from mspc.api.ops.eager import PrimitiveTypeError, PrimitiveValueError, caller, ranks_of_group, run_eagerly
 from mspc.api.placement import note_place, note_target
-from mspc.api.setting import checked, place_of_caller, say_once
+from mspc.api.setting_kind import checked, place_of_caller, say_once
 from mspc.api.settings import OFFLOADED_CELLS
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.text.attribute_types import fields_of
 from mspc.ir.text.values import value_text
-from mspc.ops.arguments import describe
 from mspc.ops.collective.base import Collective
 from mspc.ops.op import Op
+from mspc.ops.operator_arguments import describe
 
 Strategies = tuple[Any, ...] | None
 
@@ -104,13 +104,13 @@ class Primitive:
         """
         if not isinstance(name, str):
             raise PrimitiveTypeError(f"{self.name}.add_prim_attr: the name must be a string, not {name!r}", caller())
-        kept = frozen(value)
+        frozen_value = frozen(value)
         try:
-            value_text(kept)
+            value_text(frozen_value)
         except TypeError:
             message = f"{self.name}.add_prim_attr: {name} must be plain values, not {describe(value)}"
             raise PrimitiveTypeError(message, caller(), ["numbers, strings, and tuples and dicts of them"]) from None
-        self.attrs[name] = kept
+        self.attrs[name] = frozen_value
         if name == "primitive_target":
             note_target(f"{name}={value!r}", value)
         if name in _WITHOUT_EFFECT and value:
@@ -322,14 +322,14 @@ def _checked_entry(entry: Any, what: str) -> Any:
         message = f"{what} is {entry!r}, not a tuple of ints or a Layout"
         raise PrimitiveTypeError(message, caller(), [_EXAMPLE])
     cuts: list[Any] = list(cast("tuple[Any, ...]", entry))
-    if any(isinstance(cut, (tuple, list, NamedLayout)) for cut in cuts):
+    if any(isinstance(shards, (tuple, list, NamedLayout)) for shards in cuts):
         return check_strategy(entry, what)
-    for cut in cuts:
-        if isinstance(cut, bool) or not isinstance(cut, (int, np.integer)):
-            raise PrimitiveTypeError(f"{what} holds {cut!r}, not a number of cuts", caller(), [_EXAMPLE])
-        if cut < 1:
-            raise PrimitiveValueError(f"{what} cuts a dimension {cut} ways; 1 is the least", caller())
-    return tuple(int(cut) for cut in cuts)
+    for shards in cuts:
+        if isinstance(shards, bool) or not isinstance(shards, (int, np.integer)):
+            raise PrimitiveTypeError(f"{what} holds {shards!r}, not a number of cuts", caller(), [_EXAMPLE])
+        if shards < 1:
+            raise PrimitiveValueError(f"{what} cuts a dimension {shards} ways; 1 is the least", caller())
+    return tuple(int(shards) for shards in cuts)
 
 
 def _shown(value: Any) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from mspc.api.errors import ApiValueError
-from mspc.api.ops.arguments import Shape, axis_of, ints
-from mspc.ops.arguments import describe
+from mspc.api.ops.function_arguments import Shape, axis_of, ints
+from mspc.ops.operator_arguments import describe
 
 
 def contracted(name: str, axes: Any, left: Shape, right: Shape) -> tuple[Shape, Shape]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from mspc.api.common.generator import Generator
 from mspc.api.errors import ApiTypeError
-from mspc.ops.arguments import describe
+from mspc.ops.operator_arguments import describe
 
 
 def seeds_of(given: Any, which: int = 0) -> tuple[int, int]:

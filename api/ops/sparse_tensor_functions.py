@@ -6,7 +6,7 @@ from typing import Any
 
 from mspc.api.errors import ApiTypeError
 from mspc.api.ops.sparse_tensor import COOTensor, CSRTensor
-from mspc.ops.arguments import describe
+from mspc.ops.operator_arguments import describe
 
 
 def of_coordinates(name: str, function: Any, x: Any) -> Any:

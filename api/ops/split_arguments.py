@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api.errors import ApiValueError
-from mspc.api.ops.arguments import ints, least
+from mspc.api.ops.function_arguments import ints, least
 
 
 def split_sizes(name: str, wanted: Any, size: int) -> tuple[Any, ...]:

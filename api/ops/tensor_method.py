@@ -6,10 +6,11 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiTypeError
-from mspc.api.ops.arguments import (
+from mspc.api.ops.checked import TensorLike
+from mspc.api.ops.function_arguments import (
     extremum,
     flattened,
-    kept,
+    keeps,
     least,
     permutation,
     reduced_axes,
@@ -17,7 +18,6 @@ from mspc.api.ops.arguments import (
     sizes_of,
     summed_type,
 )
-from mspc.api.ops.checked import TensorLike
 from mspc.ir.types import BOOL, INT8, INT16, INT32, UINT8
 
 # Shape --------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def total(self: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False
     if isinstance(dtype, bool):
         return total(self, axis, None, dtype, **spelled)
     axes = reduced_axes("ReduceSum", axis, len(self.shape))
-    return ops.ReduceSum(kept("sum", keepdims, spelled))(as_dtype(self, summed_type(self.dtype, dtype)), axes)
+    return ops.ReduceSum(keeps("sum", keepdims, spelled))(as_dtype(self, summed_type(self.dtype, dtype)), axes)
 
 
 def largest(self: Any, *given: Any, **named: Any) -> Any:

@@ -27,5 +27,5 @@ def put_(self: Any, index: TensorLike, source: TensorLike, accumulate: bool = Fa
 
 def exponential_(self: Any, lambd: float = 1.0, *, generator: Any = None) -> Any:
     """The tensor becomes numbers of the exponential distribution with this rate."""
-    drawn = 1.0 - ops.rand(*self.shape, seed=generator)
-    return ops.assign(self, ops.cast(-ops.Log()(drawn) / lambd, self.dtype))
+    samples = 1.0 - ops.rand(*self.shape, seed=generator)
+    return ops.assign(self, ops.cast(-ops.Log()(samples) / lambd, self.dtype))

@@ -8,7 +8,7 @@ from typing import Any
 
 from mspc.api import state
 from mspc.api.errors import ApiValueError
-from mspc.api.setting import place_of_caller, say_once
+from mspc.api.setting_kind import place_of_caller, say_once
 
 _DEFAULTS: dict[str, Any] = {
     "device_memory_capacity": 16 * 1024.0**3, "costmodel_alpha": 1.0, "costmodel_beta": 400.0, "costmodel_gamma": 0.001,
@@ -37,22 +37,22 @@ def set_cost_model_context(**kwargs: Any) -> None:
                 f"{place_of_caller()}{name}={value!r} of the cost model changes nothing here: mspc estimates costs "
                 "from the links and machines that it knows",
             )
-        _kept()[name] = value
+        _stored()[name] = value
 
 
 def get_cost_model_context(attr_key: str) -> Any:
     """The weight that was set, or its default. Raises ValueError for an unknown one."""
     if attr_key not in _DEFAULTS:
         raise ApiValueError(f"get_cost_model_context has no option {attr_key!r}")
-    return _kept().get(attr_key, _DEFAULTS[attr_key])
+    return _stored().get(attr_key, _DEFAULTS[attr_key])
 
 
 def reset_cost_model_context() -> None:
     """Give every weight its default."""
-    _kept().clear()
+    _stored().clear()
 
 
-def _kept() -> dict[str, Any]:
+def _stored() -> dict[str, Any]:
     return state.current().general.setdefault(_KEY, {})
 
 

@@ -17,7 +17,7 @@ from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
-from mspc.ops.arguments import describe
+from mspc.ops.operator_arguments import describe
 from mspc.sharding.stepwise import PlacedTensor, Step, steps_between
 
 Numbers = Sequence[Any]
@@ -153,8 +153,8 @@ def _construct_tensor_layout_for_opt_shard(
             f"_construct_tensor_layout_for_opt_shard: the parameter cannot be cut {opt_shard_size} ways further: "
             f"{holders} {verb} each slice of {tuple(tensor_map)} on {tuple(dev_matrix)}"
         )
-    cut = _get_tensor_strategy(mesh, axes)[0]
-    lead = [cut, *[mesh[-1 - axis] for axis in taken[:-1]]]
+    shards = _get_tensor_strategy(mesh, axes)[0]
+    lead = [shards, *[mesh[-1 - axis] for axis in taken[:-1]]]
     entries = [entry[0] if len(entry) == 1 else entry or -1 for entry in axes]
     return mesh, [entries[0], *taken, *entries[1:]], [*lead, shape[0] // math.prod(lead), *shape[1:]]
 
@@ -199,11 +199,11 @@ def _reshape_param_data(param_data: Any, dev_mat: Sequence[int], tensor_map: Num
     """The whole tensor, of all ranks' slices, one behind the other along the first dimension."""
     layout = _layout(dev_mat, tensor_map)
     slices = np.split(param_data.asnumpy(), math.prod(dev_mat))
-    shape = tuple(n * cut for n, cut in zip(slices[0].shape, layout.strategy, strict=True))
-    whole = np.empty(shape, slices[0].dtype)
+    shape = tuple(n * shards for n, shards in zip(slices[0].shape, layout.strategy, strict=True))
+    merged = np.empty(shape, slices[0].dtype)
     for rank, part in enumerate(slices):
-        whole[layout.slices_for(rank, shape)] = part
-    return Tensor(whole, param_data.dtype)
+        merged[layout.slices_for(rank, shape)] = part
+    return Tensor(merged, param_data.dtype)
 
 
 def _layout(dev_mat: Sequence[int], tensor_map: Numbers) -> Layout:

@@ -6,7 +6,7 @@ from typing import Any
 
 from mspc.api import state
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.setting import checked
+from mspc.api.setting_kind import checked
 from mspc.api.settings import ALGORITHM
 
 DEFAULTS: dict[str, Any] = {name: setting.default for name, setting in ALGORITHM.items()}
@@ -22,22 +22,22 @@ def set_algo_parameters(**values: Any) -> None:
     """
     for key, value in values.items():
         _check(key, value)
-    _kept().update(checked("set_algo_parameters", ALGORITHM, values))
+    _stored().update(checked("set_algo_parameters", ALGORITHM, values))
 
 
 def get_algo_parameters(attr_key: str) -> Any:
     """The value of an option. Raises ValueError for an unknown one."""
     if attr_key not in DEFAULTS:
         raise _unknown("get_algo_parameters", attr_key)
-    return _kept().get(attr_key, DEFAULTS[attr_key])
+    return _stored().get(attr_key, DEFAULTS[attr_key])
 
 
 def reset_algo_parameters() -> None:
     """Give every option its default."""
-    _kept().clear()
+    _stored().clear()
 
 
-def _kept() -> dict[str, Any]:
+def _stored() -> dict[str, Any]:
     return state.current().general.setdefault(_KEY, {})
 
 

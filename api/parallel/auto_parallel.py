@@ -9,7 +9,7 @@ from mspc.api.communication.groups import require_init
 from mspc.api.context import ParallelMode
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
-from mspc.api.setting import checked, note_asked, note_places
+from mspc.api.setting_kind import checked, note_asked, note_places
 from mspc.api.settings import AUTO_PARALLEL, PARALLEL
 from mspc.ir.location import Location
 
@@ -106,8 +106,8 @@ class AutoParallel(Cell):
         if isinstance(threshold, bool) or not isinstance(threshold, int) or threshold < 0:
             raise ApiValueError(f"hsdp: threshold {threshold!r} must be an integer, 0 or more")
         checked("AutoParallel.hsdp", AUTO_PARALLEL, {"optimizer_level": optimizer_level})
-        cut = {"parallel_optimizer_threshold": threshold, "optimizer_weight_shard_size": shard_size}
-        found = {"enable_parallel_optimizer": True, "parallel_optimizer_config": cut}
+        optimizer_config = {"parallel_optimizer_threshold": threshold, "optimizer_weight_shard_size": shard_size}
+        found = {"enable_parallel_optimizer": True, "parallel_optimizer_config": optimizer_config}
         note_places(self.set_at, PARALLEL, found)
         self.parallel_settings |= found
 

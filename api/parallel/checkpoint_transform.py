@@ -17,7 +17,7 @@ from mspc.api.context import freeze
 from mspc.api.errors import ApiKeyError, ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.api.parallel.auto_parallel import AutoParallel
-from mspc.api.setting import say_once
+from mspc.api.setting_kind import say_once
 from mspc.api.train.serialization import load_param_into_net
 from mspc.checkpoint.opening import open_checkpoint
 from mspc.checkpoint.reading import Checkpoint
@@ -53,23 +53,23 @@ class Row:
 class ParallelLayouts:
     """How a parameter was cut, under the names of MindSpore's strategy files."""
 
-    def __init__(self, cut: ParameterCut) -> None:
-        self.cut = cut
-        single = all(len(axes) < 2 for axes in cut.tensor_map)
-        flat = [axes[0] if axes else -1 for axes in cut.tensor_map] if single else []
-        self.dev_matrix = [Row(cut.device_matrix)]
-        self.tensor_map = [Row(flat)] if single else [Row(list(axes) or [-1]) for axes in cut.tensor_map]
-        self.param_split_shape = [Row(cut.split_shape)]
-        self.indices_offset = [Row(cut.offsets)]
-        self.field = cut.field_size
-        self.opt_weight_shard_step = cut.optimizer_step
-        self.opt_weight_shard_size = cut.optimizer_size
+    def __init__(self, sharding: ParameterCut) -> None:
+        self.sharding = sharding
+        single = all(len(axes) < 2 for axes in sharding.tensor_map)
+        flat = [axes[0] if axes else -1 for axes in sharding.tensor_map] if single else []
+        self.dev_matrix = [Row(sharding.device_matrix)]
+        self.tensor_map = [Row(flat)] if single else [Row(list(axes) or [-1]) for axes in sharding.tensor_map]
+        self.param_split_shape = [Row(sharding.split_shape)]
+        self.indices_offset = [Row(sharding.offsets)]
+        self.field = sharding.field_size
+        self.opt_weight_shard_step = sharding.optimizer_step
+        self.opt_weight_shard_size = sharding.optimizer_size
 
 
 def build_searched_strategy(strategy_filename: str) -> dict[str, ParallelLayouts]:
     """How every parameter was cut, from a strategy file. Raises TypeError, or ValueError for no strategy file."""
     path = strategy_path("build_searched_strategy", "strategy_filename", strategy_filename)
-    return {name: ParallelLayouts(cut) for name, cut in read_strategies(path).parameters.items()}
+    return {name: ParallelLayouts(sharding) for name, sharding in read_strategies(path).parameters.items()}
 
 
 def restore_group_info_list(group_info_file_name: str) -> list[int]:
@@ -101,8 +101,8 @@ def merge_sliced_parameter(sliced_parameters: Any, strategy: Mapping[str, Any] |
                 f"{first.shape}"
             )
     arrays = [parameter.asnumpy() for parameter in sliced_parameters]
-    whole = np.concatenate(arrays) if strategy is None else _merged(first.name, arrays, strategy)
-    return Parameter(Tensor.from_array(whole), first.name, first.requires_grad, first.layerwise_parallel)
+    merged = np.concatenate(arrays) if strategy is None else _merged(first.name, arrays, strategy)
+    return Parameter(Tensor.from_array(merged), first.name, first.requires_grad, first.layerwise_parallel)
 
 
 def _merged(name: str, arrays: list[np.ndarray], strategy: Mapping[str, Any]) -> np.ndarray:
@@ -110,7 +110,7 @@ def _merged(name: str, arrays: list[np.ndarray], strategy: Mapping[str, Any]) ->
         raise ApiTypeError(f"merge_sliced_parameter: strategy must be a dict, not {type(strategy).__name__}")
     if name not in strategy:
         raise ApiKeyError(f"merge_sliced_parameter: the strategy has no parameter '{name}'")
-    layout = layout_of(name, _cut(name, strategy[name]))
+    layout = layout_of(name, _sharding(name, strategy[name]))
     if layout.ranks != len(arrays):
         raise ApiValueError(
             f"merge_sliced_parameter: the strategy has {layout.ranks} ranks, there are {len(arrays)} slices"
@@ -118,16 +118,16 @@ def _merged(name: str, arrays: list[np.ndarray], strategy: Mapping[str, Any]) ->
     if len({array.shape for array in arrays}) > 1 or len(layout.dims) != arrays[0].ndim:
         raise ApiValueError(f"merge_sliced_parameter: slices of '{name}' do not have the shape that the strategy says")
     shape = tuple(n * c for n, c in zip(arrays[0].shape, layout.strategy, strict=True))
-    whole = np.empty(shape, arrays[0].dtype)
+    merged = np.empty(shape, arrays[0].dtype)
     for rank, array in enumerate(arrays):
-        whole[layout.slices_for(rank, shape)] = array
-    return whole
+        merged[layout.slices_for(rank, shape)] = array
+    return merged
 
 
-def _cut(name: str, given: Any) -> ParameterCut:
+def _sharding(name: str, given: Any) -> ParameterCut:
     """A parameter's cut out of what a script hands over."""
     if isinstance(given, ParallelLayouts):
-        return given.cut
+        return given.sharding
     try:
         matrix, maps = list(given.dev_matrix[0].dim), [list(row.dim) for row in given.tensor_map]
         axes = [(a,) if a >= 0 else () for a in maps[0]] if len(maps) == 1 else [
@@ -335,7 +335,7 @@ def _write_all(
     if out is None:
         raise ApiValueError(f"{name}: without a network dst_safetensors_dir must say where to write")
     if isinstance(strategy, Mapping):
-        layouts = layouts_of(StrategyFile(parameters={key: _cut(key, value) for key, value in strategy.items()}))
+        layouts = layouts_of(StrategyFile(parameters={key: _sharding(key, value) for key, value in strategy.items()}))
     else:
         layouts = layouts_in(_optional(name, "predict_strategy", strategy))
     check_divides(source, layouts)

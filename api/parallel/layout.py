@@ -10,7 +10,7 @@ from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.ir.named_layout import INTERLEAVED, SHOWN_RANKS, NamedLayout
 from mspc.ir.notebook import html_table
 
-WHOLE = "None"
+NOT_SHARDED = "None"
 """The name for a dimension that is not cut."""
 
 
@@ -47,7 +47,7 @@ class Layout:
         for alias in alias_name:
             if not isinstance(alias, str):
                 raise ApiTypeError(f"Layout: alias_name holds {alias!r}, not a string")
-            if not alias or alias == WHOLE:
+            if not alias or alias == NOT_SHARDED:
                 raise ApiValueError(f"Layout: {alias!r} cannot name an axis")
         if len(device_matrix) != len(alias_name) or not device_matrix:
             raise ApiValueError(
@@ -83,15 +83,15 @@ class Layout:
                     raise ApiValueError(
                         f'Layout: dimension {dimension} names no axis; write "None" to keep it whole'
                     )
-                found = tuple(self._axis(alias, dimension, used) for alias in entry if alias != WHOLE)
+                found = tuple(self._axis(alias, dimension, used) for alias in entry if alias != NOT_SHARDED)
                 entries.append(tuple(axis for axis in found if axis >= 0) or -1)
             else:
-                entries.append(-1 if entry == WHOLE else self._axis(entry, dimension, used))
-        kept = slice(self._axes)
+                entries.append(-1 if entry == NOT_SHARDED else self._axis(entry, dimension, used))
+        rank_axes = slice(self._axes)
         sides = [entry if isinstance(entry, tuple) else (entry,) for entry in tensor_map]
         interleaved_at = next((i for i, side in enumerate(sides) if INTERLEAVED in side), -1)
         return NamedLayout(
-            self.device_matrix[kept], self.alias_name[kept], tuple(entries), self._interleaved, interleaved_at
+            self.device_matrix[rank_axes], self.alias_name[rank_axes], tuple(entries), self._interleaved, interleaved_at
         )
 
     def _axis(self, alias: Any, dimension: int, used: list[str]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from mspc.api import launch
+from mspc.api import call_handler
 from mspc.ir.late_dataclass import dataclass
 
 
@@ -18,7 +18,7 @@ class ShardedFunction:
     script has set `dataset_strategy` or `full_batch`.
     """
 
-    takes_whole_inputs: ClassVar[bool] = True
+    takes_global_inputs: ClassVar[bool] = True
 
     fn: Callable[..., Any]
     in_strategy: tuple[Any, ...] | None
@@ -27,4 +27,4 @@ class ShardedFunction:
     in_pynative: bool = False
 
     def __call__(self, *args: Any) -> Any:
-        return launch.launcher().launch(self, args)
+        return call_handler.current().call(self, args)

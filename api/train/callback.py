@@ -10,7 +10,7 @@ import numpy as np
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.index.module import beside, names_of
-from mspc.api.train.listening import Callback, CallbackParam, RunContext, loss_of, write_line
+from mspc.api.train.callback_base import Callback, CallbackParam, RunContext, loss_of, write_line
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.types import BOOL
 

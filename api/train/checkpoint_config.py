@@ -6,7 +6,7 @@ from typing import Any
 
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
-from mspc.api.setting import say_once
+from mspc.api.setting_kind import say_once
 
 __all__ = ["CheckpointConfig"]
 

@@ -9,15 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mspc.api import launch, state
+from mspc.api import call_handler, state
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.train.callback_base import Callback, CallbackParam, RunContext
 from mspc.api.train.checkpoint_config import CheckpointConfig
-from mspc.api.train.listening import Callback, CallbackParam, RunContext
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.whole import check_folder
+from mspc.ir.files.atomic_writing import check_folder
 
 if TYPE_CHECKING:  # what writes files is imported when there is something to write
-    from mspc.api.train.checkpoint_places import Ranks, Saver
+    from mspc.api.train.checkpoint_folders import Ranks, Saver
 
 __all__ = ["CheckpointConfig", "ModelCheckpoint"]
 
@@ -53,7 +53,7 @@ class ModelCheckpoint(Callback):
     @property
     def latest_ckpt_file_name(self) -> str:
         """The newest checkpoint that is whole; "" before the first."""
-        from mspc.api.train.checkpoint_places import latest
+        from mspc.api.train.checkpoint_folders import latest
 
         return latest(self._saved)
 
@@ -68,7 +68,7 @@ class ModelCheckpoint(Callback):
             prefix = "" if callable(self._prefix) else self._prefix
             last = f"{prefix}-{param.get('epoch_num', 1)}_{param.get('batch_num', 1)}.safetensors"
             check_folder(folder, last)
-            if not callable(self._prefix) and not launch.shows_types_only():
+            if not callable(self._prefix) and not call_handler.shows_types_only():
                 self._saver(folder, self._prefix, param)
         except ApiValueError:
             raise
@@ -93,8 +93,8 @@ class ModelCheckpoint(Callback):
     on_eval_step_end = on_eval_end = on_eval_begin
 
     def _ranks(self, param: CallbackParam) -> Ranks:
-        from mspc.api.train.checkpoint_places import Ranks
-        from mspc.api.train.several_ranks import share_a_run
+        from mspc.api.train.checkpoint_folders import Ranks
+        from mspc.api.train.rank_agreement import share_a_run
 
         session = state.current()
         network = param.get("train_network")
@@ -109,14 +109,14 @@ class ModelCheckpoint(Callback):
         return bool(ranks.all(float(due))[0])  # the clock of one rank decides for all
 
     def _saver(self, folder: Path, prefix: str, param: CallbackParam) -> Saver:
-        from mspc.api.train.checkpoint_places import Saver
+        from mspc.api.train.checkpoint_folders import Saver
 
         if (folder, prefix) not in self._savers:
             self._savers[folder, prefix] = Saver(self._config, folder, prefix, self._ranks(param))
         return self._savers[folder, prefix]
 
     def _save(self, param: CallbackParam) -> None:
-        from mspc.api.train.checkpoint_places import Moment
+        from mspc.api.train.checkpoint_folders import SavedStep
         from mspc.api.train.run_state import state_of, state_of_rank
         from mspc.api.train.serialization import background
 
@@ -129,7 +129,7 @@ class ModelCheckpoint(Callback):
         network = self._config.saved_network or param.train_network
         entries = {parameter.name: parameter for parameter in network.get_parameters()}
         common = state_of(param)
-        moment = Moment(entries, self._extra(param), common["epoch"], common["step"], common, state_of_rank())
+        moment = SavedStep(entries, self._extra(param), common["epoch"], common["step"], common, state_of_rank())
         self._guarded(lambda: self._saver(folder, prefix, param).save(moment, background()))
 
     def _go_on(self, wait: bool) -> None:
@@ -146,7 +146,7 @@ class ModelCheckpoint(Callback):
         except MspcError as error:
             if self._config.on_failure == "stop":
                 raise
-            from mspc.api.train.checkpoint_places import FailedElsewhere
+            from mspc.api.train.checkpoint_folders import FailedElsewhere
 
             if isinstance(error, FailedElsewhere):  # that rank says why
                 return

@@ -7,7 +7,7 @@ from typing import Any
 
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
-from mspc.api.setting import place_of_caller, say_once
+from mspc.api.setting_kind import place_of_caller, say_once
 
 __all__ = ["DatasetHelper", "connect_network_with_dataset", "data_sink"]
 

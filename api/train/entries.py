@@ -13,7 +13,7 @@ from mspc.api.errors import ApiTypeError
 from mspc.api.nn.cell import Cell
 from mspc.checkpoint.mindspore_file import Entry
 from mspc.checkpoint.pieces import box_at, extent
-from mspc.checkpoint.writing import Slice
+from mspc.checkpoint.writing import TensorSlice
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
@@ -23,22 +23,22 @@ __all__: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Taken:
+class SavedValue:
     """A value that is to be saved, as it was when it was taken. layout: how the ranks hold it, None for whole."""
 
     name: str
-    whole: TensorType
+    global_type: TensorType
     array: np.ndarray
     layout: Layout | None = None
 
-    def slice_of(self, rank: int) -> Slice:
-        box = box_at(self.layout, rank, self.whole.shape)
+    def slice_of(self, rank: int) -> TensorSlice:
+        box = box_at(self.layout, rank, self.global_type.shape)
         layout = "" if self.layout is None else str(self.layout)
-        return Slice(self.name, self.whole, box.begin, extent(box), layout, lambda: self.array)
+        return TensorSlice(self.name, self.global_type, box.begin, extent(box), layout, lambda: self.array)
 
     def entry(self) -> Entry:
         """For MindSpore's format."""
-        return Entry(self.name, TensorType(self.whole.dtype, self.array.shape), lambda: self.array)
+        return Entry(self.name, TensorType(self.global_type.dtype, self.array.shape), lambda: self.array)
 
 
 def entries_of(save_obj: Any) -> dict[str, Any]:
@@ -61,43 +61,43 @@ def entries_of(save_obj: Any) -> dict[str, Any]:
 
 
 def taken(
-    entries: Mapping[str, Any], whole: bool, copied: bool, choice: Callable[[str], bool] | None = None,
+    entries: Mapping[str, Any], gathered: bool, copied: bool, choice: Callable[[str], bool] | None = None,
     writes: Callable[[int, Layout | None], bool] = lambda number, layout: True,
-) -> list[Taken]:  # fmt: skip
+) -> list[SavedValue]:  # fmt: skip
     """The values now.
 
     Args:
-        whole: gathered where ranks hold slices; then all ranks do this together, while one may fail later.
+        gathered: what ranks hold slices of is gathered; then all ranks do this together, while one may fail later.
         copied: none of the arrays is one that training goes on to change. choice: which names are wanted.
         writes: whether this rank writes an entry, by its place and its layout; it is not asked about whole ones.
 
     Raises:
         TypeError: a name is no string, or a value no tensor.
     """
-    found: list[Taken] = []
+    found: list[SavedValue] = []
     for number, (name, value) in enumerate(entries.items()):
         if not isinstance(name, str):
             raise ApiTypeError(f"save_checkpoint: the name of a parameter must be a string, not {name!r}")
         if choice is not None and not choice(name):
             continue
-        if whole or not isinstance(value, Parameter):
+        if gathered or not isinstance(value, Parameter):
             array = value.fill_slices() if isinstance(value, Tensor) else value
-            if whole or writes(number, None):
+            if gathered or writes(number, None):
                 found.append(_taken(name, np.array(array, order="C"), None))
             continue
         layout, own = value.part()
         if writes(number, layout):
             array = np.array(own, order="C") if copied else np.asarray(own)
-            found.append(Taken(name, value.type, array, layout))
+            found.append(SavedValue(name, value.type, array, layout))
     return found
 
 
-def _taken(name: str, array: np.ndarray, layout: Layout | None) -> Taken:
+def _taken(name: str, array: np.ndarray, layout: Layout | None) -> SavedValue:
     try:
         type = TensorType(dtype_of(array.dtype), array.shape)
     except MspcError:
         raise ApiTypeError(f"save_checkpoint: {name!r} is {array.dtype}, which no tensor can be") from None
-    return Taken(name, type, array, layout)
+    return SavedValue(name, type, array, layout)
 
 
 def without_texts(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mspc.api import launch
+from mspc.api import call_handler
 from mspc.api.nn.cell import Cell
-from mspc.api.train.listening import CallbackManager, RunContext
+from mspc.api.train.batches import as_row
+from mspc.api.train.callback_base import CallbackManager, RunContext
 from mspc.api.train.metrics.error import Loss
 from mspc.api.train.metrics.metric import Metric, OfPairs, plain
 from mspc.api.train.progress import ProgressBar
-from mspc.api.train.rows import as_row
-from mspc.api.train.several_ranks import share_a_run
+from mspc.api.train.rank_agreement import share_a_run
 
 __all__: tuple[str, ...] = ()
 
@@ -57,7 +57,10 @@ class Evaluation:
                 param.cur_step_num += 1
                 param.eval_dataset_element = row
                 listeners.tell("on_eval_step_begin")
-            outputs = launch.launcher().launch_whole(self.network, row) if together else self.network(*(row or ()))
+            if together:
+                outputs = call_handler.current().call_on_all_ranks(self.network, row)
+            else:
+                outputs = self.network(*(row or ()))
             if outputs is None:
                 break
             param.net_outputs = outputs

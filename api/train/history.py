@@ -9,8 +9,8 @@ import numpy as np
 
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError
-from mspc.api.setting import place_of_caller, say_once
-from mspc.api.train.listening import Callback, RunContext
+from mspc.api.setting_kind import place_of_caller, say_once
+from mspc.api.train.callback_base import Callback, RunContext
 
 __all__ = ["History", "LambdaCallback", "SummaryCollector", "SummaryRecord"]
 

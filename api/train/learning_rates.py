@@ -8,7 +8,7 @@ from typing import Any
 from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.train.listening import Callback, RunContext
+from mspc.api.train.callback_base import Callback, RunContext
 
 __all__ = ["LearningRateScheduler"]
 

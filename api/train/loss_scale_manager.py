@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api.errors import ApiTypeError
-from mspc.api.nn.arguments import number, positive
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.cell_arguments import number, positive
 from mspc.api.nn.loss_scale import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell
 
 __all__ = ["DynamicLossScaleManager", "FixedLossScaleManager", "LossScaleManager"]

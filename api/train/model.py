@@ -18,10 +18,10 @@ from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.wrap import GradAccumulationCell, TrainOneStepCell, WithEvalCell, WithLossCell
 from mspc.api.parallel.auto_parallel import AutoParallel
-from mspc.api.setting import say_once
+from mspc.api.setting_kind import say_once
 from mspc.api.settings import SHARDED
 from mspc.api.train.callback import TimeMonitor
-from mspc.api.train.listening import OLDER, Callback, CallbackManager, CallbackParam, RunContext, callbacks_of
+from mspc.api.train.callback_base import OLDER, Callback, CallbackManager, CallbackParam, RunContext, callbacks_of
 from mspc.api.train.loss_scale_manager import check_manager
 from mspc.api.train.metrics.factory import get_metrics
 from mspc.api.train.progress import ProgressBar
@@ -201,12 +201,12 @@ class Model:
     ) -> None:
         """Evaluate at the end of an epoch; the run's numbers are those of training again afterwards."""
         param = run.original_args()
-        kept = {key: param[key] for key in ("mode", "cur_step_num", "batch_num", "net_outputs", "dataset_sink_mode")}
+        saved = {key: param[key] for key in ("mode", "cur_step_num", "batch_num", "net_outputs", "dataset_sink_mode")}
         param.update(mode="eval", cur_step_num=0, batch_num=dataset.get_dataset_size(), valid_dataset=dataset)
         param.update(eval_network=evaluation.network, dataset_sink_mode=False)
         told = [listener for listener in listeners if not _is_own(listener) or isinstance(listener, TimeMonitor)]
         evaluation.run(dataset, run, CallbackManager(told, run, bar), bar)
-        param.update(kept)
+        param.update(saved)
 
     def _told(self, mode: str, batch_num: int, **more: Any) -> CallbackParam:
         """What callbacks are told of any run."""

@@ -6,22 +6,22 @@ import os
 from pathlib import Path
 from typing import Any
 
-from mspc.api import launch, state
+from mspc.api import call_handler, state
 from mspc.api.common.parameter import Parameter
 from mspc.api.common.stored_value import StoredValue
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
-from mspc.api.setting import say_once
+from mspc.api.setting_kind import say_once
 from mspc.api.train.model import Model
+from mspc.api.train.rank_agreement import share_a_run
 from mspc.api.train.run_state import restore
 from mspc.api.train.serialization import MOST_LISTED, load_param_into_net, say_what_is_unchecked
-from mspc.api.train.several_ranks import share_a_run
 from mspc.checkpoint.opening import open_checkpoint, own_state
 from mspc.checkpoint.reading import Checkpoint
-from mspc.checkpoint.sets import CALLED, Found, find_sets, of_mindspores_format, prefixes_in, unreadable
+from mspc.checkpoint.sets import CALLED, FoundCheckpoint, find_sets, of_mindspores_format, prefixes_in, unreadable
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.whole import shown_path
+from mspc.ir.files.atomic_writing import shown_path
 from mspc.ir.late_dataclass import dataclass
 
 __all__ = ["Resumed", "resume_training"]
@@ -125,13 +125,13 @@ def _prefix_of(folder: Path, given: str | None) -> str:
 
 def _newest(folder: Path, prefix: str, together: bool) -> Path | None:
     """The newest checkpoint that all ranks see."""
-    found: list[Found] = find_sets(folder, prefix)
+    found: list[FoundCheckpoint] = find_sets(folder, prefix)
     for other in unreadable(folder, prefix, found):
         why = "it is damaged, cannot be read, or does not say where its run stood"
         say_once(f"resume_training {other}", f"resume_training passes over {other}: {why}")
     last = found[-1].sequence if found else 0
     if together:
-        of_ranks = launch.launcher().of_all_ranks(float(last), FINDS, TOGETHER)
+        of_ranks = call_handler.current().of_all_ranks(float(last), FINDS, TOGETHER)
         without = [rank for rank, number in enumerate(of_ranks) if not number]
         if 0 < len(without) < len(of_ranks):
             raise MspcError(

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from mspc.api import launch, state
+from mspc.api import call_handler, state
 
 __all__: tuple[str, ...] = ()
 
@@ -20,7 +20,7 @@ _WORDS = 624
 
 def state_of(param: Any) -> dict[str, Any]:
     """The state of a run, equal on all ranks, of what callbacks are told at the end of a step."""
-    session, found = state.current(), launch.installed()
+    session, found = state.current(), call_handler.installed()
     batches = int(param.batch_num)
     counted = getattr(found, "steps", dict)()
     return {
@@ -53,7 +53,7 @@ def restore(saved: dict[str, Any], of_rank: dict[str, Any]) -> None:
     for name in SEEDS:
         value = saved["seeds"][name]
         setattr(session, name, None if value is None else _integer(value))
-    going_on = getattr(launch.launcher(), "go_on_from", None)
+    going_on = getattr(call_handler.current(), "go_on_from", None)
     if going_on is not None:
         going_on({str(key): _integer(value) for key, value in saved["graph_steps"].items()})
     if "numpy" in of_rank:

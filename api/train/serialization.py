@@ -17,15 +17,15 @@ from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.index.module import beside
 from mspc.api.nn.cell import Cell
-from mspc.api.setting import say_once
+from mspc.api.setting_kind import say_once
 from mspc.api.train.background import Background
-from mspc.api.train.entries import Taken, entries_of, taken, without_texts
+from mspc.api.train.entries import SavedValue, entries_of, taken, without_texts
 from mspc.checkpoint.mindspore_file import Entry, write_file
 from mspc.checkpoint.opening import as_it_lies, open_checkpoint
 from mspc.checkpoint.reading import Checkpoint
 from mspc.checkpoint.writing import write_slices_to
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.whole import make_folder, write_whole
+from mspc.ir.files.atomic_writing import make_folder, write_atomically
 from mspc.ir.layout import Layout
 from mspc.ir.types import dtype_of
 
@@ -85,7 +85,7 @@ def save_checkpoint(
 
 
 def write_values(
-    path: Path, values: Sequence[Taken], rank: int, texts: Mapping[str, str], crc_check: bool = False,
+    path: Path, values: Sequence[SavedValue], rank: int, texts: Mapping[str, str], crc_check: bool = False,
     about: Mapping[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """Write a file of values as its name says. Raises MspcError."""
@@ -94,11 +94,11 @@ def write_values(
         if path.suffix == CKPT:
             entries = [value.entry() for value in values]
             entries += [Entry(name, None, lambda text=text: text) for name, text in texts.items()]
-            write_whole(path, lambda file: write_file(file, entries, crc_check))
+            write_atomically(path, lambda file: write_file(file, entries, crc_check))
             return
         slices = [value.slice_of(rank) for value in values]
         said = {**({"texts": dict(texts)} if texts else {}), **(about or {})}
-        write_whole(path, lambda file: write_slices_to(file, slices, said))
+        write_atomically(path, lambda file: write_slices_to(file, slices, said))
     except MspcError as error:
         raise MspcError(f"save_checkpoint: {error.message}") from None
 
@@ -247,9 +247,9 @@ def load_param_into_net(
 def _of_slices(wanted: Mapping[str, Parameter], given: Mapping[str, Any]) -> list[str]:
     """What to do where all shapes that do not fit are those of slices."""
     shapes = [(wanted[name].shape, v.shape if isinstance(v, Tensor) else np.shape(v)) for name, v in given.items()]
-    unlike = [(whole, part) for whole, part in shapes if whole != part]
-    for whole, part in unlike:
-        if len(whole) != len(part) or any(not n or w % n for w, n in zip(whole, part, strict=True)):
+    unlike = [(global_shape, part) for global_shape, part in shapes if global_shape != part]
+    for global_shape, part in unlike:
+        if len(global_shape) != len(part) or any(not n or w % n for w, n in zip(global_shape, part, strict=True)):
             return []
     return ["slices of one rank are loaded by load_distributed_checkpoint, with the files of all ranks"]
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, count, islice
 from typing import Any, Protocol, runtime_checkable
 
-from mspc.api import launch
+from mspc.api import call_handler
 from mspc.api.errors import ApiValueError
 from mspc.api.nn.cell import Cell
-from mspc.api.train.listening import CallbackManager, RunContext
+from mspc.api.train.batches import as_row
+from mspc.api.train.callback_base import CallbackManager, RunContext
 from mspc.api.train.progress import ProgressBar
-from mspc.api.train.rows import as_row
 
 __all__: tuple[str, ...] = ()
 
@@ -67,7 +67,7 @@ class Training:
     def _pass(self) -> Iterator[Any]:
         """The rows of one pass over the data set. Raises ValueError for one that does not fit the network."""
         rows = self._dataset.create_tuple_iterator(num_epochs=1)
-        if launch.shows_types_only() and isinstance(rows, CountedRows):
+        if call_handler.shows_types_only() and isinstance(rows, CountedRows):
             rows.glance()
         self._reading = rows
         for given in rows:

@@ -18,7 +18,7 @@ import numpy as np
 import transformer_program
 from cupy.cuda import nccl
 
-from mspc.api.launch import launcher
+from mspc.api.captured import launcher
 from mspc.communication import get_group_size, get_rank
 
 REPEATS = 20
@@ -56,7 +56,7 @@ def captured(chosen):
     """A CUDA graph of some of the step's work, in its order and on its streams."""
     ordinary = step.work
     wanted = [chosen(ordinary[work.awaits] if work.awaits >= 0 else work) for work in ordinary]
-    step.work = [work if kept else _silent(work) for work, kept in zip(ordinary, wanted, strict=True)]
+    step.work = [work if is_wanted else _silent(work) for work, is_wanted in zip(ordinary, wanted, strict=True)]
     try:
         with device.stream("compute"):
             step.enqueue()
@@ -67,7 +67,7 @@ def captured(chosen):
 
 
 def _silent(work):
-    return replace(work, launch=lambda: None)
+    return replace(work, captured=lambda: None)
 
 
 def plain_reductions(works):
@@ -104,7 +104,7 @@ def unhidden():
 
 reductions = [work for work in step.work if gradient(work)]
 lines = [f"{sizes.layers} layers, {sizes.precision}, data {sizes.data} x tensor {sizes.tensor}"]
-whole = milliseconds(captured(lambda work: True))
+with_all = milliseconds(captured(lambda work: True))
 if reductions:
     nbytes = [sum(v.type.nbytes for v in graph.nodes[w.index].inputs) for w in reductions]
     members = [len(graph.nodes[w.index].op.rank_list) for w in reductions]
@@ -119,12 +119,12 @@ if reductions:
         f"gradient reductions: {len(reductions)}, {sum(nbytes) / 1e6:.1f} MB",
         f"  replayed alone {alone:.3f} ms, {traffic / alone / 1e6:.0f} GB/s; plain NCCL {plain:.3f} ms, "
         f"{traffic / plain / 1e6:.0f} GB/s: {plain / alone:.2f} of its rate",
-        f"step {whole:.3f} ms, without gradient reductions {without:.3f} ms: {whole / without:.3f} times",
+        f"step {with_all:.3f} ms, without gradient reductions {without:.3f} ms: {with_all / without:.3f} times",
         f"  cannot hide: the last {len(last)}, alone {rest:.3f} ms; 1.05 times the step without reductions and these "
-        f"{limit:.3f} ms: the step takes {whole / limit:.3f} of it",
+        f"{limit:.3f} ms: the step takes {with_all / limit:.3f} of it",
     ]
 else:
-    lines.append(f"step {whole:.3f} ms, no gradient reductions")
+    lines.append(f"step {with_all:.3f} ms, no gradient reductions")
 device.synchronize()
 hosts = []
 for _ in range(REPEATS):
@@ -134,13 +134,13 @@ for _ in range(REPEATS):
     hosts.append(time.perf_counter() - begun)
     device.synchronize()
 spent = 1000 * statistics.median(hosts)
-lines.append(f"host time of a replayed step {spent:.3f} ms, {100 * spent / whole:.1f} % of the step")
+lines.append(f"host time of a replayed step {spent:.3f} ms, {100 * spent / with_all:.1f} % of the step")
 plan = executor.plan
-kept = plan.weights + plan.states + plan.inputs + plan.constants
+stored = plan.weights + plan.states + plan.inputs + plan.constants
 lines += [
     f"predicted: parameters {plan.weights / 1e6:.1f} MB, states {plan.states / 1e6:.1f} MB, "
     f"step {plan.arena / 1e6:.1f} MB (most alive at once {plan.lower_bound / 1e6:.1f} MB), "
-    f"together {(kept + plan.arena) / 1e6:.1f} MB",
+    f"together {(stored + plan.arena) / 1e6:.1f} MB",
     f"measured: the pool holds {device.pool.used_bytes() / 1e6:.1f} MB, of it "
     + ", ".join(f"{name} {size / 1e6:.1f} MB" for name, size in device.workspaces.items()),
 ]

@@ -74,10 +74,10 @@ def main():
     images = images.transpose(0, 2, 3, 1)
     parameters, statistics = started(network, images[:1].shape)
     mesh = Mesh(np.array(jax.devices()[: options.data]), ("data",))
-    cut, whole = NamedSharding(mesh, PartitionSpec("data")), NamedSharding(mesh, PartitionSpec())
-    images, classes = (jax.device_put(value, cut) for value in (images, classes))
-    parameters, statistics = (jax.device_put(value, whole) for value in (parameters, statistics))
-    state = jax.device_put(optimizer.init(parameters), whole)
+    sharded, replicated = NamedSharding(mesh, PartitionSpec("data")), NamedSharding(mesh, PartitionSpec())
+    images, classes = (jax.device_put(value, sharded) for value in (images, classes))
+    parameters, statistics = (jax.device_put(value, replicated) for value in (parameters, statistics))
+    state = jax.device_put(optimizer.init(parameters), replicated)
 
     def loss_of(parameters, statistics, images, classes):
         scores, changed = network.apply({"params": parameters, "batch_stats": statistics}, images,

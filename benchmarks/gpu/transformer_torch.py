@@ -92,18 +92,18 @@ def program(rank, sizes, options):
 
     compiled = torch.compile(forward)
     optimizer = torch.optim.SGD(flat, lr=transformer.RATE, momentum=transformer.MOMENTUM, fused=True)
-    whole = torch.zeros(sum(w.numel() for w in flat), device="cuda")
+    joined = torch.zeros(sum(w.numel() for w in flat), device="cuda")
     start = 0
     for w in flat:  # gradients stand side by side, so that one AllReduce takes them all
-        w.grad = whole[start : start + w.numel()].view_as(w)
+        w.grad = joined[start : start + w.numel()].view_as(w)
         start += w.numel()
 
     def step():
-        whole.zero_()
+        joined.zero_()
         loss = compiled(layers, x, y)
         loss.backward()
         if sizes.data > 1:
-            dist.all_reduce(whole, group=data_group)
+            dist.all_reduce(joined, group=data_group)
         optimizer.step()
         return loss.detach()
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from mspc.commands.budget.limits import Budget
-from mspc.commands.facts.model import Facts
+from mspc.commands.facts.model import CompileFacts
 from mspc.commands.report.table import write_json
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.whole import shown_path
+from mspc.ir.files.atomic_writing import shown_path
 from mspc.ir.late_dataclass import dataclass
 
 VERSION = 1
@@ -37,7 +37,7 @@ class Baseline:
     step: float | None
     collectives: dict[str, int]
 
-    def budget(self, tolerance: float, facts: Facts) -> Budget:
+    def budget(self, tolerance: float, facts: CompileFacts) -> Budget:
         """The limits for a later compile: every figure may be larger by the share `tolerance`. Operators of collectives
         that were not there may not be."""
         def grown(figure: float) -> int:
@@ -53,7 +53,7 @@ class Baseline:
         )
 
 
-def baseline_of(facts: Facts) -> Baseline:
+def baseline_of(facts: CompileFacts) -> Baseline:
     """The figures of a compile. Raises MspcError for a plan, which has none."""
     if not facts.kinds:
         raise MspcError(f"{facts.name} is a plan, which sends nothing", notes=["take the folder of its compile"])
@@ -70,7 +70,7 @@ def baseline_of(facts: Facts) -> Baseline:
     )
 
 
-def write_baseline(path: Path, facts: Facts) -> None:
+def write_baseline(path: Path, facts: CompileFacts) -> None:
     """Write the figures of a compile. Raises MspcError where the file cannot be written."""
     found = baseline_of(facts)
     write_json({MARK: VERSION, **{key: getattr(found, key) for key in KEYS[1:]}}, path)

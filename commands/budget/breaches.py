@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from mspc.commands.budget.limits import ANY, BYTES, COLLECTIVES, FORBID, MEMORY, STEP, Budget, Forbidden
-from mspc.commands.facts.model import CollectiveFact, Facts, RankFacts, cell_of
+from mspc.commands.facts.model import CollectiveFact, CompileFacts, RankFacts, cell_of
 from mspc.commands.report.text import time_text
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
@@ -30,7 +30,7 @@ class Breach:
     memory: tuple[tuple[str, int], ...] = ()
 
 
-def breaches(facts: Facts, budget: Budget) -> list[Breach]:
+def breaches(facts: CompileFacts, budget: Budget) -> list[Breach]:
     """The limits that a compile breaks, each on the ranks that break it most; what is furthest over its limit first.
 
     Raises:
@@ -53,14 +53,14 @@ def breaches(facts: Facts, budget: Budget) -> list[Breach]:
     return sorted(found, key=lambda breach: -breach.times)
 
 
-def _bytes(facts: Facts, most: int) -> Iterator[Breach]:
+def _bytes(facts: CompileFacts, most: int) -> Iterator[Breach]:
     worst = max(facts.kinds, key=lambda kind: kind.bytes_sent)
     if worst.bytes_sent > most:
         message = f"{worst.bytes_sent} bytes are sent in a step, {most} may be"
         yield Breach(BYTES, message, worst.ranks, _times(worst.bytes_sent, most), _largest_first(worst, lambda _: True))
 
 
-def _memory(facts: Facts, most: int) -> Iterator[Breach]:
+def _memory(facts: CompileFacts, most: int) -> Iterator[Breach]:
     kinds = [(kind.peak_bytes, kind) for kind in facts.kinds if kind.peak_bytes is not None]
     if not kinds:
         raise MspcError(f"{facts.name} does not say what memory a rank takes, which {MEMORY} limits")
@@ -71,7 +71,7 @@ def _memory(facts: Facts, most: int) -> Iterator[Breach]:
         yield Breach(MEMORY, message, worst.ranks, _times(taken, most), memory=parts)
 
 
-def _step(facts: Facts, most: float) -> Iterator[Breach]:
+def _step(facts: CompileFacts, most: float) -> Iterator[Breach]:
     timed = [(kind.times, kind) for kind in facts.kinds if kind.times is not None]
     if not timed:
         raise MspcError(f"{facts.name} does not say how long a step takes, which {STEP} limits")
@@ -89,7 +89,7 @@ def _times(taken: float, most: float) -> float:
     return float(taken / most if most else taken)
 
 
-def _count(facts: Facts, operator: str, most: int) -> Iterator[Breach]:
+def _count(facts: CompileFacts, operator: str, most: int) -> Iterator[Breach]:
     def counts(fact: CollectiveFact) -> bool:
         return operator in (ANY, fact.row.operator)
 
@@ -101,7 +101,7 @@ def _count(facts: Facts, operator: str, most: int) -> Iterator[Breach]:
         yield Breach(COLLECTIVES, message, worst.ranks, _times(len(meeting), most), meeting)
 
 
-def _forbidden(facts: Facts, forbidden: Forbidden) -> Iterator[Breach]:
+def _forbidden(facts: CompileFacts, forbidden: Forbidden) -> Iterator[Breach]:
     def is_one(fact: CollectiveFact) -> bool:
         return forbidden.operator in (ANY, fact.row.operator) and _is_inside(fact, forbidden.cell)
 
@@ -121,7 +121,7 @@ def _largest_first(kind: RankFacts, wanted: Callable[[CollectiveFact], bool]) ->
     return tuple(sorted(filter(wanted, kind.collectives), key=lambda fact: -fact.row.bytes))
 
 
-def _check_cell(facts: Facts, forbidden: Forbidden) -> None:
+def _check_cell(facts: CompileFacts, forbidden: Forbidden) -> None:
     """Raise MspcError where nothing is in the cell: a name that was mistaken would forbid nothing for ever."""
     known: dict[str, None] = {}
     scopes = [name.rpartition("/")[0] for name in facts.layouts or ()]

@@ -17,8 +17,8 @@ from typing import Any, cast
 
 from mspc.commands.budget.limits import KEYS, Budget, budget_of
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.atomic_writing import shown_path
 from mspc.ir.files.toml_text import check_keys, read_toml
-from mspc.ir.files.whole import shown_path
 from mspc.ir.nearest import did_you_mean
 
 LARGEST = 1 << 20

@@ -13,7 +13,7 @@ Pair = tuple[Any, Any]
 
 
 @dataclass(frozen=True)
-class Stage:
+class MatchingRound:
     """Entries with equal keys are the same. equal: only those that say the same, too."""
 
     key: Callable[[Any], Hashable]
@@ -21,7 +21,7 @@ class Stage:
 
 
 def paired(
-    first: Iterable[Any], second: Iterable[Any], stages: Sequence[Stage], said: Callable[[Any], Hashable]
+    first: Iterable[Any], second: Iterable[Any], stages: Sequence[MatchingRound], said: Callable[[Any], Hashable]
 ) -> list[Pair]:
     """Every entry of both lists once, in the order of the first and then of the second.
 
@@ -46,5 +46,5 @@ def paired(
     return pairs + [(None, entry) for i, entry in enumerate(right) if i not in of_right]
 
 
-def _key(stage: Stage, entry: Any, said: Callable[[Any], Hashable]) -> Hashable:
+def _key(stage: MatchingRound, entry: Any, said: Callable[[Any], Hashable]) -> Hashable:
     return (stage.key(entry), said(entry) if stage.equal else None)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mspc.commands.comparison.all_differences import GRADIENT_OF, Differences, RankDifferences, RankPair
 from mspc.commands.comparison.difference import SentDifference
-from mspc.commands.comparison.differences import GRADIENT_OF, Differences, RankDifferences, RankPair
 from mspc.commands.comparison.tables import both_text, figures_table, memory_table, names_of, where_of
 from mspc.commands.facts.model import cell_of
 from mspc.commands.report.cells import MOST_KINDS, OUTSIDE, dearest_kinds, named_cells
 from mspc.commands.report.fitting import GAP, Table
-from mspc.commands.report.shortened import ALL, ELLIPSIS, alike, clipped, layer_kind, print_shortened
+from mspc.commands.report.shortened_tables import ALL, ELLIPSIS, alike, clipped, layer_kind, print_shortened
 from mspc.commands.report.table import line_width, print_line
 
 MOST = 10

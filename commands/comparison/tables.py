@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from mspc.commands.comparison.all_differences import Differences, Figure, RankDifferences, RankPair, RankSums
 from mspc.commands.comparison.difference import Difference
-from mspc.commands.comparison.differences import Differences, Figure, RankDifferences, RankPair, RankSums
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.text import group, size_text, time_text
 

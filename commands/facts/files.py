@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.atomic_writing import shown_path
 from mspc.ir.files.regular import read_text
-from mspc.ir.files.whole import shown_path
 from mspc.runtime.program import PROGRAM, Program
 
 _COMPILE_ID = re.compile(r'^compile_id : "(\w+)"$', re.MULTILINE)

@@ -50,17 +50,17 @@ _GROUP = re.compile(r"(\d{1,7})-\d+\Z")
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """What is read of a graph. whole: it is a rank's own, so that memory and times say what the rank takes."""
+    """What is read of a graph. of_one_rank: it is a rank's own, so that memory and times say what the rank takes."""
 
     graph: Graph
     foreign: bool
-    whole: bool
+    of_one_rank: bool
     machine: Machine = H200
 
     def of_ranks(self, ranks: Sequence[int]) -> RankFacts:
         """The facts of the ranks that run this graph."""
         operators: list[OperatorFact] = []
-        unit = 0.0 if self.whole else None
+        unit = 0.0 if self.of_one_rank else None
         collectives: list[CollectiveFact] = []
         scopes: dict[str, ScopeTotals] = {}
         for node in self.graph.nodes:
@@ -76,8 +76,8 @@ class GraphFacts:
             if totals.seconds is not None and not node.op.is_view:
                 totals.seconds += seconds(node, self.machine)
             operators += self._operators(node)
-        plan = plan_memory(self.graph) if self.whole else None
-        time = Timeline(self.graph, self.machine) if self.whole else None
+        plan = plan_memory(self.graph) if self.of_one_rank else None
+        time = Timeline(self.graph, self.machine) if self.of_one_rank else None
         return RankFacts(
             ranks=tuple(ranks),
             operators=tuple(operators),
@@ -90,13 +90,13 @@ class GraphFacts:
 
     def _count(self, fact: CollectiveFact, scopes: dict[str, ScopeTotals], unit: float | None) -> None:
         """Add a collective to the cells from which its tensors come."""
-        whole = sum(tensor.bytes for tensor in fact.tensors)
+        total = sum(tensor.bytes for tensor in fact.tensors)
         for tensor in fact.tensors:
             totals = scopes.setdefault(tensor.cell, ScopeTotals(seconds=unit))
             totals.sent += 1
             totals.bytes_sent += tensor.bytes
             if totals.seconds is not None and fact.seconds:
-                totals.seconds += fact.seconds * (tensor.bytes / whole if whole else 1 / len(fact.tensors))
+                totals.seconds += fact.seconds * (tensor.bytes / total if total else 1 / len(fact.tensors))
 
     def tensors(self) -> tuple[TensorFact, ...]:
         """Its parameters and inputs."""
@@ -104,9 +104,9 @@ class GraphFacts:
 
     def _tensor(self, parameter: Parameter) -> TensorFact:
         layout = "; ".join(str(layout) for layout in element_layouts(parameter.layout))
-        whole = "" if self.foreign else type_text(parameter.global_type or parameter.type)
-        held = type_text(parameter.type) if self.foreign or self.whole else ""
-        return TensorFact(parameter.name, parameter.kind, whole, held, layout)
+        global_type = "" if self.foreign else type_text(parameter.global_type or parameter.type)
+        held = type_text(parameter.type) if self.foreign or self.of_one_rank else ""
+        return TensorFact(parameter.name, parameter.kind, global_type, held, layout)
 
     def scope(self, node: Node) -> str:
         """The cells around a node."""
@@ -122,7 +122,7 @@ class GraphFacts:
         if isinstance(node.op, Collective):
             row, sent = collective_row(node), node.op.sent_bytes
             ranks = len(node.op.members)
-            time = seconds(node, self.machine) if self.whole else None
+            time = seconds(node, self.machine) if self.of_one_rank else None
         else:
             kind = REGISTRY.get(node.op.name)
             if not self.foreign or kind is None or not issubclass(kind, Collective):
@@ -189,14 +189,14 @@ class GraphFacts:
 
     def _fact(self, node: Node, label: str, op: OpLike | None, inputs: Sequence[Texts], output: Texts) -> OperatorFact:
         """One operator. op: None where its attributes are not told."""
-        cut = "; ".join(str(layout) for layout in element_layouts(node.layout))
+        sharding = "; ".join(str(layout) for layout in element_layouts(node.layout))
         strategy = node.strategy or node.in_strategy
-        if not cut and strategy is not None:
-            cut = " ".join(str(entry).replace(",)", ")") for entry in strategy)
+        if not sharding and strategy is not None:
+            sharding = " ".join(str(entry).replace(",)", ")") for entry in strategy)
         attributes = None if op is None or self.foreign else op.attributes()
         return OperatorFact(
             phase_of(node), self.scope(node), label.partition(" ")[0], label,
-            tuple(text for texts in inputs for text in texts), output, cut, source_line(node.frames),
+            tuple(text for texts in inputs for text in texts), output, sharding, source_line(node.frames),
             None if attributes is None else ", ".join(f"{key}: {value}" for key, value in attributes.items()),
         )  # fmt: skip
 
@@ -222,10 +222,10 @@ def _operand_text(value: Value) -> Texts:
 def _origin(value: Value) -> Node | None:
     """The node that a tensor comes from, before any bucket that it has travelled in."""
     while isinstance(value, Node) and isinstance(value.op, TupleGetItem):
-        whole = value.inputs[0]
-        if not isinstance(whole, Node) or not isinstance(whole.op, Collective) or len(whole.inputs) < 2:
+        bucket = value.inputs[0]
+        if not isinstance(bucket, Node) or not isinstance(bucket.op, Collective) or len(bucket.inputs) < 2:
             break
-        value = whole.inputs[value.op.index]
+        value = bucket.inputs[value.op.index]
     return value if isinstance(value, Node) else None
 
 

@@ -30,7 +30,7 @@ class OperatorFact:
     label: str
     inputs: Texts
     outputs: Texts
-    cut: str
+    sharding: str
     line: str
     attributes: str | None
 
@@ -118,7 +118,7 @@ class PlannedMemory:
 
 
 @dataclass(frozen=True)
-class Facts:
+class CompileFacts:
     """All that is known of one compile, dump or plan.
 
     name: as the user named it. layouts: of operators by their names in plans, a text for every operand; None where

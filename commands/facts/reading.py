@@ -12,9 +12,9 @@ from mspc.analysis.cost.machine import Machine
 from mspc.commands.facts.files import dump_text
 from mspc.commands.facts.graph import GraphFacts
 from mspc.commands.facts.kinds import edited_note, kinds_of
-from mspc.commands.facts.model import Facts, PlannedMemory, RankFacts, TensorFact
+from mspc.commands.facts.model import CompileFacts, PlannedMemory, RankFacts, TensorFact
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.whole import shown_path
+from mspc.ir.files.atomic_writing import shown_path
 from mspc.ir.text.parser import parse
 from mspc.ops.check_graph import check_graph
 from mspc.ops.op import REGISTRY
@@ -24,7 +24,7 @@ from mspc.runtime.program import PROGRAM, Program, load_program
 GRAPH = ".ir"
 
 
-def read_facts(path: Path, machine: Machine = H200) -> Facts:
+def read_facts(path: Path, machine: Machine = H200) -> CompileFacts:
     """The facts of a compile's folder, of a graph (`.ir`, MindSpore's too) or of a plan (`.toml`).
 
     Args:
@@ -38,14 +38,14 @@ def read_facts(path: Path, machine: Machine = H200) -> Facts:
     if path.suffix == SUFFIX:
         plan = read_plan(path)
         operators = {name: _texts(given) for name, given in plan.operators.items()}
-        return Facts(str(path), plan.ranks, "", operators, memory=planned_memory(plan))
+        return CompileFacts(str(path), plan.ranks, "", operators, memory=planned_memory(plan))
     if path.suffix != GRAPH:
         what = "is no folder of a compile, no graph (.ir) and no plan (.toml)"
         raise MspcError(f"{shown_path(path)} {what if os.path.exists(path) else 'does not exist'}")
     return _graph_facts(path, machine)
 
 
-def folder_facts(folder: Path, machine: Machine = H200) -> Facts:
+def folder_facts(folder: Path, machine: Machine = H200) -> CompileFacts:
     """The facts of a compile's folder. Ranks of one kind have equal programs but for ranks, groups and offsets: one of
     them is read for all.
 
@@ -70,7 +70,9 @@ def folder_facts(folder: Path, machine: Machine = H200) -> Facts:
     plan = program.plan
     memory = None if plan is None else PlannedMemory(plan.recompute, plan.parameters, plan.gather_again)
     layouts = None if plan is None else plan.operators
-    return Facts(str(folder), program.ranks, program.mode, layouts, held, tuple(kinds), memory=memory, notes=notes)
+    return CompileFacts(
+        str(folder), program.ranks, program.mode, layouts, held, tuple(kinds), memory=memory, notes=notes
+    )
 
 
 def planned_memory(plan: PlanFile) -> PlannedMemory:
@@ -87,7 +89,7 @@ def _outputs(program: Program) -> Iterator[TensorFact]:
         yield TensorFact(f"output {place}", "output", type, "", str(entry.get("layout", "")))
 
 
-def _graph_facts(path: Path, machine: Machine) -> Facts:
+def _graph_facts(path: Path, machine: Machine) -> CompileFacts:
     module = parse(dump_text(path), REGISTRY, str(path))
     graph, attrs = module.main, module.attrs
     foreign = module.dialect == "mindspore"
@@ -100,7 +102,7 @@ def _graph_facts(path: Path, machine: Machine) -> Facts:
     read = GraphFacts(graph, foreign, own, machine)
     ranks = None if foreign else _number(attrs, "ranks")
     kind = read.of_ranks([_number(attrs, "rank") or 0])
-    return Facts(str(path), ranks, str(attrs.get("mode", "")), None, read.tensors(), (kind,), foreign)
+    return CompileFacts(str(path), ranks, str(attrs.get("mode", "")), None, read.tensors(), (kind,), foreign)
 
 
 def _number(attrs: Mapping[str, Any], key: str) -> int | None:

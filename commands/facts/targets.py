@@ -12,9 +12,9 @@ from pathlib import Path
 from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.machine import Machine
 from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.facts.model import Facts
+from mspc.commands.facts.model import CompileFacts
 from mspc.commands.facts.reading import folder_facts, read_facts
-from mspc.commands.report.loudness import Loudness
+from mspc.commands.report.verbosity import Loudness
 from mspc.engine.capture import parse_target
 from mspc.ir.diagnostics import MspcError
 
@@ -47,7 +47,7 @@ def compiled_folder(target: str, options: CompileOptions) -> Iterator[Path]:
         yield folder
 
 
-def target_facts(target: str, options: CompileOptions = SCRIPTS_OWN, machine: Machine = H200) -> Facts:
+def target_facts(target: str, options: CompileOptions = SCRIPTS_OWN, machine: Machine = H200) -> CompileFacts:
     """The facts of a file or folder as `read_facts`, or of a script or a named network, compiled and forgotten.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 
-from mspc.commands.report.shortened import clipped
+from mspc.commands.report.shortened_tables import clipped
 
 MOST_KINDS = 14
 LONGEST_NAME = 30
@@ -19,8 +19,8 @@ def dearest_kinds(kinds: Iterable[str], weight: Callable[[str], tuple[int, ...]]
     found = [*dict.fromkeys(kinds)]
     if len(found) <= MOST_KINDS:
         return found
-    kept = {*sorted(found, key=lambda kind: tuple(-number for number in weight(kind)))[:MOST_KINDS]}
-    return [kind for kind in found if kind in kept] + [kind for kind in found if kind not in kept]
+    chosen = {*sorted(found, key=lambda kind: tuple(-number for number in weight(kind)))[:MOST_KINDS]}
+    return [kind for kind in found if kind in chosen] + [kind for kind in found if kind not in chosen]
 
 
 def named_cells(kinds: Sequence[str]) -> tuple[str, list[tuple[str, str]]]:

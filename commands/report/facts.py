@@ -125,7 +125,7 @@ def make_report(compiled: Compiled, graph: Graph, rank: int) -> Report:
     """The report of a compile; `graph` is the execute graph of `rank`."""
     collectives = [collective_row(node) for node in graph.nodes if isinstance(node.op, Collective)]
     parameters = [_parameter(parameter) for parameter in graph.parameters]
-    kept = sum(row.bytes for row in parameters if row.kind != "input")
+    stored = sum(row.bytes for row in parameters if row.kind != "input")
     plan = plan_memory(graph)
     return Report(
         compile_id=compiled.compile_id,
@@ -141,7 +141,7 @@ def make_report(compiled: Compiled, graph: Graph, rank: int) -> Report:
         collectives=collectives,
         slices=[_slice(node) for node in compiled.graph.nodes if isinstance(node.op, LocalSlice)],
         totals=Totals(
-            len(graph.nodes), len(collectives), sum(c.bytes for c in collectives), kept, plan.peak
+            len(graph.nodes), len(collectives), sum(c.bytes for c in collectives), stored, plan.peak
         ),
         memory=memory_row(plan),
     )
@@ -156,25 +156,25 @@ def memory_row(plan: MemoryPlan) -> MemoryRow:
 
 
 def _operator(node: Node, sharded: bool) -> OperatorRow:
-    strategy = tuple(cut for value in node.inputs for cut in _cuts(value)) if sharded else ()
+    strategy = tuple(shards for value in node.inputs for shards in _strategies(value)) if sharded else ()
     return OperatorRow(
         node.op.name, node.instance, strategy, str(node.attrs.get("strategy_from", "")), source_line(node.frames),
         node.scope,
     )  # fmt: skip
 
 
-def _cuts(value: Value) -> list[Shape]:
+def _strategies(value: Value) -> list[Shape]:
     if isinstance(value, Constant):
         return [(1,) * len(value.shape)]
     return [layout.strategy for layout in element_layouts(value.layout)]
 
 
 def _parameter(parameter: Parameter) -> ParameterRow:
-    whole = parameter.global_type or parameter.type
-    assert isinstance(whole, TensorType)
+    all_ranks = parameter.global_type or parameter.type
+    assert isinstance(all_ranks, TensorType)
     assert isinstance(parameter.type, TensorType)
     return ParameterRow(
-        parameter.name, parameter.kind, str(whole.dtype), whole.shape, parameter.shape, parameter.type.nbytes
+        parameter.name, parameter.kind, str(all_ranks.dtype), all_ranks.shape, parameter.shape, parameter.type.nbytes
     )
 
 

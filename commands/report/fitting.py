@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.shown import shown
+from mspc.ir.printable import shown
 
 GAP = "  "
 INDENT = 4
@@ -77,8 +77,8 @@ def broken(text: str, width: int) -> list[str]:
     """
     lines: list[str] = []
     while len(text) > width:
-        whole = _TUPLE.sub(lambda found: "x" * len(found[0]), text)
-        space = max(whole.rfind(" ", 1, width + 1), 0) or max(text.rfind(" ", 1, width + 1), 0)
+        masked = _TUPLE.sub(lambda found: "x" * len(found[0]), text)
+        space = max(masked.rfind(" ", 1, width + 1), 0) or max(text.rfind(" ", 1, width + 1), 0)
         if text[:space].strip():
             lines.append(text[:space].rstrip())
             text = text[space:].lstrip()

@@ -10,7 +10,7 @@ from mspc.commands.report.fitting import Table
 
 SHORT = 24
 """Characters up to which a column's cells stay in one line."""
-_WHOLE = re.compile(rf"\([\d, -]{{,{SHORT}}}\)|\[[\d, -]{{,{SHORT}}}\]|->|[\w.]+(?:-[\w.*]+)+")
+_UNBREAKABLE = re.compile(rf"\([\d, -]{{,{SHORT}}}\)|\[[\d, -]{{,{SHORT}}}\]|->|[\w.]+(?:-[\w.*]+)+")
 """What has a place for a break and none to be made there: shapes, layouts, arrows, names of cells."""
 _STYLE = """
 :root { color-scheme: light dark; --page: #ffffff; --text: #1b1f24; --quiet: #5b6470; --edge: #d5d9e0; --panel: #f6f7f9;
@@ -92,7 +92,7 @@ def _breakable(text: str) -> str:
     """Text that goes on in the next line behind a slash or a space; a shape, a short name and an arrow stay in one."""
     words: list[str] = []
     at = 0
-    for found in _WHOLE.finditer(text):
+    for found in _UNBREAKABLE.finditer(text):
         words += [escape(text[at : found.start()]).replace("/", "/<wbr>"), f"<span>{escape(found[0])}</span>"]
         at = found.end()
     return "".join((*words, escape(text[at:]).replace("/", "/<wbr>")))

@@ -6,13 +6,13 @@ import sys
 import time
 from types import TracebackType
 
-from mspc.ir.shown import shown
+from mspc.ir.printable import shown
 
 INTERVAL = 0.05
 """Seconds between two texts, so that thousands of ranks do not cost time."""
 
 
-class Progress:
+class ProgressLine:
     """A line that every text replaces and that is gone at the end. shown: nothing is ever printed otherwise."""
 
     def __init__(self, shown: bool = True) -> None:
@@ -20,7 +20,7 @@ class Progress:
         self._last = 0.0
         self._width = 0
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressLine:
         return self
 
     def __exit__(

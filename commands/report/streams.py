@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mspc.ir.diagnostics import PIPE_CLOSED, MspcError
-from mspc.ir.shown import shown
+from mspc.ir.printable import shown
 
 
 class StandardOut(io.TextIOWrapper):

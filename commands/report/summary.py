@@ -12,7 +12,7 @@ from mspc.commands.facts.phases import GRADIENTS
 from mspc.commands.report.cells import MOST_KINDS, OUTSIDE, dearest_kinds, named_cells
 from mspc.commands.report.facts import CollectiveRow, OperatorRow, Report
 from mspc.commands.report.fitting import Table
-from mspc.commands.report.shortened import (
+from mspc.commands.report.shortened_tables import (
     ALL,
     ELLIPSIS,
     alike,
@@ -28,7 +28,7 @@ MOST_COLLECTIVES = 10
 MOST_LINES = 4
 """Source lines that are named of the slices that were inserted."""
 MOST_NOTES = 4
-LEAST_CUT = 26
+LEAST_STRATEGIES = 26
 """Characters at least of the column that says how operators are cut."""
 
 
@@ -65,17 +65,17 @@ def kinds_table(report: Report) -> Table:
     kinds = dearest_kinds((*operators, *sent), lambda k: (numbers.get(k, 0), len(operators.get(k, ()))))
     inside, shown = named_cells(kinds)
     rows: list[tuple[str, ...]] = []
-    cuts: list[list[str]] = []
+    strategies: list[list[str]] = []
     for kind, name in shown:
         own, mine = operators.get(kind, []), sent.get(kind, [])
         cells = len({row.scope.removeprefix(GRADIENTS) for row in (*own, *mine)}) if kind else 0
         numbers_of = (str(cells or OUTSIDE), str(len(own)), str(len(mine)), str(numbers.get(kind, 0)))
         rows.append((name, *numbers_of))
-        cuts.append(_cuts(own))
+        strategies.append(_strategies(own))
     columns = ("cell", "cells", "operators", "collectives", "bytes sent")
     width = [max(len(row[i]) for row in (columns, *rows)) for i in range(len(columns))]
-    rest = max(LEAST_CUT, line_width() - sum(width) - 2 * len(width))
-    rows = [(*row, _listed(own, rest)) for row, own in zip(rows, cuts, strict=True)]
+    rest = max(LEAST_STRATEGIES, line_width() - sum(width) - 2 * len(width))
+    rows = [(*row, _listed(own, rest)) for row, own in zip(rows, strategies, strict=True)]
     return Table(
         f"kinds of cells{inside}, forward operators, collectives of rank {report.rank}",
         (*columns, "how they are cut"), rows, (1, 2, 3, 4),
@@ -99,14 +99,14 @@ def collectives_table(rows: Sequence[CollectiveRow], title: str) -> Table:
     )  # fmt: skip
 
 
-def _cuts(operators: list[OperatorRow]) -> list[str]:
+def _strategies(operators: list[OperatorRow]) -> list[str]:
     """How the operators of a kind are cut, those with most operands first: they decide most."""
     texts: dict[str, int] = {}
     for row in operators:
-        if any(part > 1 for cut in row.strategy for part in cut):
+        if any(part > 1 for shards in row.strategy for part in shards):
             texts[f"{row.operator} {strategy_text(row.strategy)}"] = len(row.strategy)
-    whole = "whole" if any(row.strategy for row in operators) else "-"
-    return sorted(texts, key=lambda text: -texts[text]) or [whole]
+    not_sharded = "whole" if any(row.strategy for row in operators) else "-"
+    return sorted(texts, key=lambda text: -texts[text]) or [not_sharded]
 
 
 def _listed(texts: list[str], width: int) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from mspc.commands.report.fitting import Table, broken, fit
-from mspc.ir.files.whole import check_writable, write_whole
-from mspc.ir.shown import shown
+from mspc.ir.files.atomic_writing import check_writable, write_atomically
+from mspc.ir.printable import shown
 
 OTHERWISE = 100
 """Characters of a line where there is no terminal and COLUMNS does not say, so that pipes get the same text always."""
@@ -69,4 +69,4 @@ def write_json(content: Any, path: Path) -> None:
     if path == Path("-"):
         sys.stdout.write(text)
         return
-    write_whole(path, lambda file: file.write(text.encode()))
+    write_atomically(path, lambda file: file.write(text.encode()))

@@ -91,7 +91,7 @@ def group(ranks: tuple[int, ...]) -> str:
 
 def strategy_text(strategy: tuple[tuple[int, ...], ...]) -> str:
     """`(2, 1) (1, 4)`, one tuple per input."""
-    return " ".join(str(cut).replace(",)", ")") for cut in strategy) or "-"
+    return " ".join(str(entry).replace(",)", ")") for entry in strategy) or "-"
 
 
 def time_text(seconds: float) -> str:

@@ -6,17 +6,17 @@ import math
 from collections.abc import Sequence
 
 from mspc.commands.report.fitting import Table, fit
-from mspc.commands.report.shortened import alike, layer_kind, print_shortened
+from mspc.commands.report.shortened_tables import alike, layer_kind, print_shortened
 from mspc.commands.report.table import line_width, print_table
 from mspc.ir.graph import Node
-from mspc.verify.difference import Row
+from mspc.verify.difference import ComparedValue
 
 SCREEN = 30
 """Lines of a table of values that is printed with every row."""
 MOST_KINDS = 15
 
 
-def print_values(rows: Sequence[Row], title: str, all_rows: bool) -> None:
+def print_values(rows: Sequence[ComparedValue], title: str, all_rows: bool) -> None:
     """Print the values: every one, where there is room on a screen or all of them are asked for, else by kind."""
     table = comparison_table(rows, title)
     if all_rows or len(fit(table, line_width()).lines) <= SCREEN:
@@ -25,7 +25,7 @@ def print_values(rows: Sequence[Row], title: str, all_rows: bool) -> None:
         print_shortened(kinds_table(rows, title), MOST_KINDS)
 
 
-def comparison_table(rows: Sequence[Row], title: str) -> Table:
+def comparison_table(rows: Sequence[ComparedValue], title: str) -> Table:
     """One line for every compared value."""
     return Table(
         title,
@@ -37,7 +37,7 @@ def comparison_table(rows: Sequence[Row], title: str) -> Table:
     )
 
 
-def kinds_table(rows: Sequence[Row], title: str) -> Table:
+def kinds_table(rows: Sequence[ComparedValue], title: str) -> Table:
     """One line for every kind of value, those of repeated layers together: how many, how many differ, and the worst.
     Kinds that differ come first, then those that are furthest from one device for what is allowed."""
     kinds = alike(rows, lambda r: (r.kind, layer_kind(r.name)))
@@ -56,16 +56,16 @@ def kinds_table(rows: Sequence[Row], title: str) -> Table:
     return Table(title, ("value", "kind", "values", "worst", "tolerance", "remark"), cells, (2, 3, 4), below=(5,))
 
 
-def _badness(row: Row) -> tuple[bool, bool, float]:
+def _badness(row: ComparedValue) -> tuple[bool, bool, float]:
     """Sorts the worst first: what differs, then what is nearest to its tolerance, then what rounding excuses."""
     return row.same, row.excused, -(row.difference / row.tolerance if row.tolerance else row.difference)
 
 
-def verdict(rows: Sequence[Row], where: str, beside: str, first: Node | None, equal: str = "equal") -> str:
+def verdict(rows: Sequence[ComparedValue], where: str, reference: str, first: Node | None, equal: str = "equal") -> str:
     """`equal: 10 values on 8 ranks within 1e-05 of one device, ...` or `differs: 2 of 10 values on 8 ranks ...`.
 
     equal: what is said in the place of that word. where: "on 8 ranks".
-    beside: "one device". first: the first operator whose value differs, where one does.
+    reference: "one device". first: the first operator whose value differs, where one does.
     """
     wrong = [r for r in rows if not r.same]
     if wrong:
@@ -77,8 +77,8 @@ def verdict(rows: Sequence[Row], where: str, beside: str, first: Node | None, eq
         )
         return text if first is None else f"{text}; they part at {first.label}{_line(first)}"
     within = max((r.tolerance for r in rows), default=0.0)
-    text = f"{equal}: {_values(len(rows))} {where} within {within:.0e} of {beside}" if within else (
-        f"{equal}: {_values(len(rows))} {where} exactly as on {beside}"
+    text = f"{equal}: {_values(len(rows))} {where} within {within:.0e} of {reference}" if within else (
+        f"{equal}: {_values(len(rows))} {where} exactly as on {reference}"
     )  # fmt: skip
     excused = sum(r.excused for r in rows)
     worst = max((r for r in rows if not r.excused), key=lambda r: r.difference, default=None)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from mspc.commands.report.loudness import Loudness
 from mspc.commands.report.table import print_line, write_json
+from mspc.commands.report.verbosity import Loudness
 from mspc.commands.report.verdict import print_values, verdict
 from mspc.compiler.config import Config
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Node
-from mspc.verify.data_parallel.global_batch import Beside
-from mspc.verify.difference import Row
+from mspc.verify.data_parallel.global_batch import BatchComparison
+from mspc.verify.difference import ComparedValue
 from mspc.verify.pytorch.against import Against
 from mspc.verify.verification import STEPS, Verified
 
@@ -32,33 +32,33 @@ def report(
     if json != Path("-"):
         if not loudness.quiet:
             _show(found, config, seed, all_rows or loudness.verbose)
-        beside, equal = "one device", "equal"
-        if found.beside is not None:
-            aside = found.beside.aside
-            beside = "one device with the whole batch" if not aside else "one device with the same rows"
+        reference, equal = "one device", "equal"
+        if found.batches is not None:
+            aside = found.batches.aside
+            reference = "one device with the whole batch" if not aside else "one device with the same rows"
             equal = "equal" if not aside else "each rank's own rows alone, not the whole batch"
-            for line in whole_batch_lines(found.beside, config) if aside or not loudness.quiet else ():
+            for line in global_batch_lines(found.batches, config) if aside or not loudness.quiet else ():
                 print_line(line)
-        print_line(verdict(rows, f"on {_ranks(config)}", beside, first, equal))
+        print_line(verdict(rows, f"on {_ranks(config)}", reference, first, equal))
     _check(rows, first, f"one device and {config.ranks} ranks", (found.note, *notes))
 
 
-def whole_batch_lines(beside: Beside, config: Config) -> list[str]:
+def global_batch_lines(batches: BatchComparison, config: Config) -> list[str]:
     """What the ranks' results and updates are of those of the whole batch, or why they are not compared with it."""
-    if beside.aside:
-        more = len(beside.aside) - 1
+    if batches.aside:
+        more = len(batches.aside) - 1
         rest = f", and {more} more like it" if more else ""
-        parts = f"; the first of its values that has no such tie is {beside.apart}" if beside.apart else ""
-        return [f"not compared with one device on the whole batch: {beside.aside[0]}{rest}{parts}"]
+        parts = f"; the first of its values that has no such tie is {batches.apart}" if batches.apart else ""
+        return [f"not compared with one device on the whole batch: {batches.aside[0]}{rest}{parts}"]
     lines = [
         f"output {index} of one device on the whole batch is "
         + {"rows": "the ranks' rows", "same": "every rank's"}.get(how, f"the {how} of the ranks'")
-        for index, how in beside.reductions.items()
+        for index, how in batches.reductions.items()
     ]
     names: dict[float, list[str]] = {}
-    for name, factor in beside.factors.items():
+    for name, factor in batches.factors.items():
         names.setdefault(factor, []).append(name)
-    if names == {1.0: [*beside.factors]}:
+    if names == {1.0: [*batches.factors]}:
         return [*lines, "updates read the gradients of one device on the whole batch"]
     for factor, those in names.items():
         whose = "the" if len(names) == 1 else f"for {', '.join(those)} the"
@@ -104,7 +104,7 @@ def _counted(found: Against) -> str:
     return f"operators with a counterpart: {found.judged.total()}; without: {found.without.total()}{rest}{behind}"
 
 
-def _check(rows: Sequence[Row], first: Node | None, between: str, notes: Sequence[str]) -> None:
+def _check(rows: Sequence[ComparedValue], first: Node | None, between: str, notes: Sequence[str]) -> None:
     """Raises ExecutionError where a value differs."""
     wrong = [r for r in rows if not r.same]
     if wrong:

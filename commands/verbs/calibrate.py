@@ -7,20 +7,22 @@ from typing import Annotated
 
 import typer
 
-from mspc.commands.options import Device, Quiet, Ranks
+from mspc.commands.options import DeviceOption, Quiet, Ranks
 
 
 def calibrate(
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where the rates go (TOML).")],
     ranks: Ranks = None,
-    device: Annotated[Device, typer.Option(help="What is measured; auto: GPUs where there are enough.")] = Device.AUTO,
+    device: Annotated[
+        DeviceOption, typer.Option(help="What is measured; auto: GPUs where there are enough.")
+    ] = DeviceOption.AUTO,
     name: Annotated[str, typer.Option(metavar="NAME", help="What the machine is called [the file's name].")] = "",
     tf32: Annotated[bool, typer.Option("--tf32", help="Let GPUs round products of Float32.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Time operators and collectives in several sizes, under mpirun or with --ranks N, and write a machine file."""
     from mspc.commands.calibrate import CalibrateOptions, calibrate_machine
-    from mspc.runtime.choose import Wishes
+    from mspc.runtime.device_choice import Wishes
 
     options = CalibrateOptions(out, ranks, name, Wishes(str(device)), tf32, quiet)
     raise typer.Exit(calibrate_machine(options))

@@ -46,7 +46,7 @@ def compile_(
 ) -> None:
     """Compile the first graph that a script launches, for all ranks; run nothing, need no MPI, no device."""
     from mspc.commands.compile import CompileOptions, compile_target
-    from mspc.commands.report.loudness import Loudness
+    from mspc.commands.report.verbosity import Loudness
 
     leave_out_loaded()
     compile_target(

@@ -30,6 +30,6 @@ def opt(
 ) -> None:
     """Read a graph, run passes on it and print it; without passes read and print."""
     from mspc.commands.opt import optimize
-    from mspc.commands.report.loudness import Loudness
+    from mspc.commands.report.verbosity import Loudness
 
     print(optimize(file, passes, Loudness(verbose, quiet)), end="")

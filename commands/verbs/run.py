@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from mspc.commands.completion import complete_script
-from mspc.commands.options import Device, Ranks, ScriptArguments
+from mspc.commands.options import DeviceOption, Ranks, ScriptArguments
 from mspc.ir.diagnostics import MspcError
 
 
@@ -46,8 +46,8 @@ def run(
         Path | None, typer.Option(metavar="FILE", help="Write the outputs of a compiled program (npz).")
     ] = None,
     device: Annotated[
-        Device, typer.Option(help="Where to run; auto: as the script says, else on GPUs where there are enough.")
-    ] = Device.AUTO,
+        DeviceOption, typer.Option(help="Where to run; auto: as the script says, else on GPUs where there are enough.")
+    ] = DeviceOption.AUTO,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="The same bits at every run, on a GPU too.")
     ] = False,
@@ -65,7 +65,7 @@ def run(
 ) -> None:
     """Train a script, or execute a compiled program: under mpirun, with --ranks N, or with --simulate."""
     from mspc.engine.profile_options import profile_options
-    from mspc.runtime.choose import Wishes
+    from mspc.runtime.device_choice import Wishes
 
     wishes, profiled = Wishes(str(device), deterministic, timeout), profile_options(profile, profile_steps)
     if os.path.isdir(target):

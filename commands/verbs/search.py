@@ -32,7 +32,7 @@ def search(
 ) -> None:
     """Look for the layouts of all operators at once, and set the plan beside the usual ones."""
     from mspc.commands.compile import CompileOptions
-    from mspc.commands.report.loudness import Loudness
+    from mspc.commands.report.verbosity import Loudness
     from mspc.commands.search import SearchOptions, memory_of, meshes_of, ranks_of, search_target
 
     common = CompileOptions(

@@ -29,7 +29,7 @@ def verify(
 ) -> None:
     """Run some steps on one device and on N simulated ranks and compare every output, gradient and parameter."""
     from mspc.commands.compile import CompileOptions
-    from mspc.commands.report.loudness import Loudness
+    from mspc.commands.report.verbosity import Loudness
     from mspc.commands.verify import verify_target
 
     options = CompileOptions(

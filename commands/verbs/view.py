@@ -39,7 +39,7 @@ def view(
     """Write one HTML file that shows what every rank does and why: scopes, layouts, collectives with reasons, the
     step's times and memory. It needs no server and no network."""
     from mspc.commands.compile import CompileOptions
-    from mspc.commands.report.loudness import Loudness
+    from mspc.commands.report.verbosity import Loudness
     from mspc.commands.view.command import ViewOptions, view_target
 
     common = CompileOptions(

@@ -19,8 +19,8 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout, common_mesh
 from mspc.passes.sharding.layout_search import Search
 from mspc.search.layouts.cheapest import AXES, mesh_of
-from mspc.search.model.model import NEVER, Model
-from mspc.search.plans.reckoned import LARGE, terms_for
+from mspc.search.model.model import NEVER, CostModel
+from mspc.search.plans.machine_terms import LARGE, terms_for
 from mspc.search.solver.elimination import Factor
 
 NEXT = 2
@@ -32,14 +32,14 @@ LITTLE = 1e-3
 
 
 @dataclass(frozen=True)
-class Way:
+class OperatorAlternative:
     """One way to cut an operator. seconds: what it takes more than the one that stands, infinite where it cannot be."""
 
     operands: tuple[Layout, ...]
     seconds: float
 
 
-def next_ways(configured: Graph, decided: Graph, machine: Machine) -> dict[int, list[Way]]:
+def next_ways(configured: Graph, decided: Graph, machine: Machine) -> dict[int, list[OperatorAlternative]]:
     """By number of a node, the ways that stand and the cheapest others.
 
     Args:
@@ -61,7 +61,7 @@ def next_ways(configured: Graph, decided: Graph, machine: Machine) -> dict[int, 
     return _Neighbours(model, configured, decided, machine).all_ways()
 
 
-def _model(graph: Graph, decided: Graph) -> Model:
+def _model(graph: Graph, decided: Graph) -> CostModel:
     """The problem on the mesh of the layouts that stand, where a search could take it: else on the search's own."""
     search = Search(graph)
     search.structure([node for node in graph.nodes if node.phase == "forward"])
@@ -70,13 +70,13 @@ def _model(graph: Graph, decided: Graph) -> Model:
     for other in dict.fromkeys(layout.mesh for node in decided.nodes for layout in node.in_layouts or () if layout):
         mesh = None if mesh is None else common_mesh(mesh, other)
     most = AXES + (len(graph.nodes) < FEW)
-    return Model(search, own if mesh is None or len(mesh) > most else mesh)
+    return CostModel(search, own if mesh is None or len(mesh) > most else mesh)
 
 
 class _Neighbours:
     """The tables around every operator, read at the layouts that stand."""
 
-    def __init__(self, model: Model, configured: Graph, decided: Graph, machine: Machine) -> None:
+    def __init__(self, model: CostModel, configured: Graph, decided: Graph, machine: Machine) -> None:
         self.model = model
         self.bandwidth = machine.link.bandwidth.at(LARGE)
         self.stands: dict[int, int] = {}
@@ -107,15 +107,15 @@ class _Neighbours:
         numbers = self.model.variables[self.model.of[value]].outputs[0]
         return next((i for i, n in enumerate(numbers) if self.model.layout(value, int(n)) == layout), None)
 
-    def all_ways(self) -> dict[int, list[Way]]:
-        found: dict[int, list[Way]] = {}
+    def all_ways(self) -> dict[int, list[OperatorAlternative]]:
+        found: dict[int, list[OperatorAlternative]] = {}
         for node, number in self.numbers.items():
             ways = self._ways(self.model.of[node])
             if ways:
                 found[number] = ways
         return found
 
-    def _ways(self, variable: int) -> list[Way]:
+    def _ways(self, variable: int) -> list[OperatorAlternative]:
         """The way that stands and the `NEXT` cheapest others; nothing where it is none of the model's."""
         stands = self.stands.get(variable)
         if stands is None:
@@ -124,14 +124,15 @@ class _Neighbours:
         for factor in self.around[variable]:
             total = total + self._read(factor, variable)
         choices = self.model.variables[variable].choices
-        found: dict[tuple[Layout, ...], Way] = {choices[stands].inputs: Way(choices[stands].inputs, 0.0)}
+        stated = choices[stands].inputs
+        found: dict[tuple[Layout, ...], OperatorAlternative] = {stated: OperatorAlternative(stated, 0.0)}
         for i in np.argsort(total, kind="stable"):
             if len(found) > NEXT:
                 break
             more = float(total[i] - total[stands])
             seconds = math.inf if more >= NEVER / 2 else more / self.bandwidth if abs(more) > LITTLE else 0.0
             if seconds < math.inf:
-                found.setdefault(choices[i].inputs, Way(choices[i].inputs, seconds))
+                found.setdefault(choices[i].inputs, OperatorAlternative(choices[i].inputs, seconds))
         return list(found.values())
 
     def _read(self, factor: Factor, variable: int) -> Any:

@@ -20,7 +20,7 @@ def collective_facts(graph: Graph, machine: Machine) -> dict[int, dict[str, Any]
     `members` where they lie by no rule; on a rank's graph `bytes` that the rank sends, `seconds` and the `link`, of
     MindSpore's dumps the `bytes`."""
     rank = graph.attrs.get("rank", 0)
-    told = GraphFacts(graph, foreign=True, whole=False, machine=machine)
+    told = GraphFacts(graph, foreign=True, of_one_rank=False, machine=machine)
     found: dict[int, dict[str, Any]] = {}
     for index, node in enumerate(graph.nodes):
         if isinstance(node.op, Collective):

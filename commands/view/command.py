@@ -10,13 +10,13 @@ from typing import Any
 
 from mspc.commands.compile import CompileOptions
 from mspc.commands.facts.targets import check_used, compiled_folder, file_of, is_script
-from mspc.commands.report.progress import Progress
+from mspc.commands.report.progress import ProgressLine
 from mspc.commands.report.table import print_line
 from mspc.commands.report.text import size_text
 from mspc.commands.view.dump import read_dump
 from mspc.commands.view.facts import page_facts
 from mspc.commands.view.page import html_of
-from mspc.ir.files.whole import check_writable, utf8_bytes, write_whole
+from mspc.ir.files.atomic_writing import check_writable, utf8_bytes, write_atomically
 from mspc.ir.late_dataclass import dataclass
 from mspc.search.calibration.machine_file import machine_of
 
@@ -49,12 +49,12 @@ def view_target(target: str, options: ViewOptions) -> None:
     out = options.out or Path(_stem(target) + ENDING)
     check_writable(out, "--out")
     quiet = options.compile.loudness.quiet
-    with Progress(not quiet) as progress:
+    with ProgressLine(not quiet) as progress:
         progress.show(f"reading {target}")
         facts = facts_of(target, options)
         progress.show(f"writing {out}")
         content = utf8_bytes(html_of(facts))
-        write_whole(out, lambda file: file.write(content))
+        write_atomically(out, lambda file: file.write(content))
     if not quiet:
         print_line(f"{out}: {_summary(facts)}, {size_text(len(content))}")
     if options.open:

@@ -10,7 +10,7 @@ from pathlib import Path
 from mspc.commands.facts.files import dump_text
 from mspc.commands.facts.kinds import edited_note, kinds_of
 from mspc.commands.view.kinds import kind_facts
-from mspc.compiler.again import stages_again
+from mspc.compiler.shared_graphs import stages_again
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import read_begin
 from mspc.ir.graph import Graph
@@ -21,7 +21,7 @@ from mspc.ops.check_graph import check_graph
 from mspc.ops.op import REGISTRY
 from mspc.runtime.program import PROGRAM, Program, load_program
 
-CONFIGURED, DECIDED = ("recompute_cells", "cut_by_plan", "check_strategies"), "propagate_sharding"
+CONFIGURED, DECIDED = ("recompute_cells", "shard_by_plan", "check_strategies"), "propagate_sharding"
 """The passes ahead of which, and behind which, layouts are decided on; of the first the latest that is there."""
 PLANS = ("fuse_gradients", "lower_redistribution", "reduce_gradients", DECIDED)
 """Passes whose dumps hold the graph of all ranks with its layouts, the latest first."""
@@ -115,7 +115,7 @@ class _Folder:
         if not self.program.network:
             found.notes.append("the ranks' networks are their own, so there is no graph of all ranks and no layouts")
             return
-        graphs = self._kept((self.path / self.program.execute[found.ranks_of[0][0]]).parent, found.programs[0])
+        graphs = self._dumped((self.path / self.program.execute[found.ranks_of[0][0]]).parent, found.programs[0])
         plan = next((name for name in PLANS if name in graphs), None)
         if plan is None:
             graphs = self._again()
@@ -133,7 +133,7 @@ class _Folder:
         program, path = self.program, str(self.path / PROGRAM)
         return stages_again(program.network, path, program.compile_id, STAGES)
 
-    def _kept(self, folder: Path, program: Graph) -> dict[str, Graph]:
+    def _dumped(self, folder: Path, program: Graph) -> dict[str, Graph]:
         """The same from the dumps of a rank's folder: the latest of `PLANS`, and those around the decision."""
         texts: dict[str, Path] = {}
         for path in sorted(folder.glob("*.ir")):

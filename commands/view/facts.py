@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mspc.analysis.cost.machine import Machine
-from mspc.commands.view.alternatives import Way, next_ways
+from mspc.commands.view.alternatives import OperatorAlternative, next_ways
 from mspc.commands.view.collectives import collective_facts
 from mspc.commands.view.dump import Dump
 from mspc.commands.view.graph_facts import graph_columns
@@ -93,7 +93,7 @@ def _ways(dump: Dump, tables: Tables, machine: Machine) -> dict[int, Any]:
     return {places[n]: [_row(way, tables) for way in ways] for n, ways in found.items() if n in places}
 
 
-def _row(way: Way, tables: Tables) -> list[Any]:
+def _row(way: OperatorAlternative, tables: Tables) -> list[Any]:
     return [tables.layouts(way.operands), None if math.isinf(way.seconds) else rounded(way.seconds)]
 
 

@@ -52,8 +52,8 @@ class _Columns:
             found["kind"].append(string(parameter.kind))
             found["trainable"].append(int(parameter.trainable))
             found["type"].append(type_of(parameter.type))
-            whole = parameter.global_type if parameter.global_type is not None else parameter.type
-            found["whole"].append(type_of(whole))
+            global_type = parameter.global_type if parameter.global_type is not None else parameter.type
+            found["whole"].append(type_of(global_type))
             found["layout"].append(self.tables.layouts(element_layouts(parameter.layout)))
         return found
 

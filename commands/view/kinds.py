@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from mspc.commands.facts.files import program_text
-from mspc.commands.facts.kinds import FIELDS, OPERANDS, OWN, Kind
+from mspc.commands.facts.kinds import FIELDS, OPERANDS, OWN, RankKind
 from mspc.runtime.program import Program
 
 _NODE = re.compile(r"^  %(\d+)")
@@ -15,7 +15,7 @@ LISTED = 64
 """Ranks whose own numbers the page holds."""
 
 
-def own_numbers(program: Program, kind: Kind) -> dict[int, dict[int, str]]:
+def own_numbers(program: Program, kind: RankKind) -> dict[int, dict[int, str]]:
     """By node what ranks of a kind have of their own, as text, of those fields, operands and constants that are not the
     same on all. Raises MspcError as `program_text` does."""
     own: dict[int, dict[int, Mapping[str, str]]] = {}
@@ -76,7 +76,7 @@ def ranges(ranks: Sequence[int]) -> list[list[int]]:
     return found
 
 
-def kind_facts(program: Program, kinds: Sequence[Kind]) -> list[Mapping[str, object]]:
+def kind_facts(program: Program, kinds: Sequence[RankKind]) -> list[Mapping[str, object]]:
     """The kinds as the page holds them; number k is the program of graph k."""
     return [
         {"graph": i, "ranks": ranges(kind.ranks), "count": len(kind.ranks), "own": own_numbers(program, kind)}

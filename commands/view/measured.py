@@ -56,7 +56,7 @@ def _checked(path: Path, event: dict[str, Any], graphs: dict[int, Graph]) -> tup
     """(rank, node, step) of an event. Raises MspcError where the dump has no such node."""
     args = event.get("args")
     said = args if isinstance(args, dict) else {}
-    rank, node, step = (_whole(number) for number in (event.get("pid"), said.get("node"), said.get("step")))
+    rank, node, step = (_integer(number) for number in (event.get("pid"), said.get("node"), said.get("step")))
     if min(rank, node, step) < 0 or not all(_is_time(event.get(key)) for key in ("ts", "dur")):
         raise MspcError(f"{path} is no profile of mspc: an event {str(event.get('name'))!r} names no node")
     graph = graphs.get(rank)
@@ -77,7 +77,7 @@ def _is_time(number: Any) -> bool:
     return isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number < LONGEST
 
 
-def _whole(number: Any) -> int:
+def _integer(number: Any) -> int:
     """A number that counts; -1 for anything else."""
     return number if isinstance(number, int) and not isinstance(number, bool) else -1
 

@@ -51,10 +51,10 @@ def memory_facts(graph: Graph) -> dict[str, Any]:
 
 def _last_reads(graph: Graph) -> dict[tuple[Value, int], int]:
     """For every tensor of every value that is read or returned the position of the last node that reads it."""
-    whole = last_reads(graph, viewed_operands)
+    last_of = last_reads(graph, viewed_operands)
     found: dict[tuple[Value, int], int] = {}
     for index, node in enumerate(graph.nodes):
-        until = whole.get(node, index) if node.op.is_view else index
+        until = last_of.get(node, index) if node.op.is_view else index
         for operand in node.inputs:
             own = [node.op.index] if isinstance(node.op, TupleGetItem) else range(len(element_types(operand.type)))
             found.update({(operand, k): max(until, found.get((operand, k), 0)) for k in own})

@@ -10,7 +10,7 @@ from pathlib import Path
 from mspc.commands.compile import CompileOptions
 from mspc.commands.view.command import ViewOptions, facts_of
 from mspc.commands.view.page import html_of
-from mspc.ir.files.whole import utf8_bytes, write_whole
+from mspc.ir.files.atomic_writing import utf8_bytes, write_atomically
 
 HEIGHT = 720
 """Pixels of the frame in a notebook."""
@@ -25,7 +25,7 @@ class View:
     def save(self, file: str | os.PathLike[str]) -> None:
         """Write the page to a file. Raises MspcError where that cannot be."""
         content = utf8_bytes(self.html)
-        write_whole(Path(file), lambda opened: opened.write(content))
+        write_atomically(Path(file), lambda opened: opened.write(content))
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the page in a frame of its own, which may run its code and nothing else."""

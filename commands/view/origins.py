@@ -110,10 +110,10 @@ class Origins:
         source = node.inputs[0]
         if source in self._elements:
             return self._elements[source][index]
-        whole = self._found.get(source)
-        if not isinstance(whole, Node) or len(element_types(whole.type)) != len(element_types(source.type)):
+        original = self._found.get(source)
+        if not isinstance(original, Node) or len(element_types(original.type)) != len(element_types(source.type)):
             return None
-        readers = [one for one in self._read([whole]) if isinstance(one.op, TupleGetItem) and one.op.index == index]
+        readers = [one for one in self._read([original]) if isinstance(one.op, TupleGetItem) and one.op.index == index]
         return readers[0] if readers else None
 
     def _joined(self, node: Node, operands: Sequence[Value | None]) -> list[Node]:
@@ -205,31 +205,31 @@ def _line(node: Node) -> tuple[Any, ...]:
     return node.scope, node.phase, node.frames
 
 
-def _are_slices(type: Type, whole: Node) -> bool:
+def _are_slices(type: Type, original: Node) -> bool:
     """Whether the elements of a tuple are what a rank has of those of another."""
-    own, types, layouts = element_types(type), element_types(whole.type), element_layouts(whole.layout)
+    own, types, layouts = element_types(type), element_types(original.type), element_layouts(original.layout)
     if not len(own) == len(types) == len(layouts):
         return False
     slices = [there.with_shape(layout.local_shape(there.shape)) for there, layout in zip(types, layouts, strict=True)]
     return list(own) == slices
 
 
-def _is_same(node: Node, whole: Node) -> bool:
+def _is_same(node: Node, original: Node) -> bool:
     """Whether a rank's node may be that operator, with others around it and so without its name: of a convolution over
     rows of other ranks, too."""
-    return node.op.name == whole.op.name and _is_slice(node.type, whole)
+    return node.op.name == original.op.name and _is_slice(node.type, original)
 
 
-def _fits(type: Type, whole: Node) -> bool:
+def _fits(type: Type, original: Node) -> bool:
     """Whether a node may be a rank's node of that type: the type is a slice of its tensor, or nothing tells."""
-    layout = whole.layout
-    told = isinstance(whole.type, TensorType) and isinstance(layout, Layout) and layout.divides(whole.shape)
-    return not told or type == whole.type or _is_slice(type, whole)
+    layout = original.layout
+    told = isinstance(original.type, TensorType) and isinstance(layout, Layout) and layout.divides(original.shape)
+    return not told or type == original.type or _is_slice(type, original)
 
 
-def _is_slice(type: Type, whole: Node) -> bool:
+def _is_slice(type: Type, original: Node) -> bool:
     """Whether a type is what a rank has of a tensor of all ranks."""
-    if not isinstance(whole.type, TensorType) or not isinstance(whole.layout, Layout):
+    if not isinstance(original.type, TensorType) or not isinstance(original.layout, Layout):
         return False
-    own = whole.type.with_shape(whole.layout.local_shape(whole.shape))
-    return type == own and whole.layout.divides(whole.shape)
+    own = original.type.with_shape(original.layout.local_shape(original.shape))
+    return type == own and original.layout.divides(original.shape)

@@ -54,12 +54,12 @@ def _map(t: Tracer, frame: Frame, node: ast.AST, function: Any, *iterables: Any)
 
 
 def _filter(t: Tracer, frame: Frame, node: ast.AST, function: Any, iterable: Any) -> Any:
-    kept: list[Any] = []
+    selected: list[Any] = []
     for item in _elements(t, "filter", iterable):
         passes = item if function is None else t.call(frame, node, function, [item], {})
         if truth(t, passes, "the condition of filter()"):
-            kept.append(item)
-    return kept
+            selected.append(item)
+    return selected
 
 
 def _tuple(t: Tracer, frame: Frame, node: ast.AST, iterable: Any = ()) -> Any:

@@ -21,7 +21,7 @@ from mspc.api.ops.custom import Custom, InsertGradientOf
 from mspc.api.ops.morphing import Morph
 from mspc.api.ops.multitype import MultitypeFuncGraph
 from mspc.api.ops.primitive import Primitive
-from mspc.compiler.frontend.arguments import bind
+from mspc.compiler.frontend.argument_binding import bind
 from mspc.compiler.frontend.attributes import get_attribute, register_cells
 from mspc.compiler.frontend.builtins import HANDLERS, attribute_handlers
 from mspc.compiler.frontend.custom import call_custom, own_gradient
@@ -30,8 +30,8 @@ from mspc.compiler.frontend.naming import naming_arguments
 from mspc.compiler.frontend.precision import as_float
 from mspc.compiler.frontend.primitives import call_primitive
 from mspc.compiler.frontend.python import call_class, call_handler, call_python
-from mspc.compiler.frontend.remembered import call_key, forget, recalled, remember, updated_operands
-from mspc.compiler.frontend.sharding import cut, is_sharded_function, planned, within
+from mspc.compiler.frontend.remembered_calls import call_key, forget, recalled, remember, updated_operands
+from mspc.compiler.frontend.sharding import is_sharded_function, planned, shard_values, within
 from mspc.compiler.frontend.source import FunctionSource
 from mspc.compiler.frontend.state import MAX_DEPTH, Tracer
 from mspc.compiler.frontend.tensor import method_function
@@ -132,11 +132,11 @@ def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwar
             raise tracer.error(error.message, error.notes, error.kind) from None
         return call(tracer, frame, node, chosen, args, kwargs, held)
     if is_sharded_function(fn):
-        inputs = cut(tracer, list(args), fn.in_strategy, "in_strategy")
+        inputs = shard_values(tracer, list(args), fn.in_strategy, "in_strategy")
         with within(tracer, fn):
             result = call(tracer, frame, node, fn.fn, inputs, kwargs, held)
         tracer.at(frame, node)
-        return cut(tracer, result, fn.out_strategy, "out_strategy")
+        return shard_values(tracer, result, fn.out_strategy, "out_strategy")
     if isinstance(fn, functools.partial):
         return call(tracer, frame, node, fn.func, [*fn.args, *args], {**fn.keywords, **kwargs}, held)
     handler = _HANDLERS.get(fn) if isinstance(fn, types.BuiltinFunctionType | type) else None
@@ -175,7 +175,7 @@ def call_cell(
     if "to_float" in flags:
         inputs = [as_float(tracer, arg, flags["to_float"]) for arg in args]
         kwargs = as_float(tracer, dict(kwargs), flags["to_float"])
-    inputs = cut(tracer, inputs, cell.in_strategy, "in_strategy")
+    inputs = shard_values(tracer, inputs, cell.in_strategy, "in_strategy")
     if cell.in_strategy is not None:
         first = len(tracer.builder.nodes)
     for hook, is_named in cell.hooks("before"):
@@ -190,7 +190,7 @@ def call_cell(
     if own is not None:
         result = own_gradient(tracer, own, [*inputs, *kwargs.values()], result, _runner(tracer, frame, node))
     tracer.at(frame, node)
-    result = cut(tracer, result, cell.out_strategy, "out_strategy")
+    result = shard_values(tracer, result, cell.out_strategy, "out_strategy")
     if "result_float" in flags:
         result = as_float(tracer, result, flags["result_float"])
     asked: dict[str, Any] = {}
@@ -205,8 +205,8 @@ def call_cell(
         asked["strategy_gen_mode"] = flags["strategy_gen_mode"]
     for made in tracer.builder.nodes[first:] if asked else ():
         if made.phase == "forward":
-            kept = {"recompute": False} if made.attrs.get("recompute") is False else {}
-            made.attrs |= asked | kept
+            decided = {"recompute": False} if made.attrs.get("recompute") is False else {}
+            made.attrs |= asked | decided
     return result
 
 

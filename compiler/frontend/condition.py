@@ -79,19 +79,19 @@ def branch(tracer: Tracer, frame: Frame, node: ast.If, holds: Value, rest: list[
     conditions = (holds, negation(tracer, holds))
     paths = _Paths(tracer, frame)
     signals: list[Any] = [None, None]
-    for way in (0, 1):
-        with frame.followed_by(rest), paths.along(way, conditions[way], node):
-            signals[way] = block(tracer, frame, bodies[way])
-        if signals[way] is not None and not isinstance(signals[way], Returned):
+    for branch in (0, 1):
+        with frame.followed_by(rest), paths.along(branch, conditions[branch], node):
+            signals[branch] = block(tracer, frame, bodies[branch])
+        if signals[branch] is not None and not isinstance(signals[branch], Returned):
             raise frame.error(node, _LEAVES_LOOP)
     returns = [isinstance(signal, Returned) for signal in signals]
     if any(returns):
         if any(following is None for following in frame.following):
             raise frame.error(node, _RETURNS_IN_LOOP)
-        for way in (0, 1):
-            if not returns[way]:
-                with paths.along(way, conditions[way], node):
-                    signals[way] = _remainder(tracer, frame, rest, block)
+        for branch in (0, 1):
+            if not returns[branch]:
+                with paths.along(branch, conditions[branch], node):
+                    signals[branch] = _remainder(tracer, frame, rest, block)
     tracer.at(frame, node)
     paths.join(holds)
     if not any(returns):
@@ -133,12 +133,12 @@ class _Paths:
             _fill(self.tracer.owned[key], held)
 
     @contextmanager
-    def along(self, way: int, condition: Value, node: ast.If) -> Iterator[None]:
-        self._restore(*self.ends[way])
+    def along(self, branch: int, condition: Value, node: ast.If) -> Iterator[None]:
+        self._restore(*self.ends[branch])
         self.tracer.at(self.frame, node.test)
         with _guarded(self.tracer, condition):
             yield
-        self.ends[way] = dict(self.frame.locals), self._contents()
+        self.ends[branch] = dict(self.frame.locals), self._contents()
         self.tracer.runs = dict(self.runs)
 
     def join(self, holds: Value) -> None:

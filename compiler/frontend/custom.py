@@ -17,7 +17,7 @@ from mspc.ir.graph import Value
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import TensorType
 from mspc.ops.control.custom import Custom as CustomOp
-from mspc.ops.control.custom import GradientPlaceholder, OwnGradient, ScriptFunction, cut_rule
+from mspc.ops.control.custom import GradientPlaceholder, OwnGradient, ScriptFunction, rule_of
 
 Run = Callable[[Any, list[Any]], Any]
 """Calls a function of the script with arguments."""
@@ -83,7 +83,7 @@ def _cuts(op: CustomOp, custom: Custom, types: list[TensorType]) -> str:
         else:
             like = [row for row, shape in zip(rows, shapes, strict=False) if shape == type.shape]
             rows.append(like[0] if like else [""] * len(type.shape))
-    return cut_rule(shapes, [t.shape for t in op.results], rows)
+    return rule_of(shapes, [t.shape for t in op.results], rows)
 
 
 def _nested(given: Any, types: Iterator[TensorType]) -> Any:
@@ -100,9 +100,9 @@ def _labels(entry: Any, shape: Sequence[int], what: str) -> list[str]:
     if len(cuts) != len(shape):
         raise MspcError(f"Custom: the strategy of {what} has {len(cuts)} entries for {len(shape)} dimensions")
     if not isinstance(entry, NamedLayout):
-        return [f"d{len(cuts) - i}" if cut > 1 else "" for i, cut in enumerate(cuts)]
+        return [f"d{len(cuts) - i}" if shards > 1 else "" for i, shards in enumerate(cuts)]
     axes = [axis if isinstance(axis, tuple) else (axis,) for axis in entry.tensor_map]
-    return ["m" + "_".join(map(str, axis)) if cut > 1 else "" for axis, cut in zip(axes, cuts, strict=True)]
+    return ["m" + "_".join(map(str, axis)) if shards > 1 else "" for axis, shards in zip(axes, cuts, strict=True)]
 
 
 def own_gradient(tracer: Tracer, function: Any, args: Sequence[Any], result: Any, run: Run) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 from mspc.api.common import parameter as session
 from mspc.api.common.gradient import GradientFunction
 from mspc.api.common.tensor import Tensor
-from mspc.compiler.frontend.remembered import updated_operands
+from mspc.compiler.frontend.remembered_calls import updated_operands
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure, Frame, describe, tensors_in
 from mspc.ir.graph import Node, Parameter, Value
@@ -110,15 +110,15 @@ def _differentiated(
     """(what the function returns, the arguments to differentiate by): the graph is flat, so that both differ from the
     call's own where gradients would flow past the function."""
     before = earlier(given)
-    whole = _separate(tracer, fn, given, places, weights)
+    separated = _separate(tracer, fn, given, places, weights)
     inputs = [given[place] for place in places]
-    if before is not None and whole is not None:
+    if before is not None and separated is not None:
         result, first, last = before
-        outside = {v: _stopped(v) for v in _outside(tracer, first, last, [*whole, *inputs, *weights])}
-        return _substituted(tracer, _graph_values(tracer, result), first, last, {**outside, **whole}), inputs
+        outside = {v: _stopped(v) for v in _outside(tracer, first, last, [*separated, *inputs, *weights])}
+        return _substituted(tracer, _graph_values(tracer, result), first, last, {**outside, **separated}), inputs
     result, first, last = run(given)
     result = _graph_values(tracer, result)
-    _cut(tracer, first, last, [*inputs, *weights])
+    _stop_captured(tracer, first, last, [*inputs, *weights])
     return result, inputs
 
 
@@ -174,7 +174,7 @@ def _stopped(value: Node) -> Node:
     return Node(StopGradient(), [value], value.type, "", "", value.scope, value.frames, value.phase)
 
 
-def _cut(tracer: Tracer, first: int, last: int, wanted: list[Value]) -> None:
+def _stop_captured(tracer: Tracer, first: int, last: int, wanted: list[Value]) -> None:
     """What the function captures from outside is constant in it, even if it was computed from the
     same values."""
     stops: dict[Value, Node] = {value: _stopped(value) for value in _outside(tracer, first, last, wanted)}

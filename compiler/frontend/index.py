@@ -8,7 +8,7 @@ import numpy as np
 
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
-from mspc.compiler.frontend.index_parts import Part, parts_of, without_masks
+from mspc.compiler.frontend.index_parts import IndexEntry, parts_of, without_masks
 from mspc.compiler.frontend.operators import is_graph_value, reshape
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import contains_tensor, describe
@@ -60,20 +60,20 @@ def tensor_subscript(tracer: Tracer, x: Value, index: Any) -> Any:
     instead = "use ops.select(mask, x, other), or assign through the mask: x[mask] = value"
     parts = without_masks(tracer, parts_of(tracer, x.shape, index), instead)
     order = results_of(tracer, parts)
-    cut = sliced(tracer, x, parts)
+    sliced_x = sliced(tracer, x, parts)
     chosen = [part for part in parts if part.kind == "places"]
     if not chosen:
-        return reshape(tracer, cut, tuple(size for _, size in order))
+        return reshape(tracer, sliced_x, tuple(size for _, size in order))
     left = [part.dim for part in parts if part.dim >= 0 and part.kind != "element"]
     at = [left.index(part.dim) for part in chosen]
     shape = broadcast_shape(tracer, chosen)
     spread = [("places", i) for i in range(len(shape))]
     if len(chosen) == 1:
-        found = tracer.emit(tracer.op("Gather", axis=at[0]), cut, _operand(tracer, chosen[0]))
+        found = tracer.emit(tracer.op("Gather", axis=at[0]), sliced_x, _operand(tracer, chosen[0]))
         have = [label for dim in left for label in (spread if dim == chosen[0].dim else [("slice", dim)])]
     else:
         rest = [d for d in range(len(left)) if d not in at]
-        turned = transposed(tracer, cut, [*at, *rest])
+        turned = transposed(tracer, sliced_x, [*at, *rest])
         found = tracer.emit(tracer.op("GatherNd"), turned, places(tracer, chosen, shape))
         have = [*spread, *(("slice", left[d]) for d in rest)]
     wanted = [label for label, _ in order if label[0] != "new"]
@@ -85,7 +85,7 @@ Label = tuple[str, int]
 """A dimension of what an index chooses: ("slice", dimension), ("places", number) or ("new", number of the entry)."""
 
 
-def results_of(tracer: Tracer, parts: list[Part]) -> list[tuple[Label, int]]:
+def results_of(tracer: Tracer, parts: list[IndexEntry]) -> list[tuple[Label, int]]:
     """The dimensions of what an index chooses, with their sizes: those of arrays stand where the arrays do, or in front
     where a slice stands between them. (An element counts as an array beside arrays.)"""
     chosen = [part for part in parts if part.kind == "places"]
@@ -105,7 +105,7 @@ def results_of(tracer: Tracer, parts: list[Part]) -> list[tuple[Label, int]]:
     return found
 
 
-def broadcast_shape(tracer: Tracer, chosen: list[Part]) -> tuple[int, ...]:
+def broadcast_shape(tracer: Tracer, chosen: list[IndexEntry]) -> tuple[int, ...]:
     """The shape of arrays of places together. Raises MspcError where they do not fit each other."""
     shapes = [part.chosen_shape for part in chosen]
     try:
@@ -115,24 +115,26 @@ def broadcast_shape(tracer: Tracer, chosen: list[Part]) -> tuple[int, ...]:
         raise tracer.error(f"the arrays of an index have shapes that do not fit: {shown}", kind=IndexError) from None
 
 
-def sliced(tracer: Tracer, x: Value, parts: list[Part]) -> Value:
+def sliced(tracer: Tracer, x: Value, parts: list[IndexEntry]) -> Value:
     """x with the slices cut and the elements taken, in one StridedSlice; whole where arrays choose."""
     fields = slice_fields(x.shape, parts)
     return x if fields is None else tracer.emit(tracer.op("StridedSlice", **fields), x)
 
 
-def slice_fields(shape: tuple[int, ...], parts: list[Part]) -> dict[str, Any] | None:
+def slice_fields(shape: tuple[int, ...], parts: list[IndexEntry]) -> dict[str, Any] | None:
     """Fields of the StridedSlice of the slices and elements of an index; None where all is taken."""
     dims = [part for part in parts if part.dim >= 0]
-    if all(part.is_whole(shape) or part.kind == "places" for part in dims):
+    if all(part.takes_all(shape) or part.kind == "places" for part in dims):
         return None
-    kept = [part if part.kind != "places" else Part("slice", 0, part.dim, count=shape[part.dim]) for part in dims]
-    ends = [part.stop if part.stop >= 0 else -shape[part.dim] - 1 for part in kept]
+    slices = [
+        part if part.kind != "places" else IndexEntry("slice", 0, part.dim, count=shape[part.dim]) for part in dims
+    ]
+    ends = [part.stop if part.stop >= 0 else -shape[part.dim] - 1 for part in slices]
     return {
-        "begin": tuple(part.start for part in kept),
+        "begin": tuple(part.start for part in slices),
         "end": tuple(ends),
-        "strides": tuple(part.step for part in kept),
-        "shrink_axis_mask": sum(1 << i for i, part in enumerate(kept) if part.kind == "element"),
+        "strides": tuple(part.step for part in slices),
+        "shrink_axis_mask": sum(1 << i for i, part in enumerate(slices) if part.kind == "element"),
     }
 
 
@@ -141,7 +143,7 @@ def transposed(tracer: Tracer, x: Value, order: list[int]) -> Value:
     return x if order == list(range(len(order))) else tracer.emit(tracer.op("Transpose", perm=tuple(order)), x)
 
 
-def places(tracer: Tracer, chosen: list[Part], shape: tuple[int, ...]) -> Value:
+def places(tracer: Tracer, chosen: list[IndexEntry], shape: tuple[int, ...]) -> Value:
     """Arrays of an index, broadcast to a shape, side by side: indices[..., k]."""
     if all(part.is_known for part in chosen):
         known = [np.broadcast_to(np.asarray(part.chosen), shape) for part in chosen]
@@ -153,7 +155,7 @@ def places(tracer: Tracer, chosen: list[Part], shape: tuple[int, ...]) -> Value:
     return tracer.emit(tracer.op("Stack", axis=-1), *columns)
 
 
-def _operand(tracer: Tracer, part: Part) -> Value:
+def _operand(tracer: Tracer, part: IndexEntry) -> Value:
     return part.chosen if isinstance(part.chosen, Value) else tracer.value(np.asarray(part.chosen))
 
 

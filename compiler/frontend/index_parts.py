@@ -20,7 +20,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Part:
+class IndexEntry:
     """What an index says of dimension `dim`, which is -1 for a new one.
 
     kind: "new", "slice", "element" (the one at `start`), "places" (those in an array of integers), or "mask" (those of
@@ -36,7 +36,7 @@ class Part:
     count: int = 1
     chosen: np.ndarray | Value | None = None
 
-    def is_whole(self, shape: Shape) -> bool:
+    def takes_all(self, shape: Shape) -> bool:
         """Whether all elements are taken in their order."""
         return self.kind == "slice" and (self.start, self.step, self.count) == (0, 1, shape[self.dim])
 
@@ -55,14 +55,14 @@ class Part:
         return self.start + self.count * self.step if self.step > 0 else self.start + (self.count - 1) * self.step - 1
 
 
-def parts_of(tracer: Tracer, shape: Shape, index: Any) -> list[Part]:
+def parts_of(tracer: Tracer, shape: Shape, index: Any) -> list[IndexEntry]:
     """What the index says, in its order.
 
     Raises:
         MspcError: the index does not fit.
     """
     entries = [_entry(tracer, entry) for entry in (index if isinstance(index, tuple) else (index,))]
-    found: list[Part] = []
+    found: list[IndexEntry] = []
     dim = 0
     for place, entry in _expanded(tracer, shape, entries):
         found.append(_part(tracer, shape, entry, place, dim))
@@ -70,10 +70,10 @@ def parts_of(tracer: Tracer, shape: Shape, index: Any) -> list[Part]:
     return found
 
 
-def without_masks(tracer: Tracer, parts: list[Part], wanted: str) -> list[Part]:
+def without_masks(tracer: Tracer, parts: list[IndexEntry], wanted: str) -> list[IndexEntry]:
     """The same with masks as arrays of integers. Raises MspcError where one is not known at compile time; `wanted` says
     what to do instead."""
-    found: list[Part] = []
+    found: list[IndexEntry] = []
     for part in parts:
         if part.kind != "mask":
             found.append(part)
@@ -82,7 +82,7 @@ def without_masks(tracer: Tracer, parts: list[Part], wanted: str) -> list[Part]:
             message = "how many elements the mask chooses is only known at run time"
             raise tracer.error(message, [wanted], kind=IndexError)
         chosen = np.nonzero(part.chosen)
-        found += [Part("places", part.place, part.dim + i, chosen=places) for i, places in enumerate(chosen)]
+        found += [IndexEntry("places", part.place, part.dim + i, chosen=places) for i, places in enumerate(chosen)]
     return found
 
 
@@ -135,27 +135,27 @@ def _is_mask(entry: Any) -> bool:
     return isinstance(entry, np.ndarray) and entry.dtype == bool
 
 
-def _part(tracer: Tracer, shape: Shape, entry: Any, place: int, dim: int) -> Part:
+def _part(tracer: Tracer, shape: Shape, entry: Any, place: int, dim: int) -> IndexEntry:
     if entry is None:
-        return Part("new", place)
+        return IndexEntry("new", place)
     if _is_mask(entry):
         return _masked(tracer, shape, entry, place, dim)
     if isinstance(entry, slice):
         start, step, count = _bounds(tracer, entry, shape[dim], dim)
-        return Part("slice", place, dim, start, step, count)
+        return IndexEntry("slice", place, dim, start, step, count)
     if isinstance(entry, Value) or (isinstance(entry, np.ndarray) and entry.shape != ()):
-        return Part("places", place, dim, chosen=_places(tracer, entry, shape[dim], dim))
-    return Part("element", place, dim, _element(tracer, entry, shape[dim], dim))
+        return IndexEntry("places", place, dim, chosen=_places(tracer, entry, shape[dim], dim))
+    return IndexEntry("element", place, dim, _element(tracer, entry, shape[dim], dim))
 
 
-def _masked(tracer: Tracer, shape: Shape, mask: Any, place: int, dim: int) -> Part:
+def _masked(tracer: Tracer, shape: Shape, mask: Any, place: int, dim: int) -> IndexEntry:
     named = shape[dim : dim + len(mask.shape)]
     if not mask.shape or tuple(mask.shape) != named:
         raise tracer.error(
             f"a mask of shape {tuple(mask.shape)} cannot be an index of dimensions whose shape is {named}",
             kind=IndexError,
         )
-    return Part("mask", place, dim, chosen=mask)
+    return IndexEntry("mask", place, dim, chosen=mask)
 
 
 def _places(tracer: Tracer, entry: Any, size: int, dim: int) -> Any:

@@ -18,9 +18,9 @@ from mspc.compiler.frontend.values import Frame, tensors_in
 from mspc.ir.diagnostics import MspcError, kind_of
 from mspc.ir.graph import Node, Value
 from mspc.ir.named_layout import NamedLayout
-from mspc.ops.arguments import misfit
 from mspc.ops.control.structural import Depend
-from mspc.ops.op import Asked, Op
+from mspc.ops.op import Op, RequestedSharding
+from mspc.ops.operator_arguments import misfit
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.reshape import Reshape
 
@@ -63,7 +63,7 @@ def call_primitive(
         made.phase = "update"
     if ins is not None or outs is not None:
         if tracer.sharded:
-            mistake = op.strategy_mistake(Asked(ins, outs, primitive.attrs))
+            mistake = op.strategy_mistake(RequestedSharding(ins, outs, primitive.attrs))
             if mistake:
                 raise tracer.error(f"{made.label}: {mistake}", ["take the strategy away"], RuntimeError)
             if isinstance(op, Cast) and not _fits(ins, made):
@@ -84,8 +84,8 @@ def call_primitive(
 def _fits(strategy: Any, node: Node) -> bool:
     """Whether the one entry of a strategy has a number for every dimension of the result."""
     entries = strategy or ((1,) * len(node.shape),)
-    cuts = [entry.strategy if isinstance(entry, NamedLayout) else entry for entry in entries]
-    return [len(cut) for cut in cuts] == [len(node.shape)]
+    shard_counts = [entry.strategy if isinstance(entry, NamedLayout) else entry for entry in entries]
+    return [len(shards) for shards in shard_counts] == [len(node.shape)]
 
 
 def _of_operands(op: Op, strategy: Any, given: Sequence[Any], operands: Sequence[Any]) -> Any:
@@ -98,7 +98,7 @@ def _of_operands(op: Op, strategy: Any, given: Sequence[Any], operands: Sequence
         return strategy
     read = [any(value is operand for operand in operands) for value in tensors]
     left = [entry for entry, is_read in zip(strategy, read, strict=True) if not is_read]
-    if any(cut != 1 for entry in left for cut in (entry.strategy if isinstance(entry, NamedLayout) else entry)):
+    if any(shards != 1 for entry in left for shards in (entry.strategy if isinstance(entry, NamedLayout) else entry)):
         return strategy
     return tuple(entry for entry, is_read in zip(strategy, read, strict=True) if is_read)
 

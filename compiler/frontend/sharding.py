@@ -24,7 +24,7 @@ def is_sharded_function(fn: Any) -> bool:
     return hasattr(fn, "fn") and hasattr(fn, "in_strategy") and hasattr(fn, "parameter_plan")
 
 
-def cut(tracer: Tracer, values: Any, strategy: tuple[Any, ...] | None, what: str) -> Any:
+def shard_values(tracer: Tracer, values: Any, strategy: tuple[Any, ...] | None, what: str) -> Any:
     """`values`, a sequence or a single tensor, with one entry of the strategy for every tensor in order.
 
     Raises:

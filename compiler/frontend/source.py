@@ -18,7 +18,7 @@ from mspc.api.errors import PACKAGE, is_own
 from mspc.api.index.functions import tree_at
 from mspc.api.index.table import is_table
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.whole import utf8_bytes
+from mspc.ir.files.atomic_writing import utf8_bytes
 from mspc.ir.location import Location
 from mspc.ir.notebook import cell_name
 
@@ -30,7 +30,7 @@ _TRACED_OWN = tuple(
     for place in (
         ("index", ""), ("nn", ""), ("boost", ""), ("experimental", ""), ("mint", ""), ("ops", "function", ""),
         ("ops", "tensor_method"), ("ops", "hyper_map"), ("ops", "sparse_tensor"),
-        ("ops", "composed"), ("ops", "extended_functions"), ("numpy", ""), ("parallel", "reshard"),
+        ("ops", "composite"), ("ops", "extended_functions"), ("numpy", ""), ("parallel", "reshard"),
         ("parallel", "transformer", ""), ("communication", "comm_func"), ("common", "recompute"),
         ("common", "derivatives"),
     )

@@ -76,7 +76,7 @@ class Tracer:
         self.in_shard = False
         """What is read is called by a function that `shard()` gave."""
         self.parameter_readers: dict[int, Callable[[Parameter], Value]] = {}
-        self._kept: list[Any] = []
+        self._referenced: list[Any] = []
         self._weights: dict[int, Parameter] = {}
         self._tensors: dict[int, tuple[Any, Value]] = {}
 
@@ -112,7 +112,7 @@ class Tracer:
 
     def keep(self, value: Any) -> None:
         """Let an object live as long as the trace, which knows it by its identity."""
-        self._kept.append(value)
+        self._referenced.append(value)
 
     def own(self, value: Any) -> Any:
         """Mark a list or dict as made by the traced program, which may change it."""
@@ -272,8 +272,8 @@ class Tracer:
             raise self.error(f"{op.name} cannot stand under a condition that depends on the contents of a tensor")
         for index, neutral in op.neutral.items():
             value = values[index]
-            kept = variable if neutral is None else Constant(neutral, value.tensor_type.dtype)
-            values[index] = self.emit(self.op("Select"), self.guard, value, kept)
+            otherwise = variable if neutral is None else Constant(neutral, value.tensor_type.dtype)
+            values[index] = self.emit(self.op("Select"), self.guard, value, otherwise)
         return values
 
     def _require_place(self, op: Op, variable: Value) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mspc.api.ops.arguments import exchanged, permutation
+from mspc.api.ops.function_arguments import exchanged, permutation
 from mspc.api.ops.method_table import find_method, method_names, misfit, respelled
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import TensorMethod, nearest

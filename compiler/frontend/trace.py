@@ -69,16 +69,16 @@ class Traced:
 
     def drop_results(self, dropped: Callable[[Value], bool]) -> None:
         """Return True in the place of every tensor of which `dropped` says so."""
-        kept: list[Value] = []
+        returned: list[Value] = []
         places: list[Any] = []
         for value in self.graph.results:
             if dropped(value):
                 places.append(True)
             else:
-                places.append(Leaf(len(kept)))
-                kept.append(value)
+                places.append(Leaf(len(returned)))
+                returned.append(value)
         self.structure = _rebuilt(self.structure, places)
-        self.graph.results = kept
+        self.graph.results = returned
 
 
 def trace(

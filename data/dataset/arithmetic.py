@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mspc.data.dataset.draws import Draws
 from mspc.data.dataset.operation import Operation
+from mspc.data.dataset.pipeline_random import Draws
 
 AT_ONCE = 1 << 20
 """Numbers that go through all steps before the next ones; see `enlarging.AT_ONCE`."""
@@ -27,7 +27,7 @@ class Arithmetic(Operation):
     in_floats: ClassVar[bool] = False
     output_type: np.dtype | None = None
 
-    def moved(self, values: np.ndarray) -> np.ndarray:
+    def ordered(self, values: np.ndarray) -> np.ndarray:
         """The values with their axes as the result has them, or an operand of earlier steps; a view."""
         return values
 
@@ -68,8 +68,8 @@ def in_one_pass(operations: Sequence[Arithmetic], values: np.ndarray, room: Room
     steps: list[Step] = []
     for operation in operations:
         found = [*steps, *operation.steps(source)]
-        source = operation.moved(source)
-        steps = [(function, operation.moved(operand) if np.ndim(operand) else operand) for function, operand in found]
+        source = operation.ordered(source)
+        steps = [(function, operation.ordered(operand) if np.ndim(operand) else operand) for function, operand in found]
     floats = any(operation.in_floats or operation.output_type == np.float32 for operation in operations)
     kinds = [operation.output_type for operation in operations if operation.output_type is not None]
     kind = np.dtype(kinds[-1] if kinds else source.dtype)

@@ -10,7 +10,7 @@ import numpy as np
 
 from mspc.api import state
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.setting import checked, place_of_caller, say_once
+from mspc.api.setting_kind import checked, place_of_caller, say_once
 from mspc.api.settings import DATASET
 
 _KEY = "dataset"

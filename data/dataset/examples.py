@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.protocol_buffers import BYTES, FOUR, Field, fields, integers, text
+from mspc.ir.files.protocol_buffers import BYTES, FOUR, WireField, fields, integers, text
 from mspc.ir.files.regular import check_regular
 
 Feature = list[bytes] | np.ndarray
@@ -85,11 +85,11 @@ class ExampleFile:
         return found
 
 
-def _messages(data: bytes, begin: int, end: int, number: int) -> list[Field]:
+def _messages(data: bytes, begin: int, end: int, number: int) -> list[WireField]:
     return [each for each in fields(data, begin, end) if each.number == number and each.kind == BYTES]
 
 
-def _feature(data: bytes, field: Field) -> Feature | None:
+def _feature(data: bytes, field: WireField) -> Feature | None:
     for kind in fields(data, field.begin, field.end):
         inside = [each for each in fields(data, kind.begin, kind.end) if each.number == 1]
         if kind.number == 1:
@@ -101,13 +101,13 @@ def _feature(data: bytes, field: Field) -> Feature | None:
     return None
 
 
-def _floats(data: bytes, field: Field) -> np.ndarray:
+def _floats(data: bytes, field: WireField) -> np.ndarray:
     if field.kind not in (BYTES, FOUR) or (field.end - field.begin) % 4:
         raise ValueError(f"field at byte {field.begin} holds no floats")
     return np.frombuffer(data, "<f4", (field.end - field.begin) // 4, field.begin).astype(np.float32)
 
 
-def _integers(data: bytes, field: Field) -> np.ndarray:
+def _integers(data: bytes, field: WireField) -> np.ndarray:
     """Integers of up to ten bytes, seven bits in each; all in one pass where no sign makes them that long."""
     given = np.frombuffer(data, np.uint8, field.end - field.begin, field.begin)
     last = np.flatnonzero(given < 128)

@@ -12,12 +12,12 @@ import numpy as np
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.data.dataset import config
 from mspc.data.dataset.formats import Records, check_folder, find_idx, list_images, read_cifar, read_mnist
+from mspc.data.dataset.nodes.block import Column, column_of
+from mspc.data.dataset.nodes.indexed import Arrays, Indexed
 from mspc.data.dataset.origins import MappableDataset, VisionBaseDataset
 from mspc.data.dataset.pillow import decoded
-from mspc.data.dataset.rows import flag, workers_of
+from mspc.data.dataset.row_values import flag, workers_of
 from mspc.data.dataset.samplers import BuiltinSampler, select_sampler
-from mspc.data.dataset.stages.block import Column, column_of
-from mspc.data.dataset.stages.indexed import Arrays, Indexed
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import check_regular
 
@@ -43,10 +43,10 @@ class _Images(Arrays):
 class _ImageDataset(MappableDataset, VisionBaseDataset):
     """A data set whose images and labels are in memory. images: [rows, height, width, channels]. labels: [rows]."""
 
-    def __init__(self, stage: _Images) -> None:
-        super().__init__(stage)
-        self.images = stage.arrays[0]
-        self.labels = stage.arrays[-1]
+    def __init__(self, node: _Images) -> None:
+        super().__init__(node)
+        self.images = node.arrays[0]
+        self.labels = node.arrays[-1]
 
 
 class MnistDataset(_ImageDataset):

@@ -8,10 +8,10 @@ from typing import Any
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.data.dataset import config
-from mspc.data.dataset.draws import Pass
-from mspc.data.dataset.rows import Row, flag
-from mspc.data.dataset.stages.base import Stage
-from mspc.data.dataset.stages.reading import read
+from mspc.data.dataset.nodes.base import PipelineNode
+from mspc.data.dataset.nodes.reading import read
+from mspc.data.dataset.pipeline_random import DataPass
+from mspc.data.dataset.row_values import Row, flag
 
 
 class DatasetIterator:
@@ -22,14 +22,14 @@ class DatasetIterator:
     """
 
     def __init__(
-        self, stage: Stage, begin: Callable[[], tuple[int, int]], epochs: int, as_arrays: Any,
+        self, node: PipelineNode, begin: Callable[[], tuple[int, int]], epochs: int, as_arrays: Any,
         places: Sequence[int] | None = None, names: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
         if isinstance(epochs, bool) or not isinstance(epochs, int):
             raise ApiTypeError(f"num_epochs must be an integer, not {epochs!r}")
         if epochs < 1 and epochs != -1:
             raise ApiValueError(f"num_epochs {epochs} must be positive, or -1 for any number")
-        self._stage = stage
+        self._node = node
         self._begin = begin
         self._left = epochs
         self._as_arrays = flag("create iterator", "output_numpy", as_arrays or False)
@@ -49,7 +49,7 @@ class DatasetIterator:
                 raise StopIteration
             self._left -= 1 if self._left > 0 else 0
             self.epoch, self.row = self._begin()
-            self._rows = _rows(self._stage, Pass.begin(self.epoch, self._types_only), self.row)
+            self._rows = _rows(self._node, DataPass.begin(self.epoch, self._types_only), self.row)
         row = next(self._rows, None)
         if row is None:
             self._rows = None
@@ -67,7 +67,7 @@ class DatasetIterator:
         self._types_only = True
 
     def get_col_names(self) -> list[str]:
-        return list(self._stage.columns)
+        return list(self._node.columns)
 
     def release(self) -> None:
         """End reading, and the workers that read ahead."""
@@ -79,9 +79,9 @@ class DatasetIterator:
     stop = release
 
 
-def _rows(stage: Stage, reading: Pass, first: int) -> Iterator[Row]:
+def _rows(node: PipelineNode, reading: DataPass, first: int) -> Iterator[Row]:
     passed = 0
-    for block in read(stage, reading, config.get_prefetch_size()):
+    for block in read(node, reading, config.get_prefetch_size()):
         if passed + len(block) <= first:
             passed += len(block)
             continue

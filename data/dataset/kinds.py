@@ -4,47 +4,47 @@ from __future__ import annotations
 
 from typing import Any
 
+from mspc.data.dataset.nodes.base import PipelineNode
+from mspc.data.dataset.nodes.batching import Batched
+from mspc.data.dataset.nodes.mapping import Mapped
+from mspc.data.dataset.nodes.selection import Repeated, Shuffled, Zipped
 from mspc.data.dataset.pipeline import Dataset
-from mspc.data.dataset.stages.base import Stage
-from mspc.data.dataset.stages.batching import Batched
-from mspc.data.dataset.stages.choosing import Repeated, Shuffled, Zipped
-from mspc.data.dataset.stages.mapping import Mapped
 
 
 class _Kind(type):
-    """A class whose instances are the data sets that a stage of one kind gives."""
+    """A class whose instances are the data sets that a node of one kind gives."""
 
-    stage: type[Stage]
+    node: type[PipelineNode]
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, Dataset) and isinstance(instance._stage, cls.stage)
+        return isinstance(instance, Dataset) and isinstance(instance._node, cls.node)
 
 
 class BatchDataset(metaclass=_Kind):
     """What `batch` and `padded_batch` give."""
 
-    stage = Batched
+    node = Batched
 
 
 class MapDataset(metaclass=_Kind):
     """What `map` gives."""
 
-    stage = Mapped
+    node = Mapped
 
 
 class RepeatDataset(metaclass=_Kind):
     """What `repeat` gives."""
 
-    stage = Repeated
+    node = Repeated
 
 
 class ShuffleDataset(metaclass=_Kind):
     """What `shuffle` gives."""
 
-    stage = Shuffled
+    node = Shuffled
 
 
 class ZipDataset(metaclass=_Kind):
     """What `zip` gives."""
 
-    stage = Zipped
+    node = Zipped

@@ -9,10 +9,10 @@ import numpy as np
 
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.setting import place_of_caller, say_once
-from mspc.data.dataset.draws import Draws, EagerDraws
+from mspc.api.setting_kind import place_of_caller, say_once
+from mspc.data.dataset.nodes.block import Column, column_of
 from mspc.data.dataset.pillow import image_of
-from mspc.data.dataset.stages.block import Column, column_of
+from mspc.data.dataset.pipeline_random import Draws, EagerDraws
 
 
 class Operation:

@@ -1,4 +1,4 @@
-"""Data sets as scripts have them: what stands over the stages of the engine, step by step.
+"""Data sets as scripts have them: what stands over the nodes of the engine, step by step.
 
 Every pass over a data set is an epoch; whatever is random is drawn anew for each, from the seed of `set_seed`, equal on
 all ranks and whatever the number of workers.
@@ -11,31 +11,31 @@ from typing import Any
 
 from mspc.api.errors import ApiTypeError, ApiValueError, caller_location
 from mspc.data.dataset import config
-from mspc.data.dataset.draws import Pass
 from mspc.data.dataset.iterators import DatasetIterator
-from mspc.data.dataset.rows import common_shape, distinct, flag, names_of, next_shuffle, whole, workers_of
-from mspc.data.dataset.stages.base import Stage
-from mspc.data.dataset.stages.batching import BatchChange, Batched
-from mspc.data.dataset.stages.block import Block
-from mspc.data.dataset.stages.choosing import (
+from mspc.data.dataset.nodes.base import PipelineNode
+from mspc.data.dataset.nodes.batching import BatchChange, Batched
+from mspc.data.dataset.nodes.block import Block
+from mspc.data.dataset.nodes.faults import RowFault
+from mspc.data.dataset.nodes.selection import (
     Concatenated,
     Filtered,
-    Part,
     Projected,
     Repeated,
+    RowRange,
     Shuffled,
     Zipped,
 )
-from mspc.data.dataset.stages.faults import RowFault
+from mspc.data.dataset.pipeline_random import DataPass
+from mspc.data.dataset.row_values import common_shape, distinct, flag, integer, names_of, next_shuffle, workers_of
 
 _MAP_OPTIONS = ("python_multiprocessing", "max_rowsize", "cache", "callbacks", "offload")
 
 
 class Dataset:
-    """Rows of columns; a row is a tuple of arrays. stage: what gives the rows."""
+    """Rows of columns; a row is a tuple of arrays. node: what gives the rows."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, node: PipelineNode) -> None:
+        self._node = node
         self._epoch = 0
         self._first_row = 0
         self.asked_step = 0
@@ -45,32 +45,32 @@ class Dataset:
 
     @property
     def column_names(self) -> list[str]:
-        return list(self._stage.columns)
+        return list(self._node.columns)
 
     def get_col_names(self) -> list[str]:
-        return list(self._stage.columns)
+        return list(self._node.columns)
 
     def get_dataset_size(self) -> int:
         """Number of rows (after `batch`: of batches) of an epoch. Raises ValueError for an endless data set."""
-        return self._stage.count()
+        return self._node.count()
 
     def __len__(self) -> int:
-        return self._stage.count()
+        return self._node.count()
 
     def get_batch_size(self) -> int:
         """Rows per batch, 1 before `batch`."""
-        return self._stage.batch_size
+        return self._node.batch_size
 
     def get_repeat_count(self) -> int:
-        return self._stage.repeat_count
+        return self._node.repeat_count
 
     def num_classes(self) -> int | None:
         """Number of classes of the labels, None where it is not known."""
-        return self._stage.classes
+        return self._node.classes
 
     def get_class_indexing(self) -> dict[str, Any]:
         """Numbers of classes by their names, where there are names."""
-        return dict(self._stage.class_indexing)
+        return dict(self._node.class_indexing)
 
     def output_shapes(self, estimate: bool = False) -> list[list[int | None]]:
         """Shapes of the columns of the first row; with `estimate` of all rows, None where sizes differ.
@@ -80,18 +80,18 @@ class Dataset:
         """
         if not estimate:
             return [list(column[0].shape) for column in self._first().columns]
-        found: list[set[tuple[int, ...]]] = [set() for _ in self._stage.columns]
-        for block in self._stage.blocks(Pass.begin(0)):
+        found: list[set[tuple[int, ...]]] = [set() for _ in self._node.columns]
+        for block in self._node.blocks(DataPass.begin(0)):
             for shapes, column in zip(found, block.columns, strict=True):
                 shapes.update(row.shape for row in column)
-        return [common_shape(name, shapes) for name, shapes in zip(self._stage.columns, found, strict=True)]
+        return [common_shape(name, shapes) for name, shapes in zip(self._node.columns, found, strict=True)]
 
     def output_types(self) -> list[Any]:
         """NumPy element types of the columns of the first row."""
         return [column[0].dtype for column in self._first().columns]
 
     def _first(self) -> Block:
-        for block in self._stage.blocks(Pass.begin(0)):
+        for block in self._node.blocks(DataPass.begin(0)):
             return block
         raise ApiValueError("the data set has no rows")
 
@@ -106,14 +106,14 @@ class Dataset:
         """The rows of an epoch as lists of Tensors, or of arrays with `output_numpy`; looped over once more, those of
         the next epoch, `num_epochs` times in all, without end for -1. Raises ValueError for an unknown column."""
         names = None if columns is None else names_of("create_tuple_iterator", "columns", columns)
-        places = None if names is None else [self._stage.place(name) for name in names]
-        return DatasetIterator(self._stage, self._next_epoch, num_epochs, output_numpy, places=places)
+        places = None if names is None else [self._node.place(name) for name in names]
+        return DatasetIterator(self._node, self._next_epoch, num_epochs, output_numpy, places=places)
 
     def create_dict_iterator(
         self, num_epochs: int = -1, output_numpy: bool = False, do_copy: bool = False
     ) -> DatasetIterator:
         """The same as dicts by column name."""
-        return DatasetIterator(self._stage, self._next_epoch, num_epochs, output_numpy, names=self.column_names)
+        return DatasetIterator(self._node, self._next_epoch, num_epochs, output_numpy, names=self.column_names)
 
     def _next_epoch(self) -> tuple[int, int]:
         """(number of the epoch that is read next, its first row). Both count on."""
@@ -124,7 +124,7 @@ class Dataset:
     def peek(self) -> Any:
         """The next row, which whoever reads next reads again; None where there is none."""
         place = (self._epoch, self._first_row)
-        rows = DatasetIterator(self._stage, lambda: place, 1, False)
+        rows = DatasetIterator(self._node, lambda: place, 1, False)
         try:
             return next(rows, None)
         finally:
@@ -133,7 +133,7 @@ class Dataset:
     def set_init_step(self, init_step: int) -> None:
         """Where reading goes on: behind so many rows of epochs, as a run that is taken up again asks for. What is
         random is drawn as if the rows before had been read."""
-        steps = whole("set_init_step", "init_step", init_step, 0)
+        steps = integer("set_init_step", "init_step", init_step, 0)
         self.asked_step = steps
         self._epoch, self._first_row = divmod(steps, self.get_dataset_size()) if steps else (0, 0)
 
@@ -184,9 +184,9 @@ class Dataset:
     ) -> Dataset:
         workers_of(name, workers, 1)
         if not callable(size):
-            size = whole(name, "batch_size", size)
+            size = integer(name, "batch_size", size)
         fault = RowFault(name, caller_location())
-        return Dataset(Batched(self._stage, size, flag(name, "drop_remainder", drop), fault, change, padding))
+        return Dataset(Batched(self._node, size, flag(name, "drop_remainder", drop), fault, change, padding))
 
     def map(
         self, operations: Any, input_columns: Any = None, output_columns: Any = None, column_order: Any = None,
@@ -198,8 +198,8 @@ class Dataset:
         or in `num_parallel_workers` processes with `python_multiprocessing=True`. Then they find NumPy's and Python's
         generators seeded for every row, and elsewhere as the script left them.
         """
+        from mspc.data.dataset.nodes.mapping import Change, Mapped
         from mspc.data.dataset.operation import flattened  # late, as all that a `map` alone needs
-        from mspc.data.dataset.stages.mapping import Change, Mapped
 
         listed = list(operations) if isinstance(operations, (list, tuple)) else [operations]
         for option in options:
@@ -215,7 +215,7 @@ class Dataset:
         seeds = flag("map", "python_multiprocessing", options.get("python_multiprocessing") or False)
         workers = workers_of("map", num_parallel_workers, config.get_num_parallel_workers())
         change = Change(found, outputs, next_shuffle(), RowFault("map", caller_location()), seeds)
-        mapped = Dataset(Mapped(self._stage, change, inputs, workers))
+        mapped = Dataset(Mapped(self._node, change, inputs, workers))
         distinct("map", "columns", mapped.column_names)
         return mapped if column_order is None else mapped.project(column_order)
 
@@ -226,24 +226,24 @@ class Dataset:
         names = self.column_names if input_columns is None else names_of("filter", "input_columns", input_columns)
         workers_of("filter", num_parallel_workers, 1)
         fault = RowFault("filter", caller_location())
-        return Dataset(Filtered(self._stage, _function("filter", "predicate", predicate), names, fault))
+        return Dataset(Filtered(self._node, _function("filter", "predicate", predicate), names, fault))
 
     def shuffle(self, buffer_size: int) -> Dataset:
         """Rows in random order, drawn from a window of `buffer_size` rows."""
-        return Dataset(Shuffled(self._stage, whole("shuffle", "buffer_size", buffer_size), next_shuffle()))
+        return Dataset(Shuffled(self._node, integer("shuffle", "buffer_size", buffer_size), next_shuffle()))
 
     def repeat(self, count: int | None = None) -> Dataset:
         """The rows `count` times over in one epoch; for ever without a count, or with -1."""
-        times = None if count is None or count == -1 else whole("repeat", "count", count, most=2**31 - 1)
-        return Dataset(Repeated(self._stage, times))
+        times = None if count is None or count == -1 else integer("repeat", "count", count, most=2**31 - 1)
+        return Dataset(Repeated(self._node, times))
 
     def take(self, count: int = -1) -> Dataset:
         """The first `count` rows, -1 for all."""
-        return self if count == -1 else Dataset(Part(self._stage, 0, whole("take", "count", count)))
+        return self if count == -1 else Dataset(RowRange(self._node, 0, integer("take", "count", count)))
 
     def skip(self, count: int) -> Dataset:
         """The rows after the first `count`."""
-        return Dataset(Part(self._stage, whole("skip", "count", count, 0), None))
+        return Dataset(RowRange(self._node, integer("skip", "count", count, 0), None))
 
     def split(self, sizes: Sequence[Any], randomize: bool = True) -> tuple[Dataset, ...]:
         """Data sets of so many rows each, or of such shares of all rows; with `randomize` drawn at random, the same
@@ -252,17 +252,17 @@ class Dataset:
 
         key = next_shuffle() if flag("split", "randomize", randomize) else 0
         rows = self.get_dataset_size()
-        stage = Shuffled(self._stage, rows, key, fixed=True) if key else self._stage
+        node = Shuffled(self._node, rows, key, fixed=True) if key else self._node
         found: list[Dataset] = []
         first = 0
         for size in sizes_of_splits(sizes, rows):
-            found.append(Dataset(Part(stage, first, first + size)))
+            found.append(Dataset(RowRange(node, first, first + size)))
             first += size
         return tuple(found)
 
     def project(self, columns: Any) -> Dataset:
         """These columns, in this order."""
-        return Dataset(Projected(self._stage, names_of("project", "columns", columns)))
+        return Dataset(Projected(self._node, names_of("project", "columns", columns)))
 
     def rename(self, input_columns: Any, output_columns: Any) -> Dataset:
         """Columns under other names."""
@@ -272,8 +272,8 @@ class Dataset:
             raise ApiValueError(f"rename: {len(old)} input columns, {len(new)} output columns")
         names = self.column_names
         for before, after in zip(old, new, strict=True):
-            names[self._stage.place(before)] = after
-        return Dataset(Projected(self._stage, self.column_names, distinct("rename", "columns", names)))
+            names[self._node.place(before)] = after
+        return Dataset(Projected(self._node, self.column_names, distinct("rename", "columns", names)))
 
     def concat(self, datasets: Any) -> Dataset:
         """The rows of this data set, then those of others with the same columns."""
@@ -302,11 +302,11 @@ def zip_datasets(datasets: Any) -> Dataset:
     return Dataset(Zipped([stage_of("zip", dataset) for dataset in datasets]))
 
 
-def stage_of(function: str, dataset: Any) -> Stage:
-    """The stage of a data set. Raises TypeError for anything else."""
+def stage_of(function: str, dataset: Any) -> PipelineNode:
+    """The node of a data set. Raises TypeError for anything else."""
     if not isinstance(dataset, Dataset):
         raise ApiTypeError(f"{function} takes data sets, not {type(dataset).__name__}")
-    return dataset._stage
+    return dataset._node
 
 
 def _function(step: str, what: str, function: Any) -> Any:

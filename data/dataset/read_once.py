@@ -7,9 +7,9 @@ from types import FunctionType
 from typing import Any
 
 from mspc.api.errors import ApiRuntimeError
-from mspc.data.dataset.rows import Row
+from mspc.data.dataset.row_values import Row
 
-KEPT = 256 << 20
+LIMIT = 256 << 20
 """Bytes of rows that are kept between counting them and reading them."""
 
 
@@ -22,7 +22,7 @@ def is_read_once(source: Any) -> bool:
 
 
 class ReadOnce:
-    """The one epoch that such an iterator is good for. What is read of it is kept as long as it takes at most `KEPT`
+    """The one epoch that such an iterator is good for. What is read of it is kept as long as it takes at most `LIMIT`
     bytes, so that the epoch may be counted, or looked into, before it is read.
 
     Args: rows: the rows of the iterator. source: how messages name it.
@@ -32,7 +32,7 @@ class ReadOnce:
         self._rows = rows
         self._source = source
         self._epoch: int | None = None
-        self._kept: list[Row] | None = []
+        self._stored: list[Row] | None = []
         self._made = 0
         self._nbytes = 0
 
@@ -52,20 +52,20 @@ class ReadOnce:
                 if row is None:
                     return
                 self._keep(row)
-            elif self._kept is None:
-                raise self._error(f"holds more than {KEPT >> 20} MiB, so it cannot be counted and then read")
+            elif self._stored is None:
+                raise self._error(f"holds more than {LIMIT >> 20} MiB, so it cannot be counted and then read")
             else:
-                row = self._kept[at]
+                row = self._stored[at]
             at += 1
             yield row
 
     def _keep(self, row: Row) -> None:
         self._made += 1
         self._nbytes += sum(column.nbytes for column in row)
-        if self._nbytes > KEPT:
-            self._kept = None
-        if self._kept is not None:
-            self._kept.append(row)
+        if self._nbytes > LIMIT:
+            self._stored = None
+        if self._stored is not None:
+            self._stored.append(row)
 
     def _error(self, what: str) -> ApiRuntimeError:
         return ApiRuntimeError(

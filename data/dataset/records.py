@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
-from mspc.api.setting import place_of_caller, say_once
+from mspc.api.setting_kind import place_of_caller, say_once
 from mspc.data.dataset import config
+from mspc.data.dataset.nodes.block import Column, column_of
+from mspc.data.dataset.nodes.indexed import Indexed
 from mspc.data.dataset.origins import MappableDataset, UnionBaseDataset
-from mspc.data.dataset.rows import Row, names_of, whole, workers_of
+from mspc.data.dataset.row_values import Row, integer, names_of, workers_of
 from mspc.data.dataset.samplers import BuiltinSampler, select_sampler
-from mspc.data.dataset.stages.block import Column, column_of
-from mspc.data.dataset.stages.indexed import Indexed
 from mspc.data.mindrecord.filereader import record_files
 from mspc.data.mindrecord.schema import RecordField
 from mspc.data.mindrecord.shard import RecordSet
@@ -104,7 +104,7 @@ def _padding(
     if not isinstance(sample, Mapping):
         raise ApiTypeError(f"{name}: padded_sample must be a dict, not {type(sample).__name__}")
     records, shards = sizes
-    if (records + whole(name, "num_padded", count, 0)) % shards:
+    if (records + integer(name, "num_padded", count, 0)) % shards:
         raise ApiRuntimeError(f"{name}: {records} records and {count} padded ones are no multiple of {shards} shards")
     row: list[np.ndarray] = []
     for field in fields:

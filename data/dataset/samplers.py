@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError, caller_location
-from mspc.data.dataset.draws import Pass
-from mspc.data.dataset.rows import next_shuffle, whole
+from mspc.data.dataset.pipeline_random import DataPass
+from mspc.data.dataset.row_values import integer, next_shuffle
 from mspc.ir.diagnostics import MspcError
 
 
@@ -36,7 +36,7 @@ class BuiltinSampler:
 
     def __init__(self, num_samples: int | None = None) -> None:
         name = type(self).__name__
-        self.num_samples = None if num_samples is None else whole(name, "num_samples", num_samples, 0) or None
+        self.num_samples = None if num_samples is None else integer(name, "num_samples", num_samples, 0) or None
         self.child_sampler: BuiltinSampler | None = None
         self._key = next_shuffle() if self.is_shuffled() else 0
 
@@ -64,7 +64,9 @@ class BuiltinSampler:
     def is_sharded(self) -> bool:
         return False
 
-    def order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: Pass) -> Sequence[int] | np.ndarray:
+    def order(
+        self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass
+    ) -> Sequence[int] | np.ndarray:
         """Numbers of rows of one pass over a source of `rows` rows. Raises ValueError for what the source has not."""
         chosen = None if self.child_sampler is None else self.child_sampler.order(rows, labels, reading)
         if chosen is None:
@@ -90,7 +92,7 @@ class BuiltinSampler:
     def _limited(self, order: Any) -> Any:
         return order if self.num_samples is None else order[: self.num_samples]
 
-    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: Pass) -> Any:
+    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
         raise NotImplementedError
 
     def _count(self, rows: int) -> int:
@@ -130,9 +132,9 @@ class SequentialSampler(BuiltinSampler):
 
     def __init__(self, start_index: int | None = None, num_samples: int | None = None) -> None:
         super().__init__(num_samples)
-        self.start_index = whole("SequentialSampler", "start_index", start_index or 0, 0)
+        self.start_index = integer("SequentialSampler", "start_index", start_index or 0, 0)
 
-    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: Pass) -> Any:
+    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
         self._check(rows)
         return np.arange(self.start_index, rows)
 
@@ -160,7 +162,7 @@ class RandomSampler(BuiltinSampler):
     def is_shuffled(self) -> bool:
         return True
 
-    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: Pass) -> Any:
+    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
         generator = reading.generator(self._key)
         return generator.integers(0, rows, self._size(rows)) if self.replacement else generator.permutation(rows)
 
@@ -182,8 +184,8 @@ class DistributedSampler(BuiltinSampler):
     def __init__(
         self, num_shards: int, shard_id: int, shuffle: Any = True, num_samples: int | None = None, offset: int = -1
     ) -> None:
-        self.num_shards = whole("DistributedSampler", "num_shards", num_shards)
-        self.shard_id = whole("DistributedSampler", "shard_id", shard_id, 0)
+        self.num_shards = integer("DistributedSampler", "num_shards", num_shards)
+        self.shard_id = integer("DistributedSampler", "shard_id", shard_id, 0)
         if self.shard_id >= self.num_shards:
             raise ApiRuntimeError(f"DistributedSampler: shard_id {shard_id} must be below num_shards {num_shards}")
         if offset != -1:
@@ -200,7 +202,7 @@ class DistributedSampler(BuiltinSampler):
     def position(self, place: Any) -> Any:
         return self.shard_id + self.num_shards * place
 
-    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: Pass) -> Any:
+    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
         if not rows:
             return np.arange(0)
         # The key is the same for every sampler: shards that one script makes one after another belong together.
@@ -219,9 +221,9 @@ class SubsetSampler(BuiltinSampler):
         name = type(self).__name__
         if isinstance(indices, str) or not hasattr(indices, "__iter__"):
             indices = [indices]
-        self.indices = [whole(name, "an index", index, 0) for index in itertools.islice(indices, self.num_samples)]
+        self.indices = [integer(name, "an index", index, 0) for index in itertools.islice(indices, self.num_samples)]
 
-    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: Pass) -> Any:
+    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
         wrong = next((index for index in self.indices if index >= rows), None)
         if wrong is not None:
             raise ApiValueError(f"{type(self).__name__}: index {wrong} is not below the {rows} rows of the data set")
@@ -237,7 +239,7 @@ class SubsetRandomSampler(SubsetSampler):
     def is_shuffled(self) -> bool:
         return True
 
-    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: Pass) -> Any:
+    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
         return reading.generator(self._key).permutation(super()._order(rows, labels, reading))
 
 
@@ -266,7 +268,7 @@ class WeightedRandomSampler(BuiltinSampler):
     def is_shuffled(self) -> bool:
         return True
 
-    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: Pass) -> Any:
+    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
         if len(self.weights) > rows:
             raise ApiValueError(f"WeightedRandomSampler: {len(self.weights)} weights, but the data set has {rows} rows")
         count = self._count(rows)
@@ -291,7 +293,7 @@ class PKSampler(BuiltinSampler):
         self, num_val: int, num_class: Any = None, shuffle: bool = False, class_column: str = "label",
         num_samples: int | None = None,
     ) -> None:  # fmt: skip
-        self.num_val = whole("PKSampler", "num_val", num_val)
+        self.num_val = integer("PKSampler", "num_val", num_val)
         if num_class is not None:
             raise MspcError("PKSampler: num_class is not supported", caller_location(), kind=NotImplementedError)
         if not isinstance(shuffle, bool):
@@ -303,7 +305,7 @@ class PKSampler(BuiltinSampler):
     def is_shuffled(self) -> bool:
         return True
 
-    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: Pass) -> Any:
+    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
         found = labels()
         if found is None:
             raise ApiValueError("PKSampler: the data set has no labels that are known before its rows are read")
@@ -311,11 +313,11 @@ class PKSampler(BuiltinSampler):
         classes = np.unique(found)
         if self.shuffle:
             classes = generator.permutation(classes)
-        drawn: list[np.ndarray] = []
+        sampled: list[np.ndarray] = []
         for label in classes:
             (own,) = np.nonzero(found == label)
-            drawn.append(generator.choice(own, self.num_val, replace=len(own) < self.num_val))
-        return np.concatenate(drawn) if drawn else np.arange(0)
+            sampled.append(generator.choice(own, self.num_val, replace=len(own) < self.num_val))
+        return np.concatenate(sampled) if sampled else np.arange(0)
 
 
 def select_sampler(
@@ -331,10 +333,10 @@ def select_sampler(
         raise ApiRuntimeError(f"{name}: {given} is given, but {missing} is not", [
             "give both: num_shards=get_group_size(), shard_id=get_rank()"])  # fmt: skip
     if num_shards is not None:
-        whole(name, "num_shards", num_shards)
-        if whole(name, "shard_id", shard_id, 0) >= num_shards:
+        integer(name, "num_shards", num_shards)
+        if integer(name, "shard_id", shard_id, 0) >= num_shards:
             raise ApiValueError(f"{name}: shard_id {shard_id} must be below num_shards {num_shards}")
-    limit = None if num_samples is None else whole(name, "num_samples", num_samples, 0) or None
+    limit = None if num_samples is None else integer(name, "num_samples", num_samples, 0) or None
     if sampler is not None:
         if shuffle is not None:
             raise ApiRuntimeError(f"{name}: sampler and shuffle are both given; the sampler says the order")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.data.dataset.rows import whole
+from mspc.data.dataset.row_values import integer
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import check_regular
 from mspc.ir.types import dtype_of
@@ -47,7 +47,7 @@ class Schema:
         if shape is not None:
             if not isinstance(shape, list | tuple):
                 raise ApiTypeError(f"Schema.add_column: shape must be a list of integers, not {shape!r}")
-            sizes = [whole("Schema.add_column", "a size", size, -1) for size in shape]
+            sizes = [integer("Schema.add_column", "a size", size, -1) for size in shape]
             if sizes.count(-1) > 1:
                 raise ApiValueError(f"Schema.add_column: shape {sizes} leaves more than one size open")
             column["shape"] = sizes
@@ -75,7 +75,7 @@ class Schema:
         if not isinstance(json_obj, Mapping) or "columns" not in json_obj:
             raise ApiValueError("Schema: there are no columns")
         rows = json_obj.get("numRows")
-        self.num_rows = None if rows is None else whole("Schema", "numRows", rows, 0)
+        self.num_rows = None if rows is None else integer("Schema", "numRows", rows, 0)
         self.dataset_type = str(json_obj.get("datasetType", ""))
         self.parse_columns(json_obj["columns"])
 

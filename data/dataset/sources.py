@@ -7,22 +7,22 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError, caller_location
-from mspc.data.dataset.draws import Pass
+from mspc.data.dataset.nodes.base import PipelineNode
+from mspc.data.dataset.nodes.block import Block
+from mspc.data.dataset.nodes.faults import RowFault
+from mspc.data.dataset.nodes.indexed import Arrays, Indexed
 from mspc.data.dataset.origins import MappableDataset, UnionBaseDataset
-from mspc.data.dataset.read_once import KEPT, ReadOnce, is_read_once
-from mspc.data.dataset.rows import Row, as_column, flag, names_of, workers_of
+from mspc.data.dataset.pipeline_random import DataPass
+from mspc.data.dataset.read_once import LIMIT, ReadOnce, is_read_once
+from mspc.data.dataset.row_values import Row, as_column, flag, names_of, workers_of
 from mspc.data.dataset.samplers import select_sampler
-from mspc.data.dataset.stages.base import Stage
-from mspc.data.dataset.stages.block import Block
-from mspc.data.dataset.stages.faults import RowFault
-from mspc.data.dataset.stages.indexed import Arrays, Indexed
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import dtype_of
 
 
 class GeneratorDataset(MappableDataset, UnionBaseDataset):
     """Rows from Python. A source that cannot tell its length is counted by a pass over it, whose rows are kept for the
-    first reader as long as they take at most `KEPT` bytes, so that it is not run once more.
+    first reader as long as they take at most `LIMIT` bytes, so that it is not run once more.
 
     Args:
         source: a function that returns an iterator (called anew for every epoch), an iterable, or an object with
@@ -115,12 +115,12 @@ class _Items(Indexed):
         except Exception as error:
             raise self.fault.error(error, f"{type(self.items).__name__}.__getitem__", number) from error
 
-    def blocks(self, reading: Pass) -> Iterator[Block]:
+    def blocks(self, reading: DataPass) -> Iterator[Block]:
         numbers = (number for piece in self.numbers(reading) for number in piece.tolist())
         if self.workers == 1:
             rows = map(self.row, numbers)
         else:
-            from mspc.data.dataset.stages.processes import Task, in_processes  # late, as `multiprocessing` is
+            from mspc.data.dataset.nodes.processes import Task, in_processes  # late, as `multiprocessing` is
 
             tasks = map(Task, numbers)
             rows = in_processes(lambda task: self.row(task.number), tasks, self.workers, self.fault)
@@ -128,7 +128,7 @@ class _Items(Indexed):
             yield Block.of_row(row, None, self.sampler.position(place))
 
 
-class _Stream(Stage):
+class _Stream(PipelineNode):
     """The rows of a function or an iterable. limit: at most so many. shards: (how many, which one)."""
 
     is_own = False
@@ -143,15 +143,15 @@ class _Stream(Stage):
         self.shards = shards
         self.fault = fault
         self.rows: int | None = None
-        self.kept: Iterator[Row] | None = None
+        self.stored: Iterator[Row] | None = None
         self.gave_rows = False
         self.once = ReadOnce(self._pass(), type(source).__name__) if is_read_once(source) else None
 
-    def blocks(self, reading: Pass) -> Iterator[Block]:
+    def blocks(self, reading: DataPass) -> Iterator[Block]:
         if self.once is not None:
             rows = self.once.epoch(reading.epoch)
         else:
-            rows, self.kept = self._pass() if self.kept is None else self.kept, None
+            rows, self.stored = self._pass() if self.stored is None else self.stored, None
         shards, shard = self.shards
         return (Block.of_row(row, None, shard + shards * place) for place, row in enumerate(rows))
 
@@ -194,26 +194,26 @@ class _Stream(Stage):
             return sum(1 for _ in itertools.islice(self.once.epoch(0), most))
         if self.rows is not None:
             return self.rows
-        count, whole_pass = self._counted(most)
-        if whole_pass:
+        count, is_all = self._counted(most)
+        if is_all:
             self.rows = count
         return count
 
     def _counted(self, most: int | None) -> tuple[int, bool]:
         """(number of rows, at most `most`; whether these are all). The rows are kept unless they are too large."""
-        kept: list[Row] | None = []
+        stored: list[Row] | None = []
         count = nbytes = 0
         made = self._pass()
         for row in itertools.islice(made, most):
             count += 1
             nbytes += sum(column.nbytes for column in row)
-            if nbytes > KEPT:
-                kept = None
-            if kept is not None:
-                kept.append(row)
-        whole_pass = most is None or count < most
-        self.kept = None if kept is None else itertools.chain(kept, () if whole_pass else made)
-        return count, whole_pass
+            if nbytes > LIMIT:
+                stored = None
+            if stored is not None:
+                stored.append(row)
+        is_all = most is None or count < most
+        self.stored = None if stored is None else itertools.chain(stored, () if is_all else made)
+        return count, is_all
 
 
 def _started(source: Any) -> Iterator[Any]:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.data.dataset.nodes.indexed import Arrays
 from mspc.data.dataset.origins import SourceDataset, TextBaseDataset, UnionBaseDataset
-from mspc.data.dataset.rows import names_of, workers_of
+from mspc.data.dataset.row_values import names_of, workers_of
 from mspc.data.dataset.samplers import select_sampler
-from mspc.data.dataset.stages.indexed import Arrays
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import check_regular
 

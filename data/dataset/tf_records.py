@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from mspc.api.errors import ApiValueError
-from mspc.api.setting import place_of_caller, say_once
+from mspc.api.setting_kind import place_of_caller, say_once
 from mspc.data.dataset import config
 from mspc.data.dataset.examples import COMPRESSIONS, ExampleFile, Feature
+from mspc.data.dataset.nodes.block import Column, column_of
+from mspc.data.dataset.nodes.indexed import Indexed
 from mspc.data.dataset.origins import SourceDataset, UnionBaseDataset
-from mspc.data.dataset.rows import flag, names_of, workers_of
+from mspc.data.dataset.row_values import flag, names_of, workers_of
 from mspc.data.dataset.samplers import BuiltinSampler, select_sampler
 from mspc.data.dataset.schema import Schema, element_type
-from mspc.data.dataset.stages.block import Column, column_of
-from mspc.data.dataset.stages.indexed import Indexed
 from mspc.data.dataset.text_files import matching
 
 

@@ -9,10 +9,7 @@ import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.data.dataset.arithmetic import Arithmetic, Step
-from mspc.data.dataset.draws import Draws
-from mspc.data.dataset.operation import Operation
-from mspc.data.dataset.own_operations import PyTensorOperation  # noqa: F401  # for scripts
-from mspc.data.dataset.rearranged import (  # noqa: F401  # for scripts
+from mspc.data.dataset.column_operations import (  # noqa: F401  # for scripts
     Concatenate,
     Duplicate,
     Mask,
@@ -21,7 +18,10 @@ from mspc.data.dataset.rearranged import (  # noqa: F401  # for scripts
     Slice,
     Unique,
 )
-from mspc.data.dataset.rows import whole
+from mspc.data.dataset.operation import Operation
+from mspc.data.dataset.own_operations import PyTensorOperation  # noqa: F401  # for scripts
+from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.row_values import integer
 from mspc.ir.types import dtype_of
 
 
@@ -49,7 +49,7 @@ class OneHot(Operation):
     the one spread over all classes."""
 
     def __init__(self, num_classes: int, smoothing_rate: float = 0.0) -> None:
-        self.num_classes = whole("OneHot", "num_classes", num_classes)
+        self.num_classes = integer("OneHot", "num_classes", num_classes)
         if not 0 <= smoothing_rate <= 1:
             raise ApiValueError(f"OneHot: smoothing_rate {smoothing_rate} must be from 0 to 1")
         self.smoothing_rate = smoothing_rate

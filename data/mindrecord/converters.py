@@ -16,8 +16,8 @@ from mspc.data.dataset.formats import IMAGES, Records, check_folder, read_cifar,
 from mspc.data.dataset.pillow import image_of
 from mspc.data.mindrecord.filewriter import FileWriter
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.atomic_writing import reason_of
 from mspc.ir.files.regular import check_regular
-from mspc.ir.files.whole import reason_of
 
 Row = dict[str, Any]
 AT_ONCE = 512

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
-from mspc.api.setting import place_of_caller, say_once
+from mspc.api.setting_kind import place_of_caller, say_once
 from mspc.data.mindrecord.header import (
     BLOB,
     HEADER_SIZE,
@@ -24,8 +24,8 @@ from mspc.data.mindrecord.header import (
 from mspc.data.mindrecord.packing import Scalar, pack
 from mspc.data.mindrecord.schema import RecordField, fields_of
 from mspc.data.mindrecord.shard import INDEX
-from mspc.ir.files.beside import Beside, new_file, remove
-from mspc.ir.files.whole import cannot_write, write_whole
+from mspc.ir.files.atomic_writing import cannot_write, write_atomically
+from mspc.ir.files.temporary import TemporaryPath, new_file, remove
 
 MOST_SHARDS = 1000
 _NO_BYTES = bytes(4)
@@ -185,7 +185,7 @@ class _ShardWriter:
         self._raw: dict[str, Any] = {}
         self._blob: dict[str, Any] = {}
         try:
-            self.beside: Beside = new_file(path.parent, path.name)
+            self.beside: TemporaryPath = new_file(path.parent, path.name)
         except OSError as error:
             raise cannot_write(path, error) from None
 
@@ -277,7 +277,7 @@ class _ShardWriter:
             remove(self.beside.path)
             self.beside.release()
         index = _index(self.path.name, self.fields, self.indexed, self.rows)
-        write_whole(Path(f"{self.path}{INDEX}"), lambda file: file.write(index))
+        write_atomically(Path(f"{self.path}{INDEX}"), lambda file: file.write(index))
 
 
 def _plain(value: Any) -> Scalar:

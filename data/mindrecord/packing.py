@@ -112,8 +112,8 @@ def pack_integers(array: np.ndarray) -> bytes:
     padded[: len(flat)] = codes
     quarters = padded.reshape(-1, 4) << np.array([6, 4, 2, 0], np.uint8)
     every = flat.astype("<i8").view(np.uint8).reshape(-1, 8)
-    kept = np.arange(8) < np.array(_WIDTHS)[codes.astype(np.intp)][:, None]
-    return struct.pack(">I", len(flat)) + quarters.sum(1, dtype=np.uint8).tobytes() + every[kept].tobytes()
+    used = np.arange(8) < np.array(_WIDTHS)[codes.astype(np.intp)][:, None]
+    return struct.pack(">I", len(flat)) + quarters.sum(1, dtype=np.uint8).tobytes() + every[used].tobytes()
 
 
 def unpack_integers(raw: bytes, dtype: np.dtype) -> np.ndarray:

@@ -78,8 +78,8 @@ class Shard:
             is_page = (page >= 0) & (page < len(lengths))
             inside = is_page & (begin >= 0) & (end - begin >= LENGTH.size)
             inside[is_page] &= end[is_page] <= lengths[page[is_page]]
-            whole = inside & (self.header.header_size + page * self.header.page_size + end <= size)
-            for ok, why in ((inside, "lies outside of its page"), (whole, f"lies behind the end, at {size} bytes")):
+            in_file = inside & (self.header.header_size + page * self.header.page_size + end <= size)
+            for ok, why in ((inside, "lies outside of its page"), (in_file, f"lies behind the end, at {size} bytes")):
                 if not ok.all():
                     raise damaged(self.path, f"record {int(np.argmin(ok))} {why}")
 
@@ -127,8 +127,8 @@ class Shard:
             if field.name not in (blobs if field.is_blob else values):
                 raise damaged(self.path, f"record {number} has no {field.name!r}")
             try:
-                kept: Any = blobs[field.name] if field.is_blob else values[field.name]
-                found.append(field.array(kept) if field.is_blob else field.scalar(kept))
+                value: Any = blobs[field.name] if field.is_blob else values[field.name]
+                found.append(field.array(value) if field.is_blob else field.scalar(value))
             except ValueError as error:
                 raise damaged(self.path, f"record {number}: {error}") from None
         return found
@@ -144,7 +144,7 @@ class RecordSet:
     """
 
     def __init__(self, function: str, files: Path | Sequence[Path]) -> None:
-        paths = _whole_set(function, files) if isinstance(files, Path) else files
+        paths = _all_files(function, files) if isinstance(files, Path) else files
         self.shards = [Shard(function, path) for path in paths]
         self.fields = self.shards[0].header.fields
         for shard in self.shards[1:]:
@@ -169,7 +169,7 @@ class RecordSet:
         return list(self.fields) if names is None else [known[name] for name in names]
 
 
-def _whole_set(function: str, path: Path) -> list[Path]:
+def _all_files(function: str, path: Path) -> list[Path]:
     shards = read_header(function, path).shards
     if len(shards) == 1:
         return [path]

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.atomic_writing import reason_of
 from mspc.ir.files.regular import read_text
-from mspc.ir.files.whole import reason_of
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Location
 

@@ -31,9 +31,9 @@ def find_mpirun() -> str:
     Raises:
         MspcError: there is none.
     """
-    beside = Path(sys.executable).with_name("mpirun")
-    if beside.is_file():
-        return str(beside)
+    sibling = Path(sys.executable).with_name("mpirun")
+    if sibling.is_file():
+        return str(sibling)
     found = shutil.which("mpirun")
     if found is None:
         raise MspcError(
@@ -122,11 +122,11 @@ def forwarding(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
         came.append(number)
         child.send_signal(number)
 
-    kept = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield came
     finally:
-        for number, handler in kept.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 

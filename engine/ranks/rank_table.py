@@ -13,9 +13,9 @@ from typing import Any
 
 from mspc.engine.ranks.hosts import Host, is_host
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.atomic_writing import reason_of
 from mspc.ir.files.parsing import parsed_json
 from mspc.ir.files.regular import read_bytes
-from mspc.ir.files.whole import reason_of
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
 

@@ -18,7 +18,7 @@ VARINT, EIGHT, BYTES, FOUR = 0, 1, 2, 5
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class WireField:
     """A field: its number, its kind, its integer, and where its bytes lie."""
 
     number: int
@@ -28,7 +28,7 @@ class Field:
     end: int
 
 
-def fields(data: Any, begin: int, end: int) -> Iterator[Field]:
+def fields(data: Any, begin: int, end: int) -> Iterator[WireField]:
     """The fields of the message that takes the bytes from `begin` to `end` of `data`, anything that can be indexed.
 
     Raises:
@@ -42,7 +42,7 @@ def fields(data: Any, begin: int, end: int) -> Iterator[Field]:
             raise ValueError(f"a field at byte {at} has number 0")
         if kind == VARINT:
             value, at = varint(data, at, end)
-            yield Field(number, kind, value, at, at)
+            yield WireField(number, kind, value, at, at)
             continue
         if kind == BYTES:
             size, at = varint(data, at, end)
@@ -52,7 +52,7 @@ def fields(data: Any, begin: int, end: int) -> Iterator[Field]:
             raise ValueError(f"a field before byte {at} is of kind {kind}")
         if size > end - at:
             raise ValueError(f"a field at byte {at} has {size} bytes, and {end - at} are left")
-        yield Field(number, kind, 0, at, at + size)
+        yield WireField(number, kind, 0, at, at + size)
         at += size
 
 
@@ -74,14 +74,14 @@ def signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def text(data: Any, field: Field) -> str:
+def text(data: Any, field: WireField) -> str:
     """The text of a field. Raises ValueError."""
     if field.kind != BYTES:
         raise ValueError(f"field {field.number} is no text")
     return bytes(data[field.begin : field.end]).decode()
 
 
-def integers(data: Any, field: Field) -> list[int]:
+def integers(data: Any, field: WireField) -> list[int]:
     """The integers of a field of a row of them, packed into one or not. Raises ValueError."""
     if field.kind == VARINT:
         return [signed(field.value)]

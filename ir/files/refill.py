@@ -13,7 +13,7 @@ import re
 import shutil
 from pathlib import Path
 
-from mspc.ir.files.beside import UNFINISHED, held
+from mspc.ir.files.temporary import UNFINISHED, held
 
 PENDING = re.compile(UNFINISHED.pattern.removesuffix("new") + "(whole|ready)")
 OLD = ".old"
@@ -24,9 +24,9 @@ def refill(place: Path, new: Path, sign: str) -> None:
     """Put the contents of the folder `new`, which this process holds, in the place of those of `place`. Both lie in one
     file system. Raises OSError."""
     (new / OLD).mkdir(exist_ok=True)
-    whole = place / f"{new.name.removesuffix('.new')}.whole"
-    os.rename(new, whole)
-    _go_on(place, whole, sign)
+    renamed = place / f"{new.name.removesuffix('.new')}.whole"
+    os.rename(new, renamed)
+    _go_on(place, renamed, sign)
 
 
 def finish_refill(place: Path, sign: str) -> None:

@@ -154,8 +154,8 @@ class TensorFile:
         type, offset = self._entries[name]
         if not type.size:
             return np.empty(type.shape, type.dtype.numpy)[where].copy()
-        whole = np.memmap(self._path, type.dtype.numpy, "r", self._start + offset, type.shape or (1,))
-        return np.array(np.asarray(whole).reshape(type.shape)[where], order="C")
+        mapped = np.memmap(self._path, type.dtype.numpy, "r", self._start + offset, type.shape or (1,))
+        return np.array(np.asarray(mapped).reshape(type.shape)[where], order="C")
 
 
 def _read_header(text: bytes, size: int) -> tuple[dict[str, tuple[TensorType, int]], dict[str, str]]:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.atomic_writing import reason_of, shown_path
 from mspc.ir.files.parsing import parsed_toml
 from mspc.ir.files.regular import check_regular
-from mspc.ir.files.whole import reason_of, shown_path
 from mspc.ir.nearest import did_you_mean
 
 

@@ -17,7 +17,7 @@ Check = Callable[[Any], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class AttributeField:
     """One field of an operator: its name, its annotation as people read it, and the check of a value."""
 
     name: str
@@ -26,11 +26,11 @@ class Field:
 
 
 @cache
-def fields_of(cls: type) -> Mapping[str, Field]:
+def fields_of(cls: type) -> Mapping[str, AttributeField]:
     """The fields of an operator class by name, in the order of their declaration."""
     hints = _hints_of(cls)
     return {
-        f.name: Field(f.name, f.type if isinstance(f.type, str) else str(f.type), check_of(hints[f.name]))
+        f.name: AttributeField(f.name, f.type if isinstance(f.type, str) else str(f.type), check_of(hints[f.name]))
         for f in dataclasses.fields(cls)
     }
 

@@ -168,12 +168,12 @@ class _GraphWriter:
             attributes.append(strategy_text("out", node.out_strategy))
         if attributes:
             text += f" primitive_attrs: {{{', '.join(attributes)}}}"
-        facts = [] if node.phase == "forward" else [f"phase: {name_text(node.phase)}"]
+        entries = [] if node.phase == "forward" else [f"phase: {name_text(node.phase)}"]
         if node.attrs:
             assert "phase" not in node.attrs, "the phase is a field of the node"
-            facts += _attributes_text(node.attrs)
-        if facts:
-            text += f" cnode_attrs: {{{', '.join(facts)}}}"
+            entries += _attributes_text(node.attrs)
+        if entries:
+            text += f" cnode_attrs: {{{', '.join(entries)}}}"
         forward = self.names.get(node.forward) if node.forward is not None else None
         if forward:
             index = f".{node.forward_input}" if node.forward_input >= 0 else ""
@@ -229,12 +229,12 @@ def _parameter_text(parameter: Parameter) -> str:
         shape = ", ".join(map(str, tensor.shape))
         key = name_text(parameter.name)
         text = f"<Ref[Tensor[{tensor.dtype}]], ({shape}), ref_key={key}>  :  has_default"
-    facts: list[str] = []
+    entries: list[str] = []
     if parameter.kind != ("parameter" if "<Ref[" in text else "input"):
-        facts.append(f"kind: {name_text(parameter.kind)}")
+        entries.append(f"kind: {name_text(parameter.kind)}")
     if parameter.trainable:
-        facts.append("trainable: true")
-    groups = f" {{{', '.join(facts)}}}" if facts else ""
+        entries.append("trainable: true")
+    groups = f" {{{', '.join(entries)}}}" if entries else ""
     if parameter.attrs:
         groups += f" cnode_attrs: {{{', '.join(_attributes_text(parameter.attrs))}}}"
     if parameter.layout is not None:

@@ -9,8 +9,8 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import group_of
 from mspc.ir.text.attribute_types import fields_of
 from mspc.ir.types import TensorType, Type
-from mspc.ops.arguments import describe
 from mspc.ops.op import ArrayBackend, Op, Placement
+from mspc.ops.operator_arguments import describe
 from mspc.sharding.groups import group_name
 
 Ranks = tuple[int, ...]

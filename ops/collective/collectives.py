@@ -80,7 +80,7 @@ class AllReduce(Collective):
         return partial(comm.all_reduce, op=self.op, ranks=self.ranks)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.collective.launch import launch_all_reduce  # late: only a GPU needs it
+        from mspc.ops.collective.gpu_launch import launch_all_reduce  # late: only a GPU needs it
 
         return launch_all_reduce(device, inputs, out, self.op, self.ranks)
 
@@ -126,7 +126,7 @@ class AllGather(Collective):
         return partial(comm.all_gather, ranks=self.ranks, axis=self.axis)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.collective.launch import launch_all_gather  # late: only a GPU needs it
+        from mspc.ops.collective.gpu_launch import launch_all_gather  # late: only a GPU needs it
 
         return launch_all_gather(device, inputs[0], out, self.ranks, self.axis)
 
@@ -154,7 +154,7 @@ class ReduceScatter(Collective):
         return partial(comm.reduce_scatter, op=self.op, ranks=self.ranks, axis=self.axis)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.collective.launch import launch_reduce_scatter  # late: only a GPU needs it
+        from mspc.ops.collective.gpu_launch import launch_reduce_scatter  # late: only a GPU needs it
 
         return launch_reduce_scatter(device, inputs[0], out, self.op, self.ranks, self.axis)
 
@@ -174,8 +174,8 @@ class AlltoAll(Collective):
     def local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         if self.split_count != self.group_size:
             raise MspcError(f"AlltoAll: split_count is {self.split_count}, the group has {self.group_size} ranks")
-        cut = resized(self, shape, self.split_dim, 1, self.split_count)
-        return resized(self, cut, self.concat_dim, self.split_count, 1)
+        split_shape = resized(self, shape, self.split_dim, 1, self.split_count)
+        return resized(self, split_shape, self.concat_dim, self.split_count, 1)
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         return (b.emit(replace(self, split_dim=self.concat_dim, concat_dim=self.split_dim), dout),)
@@ -184,7 +184,7 @@ class AlltoAll(Collective):
         return partial(comm.all_to_all, ranks=self.ranks, split_dim=self.split_dim, concat_dim=self.concat_dim)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.collective.launch import launch_all_to_all  # late: only a GPU needs it
+        from mspc.ops.collective.gpu_launch import launch_all_to_all  # late: only a GPU needs it
 
         return launch_all_to_all(device, inputs[0], out, self.ranks, self.split_dim, self.concat_dim)
 
@@ -218,7 +218,7 @@ class Broadcast(Collective):
         return lambda *arrays: tuple(comm.broadcast(array, root, ranks) for array in arrays)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.collective.launch import launch_broadcast  # late: only a GPU needs it
+        from mspc.ops.collective.gpu_launch import launch_broadcast  # late: only a GPU needs it
 
         return launch_broadcast(device, inputs, out, self.root_rank, self.ranks)
 
@@ -309,7 +309,7 @@ class NeighborExchange(Collective):
         return lambda *arrays: tuple(comm.exchange(list(zip(ranks, arrays, strict=True)), receives))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.collective.launch import launch_exchange  # late: only a GPU needs it
+        from mspc.ops.collective.gpu_launch import launch_exchange  # late: only a GPU needs it
 
         sends = list(zip(self.send_rank_ids, inputs, strict=True))
         receives = list(zip(self.recv_rank_ids, out, strict=True))

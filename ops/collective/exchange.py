@@ -61,14 +61,14 @@ def exchanged(
 def _exchanged(b: Builder, x: Value, part: RankExchange, ranks: int, reason: str) -> Value:
     cuts: dict[Box, Value] = {part.old: x}
 
-    def cut(box: Box) -> Value:
+    def sliced(box: Box) -> Value:
         if box not in cuts:
             local = box.within(part.old)
             strides = (1,) * len(local.begin)
             cuts[box] = b.emit(StridedSlice(begin=local.begin, end=local.end, strides=strides), x)
         return cuts[box]
 
-    pieces = [(part.kept, cut(part.kept))] if part.kept is not None else []
+    pieces = [(part.stays, sliced(part.stays))] if part.stays is not None else []
     if part.sends or part.receives:
         everyone = tuple(range(ranks))
         exchange = NeighborExchange(
@@ -79,7 +79,7 @@ def _exchanged(b: Builder, x: Value, part: RankExchange, ranks: int, reason: str
             group=group_name(everyone),
             rank_list=everyone,
         )
-        received = b.emit(exchange, *(cut(box) for _, box in part.sends))
+        received = b.emit(exchange, *(sliced(box) for _, box in part.sends))
         if reason:
             received.attrs["reason"] = reason
         pieces += [(box, b.emit(TupleGetItem(i), received)) for i, (_, box) in enumerate(part.receives)]
@@ -125,12 +125,12 @@ class PasteSlices(Op):
         return tensors[0].with_shape(self.shape)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        whole = be.xp.empty(self.shape, inputs[0].dtype)
+        joined = be.xp.empty(self.shape, inputs[0].dtype)
         for begin, piece in zip(self.begins, inputs, strict=True):
-            whole[tuple(slice(b, b + n) for b, n in zip(begin, piece.shape, strict=True))] = piece
-        return whole
+            joined[tuple(slice(b, b + n) for b, n in zip(begin, piece.shape, strict=True))] = piece
+        return joined
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.collective.launch import launch_paste  # late: only a GPU needs it
+        from mspc.ops.collective.gpu_launch import launch_paste  # late: only a GPU needs it
 
         return launch_paste(device, inputs, out, self.begins)

@@ -11,7 +11,7 @@ from mspc.ir.types import TensorType, Type
 from mspc.ops.collective.base import Collective, Ranks, check_fields
 from mspc.ops.collective.collectives import NeighborExchange
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.op import Asked
+from mspc.ops.op import RequestedSharding
 from mspc.ops.tensor.creation import Fill
 from mspc.ops.tensor.moving import Concat
 from mspc.ops.tensor.slicing import StridedSlice
@@ -59,7 +59,7 @@ class NeighborExchangeV2(Collective):
         above, below, left, right = self._received
         return x.with_shape((n, c, above + height + below, left + width + right))
 
-    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+    def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         (x,) = inputs
         pieces = {place: x if place == (0, 0) else None for place in ((0, 0), *PLACES)}
         sent = [(rank, place) for rank, place in zip(self.send_rank_ids, PLACES, strict=True) if rank >= 0]

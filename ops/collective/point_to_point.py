@@ -9,7 +9,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, Type
 from mspc.ops.collective.base import Collective, Meeting, Ranks, message
-from mspc.ops.collective.launch import launch_copies
+from mspc.ops.collective.gpu_launch import launch_copies
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, NotDifferentiable
 from mspc.sharding.groups import WORLD_GROUPS

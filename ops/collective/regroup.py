@@ -59,24 +59,24 @@ class Regroup(LayoutChange):
         raise AssertionError("it expands to several operators")
 
     def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
-        way = regrouping(self.source, self.target)
-        assert way is not None, f"{self.source} does not go to {self.target} by one all-to-all and one gather"
+        plan = regrouping(self.source, self.target)
+        assert plan is not None, f"{self.source} does not go to {self.target} by one all-to-all and one gather"
         (x,) = inputs
-        rows = x.shape[way.concat_dim]
+        rows = x.shape[plan.concat_dim]
 
         def group(axes: Axes) -> tuple[int, ...]:
-            return group_of(way.mesh, axes, placement.rank)
+            return group_of(plan.mesh, axes, placement.rank)
 
-        count = math.prod(way.mesh[a] for a in way.moved)
-        exchange = AlltoAll(split_count=count, split_dim=way.split_dim, concat_dim=way.concat_dim)
-        moved = b.emit(exchange.with_ranks(group(way.moved)), x)
-        whole = b.emit(AllGather(axis=way.concat_dim).with_ranks(group(way.gathered)), moved)
-        arrived = (*way.gathered, *way.moved)
-        if arrived == way.lost:
-            return whole
-        before, after = whole.shape[: way.concat_dim], whole.shape[way.concat_dim + 1 :]
-        apart = b.emit(Reshape((*before, *(way.mesh[a] for a in arrived), rows, *after)), whole)
+        count = math.prod(plan.mesh[a] for a in plan.moved)
+        exchange = AlltoAll(split_count=count, split_dim=plan.split_dim, concat_dim=plan.concat_dim)
+        exchanged = b.emit(exchange.with_ranks(group(plan.moved)), x)
+        all_gathered = b.emit(AllGather(axis=plan.concat_dim).with_ranks(group(plan.gathered)), exchanged)
+        arrived = (*plan.gathered, *plan.moved)
+        if arrived == plan.lost:
+            return all_gathered
+        before, after = all_gathered.shape[: plan.concat_dim], all_gathered.shape[plan.concat_dim + 1 :]
+        apart = b.emit(Reshape((*before, *(plan.mesh[a] for a in arrived), rows, *after)), all_gathered)
         first = len(before)
-        order = [*range(first), *(first + arrived.index(a) for a in way.lost)]
+        order = [*range(first), *(first + arrived.index(a) for a in plan.lost)]
         order += range(first + len(arrived), len(apart.shape))
-        return b.emit(Reshape(whole.shape), b.emit(Transpose(perm=tuple(order)), apart))
+        return b.emit(Reshape(all_gathered.shape), b.emit(Transpose(perm=tuple(order)), apart))

@@ -121,8 +121,8 @@ class CollectiveGather(Rooted):
 
     def infer(self, *types: Type) -> Type:
         x = self.checked(types)
-        whole = resized(self, x.shape, 0, self.group_size, 1)
-        return x.with_shape(whole if self.at_root else NOTHING)
+        gathered_shape = resized(self, x.shape, 0, self.group_size, 1)
+        return x.with_shape(gathered_shape if self.at_root else NOTHING)
 
     @classmethod
     def sent_bytes(cls, operand: float, group: float) -> float:
@@ -131,16 +131,16 @@ class CollectiveGather(Rooted):
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         """Every rank gets its part of the gradient."""
-        whole = (x.shape[0] * self.group_size, *x.shape[1:])
-        given = dout if self.at_root else Constant(np.zeros(whole), x.tensor_type.dtype)
+        gathered_shape = (x.shape[0] * self.group_size, *x.shape[1:])
+        given = dout if self.at_root else Constant(np.zeros(gathered_shape), x.tensor_type.dtype)
         return (b.emit(CollectiveScatter(self.dest_rank, self.group, self.rank_list, self.rank_id), given),)
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         comm, ranks, keeps, xp = be.comm, self.ranks, self.at_root, be.xp
 
         def kernel(x: Any) -> Any:
-            whole = comm.all_gather(x, ranks, 0)
-            return whole if keeps else xp.zeros(NOTHING, x.dtype)
+            gathered = comm.all_gather(x, ranks, 0)
+            return gathered if keeps else xp.zeros(NOTHING, x.dtype)
 
         return kernel
 

@@ -11,11 +11,11 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Value
 from mspc.ir.types import TensorType, Type
-from mspc.ops.arguments import ints_of, split_call
 from mspc.ops.collective.base import Collective, Meeting, Ranks, message, one_tensor
-from mspc.ops.collective.launch import launch_exchange
+from mspc.ops.collective.gpu_launch import launch_exchange
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Op
+from mspc.ops.operator_arguments import ints_of, split_call
 from mspc.sharding.groups import WORLD_GROUPS
 
 
@@ -76,7 +76,7 @@ class AlltoAllV(Collective):
         xp, comm = be.xp, be.comm
 
         def kernel(x: Any) -> Any:
-            arrived = comm.exchange(_cut(x, sends), [(rank, (n,), x.dtype) for rank, n in receives])
+            arrived = comm.exchange(_split(x, sends), [(rank, (n,), x.dtype) for rank, n in receives])
             return xp.concatenate(arrived) if arrived else xp.empty((0,), x.dtype)
 
         return kernel
@@ -85,13 +85,13 @@ class AlltoAllV(Collective):
         (x,) = inputs
         return launch_exchange(
             device,
-            _cut(x, self._pieces(self.send_numel_list)),
-            _cut(out, self._pieces(self.recv_numel_list)),
+            _split(x, self._pieces(self.send_numel_list)),
+            _split(out, self._pieces(self.recv_numel_list)),
             self.ranks,
         )
 
 
-def _cut(x: Any, pieces: Sequence[tuple[int, int]]) -> list[tuple[int, Any]]:
+def _split(x: Any, pieces: Sequence[tuple[int, int]]) -> list[tuple[int, Any]]:
     """(rank, its part) of an array in which the pieces stand one after another."""
     ends = accumulate(n for _, n in pieces)
     return [(rank, x[end - n : end]) for (rank, n), end in zip(pieces, ends, strict=True)]

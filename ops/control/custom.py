@@ -65,7 +65,7 @@ class Custom(Op):
     bprop = NotDifferentiable("its function is the script's; give Custom a bprop")
 
     def rule(self, *types: TensorType) -> str | Rule:
-        return self.cuts or whole_rule([t.shape for t in types], [t.shape for t in self.results])
+        return self.cuts or replicated_rule([t.shape for t in types], [t.shape for t in self.results])
 
     def infer(self, *types: Any) -> Type:
         self.parsed_rule(*types)
@@ -95,8 +95,8 @@ class Custom(Op):
                     f"Custom: {self.called} returned an array of shape {array.shape}, not {type.shape} as its "
                     "out_shape says of these slices"
                 )
-        kept = [array.astype(t.dtype.numpy, "C", copy=False) for array, t in zip(found, self.results, strict=True)]
-        return tuple(kept) if self.several else kept[0]
+        typed = [array.astype(t.dtype.numpy, "C", copy=False) for array, t in zip(found, self.results, strict=True)]
+        return tuple(typed) if self.several else typed[0]
 
 
 def _filled(given: Any, arrays: Iterator[Any]) -> Any:
@@ -105,12 +105,12 @@ def _filled(given: Any, arrays: Iterator[Any]) -> Any:
     return next(arrays) if given == TENSOR else given
 
 
-def whole_rule(inputs: Sequence[Sequence[int]], results: Sequence[Sequence[int]]) -> str:
+def replicated_rule(inputs: Sequence[Sequence[int]], results: Sequence[Sequence[int]]) -> str:
     """The rule of an operator no dimension of which can be cut."""
-    return cut_rule(inputs, results, [[""] * len(shape) for shape in (*inputs, *results)])
+    return rule_of(inputs, results, [[""] * len(shape) for shape in (*inputs, *results)])
 
 
-def cut_rule(inputs: Sequence[Sequence[int]], results: Sequence[Sequence[int]], labels: Sequence[Sequence[str]]) -> str:
+def rule_of(inputs: Sequence[Sequence[int]], results: Sequence[Sequence[int]], labels: Sequence[Sequence[str]]) -> str:
     """The rule of an operator whose dimensions of one label are cut together; those without stay whole.
 
     Raises:

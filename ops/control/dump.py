@@ -13,8 +13,8 @@ import numpy as np
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.files.atomic_writing import make_folder, write_atomically
 from mspc.ir.files.inside import inside
-from mspc.ir.files.whole import make_folder, write_whole
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.op import ArrayBackend, Op, sample
@@ -75,7 +75,7 @@ class TensorDump(Op):
         stored = values.astype(np.float32) if values.dtype.name == "bfloat16" else values
         try:
             make_folder(path.parent)
-            write_whole(path, lambda file: np.save(file, stored), one_of_many=step > 1)
+            write_atomically(path, lambda file: np.save(file, stored), one_of_many=step > 1)
         except MspcError as error:
             raise ExecutionError(f"TensorDump {error.message}") from None
         return x

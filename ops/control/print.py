@@ -37,7 +37,7 @@ class Print(Op):
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors: list[Any] = []
-        lines = tuple(_kept(arg) if isinstance(arg, str) else _line(arg, tensors) for arg in args)
+        lines = tuple(_escaped(arg) if isinstance(arg, str) else _line(arg, tensors) for arg in args)
         return replace(self, lines=lines), tuple(tensors) or (np.zeros((), np.int32),)
 
     def rule(self, *types: TensorType) -> str:
@@ -77,10 +77,10 @@ def _line(value: Any, tensors: list[Any]) -> str:
         if isinstance(value, list):
             return f"[{', '.join(parts)}]"
         return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
-    return _kept(repr(value))
+    return _escaped(repr(value))
 
 
-def _kept(text: str) -> str:
+def _escaped(text: str) -> str:
     return text.replace(PLACE, 2 * PLACE)
 
 

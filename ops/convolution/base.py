@@ -14,11 +14,11 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.bases import require_same
 from mspc.ops.collective.exchange import exchanged
-from mspc.ops.convolution.order import ImageOperator, Shape
+from mspc.ops.convolution.memory_format import ImageOperator, Shape
 from mspc.ops.convolution.window import Window, numbers, places_of_slices, result_lengths, slices_of, windows
 from mspc.ops.device import Array, Device, Launch, Sliding
 from mspc.ops.op import ArrayBackend, Placement
-from mspc.sharding.borders import Needed, border_bytes, border_exchange, is_cut, own_span, place_of, request
+from mspc.sharding.borders import Needed, border_bytes, border_exchange, is_sharded, own_span, place_of, request
 
 BORDERS = "windows at the border of a slice look at the slices beside it"
 
@@ -133,7 +133,7 @@ class Convolution(ImageOperator, abstract=True):
 
     def bytes_of_borders(self, type: TensorType, layout: Layout) -> float:
         """Bytes that `with_borders` sends, of an image of this type and layout."""
-        return border_bytes(type, layout, self.needed(type, layout)) if is_cut(layout) else 0.0
+        return border_bytes(type, layout, self.needed(type, layout)) if is_sharded(layout) else 0.0
 
     def on_rank(self, along: Sequence[Window], out_channel: int, group: int, **others: Any) -> Any:
         """The operator on a slice, whose windows are `along`."""

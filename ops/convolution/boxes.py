@@ -16,9 +16,9 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import DType, TensorType
-from mspc.ops.arguments import shape_of
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
+from mspc.ops.operator_arguments import shape_of
 from mspc.ops.tensor.embedding import require_integer
 
 Gradients = Sequence[Value | None]
@@ -61,8 +61,8 @@ class _Parts(Op, abstract=True):
         limit = self.images or count
         for box, number in enumerate(box_indices.tolist()):
             if not -1 < number < limit:
-                whole = int(number) if math.isfinite(number) else number
-                raise MspcError(f"{self.name}: box {box} is of image {whole}, but there are {limit}")
+                shown = int(number) if math.isfinite(number) else number
+                raise MspcError(f"{self.name}: box {box} is of image {shown}, but there are {limit}")
             image = int(number)
             if 0 <= image - self.first < count:
                 yield box, image - self.first

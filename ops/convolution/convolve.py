@@ -17,15 +17,15 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
-from mspc.ops.arguments import shape_of
 from mspc.ops.collective.exchange import exchanged
 from mspc.ops.convolution.base import BORDERS, Convolution, local_groups
-from mspc.ops.convolution.order import Shape
+from mspc.ops.convolution.memory_format import Shape
 from mspc.ops.convolution.products import convolve, input_gradient, weight_gradient
-from mspc.ops.convolution.window import cut_mistake, positions_of_slices
+from mspc.ops.convolution.window import positions_of_slices, sharding_mistake
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
-from mspc.sharding.borders import Needed, border_bytes, border_exchange, is_cut, own_span, place_of, request
+from mspc.ops.operator_arguments import shape_of
+from mspc.sharding.borders import Needed, border_bytes, border_exchange, is_sharded, own_span, place_of, request
 
 Gradients = Sequence[Value | None]
 
@@ -39,8 +39,8 @@ class _Forward(Convolution, abstract=True):
         image, window, result = self.sides(x.shape, weight.shape)
         return f"{image}, {window} -> {result}"
 
-    def cut_mistake(self, types: Sequence[TensorType], operand: int, dimension: int, cut: int) -> str:
-        return "" if operand else cut_mistake(types[0].shape[2:], self.counts, self.along, dimension - 2, cut)
+    def sharding_mistake(self, types: Sequence[TensorType], operand: int, dimension: int, shards: int) -> str:
+        return "" if operand else sharding_mistake(types[0].shape[2:], self.counts, self.along, dimension - 2, shards)
 
     def bprop(self, b: Builder, x: Value, weight: Value, out: Value, dout: Value) -> Gradients:
         dx = b.emit(_like(self, _INPUT_GRADIENTS[self.dims], input_size=x.shape), dout, weight)
@@ -48,7 +48,7 @@ class _Forward(Convolution, abstract=True):
 
     def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
         x, weight = inputs
-        if not is_cut(placement.in_layouts[0]):
+        if not is_sharded(placement.in_layouts[0]):
             return None
         image, along = self.with_borders(b, placement, 0, x)
         group = local_groups(self.group, *placement.in_layouts)
@@ -152,7 +152,7 @@ class _InputGradient(_Backward, abstract=True):
 
     def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
         layout, types = placement.in_layouts[0], placement.in_types
-        if not is_cut(layout):
+        if not is_sharded(layout):
             return None
         shape, lengths, cuts = types[0].shape, self.input_size[2:], layout.strategy[2:]
         needed, here = self.positions(layout, lengths), place_of(layout, placement.rank)
@@ -166,7 +166,7 @@ class _InputGradient(_Backward, abstract=True):
         return b.emit(local.on_rank(along, local.out_channel, local.group), wide, inputs[1])
 
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
-        if not is_cut(layouts[0]):
+        if not is_sharded(layouts[0]):
             return 0.0
         return border_bytes(types[0], layouts[0], self.positions(layouts[0], self.input_size[2:]))
 
@@ -221,7 +221,7 @@ class _WeightGradient(_Backward, abstract=True):
 
     def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
         dout, x = inputs
-        if not is_cut(placement.in_layouts[1]):
+        if not is_sharded(placement.in_layouts[1]):
             return None
         image, along = self.with_borders(b, placement, 1, x, again=True)
         local = replace(self, **self.on_slices(placement))

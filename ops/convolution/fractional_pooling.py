@@ -58,8 +58,8 @@ class _Fractional(Op, abstract=True):
                     f"{self.name}: {m} windows of {k} need {k + m - 1} places along dimension {d + 2}, which has {n}"
                 )
         batch = "1" if random_samples.shape[0] == 1 else "n"
-        left = " ".join(_whole(name, n) for name, n in zip(NAMES, image, strict=False))
-        right = " ".join(_whole(f"{name}1", n) for name, n in zip(NAMES, self.output_shape, strict=False))
+        left = " ".join(_replicated(name, n) for name, n in zip(NAMES, image, strict=False))
+        right = " ".join(_replicated(f"{name}1", n) for name, n in zip(NAMES, self.output_shape, strict=False))
         return f"n c {left}, {batch} c u! -> n c {right}, n c {right}"
 
     def infer(self, *types: Any) -> Any:
@@ -74,11 +74,11 @@ class _Fractional(Op, abstract=True):
         return b.emit(FractionalMaxPoolGrad(x.shape[2:]), dout[0], b.emit(TupleGetItem(1), out)), None
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x, drawn) = be.xp, inputs
+        xp, (x, samples) = be.xp, inputs
         image, count = x.shape[2:], self.dims
         flat = xp.zeros((1,) * (2 + 2 * count), xp.int64)
         for d in range(count):
-            first = starts(xp, drawn[..., self.order.index(d)], image[d], self.ksize[d], self.output_shape[d])
+            first = starts(xp, samples[..., self.order.index(d)], image[d], self.ksize[d], self.output_shape[d])
             along = first[..., None] + xp.arange(self.ksize[d])
             shape = [*along.shape[:2], *[1] * (2 * count)]
             shape[2 + d], shape[2 + count + d] = self.output_shape[d], self.ksize[d]
@@ -92,19 +92,19 @@ class _Fractional(Op, abstract=True):
         return made
 
 
-def _whole(name: str, size: int) -> str:
+def _replicated(name: str, size: int) -> str:
     token = sized(name, size)
     return token if token == "1" else f"{token}!"
 
 
-def starts(xp: Any, drawn: Any, size: int, window: int, count: int) -> Any:
+def starts(xp: Any, samples: Any, size: int, window: int, count: int) -> Any:
     """The first place of every window, by the numbers `drawn` for every image and channel."""
-    last = xp.full((*drawn.shape, 1), size - window, xp.int64)
+    last = xp.full((*samples.shape, 1), size - window, xp.int64)
     if count == 1:
         return last
-    step = drawn.dtype.type(size - window) / drawn.dtype.type(count - 1)
-    begun = xp.floor((xp.arange(count - 1).astype(drawn.dtype) + drawn[..., None]) * step)
-    return xp.concatenate([(begun - xp.floor(drawn[..., None] * step)).astype(xp.int64), last], -1)
+    step = samples.dtype.type(size - window) / samples.dtype.type(count - 1)
+    begun = xp.floor((xp.arange(count - 1).astype(samples.dtype) + samples[..., None]) * step)
+    return xp.concatenate([(begun - xp.floor(samples[..., None] * step)).astype(xp.int64), last], -1)
 
 
 class FractionalMaxPoolWithFixedKsize(_Fractional):
@@ -140,9 +140,9 @@ class FractionalMaxPoolGrad(Op):
         return {1: math.prod(self.size)}
 
     def rule(self, dout: TensorType, places: TensorType) -> str:
-        drawn = " ".join(_whole(f"{name}1", n) for name, n in zip(NAMES, dout.shape[2:], strict=False))
-        image = " ".join(_whole(name, n) for name, n in zip(NAMES, self.size, strict=False))
-        return f"n c {drawn}, n c {drawn} -> n c {image}"
+        pooled = " ".join(_replicated(f"{name}1", n) for name, n in zip(NAMES, dout.shape[2:], strict=False))
+        image = " ".join(_replicated(name, n) for name, n in zip(NAMES, self.size, strict=False))
+        return f"n c {pooled}, n c {pooled} -> n c {image}"
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (dout, places) = be.xp, inputs

@@ -38,8 +38,8 @@ def views(xp: Any, x: Any, along: Sequence[Window], counts: Sequence[int]) -> An
 
 def tap(x: Any, along: Sequence[Window], counts: Sequence[int], place: Sequence[int]) -> Any:
     """What every position looks at with one place of its window: a view of an image that is padded."""
-    cut = [
+    slices = [
         slice(t * w.dilation, t * w.dilation + (n - 1) * w.stride + 1, w.stride)
         for t, w, n in zip(place, along, counts, strict=True)
     ]
-    return x[(slice(None), slice(None), *cut)]
+    return x[(slice(None), slice(None), *slices)]

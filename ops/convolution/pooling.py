@@ -12,15 +12,15 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
-from mspc.ops.arguments import shape_of
 from mspc.ops.bases import require_float, require_same
-from mspc.ops.convolution.order import Shape
+from mspc.ops.convolution.memory_format import Shape
 from mspc.ops.convolution.pooling_base import THREE, TWO, Pooling, PoolingBackward, PoolingForward, alike, pooled_shape
 from mspc.ops.convolution.pooling_kernels import greatest, greatest_gradient, spread, summed
 from mspc.ops.cuda.pooling import launch_greatest, launch_greatest_gradient, launch_mean, launch_mean_gradient
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
-from mspc.sharding.borders import is_cut
+from mspc.ops.operator_arguments import shape_of
+from mspc.sharding.borders import is_sharded
 
 Gradients = Sequence[Value | None]
 
@@ -52,7 +52,7 @@ class _MaxPoolGrad(PoolingBackward, abstract=True):
         return f"{image}, {result}, {result} -> {image}"
 
     def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
-        if not is_cut(placement.in_layouts[0]):
+        if not is_sharded(placement.in_layouts[0]):
             return None
         return self.on_slice(b, placement, inputs, placement.in_types[0].shape, 1)
 
@@ -122,7 +122,7 @@ class _AvgPoolGrad(PoolingBackward, abstract=True):
         return (b.emit(alike(self, _MEANS[self.dims], **_means(self)), second),)
 
     def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
-        if not is_cut(placement.in_layouts[0]):
+        if not is_sharded(placement.in_layouts[0]):
             return None
         return self.on_slice(b, placement, inputs, self.input_size, 0)
 

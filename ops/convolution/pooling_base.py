@@ -14,20 +14,20 @@ from mspc.ir.types import TensorType
 from mspc.ops.bases import require_float
 from mspc.ops.collective.exchange import exchanged
 from mspc.ops.convolution.base import BORDERS, image_tokens
-from mspc.ops.convolution.order import ImageOperator, Shape
+from mspc.ops.convolution.memory_format import ImageOperator, Shape
 from mspc.ops.convolution.window import (
     Window,
     clipped,
-    cut_mistake,
     numbers,
     places_of_slices,
     positions_of_slices,
     result_lengths,
+    sharding_mistake,
     windows,
 )
 from mspc.ops.op import Placement
 from mspc.ops.tensor.slicing import StridedSlice
-from mspc.sharding.borders import Needed, Span, border_bytes, border_exchange, is_cut, own_span, place_of
+from mspc.sharding.borders import Needed, Span, border_bytes, border_exchange, is_sharded, own_span, place_of
 
 TWO: tuple[tuple[Shape, dict[str, Any]], ...] = (
     ((4, 4, 8, 8), {"kernel_size": 2, "strides": 2}),
@@ -113,8 +113,8 @@ class PoolingForward(Pooling, abstract=True):
     def rule(self, x: TensorType) -> str:
         return " -> ".join(self.sides(x.shape))
 
-    def cut_mistake(self, types: Sequence[TensorType], operand: int, dimension: int, cut: int) -> str:
-        return cut_mistake(types[0].shape[2:], self.counts, self.exact, dimension - 2, cut)
+    def sharding_mistake(self, types: Sequence[TensorType], operand: int, dimension: int, shards: int) -> str:
+        return sharding_mistake(types[0].shape[2:], self.counts, self.exact, dimension - 2, shards)
 
     def infer(self, *types: Any) -> Any:
         require_float(self.name, *types)
@@ -122,7 +122,7 @@ class PoolingForward(Pooling, abstract=True):
 
     def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
         type, layout = placement.in_types[0], placement.in_layouts[0]
-        if not is_cut(layout):
+        if not is_sharded(layout):
             return None
         lengths = type.shape[2:]
         needed, counts, cuts = self.needed(lengths, layout), self.counts(lengths), layout.strategy[2:]
@@ -134,7 +134,7 @@ class PoolingForward(Pooling, abstract=True):
         return b.emit(self.on_rank(along), exchanged(b, inputs[0], part, layout.ranks, BORDERS))
 
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
-        if not is_cut(layouts[0]):
+        if not is_sharded(layouts[0]):
             return 0.0
         return border_bytes(types[0], layouts[0], self.needed(types[0].shape[2:], layouts[0]))
 

@@ -70,14 +70,14 @@ def convolve(
     def piece(image: Any, batch: slice, rows: Span) -> None:
         multiply(prepared(image, rows), batch, rows, (0, matrix.shape[1]))
 
-    def whole(batch: slice) -> None:
+    def all_pieces(batch: slice) -> None:
         image = gathered(xp, x[batch], reach)
         for rows in pieces:
             piece(image, batch, rows)
 
     multiplications = out.size * matrix.shape[2]
     if len(batches) >= _threads(xp):
-        share_out([functools.partial(whole, batch) for batch in batches], multiplications)
+        share_out([functools.partial(all_pieces, batch) for batch in batches], multiplications)
         return out
     for batch in batches:
         image = gathered(xp, x[batch], reach)

@@ -17,10 +17,10 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
-from mspc.ops.arguments import shape_of
 from mspc.ops.bases import require_float
 from mspc.ops.convolution.window import listed
 from mspc.ops.op import REGISTRY, ArrayBackend, Op, Placement, sample
+from mspc.ops.operator_arguments import shape_of
 
 Gradients = Sequence[Value | None]
 Shape = tuple[int, ...]
@@ -55,8 +55,8 @@ class Resampling(Op, abstract=True):
         """The matrices along all dimensions of an image of these sizes, or their transposes."""
         for d, (length, count) in enumerate(zip(image, self.lengths(image), strict=True)):
             matrix = xp.asarray(_matrix(self, length, count), x.dtype)
-            moved = xp.moveaxis(x, d + 2, -1)
-            x = xp.moveaxis(xp.matmul(moved, matrix if back else matrix.T), -1, d + 2)
+            transposed = xp.moveaxis(x, d + 2, -1)
+            x = xp.moveaxis(xp.matmul(transposed, matrix if back else matrix.T), -1, d + 2)
         return xp.ascontiguousarray(x)
 
 

@@ -12,12 +12,12 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.named_layout import NamedLayout, spread
-from mspc.ops.arguments import plain
 from mspc.ops.control.constraint import constrained
 from mspc.ops.convolution.base import Shape
 from mspc.ops.convolution.resampling import Backward, Forward, Resampling
 from mspc.ops.convolution.window import listed
-from mspc.ops.op import Asked, Op, sample
+from mspc.ops.op import Op, RequestedSharding, sample
+from mspc.ops.operator_arguments import plain
 
 
 class _Resized(Resampling, abstract=True):
@@ -39,14 +39,14 @@ class _Resized(Resampling, abstract=True):
             raise MspcError(f"{self.name}: align_corners and half_pixel_centers cannot both be True")
         return sizes
 
-    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+    def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         """An image that a strategy cuts along height or width is stored so, and read whole along both: every rank
         computes all places of its images and channels. With align_corners only these can be cut, as in MindSpore."""
         entries = spread(asked.in_strategy or ())
         if len(entries) != 1 or isinstance(entries[0], NamedLayout) or self.align_corners or asked.out_strategy:
             return None
         cuts = entries[0]
-        if len(cuts) != len(inputs[0].shape) or all(cut == 1 for cut in cuts[2:]):
+        if len(cuts) != len(inputs[0].shape) or all(shards == 1 for shards in cuts[2:]):
             return None
         made = b.emit(self, constrained(b, inputs[0], cuts))
         made.in_strategy = ((*cuts[:2], *[1] * self.dims),)

@@ -11,13 +11,13 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
-from mspc.ops.arguments import plain
 from mspc.ops.bases import require_float
+from mspc.ops.convolution.argmax_pooling_kernels import spread_windows
 from mspc.ops.convolution.base import Shape
 from mspc.ops.convolution.padded import padded, views
-from mspc.ops.convolution.places_kernels import spread_windows
 from mspc.ops.convolution.window import Window, numbers, paddings, result_lengths
 from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.operator_arguments import plain
 
 Gradients = Sequence[Value | None]
 

@@ -127,28 +127,28 @@ def _reaches_neighbours(length: int, count: int, window: Window, parts: int) -> 
     return True
 
 
-def cut_mistake(
+def sharding_mistake(
     lengths: Sequence[int],
     counts: Callable[[Sequence[int]], Sequence[int]],
     along: Callable[[Sequence[int]], Sequence[Window]],
     d: int,
-    cut: int,
+    shards: int,
 ) -> str:
-    """Why an image of these lengths and its result cannot be cut together `cut` ways along a dimension; "" where they
+    """Why an image of these lengths and its result cannot have `shards` shards along a dimension; "" where they
     can, or it is none of the image. counts, along: positions and windows of an image."""
     if d < 0:
         return ""
     length, count, window = lengths[d], counts(lengths)[d], along(lengths)[d]
-    if length % cut:
-        return f"has {length} places, which {cut} does not divide"
-    if count % cut:
-        return f"makes {count} places of the result, which {cut} does not divide"
-    if _reaches_neighbours(length, count, window, cut):
+    if length % shards:
+        return f"has {length} places, which {shards} does not divide"
+    if count % shards:
+        return f"makes {count} places of the result, which {shards} does not divide"
+    if _reaches_neighbours(length, count, window, shards):
         return ""
-    places = f"{length // cut} place{'s' * (length > cut)}"
+    places = f"{length // shards} place{'s' * (length > shards)}"
     return (
-        f"cut {cut} ways is slices of {places}, but a window that spans {window.extent} reads beyond the slices beside "
-        f"its own, or a slice has no result"
+        f"cut {shards} ways is slices of {places}, but a window that spans {window.extent} reads beyond the slices "
+        f"beside its own, or a slice has no result"
     )
 
 

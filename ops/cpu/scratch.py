@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-KEPT = 1 << 24
+MOST_CACHED = 1 << 24
 """Most bytes of an array that is kept: larger ones come from the system."""
 
 
@@ -19,16 +19,16 @@ class _Kept(threading.local):
         self.arrays: dict[str, Any] = {}
 
 
-_kept = _Kept()
+_cached = _Kept()
 
 
 def scratch(name: str, shape: Sequence[int], dtype: Any) -> Any:
     """An array of NumPy's with any content. The next call for the same name on the same thread may hand out its memory
     again."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
-    if size > KEPT:
+    if size > MOST_CACHED:
         return np.empty(shape, dtype)
-    found = _kept.arrays.get(name)
+    found = _cached.arrays.get(name)
     if found is None or found.size < size:
-        found = _kept.arrays[name] = np.empty(size, np.uint8)
+        found = _cached.arrays[name] = np.empty(size, np.uint8)
     return found[:size].view(dtype).reshape(shape)

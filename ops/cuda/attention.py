@@ -158,13 +158,13 @@ extern "C" __global__ void attention_sum(const W* g, F* to, i64 count, int batch
 """E: elements in memory, W: what is computed with, F: of the shift, M: of the mask, G: of the scores' gradients."""
 
 
-def whole_blocks(nbytes: int) -> int:
+def aligned_bytes(nbytes: int) -> int:
     """Bytes that an array of so many takes in scratch memory."""
     return -(-nbytes // _ALIGNED) * _ALIGNED
 
 
 @dataclass(frozen=True)
-class Part:
+class Scratch:
     """A place in scratch memory for an array, or the array itself where none is needed."""
 
     shape: tuple[int, ...]
@@ -181,24 +181,24 @@ class Room:
         self._size = 0
         self._memory: Array = None
 
-    def take(self, shape: tuple[int, ...], dtype: Any) -> Part:
-        part = Part(shape, np.dtype(dtype), self._size)
+    def take(self, shape: tuple[int, ...], dtype: Any) -> Scratch:
+        part = Scratch(shape, np.dtype(dtype), self._size)
         nbytes = math.prod(shape) * part.dtype.itemsize
-        self._size += whole_blocks(nbytes)
+        self._size += aligned_bytes(nbytes)
         return part
 
-    def by_head(self, view: Array) -> Part:
+    def by_head(self, view: Array) -> Scratch:
         """Room for a view by head in the order of its dimensions; none where it is in order."""
         if view.flags.c_contiguous:
-            return Part(view.shape, view.dtype, -1, view)
+            return Scratch(view.shape, view.dtype, -1, view)
         part = self.take(view.shape, view.dtype)
-        return Part(part.shape, part.dtype, part.offset, view)
+        return Scratch(part.shape, part.dtype, part.offset, view)
 
     def make(self) -> None:
         """Called once all room is taken."""
         self._memory = self._device.scratch(max(1, self._size))
 
-    def at(self, part: Part) -> Array:
+    def at(self, part: Scratch) -> Array:
         if part.offset < 0:
             return part.array
         nbytes = math.prod(part.shape) * part.dtype.itemsize
@@ -295,12 +295,12 @@ class Kernels:
         )  # fmt: skip
         return made, launch
 
-    def ordered(self, part: Part, room: Room) -> tuple[Array, list[Launch]]:
+    def ordered(self, part: Scratch, room: Room) -> tuple[Array, list[Launch]]:
         """(the array in the order of its dimensions, what brings it there)."""
         array = room.at(part)
         return (array, []) if part.offset < 0 else (array, [self._copy(part.array, array)])
 
-    def back(self, part: Part, room: Room) -> list[Launch]:
+    def back(self, part: Scratch, room: Room) -> list[Launch]:
         """What brings a result from the order of its dimensions to where it belongs."""
         return [] if part.offset < 0 else [self._copy(room.at(part), part.array)]
 

@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any, Protocol, cast
 
 from mspc.ir.types import BOOL, FLOAT32, FLOAT64, INT32, INT64, UINT32, UINT64, DType, TensorType, dtype_of
-from mspc.ops.cuda.loops import BLOCK, HELPERS, Loop, Stream, Total, column_loop, plain_loop, row_loop
+from mspc.ops.cuda.loops import BLOCK, HELPERS, Loop, LoopOperand, Reduction, column_loop, plain_loop, row_loop
 from mspc.ops.cuda.math import MATH, one_word
 from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Device, Launch, c_type, computing_type
@@ -36,7 +36,7 @@ _PARTIAL = {
 _TOKEN = re.compile(r"\{(\d+|\+)\}|\b[TRE]\b")
 
 
-class Line(Protocol):
+class ChainLine(Protocol):
     """A line of a chain: an operator, and per operand ("x", operand of the chain) or ("t", earlier line).
 
     reduces: it is a reduction, whose result nothing reads.
@@ -60,7 +60,7 @@ def launch_elementwise(device: Device, op: Any, inputs: Sequence[Array], out: Ar
     return _launch(device, inputs, types, [text], [("t0", out)], [], tuple(out.shape), ())
 
 
-def launch_chain(device: Device, lines: Sequence[Line], types: Sequence[TensorType], returns: Sequence[int],
+def launch_chain(device: Device, lines: Sequence[ChainLine], types: Sequence[TensorType], returns: Sequence[int],
                  inputs: Sequence[Array], out: Any) -> Launch | None:  # fmt: skip
     """Launch of a chain; None where a line has no `cuda` expression or the loop cannot be generated.
 
@@ -73,7 +73,7 @@ def launch_chain(device: Device, lines: Sequence[Line], types: Sequence[TensorTy
     read = {index for line in lines for kind, index in line.operands if kind == "t"}
     text: list[str] = []
     writes: list[tuple[str, Array]] = []
-    totals: dict[tuple[int, ...], list[Total]] = {}
+    totals: dict[tuple[int, ...], list[Reduction]] = {}
     shapes: set[tuple[int, ...]] = set()
     for number, (line, type) in enumerate(zip(lines, types, strict=True)):
         names = [f"{kind}{index}" for kind, index in line.operands]
@@ -132,26 +132,26 @@ def _type_of(array: Array) -> TensorType:
     return TensorType(dtype_of(array.dtype), tuple(array.shape))
 
 
-def _total(op: Any, value: str, type: TensorType, out: Array) -> Total:
+def _total(op: Any, value: str, type: TensorType, out: Array) -> Reduction:
     how = _HOW[op.reduction]
     axes: tuple[int, ...] = op.axes(type.rank)
     count = math.prod(type.shape[d] for d in axes) if op.reduction == "mean" else 1
     how = _HOW_BOOL.get(how, how) if type.dtype == BOOL else how
-    return Total(value, how, count, type.dtype, dtype_of(out.dtype), out)
+    return Reduction(value, how, count, type.dtype, dtype_of(out.dtype), out)
 
 
 def _launch(device: Device, inputs: Sequence[Array], types: Sequence[TensorType], text: Sequence[str],
-            writes: Sequence[tuple[str, Array]], totals: Sequence[Total], shape: tuple[int, ...],
+            writes: Sequence[tuple[str, Array]], totals: Sequence[Reduction], shape: tuple[int, ...],
             axes: tuple[int, ...]) -> Launch | None:  # fmt: skip
     if math.prod(shape) == 0:
         return None if totals else _nothing
     code = " ".join([*text, *(total.value for total in totals)])
     used = [i for i in range(len(inputs)) if re.search(rf"\bx{i}\b", code)]
     sizes, labels, strides = _merged(shape, axes, [types[i].shape for i in used])
-    reads = tuple(Stream(f"x{i}", types[i].dtype, s, inputs[i]) for i, s in zip(used, strides, strict=True))
-    kept = tuple((f"y{i}", dtype_of(array.dtype), array) for i, (_, array) in enumerate(writes))
+    reads = tuple(LoopOperand(f"x{i}", types[i].dtype, s, inputs[i]) for i, s in zip(used, strides, strict=True))
+    written = tuple((f"y{i}", dtype_of(array.dtype), array) for i, (_, array) in enumerate(writes))
     loop = Loop(
-        sizes, reads, kept, tuple(totals), _chain(reads, kept, totals, text, [name for name, _ in writes]),
+        sizes, reads, written, tuple(totals), _chain(reads, written, totals, text, [name for name, _ in writes]),
         pack=1, flight=1, wide=math.prod(shape) >= 2**31,
     )  # fmt: skip
     loop.pack = _pack(loop)
@@ -164,7 +164,7 @@ def _nothing() -> None:
     """Of no elements."""
 
 
-def _chain(reads: Sequence[Stream], writes: Sequence[Any], totals: Sequence[Total], text: Sequence[str],
+def _chain(reads: Sequence[LoopOperand], writes: Sequence[Any], totals: Sequence[Reduction], text: Sequence[str],
            values: Sequence[str]) -> str:  # fmt: skip
     """The function `chain` of one element."""
     given = [f"const {computing_type(read.dtype)} {read.name}" for read in reads]
@@ -309,9 +309,9 @@ def column_plan(outer: int, height: int, packs: int, multiprocessors: int) -> tu
 def _scratch(device: Device, loop: Loop, count: int) -> list[Array]:
     """Room for `count` partial totals of each reduction."""
     sizes = [-(-count * _PARTIAL[total.type].itemsize // _ALIGNMENT) * _ALIGNMENT for total in loop.totals]
-    whole = device.scratch(sum(sizes))
+    memory = device.scratch(sum(sizes))
     begins = [sum(sizes[:i]) for i in range(len(sizes))]
-    return [whole[begin : begin + size] for begin, size in zip(begins, sizes, strict=True)]
+    return [memory[begin : begin + size] for begin, size in zip(begins, sizes, strict=True)]
 
 
 def _combine(device: Device, loop: Loop, scratch: Sequence[Array], sizes: tuple[int, int, int]) -> Launch:
@@ -323,7 +323,7 @@ def _combine(device: Device, loop: Loop, scratch: Sequence[Array], sizes: tuple[
     if width == 1:
         shape, strides = (outer, parts), (parts, 1)
     given = enumerate(zip(types, scratch, strict=True))
-    reads = tuple(Stream(f"x{i}", type, strides, array) for i, (type, array) in given)
+    reads = tuple(LoopOperand(f"x{i}", type, strides, array) for i, (type, array) in given)
     totals = tuple(
         replace(total, value=f"x{i}", accumulates=type)
         for i, (total, type) in enumerate(zip(loop.totals, types, strict=True))

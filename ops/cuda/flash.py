@@ -283,7 +283,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_forward(
 
 
 @dataclass(frozen=True, slots=True)
-class Tiles:
+class ForwardTiles:
     """How the forward kernel cuts its work.
 
     warps: of a block. bands: of 16 queries, that a warp holds. keys: of a tile. held: how many steps of 8 of a query's
@@ -312,7 +312,7 @@ class Tiles:
         return 16 * self.bands * self.warps
 
 
-TILES = {32: Tiles(4, 2, 64, 4, 2), 64: Tiles(4, 2, 64, 7, 2), 128: Tiles(4, 1, 32, 16, 2)}
+TILES = {32: ForwardTiles(4, 2, 64, 4, 2), 64: ForwardTiles(4, 2, 64, 7, 2), 128: ForwardTiles(4, 1, 32, 16, 2)}
 """By the depth of a head."""
 
 
@@ -343,7 +343,9 @@ def strides_of(*arrays: Array) -> list[np.int64]:
     return [np.int64(stride // array.itemsize) for array in arrays for stride in array.strides[:3]]
 
 
-def flash_forward(device: Device, attention: Attention, result: Array, tiles: Tiles | None = None) -> Launch | None:
+def flash_forward(
+    device: Device, attention: Attention, result: Array, tiles: ForwardTiles | None = None
+) -> Launch | None:
     """Fill result (by head) and the statistics; None where the kernels do not take the operands."""
     shape = attention.shape
     arrays = [*attention.operands[:3], result]

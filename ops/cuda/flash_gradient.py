@@ -230,7 +230,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_backward(
 
 
 @dataclass(frozen=True, slots=True)
-class Tiles:
+class GradientTiles:
     """How one form of the kernel cuts its work.
 
     warps: of a block. bands: of 16 own rows, that a warp holds. columns: of a tile of the others. held: how many of its
@@ -260,14 +260,14 @@ class Tiles:
         return 16 * self.bands * self.warps
 
 
-OF_QUERIES = {32: Tiles(4, 2, 32, 2, 2), 64: Tiles(4, 2, 32, 1, 2), 128: Tiles(4, 1, 16, 1, 2)}
-OF_KEYS = {32: Tiles(4, 2, 32, 2, 2), 64: Tiles(4, 2, 32, 0, 2), 128: Tiles(4, 1, 16, 0, 2)}
+OF_QUERIES = {32: GradientTiles(4, 2, 32, 2, 2), 64: GradientTiles(4, 2, 32, 1, 2), 128: GradientTiles(4, 1, 16, 1, 2)}
+OF_KEYS = {32: GradientTiles(4, 2, 32, 2, 2), 64: GradientTiles(4, 2, 32, 0, 2), 128: GradientTiles(4, 1, 16, 0, 2)}
 """By the depth of a head."""
 
 
 def flash_backward(
     device: Device, attention: Attention, result: Array, grads: Sequence[Array],
-    of_queries: Tiles | None = None, of_keys: Tiles | None = None,
+    of_queries: GradientTiles | None = None, of_keys: GradientTiles | None = None,
 ) -> Launch | None:  # fmt: skip
     """Fill the gradients of query, key and value (by head); None where the kernels do not take the operands."""
     shape = attention.shape

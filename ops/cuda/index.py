@@ -18,7 +18,7 @@ _LISTED = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Lookup:
+class RowLookup:
     """The places of a lookup: rows of `inner` elements in a table (batch, middle, size, inner), named by ids[batch,
     count]; the looked-up rows are (batch, middle, count, inner).
 
@@ -54,7 +54,7 @@ __device__ __forceinline__ int place_of(I id) {
 """
 
 
-def gather(device: Device, name: str, lookup: Lookup, table: Array, ids: Array, out: Array) -> Launch | None:
+def gather(device: Device, name: str, lookup: RowLookup, table: Array, ids: Array, out: Array) -> Launch | None:
     """Launch that looks rows up."""
     if not math.prod(out.shape):
         return None
@@ -80,7 +80,7 @@ extern "C" __global__ void __launch_bounds__({_BLOCK}) {name}(const void* table,
     return lambda: kernel(grid, _BLOCK, [table, ids, out])
 
 
-def add_rows(device: Device, name: str, lookup: Lookup, rows: Array, ids: Array, out: Array) -> Launch | None:
+def add_rows(device: Device, name: str, lookup: RowLookup, rows: Array, ids: Array, out: Array) -> Launch | None:
     """Launch that sums the rows of each id, in their order: the transpose of `gather`. Rows without an id are zeros.
 
     A block owns some rows of the result: it goes through all ids, notes those of its rows, and adds their rows.

@@ -35,7 +35,7 @@ template <class How, int N, class V> __device__ __forceinline__ V over_lanes(V v
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class LoopOperand:
     """An operand as a loop reads it: its name, element type, and strides in elements along the loop's dimensions."""
 
     name: str
@@ -45,7 +45,7 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
+class Reduction:
     """A reduction: of the chain's value `value`, by `how` (Sum, Product, Largest, Smallest), into `array`.
 
     count: what the total is divided by, a mean's number of elements. accumulates: the element type that is reduced.
@@ -75,9 +75,9 @@ class Loop:
     """
 
     sizes: tuple[int, ...]
-    reads: tuple[Stream, ...]
+    reads: tuple[LoopOperand, ...]
     writes: tuple[tuple[str, DType, Any], ...]
-    totals: tuple[Total, ...]
+    totals: tuple[Reduction, ...]
     chain: str
     pack: int
     flight: int
@@ -118,12 +118,12 @@ class Loop:
 
     # Pieces of code
 
-    def kind(self, read: Stream) -> str:
+    def kind(self, read: LoopOperand) -> str:
         """one: a single element. whole: an element for each of the loop. row: packs; held: one element a pack."""
         if not any(read.strides):
             return "one"
-        whole = tuple(int(np.prod(self.sizes[d + 1 :], dtype=np.int64)) for d in range(len(self.sizes)))
-        if read.strides == whole:
+        contiguous = tuple(int(np.prod(self.sizes[d + 1 :], dtype=np.int64)) for d in range(len(self.sizes)))
+        if read.strides == contiguous:
             return "whole"
         return "row" if read.strides[-1] else "held"
 

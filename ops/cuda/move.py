@@ -134,19 +134,19 @@ def _moved(device: Device, name: str, moves: Sequence[Move], size: int) -> Launc
                 target_offset=packed.target_offset // lanes,
             )
             count = math.prod(packed.sizes)
-        kept = f"Pack<{word}, {lanes}>" if splat else word
+        element = f"Pack<{word}, {lanes}>" if splat else word
         value = f"((const {word}*)from{number})[{_place(packed.source_strides, packed.source_offset)}]"
         if splat:
-            filled = f"{kept} v; const {word} one = {value}; for (int j = 0; j < {lanes}; ++j) v.at[j] = one;"
+            filled = f"{element} v; const {word} one = {value}; for (int j = 0; j < {lanes}; ++j) v.at[j] = one;"
         else:
-            filled = f"const {kept} v = {value};"
+            filled = f"const {element} v = {value};"
         place = _place(packed.target_strides, packed.target_offset)
         index = index_type(count)
         calls.append(
             f"    if (blockIdx.y == {number}) {{ typedef {index} Index;\n"
             f"        const Index at = (Index)blockIdx.x * {_BLOCK} + threadIdx.x;\n"
             f"        if (at < {count}ull) {{ {coordinates(packed.sizes, 'at')}\n"
-            f"            {filled}\n            (({kept}*)to{number})[{place}] = v;\n        }}\n    }}\n"
+            f"            {filled}\n            (({element}*)to{number})[{place}] = v;\n        }}\n    }}\n"
         )
         most = max(most, count)
         biggest = max(biggest, lanes)

@@ -14,7 +14,7 @@ from itertools import groupby
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType, dtype_of
-from mspc.ops.cuda.rows import Rows, Stage
+from mspc.ops.cuda.row_kernels import RowPass, Rows
 from mspc.ops.cuda.source import (
     COMMON,
     Operand,
@@ -99,8 +99,8 @@ def _scratch_dtype(dtype: DType) -> DType:
 
 def _passes(shape: Sequence[int], axes: Sequence[int], multiprocessors: int, lanes: int) -> list[_Pass]:
     """The passes of a reduction, the innermost reduced axes first."""
-    kept = [(d in axes, n) for d, n in enumerate(shape) if n != 1]
-    groups = [(reduced, math.prod(n for _, n in part)) for reduced, part in groupby(kept, key=lambda pair: pair[0])]
+    dims = [(d in axes, n) for d, n in enumerate(shape) if n != 1]
+    groups = [(reduced, math.prod(n for _, n in part)) for reduced, part in groupby(dims, key=lambda pair: pair[0])]
     passes: list[_Pass] = []
     while any(reduced for reduced, _ in groups):
         place = max(i for i, (reduced, _) in enumerate(groups) if reduced)
@@ -136,7 +136,7 @@ def _wide(outer: int, inner: int, multiprocessors: int, lanes: int) -> bool:
 
 def _along_rows(device: Device, reduction: Reduction, each: _Pass, dtype: DType, full: Sequence[Operand],
                 out: Array) -> Launch | None:  # fmt: skip
-    stage = Stage((("total", reduction.how, reduction.text),))
+    stage = RowPass((("total", reduction.how, reduction.text),))
     results = [(out, reduction.after)]
     if each.parts == 1:
         rows = Rows(reduction.name, each.outer, each.count, dtype, (stage,), full, row_results=results)
@@ -153,10 +153,10 @@ def _along_columns(device: Device, reduction: Reduction, each: _Pass, dtype: DTy
                    others: Sequence[Operand], out: Array) -> Launch:  # fmt: skip
     size = max(o.dtype.itemsize for o in full)
     lanes = min(lanes_of(o.dtype.itemsize, each.inner, o.array) for o in full)
-    whole = _wide(each.outer, each.inner, device.multiprocessors, lanes) or each.count < 8
-    if not whole and each.parts == 1 and each.inner * each.outer < device.multiprocessors * 32 * lanes:
+    wide = _wide(each.outer, each.inner, device.multiprocessors, lanes) or each.count < 8
+    if not wide and each.parts == 1 and each.inner * each.outer < device.multiprocessors * 32 * lanes:
         lanes = 1  # narrow: more threads rather than wider loads
-    high = 1 if whole else 32 if lanes == 1 and each.count >= 64 else 8
+    high = 1 if wide else 32 if lanes == 1 and each.count >= 64 else 8
     across = _BLOCK if high == 1 else 32
     if high == 1:
         lanes = min(lanes, max(1, 16 // size))

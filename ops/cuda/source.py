@@ -115,6 +115,6 @@ def grid_of(blocks: int) -> tuple[int, int, int]:
     return (max(1, blocks), 1, 1)
 
 
-def whole(array: Array, dtypes: Sequence[str]) -> bool:
+def is_contiguous(array: Array, dtypes: Sequence[str]) -> bool:
     """Whether an array has one of these element types, elements, and all of them in their order."""
     return dtype_of(array.dtype).name in dtypes and array.size > 0 and bool(array.flags.c_contiguous)

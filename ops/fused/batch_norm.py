@@ -10,7 +10,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, TupleType, dtype_of
 from mspc.ops.cuda.statistics import launch_moving, launch_statistics
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.nn.batch_norm_kernels import moved
+from mspc.ops.nn.batch_norm_kernels import moving_update
 from mspc.ops.nn.norm import statistics_dtype
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 
@@ -57,8 +57,8 @@ class BatchStatistics(_Moving):
         mean = wide.sum(axes) / divisor
         apart = wide - mean.reshape([-1 if d == self.axis else 1 for d in range(x.ndim)])
         squares = (apart * apart).sum(axes)
-        moved(moving[0], mean, self.momentum)
-        moved(moving[1], squares / be.xp.asarray(max(count - 1, 1), kind), self.momentum)
+        moving_update(moving[0], mean, self.momentum)
+        moving_update(moving[1], squares / be.xp.asarray(max(count - 1, 1), kind), self.momentum)
         return mean, squares / divisor
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
@@ -81,8 +81,8 @@ class MovingStatistics(_Moving):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         mean, moving_mean, moving_variance, variance = inputs
         unbiased = variance * (self.count / (self.count - 1)) if self.count > 1 else variance
-        moved(moving_mean, mean, self.momentum)
-        moved(moving_variance, unbiased, self.momentum)
+        moving_update(moving_mean, mean, self.momentum)
+        moving_update(moving_variance, unbiased, self.momentum)
         return mean + 0
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:

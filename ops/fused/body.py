@@ -26,7 +26,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[()\[\]{},]|[^"()\[\]{},]+')
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class BodyLine:
     """One line: the operator, and for each operand ("x", operand of the fused operator) or ("t", earlier line)."""
 
     op: Op
@@ -61,7 +61,7 @@ def line_of(op: Op, operands: Sequence[tuple[str, int]]) -> str:
 
 
 @functools.lru_cache(maxsize=65536)
-def read_line(line: str) -> Line:
+def read_line(line: str) -> BodyLine:
     """The operator and the operands of a line.
 
     Raises:
@@ -79,7 +79,7 @@ def read_line(line: str) -> Line:
     pairs = [_pair(line, text) for text in _split(rest[at:])]
     if pairs and operands and rest[:at].rstrip()[-1:] != ",":
         _fail(line, f"unexpected {rest[at:]!r}")
-    return Line(_operator(line, name, pairs), tuple(operands))
+    return BodyLine(_operator(line, name, pairs), tuple(operands))
 
 
 def _split(text: str) -> list[str]:
@@ -127,7 +127,7 @@ def _fail(line: str, message: str, notes: Sequence[str] = ()) -> NoReturn:
 
 
 @functools.lru_cache(maxsize=65536)
-def read_body(body: tuple[str, ...], returns: tuple[int, ...]) -> tuple[Line, ...]:
+def read_body(body: tuple[str, ...], returns: tuple[int, ...]) -> tuple[BodyLine, ...]:
     """The lines of a fused operator, checked against each other.
 
     Raises:
@@ -161,12 +161,12 @@ def read_body(body: tuple[str, ...], returns: tuple[int, ...]) -> tuple[Line, ..
     return steps
 
 
-def operand_count(steps: Sequence[Line]) -> int:
+def operand_count(steps: Sequence[BodyLine]) -> int:
     """How many operands the lines read."""
     return 1 + max((index for step in steps for kind, index in step.operands if kind == "x"), default=-1)
 
 
-def types_of_lines(steps: Sequence[Line], operand_types: Sequence[TensorType]) -> list[TensorType]:
+def types_of_lines(steps: Sequence[BodyLine], operand_types: Sequence[TensorType]) -> list[TensorType]:
     """The type of every line's result.
 
     Raises:

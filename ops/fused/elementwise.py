@@ -8,7 +8,7 @@ from typing import Any
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, TupleType, Type, dtype_of
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.fused.body import Line, line_of, operand_count, read_body, types_of_lines
+from mspc.ops.fused.body import BodyLine, line_of, operand_count, read_body, types_of_lines
 from mspc.ops.fused.kernel import blocked_kernel, plain_kernel
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 
@@ -31,7 +31,7 @@ class FusedElementwise(Op):
         read_body(self.body, self.returns)
 
     @classmethod
-    def of(cls, steps: Sequence[Line], returns: Sequence[int]) -> FusedElementwise:
+    def of(cls, steps: Sequence[BodyLine], returns: Sequence[int]) -> FusedElementwise:
         """The operator of these lines."""
         return cls(tuple(line_of(step.op, step.operands) for step in steps), tuple(returns))
 
@@ -73,7 +73,7 @@ class FusedElementwise(Op):
         return launch_chain(device, steps_of(self), types, self.returns, inputs, out)
 
 
-def steps_of(op: FusedElementwise) -> tuple[Line, ...]:
+def steps_of(op: FusedElementwise) -> tuple[BodyLine, ...]:
     """The parsed lines of the operator."""
     return read_body(op.body, op.returns)
 

@@ -19,7 +19,7 @@ from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.bases import Elementwise
 from mspc.ops.cpu.blocks import SHARED
 from mspc.ops.cpu.threads import in_parallel, thread_count
-from mspc.ops.fused.body import Line, operand_count, types_of_lines
+from mspc.ops.fused.body import BodyLine, operand_count, types_of_lines
 from mspc.ops.math.elementwise import Identity
 from mspc.ops.op import ArrayBackend, Op
 from mspc.ops.tensor.broadcast import Reduce
@@ -36,7 +36,7 @@ Kernel = Callable[..., Any]
 Shape = tuple[int, ...]
 
 
-def plain_kernel(be: ArrayBackend, steps: Sequence[Line], returns: Sequence[int]) -> Kernel:
+def plain_kernel(be: ArrayBackend, steps: Sequence[BodyLine], returns: Sequence[int]) -> Kernel:
     """`function(*operands)`: the lines one after the other on whole arrays."""
     count = operand_count(steps)
     program: list[tuple[Kernel, int, int, tuple[int, ...]]] = []
@@ -66,7 +66,7 @@ def plain_kernel(be: ArrayBackend, steps: Sequence[Line], returns: Sequence[int]
     return kernel
 
 
-def blocked_kernel(be: ArrayBackend, steps: Sequence[Line], returns: Sequence[int]) -> Kernel | None:
+def blocked_kernel(be: ArrayBackend, steps: Sequence[BodyLine], returns: Sequence[int]) -> Kernel | None:
     """`function(*operands, out=None)`: block by block where arrays are large; None where arrays are not NumPy's."""
     if be.xp is not np:
         return None
@@ -94,7 +94,7 @@ def _copied(result: Any, out: Any) -> Any:
     return out
 
 
-def _places(step: Line, count: int) -> tuple[int, ...]:
+def _places(step: BodyLine, count: int) -> tuple[int, ...]:
     """Where the operands of a line stand in the list of operands and results of lines."""
     return tuple(index if kind == "x" else count + index for kind, index in step.operands)
 
@@ -119,7 +119,7 @@ class _Call:
 class _Schedule:
     """How a fused operator is worked off for operands of certain shapes.
 
-    whole: the lines, reductions aside, whose results are needed as whole arrays. dims: the result's dimensions,
+    unreduced: the lines, reductions aside, whose results are needed as whole arrays. dims: the result's dimensions,
     neighbours that are broadcast alike merged where arrays are contiguous; merged: the operands' shapes in these.
     split: the dimension of which a block takes `size`; those before are walked one by one, those behind are whole.
     folded: reductions over trailing dimensions, made block by block: (line, dimensions that remain, function).
@@ -127,7 +127,7 @@ class _Schedule:
     """
 
     def __init__(
-        self, be: ArrayBackend, steps: Sequence[Line], returns: Sequence[int], operands: Sequence[Any]
+        self, be: ArrayBackend, steps: Sequence[BodyLine], returns: Sequence[int], operands: Sequence[Any]
     ) -> None:
         self.steps, self.returns = steps, returns
         self.types = types_of_lines(steps, [TensorType(dtype_of(a.dtype), a.shape) for a in operands])
@@ -140,13 +140,13 @@ class _Schedule:
         self.dims, self.merged, before = _merged(shape, shapes, set(trailing.values()), merge)
         count = len(self.dims)
         rest = {i: before[first] for i, first in trailing.items() if 0 < before[first] < count}
-        self.folded = [(i, kept, _over_last(be, steps[i].op, count - kept)) for i, kept in rest.items()]
+        self.folded = [(i, remaining, _over_last(be, steps[i].op, count - remaining)) for i, remaining in rest.items()]
         self.later = [(i, steps[i].op.kernel(be)) for i in axes if i not in rest]
         operand_of = {i: steps[i].operands[0][1] for i in axes}
-        self.whole = list(dict.fromkeys(i if i not in axes else operand_of[i] for i in returns if i not in rest))
+        self.unreduced = list(dict.fromkeys(i if i not in axes else operand_of[i] for i in returns if i not in rest))
         self.lines, self.scratch = self._lines(be, operands, [operand_of[i] for i in rest])
         width = max(t.dtype.itemsize for t in self.types)
-        arrays = sum(m == self.dims for m in self.merged) + len(self.scratch) + len(self.whole)
+        arrays = sum(m == self.dims for m in self.merged) + len(self.scratch) + len(self.unreduced)
         target = min(MOST, max(LEAST, CACHE // (width * max(1, arrays))))
         last = min(rest.values(), default=count) - 1
         self.split = 0
@@ -160,7 +160,7 @@ class _Schedule:
         """The lines, and the element types of the scratch blocks that they need."""
         steps, count = self.steps, len(operands)
         last = {operand: number for number, step in enumerate(steps) for operand in step.operands}
-        kept = {("t", index) for index in (*folded, *self.whole)}
+        stored = {("t", index) for index in (*folded, *self.unreduced)}
         lines: list[_Call] = []
         scratch: list[np.dtype[Any]] = []
         free: list[int] = []
@@ -169,7 +169,7 @@ class _Schedule:
             if step.reduces:
                 continue
             dtype, function = self.types[number].dtype.numpy, _writing(be, step.op)
-            over = [o for o in dict.fromkeys(step.operands) if last[o] == number and o not in kept]
+            over = [o for o in dict.fromkeys(step.operands) if last[o] == number and o not in stored]
             dead = [slots[o] for o in over if o in slots]
             if step.op.in_place:
                 free += dead
@@ -180,7 +180,7 @@ class _Schedule:
                 for i, array in enumerate(operands)
                 if array.shape == self.types[number].shape and array.dtype == dtype
             )
-            place = self.whole.index(number) if number in self.whole else -1
+            place = self.unreduced.index(number) if number in self.unreduced else -1
             target = -1
             if function is not None and place >= 0 and not read_later:
                 target, place = place, -1
@@ -191,7 +191,7 @@ class _Schedule:
                 else:
                     scratch.append(dtype)
                 slots["t", number] = fitting[-1] if fitting else len(scratch) - 1
-                target = len(self.whole) + slots["t", number]
+                target = len(self.unreduced) + slots["t", number]
             if not step.op.in_place:
                 free += dead
             call = function or step.op.kernel(be)
@@ -204,14 +204,14 @@ class _Schedule:
         given = dict(zip(self.returns, outs, strict=True)) if out is not None else {}
         arrays: dict[int, Any] = {
             i: given[i] if i in given else np.empty(self.types[i].shape, self.types[i].dtype.numpy)
-            for i in (*self.whole, *(i for i, *_ in self.folded))
+            for i in (*self.unreduced, *(i for i, *_ in self.folded))
         }
         blocks = [
             a.reshape(()) if a.size == 1 else a.reshape(m) for a, m in zip(operands, self.merged, strict=True)
         ]
-        whole = [arrays[i].reshape(self.dims) for i in self.whole]
-        sums = [(i, function, arrays[i].reshape(self.dims[:kept])) for i, kept, function in self.folded]
-        work = functools.partial(self._part, blocks, whole, sums)
+        unreduced = [arrays[i].reshape(self.dims) for i in self.unreduced]
+        sums = [(i, function, arrays[i].reshape(self.dims[:remaining])) for i, remaining, function in self.folded]
+        work = functools.partial(self._part, blocks, unreduced, sums)
         units = math.prod(self.dims[: self.split + 1])
         pieces = -(-units // self.size)
         threads = min(thread_count(), pieces) if math.prod(self.dims) >= SHARED else 1
@@ -227,7 +227,7 @@ class _Schedule:
         return results[0] if len(results) == 1 else results
 
     def _part(
-        self, inputs: list[Any], whole: list[Any], sums: list[tuple[int, Kernel, Any]], begin: int, end: int
+        self, inputs: list[Any], unreduced: list[Any], sums: list[tuple[int, Kernel, Any]], begin: int, end: int
     ) -> None:
         """Work off a range of the dimensions up to `split`, counted as one."""
         split, length = self.split, self.dims[self.split]
@@ -245,7 +245,7 @@ class _Schedule:
             here = (*lead, slice(start, stop))
             for i, array in enumerate(inputs):
                 values[i] = array[_within(here, array.shape)] if array.ndim else array
-            targets = [array[here] for array in whole] + [array[: stop - start] for array in spare]
+            targets = [array[here] for array in unreduced] + [array[: stop - start] for array in spare]
             for line in self.lines:
                 read = [values[i] for i in line.places]
                 if line.target >= 0:

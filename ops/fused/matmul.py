@@ -119,23 +119,23 @@ class FusedMatMul(Op):
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         """One product with all that follows; or, where that is faster, the activation as a kernel of its own."""
         parts = self._parts(inputs)
-        target, kept = out if self.keeps_before else (out, None)
-        before = kept if self.keeps_before else parts.get("before")
+        target, saved = out if self.keeps_before else (out, None)
+        before = saved if self.keeps_before else parts.get("before")
         x, y, addend, bias = parts["x"], parts["y"], parts.get("addend"), parts.get("bias")
         transposes = self.transpose_a, self.transpose_b
-        whole = device.matmul(
+        fused = device.matmul(
             x, y, target, *transposes, addend=addend, bias=bias, activation=self.activation, before=before
         )
         if not self.activation:
-            return whole
-        bare = kept if self.keeps_before else target
+            return fused
+        bare = saved if self.keeps_before else target
         product = device.matmul(x, y, bare, *transposes, addend=addend, bias=bias)
         if self.activation == "gelu":
             after = GeLU().launch(device, [bare], target)
         else:
             after = GeLUGrad().launch(device, [bare, before, before], target)
         apart = in_order(product, after)
-        if apart is None or whole is None:
-            return whole or apart
+        if apart is None or fused is None:
+            return fused or apart
         kind = (self, *((array.shape, array.dtype.name) for array in inputs))
-        return device.fastest(kind, [whole, apart])
+        return device.fastest(kind, [fused, apart])

@@ -66,7 +66,7 @@ class FusedLayerNorm(Op):
         return self.kernel(be)(*inputs)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.rows import Rows, Stage  # late: only a GPU needs it
+        from mspc.ops.cuda.row_kernels import RowPass, Rows  # late: only a GPU needs it
         from mspc.ops.cuda.source import Operand  # late: only a GPU needs it
 
         x, gamma, beta = inputs[0], inputs[-2], inputs[-1]
@@ -83,8 +83,8 @@ class FusedLayerNorm(Op):
             results.append((out[3], "other"))
             change = f"other = (A)wide(narrow<{c_type(dtype_of(x.dtype))}>(x + other)); x = other;"
         stages = (
-            Stage((("mean", "Sum", "x"),), change, "mean /= COLUMNS;"),
-            Stage(
+            RowPass((("mean", "Sum", "x"),), change, "mean /= COLUMNS;"),
+            RowPass(
                 (("variance", "Sum", "x * x"),),
                 "x -= mean;",
                 f"variance /= COLUMNS; const A inverse = 1 / sqrt_of(variance + (A){self.epsilon});",

@@ -63,7 +63,7 @@ class _Ctc(Op, abstract=True):
         return found, emitted, skips
 
 
-def _moved(xp: Any, x: Any, by: int) -> Any:
+def _shifted(xp: Any, x: Any, by: int) -> Any:
     """The values of places `by` before, nothing where there is none."""
     found = xp.full_like(x, _NEVER)
     if by < x.shape[1]:
@@ -73,8 +73,8 @@ def _moved(xp: Any, x: Any, by: int) -> Any:
 
 def _step(xp: Any, before: Any, skips: Any) -> Any:
     """The sum of probabilities to come from the place itself, the last, and where allowed the one before."""
-    over = xp.where(skips, _moved(xp, before, 2), _NEVER)
-    return xp.logaddexp(xp.logaddexp(before, _moved(xp, before, 1)), over)
+    over = xp.where(skips, _shifted(xp, before, 2), _NEVER)
+    return xp.logaddexp(xp.logaddexp(before, _shifted(xp, before, 1)), over)
 
 
 class CTCLossV2(_Ctc):
@@ -154,5 +154,5 @@ class CTCLossV2Grad(_Ctc):
 
 def _back(xp: Any, after: Any, skips: Any) -> Any:
     """As `_step`, for places in reverse: the place skipped to says whether it may be."""
-    over = _moved(xp, xp.where(skips, after, _NEVER), 2)
-    return xp.logaddexp(xp.logaddexp(after, _moved(xp, after, 1)), over)
+    over = _shifted(xp, xp.where(skips, after, _NEVER), 2)
+    return xp.logaddexp(xp.logaddexp(after, _shifted(xp, after, 1)), over)

@@ -13,11 +13,10 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import FLOAT32, FLOAT64, TensorType, dtype_of
-from mspc.ops.arguments import require_elements
 from mspc.ops.bases import Binary, require_float, require_same
 from mspc.ops.cuda.move import put_values
 from mspc.ops.cuda.reduce import Reduction, reduce
-from mspc.ops.cuda.rows import Rows, Stage
+from mspc.ops.cuda.row_kernels import RowPass, Rows
 from mspc.ops.cuda.source import COMMON, Operand, accumulating_type
 from mspc.ops.device import Array, Device, Launch, in_order
 from mspc.ops.math.arithmetic import Div, Maximum, Mul, Neg, Sub
@@ -25,7 +24,8 @@ from mspc.ops.math.comparison import Greater, Select
 from mspc.ops.math.elementwise import Abs, Sign, constant, scaled
 from mspc.ops.nn.activation import Sigmoid
 from mspc.ops.nn.norm import items
-from mspc.ops.op import ArrayBackend, Asked, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Op, Placement, RequestedSharding, sample
+from mspc.ops.operator_arguments import require_elements
 from mspc.ops.tensor.embedding import require_integer
 from mspc.ops.tensor.one_hot import require_classes
 from mspc.ops.tensor.reshape import ExpandDims
@@ -37,13 +37,13 @@ Gradients = Sequence[Value | None]
 
 def log_softmax(xp: Any, logits: Any) -> Any:
     """The logarithm of softmax along the last axis, in a new array."""
-    moved = logits - xp.max(logits, axis=-1, keepdims=True)
-    moved -= xp.log(xp.sum(xp.exp(moved), axis=-1, keepdims=True))
-    return moved
+    shifted = logits - xp.max(logits, axis=-1, keepdims=True)
+    shifted -= xp.log(xp.sum(xp.exp(shifted), axis=-1, keepdims=True))
+    return shifted
 
 
-_MOST = Stage((("most", "Largest", "x"),))
-_LOG_SOFTMAX = (_MOST, Stage((("total", "Sum", "exp_of(x)"),), "x = x - most;", "total = log_of(total);"))
+_MOST = RowPass((("most", "Largest", "x"),))
+_LOG_SOFTMAX = (_MOST, RowPass((("total", "Sum", "exp_of(x)"),), "x = x - most;", "total = log_of(total);"))
 
 
 class SoftmaxCrossEntropyWithLogits(Op):
@@ -82,7 +82,7 @@ class SoftmaxCrossEntropyWithLogits(Op):
         logits, labels = inputs
         loss, slope = out
         rows, columns = logits.shape
-        stages = (*_LOG_SOFTMAX, Stage((("loss", "Sum", "y * x"),), "x = x - total;"))
+        stages = (*_LOG_SOFTMAX, RowPass((("loss", "Sum", "y * x"),), "x = x - total;"))
         return Rows(
             "cross_entropy", rows, columns, dtype_of(logits.dtype), stages,
             [Operand("x", logits), Operand("y", labels)],
@@ -147,7 +147,7 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
         if self.is_grad:
             stages = (
                 _MOST,
-                Stage((("total", "Sum", "x"),), "x = exp_of(x - most);", "total = 1 / total;"),
+                RowPass((("total", "Sum", "x"),), "x = exp_of(x - most);", "total = 1 / total;"),
             )
             slope = f"(x * total - (A)(column == target)) / (A){self.batch or rows}"
             made = Rows("sparse_cross_entropy_gradient", rows, columns, dtype, stages, full, by_row,
@@ -157,10 +157,10 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
         losses = device.scratch(rows * mean_type.itemsize).view(mean_type.numpy)
         totals = (("total", "Sum", "exp_of(x)"), ("chosen", "Sum", "column == target ? x : (A)0"))
         first = Rows(
-            "sparse_cross_entropy", rows, columns, dtype, (_MOST, Stage(totals, "x = x - most;")), full, by_row,
+            "sparse_cross_entropy", rows, columns, dtype, (_MOST, RowPass(totals, "x = x - most;")), full, by_row,
             row_results=[(losses, "log_of(total) - chosen")], before=before,
         )  # fmt: skip
-        second = Rows("mean_cross_entropy", 1, rows, mean_type, (Stage((("total", "Sum", "x"),)),),
+        second = Rows("mean_cross_entropy", 1, rows, mean_type, (RowPass((("total", "Sum", "x"),)),),
                       [Operand("x", losses)], row_results=[(out, "total / COLUMNS")])  # fmt: skip
         return in_order(first.launch(device), second.launch(device))
 
@@ -345,7 +345,7 @@ class KLDivLoss(_ElementLoss):
             raise MspcError(f"{self.name}: the reduction 'batchmean' takes tensors that have a dimension")
         return parse_rule(replace(self, reduction="sum").rule(*types), [t.shape for t in types], self.name)
 
-    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+    def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         if self.reduction != "batchmean":
             return None
         total = b.emit(replace(self, reduction="sum"), *inputs)

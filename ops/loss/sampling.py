@@ -54,8 +54,8 @@ class UniformCandidateSampler(Op):
     def infer(self, *types: Any) -> Any:
         inferred = super().infer(*types)
         require_integer(self.name, 0, types[0])
-        drawn, expected, each = element_types(inferred)
-        return TupleType((drawn, TensorType(FLOAT32, expected.shape), TensorType(FLOAT32, each.shape)))
+        sampled, expected, each = element_types(inferred)
+        return TupleType((sampled, TensorType(FLOAT32, expected.shape), TensorType(FLOAT32, each.shape)))
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Any) -> Sequence[Value | None]:
         return (None,)
@@ -74,10 +74,10 @@ class UniformCandidateSampler(Op):
             others, hits = xp.arange(self.range_max), xp.arange(0)
         if self.unique:
             order = xp.concatenate([others[xp.argsort(words[others])], hits[xp.argsort(words[hits])]])
-            drawn = order[: self.num_sampled]
+            sampled = order[: self.num_sampled]
         else:
             known = others if others.size else hits
-            drawn = known[(words % xp.uint64(known.size)).astype(xp.int64)]
+            sampled = known[(words % xp.uint64(known.size)).astype(xp.int64)]
         expected = self.num_sampled / self.range_max
         each = xp.full(self.num_sampled, expected, xp.float32)
-        return drawn.astype(x.dtype), xp.full(x.shape, expected, xp.float32), each
+        return sampled.astype(x.dtype), xp.full(x.shape, expected, xp.float32), each

@@ -10,11 +10,11 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import BOOL, TensorType
-from mspc.ops.arguments import sequence_of
 from mspc.ops.bases import Binary, Elementwise, Unary
 from mspc.ops.cpu.blocks import elementwise
 from mspc.ops.math.comparison import Equal, Greater, Less, Select
 from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.operator_arguments import sequence_of
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.sharding.rules import broadcast_rule, same_rule
 
@@ -174,8 +174,8 @@ class _Remainder(Binary, abstract=True):
     takes_bool = False
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
-        whole = b.emit(FloorDiv(), x, y)
-        dy = b.emit(Neg(), b.emit(Mul(), dout, whole))
+        quotient = b.emit(FloorDiv(), x, y)
+        dy = b.emit(Neg(), b.emit(Mul(), dout, quotient))
         return gradients(b, x, y, dout, dy)
 
     samples = (
@@ -200,8 +200,8 @@ class Mod(_Remainder):
     samples = _Remainder.samples
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
-        whole = b.emit(Div(), b.emit(Sub(), x, out), y)  # exact up to rounding: x - out is a multiple of y
-        return gradients(b, x, y, dout, b.emit(Neg(), b.emit(Mul(), dout, whole)))
+        quotient = b.emit(Div(), b.emit(Sub(), x, out), y)  # exact up to rounding: x - out is a multiple of y
+        return gradients(b, x, y, dout, b.emit(Neg(), b.emit(Mul(), dout, quotient)))
 
 
 class _Extremum(Binary, abstract=True):

@@ -136,11 +136,11 @@ class BoundingBoxDecode(Op):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (anchors, deltas) = be.xp, inputs
         means, stds = (xp.asarray(_numbers(self.name, "", n), deltas.dtype) for n in (self.means, self.stds))
-        moved = deltas * stds + means
+        scaled = deltas * stds + means
         limit = abs(math.log(self.wh_ratio_clip))
         centre, sides = _middles(xp, anchors)
-        middle = centre + sides * moved[:, :2]
-        size = sides * xp.exp(xp.clip(moved[:, 2:], -limit, limit))
+        middle = centre + sides * scaled[:, :2]
+        size = sides * xp.exp(xp.clip(scaled[:, 2:], -limit, limit))
         edges = xp.asarray([self.max_shape[1] - 1, self.max_shape[0] - 1], deltas.dtype)
         ends = [xp.clip(middle + sign * (size * 0.5 - 0.5), 0, edges) for sign in (-1, 1)]
         return xp.concatenate(ends, axis=1)

@@ -10,9 +10,9 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import FLOAT32, DType, TensorType
-from mspc.ops.arguments import axis_in, describe, ints_of, plain, require_elements, split_call
 from mspc.ops.math.frequencies import FitSizes
 from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.operator_arguments import axis_in, describe, ints_of, plain, require_elements, split_call
 from mspc.sharding.rules import factor_names, sized
 
 

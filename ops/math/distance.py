@@ -10,13 +10,13 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import BOOL, DType, TensorType
-from mspc.ops.arguments import axes_in, ints_of
 from mspc.ops.bases import Binary, Predicate, Unary, require_float, require_same
 from mspc.ops.cuda.math import number
 from mspc.ops.math.arithmetic import Div, Mul, Sub, gradients
 from mspc.ops.math.comparison import Equal, Select
 from mspc.ops.math.elementwise import Abs, Pow, Sign, constant, scaled
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.operator_arguments import axes_in, ints_of
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.reshape import ExpandDims, Reshape
 from mspc.sharding.rules import factor_names, same_rule
@@ -114,8 +114,8 @@ class LpNorm(Op):
     def rule(self, x: TensorType) -> str:
         rank = len(x.shape)
         axes, names = self.axes(rank), factor_names(rank)
-        kept = ["1" if d in axes else name for d, name in enumerate(names) if d not in axes or self.keep_dims]
-        return f"{' '.join(n + '!' * (d in axes) for d, n in enumerate(names))} -> {' '.join(kept)}"
+        remaining = ["1" if d in axes else name for d, name in enumerate(names) if d not in axes or self.keep_dims]
+        return f"{' '.join(n + '!' * (d in axes) for d, n in enumerate(names))} -> {' '.join(remaining)}"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         axes = self.axes(len(x.shape))

@@ -34,12 +34,12 @@ class DynamicQuantExt(Op):
         if not x.shape or len(smooth) > 1:
             raise MspcError(f"{self.name} takes rows and smooth_scales, not {', '.join(str(t) for t in types)}")
         *rows, last = factor_names(len(x.shape))
-        kept = " ".join(rows)
-        return f"{kept} {last}!{f', {last}!' * len(smooth)} -> {kept} {last}!, {kept}"
+        lead = " ".join(rows)
+        return f"{lead} {last}!{f', {last}!' * len(smooth)} -> {lead} {last}!, {lead}"
 
     def infer(self, *types: Any) -> Type:
-        whole, rows = self.parsed_rule(*types).output_shapes()
-        return TupleType((TensorType(INT8, whole), TensorType(FLOAT32, rows)))
+        quantised, rows = self.parsed_rule(*types).output_shapes()
+        return TupleType((TensorType(INT8, quantised), TensorType(FLOAT32, rows)))
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x, *smooth) = be.xp, inputs

@@ -12,9 +12,9 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
-from mspc.ops.arguments import axis_in
 from mspc.ops.bases import require_float
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.operator_arguments import axis_in
 from mspc.sharding.rules import factor_names
 
 Gradients = Sequence[Value | None]
@@ -97,8 +97,8 @@ class FakeQuantPerLayer(_FakeQuant):
 
     def rule(self, x: TensorType, min: TensorType, max: TensorType) -> str:
         self.check(x, min, max)
-        whole, small = self.sides(x)
-        return f"{whole}, {small}, {small} -> {whole}"
+        side, small = self.sides(x)
+        return f"{side}, {small}, {small} -> {side}"
 
     def bprop(self, b: Builder, x: Value, low: Value, high: Value, out: Value, dout: Value) -> Gradients:
         return b.emit(FakeQuantPerLayerGrad(**self.attributes()), dout, x, low, high), None, None
@@ -116,8 +116,8 @@ class FakeQuantPerLayerGrad(_FakeQuant):
 
     def rule(self, dout: TensorType, x: TensorType, min: TensorType, max: TensorType) -> str:
         self.check(x, min, max)
-        whole, small = self.sides(x)
-        return f"{whole}, {whole}, {small}, {small} -> {whole}"
+        side, small = self.sides(x)
+        return f"{side}, {side}, {small}, {small} -> {side}"
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.passed(be, inputs)
@@ -147,8 +147,8 @@ class FakeQuantPerChannel(_PerChannel):
 
     def rule(self, x: TensorType, min: TensorType, max: TensorType) -> str:
         self.check(x, min, max)
-        whole, small = self.sides(x)
-        return f"{whole}, {small}, {small} -> {whole}"
+        side, small = self.sides(x)
+        return f"{side}, {small}, {small} -> {side}"
 
     def bprop(self, b: Builder, x: Value, low: Value, high: Value, out: Value, dout: Value) -> Gradients:
         return b.emit(FakeQuantPerChannelGrad(**self.attributes()), dout, x, low, high), None, None
@@ -166,8 +166,8 @@ class FakeQuantPerChannelGrad(_PerChannel):
 
     def rule(self, dout: TensorType, x: TensorType, min: TensorType, max: TensorType) -> str:
         self.check(x, min, max)
-        whole, small = self.sides(x)
-        return f"{whole}, {whole}, {small}, {small} -> {whole}"
+        side, small = self.sides(x)
+        return f"{side}, {side}, {small}, {small} -> {side}"
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.passed(be, inputs)

@@ -15,10 +15,10 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import DType, TensorType, complex_of, dtype_of, real_of
-from mspc.ops.arguments import axis_in, describe, ints_of, plain, require_elements, split_call
 from mspc.ops.math.complex import Real
 from mspc.ops.math.frequencies import DoubledFrequencies, FitSizes
 from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.operator_arguments import axis_in, describe, ints_of, plain, require_elements, split_call
 from mspc.sharding.rules import factor_names, sized
 
 Gradients = Sequence[Value | None]

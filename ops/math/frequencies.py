@@ -9,14 +9,14 @@ from typing import Any
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
-from mspc.ops.arguments import axes_in, ints_of, plain, split_call
 from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.operator_arguments import axes_in, ints_of, plain, split_call
 from mspc.sharding.rules import factor_names, sized
 
 Gradients = Sequence[Value | None]
 
 
-def whole_along(shape: Sequence[int], axes: Sequence[int]) -> str:
+def replicated_along(shape: Sequence[int], axes: Sequence[int]) -> str:
     """The rule of an operator that gives a tensor of the same shape, and whose dimensions `axes` must stay whole."""
     names = [name + "!" * (d in axes) for d, name in enumerate(factor_names(len(shape)))]
     return f"{' '.join(names)} -> {' '.join(names)}"
@@ -71,7 +71,7 @@ class DoubledFrequencies(Op):
     linear_in = (0,)
 
     def rule(self, x: TensorType) -> str:
-        return whole_along(x.shape, (self.axis,))
+        return replicated_along(x.shape, (self.axis,))
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(self, dout),)
@@ -103,7 +103,7 @@ class FFTShift(Op):
         return size // 2
 
     def rule(self, input: TensorType) -> str:
-        return whole_along(input.shape, axes_in(self.name, self.dim, len(input.shape)))
+        return replicated_along(input.shape, axes_in(self.name, self.dim, len(input.shape)))
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         back = FFTShift if isinstance(self, IFFTShift) else IFFTShift

@@ -97,9 +97,9 @@ def _series(xp: Any, a: Any, x: Any) -> tuple[Any, Any]:
         total, grown = total + term, grown + slope
         if not (term > total * 1e-17).any() and not (xp.abs(slope) > xp.abs(grown) * 1e-17).any():
             break
-    whole = xp.exp(a * xp.log(x) - x - log_gamma(xp, a + 1))
-    found = whole * total
-    return found, found * (xp.log(x) - digamma(xp, a + 1)) + whole * grown
+    factor = xp.exp(a * xp.log(x) - x - log_gamma(xp, a + 1))
+    found = factor * total
+    return found, found * (xp.log(x) - digamma(xp, a + 1)) + factor * grown
 
 
 def _fraction(xp: Any, a: Any, x: Any) -> Any:

@@ -13,11 +13,11 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.named_layout import spread
 from mspc.ir.types import INT32, TensorType, TupleType
-from mspc.ops.arguments import ints_of, sequence_of
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.matmul import MatMul
-from mspc.ops.op import ArrayBackend, Asked, NotDifferentiable, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, RequestedSharding, sample
+from mspc.ops.operator_arguments import ints_of, sequence_of
 
 Gradients = Sequence[Value | None]
 QUANTIZED = ("scale", "offset", "antiquant_scale", "antiquant_offset")
@@ -204,7 +204,7 @@ class GroupedMatmul(Op):
             return "m! k!, e! k! n!, e! -> m! n!"  # of the whole: its parts carry out what a strategy asks for
         raise MspcError(f"{self.name} is several operators: it has no sharding rule of its own")
 
-    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+    def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         entries = [entry for entry in spread(asked.in_strategy or ()) if entry != ()]
         given = asked.in_strategy is not None
         if given and len(entries) != len(inputs):

@@ -10,12 +10,12 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import INT64, DType, TensorType, TupleType, dtype_of
-from mspc.ops.arguments import axis_in, describe, dtype_arg, int_of, plain, split_call
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.math.arithmetic import Neg
 from mspc.ops.math.matmul import BatchMatMul
 from mspc.ops.math.not_finite import decomposed
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.operator_arguments import axis_in, describe, dtype_arg, int_of, plain, split_call
 from mspc.ops.tensor.masking import Tril, Triu
 from mspc.ops.tensor.reshape import Reshape
 from mspc.sharding.rules import factor_names
@@ -163,10 +163,10 @@ class SolveTriangular(Op):
         left, right = (out, dy) if self.trans else (dy, out)
         if len(y.shape) < len(a.shape):
             left, right = (b.emit(Reshape((*y.shape, 1)), value) for value in (left, right))
-        whole = b.emit(Neg(), b.emit(BatchMatMul(False, True), left, right))
+        product = b.emit(Neg(), b.emit(BatchMatMul(False, True), left, right))
         shift = int(self.unit_diagonal)
-        kept = b.emit(Tril(-shift), whole) if self.lower else b.emit(Triu(shift), whole)
-        return kept, dy
+        triangle = b.emit(Tril(-shift), product) if self.lower else b.emit(Triu(shift), product)
+        return triangle, dy
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (a, b) = be.xp, inputs

@@ -11,13 +11,13 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
-from mspc.ops.arguments import axis_in
 from mspc.ops.bases import require_same
 from mspc.ops.control.constraint import constrained
 from mspc.ops.cpu.products import product
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.finer_product import REQUEST, finer_product
-from mspc.ops.op import ArrayBackend, Asked, Op, sample
+from mspc.ops.op import ArrayBackend, Op, RequestedSharding, sample
+from mspc.ops.operator_arguments import axis_in
 from mspc.ops.tensor.broadcast import ReduceSum, sum_to_shape
 from mspc.sharding.rules import broadcast_rule, factor_names
 
@@ -36,7 +36,7 @@ class _Product(Op, abstract=True):
         require_same(self.name, *types)
         return inferred
 
-    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+    def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         if asked.in_strategy is None or not asked.attrs.get(REQUEST):
             return None
         plan = finer_product(self.name, (self.transpose_a, self.transpose_b), asked.in_strategy)
@@ -111,7 +111,7 @@ class MatMul(_Product):
     """
 
 
-    def asks(self, asked: Asked, ranks: int) -> bool:
+    def asks(self, asked: RequestedSharding, ranks: int) -> bool:
         return super().asks(asked, ranks) or self._is_gathered(asked.in_strategy, ranks)
 
     def _is_gathered(self, strategy: Any, ranks: int) -> bool:
@@ -123,7 +123,7 @@ class MatMul(_Product):
             return False
         return math.prod(cast("tuple[int, ...]", first)) == ranks
 
-    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+    def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         strategy = cast(Any, asked.in_strategy)
         if asked.attrs.get(REQUEST) or strategy is None:
             return super().decompose(b, asked, inputs)

@@ -154,8 +154,8 @@ class MatrixExp(_Square):
         turned = b.emit(Transpose((*range(rank - 2), rank - 1, rank - 2)), x)
         upper = b.emit(Concat(rank - 1), turned, dout)
         lower = b.emit(Concat(rank - 1), zeros(b, x.tensor_type), turned)
-        whole = b.emit(MatrixExp(), b.emit(Concat(rank - 2), upper, lower))
-        return (take_part(b, take_part(b, whole, rank - 2, 0, size), rank - 1, size, 2 * size),)
+        exponential = b.emit(MatrixExp(), b.emit(Concat(rank - 2), upper, lower))
+        return (take_part(b, take_part(b, exponential, rank - 2, 0, size), rank - 1, size, 2 * size),)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp = be.xp

@@ -10,7 +10,6 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import BOOL, DType, TensorType, Type
-from mspc.ops.arguments import axis_in, int_of, ints_of, sequence_of, split_call
 from mspc.ops.bases import Binary, require_float
 from mspc.ops.cuda.math import number
 from mspc.ops.math.arithmetic import FloorMod, Mul
@@ -23,6 +22,7 @@ from mspc.ops.math.running import CumSum
 from mspc.ops.nn.activation import Activation, Sigmoid
 from mspc.ops.nn.piecewise import Elu
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.operator_arguments import axis_in, int_of, ints_of, sequence_of, split_call
 from mspc.ops.tensor.broadcast import REDUCE_SAMPLES, ReduceSum
 from mspc.ops.tensor.creation import number_of
 from mspc.ops.tensor.embedding import Gather

@@ -10,13 +10,13 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.arguments import int_of, split_call
 from mspc.ops.bases import Binary, Elementwise, Unary
 from mspc.ops.cuda.math import number
 from mspc.ops.math.arithmetic import Div, Mul
 from mspc.ops.math.comparison import IsFinite
 from mspc.ops.math.elementwise import UNARY_SAMPLES, scaled
 from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.operator_arguments import int_of, split_call
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.creation import LinSpace, Range, number_of
@@ -170,11 +170,11 @@ class SliceExt(StridedSlice):
         if not -rank <= dim < rank:
             raise MspcError(f"SliceExt: dim {dim} is out of range for {rank} dimensions")
         lead = dim % rank
-        whole = (1 << lead) - 1
+        lead_mask = (1 << lead) - 1
         made = replace(
             self,
-            begin_mask=whole,
-            end_mask=whole,
+            begin_mask=lead_mask,
+            end_mask=lead_mask,
             begin=(*(0,) * lead, start),
             end=(*(0,) * lead, end),
             strides=(*(1,) * lead, step),

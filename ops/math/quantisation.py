@@ -8,9 +8,9 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT16, INT8, DType, TensorType
-from mspc.ops.arguments import dtype_arg, split_call
 from mspc.ops.bases import require_float
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.operator_arguments import dtype_arg, split_call
 from mspc.sharding.rules import broadcast_rule, factor_names
 
 ROUNDINGS = {"ROUND": "rint", "FLOOR": "floor", "CEIL": "ceil", "TRUNC": "trunc"}
@@ -185,8 +185,8 @@ class WeightAntiQuant(_Read):
         else:
             group = row if groups > 1 else "1"
             small = " ".join([column, group] if self.transposed else [group, column])
-        whole = " ".join([*batch, *sides])
-        return f"{whole}, {small}, {small} -> {whole}"
+        side = " ".join([*batch, *sides])
+        return f"{side}, {small}, {small} -> {side}"
 
     def _sizes(self, shape: Sequence[int]) -> tuple[int, int]:
         return (shape[-1], shape[-2]) if self.transposed else (shape[-2], shape[-1])

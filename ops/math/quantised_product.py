@@ -7,12 +7,12 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT16, FLOAT32, INT8, INT32, DType, Type
-from mspc.ops.arguments import dtype_arg
-from mspc.ops.composed import Cuts, Emit, WithOptionalOperands, dtype_in, together
+from mspc.ops.composite_op import Cuts, Emit, WithOptionalOperands, dtype_in, together
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.math.quantisation import Dequant, Quant, QuantV2, WeightAntiQuant
 from mspc.ops.op import sample
+from mspc.ops.operator_arguments import dtype_arg
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.creation import ZerosLike
 
@@ -54,19 +54,19 @@ class QuantBatchMatmul(WithOptionalOperands):
         return super().infer(*types)
 
     def compose(self, emit: Emit, cuts: Sequence[Cuts] | None, operands: Sequence[Any]) -> Any:
-        found, cut = self.named(operands), self.named(cuts)
+        found, shards = self.named(operands), self.named(cuts)
         if found["pertokenScaleOptional"] is not None:
             raise MspcError(f"{self.name}: pertokenScaleOptional must be None; scales of rows are not built")
-        left, right = (emit(Cast(dst_type=INT32), found[name], cuts=together(cut[name])) for name in ("x1", "x2"))
-        sums, at = product(emit, (self.transpose_x1, self.transpose_x2), (left, right), (cut["x1"], cut["x2"]))
+        left, right = (emit(Cast(dst_type=INT32), found[name], cuts=together(shards[name])) for name in ("x1", "x2"))
+        sums, at = product(emit, (self.transpose_x1, self.transpose_x2), (left, right), (shards["x1"], shards["x2"]))
         if found["bias"] is not None:
-            bias = emit(Cast(dst_type=INT32), found["bias"], cuts=together(cut["bias"]))
-            sums = emit(Add(), sums, bias, cuts=together(at, cut["bias"]))
+            bias = emit(Cast(dst_type=INT32), found["bias"], cuts=together(shards["bias"]))
+            sums = emit(Add(), sums, bias, cuts=together(at, shards["bias"]))
         kind = dtype_arg(self.name, "dtype", self.dtype)
-        y = emit(Dequant(dtype=FLOAT32), sums, found["scale"], cuts=together(at, cut["scale"]))
+        y = emit(Dequant(dtype=FLOAT32), sums, found["scale"], cuts=together(at, shards["scale"]))
         if found["offset"] is not None:
-            offset = emit(Cast(dst_type=FLOAT32), found["offset"], cuts=together(cut["offset"]))
-            y = emit(Add(), y, offset, cuts=together(at, cut["offset"]))
+            offset = emit(Cast(dst_type=FLOAT32), found["offset"], cuts=together(shards["offset"]))
+            y = emit(Add(), y, offset, cuts=together(at, shards["offset"]))
         last = Quant(1.0, 0.0) if kind == INT8 else Cast(dst_type=kind)
         return emit(last, y, cuts=together(at))
 
@@ -94,29 +94,29 @@ class WeightQuantBatchMatmul(WithOptionalOperands):
     )  # fmt: skip
 
     def compose(self, emit: Emit, cuts: Sequence[Cuts] | None, operands: Sequence[Any]) -> Any:
-        found, cut = self.named(operands), self.named(cuts)
+        found, shards = self.named(operands), self.named(cuts)
         weight = read_weight(
-            emit, WeightAntiQuant(self.transpose_weight, dtype_in(found["x"])), found, cut, *self.order[1:4]
+            emit, WeightAntiQuant(self.transpose_weight, dtype_in(found["x"])), found, shards, *self.order[1:4]
         )
         transposed = (self.transpose_x, self.transpose_weight)
-        y, at = product(emit, transposed, (found["x"], weight), (cut["x"], cut["weight"]))
+        y, at = product(emit, transposed, (found["x"], weight), (shards["x"], shards["weight"]))
         if found["bias"] is not None:
-            y = emit(Add(), y, found["bias"], cuts=together(at, cut["bias"]))
+            y = emit(Add(), y, found["bias"], cuts=together(at, shards["bias"]))
         scale, offset = found["quant_scale"], found["quant_offset"]
         if scale is None:
             return y
         if offset is None:
-            offset = emit(ZerosLike(), scale, cuts=together(cut["quant_scale"]))
-        ends = (cut["quant_scale"], cut["quant_offset"] or cut["quant_scale"])
+            offset = emit(ZerosLike(), scale, cuts=together(shards["quant_scale"]))
+        ends = (shards["quant_scale"], shards["quant_offset"] or shards["quant_scale"])
         return emit(QuantV2(), y, scale, offset, cuts=together(at, *ends))
 
 
 def read_weight(
-    emit: Emit, op: WeightAntiQuant, found: dict[str, Any], cut: dict[str, Any], weight: str, scale: str, offset: str
+    emit: Emit, op: WeightAntiQuant, found: dict[str, Any], shards: dict[str, Any], weight: str, scale: str, offset: str
 ) -> Any:
     """The weight of this name as numbers; without an offset it is 0."""
     values = found[offset]
     if values is None:
-        values = emit(ZerosLike(), found[scale], cuts=together(cut[scale]))
-    entries = together(cut[weight], cut[scale], cut[offset] or cut[scale])
+        values = emit(ZerosLike(), found[scale], cuts=together(shards[scale]))
+    entries = together(shards[weight], shards[scale], shards[offset] or shards[scale])
     return emit(op, found[weight], found[scale], values, cuts=entries)

@@ -10,13 +10,13 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import BOOL, INT64, TensorType, Type
-from mspc.ops.arguments import require_elements
 from mspc.ops.bases import require_float
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Div, Mul
 from mspc.ops.math.comparison import Equal
 from mspc.ops.math.integer import TruncateDiv
-from mspc.ops.op import ArrayBackend, Asked, NotDifferentiable, Op, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RequestedSharding, sample
+from mspc.ops.operator_arguments import require_elements
 from mspc.ops.tensor.broadcast import REDUCE_SAMPLES, Reduce, ReduceSum, broadcast_to
 from mspc.ops.tensor.cast import Cast
 from mspc.sharding.rules import factor_names
@@ -46,7 +46,7 @@ class ReduceMean(Reduce):
         held = [f"{name}!" if d in axes and name != "1" else name for d, name in enumerate(names.split())]
         return f"{' '.join(held)}{arrow}{out}"
 
-    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+    def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         (x,) = inputs
         if x.tensor_type.dtype.is_float:
             return None
@@ -179,8 +179,8 @@ class ReduceProdGrad(Op):
     def rule(self, x: TensorType, dout: TensorType) -> str:
         names = factor_names(len(x.shape))
         full = " ".join(f"{name}!" if d in self.axis else name for d, name in enumerate(names))
-        kept = " ".join("1" if d in self.axis else name for d, name in enumerate(names))
-        return f"{full}, {kept} -> {full}"
+        remaining = " ".join("1" if d in self.axis else name for d, name in enumerate(names))
+        return f"{full}, {remaining} -> {full}"
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp = be.xp

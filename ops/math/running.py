@@ -9,8 +9,8 @@ from typing import Any
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
-from mspc.ops.arguments import int_of, split_call
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.operator_arguments import int_of, split_call
 from mspc.ops.tensor.selection import along
 
 Gradients = Sequence[Value | None]
@@ -76,9 +76,9 @@ class CumProd(_Running):
 
 def _exclusive(xp: Any, x: Any, axis: int) -> Any:
     """x moved on by one place, 1 at the first."""
-    moved = xp.roll(x, 1, axis)
-    xp.moveaxis(moved, axis, 0)[:1] = 1
-    return moved
+    rolled = xp.roll(x, 1, axis)
+    xp.moveaxis(rolled, axis, 0)[:1] = 1
+    return rolled
 
 
 class CumProdGrad(Op):

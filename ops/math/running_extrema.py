@@ -8,9 +8,9 @@ from typing import Any
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import INT64, TensorType, TupleType
-from mspc.ops.arguments import axis_in
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.operator_arguments import axis_in
 from mspc.ops.tensor.selection import GatherDGrad, along
 
 Gradients = Sequence[Value | None]

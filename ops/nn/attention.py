@@ -20,7 +20,7 @@ from mspc.ops.nn.attention_kernel import backward, by_head, forward, four_dimens
 from mspc.ops.nn.attention_launch import launch_backward, launch_forward, launch_shift_gradient
 from mspc.ops.nn.packed_attention import packed
 from mspc.ops.nn.ring_attention import REQUESTS, keys_gathered
-from mspc.ops.op import ArrayBackend, Asked, NotDifferentiable, Op, Sample, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RequestedSharding, Sample, sample
 
 Gradients = Sequence[Value | None]
 
@@ -113,10 +113,10 @@ class FlashAttentionScore(AttentionOp):
             if operand is not None:
                 raise MspcError(f"{self.name}: {name} must be None; it is not built")
 
-    def asks(self, asked: Asked, ranks: int) -> bool:
+    def asks(self, asked: RequestedSharding, ranks: int) -> bool:
         return super().asks(asked, ranks) or any(isinstance(entry, NamedLayout) for entry in asked.in_strategy or ())
 
-    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+    def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         found = keys_gathered(
             b, self, self.input_layout, asked, inputs, sequence=any(asked.attrs.get(name) for name in REQUESTS),
             key_heads=self.shape_of(inputs).key_heads,

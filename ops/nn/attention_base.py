@@ -221,11 +221,11 @@ class AttentionOp(Op, abstract=True):
         """xp: of the arrays, for operands that `by_arrays` speaks of."""
         low, high = self.window(shape)
         given = self.named(operands)
-        shift, kept, mask = (four_dimensions(given.get(name)) for name in OPTIONAL)
+        shift, keep_mask, mask = (four_dimensions(given.get(name)) for name in OPTIONAL)
         if ENDS[0] in given:
             apart = self._apart(xp, shape, *(given[name] for name in ENDS))
             mask = apart if mask is None else (mask != 0) | apart
-        return Scores(self.scale_value, shift, mask, low, high, kept, self.keep_prob)
+        return Scores(self.scale_value, shift, mask, low, high, keep_mask, self.keep_prob)
 
     def _apart(self, xp: Any, shape: Shape, *ends: Any) -> Any:
         """Where query and key are of different documents, or behind the last one, with four dimensions."""

@@ -43,7 +43,7 @@ class Scores:
     """What makes a score of a product: score = scale * product + shift, left out where mask holds or outside of
     low <= key - query <= high. None where there is no limit.
 
-    kept: where it holds a weight counts 1 / keep_prob times, elsewhere it is dropped; None: all count once.
+    keep_mask: where it holds a weight counts 1 / keep_prob times, elsewhere it is dropped; None: all count once.
     """
 
     scale: float
@@ -51,7 +51,7 @@ class Scores:
     mask: Any = None
     low: int | None = None
     high: int | None = None
-    kept: Any = None
+    keep_mask: Any = None
     keep_prob: float = 1.0
 
 
@@ -177,9 +177,9 @@ def _score_gradients(
 
 def _dropped(xp: Any, scores: Scores, weights: Any, at: tuple[int, int], rows: slice) -> Any:
     """Weights, or their gradients, of which some are dropped and the others made up for them."""
-    if scores.kept is None:
+    if scores.keep_mask is None:
         return weights
-    mine = scores.kept[_place(scores.kept, 0, at[0]), _heads(scores.kept, rows)]
+    mine = scores.keep_mask[_place(scores.keep_mask, 0, at[0]), _heads(scores.keep_mask, rows)]
     return xp.where(mine != 0, weights / weights.dtype.type(scores.keep_prob), weights.dtype.type(0))
 
 

@@ -23,7 +23,7 @@ from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.nn.batch_norm_kernels import (
     gradient_input,
     gradient_sums,
-    moved,
+    moving_update,
     normalised,
     normalised_by_own,
     own_gradients,
@@ -37,7 +37,7 @@ from mspc.ops.nn.batch_norm_parts import (
     ChannelVariance,
 )
 from mspc.ops.nn.norm import Gradients, add_to, as_dtype, items, statistics_dtype
-from mspc.ops.op import ArrayBackend, Asked, NotDifferentiable, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, RequestedSharding, sample
 from mspc.ops.tensor.reshape import Reshape
 from mspc.sharding.rules import factor_names
 
@@ -165,7 +165,7 @@ class BatchNorm(_Shared):
         found = element_types(inferred)
         return TupleType((found[0], *(TensorType(kind, t.shape) for t in found[1:])))
 
-    def strategy_mistake(self, asked: Asked) -> str:
+    def strategy_mistake(self, asked: RequestedSharding) -> str:
         """MindSpore's `group_size` has so many neighbours share their statistics, along a batch that alone is cut. Here
         they are always those of the whole batch, of which a group is a part that no strategy could ask for."""
         size = asked.attrs.get("group_size")
@@ -175,7 +175,7 @@ class BatchNorm(_Shared):
             return f"group_size is {size!r}, not a power of two"
         entry: Any = (asked.in_strategy or ((),))[0]
         cuts: tuple[int, ...] = entry.strategy if isinstance(entry, NamedLayout) else entry
-        if any(cut != 1 for cut in cuts[1:]):
+        if any(shards != 1 for shards in cuts[1:]):
             return f"with a group_size the strategy may cut the batch alone, and is {cuts} for input 0"
         return ""
 
@@ -219,8 +219,8 @@ class BatchNorm(_Shared):
                 y = normalised(xp, x, moving_mean, moving_variance, epsilon, gamma, beta, target)
                 return _filled(out, y, moving_mean, moving_variance)
             y, mean, variance = normalised_by_own(xp, x, epsilon, gamma, beta, target)
-            moved(moving_mean, mean, self.momentum)
-            moved(moving_variance, unbiased(variance, _elements(x.shape)), self.momentum)
+            moving_update(moving_mean, mean, self.momentum)
+            moving_update(moving_variance, unbiased(variance, _elements(x.shape)), self.momentum)
             return _filled(out, y, mean, variance)
 
         return kernel
@@ -271,9 +271,9 @@ class BatchNormGrad(_Shared):
         total = _summed(b, ranks, *own)
         shares = total if self.is_training else []
         dx = b.emit(BatchNormGradInput(count=count, epsilon=self.epsilon), dout, x, gamma, mean, variance, *shares)
-        kept = own if self.groups else total
+        returned = own if self.groups else total
         kind = gamma.tensor_type.dtype
-        return b.emit(MakeTuple(), dx, *(as_dtype(b, value, kind) for value in kept))
+        return b.emit(MakeTuple(), dx, *(as_dtype(b, value, kind) for value in returned))
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         xp, epsilon = be.xp, self.epsilon
@@ -311,6 +311,6 @@ def _through_statistics(
         found = b.emit(Mul(), shares[0], b.constant(1 / count, kind))
     if shares[1] is not None:
         apart = b.emit(Sub(), as_dtype(b, x, kind), b.emit(Reshape(row), mean))
-        moved = b.emit(Mul(), b.emit(Mul(), shares[1], b.constant(2 / count, kind)), apart)
-        found = moved if found is None else b.emit(Add(), moved, found)
+        term = b.emit(Mul(), b.emit(Mul(), shares[1], b.constant(2 / count, kind)), apart)
+        found = term if found is None else b.emit(Add(), term, found)
     return dx if found is None else add_to(b, dx, as_dtype(b, found, x.tensor_type.dtype), x)

@@ -139,7 +139,7 @@ def normalised_by_own(
     return out, mean, variance
 
 
-def moved(moving: Any, found: Any, momentum: float) -> None:
+def moving_update(moving: Any, found: Any, momentum: float) -> None:
     """Overwrite moving statistics with their new values."""
     moving[...] = moving * (1 - momentum) + found * momentum
 

@@ -11,7 +11,7 @@ from mspc.ops.nn.batch_norm_kernels import (
     channel_variance,
     gradient_input,
     gradient_sums,
-    moved,
+    moving_update,
     normalised,
     unbiased,
 )
@@ -69,8 +69,8 @@ class BatchNormApply(_Part):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         x, gamma, beta, moving_mean, moving_variance, mean, variance = inputs
         y = normalised(be.xp, x, mean, variance, self.epsilon, gamma, beta)
-        moved(moving_mean, mean, self.momentum)
-        moved(moving_variance, unbiased(variance, self.count), self.momentum)
+        moving_update(moving_mean, mean, self.momentum)
+        moving_update(moving_variance, unbiased(variance, self.count), self.momentum)
         return y, mean, variance, mean + 0, variance + 0
 
 

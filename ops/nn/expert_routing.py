@@ -8,9 +8,9 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BOOL, INT32, DType, TensorType, TupleType, Type
-from mspc.ops.arguments import size_of, split_call
 from mspc.ops.bases import require_float
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.operator_arguments import size_of, split_call
 from mspc.ops.tensor.embedding import require_integer
 
 _SERVES = NotDifferentiable("it serves trained networks")

@@ -8,7 +8,7 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT16, FLOAT32, INT8, INT32, TensorType, Type
-from mspc.ops.composed import Cuts, Emit, WithOptionalOperands, dtype_in, together
+from mspc.ops.composite_op import Cuts, Emit, WithOptionalOperands, dtype_in, together
 from mspc.ops.math.arithmetic import Add, Mul
 from mspc.ops.math.grouped_product import GroupedProduct, GroupedRows
 from mspc.ops.math.matmul import MatMul
@@ -83,8 +83,8 @@ class FFN(WithOptionalOperands):
         return super().infer(*types)
 
     def compose(self, emit: Emit, cuts: Sequence[Cuts] | None, operands: Sequence[Any]) -> Any:
-        found, cut = self.named(operands), self.named(cuts)
-        x, at = found["x"], cut["x"]
+        found, shards = self.named(operands), self.named(cuts)
+        x, at = found["x"], shards["x"]
         shape = tuple(x.shape)
         if len(shape) > 2:
             if at is not None and any(n != 1 for n in at[1:-1]):
@@ -93,57 +93,57 @@ class FFN(WithOptionalOperands):
             at = None if at is None else (at[0], at[-1])
         ends = found["expert_tokens"]
         if ends is not None:
-            ends = emit(CumSum(axis=0), ends, cuts=together(cut["expert_tokens"]))
+            ends = emit(CumSum(axis=0), ends, cuts=together(shards["expert_tokens"]))
         for layer in ("1", "2"):
-            x, at = self._layer(emit, layer, x, at, ends, found, cut)
+            x, at = self._layer(emit, layer, x, at, ends, found, shards)
             if layer == "1":
                 x = emit(ACTIVATIONS[self.activation](), x, cuts=together(at))
                 if found["scale"] is not None:
-                    x = self._rounded(emit, x, at, ends, found, cut)
+                    x = self._rounded(emit, x, at, ends, found, shards)
         if found["scale"] is not None:
             x = emit(Cast(dst_type=FLOAT16), x, cuts=together(at))
         return x if len(shape) == 2 else emit(Reshape((*shape[:-1], x.shape[-1])), x)
 
     def _layer(
-        self, emit: Emit, layer: str, x: Any, at: Cuts | None, ends: Any, found: dict[str, Any], cut: dict[str, Any]
+        self, emit: Emit, layer: str, x: Any, at: Cuts | None, ends: Any, found: dict[str, Any], shards: dict[str, Any]
     ) -> tuple[Any, Cuts | None]:
         """(x @ weight + bias of one layer, how it is cut)."""
         names = (f"weight{layer}", f"antiquant_scale{layer}", f"antiquant_offset{layer}")
-        weight, weight_cut, bias, of_ends = found[names[0]], cut[names[0]], found[f"bias{layer}"], cut["expert_tokens"]
+        weight, of_weight, of_ends = found[names[0]], shards[names[0]], shards["expert_tokens"]
         if found[names[1]] is not None:
-            weight = read_weight(emit, WeightAntiQuant(dtype=dtype_in(x)), found, cut, *names)
+            weight = read_weight(emit, WeightAntiQuant(dtype=dtype_in(x)), found, shards, *names)
         if found["scale"] is not None:
             x = emit(Cast(dst_type=INT32), x, cuts=together(at))
-            weight = emit(Cast(dst_type=INT32), weight, cuts=together(weight_cut))
+            weight = emit(Cast(dst_type=INT32), weight, cuts=together(of_weight))
         if ends is None:
-            made = emit(MatMul(), x, weight, cuts=together(at, weight_cut))
+            made = emit(MatMul(), x, weight, cuts=together(at, of_weight))
         else:
-            made = emit(GroupedProduct(), x, weight, ends, cuts=together(at, weight_cut, of_ends))
-        at = None if at is None or weight_cut is None else (at[0], weight_cut[-1])
-        bias_cut = cut[f"bias{layer}"]
+            made = emit(GroupedProduct(), x, weight, ends, cuts=together(at, of_weight, of_ends))
+        at = None if at is None or of_weight is None else (at[0], of_weight[-1])
+        bias, of_bias = found[f"bias{layer}"], shards[f"bias{layer}"]
         if bias is not None and ends is not None:
-            bias = emit(GroupedRows(), made, bias, ends, cuts=together(at, bias_cut, of_ends))
-            bias_cut = at
+            bias = emit(GroupedRows(), made, bias, ends, cuts=together(at, of_bias, of_ends))
+            of_bias = at
         if bias is not None:
-            made = emit(Add(), made, bias, cuts=together(at, bias_cut))
+            made = emit(Add(), made, bias, cuts=together(at, of_bias))
         if found["scale"] is None:
             return made, at
-        scale_cut = cut[f"deq_scale{layer}"]
-        ones = emit(OnesLike(), emit(Cast(dst_type=INT32), found[f"deq_scale{layer}"], cuts=together(scale_cut)))
-        scales = emit(Dequant(dtype=FLOAT32), ones, found[f"deq_scale{layer}"], cuts=together(scale_cut, scale_cut))
+        of_scale = shards[f"deq_scale{layer}"]
+        ones = emit(OnesLike(), emit(Cast(dst_type=INT32), found[f"deq_scale{layer}"], cuts=together(of_scale)))
+        scales = emit(Dequant(dtype=FLOAT32), ones, found[f"deq_scale{layer}"], cuts=together(of_scale, of_scale))
         made = emit(Cast(dst_type=FLOAT32), made, cuts=together(at))
         if ends is None:
-            return emit(Mul(), made, scales, cuts=together(at, scale_cut)), at
-        rows = emit(GroupedRows(), made, scales, ends, cuts=together(at, scale_cut, of_ends))
+            return emit(Mul(), made, scales, cuts=together(at, of_scale)), at
+        rows = emit(GroupedRows(), made, scales, ends, cuts=together(at, of_scale, of_ends))
         return emit(Mul(), made, rows, cuts=together(at, at)), at
 
     def _rounded(
-        self, emit: Emit, y: Any, at: Cuts | None, ends: Any, found: dict[str, Any], cut: dict[str, Any]
+        self, emit: Emit, y: Any, at: Cuts | None, ends: Any, found: dict[str, Any], shards: dict[str, Any]
     ) -> Any:
         """What goes between the layers as Int8."""
         given = {name: found[name] for name in ("scale", "offset")}
         if given["offset"] is None:
-            given["offset"] = emit(ZerosLike(), given["scale"], cuts=together(cut["scale"]))
+            given["offset"] = emit(ZerosLike(), given["scale"], cuts=together(shards["scale"]))
         if ends is None:
             return emit(QuantV2(), y, given["scale"], given["offset"])
         columns = None if at is None else (1, at[1])
@@ -152,7 +152,7 @@ class FFN(WithOptionalOperands):
         for of_experts in given.values():
             column = emit(Reshape((-1, 1)), emit(Cast(dst_type=FLOAT32), of_experts))
             every = emit(Mul(), wide, column, cuts=together(columns, columns and (1, 1)))
-            rows.append(emit(GroupedRows(), y, every, ends, cuts=together(at, columns, cut["expert_tokens"])))
+            rows.append(emit(GroupedRows(), y, every, ends, cuts=together(at, columns, shards["expert_tokens"])))
         return emit(QuantV2(), y, *rows, cuts=together(at, at, at))
 
 

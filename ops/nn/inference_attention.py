@@ -16,7 +16,7 @@ from mspc.ops.nn.attention import statistics_dtype
 from mspc.ops.nn.attention_kernel import UNLIMITED
 from mspc.ops.nn.ring_attention import keys_gathered
 from mspc.ops.nn.serving_attention import KEYS, MASK, OFFSET, QUERIES, SCALE, SHIFT, ServingAttention
-from mspc.ops.op import ArrayBackend, Asked, Sample, sample
+from mspc.ops.op import ArrayBackend, RequestedSharding, Sample, sample
 
 
 def _entry(name: str, shape: Sequence[int], sides: tuple[int, ...]) -> tuple[int, ...]:
@@ -24,7 +24,7 @@ def _entry(name: str, shape: Sequence[int], sides: tuple[int, ...]) -> tuple[int
     if name in (QUERIES, KEYS):
         return sides[:1]
     mine = {4: sides, 3: (sides[0], *sides[2:]), 2: sides[2:]}.get(len(shape), ())
-    return tuple(1 if size == 1 else cut for size, cut in zip(shape, mine, strict=False))
+    return tuple(1 if size == 1 else shards for size, shards in zip(shape, mine, strict=False))
 
 
 _QUANTISED = ("dequant_scale1", "quant_scale1", "dequant_scale2", "quant_scale2", "quant_offset2")
@@ -98,7 +98,7 @@ class IncreFlashAttention(ServingAttention):
             raise MspcError(f"{self.name}: query has shape {types[0].shape}, more than one place for a sequence")
         return super().infer(*types)
 
-    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+    def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         entries = spread(asked.in_strategy or ())
         at = 3 + self.given.index(KEYS) if KEYS in self.given else len(entries)
         if at >= len(entries) or entries[at] != (1,) or not isinstance(entries[0], tuple) or entries[0][:1] == (1,):
@@ -168,7 +168,7 @@ class FusedInferAttentionScore(ServingAttention):
         result, sums = self.computed(be, inputs)
         return result, sums if self.softmax_lse_flag else be.xp.zeros((1,), sums.dtype)
 
-    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+    def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         """As in MindSpore, the operands behind value are cut as query is, whatever their own entries say, and with one
         query a sequence key and value may be stored in parts of theirs (see ring_attention)."""
         entries = spread(asked.in_strategy or ())

@@ -8,7 +8,7 @@ from typing import Any
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
-from mspc.ops.cuda.rows import Stage, normalise
+from mspc.ops.cuda.row_kernels import RowPass, normalise
 from mspc.ops.cuda.source import Operand
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.nn.norm import NO_SECOND, Gradients, Norm
@@ -43,7 +43,7 @@ class L2Normalize(Norm):
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         least = f"(A){self.epsilon}"
         root = f"total = 1 / sqrt_of(total < {least} ? {least} : total);"
-        stages = (Stage((("total", "Sum", "x * x"),), then=root),)
+        stages = (RowPass((("total", "Sum", "x * x"),), then=root),)
         return normalise(device, "l2_normalize", self.axis, [Operand("x", inputs[0])], out, stages, "x * total")
 
 
@@ -69,7 +69,7 @@ class L2NormalizeGrad(Norm):
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         least = f"(A){self.epsilon}"
         then = f"along = total > {least} ? along : 0; total = 1 / sqrt_of(total < {least} ? {least} : total);"
-        stages = (Stage((("total", "Sum", "x * x"), ("along", "Sum", "y * g")), then=then),)
+        stages = (RowPass((("total", "Sum", "x * x"), ("along", "Sum", "y * g")), then=then),)
         operands = [Operand(name, array) for name, array in zip("xyg", inputs, strict=True)]
         result = "(g - y * along) * total"
         return normalise(device, "l2_normalize_gradient", self.axis, operands, out, stages, result)

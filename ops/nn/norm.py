@@ -10,13 +10,13 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value, element_types
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, dtype_of
-from mspc.ops.arguments import axis_in, require_elements
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.cpu.blocks import in_rows
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.operator_arguments import axis_in, require_elements
 from mspc.ops.tensor.broadcast import broadcast_to, sum_to_shape
 from mspc.ops.tensor.cast import Cast
 from mspc.sharding.rules import factor_names
@@ -161,15 +161,15 @@ class LayerNorm(Norm):
         return self.kernel(be)(*inputs)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.rows import Rows, Stage  # late: only a GPU needs it
+        from mspc.ops.cuda.row_kernels import RowPass, Rows  # late: only a GPU needs it
         from mspc.ops.cuda.source import Operand  # late: only a GPU needs it
 
         x, gamma, beta = inputs
         y, mean, variance = out
         rows, columns = matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
         stages = (
-            Stage((("mean", "Sum", "x"),), then="mean /= COLUMNS;"),
-            Stage(
+            RowPass((("mean", "Sum", "x"),), then="mean /= COLUMNS;"),
+            RowPass(
                 (("variance", "Sum", "x * x"),),
                 "x -= mean;",
                 f"variance /= COLUMNS; const A inverse = 1 / sqrt_of(variance + (A){self.epsilon});",
@@ -313,7 +313,7 @@ class LayerNormGrad(Norm):
         return self.kernel(be)(*inputs)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.rows import Rows, Stage  # late: only a GPU needs it
+        from mspc.ops.cuda.row_kernels import RowPass, Rows  # late: only a GPU needs it
         from mspc.ops.cuda.source import Operand  # late: only a GPU needs it
 
         dout, x, mean, variance, gamma = inputs
@@ -322,7 +322,7 @@ class LayerNormGrad(Norm):
         change = "x = (x - mean) * inverse; g *= gamma;"
         return Rows(
             "layer_norm_gradient", rows, columns, dtype_of(x.dtype),
-            (Stage(totals, change, "mean_g /= COLUMNS; mean_gx /= COLUMNS;"),),
+            (RowPass(totals, change, "mean_g /= COLUMNS; mean_gx /= COLUMNS;"),),
             [Operand("g", dout), Operand("x", x)], [Operand("mean", mean), Operand("variance", variance)],
             [Operand("gamma", gamma)], [(out, "(g - mean_g - x * mean_gx) * inverse")],
             before=f"const A inverse = 1 / sqrt_of((A)variance + (A){self.epsilon});",

@@ -17,11 +17,11 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.named_layout import NamedLayout, spread
 from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType, TupleType, Type
-from mspc.ops.arguments import ints_of
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.nn.attention_kernel import UNLIMITED, Scores, Shape, backward, forward
-from mspc.ops.op import ArrayBackend, Asked, NotDifferentiable, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, RequestedSharding, sample
+from mspc.ops.operator_arguments import ints_of
 
 Gradients = Sequence[Value | None]
 NAMES = ("query", "key", "value", "actual_seq_qlen", "actual_seq_kvlen")
@@ -98,11 +98,11 @@ class _Packed(Op, abstract=True):
             for layout, type in zip(placement.in_layouts[:2], placement.in_types[:2], strict=True)
         )
         mine = self.head_num // placement.in_layouts[0].strategy[1]
-        cut = placement.in_layouts[1].strategy[0]
-        tokens = placement.in_types[0].shape[0] // cut
+        shards = placement.in_layouts[1].strategy[0]
+        tokens = placement.in_types[0].shape[0] // shards
         before = queries.start - queries.start % max(1, tokens)
         return replace(
-            self, head_num=mine, parts=self.parts // cut, first_query=queries.start, first_key=keys.start,
+            self, head_num=mine, parts=self.parts // shards, first_query=queries.start, first_key=keys.start,
             first_part=before,
         )  # fmt: skip
 
@@ -110,7 +110,7 @@ class _Packed(Op, abstract=True):
         shape = self.sizes(types)
         return self.products * shape.heads * shape.queries * shape.keys * (shape.depth + shape.value_depth)
 
-    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+    def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         entries = spread(asked.in_strategy or ())
         if len(entries) < 3 or not isinstance(self, FlashAttentionVarlen):
             return None
@@ -121,7 +121,7 @@ class _Packed(Op, abstract=True):
             return None
         if query[0] % key[0]:
             raise MspcError(f"{self.name}: the strategy cuts the keys {key[0]} ways and the queries {query[0]} ways")
-        if any(cut not in (1, key[0]) for entry in rest for cut in entry):
+        if any(shards not in (1, key[0]) for entry in rest for shards in entry):
             raise MspcError(f"{self.name}: the lists of ends are cut as the keys are, {key[0]} ways, or not at all")
         for name, value_of in zip(NAMES[3:], self.ends_of(inputs), strict=True):
             if value_of.shape[0] % key[0]:
@@ -130,7 +130,7 @@ class _Packed(Op, abstract=True):
         made.in_strategy = (query, key, value, key[:1], key[:1])
         return [b.emit(TupleGetItem(i), made) for i in range(4)]
 
-    def strategy_mistake(self, asked: Asked) -> str:
+    def strategy_mistake(self, asked: RequestedSharding) -> str:
         query, key = (asked.in_strategy or ((), ()))[:2]
         if isinstance(query, tuple) and isinstance(key, tuple) and query[:1] != key[:1]:
             return f"the strategy cuts the queries {query[:1]} and the keys {key[:1]}; only Layouts may cut them apart"

@@ -8,10 +8,10 @@ from typing import Any, ClassVar, cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType
-from mspc.ops.arguments import axis_in, int_of, split_call
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
-from mspc.ops.tensor.embedding import cut_along, require_integer
+from mspc.ops.operator_arguments import axis_in, int_of, split_call
+from mspc.ops.tensor.embedding import require_integer, shard_begin
 from mspc.sharding.rules import factor_names
 
 _SERVES = NotDifferentiable("it serves trained networks")
@@ -73,7 +73,7 @@ class KVCacheScatterUpdate(Op):
         shape = placement.in_types[0].shape
         if placement.in_types[2].shape == shape:
             return self
-        part = cut_along(placement, 0, axis_in(self.name, self.axis, len(shape)))
+        part = shard_begin(placement, 0, axis_in(self.name, self.axis, len(shape)))
         return self if part is None else replace(self, offset=part, total=shape[self.axis])
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -134,11 +134,11 @@ class ReshapeAndCache(Op):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         key, value, key_cache, value_cache, slots = inputs
         places = slots.reshape(-1)
-        kept = places >= 0
+        written = places >= 0
         for rows, cache in ((key, key_cache), (value, value_cache)):
             blocks, count, heads, size = cache.shape
             held = cache.reshape(blocks * count, heads, size)
-            held[places[kept]] = rows.reshape(-1, heads, size)[kept]
+            held[places[written]] = rows.reshape(-1, heads, size)[written]
             if not be.xp.shares_memory(held, cache):
                 cache[...] = held.reshape(cache.shape)
         return key.copy()

@@ -17,7 +17,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Node, Value
 from mspc.ir.named_layout import NamedLayout
 from mspc.ops.control.constraint import constrained
-from mspc.ops.op import Asked, Op
+from mspc.ops.op import Op, RequestedSharding
 
 REQUESTS = ("enable_ring_attention", "enable_flash_sp")
 SEQUENCES = {"BSH": 1, "BNSD": 2, "BSND": 1, "SBH": 0}
@@ -27,7 +27,8 @@ HEADS = {"BSH": 2, "BNSD": 1, "BSND": 2, "SBH": 2}
 
 
 def keys_gathered(
-    b: Builder, op: Op, layout: str, asked: Asked, inputs: Sequence[Value], *, sequence: bool = True, key_heads: int = 0
+    b: Builder, op: Op, layout: str, asked: RequestedSharding, inputs: Sequence[Value], *, sequence: bool = True,
+    key_heads: int = 0,
 ) -> Node | None:
     """`op` of (query, key, value, ...) with keys and values that are stored as the strategy says and read otherwise;
     None where the strategy stores them as they are read.

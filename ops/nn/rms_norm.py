@@ -13,7 +13,7 @@ from mspc.ir.graph import Node, Value
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.control.constraint import constrained
-from mspc.ops.cuda.rows import Rows, Stage
+from mspc.ops.cuda.row_kernels import RowPass, Rows
 from mspc.ops.cuda.source import Operand
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add, Mul
@@ -30,7 +30,7 @@ from mspc.ops.nn.norm import (
     norm_sides,
     statistics_dtype,
 )
-from mspc.ops.op import ArrayBackend, Asked, Op, sample
+from mspc.ops.op import ArrayBackend, Op, RequestedSharding, sample
 from mspc.ops.tensor.broadcast import sum_to_shape
 
 
@@ -70,7 +70,7 @@ class RmsNorm(Norm):
             dx = add_to(b, dx, as_dtype(b, b.emit(Mul(), as_dtype(b, x, kind), share), dtype), x)
         return dx, dgamma
 
-    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+    def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         x, gamma = inputs
         dims = len(gamma.shape)
         entries = asked.in_strategy or ()
@@ -79,11 +79,11 @@ class RmsNorm(Norm):
         if any(len(_cuts(entry)) != len(value.shape) for entry, value in zip(entries, inputs, strict=True)):
             return None  # said by the pass that checks strategies
         last = _cuts(entries[0])[len(x.shape) - dims :]
-        if all(cut == 1 for cut in last):
+        if all(shards == 1 for shards in last):
             return None
         _check_same(self.name, entries[0], entries[1], last)
         _check_divides(self.name, entries[0], x.shape)
-        row = _whole_behind(entries[0], len(x.shape) - dims)
+        row = _replicated_behind(entries[0], len(x.shape) - dims)
 
         def emit(op: Op, *operands: Value, entry: Any = entries[0], second: tuple[Any, ...] = ()) -> Node:
             node = b.emit(op, *operands)
@@ -110,7 +110,7 @@ class RmsNorm(Norm):
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         x, gamma = inputs
         rows, columns = matrix(x.shape, x.ndim - gamma.ndim)
-        stage = Stage(
+        stage = RowPass(
             (("squares", "Sum", "x * x"),),
             then=f"const A inverse = 1 / sqrt_of(squares / COLUMNS + (A){self.epsilon});",
         )
@@ -125,11 +125,11 @@ def _cuts(entry: Any) -> tuple[int, ...]:
     return entry.strategy if isinstance(entry, NamedLayout) else entry
 
 
-def _whole_behind(entry: Any, kept: int) -> Any:
-    """A strategy with its first `kept` dimensions alone."""
+def _replicated_behind(entry: Any, leading: int) -> Any:
+    """A strategy with its first `leading` dimensions alone."""
     if isinstance(entry, NamedLayout):
-        return replace(entry, tensor_map=(*entry.tensor_map[:kept], *[-1] * (len(entry.tensor_map) - kept)))
-    return (*entry[:kept], *[1] * (len(entry) - kept))
+        return replace(entry, tensor_map=(*entry.tensor_map[:leading], *[-1] * (len(entry.tensor_map) - leading)))
+    return (*entry[:leading], *[1] * (len(entry) - leading))
 
 
 def _check_same(name: str, first: Any, second: Any, last: tuple[int, ...]) -> None:
@@ -147,10 +147,10 @@ def _check_same(name: str, first: Any, second: Any, last: tuple[int, ...]) -> No
 
 def _check_divides(name: str, entry: Any, shape: Sequence[int]) -> None:
     """Raise MspcError where a cut is none of its dimension, once for all operators that would say so."""
-    for d, (cut, size) in enumerate(zip(_cuts(entry), shape, strict=True)):
-        if cut < 1 or size % cut:
+    for d, (shards, size) in enumerate(zip(_cuts(entry), shape, strict=True)):
+        if shards < 1 or size % shards:
             raise MspcError(
-                f"{name}: dimension {d} of input 0 is {size}, which {cut} does not divide",
+                f"{name}: dimension {d} of input 0 is {size}, which {shards} does not divide",
                 notes=[f"cut it {', '.join(str(n) for n in range(1, size + 1) if size % n == 0)} ways"],
             )
 
@@ -184,7 +184,7 @@ class RmsNormGrad(Norm):
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         dout, x, rstd, gamma = inputs
         rows, columns = matrix(x.shape, x.ndim - gamma.ndim)
-        stage = Stage((("mean_gx", "Sum", "g * x"),), "g *= gamma; x *= rstd;", "mean_gx /= COLUMNS;")
+        stage = RowPass((("mean_gx", "Sum", "g * x"),), "g *= gamma; x *= rstd;", "mean_gx /= COLUMNS;")
         return Rows(
             "rms_norm_gradient", rows, columns, dtype_of(x.dtype), (stage,), [Operand("g", dout), Operand("x", x)],
             [Operand("rstd", rstd)], [Operand("gamma", gamma)], [(out, "(g - x * mean_gx) * rstd")],

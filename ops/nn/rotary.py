@@ -10,11 +10,11 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
-from mspc.ops.arguments import int_of, split_call
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.math.arithmetic import Add, Mul, Neg
 from mspc.ops.nn.norm import items
 from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.operator_arguments import int_of, split_call
 from mspc.ops.tensor.broadcast import sum_to_shape, zeros
 from mspc.ops.tensor.creation import OnesLike
 from mspc.ops.tensor.moving import Concat
@@ -64,12 +64,12 @@ class ApplyRotaryPosEmb(Op):
         m = "n" if query.shape == key.shape else "m"
         if rank == 4:
             table = " ".join("1" if n == 1 else name for n, name in zip(cos.shape, "bsnd", strict=True))
-            return self._whole("b s n d!", f"b s {m} d!", table.replace("d", "d!"), len(position_ids.shape))
+            return self._rule_of("b s n d!", f"b s {m} d!", table.replace("d", "d!"), len(position_ids.shape))
         per_batch = query.shape[1] == 1 and cos.shape[0] == query.shape[0]
         table = f"{'b' if per_batch else 's' if query.shape[1] != 1 else '1'} d!"
-        return self._whole(f"b s (n d={size}!)", f"b s ({m} d={size}!)", table, len(position_ids.shape))
+        return self._rule_of(f"b s (n d={size}!)", f"b s ({m} d={size}!)", table, len(position_ids.shape))
 
-    def _whole(self, query: str, key: str, table: str, ids: int) -> str:
+    def _rule_of(self, query: str, key: str, table: str, ids: int) -> str:
         held = " ".join(f"p{i}!" for i in range(ids))
         return f"{query}, {key}, {table}, {table}, {held} -> {query}, {key}"
 

@@ -257,10 +257,10 @@ class ServingAttention(Op, abstract=True):
         if len(shape) == 4 or len(shape) < 2:
             return mask
         if len(shape) == 3:
-            whole = (shape[0], 1, *shape[1:])
+            expanded = (shape[0], 1, *shape[1:])
         else:
-            whole = (shape[0], 1, 1, shape[1]) if self.mask_of_batch else (1, 1, *shape)
-        return mask.with_shape(whole) if isinstance(mask, TensorType) else mask.reshape(whole)
+            expanded = (shape[0], 1, 1, shape[1]) if self.mask_of_batch else (1, 1, *shape)
+        return mask.with_shape(expanded) if isinstance(mask, TensorType) else mask.reshape(expanded)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.computed(be, inputs)[0]

@@ -10,14 +10,14 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
-from mspc.ops.arguments import axes_in, ints_of
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.cpu.blocks import rowwise
-from mspc.ops.cuda.rows import Stage, normalise
+from mspc.ops.cuda.row_kernels import RowPass, normalise
 from mspc.ops.cuda.source import Operand
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Mul, Sub
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.operator_arguments import axes_in, ints_of
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.sharding.rules import factor_names
 
@@ -107,8 +107,8 @@ class Softmax(_Normalised):
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         stages = (
-            Stage((("most", "Largest", "x"),)),
-            Stage((("total", "Sum", "x"),), "x = exp_of(x - most);", "total = 1 / total;"),
+            RowPass((("most", "Largest", "x"),)),
+            RowPass((("total", "Sum", "x"),), "x = exp_of(x - most);", "total = 1 / total;"),
         )
         return normalise(device, "softmax", self.axis, [Operand("x", inputs[0])], out, stages, "x * total")
 
@@ -153,7 +153,7 @@ class SoftmaxBackward(_Normalised):
         return self.kernel(be)(*inputs)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        stages = (Stage((("total", "Sum", "g"),), "g = g * y;"),)
+        stages = (RowPass((("total", "Sum", "g"),), "g = g * y;"),)
         operands = [Operand("g", inputs[0]), Operand("y", inputs[1])]
         return normalise(device, "softmax_gradient", self.dim, operands, out, stages, "g - y * total")
 
@@ -191,8 +191,8 @@ class LogSoftmax(_Normalised):
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         stages = (
-            Stage((("most", "Largest", "x"),)),
-            Stage((("total", "Sum", "exp_of(x)"),), "x = x - most;", "total = log_of(total);"),
+            RowPass((("most", "Largest", "x"),)),
+            RowPass((("total", "Sum", "exp_of(x)"),), "x = x - most;", "total = log_of(total);"),
         )
         return normalise(device, "log_softmax", self.axis, [Operand("x", inputs[0])], out, stages, "x - total")
 
@@ -230,6 +230,6 @@ class LogSoftmaxGrad(_Normalised):
         return self.kernel(be)(*inputs)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        stages = (Stage((("total", "Sum", "g"),)),)
+        stages = (RowPass((("total", "Sum", "g"),)),)
         operands = [Operand("y", inputs[0]), Operand("g", inputs[1])]
         return normalise(device, "log_softmax_gradient", self.axis, operands, out, stages, "g - exp_of(y) * total")

@@ -8,8 +8,8 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, TensorType, TupleType, Type
-from mspc.ops.arguments import int_of, size_of, split_call
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.operator_arguments import int_of, size_of, split_call
 from mspc.ops.tensor.creation import number_of
 from mspc.ops.tensor.embedding import require_integer
 from mspc.sharding.factors import Rule

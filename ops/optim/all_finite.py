@@ -9,11 +9,11 @@ import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BOOL, DType, TensorType, Type, dtype_of
-from mspc.ops.arguments import sequence_of
 from mspc.ops.bases import require_float
 from mspc.ops.cpu.blocks import BLOCK
 from mspc.ops.device import Array, Device, Launch, c_type
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.operator_arguments import sequence_of
 from mspc.sharding.rules import factor_names
 
 AT_ONCE = 64

@@ -89,12 +89,12 @@ class Update(Op, abstract=True):
         run = functools.partial(self.run, be)
         if be.xp is not np or not self.cuda_update:
             return run
-        whole = tuple(i for i in range(len(self.operands)) if i not in self.scalars)
-        others = [i for i in whole if i not in self.mutates]
+        tensors = tuple(i for i in range(len(self.operands)) if i not in self.scalars)
+        others = [i for i in tensors if i not in self.mutates]
         order = [*self.mutates, *others]
 
         def kernel(*inputs: Any) -> Any:
-            if inputs[0].size <= BLOCK or not all(inputs[i].flags.c_contiguous for i in whole):
+            if inputs[0].size <= BLOCK or not all(inputs[i].flags.c_contiguous for i in tensors):
                 return run(*inputs)
 
             def work(changed: Any, _: Any, *read: Any) -> None:
@@ -299,8 +299,8 @@ class SGD(Update):
         if xp is np and not momentum > 0:
             parameter -= rate * gradient
             return parameter
-        moved = accum * momentum + gradient * (1 - self.dampening)
-        fresh = xp.where(stat > 0, gradient, moved)
+        accumulated = accum * momentum + gradient * (1 - self.dampening)
+        fresh = xp.where(stat > 0, gradient, accumulated)
         active = momentum > 0
         accum[...] = xp.where(active, fresh, accum)
         stat[...] = xp.where(active, 0, stat)

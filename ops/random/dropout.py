@@ -26,13 +26,13 @@ from mspc.ops.cuda.move import coordinates
 from mspc.ops.cuda.source import address, constants, grid_of, index_type
 from mspc.ops.device import Array, Device, Launch, c_type, computing_type
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
-from mspc.ops.random.rows import DrawnByPlace, place_of_rows
+from mspc.ops.random.row_offsets import DrawnByPlace, place_of_rows
 from mspc.sharding.rules import same_rule
 
 Gradients = Sequence[Value | None]
 _WORD = 2**64
 _GOLDEN = 0x9E3779B97F4A7C15
-_DRAWN = 1 << 16
+_BLOCK = 1 << 16
 """Elements of a block: what is drawn takes eight bytes each, twice."""
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 
@@ -59,15 +59,15 @@ def draw(
     """Draw 64 random bits for every element of the slice of `local` sizes from `begin` on, of a tensor of `shape`,
     block by block: `use(first, last, words)` gets those of elements `first` to `last` of the slice, on several threads
     where it is large."""
-    whole, starts, sizes = _merged(shape, begin, local)
+    merged, starts, sizes = _merged(shape, begin, local)
     if not math.prod(sizes):
         return
     inner, stride = xp.zeros(1, xp.uint64), 1
-    for n, start, size in reversed(list(zip(whole[1:], starts[1:], sizes[1:], strict=True))):
+    for n, start, size in reversed(list(zip(merged[1:], starts[1:], sizes[1:], strict=True))):
         along = xp.arange(start, start + size, dtype=xp.uint64) * xp.uint64(stride * _GOLDEN % _WORD)
         inner = (along[:, None] + inner).reshape(-1)
         stride *= n
-    step = max(1, _DRAWN // inner.size) if xp is np else sizes[0]
+    step = max(1, _BLOCK // inner.size) if xp is np else sizes[0]
 
     def part(first: int, last: int) -> None:
         for row in range(first, last, step):
@@ -75,7 +75,7 @@ def draw(
             words = xp.arange(starts[0] + row, starts[0] + end, dtype=xp.uint64)
             words *= xp.uint64(stride * _GOLDEN % _WORD)
             words += xp.uint64((key + _GOLDEN) % _WORD)
-            if len(whole) > 1:
+            if len(merged) > 1:
                 words = (words[:, None] + inner).reshape(-1)
             _mix(xp, words)
             use(row * inner.size, end * inner.size, words)
@@ -88,15 +88,15 @@ def _merged(
 ) -> tuple[list[int], list[int], list[int]]:
     """(shape, begin, local) of the same elements, where dimensions that the slice holds whole have gone into those
     before them; there is at least one."""
-    whole, starts, sizes = [1], [0], [1]
+    merged, starts, sizes = [1], [0], [1]
     for n, start, size in zip(shape, begin, local, strict=True):
-        if size == n or whole == [1]:
-            whole[-1], starts[-1], sizes[-1] = whole[-1] * n, starts[-1] * n + start, sizes[-1] * size
+        if size == n or merged == [1]:
+            merged[-1], starts[-1], sizes[-1] = merged[-1] * n, starts[-1] * n + start, sizes[-1] * size
         else:
-            whole.append(n)
+            merged.append(n)
             starts.append(start)
             sizes.append(size)
-    return whole, starts, sizes
+    return merged, starts, sizes
 
 
 def _mix(xp: Any, words: Any) -> None:
@@ -188,7 +188,7 @@ class Dropout(DrawnByPlace):
         mask = b.emit(TupleGetItem(1), out)
         return (b.emit(DropoutGrad(self.keep_prob), dout[0], mask),)
 
-    def drawn(self, rank: int) -> int:
+    def random_dims(self, rank: int) -> int:
         """Of an operand of so many dimensions how many leading ones have draws of their own; what lies behind them is
         kept or dropped as a whole."""
         return rank
@@ -196,20 +196,20 @@ class Dropout(DrawnByPlace):
     def part(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """(whole shape, where this rank's slice begins, its sizes) of all draws for an operand of this shape."""
         local = self.local or shape
-        drawn = len(local) - len(shape) + self.drawn(len(shape))
-        begin = self.begin or (0,) * drawn
-        return (self.shape or shape)[:drawn], begin[:drawn], local[:drawn]
+        random_dims = len(local) - len(shape) + self.random_dims(len(shape))
+        begin = self.begin or (0,) * random_dims
+        return (self.shape or shape)[:random_dims], begin[:random_dims], local[:random_dims]
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x,) = be.xp, inputs
         key = key_of(self.Seed0, self.Seed1, getattr(be, "step", 0))
         part = self.part(x.shape)
         bound, scale = xp.uint64(min(_WORD - 1, int(self.keep_prob * _WORD))), 1 / self.keep_prob
-        out, kept = xp.empty(x.shape, x.dtype), xp.empty(x.shape, bool)
+        out, keep_mask = xp.empty(x.shape, x.dtype), xp.empty(x.shape, bool)
         if not x.size:
-            return out, kept
-        matrix = (math.prod(x.shape[: self.drawn(x.ndim)]), -1)  # a row for every draw
-        given, made, mask = (array.reshape(matrix) for array in (x, out, kept))
+            return out, keep_mask
+        matrix = (math.prod(x.shape[: self.random_dims(x.ndim)]), -1)  # a row for every draw
+        given, made, mask = (array.reshape(matrix) for array in (x, out, keep_mask))
 
         def use(first: int, last: int, words: Any) -> None:
             mask[first:last] = (words <= bound)[:, None]
@@ -217,7 +217,7 @@ class Dropout(DrawnByPlace):
             xp.multiply(made[first:last], scale, out=made[first:last])
 
         draw(xp, key, *part, use)
-        return out, kept
+        return out, keep_mask
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         (x,) = inputs
@@ -228,8 +228,8 @@ class Dropout(DrawnByPlace):
         lanes = 16 // dtype.itemsize
         while lanes > 1 and (x.size % lanes or any(address(a) % (a.dtype.itemsize * lanes) for a in (x, y, mask))):
             lanes //= 2
-        drawn = self.drawn(x.ndim)
-        place = "at" if drawn == x.ndim else f"(at / {math.prod(x.shape[drawn:])})"
+        random_dims = self.random_dims(x.ndim)
+        place = "at" if random_dims == x.ndim else f"(at / {math.prod(x.shape[random_dims:])})"
         word = device_word(*self.part(x.shape), place)
         source = RANDOM + f"typedef {c_type(dtype)} T;\ntypedef {computing_type(dtype)} A;\n"
         source += f"typedef {index_type(x.size + 256 * lanes)} Index;\n" + constants(SIZE=x.size, V=lanes) + f"""
@@ -257,10 +257,10 @@ extern "C" __global__ void __launch_bounds__(256) dropout(const T* x, const long
 
     def localize(self, placement: Placement) -> Op:
         shape = placement.in_types[0].shape
-        if self.rows and self.rows[0] < self.drawn(len(shape)):
+        if self.rows and self.rows[0] < self.random_dims(len(shape)):
             ranks = placement.in_layouts[0].ranks
-            whole, begin, local = place_of_rows(shape, self.rows, placement.rank, ranks)
-            return replace(self, shape=whole, begin=begin, local=local if len(local) > len(shape) else (), rows=())
+            all_sizes, begin, local = place_of_rows(shape, self.rows, placement.rank, ranks)
+            return replace(self, shape=all_sizes, begin=begin, local=local if len(local) > len(shape) else (), rows=())
         here = placement.in_layouts[0].slices_for(placement.rank, shape)
         return replace(self, shape=shape, begin=tuple(s.start for s in here))
 
@@ -270,7 +270,7 @@ class _ChannelDropout(Dropout, abstract=True):
 
     rank: ClassVar[int] = 4
 
-    def drawn(self, rank: int) -> int:
+    def random_dims(self, rank: int) -> int:
         return 2
 
     def rule(self, x: TensorType) -> str:

@@ -13,8 +13,8 @@ import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.arguments import shape_of
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.operator_arguments import shape_of
 from mspc.ops.random.random_mask import Drawn
 from mspc.sharding.factors import Rule
 from mspc.sharding.rules import factor_names, sized
@@ -43,11 +43,11 @@ class Gamma(Drawn):
         wanted = shape_of(self.name, "shape", shape)
         shapes = [tuple(getattr(x, "shape", ())) for x in tensors]
         try:
-            whole = np.broadcast_shapes(wanted, *shapes)
+            result_shape = np.broadcast_shapes(wanted, *shapes)
         except ValueError:
             texts = f"shape {wanted}, alpha {shapes[0]} and beta {shapes[1]}"
             raise MspcError(f"{self.name}: {texts} cannot be broadcast together") from None
-        return replace(self, shape=whole), tuple(tensors)
+        return replace(self, shape=result_shape), tuple(tensors)
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """MindSpore's strategy cuts the result first."""

@@ -10,14 +10,14 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import BOOL, FLOAT32, INT32, DType, TensorType, TupleType
-from mspc.ops.arguments import shape_of, split_call
 from mspc.ops.bases import require_float
 from mspc.ops.cuda.elementwise import launch_elementwise
 from mspc.ops.cuda.move import put_values
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
+from mspc.ops.operator_arguments import shape_of, split_call
 from mspc.ops.random.dropout import RANDOM, device_key, device_word, key_of, random_words
-from mspc.ops.random.rows import DrawnByPlace, place_of_rows
+from mspc.ops.random.row_offsets import DrawnByPlace, place_of_rows
 from mspc.ops.tensor.creation import shape_rule
 from mspc.sharding.factors import Rule
 from mspc.sharding.rules import same_rule
@@ -63,7 +63,7 @@ class Drawn(DrawnByPlace, abstract=True):
         begin, local = tuple(s.start for s in here), tuple(s.stop - s.start for s in here)
         return replace(self, begin=begin, local=local)
 
-    def drawn(self, device: Device, text: str, seeds: Sequence[int], out: Array, *operands: tuple[str, Array]) -> (
+    def filling(self, device: Device, text: str, seeds: Sequence[int], out: Array, *operands: tuple[str, Array]) -> (
         Launch | None
     ):  # fmt: skip
         """Launch that fills `out`; `text` is the C++ of an element from `word`, its random bits."""
@@ -117,7 +117,7 @@ class DropoutGenMask(Drawn):
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         text = "(double)word < (double)wide(*keep) * 18446744073709551616.0"
-        return self.drawn(device, text, (self.Seed0, self.Seed1), out, ("keep", inputs[0]))
+        return self.filling(device, text, (self.Seed0, self.Seed1), out, ("keep", inputs[0]))
 
 
 class DropoutDoMask(Op):
@@ -192,7 +192,7 @@ class UniformReal(Drawn):
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         text = "(float)(word >> 40) * 5.9604644775390625e-08f"
-        return self.drawn(device, text, (self.seed, self.seed2), out)
+        return self.filling(device, text, (self.seed, self.seed2), out)
 
 
 class RandomChoiceWithMask(Op):

@@ -10,9 +10,9 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
-from mspc.ops.arguments import describe, plain
 from mspc.ops.convolution.window import listed
 from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.operator_arguments import describe, plain
 
 Gradients = Sequence[Value | None]
 Pairs = tuple[tuple[int, int], ...]
@@ -23,12 +23,12 @@ def pairs_of(name: str, what: str, value: Any, count: int) -> Pairs:
     found = plain(value)
     pairs = cast("tuple[Any, ...]", found) if isinstance(found, tuple) else ()
     fits = all(isinstance(pair, tuple) for pair in pairs)
-    if not fits or len(pairs) != count or not all(len(pair) == 2 and all(_whole(n, 0) for n in pair) for pair in pairs):
+    if not fits or len(pairs) != count or not all(len(pair) == 2 and all(_valid(n, 0) for n in pair) for pair in pairs):
         raise MspcError(f"{name}: {what} must be {count} pairs of integers not below 0, not {describe(value)}")
     return pairs
 
 
-def _whole(value: Any, least: int) -> bool:
+def _valid(value: Any, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
@@ -45,7 +45,7 @@ class _ChannelBlocks(Op, abstract=True):
     linear_in = (0,)
 
     def size(self) -> int:
-        if not _whole(self.block_size, 2):
+        if not _valid(self.block_size, 2):
             raise MspcError(f"{self.name}: block_size must be an integer above 1, not {self.block_size!r}")
         return self.block_size
 
@@ -101,7 +101,7 @@ class _BatchBlocks(Op, abstract=True):
 
     def sizes(self, shape: Sequence[int]) -> tuple[int, ...]:
         found = listed(self.block_shape, 2)
-        if not found or not all(_whole(n, 1) for n in found):
+        if not found or not all(_valid(n, 1) for n in found):
             raise MspcError(f"{self.name}: block_shape must be positive integers, not {self.block_shape!r}")
         if len(shape) <= len(found):
             raise MspcError(
@@ -135,11 +135,11 @@ class SpaceToBatchND(_BatchBlocks):
                 raise MspcError(
                     f"{self.name}: dimension {first + d} has {n} places with its paddings, no whole blocks of {size}"
                 )
-        kept = [f"k{d}" for d in range(first - 1)]
+        others = [f"k{d}" for d in range(first - 1)]
         ins = [f"p{d}!" for d in range(len(sizes))]
         outs = [f"q{d}={n // size}!" for d, (n, size) in enumerate(zip(wide, sizes, strict=True))]
         blocks = " ".join(f"b{d}={size}!" for d, size in enumerate(sizes))
-        return f"{' '.join(['n', *kept, *ins])} -> {' '.join([f'({blocks} n)', *kept, *outs])}"
+        return f"{' '.join(['n', *others, *ins])} -> {' '.join([f'({blocks} n)', *others, *outs])}"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(BatchToSpaceND(self.block_shape, self.paddings), dout),)
@@ -180,11 +180,11 @@ class BatchToSpaceND(_BatchBlocks):
             raise MspcError(
                 f"{self.name}: crops {pairs} leave nothing of an image of {x.shape[first:]} in blocks {sizes}"
             )
-        kept = [f"k{d}" for d in range(first - 1)]
+        others = [f"k{d}" for d in range(first - 1)]
         ins = [f"p{d}!" for d in range(len(sizes))]
         blocks = " ".join(f"b{d}={size}!" for d, size in enumerate(sizes))
         outs = [f"q{d}={n}!" for d, n in enumerate(left)]
-        return f"{' '.join([f'({blocks} n)', *kept, *ins])} -> {' '.join(['n', *kept, *outs])}"
+        return f"{' '.join([f'({blocks} n)', *others, *ins])} -> {' '.join(['n', *others, *outs])}"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(SpaceToBatchND(self.block_shape, self.crops), dout),)
@@ -199,5 +199,5 @@ class BatchToSpaceND(_BatchBlocks):
             order += [count + first + d, d]
         joined = split.transpose(order)
         joined = joined.reshape(*joined.shape[:first], *(n * s for n, s in zip(x.shape[first:], sizes, strict=True)))
-        cut = [slice(a, n - z) for (a, z), n in zip(pairs, joined.shape[first:], strict=True)]
-        return be.xp.array(joined[(..., *cut)])
+        crop = [slice(a, n - z) for (a, z), n in zip(pairs, joined.shape[first:], strict=True)]
+        return be.xp.array(joined[(..., *crop)])

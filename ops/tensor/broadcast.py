@@ -10,16 +10,16 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
-from mspc.ops.arguments import axes_in, ints_of, split_call
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.operator_arguments import axes_in, ints_of, split_call
 from mspc.ops.tensor.reshape import Reshape
 from mspc.sharding.rules import factor_names, sized
 
 Axis = int | tuple[int, ...]
 
 
-def kept_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
+def reduced_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
     """`shape` with size 1 in place of the reduced axes."""
     return tuple(1 if d in axes else n for d, n in enumerate(shape))
 
@@ -62,7 +62,7 @@ class Reduce(Op, abstract=True):
 
     def keep(self, b: Builder, x: Value, value: Value) -> Value:
         """`value`, a result of this operator or its gradient, with the reduced dimensions of x as size 1."""
-        shape = kept_shape(x.shape, self.axes(len(x.shape)))
+        shape = reduced_shape(x.shape, self.axes(len(x.shape)))
         return value if value.shape == shape else b.emit(Reshape(shape), value)
 
     def reduction_of(self, device: Device, how: str, x: Array, out: Array, after: str = "total") -> Launch | None:

@@ -9,10 +9,10 @@ from typing import Any
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
 from mspc.ir.types import COMPLEX64, COMPLEX128, FLOAT32, FLOAT64, HALVES, DType, TensorType
-from mspc.ops.arguments import dtype_arg, split_call
 from mspc.ops.bases import Unary
 from mspc.ops.device import c_type
 from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.operator_arguments import dtype_arg, split_call
 
 
 class Cast(Unary):

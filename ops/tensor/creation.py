@@ -13,12 +13,12 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Value
 from mspc.ir.types import FLOAT32, INT64, DType, TensorType, dtype_of
-from mspc.ops.arguments import describe, dtype_arg, int_of, shape_of, size_of, split_call
 from mspc.ops.bases import Unary
 from mspc.ops.cuda.move import literal, put_values
 from mspc.ops.device import Array, Device, Launch, computing_type
 from mspc.ops.math.arithmetic import Mul, Sub
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.operator_arguments import describe, dtype_arg, int_of, shape_of, size_of, split_call
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.sharding.factors import Rule
 from mspc.sharding.rules import factor_names, sized

@@ -15,10 +15,10 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
-from mspc.ops.arguments import axis_in, int_of, size_of, split_call
-from mspc.ops.cuda.index import Lookup, add_rows, gather
+from mspc.ops.cuda.index import RowLookup, add_rows, gather
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import ArrayBackend, Asked, NotDifferentiable, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, RequestedSharding, sample
+from mspc.ops.operator_arguments import axis_in, int_of, size_of, split_call
 from mspc.ops.tensor.manual_split import REQUESTS, gathered_by_hand
 from mspc.sharding.rules import factor_names, sized
 
@@ -90,7 +90,7 @@ class Gather(Op):
         batch = self.batches(len(ids.shape), axis)
         return b.emit(GatherGrad(params.shape[axis], axis, batch_dims=batch), dout, ids), None
 
-    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+    def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         return gathered_by_hand(b, self, self.axis, self.offset, asked, inputs)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -116,7 +116,7 @@ class Gather(Op):
         axis = self.axis % params.ndim
         batch = self.batches(ids.ndim, axis)
         shape, size = params.shape, params.shape[axis]
-        lookup = Lookup(
+        lookup = RowLookup(
             math.prod(shape[:batch]), math.prod(shape[batch:axis]), size, math.prod(shape[axis + 1 :]),
             math.prod(ids.shape[batch:]), self.offset, self.total or size,
         )  # fmt: skip
@@ -124,7 +124,7 @@ class Gather(Op):
 
     def localize(self, placement: Placement) -> Op:
         axis = axis_in(self.name, self.axis, len(placement.in_types[0].shape))
-        part = cut_along(placement, 0, axis)
+        part = shard_begin(placement, 0, axis)
         return self if part is None else replace(self, offset=part, total=placement.in_types[0].shape[axis])
 
 
@@ -186,7 +186,7 @@ class GatherGrad(Op):
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         dout, ids = inputs
         shape, batch, count = dout.shape, self.batch_dims, ids.ndim - self.batch_dims
-        lookup = Lookup(
+        lookup = RowLookup(
             math.prod(shape[:batch]), math.prod(shape[batch : self.axis]), self.size,
             math.prod(shape[self.axis + count :]), math.prod(ids.shape[batch:]), self.offset, self.total or self.size,
         )  # fmt: skip
@@ -263,7 +263,7 @@ class UnsortedSegmentSum(Op):
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         x, ids = inputs
         inner = math.prod(x.shape[ids.ndim :])
-        lookup = Lookup(1, 1, self.num_segments, inner, ids.size, self.offset)
+        lookup = RowLookup(1, 1, self.num_segments, inner, ids.size, self.offset)
         return add_rows(device, "segment_sum", lookup, x, ids, out)
 
     def localize(self, placement: Placement) -> Op:
@@ -307,7 +307,7 @@ class EmbeddingLookup(Op):
     def bprop(self, b: Builder, params: Value, ids: Value, out: Value, dout: Value) -> Gradients:
         return b.emit(UnsortedSegmentSum(params.shape[0], self.offset), dout, ids), None
 
-    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+    def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         return gathered_by_hand(b, self, 0, self.offset, asked, inputs)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -320,11 +320,11 @@ class EmbeddingLookup(Op):
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         params, ids = inputs
-        lookup = Lookup(1, 1, params.shape[0], math.prod(params.shape[1:]), ids.size, self.offset)
+        lookup = RowLookup(1, 1, params.shape[0], math.prod(params.shape[1:]), ids.size, self.offset)
         return gather(device, "embedding_lookup", lookup, params, ids, out)
 
     def localize(self, placement: Placement) -> Op:
-        part = cut_along(placement, 0, 0)
+        part = shard_begin(placement, 0, 0)
         return self if part is None else replace(self, offset=self.offset + part)
 
 
@@ -333,7 +333,7 @@ def batch_grid(xp: Any, shape: Sequence[int], batch: int) -> list[Any]:
     return [xp.arange(shape[d]).reshape((-1,) + (1,) * (len(shape) - d - 1)) for d in range(batch)]
 
 
-def cut_along(placement: Placement, operand: int, axis: int) -> int | None:
+def shard_begin(placement: Placement, operand: int, axis: int) -> int | None:
     """Where the rank's part of an operand's axis begins, None where the axis is whole."""
     layout = placement.in_layouts[operand]
     if not layout.dims[axis]:

@@ -11,16 +11,16 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import DType
-from mspc.ops.arguments import axis_in
 from mspc.ops.control.constraint import constrained
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Add, Mul
-from mspc.ops.op import Asked, Op
+from mspc.ops.op import Op, RequestedSharding
+from mspc.ops.operator_arguments import axis_in
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.reshape import Reshape
 
 
-def parts_of(name: str, axis: int, asked: Asked, x: Value) -> int:
+def parts_of(name: str, axis: int, asked: RequestedSharding, x: Value) -> int:
     """How many ways the strategy cuts dimension `axis` of x; 1 where the operator takes the strategy as it is.
 
     Raises:
@@ -30,7 +30,7 @@ def parts_of(name: str, axis: int, asked: Asked, x: Value) -> int:
     if len(entries) != 1 or asked.out_strategy is not None:
         return 1
     cuts = entries[0].strategy if isinstance(entries[0], NamedLayout) else entries[0]
-    if len(cuts) != len(x.shape) or not all(isinstance(cut, int) for cut in cuts):
+    if len(cuts) != len(x.shape) or not all(isinstance(shards, int) for shards in cuts):
         return 1  # said by the pass that checks strategies
     place = axis_in(name, axis, len(x.shape))
     if x.shape[place] % cuts[place]:
@@ -49,10 +49,10 @@ def best_of_parts(
     """
     axis %= len(x.shape)
     size = x.shape[axis] // parts
-    cut = b.emit(Reshape((*x.shape[:axis], parts, size, *x.shape[axis + 1 :])), constrained(b, x, entry))
-    own = _with_strategy(b, extremum(axis + 1, False), _with_whole(entry, axis + 1), cut)
+    split = b.emit(Reshape((*x.shape[:axis], parts, size, *x.shape[axis + 1 :])), constrained(b, x, entry))
+    own = _with_strategy(b, extremum(axis + 1, False), _with_replicated(entry, axis + 1), split)
     places, values = b.emit(TupleGetItem(0), own), b.emit(TupleGetItem(1), own)
-    row = _whole_at(entry, axis)
+    row = _replicated_at(entry, axis)
     best = _with_strategy(b, extremum(axis, True), row, values)
     part, value = b.emit(TupleGetItem(0), best), b.emit(TupleGetItem(1), best)
     inside = b.emit(gather, places, part)
@@ -74,14 +74,14 @@ def _with_strategy(b: Builder, op: Op, entry: Any, x: Value) -> Node:
     return node
 
 
-def _with_whole(entry: Any, place: int) -> Any:
+def _with_replicated(entry: Any, place: int) -> Any:
     """A strategy with a whole dimension put in at `place`."""
     if isinstance(entry, NamedLayout):
         return replace(entry, tensor_map=(*entry.tensor_map[:place], -1, *entry.tensor_map[place:]))
     return (*entry[:place], 1, *entry[place:])
 
 
-def _whole_at(entry: Any, place: int) -> Any:
+def _replicated_at(entry: Any, place: int) -> Any:
     """A strategy whose dimension `place` is whole."""
     if isinstance(entry, NamedLayout):
         return replace(entry, tensor_map=(*entry.tensor_map[:place], -1, *entry.tensor_map[place + 1 :]))

@@ -10,8 +10,8 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
-from mspc.ops.arguments import plain, shape_of
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.operator_arguments import plain, shape_of
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.ops.tensor.creation import shape_rule
 

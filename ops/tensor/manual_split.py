@@ -15,13 +15,13 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.named_layout import NamedLayout
 from mspc.ops.control.constraint import constrained
-from mspc.ops.op import Asked, Op
+from mspc.ops.op import Op, RequestedSharding
 
 REQUESTS = ("manual_split", "manual_split_with_offset")
 
 
 def gathered_by_hand(
-    b: Builder, op: Op, axis: int, offset: int, asked: Asked, inputs: Sequence[Value]
+    b: Builder, op: Op, axis: int, offset: int, asked: RequestedSharding, inputs: Sequence[Value]
 ) -> Sequence[Value] | None:
     """The look-up `op` in a table that is stored in parts, None where nobody asks for it.
 

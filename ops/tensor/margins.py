@@ -12,8 +12,8 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
-from mspc.ops.arguments import plain
 from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.operator_arguments import plain
 from mspc.ops.tensor.blocks import Pairs, pairs_of
 from mspc.sharding.rules import factor_names
 
@@ -137,8 +137,8 @@ class MirrorPadGrad(_Margins):
         for d, (pair, size) in enumerate(zip(self.pairs(sizes), sizes, strict=True)):
             if not any(pair):
                 continue
-            moved = xp.moveaxis(found, d, 0)
-            total = xp.zeros((size, *moved.shape[1:]), dout.dtype)
-            xp.add.at(total, xp.asarray(source_places(self.kind, size, pair)), moved)
+            transposed = xp.moveaxis(found, d, 0)
+            total = xp.zeros((size, *transposed.shape[1:]), dout.dtype)
+            xp.add.at(total, xp.asarray(source_places(self.kind, size, pair)), transposed)
             found = xp.moveaxis(total, 0, d)
         return xp.ascontiguousarray(found)

@@ -40,7 +40,7 @@ class _Triangle(Op, abstract=True):
         rows, columns = placement.in_layouts[0].slices_for(placement.rank, placement.in_types[0].shape)[-2:]
         return replace(self, diagonal=self.diagonal + rows.start - columns.start)
 
-    def kept(self, device: Device, x: Array, out: Array, test: str) -> Launch | None:
+    def masked_launch(self, device: Device, x: Array, out: Array, test: str) -> Launch | None:
         """Launch that keeps the elements whose column, counted from the row's number, meets `test`."""
         rows, columns = x.shape[-2:]
         text = f"(long long)(at % {columns}) - (long long)(at / {columns} % {rows}) {test} ? x[at] : narrow<R>(0)"
@@ -56,7 +56,7 @@ class Tril(_Triangle):
         return be.xp.tril(inputs[0], self.diagonal)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        return self.kept(device, inputs[0], out, f"<= {self.diagonal}")
+        return self.masked_launch(device, inputs[0], out, f"<= {self.diagonal}")
 
 
 class Triu(_Triangle):
@@ -68,7 +68,7 @@ class Triu(_Triangle):
         return be.xp.triu(inputs[0], self.diagonal)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        return self.kept(device, inputs[0], out, f">= {self.diagonal}")
+        return self.masked_launch(device, inputs[0], out, f">= {self.diagonal}")
 
 
 class MaskedFill(Elementwise):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mspc.ops.arguments import dtype_arg, split_call
 from mspc.ops.op import Op
+from mspc.ops.operator_arguments import dtype_arg, split_call
 from mspc.ops.tensor.creation import Fill, OnesLike, ZerosLike
 
 

@@ -10,9 +10,9 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Node, Value, element_types
 from mspc.ir.types import INT64, TensorType, TupleType
-from mspc.ops.arguments import axis_in, int_of, ints_of, require_elements, split_call
 from mspc.ops.nn.norm import items
 from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.operator_arguments import axis_in, int_of, ints_of, require_elements, split_call
 from mspc.ops.tensor.embedding import GatherGrad
 from mspc.ops.tensor.reshape import Reshape
 from mspc.ops.tensor.selection import GatherDGrad, along, ascending, descending
@@ -41,8 +41,8 @@ class _Ordered(Op, abstract=True):
         axis = axis_in(self.name, dim, len(x.shape))
         place, grad = items(b, out, 2)[1], dout[0]
         if len(grad.shape) < len(x.shape):
-            kept = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-            place, grad = b.emit(Reshape(kept), place), b.emit(Reshape(kept), grad)
+            expanded = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+            place, grad = b.emit(Reshape(expanded), place), b.emit(Reshape(expanded), grad)
         return (b.emit(GatherDGrad(axis, x.shape[axis]), place, grad),)
 
 

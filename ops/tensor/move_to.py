@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ops.arguments import describe, split_call
 from mspc.ops.math.elementwise import Identity
 from mspc.ops.op import Op
+from mspc.ops.operator_arguments import describe, split_call
 
 
 class MoveTo(Identity):

@@ -10,10 +10,10 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType, TupleType
-from mspc.ops.arguments import axis_in, ints_of, require_elements, sequence_of, split_call
 from mspc.ops.bases import require_same
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.operator_arguments import axis_in, ints_of, require_elements, sequence_of, split_call
 from mspc.ops.tensor.broadcast import zeros
 from mspc.ops.tensor.reshape import Reshape
 from mspc.ops.tensor.slicing import take_part
@@ -176,9 +176,9 @@ class Split(Op):
             )
         names = factor_names(rank + 1)
         part = f"{names[-1]}={x.shape[axis] // self.output_num}!"
-        whole = [*names[:axis], f"{names[axis]}!", *names[axis + 1 : -1]]
+        operand = [*names[:axis], f"{names[axis]}!", *names[axis + 1 : -1]]
         piece = [*names[:axis], part, *names[axis + 1 : -1]]
-        return f"{' '.join(whole)} -> {', '.join([' '.join(piece)] * self.output_num)}"
+        return f"{' '.join(operand)} -> {', '.join([' '.join(piece)] * self.output_num)}"
 
     def infer(self, *types: Any) -> Any:
         inferred = super().infer(*types)
@@ -239,9 +239,9 @@ class Stack(_Joined):
         from mspc.ops.cuda.move import Move, move, strides_of  # late: only a GPU needs it
 
         axis, target = axis_in(self.name, self.axis, out.ndim), strides_of(out.shape)
-        kept = (*target[:axis], *target[axis + 1 :])
+        strides = (*target[:axis], *target[axis + 1 :])
         return move(device, "stack", [
-            Move(x, out, x.shape, strides_of(x.shape), kept, 0, i * target[axis]) for i, x in enumerate(inputs)
+            Move(x, out, x.shape, strides_of(x.shape), strides, 0, i * target[axis]) for i, x in enumerate(inputs)
         ])  # fmt: skip
 
     samples = (
@@ -266,9 +266,9 @@ class Unstack(Op):
         if self.num is not None and self.num != x.shape[axis]:
             raise MspcError(f"Unstack: dimension {axis} of input 0 is {x.shape[axis]}, not num {self.num}")
         names = factor_names(len(x.shape))
-        whole = [*names[:axis], f"{names[axis]}!", *names[axis + 1 :]]
+        operand = [*names[:axis], f"{names[axis]}!", *names[axis + 1 :]]
         piece = " ".join((*names[:axis], *names[axis + 1 :]))
-        return f"{' '.join(whole)} -> {', '.join([piece] * x.shape[axis])}"
+        return f"{' '.join(operand)} -> {', '.join([piece] * x.shape[axis])}"
 
     def infer(self, *types: Any) -> Any:
         return as_tuple(super().infer(*types))
@@ -287,9 +287,9 @@ class Unstack(Op):
 
         (x,) = inputs
         axis, source = axis_in(self.name, self.axis, x.ndim), strides_of(x.shape)
-        kept = (*source[:axis], *source[axis + 1 :])
+        strides = (*source[:axis], *source[axis + 1 :])
         return move(device, "unstack", [
-            Move(x, part, part.shape, kept, strides_of(part.shape), i * source[axis]) for i, part in enumerate(out)
+            Move(x, part, part.shape, strides, strides_of(part.shape), i * source[axis]) for i, part in enumerate(out)
         ])  # fmt: skip
 
     samples = (sample((2, 8)), sample((8, 3, 4), axis=1, num=3), sample((1, 8)))

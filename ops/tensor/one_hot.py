@@ -11,11 +11,11 @@ import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import DType, TensorType
-from mspc.ops.arguments import axis_in, size_of
 from mspc.ops.bases import require_same
 from mspc.ops.cuda.move import put_values
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
+from mspc.ops.operator_arguments import axis_in, size_of
 from mspc.ops.tensor.embedding import require_integer
 from mspc.sharding.factors import Rule
 from mspc.sharding.rules import factor_names, sized

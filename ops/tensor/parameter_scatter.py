@@ -13,12 +13,12 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import INT64, TensorType
-from mspc.ops.arguments import ints_of
 from mspc.ops.bases import require_same
 from mspc.ops.math.arithmetic import Neg
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
+from mspc.ops.operator_arguments import ints_of
 from mspc.ops.tensor.broadcast import zeros
-from mspc.ops.tensor.embedding import Gather, cut_along, local_places, require_integer
+from mspc.ops.tensor.embedding import Gather, local_places, require_integer, shard_begin
 from mspc.ops.tensor.scatter import GatherNd, TensorScatterUpdate
 from mspc.sharding.rules import factor_names
 
@@ -79,7 +79,7 @@ class _Scatter(Op, abstract=True):
         return variable
 
     def localize(self, placement: Placement) -> Op:
-        part = cut_along(placement, 0, 0)
+        part = shard_begin(placement, 0, 0)
         return self if part is None else replace(self, offset=part, total=placement.in_types[0].shape[0])
 
 
@@ -308,8 +308,8 @@ class InplaceUpdate(_Inplace):
     samples = _Inplace.samples
 
     def bprop(self, b: Builder, x: Value, v: Value, out: Value, dout: Value) -> Gradients:
-        kept = b.emit(InplaceUpdate(self.indices), dout, zeros(b, v.tensor_type))
-        return kept, b.emit(Gather(), dout, self.row_numbers(b))
+        dx = b.emit(InplaceUpdate(self.indices), dout, zeros(b, v.tensor_type))
+        return dx, b.emit(Gather(), dout, self.row_numbers(b))
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         x, v = inputs

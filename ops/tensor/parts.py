@@ -10,12 +10,12 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Value
 from mspc.ir.types import TensorType
-from mspc.ops.arguments import axis_in, int_of, ints_of, split_call
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.math.elementwise import constant
 from mspc.ops.nn.activation import Sigmoid, SiLU
 from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.operator_arguments import axis_in, int_of, ints_of, split_call
 from mspc.ops.tensor.broadcast import ReduceSum, zeros
 from mspc.ops.tensor.moving import Concat, as_tuple
 from mspc.ops.tensor.slicing import take_part
@@ -44,12 +44,12 @@ class _Pieces(Op, abstract=True):
             )
         names = factor_names(len(x.shape))
         parts = factor_names(len(sizes), len(names))
-        whole = (*names[:axis], f"{names[axis]}!", *names[axis + 1 :])
+        operand = (*names[:axis], f"{names[axis]}!", *names[axis + 1 :])
         outs = [
             " ".join((*names[:axis], f"{part}={size}!", *names[axis + 1 :]))
             for part, size in zip(parts, sizes, strict=True)
         ]
-        return f"{' '.join(whole)} -> {', '.join(outs)}"
+        return f"{' '.join(operand)} -> {', '.join(outs)}"
 
     def infer(self, *types: Any) -> Any:
         return as_tuple(super().infer(*types))
@@ -125,8 +125,8 @@ class SplitTensor(_Pieces):
         axis = axis_in(self.name, self.dim, len(shape))
         if self.split_size < 1:
             raise MspcError(f"SplitTensor: split_size is {self.split_size}, not at least 1")
-        whole, rest = divmod(shape[axis], self.split_size)
-        return axis, (self.split_size,) * whole + ((rest,) if rest or not whole else ())
+        count, rest = divmod(shape[axis], self.split_size)
+        return axis, (self.split_size,) * count + ((rest,) if rest or not count else ())
 
 
 class Swiglu(Op):
@@ -149,9 +149,9 @@ class Swiglu(Op):
         if x.shape[axis] % 2:
             raise MspcError(f"Swiglu: dimension {axis} of input 0 is {x.shape[axis]}, which has no two halves")
         *names, half = factor_names(len(x.shape) + 1)
-        whole = (*names[:axis], f"{names[axis]}!", *names[axis + 1 :])
+        operand = (*names[:axis], f"{names[axis]}!", *names[axis + 1 :])
         part = (*names[:axis], f"{half}={x.shape[axis] // 2}!", *names[axis + 1 :])
-        return f"{' '.join(whole)} -> {' '.join(part)}"
+        return f"{' '.join(operand)} -> {' '.join(part)}"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         axis = axis_in(self.name, self.dim, len(x.shape))

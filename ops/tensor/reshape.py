@@ -11,9 +11,9 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import TensorType
-from mspc.ops.arguments import axes_in, int_of, ints_of, split_call
 from mspc.ops.control.constraint import constrained
-from mspc.ops.op import ArrayBackend, Asked, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Op, Placement, RequestedSharding, sample
+from mspc.ops.operator_arguments import axes_in, int_of, ints_of, split_call
 from mspc.sharding.rules import reshape_rule
 
 
@@ -48,7 +48,7 @@ class Reshape(Op):
     def rule(self, x: TensorType) -> str:
         return reshape_rule(x.shape, self.resolved(x.shape))
 
-    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+    def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         """A strategy says how the operand is sharded; the result's layout follows from it and the operators around."""
         if asked.in_strategy is None:
             return None

@@ -16,13 +16,13 @@ from mspc.ir.graph import Value
 from mspc.ir.layout import Layout
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import INT64, DType, TensorType, dtype_of
-from mspc.ops.arguments import int_of, ints_of, split_call
 from mspc.ops.bases import require_same
 from mspc.ops.control.constraint import constrained
 from mspc.ops.math.arithmetic import Div, DivNoNan, Mul
 from mspc.ops.math.comparison import Equal, Select
 from mspc.ops.math.elementwise import constant
-from mspc.ops.op import ArrayBackend, Asked, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Op, Placement, RequestedSharding, sample
+from mspc.ops.operator_arguments import int_of, ints_of, split_call
 from mspc.ops.tensor.broadcast import zeros
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.creation import Range
@@ -46,10 +46,10 @@ def indexed_sides(name: str, shape: Sequence[int], indices: TensorType, operand:
             f"{tuple(shape)}"
         )
     names = factor_names(len(shape) + len(indices.shape))
-    whole = [sized(n, size) for n, size in zip(names[:count], shape, strict=False)]
+    indexed = [sized(n, size) for n, size in zip(names[:count], shape, strict=False)]
     rest = [sized(n, size) for n, size in zip(names[count : len(shape)], shape[count:], strict=True)]
     places = names[len(shape) : -1]
-    return " ".join((*whole, *rest)), " ".join((*places, f"{names[-1]}!")), " ".join((*places, *rest))
+    return " ".join((*indexed, *rest)), " ".join((*places, f"{names[-1]}!")), " ".join((*places, *rest))
 
 
 def places_of(indices: Any) -> tuple[Any, ...]:
@@ -97,7 +97,7 @@ class _Indexed(Op, abstract=True):
         """The operator on what `rank` holds of a tensor of `shape`, of which `count` dimensions are indexed."""
         if not any(layout.dims[:count]):
             return self
-        begins = tuple(cut.start for cut in layout.slices_for(rank, shape)[:count])
+        begins = tuple(span.start for span in layout.slices_for(rank, shape)[:count])
         return replace(self, begins=begins, sizes=shape[:count])
 
 
@@ -118,7 +118,7 @@ class GatherNd(_Indexed):
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {1: least_indexed(types[0].shape, types[1])}
 
-    def strategy_mistake(self, asked: Asked) -> str:
+    def strategy_mistake(self, asked: RequestedSharding) -> str:
         """MindSpore refuses a table that is cut by hand, but for `self_define_shard`; a search may cut it."""
         if asked.attrs.get(_OWN_LAYOUTS) is True:
             return ""
@@ -227,12 +227,12 @@ class TensorScatterUpdate(_Indexed):
         """Which updates are not overwritten by later ones, for each of their elements."""
         places = indices.shape[:-1]
         numbers = b.emit(Reshape(places), b.emit(Range(limit=math.prod(places))))
-        whole = zeros(b, TensorType(INT64, tuple(shape[: indices.shape[-1]])))
-        found = b.emit(GatherNd(), b.emit(TensorScatterUpdate(), whole, indices, numbers), indices)
+        blank = zeros(b, TensorType(INT64, tuple(shape[: indices.shape[-1]])))
+        found = b.emit(GatherNd(), b.emit(TensorScatterUpdate(), blank, indices, numbers), indices)
         wide = (*places, *(1 for _ in updates.shape[len(places) :]))
         return b.emit(Reshape(wide), b.emit(Equal(), found, numbers))
 
-    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+    def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         entries = asked.in_strategy or ()
         layouts = [entry for entry in entries if isinstance(entry, NamedLayout)]
         if asked.attrs.get(_OWN_LAYOUTS) is not True or len(entries) != 3 or len(layouts) != 3:
@@ -242,9 +242,9 @@ class TensorScatterUpdate(_Indexed):
         places = (-1,) * (len(indices.shape) - 1)
         held = [constrained(b, value, layout) for value, layout in zip((indices, updates), layouts[1:], strict=True)]
         written = b.emit(self, x, *held)
-        whole = replace(layouts[0], tensor_map=(*places, -1))
+        replicated = replace(layouts[0], tensor_map=(*places, -1))
         sliced = replace(layouts[0], tensor_map=(*places, *layouts[0].tensor_map[count:]))
-        written.in_strategy, written.out_strategy = (layouts[0], whole, sliced), asked.out_strategy
+        written.in_strategy, written.out_strategy = (layouts[0], replicated, sliced), asked.out_strategy
         return (written,)
 
     def bprop(self, b: Builder, x: Value, indices: Value, updates: Value, out: Value, dout: Value) -> Gradients:

@@ -13,14 +13,14 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value, element_types
 from mspc.ir.types import INT32, INT64, DType, TensorType, TupleType
-from mspc.ops.arguments import axes_in, axis_in, int_of, ints_of, require_elements, split_call
 from mspc.ops.cuda.index import add_along
 from mspc.ops.cuda.move import Move, move, put_values, strides_of
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.nn.norm import items
-from mspc.ops.op import ArrayBackend, Asked, NotDifferentiable, Op, Placement, sample
-from mspc.ops.tensor.broadcast import kept_shape
-from mspc.ops.tensor.embedding import cut_along, local_places, only_inside, require_integer
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, RequestedSharding, sample
+from mspc.ops.operator_arguments import axes_in, axis_in, int_of, ints_of, require_elements, split_call
+from mspc.ops.tensor.broadcast import reduced_shape
+from mspc.ops.tensor.embedding import local_places, only_inside, require_integer, shard_begin
 from mspc.ops.tensor.extremum_in_parts import best_of_parts, parts_of, reshaped
 from mspc.ops.tensor.reshape import Reshape
 from mspc.sharding.rules import factor_names, sized
@@ -57,7 +57,7 @@ class _ArgExtremum(Op, abstract=True):
     def result_dtype(self, *types: TensorType) -> DType:
         return self.output_type
 
-    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+    def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         (x,) = inputs
         parts = parts_of(self.name, self.axis, asked, x)
         if parts == 1 or asked.in_strategy is None:
@@ -120,13 +120,13 @@ class _ArgExtremumWithValue(Op, abstract=True):
         if dout[1] is None:
             return (None,)
         axis = axis_in(self.name, self.axis, len(x.shape))
-        kept = kept_shape(x.shape, (axis,))
+        expanded = reduced_shape(x.shape, (axis,))
         place, grad = items(b, out, 2)[0], dout[1]
-        if grad.shape != kept:
-            place, grad = b.emit(Reshape(kept), place), b.emit(Reshape(kept), grad)
+        if grad.shape != expanded:
+            place, grad = b.emit(Reshape(expanded), place), b.emit(Reshape(expanded), grad)
         return (b.emit(GatherDGrad(axis, x.shape[axis]), place, grad),)
 
-    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+    def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         (x,) = inputs
         parts = parts_of(self.name, self.axis, asked, x)
         if parts == 1 or asked.in_strategy is None:
@@ -251,7 +251,7 @@ class GatherD(Op):
 
     def localize(self, placement: Placement) -> Op:
         axis = axis_in(self.name, self.dim, len(placement.in_types[0].shape))
-        part = cut_along(placement, 0, axis)
+        part = shard_begin(placement, 0, axis)
         return self if part is None else replace(self, offset=part, total=placement.in_types[0].shape[axis])
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:

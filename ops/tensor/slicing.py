@@ -12,9 +12,9 @@ from mspc.ir.graph import Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
-from mspc.ops.arguments import ints_of, split_call
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import ArrayBackend, Asked, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Op, Placement, RequestedSharding, sample
+from mspc.ops.operator_arguments import ints_of, split_call
 from mspc.sharding.rules import factor_names
 
 Gradients = Sequence[Value | None]
@@ -25,14 +25,14 @@ class Cut:
     """What happens to one dimension.
 
     dim: of the source, -1 for a new dimension of size 1. start, step: of the elements taken. size: how many,
-    -1 where one element is taken and the dimension goes. whole: all elements are taken in their order.
+    -1 where one element is taken and the dimension goes. takes_all: all elements are taken in their order.
     """
 
     dim: int
     start: int = 0
     step: int = 1
     size: int = 1
-    whole: bool = False
+    takes_all: bool = False
 
 
 class _Strided(Op, abstract=True):
@@ -70,20 +70,20 @@ class _Strided(Op, abstract=True):
         d = 0
         for i in range(count):
             if self.ellipsis_mask >> i & 1:
-                found += [self._whole(d + k, shape) for k in range(len(shape) - used)]
+                found += [self._all_of(d + k, shape) for k in range(len(shape) - used)]
                 d += len(shape) - used
                 used = len(shape)
             elif self.new_axis_mask >> i & 1:
                 found.append(Cut(-1))
             else:
-                found.append(self._cut(i, d, shape))
+                found.append(self._entry(i, d, shape))
                 d += 1
-        return found + [self._whole(k, shape) for k in range(d, len(shape))]
+        return found + [self._all_of(k, shape) for k in range(d, len(shape))]
 
-    def _whole(self, d: int, shape: Sequence[int]) -> Cut:
-        return Cut(d, size=shape[d], whole=True)
+    def _all_of(self, d: int, shape: Sequence[int]) -> Cut:
+        return Cut(d, size=shape[d], takes_all=True)
 
-    def _cut(self, i: int, d: int, shape: Sequence[int]) -> Cut:
+    def _entry(self, i: int, d: int, shape: Sequence[int]) -> Cut:
         n, step = shape[d], self.strides[i]
         if self.shrink_axis_mask >> i & 1:
             if not -n <= self.begin[i] < n:
@@ -128,18 +128,18 @@ class _Strided(Op, abstract=True):
         end: list[int] = []
         strides: list[int] = []
         new_axis = shrink = 0
-        for i, cut in enumerate(self.cuts(shape)):
-            new_axis |= (cut.dim < 0) << i
-            shrink |= (cut.size < 0) << i
-            last = cut.start + cut.step * (cut.size - 1)
-            stop = local[cut.dim] if cut.whole else last + 1 if cut.step > 0 else last - 1
-            if cut.size < 0 or cut.dim < 0:
-                stop = cut.start + 1
+        for i, entry in enumerate(self.cuts(shape)):
+            new_axis |= (entry.dim < 0) << i
+            shrink |= (entry.size < 0) << i
+            last = entry.start + entry.step * (entry.size - 1)
+            stop = local[entry.dim] if entry.takes_all else last + 1 if entry.step > 0 else last - 1
+            if entry.size < 0 or entry.dim < 0:
+                stop = entry.start + 1
             elif stop < 0:
-                stop = -shape[cut.dim] - 1  # before the first element, for a negative stride
-            begin.append(cut.start)
+                stop = -shape[entry.dim] - 1  # before the first element, for a negative stride
+            begin.append(entry.start)
             end.append(stop)
-            strides.append(cut.step)
+            strides.append(entry.step)
         return {
             "begin_mask": 0, "end_mask": 0, "ellipsis_mask": 0, "new_axis_mask": new_axis, "shrink_axis_mask":
             shrink, "begin": tuple(begin), "end": tuple(end), "strides": tuple(strides),
@@ -150,14 +150,14 @@ class _Strided(Op, abstract=True):
         names = factor_names(2 * len(shape))
         source = [f"{name}={n}!" for name, n in zip(names, shape, strict=False)]
         part: list[str] = []
-        for cut in self.cuts(shape):
-            if cut.dim < 0:
+        for entry in self.cuts(shape):
+            if entry.dim < 0:
                 part.append("1")
-            elif cut.whole:
-                source[cut.dim] = names[cut.dim] + f"={shape[cut.dim]}"
-                part.append(source[cut.dim])
-            elif cut.size >= 0:
-                part.append(f"{names[len(shape) + cut.dim]}={cut.size}!")
+            elif entry.takes_all:
+                source[entry.dim] = names[entry.dim] + f"={shape[entry.dim]}"
+                part.append(source[entry.dim])
+            elif entry.size >= 0:
+                part.append(f"{names[len(shape) + entry.dim]}={entry.size}!")
         return " ".join(source), " ".join(part)
 
 
@@ -172,7 +172,7 @@ class StridedSlice(_Strided):
         fields.setdefault("strides", (1,) * len(fields["begin"]))
         return replace(self, **fields), tensors
 
-    def strategy_mistake(self, asked: Asked) -> str:
+    def strategy_mistake(self, asked: RequestedSharding) -> str:
         return "it takes no strategy with an ellipsis_mask: name every dimension" if self.ellipsis_mask else ""
 
     def rule(self, x: TensorType) -> str:
@@ -197,8 +197,8 @@ class StridedSlice(_Strided):
 
         (x,) = inputs
         cuts, strides = self.cuts(x.shape), strides_of(x.shape)
-        offset = sum(cut.start * strides[cut.dim] for cut in cuts if cut.dim >= 0)
-        source = tuple(0 if cut.dim < 0 else cut.step * strides[cut.dim] for cut in cuts if cut.size >= 0)
+        offset = sum(entry.start * strides[entry.dim] for entry in cuts if entry.dim >= 0)
+        source = tuple(0 if entry.dim < 0 else entry.step * strides[entry.dim] for entry in cuts if entry.size >= 0)
         return move(device, "slice", [Move(x, out, out.shape, source, strides_of(out.shape), offset)])
 
     def localize(self, placement: Placement) -> Op:
@@ -231,15 +231,15 @@ class StridedSliceGrad(_Strided):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         (dy,) = inputs
-        whole = be.xp.zeros(self.shape, dy.dtype)
-        whole[self.index()] = dy
-        return whole
+        grad = be.xp.zeros(self.shape, dy.dtype)
+        grad[self.index()] = dy
+        return grad
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         from mspc.ops.cuda.move import put_inside  # late: only a GPU needs it
 
-        by_dim = {cut.dim: cut for cut in self.cuts(self.shape)}
-        cuts = [(cut.start, cut.step, max(1, cut.size)) for cut in (by_dim[d] for d in range(len(self.shape)))]
+        by_dim = {entry.dim: entry for entry in self.cuts(self.shape)}
+        cuts = [(entry.start, entry.step, max(1, entry.size)) for entry in (by_dim[d] for d in range(len(self.shape)))]
         return put_inside(device, "slice_gradient", inputs[0], out, cuts)
 
     def localize(self, placement: Placement) -> Op:

@@ -10,10 +10,10 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
-from mspc.ops.arguments import ints_of, split_call
 from mspc.ops.cuda.move import Move, move, put_inside, strides_of
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.operator_arguments import ints_of, split_call
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.moving import Gradients
 from mspc.ops.tensor.reshape import Reshape

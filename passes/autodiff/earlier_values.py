@@ -27,15 +27,15 @@ def keep_earlier_values(graph: Graph) -> None:
     if not wanted:
         return
     nodes: list[Node] = []
-    kept: dict[tuple[Value, int], Node] = {}
+    copies: dict[tuple[Value, int], Node] = {}
     for number, node in enumerate(graph.nodes):
         for parameter in wanted.get(number, ()):
             version = parameter, bisect_right(changes[parameter], number)
-            if version not in kept:
+            if version not in copies:
                 copy = Node(Identity(), [parameter], parameter.type, "", "", node.scope, node.frames, node.phase)
                 nodes.append(copy)
-                kept[version] = copy
-            node.inputs = [kept[version] if value is parameter else value for value in node.inputs]
+                copies[version] = copy
+            node.inputs = [copies[version] if value is parameter else value for value in node.inputs]
         nodes.append(node)
     graph.nodes = nodes
 

@@ -18,8 +18,8 @@ from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.elementwise import Identity
 from mspc.ops.op import NotDifferentiable, Op
 from mspc.ops.tensor.broadcast import BroadcastTo
+from mspc.passes.autodiff.custom_gradients import drop_own_gradients
 from mspc.passes.autodiff.earlier_values import keep_earlier_values
-from mspc.passes.autodiff.own_gradients import drop_own_gradients
 from mspc.passes.base import Pass
 from mspc.passes.sharding.batch import with_rows
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
-from mspc.passes.autodiff.cell_blocks import blocks_of
 from mspc.passes.autodiff.planned_cells import mark_cells
+from mspc.passes.autodiff.recomputable_cells import blocks_of
 from mspc.passes.autodiff.recompute import Recompute
 from mspc.passes.base import Pass
 
@@ -37,8 +37,8 @@ class RecomputeCells(Pass):
         def source(value: Value) -> Node | None:
             return value if isinstance(value, Node) and value.phase == "forward" else None
 
-        kept = {node: float(node.type.nbytes) for node in graph.nodes if node.phase == "forward" and read_again(node)
+        held = {node: float(node.type.nbytes) for node in graph.nodes if node.phase == "forward" and read_again(node)
                 and isinstance(node.type, TensorType)}  # fmt: skip
-        mark_cells(graph, [block.cell for block in blocks_of(graph, users, kept, source)])
+        mark_cells(graph, [block.cell for block in blocks_of(graph, users, held, source)])
         Recompute().run(graph)
         return True

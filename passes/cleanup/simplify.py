@@ -91,9 +91,9 @@ def _forward_values(graph: Graph) -> bool:
     return bool(replaced)
 
 
-def _gradients_of_both(kept: Node, gone: Node) -> dict[str, str]:
+def _gradients_of_both(remaining: Node, gone: Node) -> dict[str, str]:
     """The attribute that names the parameters whose gradient the kept node is now, if any."""
-    names = [str(node.attrs["gradient_for"]) for node in (kept, gone) if "gradient_for" in node.attrs]
+    names = [str(node.attrs["gradient_for"]) for node in (remaining, gone) if "gradient_for" in node.attrs]
     return {"gradient_for": ",".join(names)} if names else {}
 
 
@@ -213,20 +213,20 @@ def remove_dead(graph: Graph) -> bool:
     """
     live = live_values(graph)
     shown: set[Value] = set()
-    kept: list[Node] = []
+    remaining: list[Node] = []
     for node in reversed(graph.nodes):
         if node in live:
-            kept.append(node)
+            remaining.append(node)
         elif node in shown or (node.in_strategy is not None and node.phase == "forward" and "rank" not in graph.attrs):
             node.attrs["unused"] = True
             shown.update(node.inputs)
-            kept.append(node)
-    kept.reverse()
+            remaining.append(node)
+    remaining.reverse()
     live |= shown
-    removed = len(kept) != len(graph.nodes)
-    graph.nodes = kept
+    removed = len(remaining) != len(graph.nodes)
+    graph.nodes = remaining
     graph.parameters = [p for p in graph.parameters if p in live or p.kind != "constant"]
-    for node in kept:
+    for node in remaining:
         if node.forward is not None and node.forward not in live:
             node.forward = None
     return removed

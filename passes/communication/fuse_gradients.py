@@ -165,15 +165,15 @@ def _slice_bytes(node: Node) -> int:
 def _emit(b: Builder, bucket: _Bucket, replaced: dict[Value, Value]) -> None:
     first = bucket.members[0]
     b.like(first).phase = first.phase
-    whole = b.emit(first.op, *(replaced.get(m.inputs[0], m.inputs[0]) for m in bucket.members), name=first.name)  # type: ignore[arg-type]  # an AllReduce
+    fused = b.emit(first.op, *(replaced.get(m.inputs[0], m.inputs[0]) for m in bucket.members), name=first.name)  # type: ignore[arg-type]  # an AllReduce
     layouts = [m.layout for m in bucket.members if isinstance(m.layout, Layout)]
-    whole.layout = tuple(layouts) if len(layouts) == len(bucket.members) else None
+    fused.layout = tuple(layouts) if len(layouts) == len(bucket.members) else None
     names = ", ".join(str(m.attrs["mirror_user_id"]) for m in bucket.members)
-    whole.attrs["mirror_user_id"] = names
-    whole.attrs["reason"] = f"{len(bucket.members)} gradients in one bucket, the first because " + str(
+    fused.attrs["mirror_user_id"] = names
+    fused.attrs["reason"] = f"{len(bucket.members)} gradients in one bucket, the first because " + str(
         first.attrs.get("reason", "")
     )
     for i, member in enumerate(bucket.members):
-        part = b.emit(TupleGetItem(i), whole, name=member.name)
+        part = b.emit(TupleGetItem(i), fused, name=member.name)
         part.layout = member.layout
         replaced[member] = part

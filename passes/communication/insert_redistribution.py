@@ -23,10 +23,10 @@ from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.needs import WHOLE
+from mspc.passes.needs import GLOBAL
 from mspc.passes.sharding.constraints import is_released
-from mspc.passes.sharding.givers import FILE, PLAN, SHARD
 from mspc.passes.sharding.placement import result_layouts
+from mspc.passes.sharding.strategy_sources import FILE, PLAN, SHARD
 from mspc.passes.sharding.traffic import cheapest_source
 
 REDUCTION_WORDS = {
@@ -39,7 +39,7 @@ REDUCTION_WORDS = {
 class InsertRedistribution(Pass):
     """Insert Redistribute nodes between disagreeing layouts."""
 
-    needs = (WHOLE,)
+    needs = (GLOBAL,)
 
     def run(self, graph: Graph) -> bool:
         inserter = _Inserter(graph)
@@ -47,7 +47,7 @@ class InsertRedistribution(Pass):
             inserter.visit(node)
         inserter.results()
         graph.nodes = inserter.nodes
-        if inserter.kept:
+        if inserter.reused:
             remove_dead(graph)  # what would have been computed again for what was kept
         return inserter.inserted > 0
 
@@ -59,7 +59,7 @@ class _Inserter:
         self.builder = Builder(graph, self.nodes)
         self.copies: dict[Value, dict[Layout, Value]] = {}
         self.gathered_again: dict[Value, dict[Layout, Value]] = {}
-        self.inserted = self.kept = 0
+        self.inserted = self.reused = 0
         self.wanted = result_layouts(graph)
 
     def visit(self, node: Node) -> None:
@@ -119,7 +119,7 @@ class _Inserter:
         cost, start = cheapest_source(value, list(copies), target)
         first = _first_time(value) if cost else None
         if first is not None and target in self.copies.get(first, {}):
-            self.kept += 1
+            self.reused += 1
             return self.copies[first][target]
         source = copies.get(start, value) if start is not None else value
         if not isinstance(source.layout, Layout):
@@ -132,15 +132,15 @@ class _Inserter:
         if isinstance(place, Node):
             self.builder.like(place)
         self.builder.phase = reader.phase if reader is not None else "forward"
-        moved = self.builder.emit(Redistribute(source=source.layout, target=target), source, name=value.name)
-        moved.layout = target
-        moved.attrs["reason"] = reason(value, source.layout, target, reader, index)
+        redistributed = self.builder.emit(Redistribute(source=source.layout, target=target), source, name=value.name)
+        redistributed.layout = target
+        redistributed.attrs["reason"] = reason(value, source.layout, target, reader, index)
         mirrored = _mirrored(value, source.layout, reader)
         if mirrored:
-            moved.attrs["mirror_user_id"] = mirrored
-        copies[target] = moved
+            redistributed.attrs["mirror_user_id"] = mirrored
+        copies[target] = redistributed
         self.inserted += 1
-        return moved
+        return redistributed
 
     def results(self) -> None:
         for i, value in enumerate(self.graph.results):
@@ -216,11 +216,11 @@ def _called(value: Value) -> str:
 def _words(layout: Layout) -> str:
     if layout.is_replicated:
         return "whole"
-    cut = f"cut {layout.strategy}" if any(layout.dims) else "whole"
+    sharding = f"cut {layout.strategy}" if any(layout.dims) else "whole"
     mesh = f"({', '.join(map(str, layout.mesh))})"
     if not layout.partial:
-        return f"{cut} on mesh {mesh}"
-    return f"{cut} on mesh {mesh} in {layout.size_of(layout.partial)} partial {REDUCTION_WORDS[layout.reduction]}"
+        return f"{sharding} on mesh {mesh}"
+    return f"{sharding} on mesh {mesh} in {layout.size_of(layout.partial)} partial {REDUCTION_WORDS[layout.reduction]}"
 
 
 def _mirrored(value: Value, source: Layout, reader: Node | None) -> str:

@@ -85,19 +85,19 @@ def plan(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) 
     if not source.partial and not target.partial:
         return _total(_move(source, target, shape, itemsize))
     mesh = common_mesh(source.mesh, target.mesh)
-    kept: Axes = ()
+    remaining: Axes = ()
     if mesh is not None:
-        kept = on_mesh(target, mesh)[1]
+        remaining = on_mesh(target, mesh)[1]
         parts = on_mesh(source, mesh)[1]
-        if set(parts) == set(kept):
+        if set(parts) == set(remaining):
             return _total(_move(source, target, shape, itemsize))
     elif target.partial and source.size_of(source.partial) == target.size_of(target.partial):
         return _total(_move(source, target, shape, itemsize))
     else:
         mesh, parts = source.mesh, source.partial
-    if not set(kept) <= set(parts) or (target.partial and not kept):
+    if not set(remaining) <= set(parts) or (target.partial and not remaining):
         raise MspcError(f"layout {target} is partial where {source} is not")
-    return _reduce(source, target, mesh, tuple(a for a in parts if a not in kept), kept, shape, itemsize)
+    return _reduce(source, target, mesh, tuple(a for a in parts if a not in remaining), remaining, shape, itemsize)
 
 
 def cost(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) -> float:
@@ -120,9 +120,9 @@ def _move(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int)
     if not missing:
         return [RedistributionStep(LocalSlice(source=source, target=target), target)]
     nbytes = missing * itemsize / source.ranks
-    way = regrouping(source, target) if messages > FEW else None
-    if way is not None:
-        moved, gathered = (math.prod(way.mesh[a] for a in axes) for axes in (way.moved, way.gathered))
+    regroup = regrouping(source, target) if messages > FEW else None
+    if regroup is not None:
+        moved, gathered = (math.prod(regroup.mesh[a] for a in axes) for axes in (regroup.moved, regroup.gathered))
         return [RedistributionStep(Regroup(source=source, target=target), target, nbytes, moved + gathered - 2)]
     return [RedistributionStep(Exchange(source=source, target=target), target, nbytes, messages)]
 
@@ -207,7 +207,7 @@ class _Reduction:
 
     sliced: Dims
     scattered: Dims
-    whole: Axes
+    reduced: Axes
 
 
 def _reduce(
@@ -215,15 +215,15 @@ def _reduce(
     target: Layout,
     mesh: tuple[int, ...],
     parts: Axes,
-    kept: Axes,
+    remaining: Axes,
     shape: tuple[int, ...],
     itemsize: int,
 ) -> RedistributionPlan:
     """The cheapest of the ways to reduce `parts`, each followed by the movement that it leaves; one that ends in
     hundreds of small pieces only where there is no other."""
     best: tuple[tuple[bool, float, int, int], RedistributionPlan] | None = None
-    for way in _ways(source, target, mesh, parts, shape):
-        steps = _reducing_steps(source, mesh, way, parts, kept, shape, itemsize)
+    for reduction in _reductions(source, target, mesh, parts, shape):
+        steps = _reducing_steps(source, mesh, reduction, parts, remaining, shape, itemsize)
         moves = plan(steps[-1].layout, target, shape, itemsize)
         found = _total((*steps, *moves.steps))
         scattered = any(isinstance(step.op, Exchange) and step.messages > FEW for step in found.steps)
@@ -234,7 +234,7 @@ def _reduce(
     return best[1]
 
 
-def _ways(
+def _reductions(
     source: Layout, target: Layout, mesh: tuple[int, ...], parts: Axes, shape: tuple[int, ...]
 ) -> list[_Reduction]:
     """Ways to reduce worth costing.
@@ -252,30 +252,30 @@ def _ways(
     scattered: list[Axes] = []
     for before, after in zip(old, new, strict=True):
         rest = after[len(before) :] if after[: len(before)] == before else ()
-        cut = 0
-        while cut < len(rest) and rest[cut] in free:
-            cut += 1
-        end = cut
+        begin = 0
+        while begin < len(rest) and rest[begin] in free:
+            begin += 1
+        end = begin
         while end < len(rest) and rest[end] in parts:
             end += 1
-        sliced.append(rest[:cut])
-        scattered.append(rest[cut:end])
+        sliced.append(rest[:begin])
+        scattered.append(rest[begin:end])
     placed = {a for axes in (*sliced, *scattered) for a in axes}
-    whole = tuple(a for a in parts if a not in placed)
+    reduced = tuple(a for a in parts if a not in placed)
     spare = tuple(a for a in free if a not in placed)
-    ways = [_Reduction(tuple(sliced), tuple(scattered), whole)]
+    reductions = [_Reduction(tuple(sliced), tuple(scattered), reduced)]
     for d in range(len(old)):
-        more = _at(tuple(scattered), d, whole)
-        ways.append(_Reduction(tuple(sliced), more, ()))
-        ways.append(_Reduction(_at(tuple(sliced), d, spare), more, ()))
-        ways.append(_Reduction(_at(tuple(sliced), d, spare), tuple(scattered), whole))
-        ways.append(_Reduction(_at(nothing, d, free), _at(nothing, d, parts), ()))
-        ways.append(_Reduction(nothing, _at(nothing, d, parts), ()))
+        more = _at(tuple(scattered), d, reduced)
+        reductions.append(_Reduction(tuple(sliced), more, ()))
+        reductions.append(_Reduction(_at(tuple(sliced), d, spare), more, ()))
+        reductions.append(_Reduction(_at(tuple(sliced), d, spare), tuple(scattered), reduced))
+        reductions.append(_Reduction(_at(nothing, d, free), _at(nothing, d, parts), ()))
+        reductions.append(_Reduction(nothing, _at(nothing, d, parts), ()))
     fits = [
-        way
-        for way in dict.fromkeys(ways)
+        reduction
+        for reduction in dict.fromkeys(reductions)
         if Layout.of(
-            mesh, [sum(axes, ()) for axes in zip(old, way.sliced, way.scattered, strict=True)]
+            mesh, [sum(axes, ()) for axes in zip(old, reduction.sliced, reduction.scattered, strict=True)]
         ).divides(shape)
     ]
     return fits or [_Reduction(nothing, nothing, parts)]
@@ -288,26 +288,26 @@ def _at(dims: Dims, d: int, axes: Axes) -> Dims:
 def _reducing_steps(
     source: Layout,
     mesh: tuple[int, ...],
-    way: _Reduction,
+    reduction: _Reduction,
     parts: Axes,
-    kept: Axes,
+    remaining: Axes,
     shape: tuple[int, ...],
     itemsize: int,
 ) -> list[RedistributionStep]:
     old = on_mesh(source, mesh)[0]
-    dims = [axes + more for axes, more in zip(old, way.sliced, strict=True)]
+    dims = [axes + more for axes, more in zip(old, reduction.sliced, strict=True)]
     open_parts = set(parts)
     op = _COMBINE[source.reduction]
     steps: list[RedistributionStep] = []
     layout = source
 
     def placed() -> Layout:
-        return Layout.of(mesh, dims, (*kept, *sorted(open_parts)), source.reduction)
+        return Layout.of(mesh, dims, (*remaining, *sorted(open_parts)), source.reduction)
 
-    if any(way.sliced):
+    if any(reduction.sliced):
         layout = placed()
         steps.append(RedistributionStep(LocalSlice(source=source, target=layout), layout))
-    for d, axes in enumerate(way.scattered):
+    for d, axes in enumerate(reduction.scattered):
         if not axes:
             continue
         group, group_axes, size = _group(mesh, axes)
@@ -317,10 +317,10 @@ def _reducing_steps(
         layout = placed()
         scatter = ReduceScatter(op=op, axis=d, mesh=group, axes=group_axes)
         steps.append(RedistributionStep(scatter, layout, sent, size - 1))
-    if way.whole:
-        group, group_axes, size = _group(mesh, way.whole)
+    if reduction.reduced:
+        group, group_axes, size = _group(mesh, reduction.reduced)
         sent = AllReduce.sent_bytes(_elements(layout, shape) * itemsize, size)
-        open_parts -= set(way.whole)
+        open_parts -= set(reduction.reduced)
         layout = placed()
         steps.append(RedistributionStep(AllReduce(op=op, mesh=group, axes=group_axes), layout, sent, 2 * (size - 1)))
     if source.reduction == "mean":

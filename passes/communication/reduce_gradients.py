@@ -19,14 +19,14 @@ from mspc.ops.math.arithmetic import Mul
 from mspc.ops.op import Op
 from mspc.passes.base import Pass
 from mspc.passes.communication.wide_sums import emit_collective
-from mspc.passes.needs import WHOLE
+from mspc.passes.needs import GLOBAL
 
 
 @dataclass(frozen=True)
 class ReduceGradients(Pass):
     """Insert the AllReduce of every gradient that an update uses."""
 
-    needs = (WHOLE,)
+    needs = (GLOBAL,)
 
     def run(self, graph: Graph) -> bool:
         ranks = int(graph.attrs.get("ranks", 1))

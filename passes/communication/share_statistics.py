@@ -12,14 +12,14 @@ from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.op import Op
 from mspc.passes.base import Pass
-from mspc.passes.needs import WHOLE
+from mspc.passes.needs import GLOBAL
 
 
 @dataclass(frozen=True)
 class ShareStatistics(Pass):
     """Let operators that speak of a batch speak of all ranks' rows."""
 
-    needs = (WHOLE,)
+    needs = (GLOBAL,)
 
     def run(self, graph: Graph) -> bool:
         ranks = tuple(range(int(graph.attrs.get("ranks", 1))))

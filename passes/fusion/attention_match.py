@@ -39,7 +39,7 @@ class _NoMatch(Exception):
 
 
 @dataclass
-class Match:
+class AttentionMatch:
     """An attention found in the graph.
 
     nodes: what goes. last: the one whose result the fused operator gives. query, key, value: its operands.
@@ -62,19 +62,19 @@ class Match:
     layout: str = "BNSD"
     heads: int = 1
     transposes: list[Node] = field(default_factory=list["Node"])
-    cuts: dict[str, Any] = field(default_factory=dict[str, Any])
+    shards: dict[str, Any] = field(default_factory=dict[str, Any])
     mesh: Mesh = None
     cast: list[DType | None] = field(default_factory=lambda: [None] * 3)
 
 
-def match_attention(product: Node, users: Users, results: set[Value]) -> Match | None:
+def match_attention(product: Node, users: Users, results: set[Value]) -> AttentionMatch | None:
     try:
         return _matched(product, users, results)
     except _NoMatch:
         return None
 
 
-def _matched(product: Node, users: Users, results: set[Value]) -> Match:
+def _matched(product: Node, users: Users, results: set[Value]) -> AttentionMatch:
     """The attention that ends in `product`. Raises _NoMatch."""
     op = product.op
     assert isinstance(op, BatchMatMul)
@@ -95,7 +95,7 @@ def _matched(product: Node, users: Users, results: set[Value]) -> Match:
         raise _NoMatch
     nodes.append(at)
     softmax, at = at, only_reader(at.inputs[0])
-    match = Match(nodes, product, product, product.inputs[1], product)
+    match = AttentionMatch(nodes, product, product, product.inputs[1], product)
     while not isinstance(at.op, BatchMatMul):
         nodes.append(at)
         at = only_reader(_before(at, match))
@@ -110,7 +110,7 @@ def _matched(product: Node, users: Users, results: set[Value]) -> Match:
     return match
 
 
-def _before(node: Node, match: Match) -> Value:
+def _before(node: Node, match: AttentionMatch) -> Value:
     """The scores before one operator between the first product and the softmax; notes what it does."""
     if isinstance(node.op, Cast):
         if not node.tensor_type.dtype.is_float:
@@ -121,11 +121,11 @@ def _before(node: Node, match: Match) -> Value:
         match.scale *= factor
         return rest
     if isinstance(node.op, Add) and match.shift is None and match.scale == 1.0:
-        beside = [i for i in (0, 1) if node.inputs[i].shape == node.shape]
-        beside.sort(key=lambda i: not _is_product(node.inputs[i]))
-        if beside:
-            match.shift = node.inputs[1 - beside[0]]
-            return node.inputs[beside[0]]
+        same_shape = [i for i in (0, 1) if node.inputs[i].shape == node.shape]
+        same_shape.sort(key=lambda i: not _is_product(node.inputs[i]))
+        if same_shape:
+            match.shift = node.inputs[1 - same_shape[0]]
+            return node.inputs[same_shape[0]]
     if isinstance(node.op, MaskedFill | Select) and match.mask is None:
         if isinstance(node.op, MaskedFill):
             value, match.mask, masked = node.inputs
@@ -162,7 +162,7 @@ def _scaled(node: Node) -> tuple[float, Value | None]:
     return 1.0, None
 
 
-def _unscaled(value: Value, match: Match, only_reader: Any) -> Value:
+def _unscaled(value: Value, match: AttentionMatch, only_reader: Any) -> Value:
     """An operand of the first product without factors that nobody else sees."""
     while isinstance(value, Node):
         factor, rest = _scaled(value)
@@ -177,7 +177,7 @@ def _unscaled(value: Value, match: Match, only_reader: Any) -> Value:
     return value
 
 
-def _take_layout(match: Match, transposed: bool, users: Users, results: set[Value]) -> None:
+def _take_layout(match: AttentionMatch, transposed: bool, users: Users, results: set[Value]) -> None:
     """Decide the operator's layout and take its operands in it. Raises _NoMatch where the key cannot be had."""
     rank = len(match.query.shape)
     if rank == 3:
@@ -206,7 +206,7 @@ def _take_layout(match: Match, transposed: bool, users: Users, results: set[Valu
         match.key = _source(match.key, (0, 1, 3, 2), match)
 
 
-def _hide_future(match: Match, scores: tuple[int, ...]) -> None:
+def _hide_future(match: AttentionMatch, scores: tuple[int, ...]) -> None:
     """Put a sparse mode in the place of the shift or the mask, where it only hides later keys from a query."""
     if match.shift is not None and match.mask is None:
         match.sparse_mode = causal_mode(match.shift, scores, _hides_by_addition)
@@ -253,7 +253,7 @@ def _transposed(value: Value, perm: tuple[int, ...]) -> Value | None:
     return None
 
 
-def _source(key: Value, perm: tuple[int, ...], match: Match) -> Value:
+def _source(key: Value, perm: tuple[int, ...], match: AttentionMatch) -> Value:
     source = _transposed(key, perm)
     if source is None:
         raise _NoMatch
@@ -263,7 +263,7 @@ def _source(key: Value, perm: tuple[int, ...], match: Match) -> Value:
     return source
 
 
-def _add_strategies(match: Match, nodes: list[Node]) -> None:
+def _add_strategies(match: AttentionMatch, nodes: list[Node]) -> None:
     """Note what the strategies of the products and of what stands between them say of batch and heads."""
     for node in nodes:
         for index, operand in enumerate(node.inputs):
@@ -281,7 +281,7 @@ def _roles(value: Value, rank: int) -> Roles:
     return roles[rank - len(shape) :]
 
 
-def _note(match: Match, node: Node, index: int, roles: Roles) -> None:
+def _note(match: AttentionMatch, node: Node, index: int, roles: Roles) -> None:
     """Note how the strategy of one input cuts. Raises _NoMatch where strategies disagree or cut what stays whole."""
     if node.out_strategy is not None:
         raise _NoMatch
@@ -293,17 +293,17 @@ def _note(match: Match, node: Node, index: int, roles: Roles) -> None:
         mesh = (given.device_matrix, given.alias_name, given.interleaved)
         given = given.tensor_map
     entry = cast("tuple[Any, ...]", given if isinstance(given, tuple) else ())
-    if len(entry) != len(roles) or (match.cuts and match.mesh != mesh):
+    if len(entry) != len(roles) or (match.shards and match.mesh != mesh):
         raise _NoMatch  # among others a wrong strategy, which is reported where it stands
     match.mesh = mesh
-    whole = 1 if mesh is None else -1
-    for role, cut, size in zip(roles, entry, node.inputs[index].shape, strict=True):
+    single = 1 if mesh is None else -1
+    for role, count, size in zip(roles, entry, node.inputs[index].shape, strict=True):
         role = role if size > 1 else ""
-        if (not role and cut != whole) or (role and match.cuts.setdefault(role, cut) != cut):
+        if (not role and count != single) or (role and match.shards.setdefault(role, count) != count):
             raise _NoMatch
 
 
-def _check(match: Match) -> None:
+def _check(match: AttentionMatch) -> None:
     """Raises _NoMatch where the fused operator does not take the operands, or the operators stand in several places."""
     first = match.nodes[0]
     if any(node.phase != "forward" or node.attrs != first.attrs for node in match.nodes):
@@ -325,7 +325,7 @@ def _check(match: Match) -> None:
         raise _NoMatch
 
 
-def fused_operator(match: Match) -> FlashAttentionScore:
+def fused_operator(match: AttentionMatch) -> FlashAttentionScore:
     optional = [name for name, v in (("real_shift", match.shift), ("attn_mask", match.mask)) if v is not None]
     return FlashAttentionScore(
         match.heads, scale_value=match.scale, input_layout=match.layout, sparse_mode=match.sparse_mode,
@@ -333,10 +333,10 @@ def fused_operator(match: Match) -> FlashAttentionScore:
     )  # fmt: skip
 
 
-def operands_of(match: Match) -> list[Value]:
+def operands_of(match: AttentionMatch) -> list[Value]:
     return [v for v in (match.query, match.key, match.value, match.shift, match.mask) if v is not None]
 
 
-def types_of(match: Match) -> list[TensorType]:
+def types_of(match: AttentionMatch) -> list[TensorType]:
     types = [v.tensor_type for v in operands_of(match)]
     return [t if d is None else TensorType(d, t.shape) for t, d in zip(types, [*match.cast, None, None], strict=False)]

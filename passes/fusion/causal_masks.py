@@ -105,7 +105,7 @@ def _pattern(value: Value, depth: int) -> CausalMask | None:
         return None
     found = _pattern(value.inputs[0], depth - 1)
     if found is not None and isinstance(op, Tril | Triu):
-        return _cut_off(op, found)
+        return _triangle(op, found)
     if found is None or found.diagonal is None or value.inputs[0].shape[-2:] == value.shape[-2:]:
         return found
     return None
@@ -130,7 +130,7 @@ def _elementwise(op: Elementwise, node: Node, depth: int) -> CausalMask | None:
     return CausalMask(diagonal, pair) if pair.shape == (2,) else None
 
 
-def _cut_off(op: Tril | Triu, found: CausalMask) -> CausalMask | None:
+def _triangle(op: Tril | Triu, found: CausalMask) -> CausalMask | None:
     """The triangle that Tril or Triu cuts out of a tensor that is all alike."""
     if found.diagonal is not None:
         return None

@@ -21,7 +21,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.convolution.base import Convolution
 from mspc.ops.convolution.convolve import Conv2DBackpropFilter, Conv3DBackpropFilter
-from mspc.ops.convolution.order import ImageOperator, Shape, first_order, last_order
+from mspc.ops.convolution.memory_format import ImageOperator, Shape, first_order, last_order
 from mspc.ops.convolution.pooling_base import Pooling
 from mspc.ops.fused.batch_norm import BatchStatistics
 from mspc.ops.fused.body import fusible
@@ -60,7 +60,7 @@ class _Walk:
         self.b = Builder(graph, [])
         self.lasts: dict[Value, Value] = {}
         self.firsts: dict[Value, Value] = {}
-        self.moved: set[Value] = set()
+        self.permuted: set[Value] = set()
 
     def visit(self, node: Node) -> None:
         """Put a node behind the others."""
@@ -83,7 +83,7 @@ class _Walk:
         node.op, node.inputs = op, list(inputs)
         node.type = op.infer(*[value.type for value in inputs])
         node.layout = node.in_layouts = None
-        self.moved.add(node)
+        self.permuted.add(node)
         self.lasts[node] = node
         return True
 
@@ -91,25 +91,25 @@ class _Walk:
         """A value with its channels last."""
         found = self.lasts.get(value)
         if found is None:
-            found = self.lasts[value] = self._moved(value, last_order(len(self.shape(value))))
+            found = self.lasts[value] = self._permuted(value, last_order(len(self.shape(value))))
         return found
 
     def first(self, value: Value) -> Value:
         """A value as it was."""
-        if value not in self.moved:
+        if value not in self.permuted:
             return value
         found = self.firsts.get(value)
         if found is None:
-            found = self.firsts[value] = self._moved(value, first_order(len(value.shape)))
+            found = self.firsts[value] = self._permuted(value, first_order(len(value.shape)))
         return found
 
     def shape(self, value: Value) -> Shape:
         """The shape that a value had."""
-        if value in self.moved:
+        if value in self.permuted:
             return tuple(value.shape[d] for d in first_order(len(value.shape)))
         return value.shape
 
-    def _moved(self, value: Value, order: Shape) -> Node:
+    def _permuted(self, value: Value, order: Shape) -> Node:
         shape = tuple(value.shape[d] for d in order)
         if isinstance(value, Node) and isinstance(value.op, BroadcastTo) and is_flat(value.inputs[0].shape):
             source = value.inputs[0]
@@ -123,8 +123,8 @@ class _Walk:
 
 def keeps_places(shape: Sequence[int], order: Sequence[int]) -> bool:
     """Whether elements stay where they are when the dimensions get this order."""
-    kept = [d for d in order if shape[d] != 1]
-    return kept == sorted(kept)
+    remaining = [d for d in order if shape[d] != 1]
+    return remaining == sorted(remaining)
 
 
 def is_flat(shape: Sequence[int]) -> bool:
@@ -166,12 +166,12 @@ def _aligned(walk: _Walk, value: Value, rank: int) -> Value:
     if all(n == 1 for n in row):
         return value
     order = last_order(rank)
-    moved = tuple(row[d] for d in order)
-    while len(moved) > 1 and moved[0] == 1:
-        moved = moved[1:]
+    permuted = tuple(row[d] for d in order)
+    while len(permuted) > 1 and permuted[0] == 1:
+        permuted = permuted[1:]
     if keeps_places(row, order):
         source = value.inputs[0] if isinstance(value, Node) and isinstance(value.op, Reshape) else value
-        return source if source.shape == moved else walk.b.emit(Reshape(moved), source)
+        return source if source.shape == permuted else walk.b.emit(Reshape(permuted), source)
     return walk.b.emit(Transpose(order), walk.b.emit(Reshape(row), value))
 
 
@@ -186,8 +186,8 @@ def _reduction(walk: _Walk, node: Node) -> bool:
     own = replace(op, axis=tuple(sorted(order.index(d) for d in axes)))
     if op.keep_dims:
         return walk.becomes(node, own, [walk.last(value)])
-    kept = [d for d in order if d not in axes]
-    if kept != sorted(kept):
+    remaining = [d for d in order if d not in axes]
+    if remaining != sorted(remaining):
         return False
     node.op, node.inputs = own, [walk.last(value)]
     node.layout = node.in_layouts = None

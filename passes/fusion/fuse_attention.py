@@ -35,7 +35,7 @@ from mspc.ops.math.comparison import LogicalNot
 from mspc.ops.math.matmul import BatchMatMul
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.base import Pass
-from mspc.passes.fusion.attention_match import Match, fused_operator, match_attention, operands_of
+from mspc.passes.fusion.attention_match import AttentionMatch, fused_operator, match_attention, operands_of
 from mspc.passes.fusion.causal_masks import forget_causal_masks
 
 
@@ -46,7 +46,7 @@ class FuseAttention(Pass):
     def run(self, graph: Graph) -> bool:
         users = graph.users()
         results = set(graph.results)
-        matches: list[Match] = []
+        matches: list[AttentionMatch] = []
         gone: set[Value] = set()
         for node in graph.nodes:
             match = match_attention(node, users, results) if isinstance(node.op, BatchMatMul) else None
@@ -60,7 +60,7 @@ class FuseAttention(Pass):
         return True
 
 
-def _replace(graph: Graph, matches: Mapping[Node, Match]) -> None:
+def _replace(graph: Graph, matches: Mapping[Node, AttentionMatch]) -> None:
     """Put the fused operators where the last ones of what they replace stood."""
     gone = {node for match in matches.values() for node in match.nodes}
     nodes: list[Node] = []
@@ -76,15 +76,15 @@ def _replace(graph: Graph, matches: Mapping[Node, Match]) -> None:
     graph.results = [replaced.get(v, v) for v in graph.results]
     transposes = dict.fromkeys(node for match in matches.values() for node in match.transposes)
     read = set(graph.results)
-    kept: list[Node] = []
+    remaining: list[Node] = []
     for node in reversed(nodes):
         if node in read or node not in transposes:
-            kept.append(node)
+            remaining.append(node)
             read.update(node.inputs)
-    graph.nodes = kept[::-1]
+    graph.nodes = remaining[::-1]
 
 
-def _emit(builder: Builder, match: Match, replaced: Mapping[Value, Value]) -> Node:
+def _emit(builder: Builder, match: AttentionMatch, replaced: Mapping[Value, Value]) -> Node:
     product, last = match.nodes[0], match.last
     operands = [replaced.get(v, v) for v in operands_of(match)]
     made = len(builder.nodes)
@@ -95,7 +95,7 @@ def _emit(builder: Builder, match: Match, replaced: Mapping[Value, Value]) -> No
             operands[index] = builder.emit(Cast(dtype), operands[index])
     builder.like(product)
     fused = builder.emit(fused_operator(match), *operands, instance=product.instance)
-    if match.cuts:
+    if match.shards:
         fused.in_strategy = tuple(_strategies(match, operands))
     result = builder.emit(TupleGetItem(3), fused, name=last.name)
     if result.type != last.type:
@@ -105,14 +105,14 @@ def _emit(builder: Builder, match: Match, replaced: Mapping[Value, Value]) -> No
     return result
 
 
-def _strategies(match: Match, operands: Sequence[Value]) -> Iterator[Any]:
+def _strategies(match: AttentionMatch, operands: Sequence[Value]) -> Iterator[Any]:
     """The strategy of every operand of the fused operator."""
     roles = {"BNSD": ("b", "n", "", ""), "BSND": ("b", "", "n", ""), "BSH": ("b", "", "")}[match.layout]
-    whole = 1 if match.mesh is None else -1
+    single = 1 if match.mesh is None else -1
     for index, operand in enumerate(operands):
         mine = roles if index < 3 else ("b", "n" if match.layout != "BSH" else "", "", "")[4 - len(operand.shape) :]
         entry = tuple(
-            match.cuts.get(role, whole) if n > 1 else whole for role, n in zip(mine, operand.shape, strict=True)
+            match.shards.get(role, single) if n > 1 else single for role, n in zip(mine, operand.shape, strict=True)
         )
         if match.mesh is None:
             yield entry

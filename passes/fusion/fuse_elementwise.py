@@ -19,7 +19,7 @@ from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.bases import Binary
-from mspc.ops.fused.body import Line, closes, fusible
+from mspc.ops.fused.body import BodyLine, closes, fusible
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.math.comparison import Select
 from mspc.ops.op import Op
@@ -211,10 +211,10 @@ def _emit(graph: Graph, groups: list[_Slot], updates: Updates) -> None:
     for slot in groups:
         members = [member for _, member in slot.members]
         results = [node for node in members if node in returned]
-        whole, *parts = nodes = _fused(members, results, updates)
+        fused, *parts = nodes = _fused(members, results, updates)
         rewriter.gone.update(members)
         rewriter.put(graph.nodes[slot.position], nodes)
-        for node, part in zip(results, parts or [whole], strict=True):
+        for node, part in zip(results, parts or [fused], strict=True):
             rewriter.replace(node, part)
     rewriter.apply()
 
@@ -223,26 +223,26 @@ def _fused(members: Sequence[Node], results: Sequence[Node], updates: Updates) -
     """The node of a group and, where it has several results, a node for each."""
     lines: dict[Value, int] = {}
     operands: dict[Value, int] = {}
-    steps: list[Line] = []
+    steps: list[BodyLine] = []
     for node in members:
         inputs = _sources(node, updates)
         read = [("t", lines[v]) if v in lines else ("x", operands.setdefault(v, len(operands))) for v in inputs]
         lines[node] = len(steps)
-        steps.append(Line(cast(Op, node.op), tuple(read)))
+        steps.append(BodyLine(cast(Op, node.op), tuple(read)))
     op = FusedElementwise.of(steps, [lines[node] for node in results])
     types = tuple(node.tensor_type for node in results)
     type: Type = types[0] if len(types) == 1 else TupleType(types)
     labels: list[str] = []
     for node in members:  # what was taken apart is named once
         labels += [label for label in parts_of(node) if "fused" not in node.attrs or label not in labels]
-    whole = gathered(op, operands, type, members, labels)
+    fused = gathered(op, operands, type, members, labels)
     if len(results) == 1:
-        whole.name = results[0].name
-        return [whole]
-    parts = [element(whole, i, node) for i, node in enumerate(results)]
+        fused.name = results[0].name
+        return [fused]
+    parts = [element(fused, i, node) for i, node in enumerate(results)]
     for part, node in zip(parts, results, strict=True):
         part.name = node.name
-    return [whole, *parts]
+    return [fused, *parts]
 
 
 def _sources(node: Node, updates: Updates) -> list[Value]:

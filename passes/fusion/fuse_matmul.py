@@ -102,10 +102,10 @@ class _Products(Rewriter):
         product = self._product(node.inputs[0])
         if product is None or _as_fused(product).activation or node.type != product.type:
             return
-        kept = self.only_reader(node.inputs[0]) is None
-        op = replace(_as_fused(product), activation="gelu", keeps_before=kept)
+        stored = self.only_reader(node.inputs[0]) is None
+        op = replace(_as_fused(product), activation="gelu", keeps_before=stored)
         self.products.discard(product)
-        if not kept:
+        if not stored:
             made = self._new(op, product.inputs, node.type, product, node)
             self.put_for(product, [made])
             self.replace(node, made)

@@ -160,14 +160,14 @@ def _fuse(rewriter: Rewriter, found: _Group) -> None:
         inputs += [cast.inputs[0] if cast is not None and value is cast else value for value in member.inputs]
     types = tuple(t for member in members for t in element_types(member.type))
     labels = [f"{m.label} of {m.inputs[0].name}" for m in members]
-    whole = gathered(GroupedUpdate.of(op, len(members)), inputs, TupleType(types), members, labels)
+    grouped = gathered(GroupedUpdate.of(op, len(members)), inputs, TupleType(types), members, labels)
     casts = [found.casts[member] for member in members if member in found.casts]
-    whole.attrs |= {f"cast_{key}": value for key, value in merged_attributes(casts).items()}
-    nodes = [whole]
+    grouped.attrs |= {f"cast_{key}": value for key, value in merged_attributes(casts).items()}
+    nodes = [grouped]
     for index, member in enumerate(members):
         for place, read in enumerate(_parts(member, rewriter)):
             if read:
-                nodes.append(element(whole, index * op.outputs + place, member))
+                nodes.append(element(grouped, index * op.outputs + place, member))
             for value in read:
                 rewriter.replace(value, nodes[-1])
     rewriter.gone.update((*members, *casts))

@@ -35,10 +35,10 @@ from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.projections import (
     HEADS_BEHIND,
     Attention,
-    Backward,
-    Facts,
-    Match,
+    AttentionReaders,
     NoMatch,
+    ProjectionGraph,
+    ProjectionMatch,
     attention_of,
     matched,
 )
@@ -56,7 +56,7 @@ class PackAttention(Pass):
                 attentions.setdefault(tuple(node.inputs[:3]), []).append(node)
         if not attentions:
             return False
-        facts = Facts.of(graph)
+        facts = ProjectionGraph.of(graph)
         plan = _Plan(graph)
         for operands, nodes in attentions.items():
             try:
@@ -103,7 +103,7 @@ class _Plan(Rewriter):
             self.replace(total, left[0] if len(left) == 1 else self.emit(total, AddN(), left, total, takes=True))
 
 
-def _pack(facts: Facts, match: Match, plan: _Plan) -> None:
+def _pack(facts: ProjectionGraph, match: ProjectionMatch, plan: _Plan) -> None:
     """Note one product in the place of three, and attentions that read its result."""
     place, products, shape = match.attentions[0], match.products, match.shape
     weights = [product.inputs[1] for product in products]
@@ -126,7 +126,7 @@ def _pack(facts: Facts, match: Match, plan: _Plan) -> None:
             _pack_gradients(match, match.backward[node], made, weight, plan)
 
 
-def _packed_attention(facts: Facts, match: Match, node: Node, packed: Value, plan: _Plan) -> Node:
+def _packed_attention(facts: ProjectionGraph, match: ProjectionMatch, node: Node, packed: Value, plan: _Plan) -> Node:
     """The attention on a packed operand; values by head that it shares with others change to the new layout."""
     op = attention_of(node)
     operands = [packed, *node.inputs[3:]]
@@ -159,7 +159,7 @@ def _by_place(value: Value, place: Node, plan: _Plan) -> Value:
     return plan.emit(place, Transpose(HEADS_BEHIND), [value], place)
 
 
-def _pack_gradients(match: Match, back: Backward, gradient: Node, weight: Node, plan: _Plan) -> None:
+def _pack_gradients(match: ProjectionMatch, back: AttentionReaders, gradient: Node, weight: Node, plan: _Plan) -> None:
     """One product for x, one for the weights and one sum for the biases."""
     place, axis = back.node, match.weight_axis
     columns = [product.shape[1] for product in match.products]
@@ -180,18 +180,18 @@ def _pack_gradients(match: Match, back: Backward, gradient: Node, weight: Node, 
 
 
 def _take_apart(
-    whole: Node, axis: int, columns: Sequence[int], parts: Sequence[Node], place: Node, plan: _Plan
+    joined: Node, axis: int, columns: Sequence[int], parts: Sequence[Node], place: Node, plan: _Plan
 ) -> None:
     """Parts of a tensor in the place of the nodes that gave them one by one."""
     if len(set(columns)) == 1:
-        split = plan.emit(place, Split(axis, len(columns)), [whole], parts[0])
+        split = plan.emit(place, Split(axis, len(columns)), [joined], parts[0])
         for index, part in enumerate(parts):
             plan.replace(part, plan.emit(place, TupleGetItem(index), [split], part, takes=True))
         return
     last = 0
     for part, size in zip(parts, columns, strict=True):
         first, last = last, last + size
-        begin = tuple(first if d == axis else 0 for d in range(len(whole.shape)))
-        end = tuple(last if d == axis else n for d, n in enumerate(whole.shape))
+        begin = tuple(first if d == axis else 0 for d in range(len(joined.shape)))
+        end = tuple(last if d == axis else n for d, n in enumerate(joined.shape))
         op = StridedSlice(begin=begin, end=end, strides=(1,) * len(begin))
-        plan.replace(part, plan.emit(place, op, [whole], part, takes=True))
+        plan.replace(part, plan.emit(place, op, [joined], part, takes=True))

@@ -34,7 +34,7 @@ class NoMatch(Exception):
 
 
 @dataclass(frozen=True)
-class Facts:
+class ProjectionGraph:
     """The graph as it was. live: what is needed. users: the readers among them. changed: where a parameter's value
     first changes."""
 
@@ -45,14 +45,14 @@ class Facts:
     changed: dict[Value, int]
 
     @staticmethod
-    def of(graph: Graph) -> Facts:
+    def of(graph: Graph) -> ProjectionGraph:
         live = live_values(graph)
         users: Users = {}
         for node in graph.nodes:
             for place, value in enumerate(node.inputs if node in live else ()):
                 users.setdefault(value, []).append((node, place))
         index: dict[Value, int] = {node: i for i, node in enumerate(graph.nodes)}
-        return Facts(index, live, users, set(graph.results), first_changes(graph))
+        return ProjectionGraph(index, live, users, set(graph.results), first_changes(graph))
 
     def readers(self, value: Value) -> list[tuple[Node, int]]:
         """Raises NoMatch for what the graph returns."""
@@ -71,7 +71,7 @@ class Source:
 
 
 @dataclass
-class Backward:
+class AttentionReaders:
     """What reads a gradient of an attention: products by which operand, and sums, each for query, key and value.
 
     node: the gradient of the attention. total: the sum of the products for x. behind: for each of these the reshapes
@@ -87,14 +87,14 @@ class Backward:
 
 
 @dataclass
-class Match:
+class ProjectionMatch:
     """Three products that can be one. attentions: all that read them, in run order. layout: the new one of these."""
 
     sources: list[Source]
     attentions: list[Node]
     shape: Shape
     layout: str
-    backward: dict[Node, Backward]
+    backward: dict[Node, AttentionReaders]
 
     @property
     def products(self) -> list[Node]:
@@ -112,7 +112,7 @@ class Match:
         return 0 if op.transpose_b else 1
 
 
-def matched(facts: Facts, operands: Sequence[Value], attentions: list[Node]) -> Match:
+def matched(facts: ProjectionGraph, operands: Sequence[Value], attentions: list[Node]) -> ProjectionMatch:
     if not attentions or len(set(operands)) != 3:
         raise NoMatch
     op = attention_of(attentions[0])
@@ -135,7 +135,7 @@ def matched(facts: Facts, operands: Sequence[Value], attentions: list[Node]) -> 
             raise NoMatch
     gradients = [node for node in attentions if isinstance(node.op, FlashAttentionScoreGrad)]
     backward = {node: _backward(facts, node, sources) for node in gradients}
-    match = Match(sources, attentions, shape, "BSND" if by_head else op.input_layout, backward)
+    match = ProjectionMatch(sources, attentions, shape, "BSND" if by_head else op.input_layout, backward)
     _check_unchanged(facts, match)
     return match
 
@@ -145,7 +145,7 @@ def attention_of(node: Node) -> Attention:
     return node.op
 
 
-def _source(facts: Facts, value: Value, attentions: Sequence[Node], by_head: bool) -> Source:
+def _source(facts: ProjectionGraph, value: Value, attentions: Sequence[Node], by_head: bool) -> Source:
     """What gives an operand of attentions; nothing else reads it or what is in between."""
     if any(reader not in attentions or place > 2 for reader, place in facts.readers(value)):
         raise NoMatch
@@ -174,7 +174,7 @@ def _adds_bias(node: Node) -> bool:
     return x.type == node.type and bias.type == TensorType(x.tensor_type.dtype, x.shape[-1:])
 
 
-def _backward(facts: Facts, node: Node, sources: Sequence[Source]) -> Backward:
+def _backward(facts: ProjectionGraph, node: Node, sources: Sequence[Source]) -> AttentionReaders:
     """Everything that reads the gradients of query, key and value."""
     found: list[dict[str, Node]] = [{}, {}, {}]
     for reader, _ in facts.readers(node):
@@ -188,19 +188,19 @@ def _backward(facts: Facts, node: Node, sources: Sequence[Source]) -> Backward:
     if any(set(one) != set(found[0]) for one in found):
         raise NoMatch
     listed = {name: [one[name] for one in found] for name in found[0]}
-    backward = Backward(node, listed.get("x", []), listed.get("w", []), listed.get("bias", []))
+    backward = AttentionReaders(node, listed.get("x", []), listed.get("w", []), listed.get("bias", []))
     if backward.inputs:
-        ways = [_to_sum(facts, product) for product in backward.inputs]
-        backward.total = ways[0][1]
-        backward.behind = [chain for chain, _ in ways]
+        sums = [_to_sum(facts, product) for product in backward.inputs]
+        backward.total = sums[0][1]
+        backward.behind = [chain for chain, _ in sums]
         operators = [[step.op for step in chain] for chain in backward.behind]
-        if any(total is not backward.total for _, total in ways) or any(ops != operators[0] for ops in operators):
+        if any(total is not backward.total for _, total in sums) or any(ops != operators[0] for ops in operators):
             raise NoMatch
     return backward
 
 
 def _gradient_readers(
-    facts: Facts, value: Node, source: Source, by_head: bool
+    facts: ProjectionGraph, value: Node, source: Source, by_head: bool
 ) -> Iterator[tuple[str, Node]]:
     """("x", "w" or "bias", node) for what reads a gradient, which is the product for x, for the weight or a sum."""
     op, (x, w), shape = source.product.op, source.product.inputs, source.product.shape
@@ -231,7 +231,7 @@ def _sums_rows(op: ReduceSum, rank: int) -> bool:
     return not op.keep_dims and sorted(a % rank for a in axis) == list(range(rank - 1))
 
 
-def _to_sum(facts: Facts, product: Node) -> tuple[list[Node], Node]:
+def _to_sum(facts: ProjectionGraph, product: Node) -> tuple[list[Node], Node]:
     """(the reshapes and casts behind a product, the sum in which they end)."""
     chain: list[Node] = []
     at = product
@@ -256,7 +256,7 @@ def _same(one: Value, other: Value) -> bool:
     return isinstance(one.op, Moved) and _same(one.inputs[0], other.inputs[0])
 
 
-def _check_unchanged(facts: Facts, match: Match) -> None:
+def _check_unchanged(facts: ProjectionGraph, match: ProjectionMatch) -> None:
     """No parameter that is read changes before the last of the nodes that read it: they move."""
     nodes = [*match.products, *match.attentions, *(source.adds for source in match.sources if source.adds is not None)]
     for back in match.backward.values():

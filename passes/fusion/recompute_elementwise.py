@@ -20,7 +20,7 @@ from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.fused.body import Line, fusible
+from mspc.ops.fused.body import BodyLine, fusible
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.op import Op
 from mspc.passes.base import Pass
@@ -75,15 +75,15 @@ class _Kernel:
         live = {v: line for v, line in self.results.items() if kernels.is_read(v)}
         if not live or (not self.changed and len(live) == len(self.results)):
             return
-        kept = self._needed(live.values())
-        number = {old: new for new, old in enumerate(kept)}
+        needed = self._needed(live.values())
+        number = {old: new for new, old in enumerate(needed)}
         operands: dict[Value, int] = {}
-        steps: list[Line] = []
-        for old in kept:
+        steps: list[BodyLine] = []
+        for old in needed:
             op, sources = self.lines[old]
             read = [("x", operands.setdefault(s, len(operands))) if isinstance(s, Value) else ("t", number[s[1]])
                     for s in sources]  # fmt: skip
-            steps.append(Line(op, tuple(read)))
+            steps.append(BodyLine(op, tuple(read)))
         returns = list(dict.fromkeys(live.values()))
         node, types = self.node, {line: value.tensor_type for value, line in live.items()}
         node.attrs["fused"] = parts_of(node)
@@ -200,12 +200,12 @@ class _Kernels:
     def _again(self, maker: _Kernel, line: int, stored: bool) -> _Again:
         """How a line is computed again, from the operands of its kernel, or with `stored` from its other results."""
         again = _Again()
-        kept = {i: v for v, i in maker.results.items() if i != line and self.is_read(v)} if stored else {}
+        others = {i: v for v, i in maker.results.items() if i != line and self.is_read(v)} if stored else {}
 
         def visit(number: int) -> None:
-            if number in kept:
-                again.stops[number] = kept[number]
-                again.leaves[kept[number]] = None
+            if number in others:
+                again.stops[number] = others[number]
+                again.leaves[others[number]] = None
                 return
             if number in again.lines:
                 return

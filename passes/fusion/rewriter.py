@@ -127,16 +127,16 @@ def gathered(op: Op, inputs: Iterable[Value], type: Type, members: Sequence[Node
     return made
 
 
-def element(whole: Node, index: int, like: Node) -> Node:
+def element(several: Node, index: int, like: Node) -> Node:
     """One result of several, at the lines of the node `like` that gave it before."""
-    assert isinstance(whole.type, TupleType)
-    type = whole.type.elements[index]
-    return Node(TupleGetItem(index), [whole], type, scope=like.scope, frames=like.frames, phase=like.phase)
+    assert isinstance(several.type, TupleType)
+    type = several.type.elements[index]
+    return Node(TupleGetItem(index), [several], type, scope=like.scope, frames=like.frames, phase=like.phase)
 
 
-def successor(whole: Node, index: int, like: Node) -> Node:
+def successor(several: Node, index: int, like: Node) -> Node:
     """The same with the names and the facts of `like`."""
-    made = element(whole, index, like)
+    made = element(several, index, like)
     made.name, made.instance = like.name, like.instance
     made.attrs = {key: value for key, value in like.attrs.items() if key != "fused"}
     return made

@@ -44,8 +44,8 @@ class SplitBatchNorm(Pass):
     def run(self, graph: Graph) -> bool:
         if not any(type(node.op) in _MAKERS for node in graph.nodes):
             return False
-        read_whole = {v for node in graph.nodes if not isinstance(node.op, TupleGetItem) for v in node.inputs}
-        read_whole.update(graph.results)
+        read_as_tuples = {v for node in graph.nodes if not isinstance(node.op, TupleGetItem) for v in node.inputs}
+        read_as_tuples.update(graph.results)
         nodes: list[Node] = []
         b = Builder(graph, nodes)
         parts: dict[Value, tuple[Value, ...]] = {}
@@ -69,7 +69,7 @@ class SplitBatchNorm(Pass):
                 replaced[node] = made[0]
                 continue
             parts[node] = made
-            if node in read_whole:
+            if node in read_as_tuples:
                 replaced[node] = b.emit(MakeTuple(), *made)
         graph.nodes = nodes
         graph.replace(replaced)

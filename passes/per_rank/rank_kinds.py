@@ -16,7 +16,7 @@ from typing import Any
 
 from mspc.ir.graph import Constant, Node, OpLike, Value
 from mspc.ir.varying import Looks, Slot, Varying, VaryingConstant, constant_bytes
-from mspc.passes.per_rank.rank_parts import Part, Places
+from mspc.passes.per_rank.rank_parts import GraphPositions, RankElement
 
 RANK = Slot(-1, 0, "rank")
 """Where the rank's own number stands."""
@@ -25,14 +25,14 @@ _HIDDEN = (tuple, int, str)
 """Classes of values that get stand-ins."""
 
 
-class Differences:
+class RankDifferences:
     """Where ranks differ: the numbers of the parts that depend on the rank, and the fields of operators that do.
 
     Some ranks are compared, two neighbours along every axis of every mesh among them. A field that differs between
     others only gets no stand-in, and so these others are ranks of several kinds.
     """
 
-    def __init__(self, places: Places, ranks: int) -> None:
+    def __init__(self, places: GraphPositions, ranks: int) -> None:
         self.parts = places.differing()
         probes = [places.on(rank) for rank in (0, *(1 << k for k in range(max(0, ranks - 1).bit_length())))]
         found: dict[tuple[int, int], set[str]] = {}
@@ -45,11 +45,11 @@ class Differences:
                     names.update(n for n in _names(type(op)) if getattr(op, n) != getattr(first, n))
         self.fields = {at: frozenset(names) for at, names in found.items()}
 
-    def made_alike(self, parts: Sequence[Part]) -> Hashable:
+    def made_alike(self, parts: Sequence[RankElement]) -> Hashable:
         """What is equal for ranks that can be of one kind: how their parts are made."""
         return tuple([self._frame(parts[number], number) for number in self.parts])
 
-    def _frame(self, part: Part, place: int) -> Hashable:
+    def _frame(self, part: RankElement, place: int) -> Hashable:
         if part.op is not None:
             return _frame(part.op, self.fields.get((place, 0), _NONE))
         if part.constant is not None:
@@ -59,28 +59,28 @@ class Differences:
         return tuple(operators), tuple(wires), _fixed(part.result)
 
 
-def _operators(part: Part) -> list[tuple[int, OpLike]]:
+def _operators(part: RankElement) -> list[tuple[int, OpLike]]:
     if part.op is not None:
         return [(0, part.op)]
     return [(at, made.op) for at, made in enumerate(part.nodes)]
 
 
-class Kind:
+class RankKindParts:
     """What ranks of one kind have in common: the parts of one of them, `rank`, with stand-ins where ranks differ."""
 
-    def __init__(self, rank: int, parts: Sequence[Part], differences: Differences) -> None:
+    def __init__(self, rank: int, parts: Sequence[RankElement], differences: RankDifferences) -> None:
         self.looks = Looks()
         self.rank = Varying(RANK, rank, self.looks)
         self.parts = list(parts)
         for number in differences.parts:
             self.parts[number] = _hidden(parts[number], number, differences, self.looks)
 
-    def holds_for(self, rank: int, parts: Sequence[Part]) -> bool:
+    def holds_for(self, rank: int, parts: Sequence[RankElement]) -> bool:
         """Whether a rank whose parts are made like those of the first is of this kind."""
         return self.looks.hold_for(lambda slot: _value_at(slot, rank, parts))
 
 
-def own_op(op: OpLike, rank: int, parts: Sequence[Part]) -> OpLike:
+def own_op(op: OpLike, rank: int, parts: Sequence[RankElement]) -> OpLike:
     """The operator with a rank's own values in the place of stand-ins."""
     found = _stand_ins(op)
     if not found:
@@ -88,7 +88,7 @@ def own_op(op: OpLike, rank: int, parts: Sequence[Part]) -> OpLike:
     return replace(op, **{name: _value_at(value.slot, rank, parts) for name, value in found.items()})  # type: ignore[type-var]  # every operator with stand-ins is a dataclass
 
 
-def own_constant(value: Value, parts: Sequence[Part]) -> Value:
+def own_constant(value: Value, parts: Sequence[RankElement]) -> Value:
     """The rank's own constant for a stand-in; any other value as it is, and all where there are no parts."""
     if not isinstance(value, VaryingConstant) or not parts:
         return value
@@ -110,7 +110,7 @@ def _stand_ins(op: OpLike) -> dict[str, Varying]:
 # Stand-ins for a rank's parts
 
 
-def _hidden(part: Part, place: int, differences: Differences, looks: Looks) -> Part:
+def _hidden(part: RankElement, place: int, differences: RankDifferences, looks: Looks) -> RankElement:
     if part.constant is not None:
         return replace(part, constant=VaryingConstant(Slot(place, 0, "constant"), part.constant, looks))
 
@@ -133,7 +133,7 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))
 
 
-def _value_at(slot: Slot, rank: int, parts: Sequence[Part]) -> Any:
+def _value_at(slot: Slot, rank: int, parts: Sequence[RankElement]) -> Any:
     if slot is RANK:
         return rank
     part = parts[slot.place]

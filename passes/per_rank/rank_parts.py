@@ -36,7 +36,7 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RankElement:
     """What a place is on a rank: one operator, a constant, or several nodes, of which `result` is the number of the one
     that gives the result (as the inputs of `Made`)."""
 
@@ -80,21 +80,21 @@ class OperatorPlace:
         self._at(placement)
         return placement.asked
 
-    def on(self, rank: int) -> Part:
+    def on(self, rank: int) -> RankElement:
         """What it is on a rank."""
         return self._at(Placement(rank, self.in_types, self.in_layouts, self.out_types, self.out_layouts))
 
-    def _at(self, placement: Placement) -> Part:
+    def _at(self, placement: Placement) -> RankElement:
         if type(self.op).expand is not Op.expand:
             builder = Builder(Graph(""))
             inputs = [Value(type) for type in self.operands]
             result = self.op.expand(builder, placement, inputs)
             if result is not None:
                 return _expanded(builder.nodes, inputs, result)
-        return Part(op=self.op.localize(placement))
+        return RankElement(op=self.op.localize(placement))
 
 
-def _expanded(nodes: Sequence[Node], inputs: Sequence[Value], result: Value) -> Part:
+def _expanded(nodes: Sequence[Node], inputs: Sequence[Value], result: Value) -> RankElement:
     numbers: dict[Value, int | Constant] = {value: -1 - i for i, value in enumerate(inputs)}
     made: list[Made] = []
     for number, node in enumerate(nodes):
@@ -104,7 +104,7 @@ def _expanded(nodes: Sequence[Node], inputs: Sequence[Value], result: Value) -> 
         reason = str(node.attrs.get("reason", ""))
         made.append(Made(node.op, read, node.type, node.name, node.instance, reason, shared))
         numbers[node] = number
-    return Part(nodes=tuple(made), result=result if isinstance(result, Constant) else numbers[result])
+    return RankElement(nodes=tuple(made), result=result if isinstance(result, Constant) else numbers[result])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,14 +118,14 @@ class ConstantPlace:
         """True: it is cut."""
         return True
 
-    def on(self, rank: int) -> Part:
+    def on(self, rank: int) -> RankElement:
         """What it is on a rank."""
         constant = self.constant
         here = self.layout.slices_for(rank, constant.shape)
-        return Part(constant=Constant(constant.value[here], constant.tensor_type.dtype))
+        return RankElement(constant=Constant(constant.value[here], constant.tensor_type.dtype))
 
 
-class Places:
+class GraphPositions:
     """The places of a graph. of_node: the place of a node's operator. of_operand: that of a constant operand."""
 
     def __init__(self, graph: Graph) -> None:
@@ -141,7 +141,7 @@ class Places:
             op = node.op
             if isinstance(op, Op) and (type(op).localize is not Op.localize or type(op).expand is not Op.expand):
                 self.of_node[node] = self._number(place := _place(node, op, ranks), place)
-        self._same: list[Part | None] | None = None
+        self._same: list[RankElement | None] | None = None
 
     def _constant(self, node: Node, index: int, value: Constant) -> None:
         layout = node.in_layouts[index] if node.in_layouts is not None else None
@@ -161,7 +161,7 @@ class Places:
             self._same = [None if place.depends() else place.on(0) for place in self.all]
         return [number for number, part in enumerate(self._same) if part is None]
 
-    def on(self, rank: int) -> list[Part]:
+    def on(self, rank: int) -> list[RankElement]:
         """What every place is on a rank."""
         same = self._same or [None] * len(self.all)
         return [part or place.on(rank) for part, place in zip(same, self.all, strict=True)]

@@ -13,8 +13,8 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.structural import TupleGetItem
 from mspc.passes.base import Pass
-from mspc.passes.needs import LOWERED, WHOLE
-from mspc.passes.per_rank.rank_parts import Part, Places, local_type
+from mspc.passes.needs import GLOBAL, LOWERED
+from mspc.passes.per_rank.rank_parts import GraphPositions, RankElement, local_type
 from mspc.passes.sharding.batch import ROWS
 from mspc.passes.sharding.constraints import is_released
 
@@ -26,12 +26,12 @@ Shared = dict[tuple[Value, object], Node]
 class SliceToRank(Pass):
     """Specialise the graph for `rank`."""
 
-    needs = (WHOLE, LOWERED)
+    needs = (GLOBAL, LOWERED)
     rank: int = 0
 
     def apply(self, graph: Graph) -> tuple[Graph, bool]:
         check_rank(graph, self.rank)
-        places = Places(graph)
+        places = GraphPositions(graph)
         return sliced(graph, self.rank, places, places.on(self.rank)), True
 
 
@@ -42,7 +42,7 @@ def check_rank(graph: Graph, rank: int) -> None:
         raise MspcError(f"there is no rank {rank}; ranks are 0 to {ranks - 1}")
 
 
-def sliced(graph: Graph, rank: int, places: Places, parts: Sequence[Part]) -> Graph:
+def sliced(graph: Graph, rank: int, places: GraphPositions, parts: Sequence[RankElement]) -> Graph:
     """The graph of a rank on which the places of the graph are these parts."""
     local = Graph(graph.name)
     local.attrs = {**graph.attrs, "rank": rank}
@@ -76,7 +76,7 @@ def sliced(graph: Graph, rank: int, places: Places, parts: Sequence[Part]) -> Gr
     return local
 
 
-def _place(nodes: list[Node], node: Node, inputs: list[Value], part: Part | None, shared: Shared) -> Value:
+def _place(nodes: list[Node], node: Node, inputs: list[Value], part: RankElement | None, shared: Shared) -> Value:
     if part is not None and part.op is None:
         return _place_several(nodes, node, inputs, part, shared)
     op = node.op if part is None or part.op is None else part.op
@@ -87,7 +87,7 @@ def _place(nodes: list[Node], node: Node, inputs: list[Value], part: Part | None
     return copy
 
 
-def _place_several(nodes: list[Node], node: Node, inputs: list[Value], part: Part, shared: Shared) -> Value:
+def _place_several(nodes: list[Node], node: Node, inputs: list[Value], part: RankElement, shared: Shared) -> Value:
     made: list[Value] = []
 
     def value(read: int | Value) -> Value:

@@ -9,8 +9,8 @@ from mspc.ir.graph import Node, Value, element_layouts
 from mspc.ir.layout import Layout
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.op import Op
-from mspc.passes.sharding.choices import Choice, choices, make_choice, merge, multiplies
-from mspc.passes.sharding.layout_plans import State, Total, best_plan, restore, state_of
+from mspc.passes.sharding.choices import ShardingChoice, choices, make_choice, merge, multiplies
+from mspc.passes.sharding.layout_plans import PlanTotal, State, best_plan, restore, state_of
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.parameter_layouts import settle_rest, store_operands
 from mspc.passes.sharding.placement import is_master, operand_layouts, stored, structural_layout
@@ -46,7 +46,7 @@ class BackwardLayouts:
         """
         values = [*nodes, *self.graph.parameters]
         begin = [state_of(value) for value in values]
-        found: list[tuple[Total, list[State]]] = []
+        found: list[tuple[PlanTotal, list[State]]] = []
         for self.mirrors in ("whole", "partial", ""):
             for node in nodes:
                 self.follow_operands(node)
@@ -56,12 +56,12 @@ class BackwardLayouts:
             restore(values, begin)
         restore(values, best_plan(found))
 
-    def total(self, nodes: Iterable[Node]) -> Total:
+    def total(self, nodes: Iterable[Node]) -> PlanTotal:
         """What the graph costs with all layouts as they are; the work of `nodes`."""
         values = (*self.graph.nodes, *self.graph.parameters)
         spent = [*map(self.traffic.of_value, values), *map(self.traffic.of_sum, self.graph.nodes)]
         work = sum(work_of(node, self.rules[node]) for node in nodes if node in self.products)
-        return Total(sum(spent) + sent_inside(self.graph.nodes), sum(nbytes > 0 for nbytes in spent), work)
+        return PlanTotal(sum(spent) + sent_inside(self.graph.nodes), sum(nbytes > 0 for nbytes in spent), work)
 
     def follow_operands(self, node: Node) -> None:
         """Take the layouts that cost the fewest bytes where the operands lie; an update those of its parameter."""
@@ -88,7 +88,7 @@ class BackwardLayouts:
             self.search.take(node, options[min(scored)[2]], "")
         store_operands(node)
 
-    def mirrored(self, node: Node, options: tuple[Choice, ...]) -> tuple[Choice, ...]:
+    def mirrored(self, node: Node, options: tuple[ShardingChoice, ...]) -> tuple[ShardingChoice, ...]:
         """Those that give the gradient of a forward value the value's own cut, if there are any."""
         forward = node.forward
         if forward is None:
@@ -104,8 +104,8 @@ class BackwardLayouts:
         if not same and isinstance(node.op, AddN) and isinstance(wanted, Layout) and rule is not None:
             # Where a term is cut finer than the result, no choice of the operands' own cuts goes back to the result's.
             same = (make_choice(rule, *merge(rule, ((rule.outputs[0], wanted),), self.ranks)),)
-        whole = tuple(o for o in same if not o.outputs[0].partial) if self.mirrors == "whole" else ()
-        return whole or same or options
+        complete = tuple(o for o in same if not o.outputs[0].partial) if self.mirrors == "whole" else ()
+        return complete or same or options
 
     def leads_to_update(self, node: Node, rule: Rule, op: Op) -> bool:
         """Whether a node runs on a parameter's slices: element by element it makes what an update reads, and no partial
@@ -113,11 +113,11 @@ class BackwardLayouts:
         if node.phase != "update" or node not in self.wanted or not elementwise(rule):
             return False
         return not any(
-            layout is not None and layout.partial and i in op.linear_in and not self.needed_whole(node.inputs[i])
+            layout is not None and layout.partial and i in op.linear_in and not self.needed_complete(node.inputs[i])
             for i, layout in enumerate(operand_layouts(node))
         )
 
-    def needed_whole(self, value: Value) -> bool:
+    def needed_complete(self, value: Value) -> bool:
         """Whether a reader of a value cannot take it in partial sums. One that could then reads the whole value too: of
         two sums that are rounded otherwise a quotient, as of an optimizer's moments, may be far off."""
         return any(
@@ -126,7 +126,7 @@ class BackwardLayouts:
             for user, index in self.traffic.users.get(value, ())
         )  # fmt: skip
 
-    def options(self, node: Node, rule: Rule) -> tuple[Choice, ...]:
+    def options(self, node: Node, rule: Rule) -> tuple[ShardingChoice, ...]:
         """Choices of a backward operator; where it multiplies matrices, those that cut it as far as its forward one."""
         hints = self.search.reader_hints(node, rule)
         forward = node.forward

@@ -41,8 +41,8 @@ def own_rows(graph: Graph, wanted: Iterable[Value], nodes: Sequence[Node] | None
     named: dict[str, Rows] = {}
     for parameter in graph.parameters:
         layout = parameter.layout
-        cut = parameter.kind == "input" and isinstance(layout, Layout) and any(layout.dims)
-        named[parameter.name] = (layout if cut and isinstance(layout, Layout) else None,)
+        is_sharded = parameter.kind == "input" and isinstance(layout, Layout) and any(layout.dims)
+        named[parameter.name] = (layout if is_sharded and isinstance(layout, Layout) else None,)
         found[parameter] = named[parameter.name]
     wanted = list(wanted)
     nodes = graph.nodes if nodes is None else nodes
@@ -117,8 +117,8 @@ def _through(rule: Rule, layouts: Rows) -> Rows:
     sources = tuple((dims, layout) for dims, layout in zip(rule.inputs, layouts, strict=True) if layout is not None)
     first = sources[0][1]
     _, results = rule.layouts(*merge(rule, sources, first.ranks))
-    whole = (layout.without_partial() for layout in results)
-    return tuple(r if math.prod(r.strategy) == math.prod(first.strategy) else None for r in whole)
+    complete = (layout.without_partial() for layout in results)
+    return tuple(r if math.prod(r.strategy) == math.prod(first.strategy) else None for r in complete)
 
 
 @lru_cache(maxsize=16384)

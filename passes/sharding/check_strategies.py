@@ -24,10 +24,10 @@ from mspc.ops.control.custom import GradientPlaceholder, OwnGradient
 from mspc.ops.control.structural import Depend, Gradient, MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import Op
 from mspc.passes.base import Pass
-from mspc.passes.needs import WHOLE
+from mspc.passes.needs import GLOBAL
 from mspc.passes.sharding.choices import composite_conflict, make_choice, rule_of
-from mspc.passes.sharding.decomposition import decompose_nodes
 from mspc.passes.sharding.out_strategies import insert_out_layouts, out_layout
+from mspc.passes.sharding.replacement import decompose_nodes
 from mspc.passes.sharding.shared_parameters import differing_readers
 from mspc.sharding.factors import Dim, Rule
 
@@ -38,7 +38,7 @@ STRUCTURAL = (MakeTuple, TupleGetItem, Depend, StopGradient, Gradient, Redistrib
 class CheckStrategies(Pass):
     """Attach the layouts of configured operators; report every strategy that cannot be."""
 
-    needs = (WHOLE,)
+    needs = (GLOBAL,)
 
     def run(self, graph: Graph) -> bool:
         after, errors = _attach_all(graph, int(graph.attrs.get("ranks", 1)))
@@ -97,7 +97,7 @@ def _attach(node: Node, rule: Rule, ranks: int) -> None:
     while len(strategy) < len(dims) and not dims[len(strategy)]:
         strategy.append(())
     if node.attrs.get("skip_redistribution"):
-        strategy = _with_whole_parts(rule, dims, strategy)
+        strategy = _with_replicated_dimensions(rule, dims, strategy)
     if len(strategy) != len(dims):
         raise node.error(
             f"{node.label}: the strategy has {len(strategy)} entries, but the operator has {len(dims)} tensor inputs",
@@ -114,17 +114,17 @@ def _attach(node: Node, rule: Rule, ranks: int) -> None:
     node.layout = choice.layout(node.type)
 
 
-def _with_whole_parts(rule: Rule, dims: Sequence[tuple[Dim, ...]], strategy: Sequence[Any]) -> list[Any]:
+def _with_replicated_dimensions(rule: Rule, dims: Sequence[tuple[Dim, ...]], strategy: Sequence[Any]) -> list[Any]:
     """The strategy without cuts of dimensions that must stay whole. MindSpore's `skip_redistribution` lets every rank
     take its own slice apart, as if that were the tensor; here it is gathered, so that the result is one device's."""
     found: list[Any] = []
     for tensor, entry in zip(dims, strategy, strict=False):
-        cuts = entry.tensor_map if isinstance(entry, NamedLayout) else entry
+        counts = entry.tensor_map if isinstance(entry, NamedLayout) else entry
         stays = [len(factors) == 1 and factors[0] in rule.frozen for factors in tensor]
-        if len(cuts) == len(stays) and any(stays):
-            uncut = -1 if isinstance(entry, NamedLayout) else 1
-            cuts = tuple(uncut if whole else cut for cut, whole in zip(cuts, stays, strict=True))
-            entry = replace(entry, tensor_map=cuts) if isinstance(entry, NamedLayout) else cuts
+        if len(counts) == len(stays) and any(stays):
+            replicated = -1 if isinstance(entry, NamedLayout) else 1
+            counts = tuple(replicated if stay else shards for shards, stay in zip(counts, stays, strict=True))
+            entry = replace(entry, tensor_map=counts) if isinstance(entry, NamedLayout) else counts
         found.append(entry)
     return [*found, *strategy[len(found) :]]
 
@@ -139,7 +139,7 @@ def _is_number(value: Value) -> bool:
 def _from_tuples(
     node: Node, rule: Rule, dims: tuple[tuple[Dim, ...], ...], strategy: Sequence[tuple[int, ...]], ranks: int
 ) -> tuple[tuple[int, ...], list[Axes]]:
-    cuts: dict[int, int] = {}
+    counts: dict[int, int] = {}
     places: dict[int, str] = {}
     shapes = [t.shape for t in operand_types(node)]
     from_right = getattr(node.op, "entries_from_right", False)
@@ -156,27 +156,27 @@ def _from_tuples(
                 notes=[f"give one number per dimension, for example {(1,) * len(tensor)}"],
             )
         follows = i in cast(Op, node.op).followers
-        for d, (factors, cut) in enumerate(zip(tensor, entry, strict=True)):
+        for d, (factors, shards) in enumerate(zip(tensor, entry, strict=True)):
             where = f"dimension {d} of input {i}"
             size = math.prod(rule.sizes[f] for f in factors)
-            _check_cut(node, rule, factors, size, cut, (i, d))
-            if cut == 1 and follows:
+            _check_shards(node, rule, factors, size, shards, (i, d))
+            if shards == 1 and follows:
                 continue
-            rest = cut
+            rest = shards
             for f in factors:
                 part = math.gcd(rest, rule.sizes[f])
                 rest //= part
-                if f in cuts and cuts[f] != part:
+                if f in counts and counts[f] != part:
                     raise node.error(
-                        f"{node.label}: {where} is cut {part} ways, but {places[f]} is cut {cuts[f]} ways, and both "
+                        f"{node.label}: {where} is cut {part} ways, but {places[f]} is cut {counts[f]} ways, and both "
                         f"are the same dimension of the operator",
-                        notes=[f"cut both {cuts[f]} ways, or both {part} ways"],
+                        notes=[f"cut both {counts[f]} ways, or both {part} ways"],
                     )
-                cuts[f], places[f] = part, where
+                counts[f], places[f] = part, where
                 if rest > 1 and part != rule.sizes[f]:
-                    raise node.error(f"{node.label}: {where} cannot be cut {cut} ways")
+                    raise node.error(f"{node.label}: {where} cannot be cut {shards} ways")
     order = _mesh_order(rule)
-    used = math.prod(cuts.values())
+    used = math.prod(counts.values())
     if used > ranks or ranks % used:
         problem = (
             f"needs {used} ranks, but there are {ranks}"
@@ -187,7 +187,7 @@ def _from_tuples(
             f"{node.label}: the strategy {_text(strategy)} {problem}",
             notes=[f"the product of its cuts must divide {ranks}"],
         )
-    mesh = (*(cuts.get(f, 1) for f in order), ranks // used)
+    mesh = (*(counts.get(f, 1) for f in order), ranks // used)
     axes: list[Axes] = [()] * len(rule.names)
     for position, f in enumerate(order):
         if mesh[position] > 1:
@@ -195,36 +195,36 @@ def _from_tuples(
     return mesh, axes
 
 
-def _check_cut(node: Node, rule: Rule, factors: Dim, size: int, cut: object, place: tuple[int, int]) -> None:
+def _check_shards(node: Node, rule: Rule, factors: Dim, size: int, shards: object, place: tuple[int, int]) -> None:
     where = f"dimension {place[1]} of input {place[0]}"
-    if not isinstance(cut, int) or isinstance(cut, bool) or cut < 1:
-        raise node.error(f"{node.label}: {where} is cut {cut!r} ways; give an integer of at least 1")
+    if not isinstance(shards, int) or isinstance(shards, bool) or shards < 1:
+        raise node.error(f"{node.label}: {where} is cut {shards!r} ways; give an integer of at least 1")
     frozen = next((place for place, f in enumerate(factors) if f in rule.frozen), len(factors))
     parts = math.prod(rule.sizes[f] for f in factors[:frozen])
-    if frozen < len(factors) and parts % cut:
-        _raise_own_mistake(node, place, cut, where, parts)
-    if cut > 1 and frozen < len(factors) and parts == 1:
+    if frozen < len(factors) and parts % shards:
+        _raise_own_mistake(node, place, shards, where, parts)
+    if shards > 1 and frozen < len(factors) and parts == 1:
         raise node.error(
-            f"{node.label}: {where} must stay whole, but the strategy cuts it {cut} ways", notes=["use 1 there"]
+            f"{node.label}: {where} must stay whole, but the strategy cuts it {shards} ways", notes=["use 1 there"]
         )
-    if frozen < len(factors) and parts % cut:
+    if frozen < len(factors) and parts % shards:
         raise node.error(
-            f"{node.label}: {where} is {parts} parts that must stay whole each, and {cut} does not divide {parts}",
+            f"{node.label}: {where} is {parts} parts that must stay whole each, and {shards} does not divide {parts}",
             notes=[f"cut it {', '.join(str(n) for n in range(1, parts + 1) if parts % n == 0)} ways"],
         )
-    if cut > 1 and not factors:
-        raise node.error(f"{node.label}: {where} has size 1 and cannot be cut {cut} ways", notes=["use 1 there"])
-    if size % cut:
+    if shards > 1 and not factors:
+        raise node.error(f"{node.label}: {where} has size 1 and cannot be cut {shards} ways", notes=["use 1 there"])
+    if size % shards:
         legal = [n for n in range(1, size + 1) if size % n == 0][:8]
         raise node.error(
-            f"{node.label}: {where} is {size}, which {cut} does not divide",
+            f"{node.label}: {where} is {size}, which {shards} does not divide",
             notes=[f"cut it {', '.join(map(str, legal[:-1]))} or {legal[-1]} ways" if legal[1:] else "use 1 there"],
         )
 
 
-def _raise_own_mistake(node: Node, place: tuple[int, int], cut: int, where: str, parts: int) -> None:
+def _raise_own_mistake(node: Node, place: tuple[int, int], shards: int, where: str, parts: int) -> None:
     """Raises MspcError where the operator can say more of a cut than its rule."""
-    told = cast(Op, node.op).cut_mistake(operand_types(node), *place, cut)
+    told = cast(Op, node.op).sharding_mistake(operand_types(node), *place, shards)
     if told:
         ways = ", ".join(str(n) for n in range(1, parts + 1) if parts % n == 0)
         raise node.error(f"{node.label}: {where} {told}", notes=[f"cut it {ways} ways" if parts > 1 else "use 1 there"])
@@ -270,8 +270,8 @@ def _from_layouts(
         _check_interleaved(node, rule, tensor, entry, i)
         for d, (factors, wanted) in enumerate(zip(tensor, entry.axes, strict=True)):
             where = f"dimension {d} of input {i}"
-            cut = math.prod(mesh[a] for a in wanted)
-            _check_cut(node, rule, factors, math.prod(rule.sizes[f] for f in factors), cut, (i, d))
+            shards = math.prod(mesh[a] for a in wanted)
+            _check_shards(node, rule, factors, math.prod(rule.sizes[f] for f in factors), shards, (i, d))
             if not factors or (not wanted and i in cast(Op, node.op).followers):
                 continue
             for f, own in zip(factors, _axes_of_factors(node, rule, factors, (mesh, wanted), where), strict=True):
@@ -307,13 +307,13 @@ def _check_interleaved(node: Node, rule: Rule, tensor: tuple[Dim, ...], entry: N
 
 
 def _axes_of_factors(
-    node: Node, rule: Rule, factors: Dim, cut: tuple[tuple[int, ...], Axes], where: str
+    node: Node, rule: Rule, factors: Dim, placed: tuple[tuple[int, ...], Axes], where: str
 ) -> list[Axes]:
     """The axes of every factor of a dimension, the first ones of the most significant.
 
-    cut: the mesh, and the axes along which the dimension is cut.
+    placed: the mesh, and the axes along which the dimension is sharded.
     """
-    mesh, rest = cut
+    mesh, rest = placed
     found: list[Axes] = []
     for f in factors:
         size, n = rule.sizes[f], len(rest)

@@ -26,7 +26,7 @@ Source = tuple[tuple[Dim, ...], Layout]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ShardingChoice:
     """One way to cut an operator.
 
     inputs: the layout needed of every input (partial where a linear operator lets a partial sum pass).
@@ -63,7 +63,7 @@ def make_choice(
     passing: int = -1,
     passed: Axes = (),
     reduction: str = "sum",
-) -> Choice:
+) -> ShardingChoice:
     """The choice that cuts factor f by `axes[f]`.
 
     `passed` are axes over which input `passing` (all inputs where it is -1) stays partial, and so does the result.
@@ -74,23 +74,23 @@ def make_choice(
             _with_partial(rule, mesh, axes, i, passed, reduction) if passing in (i, -1) else layout
             for i, layout in enumerate(ins)
         )
-    cut = math.prod(mesh[a] for f in axes for a in f)
-    return Choice(ins, outs, math.prod(rule.sizes) / cut)
+    shards = math.prod(mesh[a] for f in axes for a in f)
+    return ShardingChoice(ins, outs, math.prod(rule.sizes) / shards)
 
 
-def operandwise_choice(op: Op, operands: Sequence[Layout], ranks: int) -> Choice:
+def operandwise_choice(op: Op, operands: Sequence[Layout], ranks: int) -> ShardingChoice:
     """The choice of an `operandwise` operator that takes its operands as they lie and gives a scalar: the result is
     partial over all axes that cut any of them (over all ranks where their meshes cross)."""
     mesh: tuple[int, ...] | None = (ranks,)
     for layout in operands:
         mesh = None if mesh is None else common_mesh(mesh, layout.mesh)
-    cut = [layout for layout in operands if any(layout.dims)]
+    sharded = [layout for layout in operands if any(layout.dims)]
     if mesh is None:
         out = Layout.of((ranks,), (), (0,), op.reduction)
     else:
-        axes = {a for layout in cut for dim in on_mesh(layout, mesh)[0] for a in dim}
+        axes = {a for layout in sharded for dim in on_mesh(layout, mesh)[0] for a in dim}
         out = Layout.of(mesh, (), axes, op.reduction)
-    return Choice(tuple(operands), (out,), 0.0)
+    return ShardingChoice(tuple(operands), (out,), 0.0)
 
 
 def _with_partial(
@@ -109,26 +109,26 @@ def merge(rule: Rule, sources: tuple[Source, ...], ranks: int) -> tuple[tuple[in
     """
     composite = any(len(dim) > 1 for dims in (*rule.inputs, *rule.outputs) for dim in dims)
     mesh: tuple[int, ...] = (ranks,)
-    kept: list[Source] = []
+    selected: list[Source] = []
     for source in sources:
         finer = common_mesh(mesh, source[1].mesh)
         if finer is not None:
             mesh = finer
-            kept.append(source)
+            selected.append(source)
     if composite:
         mesh = _primes(mesh)
     axes: list[Axes] = [()] * len(rule.names)
     used: set[int] = set()
-    for dims, layout in kept:
+    for dims, layout in selected:
         placed, _ = on_mesh(layout, mesh)
         before = list(axes)
         for dim, wanted in zip(dims, placed, strict=True):
-            _cut_dim(rule, mesh, dim, wanted, before, axes, used)
+            _shard_dimension(rule, mesh, dim, wanted, before, axes, used)
     _legalise(rule, mesh, axes)
     return mesh, tuple(axes)
 
 
-def _cut_dim(
+def _shard_dimension(
     rule: Rule, mesh: tuple[int, ...], dim: Dim, wanted: Axes, before: list[Axes], axes: list[Axes], used: set[int]
 ) -> None:
     """Give the factors of one dimension as many of the wanted axes as are free and fit."""
@@ -143,12 +143,12 @@ def _cut_dim(
         elif axes[f]:
             return
         else:
-            cut = 1
+            shards = 1
             while position < len(wanted) and wanted[position] not in used:
                 size = mesh[wanted[position]]
-                if rule.sizes[f] % (cut * size):
+                if rule.sizes[f] % (shards * size):
                     break
-                cut *= size
+                shards *= size
                 used.add(wanted[position])
                 axes[f] = (*axes[f], wanted[position])
                 position += 1
@@ -163,12 +163,12 @@ def _legalise(rule: Rule, mesh: tuple[int, ...], axes: list[Axes]) -> None:
         changed = False
         for dims in (*rule.inputs, *rule.outputs):
             for dim in dims:
-                whole = True
+                complete = True
                 for f in dim:
-                    if axes[f] and not whole:
+                    if axes[f] and not complete:
                         axes[f] = ()
                         changed = True
-                    whole = whole and math.prod(mesh[a] for a in axes[f]) == rule.sizes[f]
+                    complete = complete and math.prod(mesh[a] for a in axes[f]) == rule.sizes[f]
 
 
 def composite_conflict(rule: Rule, mesh: tuple[int, ...], axes: Sequence[Axes]) -> bool:
@@ -194,7 +194,7 @@ def _primes(mesh: tuple[int, ...]) -> tuple[int, ...]:
 @lru_cache(maxsize=65536)
 def choices(
     op: Op, rule: Rule, operands: tuple[Layout | None, ...], hints: tuple[Source, ...], ranks: int
-) -> tuple[Choice, ...]:
+) -> tuple[ShardingChoice, ...]:
     """The choices worth weighing for an operator, without repetition, in a fixed order.
 
     Every operand's layout leads once and the others follow; every hint (a layout that the result should have, or that
@@ -219,11 +219,11 @@ def choices(
         orders.append((leader, *reversed(rest)))
     if not orders:
         orders.append(())
-    found: dict[Choice, None] = {}
-    cuts: dict[tuple[tuple[int, ...], tuple[Axes, ...]], None] = {}
+    found: dict[ShardingChoice, None] = {}
+    shardings: dict[tuple[tuple[int, ...], tuple[Axes, ...]], None] = {}
     for order in orders:
-        cuts[merge(rule, order, ranks)] = None
-    for mesh, axes in cuts:
+        shardings[merge(rule, order, ranks)] = None
+    for mesh, axes in shardings:
         for choice in _passing(op, rule, mesh, axes, operands):
             found[choice] = None
         found[make_choice(rule, mesh, axes)] = None
@@ -233,14 +233,14 @@ def choices(
 def _scattered(layout: Layout) -> list[Layout]:
     """Where a partial value may go by a reduce-scatter: the partial axes cut one of its dimensions."""
     return [
-        Layout.of(layout.mesh, [(*axes, *layout.partial) if d == cut else axes for d, axes in enumerate(layout.dims)])
-        for cut in range(len(layout.dims))
+        Layout.of(layout.mesh, [(*axes, *layout.partial) if d == at else axes for d, axes in enumerate(layout.dims)])
+        for at in range(len(layout.dims))
     ]
 
 
 def _passing(
     op: Op, rule: Rule, mesh: tuple[int, ...], axes: tuple[Axes, ...], operands: Sequence[Layout | None]
-) -> Iterable[Choice]:
+) -> Iterable[ShardingChoice]:
     """Variants in which partial sums go through a linear operator."""
     partial = [
         (i, o) for i, o in enumerate(operands) if o is not None and o.is_partial and o.reduction in ("sum", "mean")
@@ -309,5 +309,5 @@ def points_of(rule: Rule) -> int:
     readers = Counter(f for dims in rule.inputs for f in {f for dim in dims for f in dim})
     own = {f for f in range(len(rule.names)) if not readers[f] or (readers[f] == 1 and f not in outs)}
     tensors = (*rule.inputs, *rule.outputs)
-    beside = max((math.prod(rule.sizes[f] for dim in dims for f in dim if f in own) for dims in tensors), default=1)
-    return math.prod(size for f, size in enumerate(rule.sizes) if f not in own) * beside
+    apart = max((math.prod(rule.sizes[f] for dim in dims for f in dim if f in own) for dims in tensors), default=1)
+    return math.prod(size for f, size in enumerate(rule.sizes) if f not in own) * apart

@@ -14,30 +14,30 @@ from __future__ import annotations
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
-from mspc.ops.random.rows import DrawnByPlace
+from mspc.ops.random.row_offsets import DrawnByPlace
 from mspc.passes.base import Pass
-from mspc.passes.needs import WHOLE
-from mspc.passes.sharding.fed_rows import FIRST, FedRows, Rows
+from mspc.passes.needs import GLOBAL
+from mspc.passes.sharding.batch_rows import FIRST, FedRows, Rows
 
 
 @dataclass(frozen=True)
 class DrawRows(Pass):
     """Let operators that draw numbers draw those of the whole batch."""
 
-    needs = (WHOLE,)
+    needs = (GLOBAL,)
 
     def run(self, graph: Graph) -> bool:
         if int(graph.attrs.get("ranks", 1)) == 1 or not any(isinstance(n.op, DrawnByPlace) for n in graph.nodes):
             return False
         changed = False
-        for node, (dimension, outer) in drawn_rows(graph).items():
+        for node, (dimension, outer) in random_rows(graph).items():
             if isinstance(node.op, DrawnByPlace):
                 node.op = node.op.over_rows(dimension, outer)
                 changed = True
         return changed
 
 
-def drawn_rows(graph: Graph) -> dict[Node, Rows]:
+def random_rows(graph: Graph) -> dict[Node, Rows]:
     """Where the ranks' rows are in the results of operators that draw, of those that have rows."""
     fed = _fed(graph)
     draws = [node for node in graph.nodes if isinstance(node.op, DrawnByPlace)]
@@ -57,9 +57,9 @@ def _fed(graph: Graph) -> dict[Value, Rows]:
     for parameter in graph.parameters:
         layout = parameter.layout
         if isinstance(parameter, Parameter) and parameter.kind == "input" and isinstance(layout, Layout):
-            cut = [d for d, axes in enumerate(layout.dims) if axes]
-            if cut:
-                found[parameter] = cut[0], 1
+            sharded = [d for d, axes in enumerate(layout.dims) if axes]
+            if sharded:
+                found[parameter] = sharded[0], 1
     return found
 
 

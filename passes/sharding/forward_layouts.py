@@ -14,7 +14,7 @@ from mspc.passes.sharding.placement import batch_choice, is_master, stored, stru
 from mspc.passes.sharding.unset_layouts import UnsetLayouts, bytes_of
 
 
-def cut_batch(search: Search, forward: list[Node]) -> None:
+def shard_batch(search: Search, forward: list[Node]) -> None:
     """Cut every operator along the batch, or as its neighbours are where that costs less; casts of parameters follow
     their readers."""
     unset: list[Node] = []
@@ -30,7 +30,7 @@ def cut_batch(search: Search, forward: list[Node]) -> None:
     search.structure(forward)
 
 
-def cut_asked(search: Search, forward: list[Node]) -> None:
+def shard_asked(search: Search, forward: list[Node]) -> None:
     """Cut the operators of data parallel cells along the batch; those that follow their neighbours are left to that."""
     for node in forward:
         rule, op = search.rules[node], cast(Op, node.op)
@@ -46,8 +46,8 @@ def spread(search: Search, forward: list[Node]) -> None:
     configured = any(node.in_layouts is not None and search.rules[node] is not None for node in forward)
     begin = [state_of(node) for node in forward]
     found: list[tuple[float, int, list[State], list[Any]]] = []
-    for way in (_downstream, _upstream) if configured else (_downstream,):
-        _spread_from(search, forward, way)
+    for direction in (_downstream, _upstream) if configured else (_downstream,):
+        _spread_from(search, forward, direction)
         sources = [node.attrs.get("strategy_from") for node in forward]
         found.append((round(bytes_of(search, forward), 1), len(found), [state_of(node) for node in forward], sources))
         restore(forward, begin)
@@ -65,12 +65,12 @@ def _spread_from(search: Search, forward: list[Node], first: Way) -> None:
         if all(isinstance(p.layout, Layout) and p.layout.is_replicated for p in data):
             _share_out(search, forward, set(data))
         known = {*data, *(node for node in forward if node.in_layouts is not None)}
-    ways = (first, _upstream if first is _downstream else _downstream)
+    directions = (first, _upstream if first is _downstream else _downstream)
     changed = True
     while changed:
         changed = False
-        for way in ways:
-            changed |= way(search, forward, known)
+        for direction in directions:
+            changed |= direction(search, forward, known)
         if not changed:
             left = [node for node in forward if search.rules[node] is not None and node.in_layouts is None]
             if left:

@@ -13,7 +13,7 @@ MORE_BYTES = 1.1
 
 
 @dataclass(frozen=True)
-class Total:
+class PlanTotal:
     """What a plan costs a rank: bytes sent, changes of layout, points of the products' iteration spaces."""
 
     nbytes: float
@@ -36,7 +36,7 @@ def restore(values: Iterable[Value], states: Iterable[State]) -> None:
             value.in_layouts = operands
 
 
-def best_plan(found: Sequence[tuple[Total, list[State]]]) -> list[State]:
+def best_plan(found: Sequence[tuple[PlanTotal, list[State]]]) -> list[State]:
     """Of several plans the one that is kept. The last looks for the fewest bytes at every operator alone; another is
     taken where it does no more work, and sends fewer bytes, or hardly more in fewer changes of layout."""
     *others, (fewest, free) = found

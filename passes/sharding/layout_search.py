@@ -13,7 +13,7 @@ from mspc.ir.graph import Graph, Layouts, Node, Value, element_types, operand_ty
 from mspc.ir.layout import Layout
 from mspc.ops.op import Op
 from mspc.passes.sharding.choices import (
-    Choice,
+    ShardingChoice,
     Source,
     choices,
     exchanges,
@@ -44,7 +44,7 @@ class Search:
         self.trains = any(node.phase != "forward" for node in graph.nodes)
         self.rules: dict[Node, Rule | None] = {}
         self.wanted: dict[Value, Layout] = {}
-        self.whole: dict[Value, Layout] = {}
+        self.replicated: dict[Value, Layout] = {}
         errors: list[MspcError] = []
         for node in graph.nodes:
             try:
@@ -96,7 +96,7 @@ class Search:
         ]
         self.take(node, options[min(scored)[2]], source)
 
-    def look_ahead(self, node: Node, option: Choice) -> float:
+    def look_ahead(self, node: Node, option: ShardingChoice) -> float:
         """The fewest bytes that the undecided readers would add after this choice; automatic mode only."""
         if not self.automatic:
             return 0.0
@@ -119,7 +119,7 @@ class Search:
             return []
         return [(rule.outputs[0], layout) for layout in self.traffic.needs(node) if not layout.partial]
 
-    def score(self, node: Node, option: Choice) -> float:
+    def score(self, node: Node, option: ShardingChoice) -> float:
         """Bytes that a choice makes a rank send: for its operands, its partial result, its readers, its gradients."""
         total = sum(self.traffic.move(v, layout) for v, layout in zip(node.inputs, option.inputs, strict=True))
         total += self.inside(node, option)
@@ -131,7 +131,7 @@ class Search:
                 total += scatter_bytes(layout, type.shape, type.dtype.itemsize)
         return total
 
-    def inside(self, node: Node, option: Choice) -> float:
+    def inside(self, node: Node, option: ShardingChoice) -> float:
         """Bytes of a choice whatever lies around the node: those sent inside of the operator, as many again inside of
         its gradient, and for the gradients themselves."""
         op, total = cast(Op, node.op), 0.0
@@ -141,7 +141,7 @@ class Search:
             total += total + gradient_bytes(node, option, self.rules[node])
         return total
 
-    def take(self, node: Node, option: Choice, source: str) -> None:
+    def take(self, node: Node, option: ShardingChoice, source: str) -> None:
         """Decide on a choice; `source` says in words where it came from."""
         self.place(node, option.inputs, option.layout(node.type))
         if node.phase == "forward":
@@ -159,6 +159,6 @@ class Search:
         """Let an operator look at its operands where they lie, at partial ones where they will be needed."""
         layouts: list[Layout] = []
         for value, known in zip(node.inputs, operand_layouts(node), strict=True):
-            whole = Layout.replicated(self.ranks, len(value.shape))
-            layouts.append(self.wanted.get(value) or (known.without_partial() if known is not None else whole))
+            replicated = Layout.replicated(self.ranks, len(value.shape))
+            layouts.append(self.wanted.get(value) or (known.without_partial() if known is not None else replicated))
         self.take(node, operandwise_choice(cast(Op, node.op), layouts, self.ranks), source)

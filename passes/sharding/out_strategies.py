@@ -42,11 +42,11 @@ def out_layout(node: Node, ranks: int) -> Layout | None:
         return natural
     dims: list[Axes] = []
     free = list(node.layout.partial)
-    for d, cut in enumerate(wanted):
+    for d, shards in enumerate(wanted):
         axes = list(node.layout.dims[d])
-        while node.layout.size_of(axes) < cut and free:
+        while node.layout.size_of(axes) < shards and free:
             axes.append(free.pop(0))
-        if node.layout.size_of(axes) != cut:
+        if node.layout.size_of(axes) != shards:
             legal = f"the result is cut {natural.strategy}"
             if node.layout.partial:
                 parts = node.layout.size_of(node.layout.partial)
@@ -80,11 +80,11 @@ def _following(node: Node, wanted: Layout) -> Layout:
     if rule is not None and mesh is not None:
         old, parts = on_mesh(natural, mesh)
         new, _ = on_mesh(wanted, mesh)
-        kept = [tuple(a for a in axes if a not in parts) for axes in new]
+        remaining = [tuple(a for a in axes if a not in parts) for axes in new]
         if all(
             axes[len(axes) - len(before) :] == before
             and _repetitions(rule, dim) % math.prod(mesh[a] for a in axes[: len(axes) - len(before)]) == 0
-            for dim, axes, before in zip(rule.outputs[0], kept, old, strict=True)
+            for dim, axes, before in zip(rule.outputs[0], remaining, old, strict=True)
         ):
             return wanted
     raise node.error(
@@ -121,10 +121,10 @@ def insert_out_layouts(graph: Graph, after: dict[Node, Layout]) -> None:
         if target is None or target == node.layout:
             continue
         assert isinstance(node.layout, Layout)
-        moved = builder.like(node).emit(Redistribute(source=node.layout, target=target), node, name=node.name)
-        moved.phase = node.phase
-        moved.in_layouts, moved.layout = (node.layout,), target
-        moved.attrs["reason"] = f"out_strategy of {node.label}: {node.layout} to {target}"
-        replaced[node] = moved
+        redistributed = builder.like(node).emit(Redistribute(source=node.layout, target=target), node, name=node.name)
+        redistributed.phase = node.phase
+        redistributed.in_layouts, redistributed.layout = (node.layout,), target
+        redistributed.attrs["reason"] = f"out_strategy of {node.label}: {node.layout} to {target}"
+        replaced[node] = redistributed
     graph.nodes = nodes
     graph.results = [replaced.get(v, v) for v in graph.results]

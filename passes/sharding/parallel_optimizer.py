@@ -14,7 +14,7 @@ THRESHOLD = 64
 """KB below which a parameter stays as it is."""
 
 
-def cut_parameters(graph: Graph) -> None:
+def shard_parameters(graph: Graph) -> None:
     """Cut the graph's trainable parameters further, where its header asks for optimizer parallel.
 
     One that is updated and that no operator reads (its gradient was computed by another graph) has no layout yet: all
@@ -33,11 +33,11 @@ def cut_parameters(graph: Graph) -> None:
         if parameter.kind != "parameter" or not parameter.trainable or not isinstance(layout, Layout):
             continue
         if parameter.attrs.get("parallel_optimizer", True) and parameter.type.nbytes >= threshold * 1024:
-            cut = _cut(parameter, layout, size)
-            parameter.layout = cut if any(cut.dims) else parameter.layout
+            sharded = _shard(parameter, layout, size)
+            parameter.layout = sharded if any(sharded.dims) else parameter.layout
 
 
-def why_uncut(graph: Graph) -> str:
+def why_not_sharded(graph: Graph) -> str:
     """Why optimizer parallel leaves a graph's parameters as they are; "" where their size alone does not tell."""
     trained = [p for p in graph.parameters if p.kind == "parameter" and p.trainable]
     if not any(node.phase == "update" for node in graph.nodes) or not trained:
@@ -48,7 +48,7 @@ def why_uncut(graph: Graph) -> str:
     return ""
 
 
-def _cut(parameter: Parameter, layout: Layout, size: int) -> Layout:
+def _shard(parameter: Parameter, layout: Layout, size: int) -> Layout:
     """The layout with dimension 0 cut over `size` neighbouring replicas (-1: all of them), where they divide it."""
     shape = parameter.shape
     axes = layout.unused
@@ -59,8 +59,8 @@ def _cut(parameter: Parameter, layout: Layout, size: int) -> Layout:
     mesh, dims, taken = _split(layout, axes, wanted)
     if not taken:
         return layout
-    cut = Layout.of(mesh, [(*dims[0], *taken), *dims[1:]])
-    return cut if cut.divides(shape) else layout
+    sharded = Layout.of(mesh, [(*dims[0], *taken), *dims[1:]])
+    return sharded if sharded.divides(shape) else layout
 
 
 def _split(layout: Layout, axes: Axes, wanted: int) -> tuple[tuple[int, ...], list[Axes], Axes]:

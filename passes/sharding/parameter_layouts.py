@@ -10,10 +10,10 @@ from mspc.ir.layout import Layout
 from mspc.ops.control.constraint import is_constraint
 from mspc.ops.op import Op
 from mspc.passes.sharding.choices import make_choice, merge
-from mspc.passes.sharding.givers import GIVEN
 from mspc.passes.sharding.layout_search import Search
-from mspc.passes.sharding.parallel_optimizer import cut_parameters
+from mspc.passes.sharding.parallel_optimizer import shard_parameters
 from mspc.passes.sharding.placement import is_master, stored
+from mspc.passes.sharding.strategy_sources import GIVEN
 
 
 def store_parameters(search: Search, forward: list[Node]) -> None:
@@ -29,8 +29,8 @@ def store_parameters(search: Search, forward: list[Node]) -> None:
             store_operands(node)
     for node in forward:
         if node.in_layouts is not None:
-            store_operands(node, search.whole)
-    cut_parameters(search.graph)
+            store_operands(node, search.replicated)
+    shard_parameters(search.graph)
     for node in forward:
         _narrow_slices(search, node)
     for node in changing:
@@ -54,12 +54,12 @@ def _narrow_slices(search: Search, node: Node) -> None:
                   str(node.attrs.get("strategy_from", "")))  # fmt: skip
 
 
-def store_operands(node: Node, whole: Mapping[Value, Layout] | None = None) -> None:
-    """Parameters that the node reads, and that nobody has decided on yet, lie as it needs them, or as `whole` says."""
+def store_operands(node: Node, replicated: Mapping[Value, Layout] | None = None) -> None:
+    """Parameters that the node reads and nobody has decided on yet lie as it needs them, or as `replicated` says."""
     assert node.in_layouts is not None
     for value, layout in zip(node.inputs, node.in_layouts, strict=True):
         if isinstance(value, Parameter) and value.layout is None and layout is not None:
-            value.layout = (whole or {}).get(value, layout).without_partial()
+            value.layout = (replicated or {}).get(value, layout).without_partial()
 
 
 def settle_rest(graph: Graph, ranks: int) -> None:

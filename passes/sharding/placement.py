@@ -12,7 +12,7 @@ from mspc.ops.control.constraint import is_constraint
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.sharding.batch import own_rows
-from mspc.passes.sharding.choices import Choice, composite_conflict, make_choice
+from mspc.passes.sharding.choices import ShardingChoice, composite_conflict, make_choice
 from mspc.sharding.factors import Rule
 
 
@@ -32,9 +32,9 @@ def structural_layout(node: Node, ranks: int) -> bool:
         if all(isinstance(layout, Layout) for layout in layouts):
             node.layout = cast(tuple[Layout, ...], tuple(layouts))
     elif isinstance(node.op, TupleGetItem):
-        whole = node.inputs[0].layout
-        if isinstance(whole, tuple):
-            node.layout = whole[node.op.index]
+        layouts = node.inputs[0].layout
+        if isinstance(layouts, tuple):
+            node.layout = layouts[node.op.index]
     elif node.inputs:
         first = node.inputs[0]
         if isinstance(first, Constant):
@@ -62,7 +62,7 @@ def followers(graph: Graph, rules: Mapping[Node, Rule | None]) -> dict[Node, lis
     return found
 
 
-def batch_choice(node: Node, rule: Rule, ranks: int) -> Choice:
+def batch_choice(node: Node, rule: Rule, ranks: int) -> ShardingChoice:
     """Cut the first dimension of the operator's main input as many ways as ranks allow, everything else whole.
 
     The main input is the first with the most dimensions that is neither parameter nor constant. Where its cut would not
@@ -76,18 +76,18 @@ def batch_choice(node: Node, rule: Rule, ranks: int) -> Choice:
             i,
         ),
     )
-    whole: list[Axes] = [()] * len(rule.names)
+    replicated: list[Axes] = [()] * len(rule.names)
     for dims in (rule.inputs[order[0]], rule.outputs[0]) if order else ():
         factor = dims[0][0] if dims and dims[0] else -1
         if factor < 0 or factor in rule.frozen:
             break
-        choice = _cut_factor(rule, factor, ranks)
+        choice = _shard_factor(rule, factor, ranks)
         if choice is not None:
             return choice
-    return make_choice(rule, (1, ranks), whole)
+    return make_choice(rule, (1, ranks), replicated)
 
 
-def batch_choices(node: Node, rule: Rule, ranks: int) -> tuple[Choice, ...]:
+def batch_choices(node: Node, rule: Rule, ranks: int) -> tuple[ShardingChoice, ...]:
     """`batch_choice` and, where that leaves a partial result (what it cuts is a table, or is summed over), the cuts of
     the first dimensions of inputs and result that are dimensions of the result."""
     first = batch_choice(node, rule, ranks)
@@ -95,19 +95,19 @@ def batch_choices(node: Node, rule: Rule, ranks: int) -> tuple[Choice, ...]:
         return (first,)
     found = [first]
     for dims in (*rule.inputs, rule.outputs[0]):
-        choice = _cut_factor(rule, dims[0][0], ranks) if dims and dims[0] else None
+        choice = _shard_factor(rule, dims[0][0], ranks) if dims and dims[0] else None
         if choice is not None and not any(layout.partial for layout in choice.outputs):
             found.append(choice)
     return tuple(dict.fromkeys(found))
 
 
-def _cut_factor(rule: Rule, factor: int, ranks: int) -> Choice | None:
+def _shard_factor(rule: Rule, factor: int, ranks: int) -> ShardingChoice | None:
     """One factor cut as many ways as ranks allow; None where that would not be a slice of every tensor."""
-    cut = math.gcd(rule.sizes[factor], ranks)
+    shards = math.gcd(rule.sizes[factor], ranks)
     axes: list[Axes] = [(0,) if f == factor else () for f in range(len(rule.names))]
-    if factor in rule.frozen or composite_conflict(rule, (cut, ranks // cut), axes):
+    if factor in rule.frozen or composite_conflict(rule, (shards, ranks // shards), axes):
         return None
-    return make_choice(rule, (cut, ranks // cut), axes)
+    return make_choice(rule, (shards, ranks // shards), axes)
 
 
 def _is_state(value: Value) -> bool:

@@ -17,15 +17,15 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import Pass
-from mspc.passes.needs import DIFFERENTIATED, KNOWN, WHOLE
+from mspc.passes.needs import DIFFERENTIATED, GLOBAL, KNOWN
 from mspc.passes.sharding.backward_layouts import BackwardLayouts
 from mspc.passes.sharding.choices import multiplies
 from mspc.passes.sharding.constraints import release_constraints
-from mspc.passes.sharding.forward_layouts import cut_asked, cut_batch, spread
-from mspc.passes.sharding.givers import SHARD
-from mspc.passes.sharding.layout_plans import Total
+from mspc.passes.sharding.forward_layouts import shard_asked, shard_batch, spread
+from mspc.passes.sharding.layout_plans import PlanTotal
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.parameter_layouts import store_parameters
+from mspc.passes.sharding.strategy_sources import SHARD
 from mspc.passes.sharding.traffic import work_of
 from mspc.passes.sharding.update_layouts import wanted_by_updates
 
@@ -37,7 +37,7 @@ SEARCHES = ("dynamic_programming", "recursive_programming")
 class PropagateSharding(Pass):
     """Decide the layouts of all nodes and parameters."""
 
-    needs = (KNOWN, WHOLE, DIFFERENTIATED)
+    needs = (KNOWN, GLOBAL, DIFFERENTIATED)
 
     def run(self, graph: Graph) -> bool:
         automatic = graph.attrs.get("mode") == "auto_parallel"
@@ -45,7 +45,7 @@ class PropagateSharding(Pass):
             _check_searched(graph)
             return False
         search, forward = begun(graph)
-        decide = spread if automatic else cut_batch
+        decide = spread if automatic else shard_batch
         decide(search, forward)
         finish(search, forward)
         return True
@@ -60,7 +60,7 @@ def begun(graph: Graph) -> tuple[Search, list[Node]]:
     forward = [node for node in graph.nodes if node.phase == "forward"]
     search.structure(forward)
     if search.automatic:
-        cut_asked(search, forward)
+        shard_asked(search, forward)
     return search, forward
 
 
@@ -73,7 +73,7 @@ def _check_searched(graph: Graph) -> None:
         )
 
 
-def finish(search: Search, forward: list[Node]) -> Total:
+def finish(search: Search, forward: list[Node]) -> PlanTotal:
     """Place all that follows from the layouts of the forward graph, and say what the whole costs."""
     graph = search.graph
     store_parameters(search, forward)
@@ -87,4 +87,4 @@ def finish(search: Search, forward: list[Node]) -> Total:
     total = backward.total(nodes)
     products = [node for node in forward if (rule := search.rules.get(node)) is not None and multiplies(rule, node)]
     work = sum(work_of(node, search.rules[node]) for node in products)
-    return Total(total.nbytes, total.moves, total.work + work)
+    return PlanTotal(total.nbytes, total.moves, total.work + work)

@@ -27,8 +27,8 @@ class StepParallelBegin(Pass):
             if node not in shown:
                 continue
             inputs = [_seen(mapping, value) for value in node.inputs]
-            kept = [v for v, original in zip(inputs, node.inputs, strict=True) if _is_among(shown, original)]
-            if isinstance(node.op, Depend) and len(kept) < len(inputs):
+            remaining = [v for v, original in zip(inputs, node.inputs, strict=True) if _is_among(shown, original)]
+            if isinstance(node.op, Depend) and len(remaining) < len(inputs):
                 mapping[node] = inputs[0]
                 continue
             copy = Node(node.op, inputs, node.type, node.name, node.instance, node.scope, node.frames)

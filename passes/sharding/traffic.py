@@ -19,7 +19,7 @@ from mspc.ops.collective.collectives import AllReduce, ReduceScatter
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.op import Op
 from mspc.passes.communication.redistribution_plan import plan
-from mspc.passes.sharding.choices import Choice, exchanges
+from mspc.passes.sharding.choices import ShardingChoice, exchanges
 from mspc.passes.sharding.placement import stored
 from mspc.sharding.factors import Rule
 
@@ -129,13 +129,13 @@ def scatter_bytes(layout: Layout, shape: tuple[int, ...], itemsize: int) -> floa
     return ReduceScatter.sent_bytes(math.prod(layout.local_shape(shape)) * itemsize, group)
 
 
-def gradient_bytes(node: Node, option: Choice, rule: Rule | None) -> float:
+def gradient_bytes(node: Node, option: ShardingChoice, rule: Rule | None) -> float:
     """An estimate of what the gradients of a forward operator will send: a gradient is partial over every cut that its
     input does not have; a parameter's is reduced to all its holders, another may be scattered."""
     assert rule is not None
     if not option.work:
         return 0.0  # no elements
-    total_cut = math.prod(rule.sizes) / option.work
+    total_shards = math.prod(rule.sizes) / option.work
     found = 0.0
     for value, layout in zip(node.inputs, option.inputs, strict=True):
         type = value.tensor_type
@@ -145,7 +145,7 @@ def gradient_bytes(node: Node, option: Choice, rule: Rule | None) -> float:
         if parameter is not None and not parameter.trainable:
             continue
         own = math.prod(layout.strategy)
-        group = total_cut / own
+        group = total_shards / own
         bytes_held = type.nbytes / own
         found += (ReduceScatter if parameter is None else AllReduce).sent_bytes(bytes_held, group)
     return found
@@ -180,12 +180,12 @@ def work_of(node: Node, rule: Rule | None) -> float:
 
 @lru_cache(maxsize=65536)
 def _work(rule: Rule, layouts: tuple[Layout | None, ...]) -> float:
-    cuts: dict[int, int] = {}
+    shard_counts: dict[int, int] = {}
     for dims, layout in zip((*rule.inputs, *rule.outputs), layouts, strict=True):
         assert layout is not None
-        for dim, cut in zip(dims, layout.strategy, strict=True):
+        for dim, shards in zip(dims, layout.strategy, strict=True):
             for f in dim:
-                part = math.gcd(cut, rule.sizes[f])
-                cuts[f] = max(cuts.get(f, 1), part)
-                cut //= part
-    return math.prod(rule.sizes) / math.prod(cuts.values())
+                part = math.gcd(shards, rule.sizes[f])
+                shard_counts[f] = max(shard_counts.get(f, 1), part)
+                shards //= part
+    return math.prod(rule.sizes) / math.prod(shard_counts.values())

@@ -16,7 +16,7 @@ from typing import cast
 from mspc.ir.graph import Constant, Node, Parameter, Value, element_layouts, element_types
 from mspc.ir.layout import Layout
 from mspc.ops.op import Op
-from mspc.passes.sharding.choices import Choice, choices, multiplies
+from mspc.passes.sharding.choices import ShardingChoice, choices, multiplies
 from mspc.passes.sharding.layout_plans import State, restore, state_of
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.placement import batch_choices, is_master, operand_layouts, stored
@@ -49,7 +49,7 @@ class UnsetLayouts:
             if node.forward is not None and 0 <= node.forward_input < len(node.forward.inputs)
         }
         self.batch = {node: batch_choices(node, self.rule(node), search.ranks) for node in unset}
-        self.chosen: dict[Node, Choice] = {}
+        self.chosen: dict[Node, ShardingChoice] = {}
 
     def place(self) -> None:
         """Give every operator its layouts."""
@@ -57,9 +57,9 @@ class UnsetLayouts:
             if self.touches_configured(region):
                 self.settle(region)
             else:
-                self.cut_batch(region)
+                self.shard_batch(region)
         for node in self.unset:
-            self.search.whole |= self.kept_whole(node) | self.search.whole
+            self.search.replicated |= self.replicated_parameters(node) | self.search.replicated
 
     def rule(self, node: Node) -> Rule:
         rule = self.search.rules[node]
@@ -100,7 +100,7 @@ class UnsetLayouts:
         found = [user for value in shown for user, _ in self.traffic.users.get(value, ())]
         return [user for user in dict.fromkeys(found) if user.phase == "forward"]
 
-    def cut_batch(self, region: Sequence[Node]) -> None:
+    def shard_batch(self, region: Sequence[Node]) -> None:
         """Cut along the batch; operators that only move data follow what is around them."""
         waiting: list[Node] = []
         for node in region:
@@ -116,8 +116,8 @@ class UnsetLayouts:
         values = [*region, *dict.fromkeys(f for node in region for f in self.search.followers.get(node, ()))]
         begin = [state_of(value) for value in values]
         found: list[tuple[float, float, list[State], dict[Node, str]]] = []
-        for way in (self.cut_batch, self.follow, self.follow_readers):
-            way(region)
+        for decide in (self.shard_batch, self.follow, self.follow_readers):
+            decide(region)
             self.improve(region)
             sources = {node: str(node.attrs["strategy_from"]) for node in region}
             work = sum(self.chosen[node].work for node in region if node in self.chosen)
@@ -152,21 +152,21 @@ class UnsetLayouts:
             if not changed:
                 return
 
-    def options(self, node: Node) -> list[Choice]:
+    def options(self, node: Node) -> list[ShardingChoice]:
         """The ways to cut an operator that leave undecided parameters whole where the batch is cut, and a product no
         larger; those along the batch first."""
         rule, batch = self.rule(node), self.batch[node]
         hints = tuple(self.search.reader_hints(node, rule))
         others = choices(cast(Op, node.op), rule, operand_layouts(node), hints, self.search.ranks)
         product = multiplies(rule, node)
-        kept = [
+        selected = [
             option for option in others
             if all(self.may_read(node, i, option.inputs[i]) for i in self.open_parameters(node))
             and not (product and option.work > batch[0].work)
         ]  # fmt: skip
         current = self.chosen.get(node)
         first = [current] if current is not None and node.in_layouts == current.inputs else []
-        return list(dict.fromkeys((*first, *batch, *kept)))
+        return list(dict.fromkeys((*first, *batch, *selected)))
 
     def open_parameters(self, node: Node) -> list[int]:
         """Operands that are parameters of which nobody has decided how they are stored."""
@@ -174,30 +174,30 @@ class UnsetLayouts:
 
     def may_read(self, node: Node, index: int, layout: Layout) -> bool:
         """Whether an undecided parameter may be read so: as the batch has it, or in slices where that has it whole."""
-        usual = {option.inputs[index] for option in self.batch[node]}
-        return layout in usual or node.inputs[index] in self.kept_whole(node)
+        of_batch = {option.inputs[index] for option in self.batch[node]}
+        return layout in of_batch or node.inputs[index] in self.replicated_parameters(node)
 
-    def kept_whole(self, node: Node) -> dict[Parameter, Layout]:
+    def replicated_parameters(self, node: Node) -> dict[Parameter, Layout]:
         """The undecided parameters of an operator that are stored whole, and how they lie then; it may read slices of
         those that it does not change."""
         found: dict[Parameter, Layout] = {}
         for i in self.open_parameters(node):
-            value, usual = node.inputs[i], {option.inputs[i] for option in self.batch[node]}
+            value, of_batch = node.inputs[i], {option.inputs[i] for option in self.batch[node]}
             changes = i in cast(Op, node.op).mutates
-            if isinstance(value, Parameter) and not changes and all(layout.is_replicated for layout in usual):
+            if isinstance(value, Parameter) and not changes and all(layout.is_replicated for layout in of_batch):
                 found[value] = self.batch[node][0].inputs[i]
         return found
 
     def slice_bytes(self, node: Node) -> float:
         """Bytes that bring the gradients of slices to where parameters are stored whole."""
         found = 0.0
-        whole = self.kept_whole(node)
+        replicated = self.replicated_parameters(node)
         for value, layout in zip(node.inputs, node.in_layouts or (), strict=True):
-            if isinstance(value, Parameter) and value in whole and value.trainable and layout is not None:
+            if isinstance(value, Parameter) and value in replicated and value.trainable and layout is not None:
                 found += value.tensor_type.nbytes * (1 - 1 / math.prod(layout.strategy))
         return found
 
-    def cheapest(self, node: Node, options: Sequence[Choice]) -> Choice:
+    def cheapest(self, node: Node, options: Sequence[ShardingChoice]) -> ShardingChoice:
         """The option with the fewest bytes around the node; of equal ones that with the least work, then the first."""
         if len(options) == 1:
             return options[0]
@@ -209,7 +209,7 @@ class UnsetLayouts:
         self.search.place(node, *before)
         return options[min(found)[2]]
 
-    def take(self, node: Node, option: Choice) -> None:
+    def take(self, node: Node, option: ShardingChoice) -> None:
         self.chosen[node] = option
         self.search.take(node, option, BATCH if option in self.batch[node] else NEIGHBOURS)
 
@@ -249,5 +249,5 @@ def bytes_of(search: Search, forward: Sequence[Node]) -> float:
         rule = search.rules[node]
         if rule is not None and node.in_layouts is not None:
             operands = cast("tuple[Layout, ...]", node.in_layouts)
-            total += search.inside(node, Choice(operands, element_layouts(node.layout), work_of(node, rule)))
+            total += search.inside(node, ShardingChoice(operands, element_layouts(node.layout), work_of(node, rule)))
     return total

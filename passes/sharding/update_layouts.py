@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ops.op import Op
-from mspc.passes.sharding.choices import Choice, make_choice, merge
+from mspc.passes.sharding.choices import ShardingChoice, make_choice, merge
 from mspc.sharding.factors import Rule
 
 
-def update_choice(node: Node, rule: Rule, op: Op, ranks: int) -> Choice | None:
+def update_choice(node: Node, rule: Rule, op: Op, ranks: int) -> ShardingChoice | None:
     """An update runs on the parameter's own slices; None where no parameter that it names has slices yet."""
     sources = [
         (rule.inputs[i], layout)

@@ -14,28 +14,28 @@ from mspc.ir.layout import Axes, Layout
 from mspc.plans.files.strategy_file import ParameterCut
 
 
-def layout_of(name: str, cut: ParameterCut) -> Layout:
+def layout_of(name: str, sharding: ParameterCut) -> Layout:
     """The layout that a strategy file gives a parameter.
 
     Raises:
         MspcError: the parts are unequal, or the optimizer's cut is not possible.
     """
-    if cut.split_shape or cut.field_size:
+    if sharding.split_shape or sharding.field_size:
         raise MspcError(f"parameter {name!r} is cut into unequal parts, which mspc does not read", kind=ValueError)
-    last = len(cut.device_matrix) - 1
-    dims = [tuple(last - axis for axis in axes) for axes in cut.tensor_map]
-    if not cut.optimizer_step or not cut.optimizer_size or not dims:
-        return Layout.of(cut.device_matrix, dims)
-    further = cut_further(cut.device_matrix, dims, cut.optimizer_size)
+    last = len(sharding.device_matrix) - 1
+    dims = [tuple(last - axis for axis in axes) for axes in sharding.tensor_map]
+    if not sharding.optimizer_step or not sharding.optimizer_size or not dims:
+        return Layout.of(sharding.device_matrix, dims)
+    further = shard_further(sharding.device_matrix, dims, sharding.optimizer_size)
     if further is None:
         raise MspcError(
-            f"parameter {name!r} is cut {cut.optimizer_size} ways by the optimizer, which its device matrix "
-            f"{list(cut.device_matrix)} does not allow", kind=ValueError,
+            f"parameter {name!r} is cut {sharding.optimizer_size} ways by the optimizer, which its device matrix "
+            f"{list(sharding.device_matrix)} does not allow", kind=ValueError,
         )  # fmt: skip
     return further
 
 
-def cut_further(mesh: Sequence[int], dims: Sequence[Axes], size: int) -> Layout | None:
+def shard_further(mesh: Sequence[int], dims: Sequence[Axes], size: int) -> Layout | None:
     """The layout with dimension 0 cut `size` ways more, -1 for as many as there are replicas; None where that cannot
     be."""
     mesh, dims = tuple(mesh), list(dims)
@@ -61,7 +61,7 @@ def cut_further(mesh: Sequence[int], dims: Sequence[Axes], size: int) -> Layout 
     return Layout.of(mesh, [(*dims[0], *taken), *dims[1:]])
 
 
-def cut_of(layout: Layout) -> ParameterCut:
+def sharding_of(layout: Layout) -> ParameterCut:
     """The cut that a strategy file says for a layout: with one axis for every dimension, and a further cut by the
     optimizer, where the layout can be said so, else with several axes for a dimension."""
     mesh, dims = layout.mesh or (1,), layout.dims
@@ -69,7 +69,7 @@ def cut_of(layout: Layout) -> ParameterCut:
     if several == [0]:
         base, rest = Layout.of(mesh, [dims[0][:1], *dims[1:]]), dims[0][1:]
         size = layout.size_of(rest)
-        if cut_further(base.mesh, base.dims, size) == layout:
+        if shard_further(base.mesh, base.dims, size) == layout:
             step = math.prod(mesh[rest[-1] + 1 :])
             return ParameterCut(base.mesh, _maps(base.mesh, base.dims), step, size)
     return ParameterCut(tuple(mesh), _maps(mesh, dims))

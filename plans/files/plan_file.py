@@ -34,8 +34,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.atomic_writing import shown_path, write_atomically
 from mspc.ir.files.toml_text import check_keys, quoted, read_toml
-from mspc.ir.files.whole import shown_path, write_whole
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.named_layout import NamedLayout
@@ -101,7 +101,7 @@ def write_plan(path: Path, plan: PlanFile) -> None:
     if plan.results:
         lines += ["", "[results]", *(_entry(name, map(str, layouts)) for name, layouts in plan.results.items())]
     text = "\n".join(lines) + "\n"
-    write_whole(path, lambda file: file.write(text.encode()))
+    write_atomically(path, lambda file: file.write(text.encode()))
 
 
 def _entry(name: str, texts: Iterable[str]) -> str:

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.atomic_writing import make_folder, reason_of, shown_path, write_atomically
 from mspc.ir.files.parsing import parsed_json
 from mspc.ir.files.protocol_buffers import (
     BYTES,
     VARINT,
-    Field,
+    WireField,
     fields,
     integers,
     put_bytes,
@@ -30,7 +31,6 @@ from mspc.ir.files.protocol_buffers import (
     text,
 )
 from mspc.ir.files.regular import check_regular
-from mspc.ir.files.whole import make_folder, reason_of, shown_path, write_whole
 from mspc.ir.late_dataclass import dataclass
 from mspc.plans.files.strategy_checksum import (
     json_with_checksum,
@@ -78,7 +78,7 @@ def write_strategies(path: Path, strategies: StrategyFile) -> None:
     is_json = path.suffix == ".json"
     content = _as_json(strategies).encode() if is_json else with_checksum(_as_message(strategies))
     make_folder(path.parent)
-    write_whole(path, lambda file: file.write(content))
+    write_atomically(path, lambda file: file.write(content))
 
 
 def read_strategies(path: Path) -> StrategyFile:
@@ -102,8 +102,8 @@ def read_strategies(path: Path) -> StrategyFile:
         kinds = "a strategy file is MindSpore's (.ckpt) or its JSON (.json)"
         notes = [] if path.suffix in (".json", ".ckpt") else [kinds]
         raise MspcError(f"{shown} is no strategy file: {error}", kind=ValueError, notes=notes) from None
-    for name, cut in found.parameters.items():
-        _check(shown, name, cut)
+    for name, sharding in found.parameters.items():
+        _check(shown, name, sharding)
     return found
 
 
@@ -131,20 +131,20 @@ def write_groups(path: Path, groups: Mapping[str, Iterable[int]], alike: Iterabl
     items = [put_bytes(1, put_text(1, name) + put_bytes(2, _row(ranks))) for name, ranks in sorted(groups.items())]
     content = b"".join(items) + put_bytes(2, _row(alike))
     make_folder(path.parent)
-    write_whole(path, lambda file: file.write(with_checksum(content)))
+    write_atomically(path, lambda file: file.write(with_checksum(content)))
 
 
-def _check(shown: str, name: str, cut: ParameterCut) -> None:
+def _check(shown: str, name: str, sharding: ParameterCut) -> None:
     """Whether a cut is one. Raises MspcError."""
     ranks = 1
-    for size in cut.device_matrix:
+    for size in sharding.device_matrix:
         ranks = min(ranks * size, MOST_RANKS + 1)  # a file may have a million of sizes
-    used = [axis for axes in cut.tensor_map for axis in axes]
-    fits = all(size > 0 for size in cut.device_matrix) and 0 < ranks <= MOST_RANKS
-    if not fits or any(not 0 <= axis < len(cut.device_matrix) for axis in used) or len(set(used)) < len(used):
+    used = [axis for axes in sharding.tensor_map for axis in axes]
+    fits = all(size > 0 for size in sharding.device_matrix) and 0 < ranks <= MOST_RANKS
+    if not fits or any(not 0 <= axis < len(sharding.device_matrix) for axis in used) or len(set(used)) < len(used):
         raise MspcError(
-            f"{shown} is no strategy file: parameter {name!r} is cut {list(cut.tensor_map)} on a device matrix "
-            f"{list(cut.device_matrix)}", kind=ValueError,
+            f"{shown} is no strategy file: parameter {name!r} is cut {list(sharding.tensor_map)} on a device matrix "
+            f"{list(sharding.device_matrix)}", kind=ValueError,
         )  # fmt: skip
 
 
@@ -154,27 +154,27 @@ def _check(shown: str, name: str, cut: ParameterCut) -> None:
 def _as_message(strategies: StrategyFile) -> bytes:
     found = [put_integer(1, strategies.stage)]
     for name, cuts in sorted(strategies.operators.items()):
-        rows = b"".join(put_bytes(2, _row(cut)) for cut in cuts)
+        rows = b"".join(put_bytes(2, _row(shards)) for shards in cuts)
         item = put_text(1, name) + put_bytes(2, put_integer(1, strategies.stage) + rows)
         found.append(put_bytes(2, item))
-    for name, cut in sorted(strategies.parameters.items()):
-        found.append(put_bytes(3, put_text(1, name) + put_bytes(2, _layouts(cut))))
+    for name, sharding in sorted(strategies.parameters.items()):
+        found.append(put_bytes(3, put_text(1, name) + put_bytes(2, _layouts(sharding))))
     return b"".join(found)
 
 
-def _layouts(cut: ParameterCut) -> bytes:
-    parts = [put_bytes(1, _row(cut.device_matrix))]
-    parts += [put_bytes(2, _row(row)) for row in _map_rows(cut)]
-    parts += [put_bytes(3, _row(cut.split_shape)), put_bytes(4, _row(cut.offsets))]
-    sizes = (cut.field_size, cut.optimizer_step, cut.optimizer_size)
+def _layouts(sharding: ParameterCut) -> bytes:
+    parts = [put_bytes(1, _row(sharding.device_matrix))]
+    parts += [put_bytes(2, _row(row)) for row in _map_rows(sharding)]
+    parts += [put_bytes(3, _row(sharding.split_shape)), put_bytes(4, _row(sharding.offsets))]
+    sizes = (sharding.field_size, sharding.optimizer_step, sharding.optimizer_size)
     return b"".join(parts) + b"".join(put_integer(5 + i, n) for i, n in enumerate(sizes))
 
 
-def _map_rows(cut: ParameterCut) -> list[list[int]]:
+def _map_rows(sharding: ParameterCut) -> list[list[int]]:
     """One row of axes where at most one cuts each dimension, else a row for every dimension."""
-    if all(len(axes) < 2 for axes in cut.tensor_map):
-        return [[axes[0] if axes else -1 for axes in cut.tensor_map]]
-    rows = [list(axes) or [-1] for axes in cut.tensor_map]
+    if all(len(axes) < 2 for axes in sharding.tensor_map):
+        return [[axes[0] if axes else -1 for axes in sharding.tensor_map]]
+    rows = [list(axes) or [-1] for axes in sharding.tensor_map]
     return rows if len(rows) > 1 else [*rows, []]
 
 
@@ -201,24 +201,24 @@ def _from_message(data: bytes) -> StrategyFile:
     return StrategyFile(operators, parameters, stage)
 
 
-def _named(data: bytes, item: Field) -> tuple[str, Field]:
+def _named(data: bytes, item: WireField) -> tuple[str, WireField]:
     parts = {f.number: f for f in _inside(data, item)}
     if 1 not in parts or 2 not in parts:
         raise ValueError(f"the entry before byte {item.end} has no name or no content")
     return text(data, parts[1]), parts[2]
 
 
-def _inside(data: bytes, item: Field) -> list[Field]:
+def _inside(data: bytes, item: WireField) -> list[WireField]:
     if item.kind != BYTES:
         raise ValueError(f"field {item.number} before byte {item.end} is no message")
     return list(fields(data, item.begin, item.end))
 
 
-def _numbers(data: bytes, item: Field) -> list[int]:
+def _numbers(data: bytes, item: WireField) -> list[int]:
     return [n for inner in _inside(data, item) for n in integers(data, inner)]
 
 
-def _parameter(data: bytes, item: Field) -> ParameterCut:
+def _parameter(data: bytes, item: WireField) -> ParameterCut:
     rows: dict[int, list[list[int]]] = {}
     sizes: dict[int, int] = {}
     for inner in _inside(data, item):
@@ -228,17 +228,17 @@ def _parameter(data: bytes, item: Field) -> ParameterCut:
             sizes[inner.number] = signed(inner.value)
     if 1 not in rows:
         raise ValueError("a parameter has no device matrix")
-    return _cut(rows[1][0], rows.get(2, [[]]), sizes.get(6, 0), sizes.get(7, 0), rows.get(3, [[]])[0],
+    return _sharding(rows[1][0], rows.get(2, [[]]), sizes.get(6, 0), sizes.get(7, 0), rows.get(3, [[]])[0],
                 rows.get(4, [[]])[0], sizes.get(5, 0))  # fmt: skip
 
 
-def _cut(
+def _sharding(
     matrix: list[int], maps: list[list[int]], step: int, size: int, split: list[int], offsets: list[int], fields: int
 ) -> ParameterCut:
-    kept = [row for row in maps if row]
+    selected = [row for row in maps if row]
     several = len(maps) > 1
-    axes = [tuple(a for a in row if a >= 0) for row in kept] if several else [
-        () if a < 0 else (a,) for row in kept for a in row
+    axes = [tuple(a for a in row if a >= 0) for row in selected] if several else [
+        () if a < 0 else (a,) for row in selected for a in row
     ]  # fmt: skip
     return ParameterCut(tuple(matrix), tuple(axes), step, size, tuple(split), tuple(offsets), fields)
 
@@ -248,18 +248,18 @@ def _cut(
 
 def _as_json(strategies: StrategyFile) -> str:
     operators = {
-        name: {"stage": strategies.stage, "parallel_strategy": [list(cut) for cut in cuts]}
+        name: {"stage": strategies.stage, "parallel_strategy": [list(shards) for shards in cuts]}
         for name, cuts in sorted(strategies.operators.items())
     }
     parameters = {
         name: {
-            "dev_matrix": list(cut.device_matrix),
-            "tensor_map": _json_map(cut),
-            "param_split_shape": list(cut.split_shape), "indices_offset": list(cut.offsets),
-            "field": cut.field_size, "opt_weight_shard_step": cut.optimizer_step,
-            "opt_weight_shard_size": cut.optimizer_size,
+            "dev_matrix": list(sharding.device_matrix),
+            "tensor_map": _json_map(sharding),
+            "param_split_shape": list(sharding.split_shape), "indices_offset": list(sharding.offsets),
+            "field": sharding.field_size, "opt_weight_shard_step": sharding.optimizer_step,
+            "opt_weight_shard_size": sharding.optimizer_size,
         }
-        for name, cut in sorted(strategies.parameters.items())
+        for name, sharding in sorted(strategies.parameters.items())
     }  # fmt: skip
     content = {
         "current_stage": strategies.stage, "parallel_strategy_item": operators, "parallel_layout_item": parameters
@@ -267,10 +267,10 @@ def _as_json(strategies: StrategyFile) -> str:
     return json.dumps(json_with_checksum(content), indent=1) + "\n"
 
 
-def _json_map(cut: ParameterCut) -> list[Any]:
-    if all(len(axes) < 2 for axes in cut.tensor_map):
-        return [axes[0] if axes else -1 for axes in cut.tensor_map]
-    return [list(axes) or [-1] for axes in cut.tensor_map]
+def _json_map(sharding: ParameterCut) -> list[Any]:
+    if all(len(axes) < 2 for axes in sharding.tensor_map):
+        return [axes[0] if axes else -1 for axes in sharding.tensor_map]
+    return [list(axes) or [-1] for axes in sharding.tensor_map]
 
 
 def _from_json(data: bytes) -> StrategyFile:
@@ -278,15 +278,15 @@ def _from_json(data: bytes) -> StrategyFile:
     cuts = _entries(content, "parallel_strategy_item", "operator")
     layouts = _entries(content, "parallel_layout_item", "parameter")
     operators = {
-        name: tuple(tuple(_integers(cut, what)) for cut in _list(entry, "parallel_strategy", what))
+        name: tuple(tuple(_integers(shards, what)) for shards in _list(entry, "parallel_strategy", what))
         for name, (what, entry) in cuts.items()
     }
-    parameters = {name: _json_cut(entry, what) for name, (what, entry) in layouts.items()}
+    parameters = {name: _json_sharding(entry, what) for name, (what, entry) in layouts.items()}
     stage = content.get("current_stage", 0)
     return StrategyFile(operators, parameters, stage if type(stage) is int else 0)
 
 
-def _json_cut(entry: dict[str, Any], what: str) -> ParameterCut:
+def _json_sharding(entry: dict[str, Any], what: str) -> ParameterCut:
     """The cut of one parameter. Raises ValueError."""
     given = _list(entry, "tensor_map", what)
     several = any(isinstance(row, list) for row in given)
@@ -298,7 +298,7 @@ def _json_cut(entry: dict[str, Any], what: str) -> ParameterCut:
     step, size, field_size = _integers(numbers, what)
     split, offsets = (_integers(entry.get(key) or [], what) for key in ("param_split_shape", "indices_offset"))
     matrix = _integers(_list(entry, "dev_matrix", what), what)
-    return _cut(matrix, maps, step, size, split, offsets, field_size)
+    return _sharding(matrix, maps, step, size, split, offsets, field_size)
 
 
 def _entries(content: dict[str, Any], key: str, kind: str) -> dict[str, tuple[str, dict[str, Any]]]:

@@ -17,8 +17,8 @@ import numpy as np
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.comm.interface import GRAPH_CHANNELS, Array, Exchanging, Ranks, combine, pieces
+from mspc.runtime.faults.announced import first_line, missed
 from mspc.runtime.faults.failure import StoppedByOther
-from mspc.runtime.faults.said import first_line, missed
 
 Main = Callable[["LocalComm"], Any]
 _Compute = Callable[[list[Any]], list[Any]]
@@ -276,8 +276,8 @@ class LocalComm(Exchanging):
 
     def all_gather(self, array: Array, ranks: Ranks, axis: int = 0) -> Array:
         def compute(parts: list[Array]) -> list[Array]:
-            whole = np.concatenate(parts, axis)
-            return [whole, *(whole.copy() for _ in parts[1:])]
+            gathered = np.concatenate(parts, axis)
+            return [gathered, *(gathered.copy() for _ in parts[1:])]
 
         return self._meet("AllGather", ranks, array, compute)
 
@@ -289,8 +289,8 @@ class LocalComm(Exchanging):
 
     def all_to_all(self, array: Array, ranks: Ranks, split_dim: int, concat_dim: int) -> Array:
         def compute(parts: list[Array]) -> list[Array]:
-            cut = [pieces(part, len(parts), split_dim) for part in parts]
-            return [np.concatenate([row[i] for row in cut], concat_dim) for i in range(len(parts))]
+            split = [pieces(part, len(parts), split_dim) for part in parts]
+            return [np.concatenate([row[i] for row in split], concat_dim) for i in range(len(parts))]
 
         return self._meet("AlltoAll", ranks, array, compute)
 

@@ -126,11 +126,11 @@ class MpiComm(Exchanging):
 
     def send(self, array: Array, rank: int, tag: int = 0) -> None:
         """Returns at once: two ranks may both send before either receives."""
-        kept = np.array(array, order="C")
+        contiguous = np.array(array, order="C")
         with self._messages((rank,), (), _BY_TAG + tag):
-            request = self._world.Isend(_bytes(kept), rank, tag)
+            request = self._world.Isend(_bytes(contiguous), rank, tag)
         self._sent = [(under_way, data) for under_way, data in self._sent if not under_way.Test()]
-        self._sent.append((request, kept))
+        self._sent.append((request, contiguous))
 
     def receive(self, rank: int, tag: int, shape: tuple[int, ...], dtype: Any) -> Array:
         result = np.empty(shape, dtype)

@@ -22,7 +22,7 @@ from mspc.runtime.plan import ExecutionPlan
 NOWHERE = np.iinfo(np.int64).max
 
 
-class Searched(Protocol):
+class NonFiniteSearch(Protocol):
     """What the search needs of an executor; `search` is (what held such a value before the step or "", index of the
     first node that makes one or `NOWHERE`)."""
 
@@ -43,7 +43,7 @@ class Searched(Protocol):
     def search(self) -> tuple[str, int]: ...
 
 
-class Stepping(Searched, Protocol):
+class Stepping(NonFiniteSearch, Protocol):
     """The same of an executor that holds its values in slots and runs node by node."""
 
     plan: ExecutionPlan
@@ -65,7 +65,7 @@ def check_finite(executor: Stepping, losses: Sequence[Value], updated: bool = Fa
             raise explained(executor, loss, float(np.asarray(value).flat[0]), updated)
 
 
-def explained(executor: Searched, loss: Value, value: float, updated: bool) -> ExecutionError:
+def explained(executor: NonFiniteSearch, loss: Value, value: float, updated: bool) -> ExecutionError:
     """The error of a loss that is not finite; `updated`: parameters have changed since it was computed."""
     comm = executor.comm
     together = _communicates(executor)
@@ -83,7 +83,7 @@ def explained(executor: Searched, loss: Value, value: float, updated: bool) -> E
     return _error(executor, value, index, what)
 
 
-def _error(executor: Searched, value: float, index: int, what: str) -> ExecutionError:
+def _error(executor: NonFiniteSearch, value: float, index: int, what: str) -> ExecutionError:
     message = f"the loss of step {executor.step} is {_text(value)} on rank {executor.rank}"
     nodes = executor.graph.nodes
     message = f"{message}; {what}" if what else message
@@ -128,12 +128,12 @@ def _finite(value: Any) -> bool:
     return array.dtype.kind not in "fV" or bool(np.isfinite(array).all())
 
 
-def _communicates(executor: Searched) -> bool:
+def _communicates(executor: NonFiniteSearch) -> bool:
     nodes = executor.graph.nodes[: executor.boundary]
     return any(node.op.is_collective for node in nodes)
 
 
-def _same_on_all_ranks(executor: Searched, loss: Value) -> bool:
+def _same_on_all_ranks(executor: NonFiniteSearch, loss: Value) -> bool:
     """In the modes that shard operators a step's loss is the whole batch's; elsewhere a rank's own."""
     if isinstance(loss.layout, Layout):
         return loss.layout.is_replicated

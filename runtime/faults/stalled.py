@@ -58,7 +58,7 @@ def unpacked(word: int) -> Mark | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class WaitingNode:
     """A node at which a rank's GPU waits for others.
 
     what: for messages. ranks: who must come. kind: only meetings of one kind count against each other.
@@ -70,7 +70,7 @@ class Meeting:
     kind: Any
 
 
-Schedule = Callable[[int, int], Sequence[Meeting]]
+Schedule = Callable[[int, int], Sequence[WaitingNode]]
 """(rank, number of the graph) to the meetings of a step, in their order."""
 
 
@@ -81,18 +81,18 @@ class Verdict:
 
     rank: int
     mark: Mark
-    at: Meeting
+    at: WaitingNode
     missing: tuple[int, ...]
     circle: bool = False
 
 
-def meetings(graph: Graph, rank: int) -> list[Meeting]:
+def meetings(graph: Graph, rank: int) -> list[WaitingNode]:
     """The nodes at which the GPU of `rank` meets others."""
-    found: list[Meeting] = []
+    found: list[WaitingNode] = []
     for index, node in enumerate(graph.nodes):
         partners = node.op.partners(rank) if isinstance(node.op, Collective) else ()
         if isinstance(node.op, Collective) and partners:
-            found.append(Meeting(index, node.label, tuple(sorted({*partners, rank})), node.op.channel(rank)))
+            found.append(WaitingNode(index, node.label, tuple(sorted({*partners, rank})), node.op.channel(rank)))
     return found
 
 
@@ -128,7 +128,7 @@ def _came(rank: int, member: int, marks: Mapping[int, Mark | None], kind: Any, s
     )
 
 
-def _count(mark: Mark, schedule: Sequence[Meeting], kind: Any, other: int) -> int:
+def _count(mark: Mark, schedule: Sequence[WaitingNode], kind: Any, other: int) -> int:
     """How often a rank has come to a meeting of `kind` with `other`."""
     places = [meeting.index for meeting in schedule if meeting.kind == kind and other in meeting.ranks]
     return (mark.step - 1) * len(places) + sum(index <= mark.index for index in places)

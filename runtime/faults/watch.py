@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph
+from mspc.runtime.faults.announced import first_line, missed, tell
 from mspc.runtime.faults.halting import judge_idle, judge_stopped
 from mspc.runtime.faults.idle import Idle
 from mspc.runtime.faults.orphaned import name_of, orphaned, remove_files_of_job
@@ -39,12 +40,11 @@ from mspc.runtime.faults.record import (
     read_text,
     write_text,
 )
-from mspc.runtime.faults.said import first_line, missed, tell
 from mspc.runtime.faults.stalled import (
     PATIENCE,
-    Meeting,
     Stalled,
     Verdict,
+    WaitingNode,
     behind,
     find,
     meetings,
@@ -288,9 +288,9 @@ class Watch:
 
     def _judge(self, records: list[Any]) -> None:
         """Nothing moves: end the job if a GPU waits for a rank that has not come."""
-        schedules: dict[tuple[int, int], list[Meeting]] = {}
+        schedules: dict[tuple[int, int], list[WaitingNode]] = {}
 
-        def schedule(rank: int, graph: int) -> list[Meeting]:
+        def schedule(rank: int, graph: int) -> list[WaitingNode]:
             if self.graph_of is None:
                 return []
             if (rank, graph) not in schedules:

@@ -58,7 +58,7 @@ class FusedAttention:
         self._device = device
         self._plans: dict[Key, _Plan | None] = {}
         self._workspace: Array = None
-        self._kept: list[Array] = []
+        self._retained: list[Array] = []
         self._handle: Any = None
         self.refused: dict[Key, str] = {}
 
@@ -91,7 +91,7 @@ class FusedAttention:
         held = self._workspace
         if held is None or held.nbytes < nbytes:
             if held is not None:
-                self._kept.append(held)  # launches made before hold its address
+                self._retained.append(held)  # launches made before hold its address
             held = self._workspace = self._device.empty((max(nbytes, 256),), "uint8")
             known = self._device.workspaces
             known["attention"] = known.get("attention", 0) + held.nbytes

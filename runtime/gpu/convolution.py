@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.convolution.order import first_order, last_order
+from mspc.ops.convolution.memory_format import first_order, last_order
 from mspc.ops.cuda.fold import fold, unfold
 from mspc.ops.device import Array, Launch, Sliding, in_order
 from mspc.runtime.workspaces import convolution_room
@@ -65,8 +65,8 @@ class Convolutions:
         if not uneven:
             found = self._fastest(kind, operands | {"image": inner}, padded)
             return in_order(_zeroing(image), found) if kind == "image" else found
-        whole = [n + window.before + window.after for n, window in zip(inner.shape[2:], padded, strict=True)]
-        copy, place = self._room(image, (*image.shape[:2], *whole))
+        padded_sizes = [n + window.before + window.after for n, window in zip(inner.shape[2:], padded, strict=True)]
+        copy, place = self._room(image, (*image.shape[:2], *padded_sizes))
         places = [slice(w.before, w.before + n) for n, w in zip(inner.shape[2:], padded, strict=True)]
         target = copy[(slice(None), slice(None), *places)]
         even = [window._replace(before=0, after=0) for window in windows]

@@ -70,7 +70,7 @@ class GpuDevice:
         self.convolutions: Any = None
         self.workspaces: dict[str, int] = {}
         self._scratch: dict[int, Array] = {}
-        self._kept: list[Array] = []
+        self._retained: list[Array] = []
         self._modules: dict[str, Any] = {}
         self._imported: dict[bytes, int] = {}
 
@@ -142,7 +142,7 @@ class GpuDevice:
         held = self._scratch.get(stream)
         if held is None or held.nbytes < nbytes:
             if held is not None:
-                self._kept.append(held)  # launches made before hold its address
+                self._retained.append(held)  # launches made before hold its address
             size = max(_SMALLEST_SCRATCH, nbytes if held is None else nbytes + min(nbytes, _MOST_AHEAD))
             held = self._scratch[stream] = self.empty((size,), "uint8")
             self.workspaces["scratch"] = self.workspaces.get("scratch", 0) + size

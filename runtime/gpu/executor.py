@@ -22,7 +22,7 @@ from mspc.runtime.executor import checked
 from mspc.runtime.faults.failure import NodeFailure
 from mspc.runtime.faults.finite import NOWHERE, explained
 from mspc.runtime.gpu.progress import out_of_memory
-from mspc.runtime.gpu.step import Step
+from mspc.runtime.gpu.step import GpuStep
 from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.pending import Pending
 from mspc.runtime.profile import Timed
@@ -86,13 +86,13 @@ class GpuExecutor:
         _refuse_complex(graph)
         self.plan = plan_memory(graph)
         try:
-            kept: dict[Value, Array] = {parameter: self._place(parameter, values) for parameter in graph.parameters}
+            stored: dict[Value, Array] = {parameter: self._place(parameter, values) for parameter in graph.parameters}
             for value in self.plan.places:
                 if isinstance(value, Constant):
-                    kept[value] = self._copied(value.value)
-            self._kept = kept
+                    stored[value] = self._copied(value.value)
+            self._stored = stored
             reserve_scratch(graph, device)
-            self._step = Step(graph, device, self.plan, kept)
+            self._step = GpuStep(graph, device, self.plan, stored)
             device.products.agree(self.comm)
             self._slots = [self._slot() for _ in range(DEPTH)]
         except MspcError:
@@ -143,7 +143,7 @@ class GpuExecutor:
 
     def parameter(self, name: str) -> Array:
         """A copy of a parameter's values on the host, as the next step will read them. Raises KeyError."""
-        array = self._kept[self._by_name[name]]
+        array = self._stored[self._by_name[name]]
         found = np.empty(array.shape, array.dtype)
         with self.device.stream("compute"):
             self.device.receive(array, found)
@@ -152,16 +152,16 @@ class GpuExecutor:
 
     def array(self, name: str) -> Array:
         """A parameter's array on the GPU. Raises KeyError."""
-        return self._kept[self._by_name[name]]
+        return self._stored[self._by_name[name]]
 
     def replace(self, name: str, array: Array) -> None:
         """Use other values for a parameter from the next step on."""
         parameter = self._by_name[name]
         value = np.ascontiguousarray(checked(parameter, array)).reshape(np.shape(array))
         self.device.synchronize()
-        self.device.send(value, self._kept[parameter])
+        self.device.send(value, self._stored[parameter])
         self.device.synchronize()
-        self.device.writers.outside(self._kept[parameter])
+        self.device.writers.outside(self._stored[parameter])
 
     # Steps
 
@@ -237,9 +237,9 @@ class GpuExecutor:
                 if not changed:
                     continue
                 if staged is None:
-                    device.send(pinned, self._kept[parameter])
+                    device.send(pinned, self._stored[parameter])
                 else:
-                    device.copy(staged, self._kept[parameter])
+                    device.copy(staged, self._stored[parameter])
 
     def _collect(self, slot: _Slot) -> list[Pending]:
         device = self.device
@@ -307,7 +307,7 @@ class GpuExecutor:
         device, held, first = self.device, "", NOWHERE
         for parameter, pinned, origin in zip(self.inputs, self._again.inputs, self._origins, strict=True):
             if origin is None:
-                device.send(pinned, self._kept[parameter])
+                device.send(pinned, self._stored[parameter])
         device.synchronize()
         for parameter in self.graph.parameters:
             if not held and not self._finite(parameter):

@@ -88,7 +88,7 @@ class Products:
         self._taken = 0
         self._held: Array = None
         self.choices: dict[Key, int] = {}
-        self.found: dict[Key, Any] = {}
+        self.candidates: dict[Key, Any] = {}
 
     def launch(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool, addend: Array | None = None,
                bias: Array | None = None, activation: str = "", before: Array | None = None) -> Launch:  # fmt: skip
@@ -112,10 +112,10 @@ class Products:
         launches: list[Launch] = []
         for place in np.ndindex(*out.shape[:-3]):
             parts = [None if a is None else _at(a, place, out.ndim) for a in (x, y, out, addend, before)]
-            left, right, result, plus, kept = parts
+            left, right, result, plus, pre = parts
             if _uneven(left, result) or _uneven(right, result):
                 raise Unsupported("operands that are repeated along the last leading dimension")
-            launches.append(_Product(self, left, right, result, transpose_a, transpose_b, plus, bias, activation, kept))
+            launches.append(_Product(self, left, right, result, transpose_a, transpose_b, plus, bias, activation, pre))
 
         def launch() -> None:
             for one in launches:
@@ -152,7 +152,7 @@ class Products:
 
     def algorithm(self, key: Key) -> int:
         """The address of what was chosen for products like `key`."""
-        return _address(self.found[key], self.choices[key])
+        return _address(self.candidates[key], self.choices[key])
 
     def choose(self, key: Key, product: _Product) -> None:
         """Find algorithms for a product unless one like it has been there, and take the fastest.
@@ -165,7 +165,7 @@ class Products:
         found = product.candidates(1 if self._device.deterministic else CANDIDATES)
         if not len(found):
             raise Unsupported(f"cuBLASLt has no algorithm for {key}")
-        self.found[key] = found
+        self.candidates[key] = found
         self.choices[key] = 0
         if len(found) > 1:
             self.choices[key] = min(range(len(found)), key=lambda i: (product.seconds(_address(found, i)), i))
@@ -176,7 +176,7 @@ class Products:
             return launches[0]
         if kind not in self.choices:
             self.choices[kind] = min(range(len(launches)), key=lambda i: (self.seconds(launches[i]), i))
-            self.found[kind] = launches
+            self.candidates[kind] = launches
         return lambda: launches[self.choices[kind]]()
 
     def stream(self) -> int:
@@ -234,7 +234,7 @@ class Products:
         for name, choice in comm.all_gather(table, ranks, 0).tolist():
             first.setdefault(name, choice)
         for name, key in mine:
-            self.choices[key] = min(first[name], len(self.found[key]) - 1)
+            self.choices[key] = min(first[name], len(self.candidates[key]) - 1)
 
 
 class _Product:

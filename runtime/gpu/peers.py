@@ -135,15 +135,15 @@ class PeerMemory:
         """For each array the addresses at which this rank finds it on every rank, in the order of `ranks`. The ranks
         call this together. None, on all of them, where one cannot reach another's memory or is not `good`."""
         everyone = tuple(sorted(ranks))
-        facts = np.zeros((len(arrays), HANDLE + 8), np.uint8)
+        handles = np.zeros((len(arrays), HANDLE + 8), np.uint8)
         try:
-            for row, array in zip(facts, arrays, strict=True):
+            for row, array in zip(handles, arrays, strict=True):
                 handle, offset = self._device.exported(array)
                 row[:HANDLE] = np.frombuffer(handle, np.uint8)
                 row[HANDLE:] = np.array([offset], np.int64).view(np.uint8)
         except Exception:  # a driver without such memory: NCCL does the work
             good = False
-        line = np.concatenate([facts.reshape(-1), np.array([self._place, good], np.int64).view(np.uint8)])
+        line = np.concatenate([handles.reshape(-1), np.array([self._place, good], np.int64).view(np.uint8)])
         lines = self._host.all_gather(line[None], everyone, 0)
         ends = [np.ascontiguousarray(one[-16:]).view(np.int64).tolist() for one in lines]
         good = all(place == self._place and able for place, able in ends)

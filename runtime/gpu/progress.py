@@ -14,8 +14,8 @@ import numpy as np
 
 from mspc.ops.collective.base import Collective
 from mspc.ops.device import Launch
+from mspc.runtime.available_memory import REMEDY, shown_bytes
 from mspc.runtime.faults.stalled import END, STEP_SHIFT, packed
-from mspc.runtime.room import REMEDY, shown_bytes
 
 _MARK = f"""
 extern "C" __global__ void put_mark(u64 place, const long long* step, long long where) {{
@@ -29,7 +29,7 @@ _CHECK = 0.25
 """Seconds between two looks for errors of NCCL."""
 
 
-class Progress:
+class GpuProgress:
     """Of the GPU of one rank.
 
     Args:

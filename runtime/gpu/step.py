@@ -28,7 +28,7 @@ from mspc.ops.op import Op
 from mspc.runtime.gpu.overlap import Overlap
 from mspc.runtime.gpu.peers import Between
 from mspc.runtime.gpu.progress import communicates
-from mspc.runtime.memory import COMMUNICATION, MemoryPlan, Place, side_stream
+from mspc.runtime.memory import COMMUNICATION, Allocation, MemoryPlan, side_stream
 from mspc.runtime.plan import loss_values
 from mspc.runtime.profile import Timed
 
@@ -73,22 +73,22 @@ class Work:
     awaits: int = -1
 
 
-class Step:
+class GpuStep:
     """The launches of a graph.
 
     Args:
-        device: see `GpuDevice`. plan: where every value lives. kept: arrays of parameters and constants.
+        device: see `GpuDevice`. plan: where every value lives. stored: arrays of parameters and constants.
 
     Raises:
         Exception: whatever a launch raised when it was made, with the node as `.node`.
     """
 
-    def __init__(self, graph: Graph, device: Any, plan: MemoryPlan, kept: Mapping[Value, Array]) -> None:
+    def __init__(self, graph: Graph, device: Any, plan: MemoryPlan, stored: Mapping[Value, Array]) -> None:
         self.graph = graph
         self.device = device
         self.plan = plan
         self.backend = Backend(device.comm, device.xp)
-        self._kept = kept
+        self._stored = stored
         self.arena = device.empty((max(1, plan.arena),), "uint8")
         self._views: dict[Any, Array] = {}
         self.own_count = device.zeros((1,), "int64")
@@ -98,9 +98,9 @@ class Step:
         self.work: list[Work] = []
         self.anew: list[Work] = []
         """What makes the copies of parameters that the step's updates keep up to date."""
-        self._written = [address(kept[p]) for p in dict.fromkeys(p for ps in updates.values() for p in ps)]
+        self._written = [address(stored[p]) for p in dict.fromkeys(p for ps in updates.values() for p in ps)]
         shadows = plan.shadow_weights.copies.values()
-        self._copied = [address(kept[piece.parameter]) for pieces in shadows for piece in pieces]
+        self._copied = [address(stored[piece.parameter]) for pieces in shadows for piece in pieces]
         self._fresh, self._token = False, object()
         self.current = -1
         self._replay: Callable[[], None] | None = None
@@ -118,7 +118,7 @@ class Step:
         types = element_types(value.type)
         return tuple(self._array(p, t) for p, t in zip(self.plan.places[value], types, strict=True))
 
-    def _array(self, place: Place, type: TensorType) -> Array:
+    def _array(self, place: Allocation, type: TensorType) -> Array:
         key = (place.kind, place.offset, place.value, type)
         found = self._views.get(key)
         if found is None:
@@ -127,8 +127,8 @@ class Step:
                 found = self.device.view(self.arena, place.offset, shape, dtype)
             else:
                 assert place.value is not None
-                kept = self._kept[place.value]
-                found = kept if kept.shape == shape else kept.reshape(shape)
+                stored = self._stored[place.value]
+                found = stored if stored.shape == shape else stored.reshape(shape)
             self._views[key] = found
         return found
 
@@ -218,7 +218,7 @@ class Step:
         return found
 
     def _launch(
-        self, node: Node, copied: tuple[Place, ...] | None, copies: Mapping[int, Copy] | None = None
+        self, node: Node, copied: tuple[Allocation, ...] | None, copies: Mapping[int, Copy] | None = None
     ) -> tuple[Launch, bool]:
         op = node.op
         assert isinstance(op, Op)
@@ -242,8 +242,8 @@ class Step:
         bucket = self.plan.buckets.get(node)
         if bucket is not None:
             dtype = element_types(node.type)[0].dtype.numpy
-            whole = self.device.view(self.arena, bucket.offset, (bucket.nbytes // dtype.itemsize,), dtype)
-            inputs, out = [whole], (whole,)
+            merged = self.device.view(self.arena, bucket.offset, (bucket.nbytes // dtype.itemsize,), dtype)
+            inputs, out = [merged], (merged,)
         try:
             single = bucket is not None or not isinstance(node.type, TupleType)
             given = (self.device, inputs, out[0] if single else out)

@@ -33,8 +33,8 @@ from typing import Any, cast
 from mspc.analysis.cost.known_machines import H200, KNOWN_MACHINES
 from mspc.analysis.cost.machine import COLLECTIVES, LIKE, PRODUCTS, Link, Machine, Rate
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.atomic_writing import shown_path
 from mspc.ir.files.toml_text import check_keys, read_toml
-from mspc.ir.files.whole import shown_path
 from mspc.ir.nearest import did_you_mean
 from mspc.ir.types import DTYPES
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mspc.analysis.cost.machine import Link, Machine, Rate
+from mspc.ir.files.atomic_writing import write_atomically
 from mspc.ir.files.toml_text import quoted
-from mspc.ir.files.whole import write_whole
 
 DIGITS = 4
 """Figures of a number that count."""
@@ -16,7 +16,7 @@ DIGITS = 4
 def write_machine(path: Path, machine: Machine) -> None:
     """Write a machine file. Raises MspcError where that cannot be."""
     text = "\n".join(_lines(machine)) + "\n"
-    write_whole(path, lambda file: file.write(text.encode()))
+    write_atomically(path, lambda file: file.write(text.encode()))
 
 
 def _lines(machine: Machine) -> Iterator[str]:

@@ -24,12 +24,12 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, TensorType
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
 from mspc.ops.convolution.convolve import Conv2D, Conv2DBackpropFilter, Conv2DBackpropInput
-from mspc.ops.convolution.order import last_order
+from mspc.ops.convolution.memory_format import last_order
 from mspc.ops.math.arithmetic import Add, Maximum, Minimum, Mul, SquaredDifference, Sub
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
-from mspc.runtime.choose import GPU, Asked
-from mspc.search.calibration.doubts import SLOW_LINK, SLOW_NETWORK, Trust
+from mspc.runtime.device_choice import GPU, DeviceRequest
+from mspc.search.calibration.doubtful_rates import SLOW_LINK, SLOW_NETWORK, Trust
 
 STEPS, PREPARING = 7, 3
 """How many steps are timed, and how many run before."""
@@ -88,7 +88,7 @@ def calibrate(
     Raises:
         MspcError: a device cannot be had.
     """
-    job.hardware.choose(Asked(), job.size)
+    job.hardware.choose(DeviceRequest(), job.size)
     job.hardware.agree(job.comm)
     job.hardware.prepare(False, job.comm, job.watch)
     on_gpu = job.hardware.choice.device == GPU

@@ -14,8 +14,8 @@ import numpy as np
 
 from mspc.ir.graph import Node, Parameter, Value, element_types
 from mspc.passes.sharding.update_layouts import elementwise
-from mspc.search.model.memory import Memory
-from mspc.search.model.model import NEVER, Model, Source
+from mspc.search.model.memory import MemoryModel
+from mspc.search.model.model import NEVER, CostModel, Source
 from mspc.search.solver.elimination import Bucket, Elimination, Factor, Table
 from mspc.search.solver.sums import Sums
 
@@ -36,7 +36,7 @@ FAIR = 0.25
 class Candidates:
     """Plans of a model; what they cost, and what they hold."""
 
-    def __init__(self, model: Model, memory: Memory) -> None:
+    def __init__(self, model: CostModel, memory: MemoryModel) -> None:
         self.model, self.memory = model, memory
         self.sizes = [variable.size for variable in model.variables]
         self.costs = Sums(model.factors)
@@ -230,7 +230,7 @@ def _at_price(factors: Sequence[Factor], price: float) -> list[Factor]:
     return found
 
 
-def least_stored(model: Model) -> int:
+def least_stored(model: CostModel) -> int:
     """Bytes of parameters and inputs on a rank that no plan can do without: inputs as they arrive, everything else cut
     by as many ranks as its shape lets, and what is returned as the caller receives it."""
     graph, total = model.search.graph, 0.0

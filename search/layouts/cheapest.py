@@ -16,8 +16,8 @@ from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.search_terms import Terms
 from mspc.search.layouts.nearby import take_assignment
 from mspc.search.layouts.within_memory import QUICK, Limited
-from mspc.search.model.memory import BEGIN, Memory
-from mspc.search.model.model import Model
+from mspc.search.model.memory import BEGIN, MemoryModel
+from mspc.search.model.model import CostModel
 from mspc.search.solver.elimination import LARGEST, Assignment, Elimination, OutOfTime
 
 SOURCE = "search"
@@ -29,13 +29,13 @@ AXES = 3
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundPlan:
     """What a search found on one mesh: bytes that a rank sends in a step, and the least that any plan there sends.
     model: the problem that it has solved."""
 
     mesh: tuple[int, ...]
     assignment: Assignment
-    model: Model
+    model: CostModel
 
 
 def mesh_of(search: Search) -> tuple[int, ...]:
@@ -76,7 +76,7 @@ def _orders(sizes: list[int]) -> list[tuple[int, ...]]:
     return sorted(set(permutations(sizes)), reverse=True)
 
 
-def cheapest(model: Model, largest: int, seconds: float = 0) -> Assignment:
+def cheapest(model: CostModel, largest: int, seconds: float = 0) -> Assignment:
     """The cheapest assignment; after some seconds, where they are not 0, what small tables find."""
     sizes = [variable.size for variable in model.variables]
     if not seconds:
@@ -87,20 +87,20 @@ def cheapest(model: Model, largest: int, seconds: float = 0) -> Assignment:
     return quick
 
 
-def limited(model: Model, memory: Memory, largest: int, seconds: float = 0, proves: bool = True) -> Limited:
+def limited(model: CostModel, memory: MemoryModel, largest: int, seconds: float = 0, proves: bool = True) -> Limited:
     """The problem of a model within a limit of memory; see `Limited`."""
     sizes = [variable.size for variable in model.variables]
     memory.add_moment(Elimination(sizes, model.factors, QUICK).solve().values, at=BEGIN)
     return Limited(sizes, model.factors, memory, largest, seconds, proves)
 
 
-def place_forward(search: Search) -> Found:
+def place_forward(search: Search) -> FoundPlan:
     """Give every forward operator without a layout, and every parameter that it reads, what the search finds."""
     mesh = mesh_of(search)
-    model = Model(search, mesh)
+    model = CostModel(search, mesh)
     largest = FAST if search.graph.attrs.get("search_mode") == "recursive_programming" else LARGEST
     terms = Terms.of(search.graph.attrs)
-    memory = Memory(model) if terms.memory else None
+    memory = MemoryModel(model) if terms.memory else None
     if memory is None:
         assignment = cheapest(model, largest, terms.milliseconds / 1000)
     else:
@@ -110,10 +110,10 @@ def place_forward(search: Search) -> Found:
     take_assignment(search, model, assignment.values, SOURCE)
     if memory is not None:
         _save_memory(search, memory, assignment)
-    return Found(mesh, assignment, model)
+    return FoundPlan(mesh, assignment, model)
 
 
-def _save_memory(search: Search, memory: Memory, assignment: Assignment) -> None:
+def _save_memory(search: Search, memory: MemoryModel, assignment: Assignment) -> None:
     """Mark what is computed or gathered again, and compute the cells again in the backward graph."""
     graph = search.graph
     gathered = set(memory.gathered_again(assignment.values))

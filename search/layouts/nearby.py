@@ -12,7 +12,7 @@ from typing import cast
 from mspc.ir.graph import Node, Parameter
 from mspc.ops.op import Op
 from mspc.passes.sharding.layout_search import Search
-from mspc.search.model.model import NEVER, Model
+from mspc.search.model.model import NEVER, CostModel
 from mspc.search.solver.elimination import Elimination
 from mspc.search.solver.sums import Sums
 
@@ -30,7 +30,7 @@ DIGITS = 2
 Values = tuple[int, ...]
 
 
-def nearby(model: Model) -> list[tuple[float, Values]]:
+def nearby(model: CostModel) -> list[tuple[float, Values]]:
     """(bytes that it sends ahead of gradients, assignment) of plans of a model; none of a large network. First those
     near the best of all that the model counts, then those near the best where gradients may be free, the cheapest
     first."""
@@ -52,7 +52,7 @@ def nearby(model: Model) -> list[tuple[float, Values]]:
     return [(cost, values) for values, cost in found.items()]
 
 
-def take_assignment(search: Search, model: Model, values: Sequence[int], source: str) -> None:
+def take_assignment(search: Search, model: CostModel, values: Sequence[int], source: str) -> None:
     """Give every forward operator without a layout, and every parameter that one reads, what an assignment says."""
     for value, v in model.of.items():
         if isinstance(value, Parameter) and value.layout is None:
@@ -62,7 +62,7 @@ def take_assignment(search: Search, model: Model, values: Sequence[int], source:
             _take(search, model, node, values, source)
 
 
-def _take(search: Search, model: Model, node: Node, values: Sequence[int], source: str) -> None:
+def _take(search: Search, model: CostModel, node: Node, values: Sequence[int], source: str) -> None:
     if search.rules[node] is None:
         search.structure([node])
     elif node.in_layouts is None and cast(Op, node.op).operandwise:

@@ -8,10 +8,10 @@ from mspc.ir.graph import Graph, Node, Parameter
 from mspc.passes.autodiff.planned_cells import mark_cells
 from mspc.passes.autodiff.recompute import Recompute
 from mspc.search.layouts.cheapest import SOURCE
-from mspc.search.model.memory import Memory
+from mspc.search.model.memory import MemoryModel
 
 
-def place(memory: Memory, graph: Graph, values: Sequence[int]) -> None:
+def place(memory: MemoryModel, graph: Graph, values: Sequence[int]) -> None:
     """Give the operators and parameters of a graph what an assignment says, and compute again what it does; nothing is
     left to search. memory: of the model of another graph of the same network, at the same stage."""
     model = memory.model

@@ -12,12 +12,12 @@ from typing import Any
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.constraint import is_constraint
-from mspc.passes.sharding.forward_layouts import cut_batch, spread
-from mspc.passes.sharding.layout_plans import State, Total, restore, state_of
+from mspc.passes.sharding.forward_layouts import shard_batch, spread
+from mspc.passes.sharding.layout_plans import PlanTotal, State, restore, state_of
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.propagate_sharding import begun, finish
 from mspc.passes.sharding.search_terms import MILLION, Terms
-from mspc.search.layouts.cheapest import SOURCE, Found, place_forward
+from mspc.search.layouts.cheapest import SOURCE, FoundPlan, place_forward
 from mspc.search.layouts.nearby import nearby, take_assignment
 
 AS_FORESEEN = 1.001
@@ -41,7 +41,7 @@ def decide_together(graph: Graph) -> None:
     timed = bool(terms.latency or terms.touch)  # `mspc search` compares times of whole programs
     alone = timed or bool(terms.memory or terms.mesh) or any(is_constraint(node) for node in graph.nodes)
     before = _Decisions.of((*graph.nodes, *graph.parameters))
-    usual_plans = _usual_plans(search, forward)
+    candidates = _usual_plans(search, forward)
     placed = place_forward(search)
     found = placed.assignment
     total = finish(search, forward)
@@ -51,7 +51,7 @@ def decide_together(graph: Graph) -> None:
     else:
         share = _proven(found.proven, total.nbytes)
     if not alone and (len(forward) <= FEW or not as_foreseen):
-        plans = [*((0.0, plan) for plan in usual_plans), *(_nearby(placed) if search.trains else ())]
+        plans = [*((0.0, plan) for plan in candidates), *(_nearby(placed) if search.trains else ())]
         better = _cheaper(search, forward, before, total, plans)
         if better is not total:
             total, share = better, 0.0  # the best is none of the plans that the search knows
@@ -89,22 +89,22 @@ class _Decisions:
 def _usual_plans(search: Search, forward: list[Node]) -> tuple[Usual, ...]:
     """What spreads from configured operators; where there are none, what is sharded along the batch, too."""
     configured = any(node.in_layouts is not None and search.rules[node] is not None for node in forward)
-    return (spread,) if configured else (spread, cut_batch)
+    return (spread,) if configured else (spread, shard_batch)
 
 
-def _nearby(placed: Found) -> Iterator[tuple[float, Usual]]:
+def _nearby(placed: FoundPlan) -> Iterator[tuple[float, Usual]]:
     """Plans near the best one: the bytes of each ahead of gradients, and what gives it to the forward operators."""
     for ahead, values in nearby(placed.model):
         yield ahead, partial(_take, placed, values)
 
 
-def _take(placed: Found, values: Sequence[int], search: Search, forward: list[Node]) -> None:
+def _take(placed: FoundPlan, values: Sequence[int], search: Search, forward: list[Node]) -> None:
     take_assignment(search, placed.model, values, SOURCE)
 
 
 def _cheaper(
-    search: Search, forward: list[Node], before: _Decisions, total: Total, plans: Iterable[tuple[float, Usual]]
-) -> Total:
+    search: Search, forward: list[Node], before: _Decisions, total: PlanTotal, plans: Iterable[tuple[float, Usual]]
+) -> PlanTotal:
     """What the cheapest of some plans costs, which the graph then has. total: what the one costs that it has now; the
     others come with the bytes that they send ahead of gradients."""
     for ahead, give in plans:
@@ -113,7 +113,7 @@ def _cheaper(
         best = _Decisions.of(before.values)
         before.put_back()
         search.wanted = {}
-        search.whole = {}
+        search.replicated = {}
         give(search, forward)
         other = finish(search, forward)
         if other.nbytes < total.nbytes - LEAST / 2:

@@ -17,10 +17,10 @@ from dataclasses import replace
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.sharding.search_terms import LEAST
-from mspc.search.model.memory import Memory
+from mspc.search.model.memory import MemoryModel
 from mspc.search.solver.elimination import Assignment, Elimination, Factor, OutOfTime, Table
 from mspc.search.solver.labels import Labels
-from mspc.search.solver.mixing import Mixing, Plan
+from mspc.search.solver.mixing import CostedAssignment, Mixing
 from mspc.search.solver.sums import Sums
 
 LIMITED = 1 << 20
@@ -58,7 +58,7 @@ class _Priced:
     """A plan under a price for a row, what is proved of all plans there with the price's part, and how."""
 
     price: float
-    plan: Plan
+    plan: CostedAssignment
     bound: float
     elimination: Elimination
 
@@ -69,7 +69,7 @@ class Limited:
     for what prices leave open between two plans."""
 
     def __init__(
-        self, sizes: Sequence[int], factors: Sequence[Factor], memory: Memory, largest: int, seconds: float = 0,
+        self, sizes: Sequence[int], factors: Sequence[Factor], memory: MemoryModel, largest: int, seconds: float = 0,
         proves: bool = True,
     ) -> None:  # fmt: skip
         self.sizes, self.factors, self.memory, self.largest = list(sizes), list(factors), memory, min(largest, LIMITED)
@@ -85,7 +85,7 @@ class Limited:
         self.least = [self._least_of(row) for row in memory.rows]
         self.known: list[list[_Priced]] = [[] for _ in self.rows]
         """What prices of every row have led to."""
-        self.smallest: dict[int, tuple[Plan, float]] = {}
+        self.smallest: dict[int, tuple[CostedAssignment, float]] = {}
 
     def solve(self, limit: int) -> Assignment:
         """The cheapest assignment within a limit of bytes, or the one that takes the least for `LEAST`, or where none
@@ -178,7 +178,7 @@ class Limited:
             found += [near] if near is not None else []
         return min(found, key=lambda each: (self.memory.peak(each.values), each.cost))
 
-    def _least_plan(self, row: int) -> tuple[Plan, float]:
+    def _least_plan(self, row: int) -> tuple[CostedAssignment, float]:
         """The plan with the least of a row, and what none that holds as little there costs less than."""
         if row not in self.smallest:
             priced = self._at(row, LEXICAL)
@@ -220,7 +220,7 @@ class Limited:
         limits = [limit] * len(self.rows)
         return Labels(self.first.elimination, proving.elimination, prices, self.least, limits)
 
-    def _some(self, limit: int) -> Plan | None:
+    def _some(self, limit: int) -> CostedAssignment | None:
         """A plan whose rows are within a limit: the cheapest that is known, or that with the least if that will do."""
         known = [each.plan for priced in self.known for each in priced if max(each.plan.rows) <= limit]
         if known:
@@ -231,7 +231,7 @@ class Limited:
         values, _, _ = self._labels(self.first, limit).search(math.inf, 0.0, NARROW)
         return None if values is None else self._plan(values)
 
-    def _between(self, best: Plan, limit: int) -> Plan:
+    def _between(self, best: CostedAssignment, limit: int) -> CostedAssignment:
         """Look for the price that proves the most, between a plan over the limit and one within it, as long as
         mixtures of the two leave something open. The cheapest within the limit."""
         given, row, limits = best, self.row, [limit] * len(self.rows)
@@ -258,8 +258,8 @@ class Limited:
         """What proves the most of a limit, among the prices of the row that gets one."""
         return max([self.first, *self.known[self.row]], key=lambda each: each.bound - each.price * limit)
 
-    def _plan(self, values: tuple[int, ...]) -> Plan:
-        return Plan(values, self.costs.total(values), tuple(row.total(values) for row in self.rows))
+    def _plan(self, values: tuple[int, ...]) -> CostedAssignment:
+        return CostedAssignment(values, self.costs.total(values), tuple(row.total(values) for row in self.rows))
 
     def _least_of(self, row: Sequence[Factor]) -> Elimination:
         """The elimination of a row of memory alone."""
@@ -288,11 +288,11 @@ class Limited:
 
     def _solved(self, factors: list[Factor]) -> tuple[Assignment, Elimination]:
         """The cheapest assignment, or where there is a deadline and it comes too soon what small tables find."""
-        whole = Elimination(self.sizes, factors, self.largest, self.deadline, self.order)
+        exact = Elimination(self.sizes, factors, self.largest, self.deadline, self.order)
         if self.deadline == math.inf:
-            return whole.solve(), whole
+            return exact.solve(), exact
         quick = Elimination(self.sizes, factors, QUICK, order=self.order)
         found = quick.solve()
         with contextlib.suppress(OutOfTime):
-            return whole.solve(), whole
+            return exact.solve(), exact
         return found, quick

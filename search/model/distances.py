@@ -52,8 +52,8 @@ class Hosts:
         """[source, target]: what the ranks of a host lack together and fetch through all their cards, by its price."""
         outer = self.outer(mesh)
         between, inside = mesh[:outer], math.prod(mesh[outer:])
-        whole = [_of_hosts(layout, mesh, outer) for layout in (*sources, *targets)]
-        found = _missing(whole[: len(sources)], whole[len(sources) :], between or (1,))
+        of_hosts = [_of_hosts(layout, mesh, outer) for layout in (*sources, *targets)]
+        found = _missing(of_hosts[: len(sources)], of_hosts[len(sources) :], between or (1,))
         return found * self.network / inside
 
 
@@ -66,7 +66,7 @@ def _of_hosts(layout: Layout, mesh: tuple[int, ...], outer: int) -> Layout:
     return Layout.of(mesh[:outer] or (1,), [[a for a in axes if a < outer] for axes in on_mesh(layout, mesh)[0]])
 
 
-class Places:
+class LayoutTable:
     """Layouts of tensors of one number of dimensions on the same ranks, by a number each. mesh: along its axes partial
     values are reduced. hosts: None where all ranks are of one."""
 
@@ -205,14 +205,14 @@ def _on(layout: Layout, mesh: tuple[int, ...], dimension: int) -> tuple[tuple[in
 
 def _of_dimension(one: tuple[tuple[int, ...], Axes], other: tuple[tuple[int, ...], Axes]) -> float:
     (mesh, first), (other_mesh, second) = one, other
-    cut, other_cut = math.prod(mesh[a] for a in first), math.prod(other_mesh[a] for a in second)
+    shards, other_shards = math.prod(mesh[a] for a in first), math.prod(other_mesh[a] for a in second)
     alike = 0
     if mesh == other_mesh:
         while alike < min(len(first), len(second)) and first[alike] == second[alike]:
             alike += 1
     if alike in (len(first), len(second)):
-        return 1 / max(cut, other_cut)
-    return math.prod(mesh[a] for a in first[:alike]) / (cut * other_cut)
+        return 1 / max(shards, other_shards)
+    return math.prod(mesh[a] for a in first[:alike]) / (shards * other_shards)
 
 
 def _intervals(layouts: list[Layout]) -> tuple[Any, Any]:
@@ -223,10 +223,10 @@ def _intervals(layouts: list[Layout]) -> tuple[Any, Any]:
     for i, layout in enumerate(layouts):
         coordinates = np.unravel_index(np.arange(ranks), layout.mesh)
         for d, axes in enumerate(layout.dims):
-            index, cut = np.zeros(ranks), 1
+            index, shards = np.zeros(ranks), 1
             for a in axes:
                 index = index * layout.mesh[a] + coordinates[a]
-                cut *= layout.mesh[a]
-            begin[i, :, d] = index / cut
-            end[i, :, d] = (index + 1) / cut
+                shards *= layout.mesh[a]
+            begin[i, :, d] = index / shards
+            end[i, :, d] = (index + 1) / shards
     return begin, end

@@ -10,7 +10,7 @@ from itertools import product as product_of
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Axes, Layout
-from mspc.passes.sharding.choices import Choice, composite_conflict, make_choice
+from mspc.passes.sharding.choices import ShardingChoice, composite_conflict, make_choice
 from mspc.sharding.factors import Rule
 
 
@@ -19,7 +19,7 @@ class Domain:
     """What an operator may choose. gradients: for every choice how the gradient of every operand comes out of the
     operator's own gradient, cut as it is: partial over each axis that cuts what the operand does not have."""
 
-    choices: tuple[Choice, ...]
+    choices: tuple[ShardingChoice, ...]
     gradients: tuple[tuple[Layout, ...], ...]
 
 
@@ -38,7 +38,7 @@ def domain_of(rule: Rule, mesh: tuple[int, ...], product: bool, passing: tuple[i
         passing: operands whose partial sums may pass through the operator, which is linear in them.
     """
     factors = [f for f in range(len(rule.names)) if f not in rule.frozen and rule.sizes[f] > 1]
-    found: dict[Choice, tuple[Layout, ...]] = {}
+    found: dict[ShardingChoice, tuple[Layout, ...]] = {}
     assignments = _assignments(rule, mesh, factors)
     for axes in assignments:
         choice = make_choice(rule, mesh, axes)
@@ -53,13 +53,13 @@ def domain_of(rule: Rule, mesh: tuple[int, ...], product: bool, passing: tuple[i
 
 def _let_through(
     rule: Rule, mesh: tuple[int, ...], assignments: list[tuple[Axes, ...]], passing: tuple[int, ...]
-) -> dict[Choice, tuple[Layout, ...]]:
+) -> dict[ShardingChoice, tuple[Layout, ...]]:
     """The ways in which partial sums over axes that cut nothing pass. Gradients come out whole along these axes."""
-    found: dict[Choice, tuple[Layout, ...]] = {}
+    found: dict[ShardingChoice, tuple[Layout, ...]] = {}
     for axes in assignments:
         if rule.reduction != "sum" and any(axes[f] for f in rule.reduced):
             continue  # partial means, or maxima, do not add up with partial sums
-        free = [a for a in range(len(mesh)) if all(a not in cut for cut in axes)]
+        free = [a for a in range(len(mesh)) if all(a not in sharding for sharding in axes)]
         for count in range(1, len(free) + 1):
             for passed, operand in product_of(combinations(free, count), passing):
                 choice = make_choice(rule, mesh, axes, operand, passed)
@@ -83,8 +83,8 @@ def _ascending(rule: Rule, axes: tuple[Axes, ...]) -> bool:
     """Whether the axes of every dimension ascend, so that there is one layout for every set of axes."""
     for dims in (*rule.inputs, *rule.outputs):
         for dim in dims:
-            cut = [a for f in dim for a in axes[f]]
-            if cut != sorted(cut):
+            sharding = [a for f in dim for a in axes[f]]
+            if sharding != sorted(sharding):
                 return False
     return True
 
@@ -94,12 +94,12 @@ def gradients_of(rule: Rule, mesh: tuple[int, ...], axes: tuple[Axes, ...]) -> t
     found: list[Layout] = []
     for dims in rule.inputs:
         own = {f for dim in dims for f in dim}
-        partial = [a for f, cut in enumerate(axes) if f not in own for a in cut]
+        partial = [a for f, sharding in enumerate(axes) if f not in own for a in sharding]
         found.append(Layout.of(mesh, [[a for f in dim for a in axes[f]] for dim in dims], partial))
     return tuple(found)
 
 
-def comes_so(choice: Choice, partial: Mapping[int, frozenset[Layout]]) -> bool:
+def comes_so(choice: ShardingChoice, partial: Mapping[int, frozenset[Layout]]) -> bool:
     """Whether the partial sums that a choice takes are there: nothing makes them of anything else."""
     return all(
         not layout.partial or layout in partial.get(i, partial.get(THROUGH_ALL, ()))

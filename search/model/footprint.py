@@ -18,16 +18,16 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.collective.collectives import AllReduce
-from mspc.passes.autodiff.cell_blocks import Block
+from mspc.passes.autodiff.recomputable_cells import RecomputableCell
 from mspc.passes.communication.redistribution_plan import plan
-from mspc.passes.sharding.choices import Choice
+from mspc.passes.sharding.choices import ShardingChoice
 from mspc.passes.sharding.traffic import bytes_between
 from mspc.passes.sharding.update_layouts import elementwise
-from mspc.search.model.model import Model, Source
+from mspc.search.model.model import CostModel, Source
 
 
 @dataclass(frozen=True)
-class Moment:
+class StepMoment:
     """A moment of a step. bytes: held there, beside weights, states and inputs. node: the operator that runs then.
     gradients: what is alive of them, the backward operator that has made one, or the parameter that it is of."""
 
@@ -36,10 +36,10 @@ class Moment:
     gradients: tuple[Node | Parameter, ...]
 
 
-class Facts:
+class StepLayouts:
     """What runs through one model's step ask again and again, by the choices that it depends on."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: CostModel) -> None:
         self.model = model
         self._made: dict[tuple[Node, int], float] = {}
         self._gradients: dict[tuple[Node, int], float] = {}
@@ -85,7 +85,8 @@ class Footprint:
     that are gathered again for gradients."""
 
     def __init__(
-        self, facts: Facts, values: Sequence[int], recomputed: Collection[Block], again: Collection[Parameter]
+        self, facts: StepLayouts, values: Sequence[int], recomputed: Collection[RecomputableCell],
+        again: Collection[Parameter],
     ) -> None:
         self.facts, self.model, self.values, self.again = facts, facts.model, values, set(again)
         self.inside = {node for block in recomputed for node in block.inside}
@@ -107,7 +108,7 @@ class Footprint:
         """Bytes at the peak, beside weights, states and inputs."""
         return self.moment().bytes
 
-    def moment(self) -> Moment:
+    def moment(self) -> StepMoment:
         """The peak."""
         runs: list[Node] = []
         for node in self.model.search.graph.nodes:
@@ -137,7 +138,7 @@ class Footprint:
         held = np.cumsum(change)
         most = int(held.argmax())
         alive = [made for item, made in self._gradients.items() if spans[item][0] <= most <= spans[item][1]]
-        return Moment(float(held[most]), runs[min(most, len(runs) - 1)], tuple(alive))
+        return StepMoment(float(held[most]), runs[min(most, len(runs) - 1)], tuple(alive))
 
     def _add(self, operands: Sequence[int], size: float, in_place: bool = False) -> int:
         self.operands.append(list(operands))
@@ -258,7 +259,7 @@ def summand(node: Node) -> Node | None:
     return next((value for value in alike if value.type == node.type), None) if node.op.name == "AddN" else None
 
 
-def gradient_bytes(node: Node, forward: Node | None, choice: Choice | None) -> float:
+def gradient_bytes(node: Node, forward: Node | None, choice: ShardingChoice | None) -> float:
     """Bytes of a gradient, which lies as the operand that it is of; what is in between as a tensor of its shape; all of
     it where no operator or no choice is known."""
     total = float(sum(type.nbytes for type in element_types(node.type)))

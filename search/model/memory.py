@@ -19,9 +19,9 @@ import numpy as np
 
 from mspc.ir.graph import Constant, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
-from mspc.passes.autodiff.cell_blocks import Block, blocks_of
-from mspc.search.model.footprint import Facts, Footprint, gradient_bytes, summand
-from mspc.search.model.model import Model, Numbers, Source, Variable
+from mspc.passes.autodiff.recomputable_cells import RecomputableCell, blocks_of
+from mspc.search.model.footprint import Footprint, StepLayouts, gradient_bytes, summand
+from mspc.search.model.model import CostModel, Numbers, Source, Variable
 from mspc.search.model.recompute_costs import AgainCosts, entering
 from mspc.search.model.step_facts import copies
 from mspc.search.solver.elimination import Factor, Table
@@ -45,7 +45,7 @@ class _Reading:
     switch: int = ALWAYS
 
 
-class Memory:
+class MemoryModel:
     """The memory of a model's assignments.
 
     static: factors of what is always there; moments: of what there is beside it at one moment or another, `BEGIN` and
@@ -53,21 +53,21 @@ class Memory:
     its results and not to. early: for these variables, where the cell's operators run.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: CostModel) -> None:
         self.model = model
         self.graph = model.search.graph
         self.users = model.search.traffic.users
         self.static: list[Factor] = []
         self.moments: list[list[Factor]] = [[], []]
         self._known: set[Any] = set()
-        self._facts = Facts(model)
+        self._facts = StepLayouts(model)
         self._parameters()
         direct = self._direct_readings(0)
-        kept: dict[Node, float] = {}
+        held: dict[Node, float] = {}
         for (value, index) in direct:
             if isinstance(value, Node):
-                kept[value] = kept.get(value, 0.0) + element_types(value.type)[index].nbytes
-        self.blocks = blocks_of(self.graph, self.users, kept, self._maker)
+                held[value] = held.get(value, 0.0) + element_types(value.type)[index].nbytes
+        self.blocks = blocks_of(self.graph, self.users, held, self._maker)
         self.switches = {block.cell: model.add(Variable((np.arange(2),))) for block in self.blocks}
         place = {node: i for i, node in enumerate(self.graph.nodes)}
         self.early = {self.switches[block.cell]: min(place[node] for node in block.again) for block in self.blocks}
@@ -81,7 +81,7 @@ class Memory:
             for reading in readings:
                 self._gather_again(reading)
 
-    def anew(self) -> Memory:
+    def anew(self) -> MemoryModel:
         """The same memory with no other moments than at first."""
         other = copy(self)
         other.moments, other._known = self.moments[:END + 1], set()
@@ -97,7 +97,7 @@ class Memory:
         self._known.add(key)
         place = {node: i for i, node in enumerate(self.graph.nodes)}
         now = place[moment.node]
-        ran: dict[Block, list[int]] = {}
+        ran: dict[RecomputableCell, list[int]] = {}
         for node in self.graph.nodes:
             if node.phase == "backward" and node.forward in self._inside:
                 ran.setdefault(self._inside[node.forward], []).append(place[node])
@@ -242,7 +242,7 @@ class Memory:
         return self.model.variables[self.model.of[source[0]]].outputs[source[1]]
 
     def _keep(
-        self, row: list[Factor], base: Source, readings: Sequence[_Reading], there: Collection[Block]
+        self, row: list[Factor], base: Source, readings: Sequence[_Reading], there: Collection[RecomputableCell]
     ) -> None:  # fmt: skip
         """Add to a row the bytes of one tensor that gradients read, in all the layouts in which they do. there: the
         cells whose results are there whether they are computed again or not."""
@@ -259,8 +259,8 @@ class Memory:
             key = ("made", outputs.tobytes(), type)
             row.append(self._switched((model.of[value],), key, lambda: model.held(outputs, type), unless, only))
 
-    def _keep_copy(self, row: list[Factor], reading: _Reading, beside: bool, unless: int) -> None:
-        """What an operator's gradient reads. beside: the tensor itself is there in any case, so that what lies as it
+    def _keep_copy(self, row: list[Factor], reading: _Reading, is_stored: bool, unless: int) -> None:
+        """What an operator's gradient reads. is_stored: the tensor itself is there in any case, so that what lies as it
         does is no copy."""
         model, (value, index), needs = self.model, reading.source, reading.needs
         own, outputs, type = model.of[value], self._made(reading.source), element_types(value.type)[index]
@@ -268,12 +268,12 @@ class Memory:
 
         def made() -> Table:
             nbytes = model.held(needs, type)
-            if not beside:
+            if not is_stored:
                 return nbytes
             return nbytes[None, :] * (outputs[:, None] != needs[None, :]) * ~np.array(again)[:, None]
 
-        key = ("kept", outputs.tobytes() if beside else b"", needs.tobytes(), type, beside, again)
-        scope = (own, reading.variable) if beside else (reading.variable,)
+        key = ("kept", outputs.tobytes() if is_stored else b"", needs.tobytes(), type, is_stored, again)
+        scope = (own, reading.variable) if is_stored else (reading.variable,)
         row.append(self._switched(scope, key, made, unless, reading.switch))
 
     def _gather_again(self, reading: _Reading) -> None:
@@ -298,7 +298,7 @@ class Memory:
             return factor((*scope, only), (*key, "only"), lambda: made()[..., None] * [0.0, 1.0])
         return factor(scope, key, made)
 
-    def _read_again(self, block: Block, readings: dict[Source, list[_Reading]]) -> None:
+    def _read_again(self, block: RecomputableCell, readings: dict[Source, list[_Reading]]) -> None:
         """What enters a cell is read by gradients where it is computed again."""
         for source, node, place in entering(self.model, block):
             if source[0] not in block.inside:

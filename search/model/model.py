@@ -19,11 +19,11 @@ from mspc.ir.layout import Layout, common_mesh, on_mesh
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import Op
-from mspc.passes.sharding.choices import Choice, merge, multiplies, points_of
+from mspc.passes.sharding.choices import ShardingChoice, merge, multiplies, points_of
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.search_terms import Terms
 from mspc.passes.sharding.traffic import COLLECTIVE
-from mspc.search.model.distances import Hosts, Places
+from mspc.search.model.distances import Hosts, LayoutTable
 from mspc.search.model.domains import THROUGH_ALL, comes_so, domain_of, gradients_of
 from mspc.search.model.own_bytes import OwnBytes
 from mspc.search.model.step_facts import graded, is_state, touched
@@ -45,7 +45,7 @@ NEVER = 1e18
 """Bytes of what must not be."""
 
 Numbers = Any
-"""Layouts by their numbers in `Places`, one for every choice."""
+"""Layouts by their numbers in `LayoutTable`, one for every choice."""
 Source = tuple[Value, int]
 """What makes a tensor, and the tensor's place among its results."""
 
@@ -65,7 +65,7 @@ class Variable:
     returned: tuple[Numbers, ...] = ()
     operands: tuple[Numbers, ...] = ()
     gradients: tuple[Numbers, ...] = ()
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[ShardingChoice, ...] = ()
     again: tuple[bool, ...] = ()
 
     @property
@@ -83,7 +83,7 @@ class _Reader:
     writes: bool = False
 
 
-class Model:
+class CostModel:
     """The problem of one graph on one mesh. variables and factors are what `Elimination` takes; of: the variable of an
     operator or a parameter; about: of every factor its kind ("alone", "there", "back", ...) and the value it is of.
     subject: of the factor that is added next. counts_twice: what two readers share counts for each, so that plans
@@ -103,7 +103,7 @@ class Model:
         self.counts_twice = False
         self.subject: Value
         self.of: dict[Value, int] = {}
-        self._places: dict[int, Places] = {}
+        self._places: dict[int, LayoutTable] = {}
         self._domains: dict[Any, Variable] = {}
         self._sums: dict[int, frozenset[Layout]] = {}
         self._tables: dict[Any, Table] = {}
@@ -150,7 +150,7 @@ class Model:
         assert rule is not None
         if node.in_layouts is not None:
             operands = cast("tuple[Layout, ...]", node.in_layouts)
-            choices = (Choice(operands, element_layouts(node.layout), 0.0),)
+            choices = (ShardingChoice(operands, element_layouts(node.layout), 0.0),)
             sources = tuple((dims, layout) for dims, layout in zip(rule.inputs, operands, strict=True) if dims)
             gradients = gradients_of(rule, *merge(rule, sources, self.search.ranks))
             complete = self._own_bytes.complete.get(node, frozenset[int]())
@@ -161,10 +161,10 @@ class Model:
         key = (rule, product, tuple(partial.items()), complete)
         if key not in self._domains:
             domain = domain_of(rule, self.mesh, product, tuple(partial))
-            kept = [i for i, choice in enumerate(domain.choices) if comes_so(choice, partial)]
+            possible = [i for i, choice in enumerate(domain.choices) if comes_so(choice, partial)]
             self._domains[key] = self._numbered(
-                tuple(domain.choices[i] for i in kept),
-                tuple(_completed(domain.gradients[i], complete) for i in kept),
+                tuple(domain.choices[i] for i in possible),
+                tuple(_completed(domain.gradients[i], complete) for i in possible),
             )
         return self._domains[key]
 
@@ -193,7 +193,7 @@ class Model:
             self._sums[id(numbers)] = known
         return known
 
-    def _numbered(self, choices: tuple[Choice, ...], gradients: tuple[tuple[Layout, ...], ...]) -> Variable:
+    def _numbered(self, choices: tuple[ShardingChoice, ...], gradients: tuple[tuple[Layout, ...], ...]) -> Variable:
         results, operands = range(len(choices[0].outputs)), range(len(choices[0].inputs))
         return Variable(
             tuple(self.numbers([c.outputs[i] for c in choices]) for i in results),
@@ -205,7 +205,7 @@ class Model:
 
     def numbers(self, layouts: Sequence[Layout]) -> Numbers:
         """The numbers of layouts of one number of dimensions."""
-        places = self._places.setdefault(len(layouts[0].dims), Places(self.mesh, self.hosts))
+        places = self._places.setdefault(len(layouts[0].dims), LayoutTable(self.mesh, self.hosts))
         return np.array([places.number(layout) for layout in layouts])
 
     def _stored(self, value: Value, readers: Sequence[_Reader]) -> None:
@@ -324,35 +324,35 @@ class Model:
         layouts: Sequence[Layout] = self._places[len(type.shape)].layouts
         return np.array([type.nbytes / math.prod(layouts[int(n)].strategy) for n in outputs])
 
-    def _direct(self, own: int, at: Numbers, way: str, type: TensorType, reader: _Reader, latency: float) -> None:
-        there = reader.needs if way == "there" else reader.gradients
-        key = (way, at.tobytes(), there.tobytes(), len(type.shape), type.nbytes, latency)
-        self.factor((own, reader.variable), key, lambda: self.sent(way, at, there, type, latency))
+    def _direct(self, own: int, at: Numbers, direction: str, type: TensorType, reader: _Reader, latency: float) -> None:
+        there = reader.needs if direction == "there" else reader.gradients
+        key = (direction, at.tobytes(), there.tobytes(), len(type.shape), type.nbytes, latency)
+        self.factor((own, reader.variable), key, lambda: self.sent(direction, at, there, type, latency))
 
     def _copied(
-        self, own: int, at: Numbers, way: str, type: TensorType, readers: Sequence[_Reader], latency: float
+        self, own: int, at: Numbers, direction: str, type: TensorType, readers: Sequence[_Reader], latency: float
     ) -> None:
         """A copy that all readers may take instead of the value; on the way back a place where gradients are added."""
-        wanted = [reader.needs if way == "there" else reader.gradients for reader in readers]
+        wanted = [reader.needs if direction == "there" else reader.gradients for reader in readers]
         numbers = np.array(sorted({int(n) for need in wanted for n in need}))
         copy = self.add(Variable((numbers,), (numbers,)))
         size = (len(type.shape), type.nbytes, latency)
-        self.factor((own, copy), (way, at.tobytes(), numbers.tobytes(), *size),
-                     lambda: self.sent(way, at, numbers, type, latency))  # fmt: skip
+        self.factor((own, copy), (direction, at.tobytes(), numbers.tobytes(), *size),
+                     lambda: self.sent(direction, at, numbers, type, latency))  # fmt: skip
         for reader, need in zip(readers, wanted, strict=True):
 
             def cheaper(need: Numbers = need) -> Table:
-                direct, shared = (self.sent(way, near, need, type, latency) for near in (at, numbers))
+                direct, shared = (self.sent(direction, near, need, type, latency) for near in (at, numbers))
                 shared = shared + COLLECTIVE * (numbers[:, None] != need[None, :])  # of equal ways the straight one
                 return np.minimum(direct[:, None, :], shared[None, :, :])
 
-            key = (way, at.tobytes(), numbers.tobytes(), need.tobytes(), *size)
+            key = (direction, at.tobytes(), numbers.tobytes(), need.tobytes(), *size)
             self.factor((own, copy, reader.variable), key, cheaper)
 
-    def sent(self, way: str, near: Numbers, far: Numbers, type: TensorType, latency: float) -> Table:
+    def sent(self, direction: str, near: Numbers, far: Numbers, type: TensorType, latency: float) -> Table:
         """[near, far]: bytes from the value to where it is wanted, or back from there."""
         distances = self._places[len(type.shape)].distances()
-        shares = distances[np.ix_(near, far)] if way == "there" else distances[np.ix_(far, near)].T
+        shares = distances[np.ix_(near, far)] if direction == "there" else distances[np.ix_(far, near)].T
         return np.minimum(shares * type.nbytes + latency * (shares > 0), NEVER)
 
     def factor(self, variables: tuple[int, ...], key: Any, made: Callable[[], Table]) -> None:
@@ -385,7 +385,7 @@ def _completed(gradients: tuple[Layout, ...], complete: frozenset[int]) -> tuple
     return tuple(layout.without_partial() if i in complete else layout for i, layout in enumerate(gradients))
 
 
-def _further(model: Model, value: Value, number: int) -> int:
+def _further(model: CostModel, value: Value, number: int) -> int:
     """A parameter's layout with its first dimension cut by the axes that hold replicas, as many as divide it."""
     layout, type = model.layout(value, number), value.tensor_type
     mesh = common_mesh(model.mesh, layout.mesh) or layout.mesh

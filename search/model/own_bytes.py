@@ -15,7 +15,7 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, Type
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
-from mspc.passes.sharding.choices import Choice, exchanges, make_choice, merge
+from mspc.passes.sharding.choices import ShardingChoice, exchanges, make_choice, merge
 from mspc.passes.sharding.traffic import scatter_bytes
 from mspc.sharding.factors import Rule
 
@@ -74,7 +74,7 @@ class OwnBytes:
             for each in gradients
         )
 
-    def sent(self, node: Node, types: Sequence[TensorType], choice: Choice) -> float:
+    def sent(self, node: Node, types: Sequence[TensorType], choice: ShardingChoice) -> float:
         """Bytes that a rank sends in an operator of operands of these types that is cut by a choice, and in its
         gradient, which is taken to exchange nothing where the operator does not."""
         own = cast(Op, node.op).moved_bytes(types, choice.inputs)
@@ -83,7 +83,7 @@ class OwnBytes:
             own += self._of_gradients(node, gradients, choice, own)
         return own
 
-    def _of_gradients(self, node: Node, gradients: Sequence[Node], choice: Choice, own: float) -> float:
+    def _of_gradients(self, node: Node, gradients: Sequence[Node], choice: ShardingChoice, own: float) -> float:
         """`own`: what the operator itself sends."""
         results = [layout.without_partial() for layout in choice.outputs]
         placed: dict[Value, Layout] = dict(zip(node.inputs, choice.inputs, strict=False))

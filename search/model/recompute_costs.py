@@ -10,15 +10,15 @@ import numpy as np
 
 from mspc.ir.graph import Node, element_types, operand_types
 from mspc.ops.op import Op
-from mspc.passes.autodiff.cell_blocks import Block
+from mspc.passes.autodiff.recomputable_cells import RecomputableCell
 from mspc.passes.sharding.choices import exchanges
 from mspc.passes.sharding.search_terms import OPERATIONS, Terms
-from mspc.search.model.model import Model, Source
+from mspc.search.model.model import CostModel, Source
 from mspc.search.model.step_facts import touched
 from mspc.search.solver.elimination import Table
 
 
-def entering(model: Model, block: Block) -> Iterator[tuple[Source, Node, int]]:
+def entering(model: CostModel, block: RecomputableCell) -> Iterator[tuple[Source, Node, int]]:
     """What the operators that are computed again read: (source, reader, place)."""
     for node in block.again:
         if node not in model.of:
@@ -32,12 +32,12 @@ def entering(model: Model, block: Block) -> Iterator[tuple[Source, Node, int]]:
 class AgainCosts:
     """Factors of the costs of a model's cells that are computed again."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: CostModel) -> None:
         self.model = model
         terms = Terms.of(model.search.graph.attrs)
         self._compute: tuple[dict[int, int], int] = {2: terms.compute_half}, terms.compute
 
-    def add(self, block: Block, switch: int) -> None:
+    def add(self, block: RecomputableCell, switch: int) -> None:
         """What computing a cell again costs. switch: the variable that decides on it."""
         for node in block.again:
             if node in self.model.of:
@@ -53,8 +53,8 @@ class AgainCosts:
         assert rule is not None
         inside = exchanges(node)
         operations = op.operations(types)
-        special, usual = self._compute
-        rate = special.get(types[0].dtype.itemsize, usual) if operations else 0
+        special, default = self._compute
+        rate = special.get(types[0].dtype.itemsize, default) if operations else 0
         key = ("again", op if inside else None, operations, rate, types, node.type, id(variable))
 
         def made() -> Table:

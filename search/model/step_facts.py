@@ -8,12 +8,12 @@ from typing import Any, cast
 from mspc.ir.graph import Constant, Node, Parameter, Value, element_types, operand_types
 from mspc.ops.control.structural import MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import NotDifferentiable
-from mspc.passes.sharding.choices import Choice
+from mspc.passes.sharding.choices import ShardingChoice
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.placement import is_master
 
 
-def touched(node: Node, choice: Choice) -> float:
+def touched(node: Node, choice: ShardingChoice) -> float:
     """Bytes of a rank's slices of what an operator reads and writes; none where nothing has to run."""
     if node.op.is_view:
         return 0.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import Pass
-from mspc.passes.needs import DIFFERENTIATED, KNOWN, WHOLE
+from mspc.passes.needs import DIFFERENTIATED, GLOBAL, KNOWN
 from mspc.passes.sharding.propagate_sharding import SEARCHES
 
 
@@ -19,7 +19,7 @@ from mspc.passes.sharding.propagate_sharding import SEARCHES
 class SearchSharding(Pass):
     """Decide the layouts of all nodes and parameters together."""
 
-    needs = (KNOWN, WHOLE, DIFFERENTIATED)
+    needs = (KNOWN, GLOBAL, DIFFERENTIATED)
 
     def run(self, graph: Graph) -> bool:
         if graph.attrs.get("mode") != "auto_parallel" or graph.attrs.get("search_mode") not in SEARCHES:

@@ -8,20 +8,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from mspc.compiler.call import describe_call
-from mspc.compiler.driver import Stage, compile_traced, trace_call
-from mspc.engine.capture import Launch
+from mspc.compiler.driver import DumpPoint, compile_traced, trace_call
+from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.nearest import did_you_mean
-from mspc.passes.sharding.givers import SHARD
 from mspc.passes.sharding.propagate_sharding import begun
+from mspc.passes.sharding.strategy_sources import SHARD
 from mspc.plans.operator_names import StrategyNames, all_is_given
 from mspc.search.layouts.cheapest import mesh_of
-from mspc.search.model.memory import Memory
-from mspc.search.model.model import NEVER, Model
-from mspc.search.plans.reckoned import LARGE
-from mspc.search.plans.ways import WAYS, PlanRequest
+from mspc.search.model.memory import MemoryModel
+from mspc.search.model.model import NEVER, CostModel
+from mspc.search.plans.alternatives import WAYS, PlanRequest
+from mspc.search.plans.machine_terms import LARGE
 from mspc.search.solver.elimination import LARGEST, Assignment, Elimination, Factor
 
 NAMED = 8
@@ -85,7 +85,7 @@ class _Found(Exception):  # it ends a compile that has told enough
         self.explanation = explanation
 
 
-def explain(launch: Launch, asked: PlanRequest, name: str) -> Explanation:
+def explain(captured: CapturedCall, asked: PlanRequest, name: str) -> Explanation:
     """Why the search cuts an operator as it does.
 
     Args:
@@ -95,9 +95,9 @@ def explain(launch: Launch, asked: PlanRequest, name: str) -> Explanation:
     Raises:
         MspcError: no operator has that name, or nothing can be decided on it.
     """
-    config = replace(asked.config(launch), **WAYS[0].settings)
+    config = replace(asked.config(captured), **WAYS[0].settings)
     config = replace(config, search_terms=replace(config.search_terms, memory=asked.memory))
-    call = trace_call(launch.target, describe_call(launch.args, []), config, launch.whole)
+    call = trace_call(captured.target, describe_call(captured.args, []), config, captured.global_types)
     graph = call.traced.graph
     names = StrategyNames()
     names.name(graph)
@@ -106,7 +106,7 @@ def explain(launch: Launch, asked: PlanRequest, name: str) -> Explanation:
         for other in graph.nodes:
             other.in_strategy = other.out_strategy = None
 
-    def look(stage: Stage) -> None:
+    def look(stage: DumpPoint) -> None:
         if all_is_given(stage.name, stage.graph):
             raise _Found(_Question(stage.graph, node, names.places, asked).answer())
 
@@ -147,8 +147,8 @@ class _Question:
             raise MspcError(f"nothing is decided on {places[node]}: it is left out, or it follows what it reads")
         if self.given is not None:  # left open, to see what else there would be
             node.in_layouts = node.layout = None
-        self.model = Model(self.search, mesh_of(self.search))
-        self.memory = Memory(self.model) if asked.memory else None
+        self.model = CostModel(self.search, mesh_of(self.search))
+        self.memory = MemoryModel(self.model) if asked.memory else None
         if node not in self.model.of:
             raise MspcError(f"nothing is decided on {places[node]}: it takes what it reads as that lies")
 

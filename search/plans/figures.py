@@ -10,35 +10,35 @@ from mspc.analysis.cost.least import least_seconds
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.analysis.cost.timeline import Timeline
 from mspc.compiler.driver import Compiled
-from mspc.compiler.sent import sent_by_ranks
-from mspc.engine.capture import Launch
+from mspc.compiler.sent_bytes import sent_by_ranks
+from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.output.programs import config_of
-from mspc.passes.sharding.givers import GIVEN
-from mspc.passes.sharding.parallel_optimizer import why_uncut
+from mspc.passes.sharding.parallel_optimizer import why_not_sharded
 from mspc.passes.sharding.search_terms import MILLION
+from mspc.passes.sharding.strategy_sources import GIVEN
 from mspc.plans.files.plan_file import PlanFile
 from mspc.runtime.memory_plan import peak_of
 from mspc.runtime.workspaces import workspace_bytes
-from mspc.search.plans.row import Plan, Remarks
-from mspc.search.plans.ways import PlanRequest, Way
+from mspc.search.plans.alternatives import Alternative, PlanRequest
+from mspc.search.plans.row import PlanResult, Remarks
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What a way comes to. file: its plan's. configured: whether the script has cut operators itself."""
 
-    plan: Plan
+    plan: PlanResult
     file: PlanFile
     configured: bool
 
     @classmethod
-    def of(cls, plan: Plan, compiled: Compiled, launch: Launch, asked: PlanRequest) -> Outcome:
+    def of(cls, plan: PlanResult, compiled: Compiled, captured: CapturedCall, asked: PlanRequest) -> Outcome:
         """Of a plan and its program. The file says the device, too, where that is not the script's own."""
         ranks = compiled.config.ranks
-        device = asked.device if asked.device != config_of(launch, ranks).device else ""
+        device = asked.device if asked.device != config_of(captured, ranks).device else ""
         return cls(plan, replace(compiled.strategies.plan(ranks), device=device), is_configured(compiled))
 
 
@@ -47,33 +47,33 @@ def is_configured(compiled: Compiled) -> bool:
     return any(node.attrs.get("strategy_from") in GIVEN for node in compiled.graph.nodes)
 
 
-def remarked(remarks: Remarks, compiled: Compiled, asked: PlanRequest, way: Way) -> Remarks:
+def remarked(remarks: Remarks, compiled: Compiled, asked: PlanRequest, way: Alternative) -> Remarks:
     """Remarks with what a way's program says by itself."""
-    kept = is_configured(compiled) and not (asked.free or way.free)
-    reason = why_uncut(compiled.graph) if compiled.config.parallel_optimizer else ""
-    return replace(remarks, keeps_strategies=kept, reason=reason)
+    keeps = is_configured(compiled) and not (asked.free or way.free)
+    reason = why_not_sharded(compiled.graph) if compiled.config.parallel_optimizer else ""
+    return replace(remarks, keeps_strategies=keeps, reason=reason)
 
 
-def memory_of(graph: Graph, launch: Launch, device: str) -> int:
+def memory_of(graph: Graph, captured: CapturedCall, device: str) -> int:
     """Bytes at the peak of a rank's step, with what kernels take beside the memory plan."""
-    return peak_of(graph) + workspace(graph, launch, device)
+    return peak_of(graph) + workspace(graph, captured, device)
 
 
-def workspace(graph: Graph, launch: Launch, device: str) -> int:
+def workspace(graph: Graph, captured: CapturedCall, device: str) -> int:
     """Bytes of a GPU that kernels take beside the memory plan; 0 on the CPU."""
-    return workspace_bytes(graph, launch.context.matmul_allow_tf32) if device == "GPU" else 0
+    return workspace_bytes(graph, captured.context.matmul_allow_tf32) if device == "GPU" else 0
 
 
-def figures(name: str, compiled: Compiled, launch: Launch, asked: PlanRequest, limit: int = 0) -> Plan:
+def figures(name: str, compiled: Compiled, captured: CapturedCall, asked: PlanRequest, limit: int = 0) -> PlanResult:
     """What a compiled launch comes to. Raises MspcError where it takes more memory than a limit that is not 0."""
     sent = sent_by_ranks(compiled)
     graph = compiled.rank_graph(sent.rank)
-    memory = memory_of(graph, launch, compiled.config.device)
+    memory = memory_of(graph, captured, compiled.config.device)
     if 0 < limit < memory:
         raise MspcError(f"it needs {memory} bytes of memory on a rank, and there are {limit}")
     time, attrs = Timeline(graph, asked.machine), compiled.graph.attrs
     least = min(time.total, least_seconds(compiled.graph.nodes, asked.ranks, asked.machine))
-    return Plan(
+    return PlanResult(
         name=name,
         ranks=asked.ranks,
         mesh=asked.mesh,

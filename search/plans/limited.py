@@ -35,12 +35,12 @@ STARTS = 3
 
 
 @dataclass(frozen=True)
-class Taken:
-    """What a compiled plan takes on a rank. bytes: of memory, those of workspaces `beside` the memory plan among them;
+class PlanMemory:
+    """What a compiled plan takes on a rank. bytes: of memory, `workspace_bytes` of the kernels' workspaces among them;
     step: seconds; graph: of the rank."""
 
     bytes: int
-    beside: int
+    workspace_bytes: int
     step: float
     graph: Graph
 
@@ -48,7 +48,7 @@ class Taken:
 @dataclass(frozen=True)
 class _Tried:
     compiled: Compiled
-    taken: Taken
+    taken: PlanMemory
     values: Values
 
 
@@ -57,7 +57,7 @@ class LimitedPlans:
     program takes on a rank. busiest: the rank of a program that counts; rank 0 is looked at first."""
 
     def __init__(
-        self, problem: Problem, memory: int, measure: Callable[[Compiled, int], Taken],
+        self, problem: Problem, memory: int, measure: Callable[[Compiled, int], PlanMemory],
         busiest: Callable[[Compiled], int],
     ) -> None:  # fmt: skip
         self.problem, self.memory = problem, memory
@@ -65,7 +65,7 @@ class LimitedPlans:
         self.best: _Tried | None = None
         self.smallest: _Tried | None = None
         self.effort = EFFORT
-        self.known: dict[Values, Taken | None] = {}
+        self.known: dict[Values, PlanMemory | None] = {}
         self.solver = problem.solver(LARGEST)
         self.proven = 0.0
         """What no plan costs less than that the search reckons to be within the limit."""
@@ -92,14 +92,14 @@ class LimitedPlans:
         if self.best is not None:
             return self.best.compiled
         assert self.smallest is not None
-        plan, beside = plan_memory(self.smallest.taken.graph), self.smallest.taken.beside
+        plan, workspace_bytes = plan_memory(self.smallest.taken.graph), self.smallest.taken.workspace_bytes
         raise MspcError(
             f"no plan that was found fits {self.memory} bytes of memory on a rank: the smallest takes "
             f"{self.smallest.taken.bytes}",
             notes=[
                 f"weights {plan.weights}, states {plan.states}, inputs {plan.inputs}, gradients at most "
                 f"{plan.gradients}, activations at most {plan.activations}"
-                + f", workspaces of kernels {beside}" * bool(beside),
+                + f", workspaces of kernels {workspace_bytes}" * bool(workspace_bytes),
                 f"{least} bytes are needed at least, whatever the plan",
                 "take more ranks, or allow more memory",
             ],
@@ -203,6 +203,6 @@ class LimitedPlans:
             self.best = found
         return found
 
-    def _is_better(self, taken: Taken) -> bool:
+    def _is_better(self, taken: PlanMemory) -> bool:
         """Whether a plan fits, and is quicker than those before."""
         return taken.bytes <= self.memory and (self.best is None or taken.step < self.best.taken.step)

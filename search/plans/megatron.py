@@ -18,7 +18,7 @@ def tensor_sizes(ranks: int, per_host: int) -> list[int]:
     return [size for size in (2, 4, 8, 16) if size <= most and ranks % size == 0]
 
 
-def cut_in_pairs(graph: Graph, ranks: int, tensor: int) -> None:
+def shard_in_pairs(graph: Graph, ranks: int, tensor: int) -> None:
     """Give the products of a graph, read but not compiled yet, strategies of pairs; `tensor` ranks share each.
 
     Raises:
@@ -39,7 +39,7 @@ def cut_in_pairs(graph: Graph, ranks: int, tensor: int) -> None:
         weight = node.inputs[1]
         if by_rows.setdefault(weight, comes_open) != comes_open:
             raise MspcError(f"pairs cut {weight.name} by columns for one product and by rows for another")
-        _cut(node, data, tensor, by_rows=comes_open)
+        _shard(node, data, tensor, by_rows=comes_open)
         if not comes_open:
             opened.add(node)
     if not pairs:
@@ -53,7 +53,7 @@ def _is_layer(node: Node) -> bool:
     return isinstance(weight, Parameter) and weight.trainable and len(weight.tensor_type.shape) == 2
 
 
-def _cut(node: Node, data: int, tensor: int, by_rows: bool) -> None:
+def _shard(node: Node, data: int, tensor: int, by_rows: bool) -> None:
     """Set the strategy of one product. Raises MspcError."""
     op, (x, weight) = node.op, node.inputs
     assert isinstance(op, MatMul | BatchMatMul)
@@ -66,8 +66,8 @@ def _cut(node: Node, data: int, tensor: int, by_rows: bool) -> None:
         right[1 if op.transpose_b else 0] = tensor
     else:
         right[0 if op.transpose_b else 1] = tensor
-    for value, cut in ((x, left), (weight, right)):
-        for size, count in zip(value.tensor_type.shape, cut, strict=True):
+    for value, shards in ((x, left), (weight, right)):
+        for size, count in zip(value.tensor_type.shape, shards, strict=True):
             if size % count:
                 raise MspcError(f"{node.label} has a dimension of {size}, which {count} ranks cannot share")
     node.in_strategy = (tuple(left), tuple(right))

@@ -14,8 +14,8 @@ from mspc.passes.sharding.search_terms import LEAST, MILLION
 from mspc.search.layouts.cheapest import limited, mesh_of
 from mspc.search.layouts.placed import place
 from mspc.search.layouts.within_memory import Limited
-from mspc.search.model.memory import Memory
-from mspc.search.model.model import Model
+from mspc.search.model.memory import MemoryModel
+from mspc.search.model.model import CostModel
 
 
 class _Read(Exception):  # it ends a compile that has told enough
@@ -29,18 +29,18 @@ class Problem:
     def __init__(self, config: Config, compile: Callable[[Config, Decide], Compiled]) -> None:
         terms = replace(config.search_terms, memory=LEAST)
         self._config, self._compile = replace(config, search_terms=terms), compile
-        self.model: Model
+        self.model: CostModel
 
         def read(graph: Graph) -> None:
             search, _ = begun(graph)
-            self.model = Model(search, mesh_of(search))
+            self.model = CostModel(search, mesh_of(search))
             raise _Read
 
         try:
             self._compile(self._config, read)
         except _Read:
             pass
-        self.memory = Memory(self.model)
+        self.memory = MemoryModel(self.model)
 
     def solver(self, largest: int, proves: bool = True) -> Limited:
         """The search within limits, with moments of its own; see `Limited`."""

@@ -28,7 +28,7 @@ class Remarks:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlanResult:
     """What a way comes to on the rank that sends the most, `rank`. mesh: that the search was asked for. step, compute,
     exposed: seconds of a step, of what it computes and of the communication that nothing hides, estimated. nbytes: sent
     in a step by that rank; mean_nbytes: by all in the mean. least: seconds that no plan's step takes less than. gap:
@@ -75,10 +75,10 @@ class UsualPlans:
     """Usual plans that a search may take: they keep what the script says, where that counts. files: what the file of
     each says, by its name."""
 
-    plans: Sequence[Plan]
+    plans: Sequence[PlanResult]
     files: Mapping[str, PlanFile]
 
-    def on(self, mesh: str) -> list[Plan]:
+    def on(self, mesh: str) -> list[PlanResult]:
         """Those that cut everything along the axes of a mesh; "" stands for any."""
         axes = tuple(map(int, mesh.split("x"))) if mesh else ()
         return [plan for plan in self.plans if not axes or _lies_on(self.files[plan.name], axes)]
@@ -94,13 +94,13 @@ class Plans:
     """Plans for one number of ranks, the fastest first, and why ways are not among them. files: of every plan by its
     name, what its file says. usual: what another search for as many ranks may take."""
 
-    plans: list[Plan]
+    plans: list[PlanResult]
     refused: list[str]
     files: Mapping[str, PlanFile]
     usual: UsualPlans
 
 
-def take_faster(plans: list[Plan], files: dict[str, PlanFile], usual: UsualPlans, mesh: str) -> None:
+def take_faster(plans: list[PlanResult], files: dict[str, PlanFile], usual: UsualPlans, mesh: str) -> None:
     """Give the search for a mesh the fastest of the usual plans there, where that is faster than its own, or it has
     none: it reckons with every operator and collective by itself, and with gradients that go the way of their values
     back."""
@@ -114,7 +114,7 @@ def take_faster(plans: list[Plan], files: dict[str, PlanFile], usual: UsualPlans
     files[SEARCH] = usual.files[fastest.name]
 
 
-def tell_same(plans: list[Plan], files: Mapping[str, PlanFile]) -> None:
+def tell_same(plans: list[PlanResult], files: Mapping[str, PlanFile]) -> None:
     """Note of usual plans that change nothing against data parallel that they do not."""
     base = next((plan for plan in plans if plan.name == DATA_PARALLEL), None)
     for i, plan in enumerate(plans):
@@ -124,7 +124,7 @@ def tell_same(plans: list[Plan], files: Mapping[str, PlanFile]) -> None:
         plans[i] = replace(plan, remarks=remarks)
 
 
-def file_name(plan: Plan) -> str:
+def file_name(plan: PlanResult) -> str:
     """What a plan's file is called in a folder of several."""
     mesh = f" {plan.mesh}" if plan.mesh and plan.name == SEARCH else ""
     words = re.findall(r"[a-z0-9]+", f"{plan.ranks} {plan.name}{mesh}".lower())

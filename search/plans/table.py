@@ -9,18 +9,18 @@ from pathlib import Path
 
 from mspc.api.settings import SHARDED
 from mspc.compiler.config import STRATEGIES_FROM
-from mspc.compiler.driver import Compiled, compile_launch
-from mspc.engine.capture import Launch
+from mspc.compiler.driver import Compiled, compile_call
+from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.output.programs import config_of
 from mspc.plans.files.plan_file import SUFFIX, PlanFile, read_plan
+from mspc.search.plans.alternatives import CONFIGURED, Alternative, PlannedNetwork, PlanRequest, all_ways
 from mspc.search.plans.figures import Outcome, figures, remarked
 from mspc.search.plans.fitting import variants_of
-from mspc.search.plans.forked import ForkedCalls, can_fork
-from mspc.search.plans.relatives import Searched
-from mspc.search.plans.row import SEARCH, Plan, Plans, Remarks, UsualPlans, take_faster, tell_same
-from mspc.search.plans.ways import CONFIGURED, Network, PlanRequest, Way, all_ways
+from mspc.search.plans.forked_calls import ForkedCalls, can_fork
+from mspc.search.plans.related_plans import SearchedNetwork
+from mspc.search.plans.row import SEARCH, PlanResult, Plans, Remarks, UsualPlans, take_faster, tell_same
 
 LARGE_GRAPH = 1000
 """Operators of a network above which ways are compiled beside one another."""
@@ -35,25 +35,26 @@ class _Refused:
 
 
 def plans_for(
-    launch: Launch, asked: PlanRequest, on_way: Callable[[str], None] | None = None, ways: Sequence[Way] | None = None,
+    captured: CapturedCall, asked: PlanRequest, on_way: Callable[[str], None] | None = None,
+    ways: Sequence[Alternative] | None = None,
     usual: UsualPlans | None = None,
 ) -> Plans:  # fmt: skip
     """Compile a launch in every way.
 
     Args:
-        launch: what is cut. on_way: told the name of every way before it is tried. ways: all that there are without it;
+        captured: what is sharded. on_way: told the name of every way before it is tried. ways: all where it is None;
         the search is the first. usual: plans of those that are left out, made before.
 
     Raises:
         MspcError: the search's plan does not compile, or no plan fits the memory.
     """
-    plans: list[Plan] = []
+    plans: list[PlanResult] = []
     refused: list[str] = []
     files: dict[str, PlanFile] = {}
-    paired: list[Plan] = []
-    tried = list(all_ways(launch, asked) if ways is None else ways)
+    paired: list[PlanResult] = []
+    tried = list(all_ways(captured, asked) if ways is None else ways)
     configured, refusal = False, None
-    for way, outcome in _outcomes(launch, asked, tried, on_way or (lambda _: None)):
+    for way, outcome in _outcomes(captured, asked, tried, on_way or (lambda _: None)):
         if isinstance(outcome, _Refused):
             configured, refusal = outcome.configured, outcome.error
             continue
@@ -75,17 +76,17 @@ def plans_for(
 
 
 def _outcomes(
-    launch: Launch, asked: PlanRequest, ways: Sequence[Way], on_way: Callable[[str], None]
-) -> Iterator[tuple[Way, Outcome | str | _Refused]]:
+    captured: CapturedCall, asked: PlanRequest, ways: Sequence[Alternative], on_way: Callable[[str], None]
+) -> Iterator[tuple[Alternative, Outcome | str | _Refused]]:
     """What every way comes to, or why it does not, in order. The search runs here, and meanwhile the others of a large
     network in forks. Where it finds nothing within a limit of memory, others may. Raises its other MspcErrors."""
     on_way(ways[0].name)
-    network = Network.read(launch, asked.config(launch), asked.free)
+    network = PlannedNetwork.read(captured, asked.config(captured), asked.free)
     nodes = network.call.traced.graph.nodes
     others = ways[1:] if len(nodes) > LARGE_GRAPH and can_fork() else ()
     with ForkedCalls([partial(_outcome, network, asked, way) for way in others]) as forked:
         try:
-            yield ways[0], Searched(network, asked, ways[0]).quickest()
+            yield ways[0], SearchedNetwork(network, asked, ways[0]).quickest()
         except MspcError as error:
             if not asked.memory:
                 raise
@@ -96,36 +97,36 @@ def _outcomes(
             yield way, (forked.result(i) if others else None) or _outcome(network, asked, way)
 
 
-def _outcome(network: Network, asked: PlanRequest, way: Way) -> Outcome | str:
+def _outcome(network: PlannedNetwork, asked: PlanRequest, way: Alternative) -> Outcome | str:
     """What a usual way comes to, or why it does not."""
     try:
         compiled, plan = _made_to_fit(network, asked, way)
     except MspcError as error:
         return error.message
     plan = replace(plan, remarks=remarked(plan.remarks, compiled, asked, way))
-    return Outcome.of(plan, compiled, network.launch, asked)
+    return Outcome.of(plan, compiled, network.captured, asked)
 
 
-def _made_to_fit(network: Network, asked: PlanRequest, way: Way) -> tuple[Compiled, Plan]:
+def _made_to_fit(network: PlannedNetwork, asked: PlanRequest, way: Alternative) -> tuple[Compiled, PlanResult]:
     """A way's program and its plan; where it takes too much memory the quicker variant that fits, but for the script as
     it stands. Raises MspcError where none does."""
     compiled = network.compiled(way)
     if way.name == CONFIGURED.name or not asked.memory:
-        return compiled, figures(way.name, compiled, network.launch, asked, asked.memory)
-    plan = figures(way.name, compiled, network.launch, asked)
+        return compiled, figures(way.name, compiled, network.captured, asked, asked.memory)
+    plan = figures(way.name, compiled, network.captured, asked)
     if plan.memory <= asked.memory:
         return compiled, plan
     tried: list[str] = []
     least = plan.memory
     for variants in variants_of(compiled.graph):
-        fitting: list[tuple[Compiled, Plan]] = []
+        fitting: list[tuple[Compiled, PlanResult]] = []
         for variant in variants:
             other_way = replace(way, settings={**way.settings, **variant.settings}, again=variant.again)
             try:
                 other = network.compiled(other_way)
             except MspcError:
                 continue
-            found = figures(way.name, other, network.launch, asked)
+            found = figures(way.name, other, network.captured, asked)
             remarks = Remarks(made_to_fit=variant.words, otherwise=plan.memory)
             fitting += [(other, replace(found, remarks=remarks))] * (found.memory <= asked.memory)
             tried.append(variant.words)
@@ -136,21 +137,22 @@ def _made_to_fit(network: Network, asked: PlanRequest, way: Way) -> tuple[Compil
     raise MspcError(f"it needs {plan.memory} bytes of memory on a rank, and there are {asked.memory}{also}")
 
 
-def plan_of_file(launch: Launch, asked: PlanRequest, file: Path) -> Plan:
+def plan_of_file(captured: CapturedCall, asked: PlanRequest, file: Path) -> PlanResult:
     """What a launch comes to that is cut as a plan says. Raises MspcError."""
-    launch = cut_by_file(launch, file)
-    own = config_of(launch, asked.ranks)
-    config = replace(own, device=asked.device or own.device)
-    return figures(file.stem, compile_launch(launch.target, launch.args, config, whole=launch.whole), launch, asked)
+    captured = shard_by_file(captured, file)
+    own = config_of(captured, asked.ranks)
+    own = replace(own, device=asked.device or own.device)
+    compiled = compile_call(captured.target, captured.args, own, None, captured.global_types)
+    return figures(file.stem, compiled, captured, asked)
 
 
-def cut_by_file(launch: Launch, file: Path) -> Launch:
+def shard_by_file(captured: CapturedCall, file: Path) -> CapturedCall:
     """The launch with operators cut as a plan or a strategy file says; in automatic mode where its script cuts none."""
-    places = tuple(found for found in launch.context.set_at if found[0] not in STRATEGIES_FROM)
-    context = replace(launch.context, operator_load_file=str(file), set_at=places)
+    places = tuple(found for found in captured.context.set_at if found[0] not in STRATEGIES_FROM)
+    context = replace(captured.context, operator_load_file=str(file), set_at=places)
     if context.parallel_mode == "stand_alone":
         context = replace(context, parallel_mode="auto_parallel", dataset_strategy="full_batch")
     elif context.parallel_mode not in SHARDED:
         context = replace(context, parallel_mode="auto_parallel")
     device = read_plan(file).device if file.suffix == SUFFIX else ""
-    return replace(launch, context=replace(context, device_target=device or context.device_target))
+    return replace(captured, context=replace(context, device_target=device or context.device_target))

@@ -88,7 +88,7 @@ class Elimination:
         self.exact = True
         self.buckets: list[Bucket] = []
         self._messages: dict[tuple[Any, ...], Table] = {}
-        self._kept: list[Table] = []
+        self._referenced: list[Table] = []
 
     def solve(self) -> Assignment:
         """The cheapest assignment, and the bound that was proved. Raises OutOfTime."""
@@ -99,17 +99,17 @@ class Elimination:
             self._improve(values)
         return Assignment(tuple(values), self.cost(values), self.constant)
 
-    def given_each(self, kept: int) -> list[Assignment]:
+    def given_each(self, variable: int) -> list[Assignment]:
         """For every choice of one variable the cheapest assignment with it, and what is proved of those."""
-        buckets = self._eliminate(kept)
-        bounds = self.constant + sum((f.table for f in self.of[kept].values()), np.zeros(self.sizes[kept]))
+        buckets = self._eliminate(variable)
+        bounds = self.constant + sum((f.table for f in self.of[variable].values()), np.zeros(self.sizes[variable]))
         found: list[Assignment] = []
         for choice, bound in enumerate(bounds):
             values = [0] * len(self.sizes)
-            values[kept] = choice
+            values[variable] = choice
             self._read_back(buckets, values)
             if not self.exact:
-                self._improve(values, kept)
+                self._improve(values, variable)
             found.append(Assignment(tuple(values), self.cost(values), float(bound)))
         return found
 
@@ -118,10 +118,10 @@ class Elimination:
         for bucket in reversed(buckets):
             values[bucket.variable] = bucket.best(values)
 
-    def _eliminate(self, kept: int = -1) -> list[Bucket]:
-        """Leave out one variable after the other, all but `kept`."""
+    def _eliminate(self, variable: int = -1) -> list[Bucket]:
+        """Leave out one variable after the other, all but `variable`."""
         number = 0
-        for factor in self._decidable(kept):
+        for factor in self._decidable(variable):
             if factor.variables:
                 for v in factor.variables:
                     self.of[v][number] = factor
@@ -131,9 +131,9 @@ class Elimination:
         buckets: list[Bucket] = []
         rank = {v: place for place, v in enumerate(self.order)}
         size_of = rank.__getitem__ if rank else self._size
-        queue = [(size_of(v), v) for v in range(len(self.sizes)) if v != kept]
+        queue = [(size_of(v), v) for v in range(len(self.sizes)) if v != variable]
         heapq.heapify(queue)
-        done = [v == kept for v in range(len(self.sizes))]
+        done = [v == variable for v in range(len(self.sizes))]
         while queue:
             if time.monotonic() > self.deadline:
                 raise OutOfTime
@@ -165,11 +165,11 @@ class Elimination:
                 heapq.heappush(queue, (size_of(w), w))
         return buckets
 
-    def _decidable(self, kept: int) -> Iterator[Factor]:
+    def _decidable(self, variable: int) -> Iterator[Factor]:
         """The factors given, without variables of one choice: a table has no more dimensions than NumPy knows."""
         known: dict[tuple[int, tuple[bool, ...]], Table] = {}
         for factor in self.given:
-            open_ones = tuple(self.sizes[v] > 1 or v == kept for v in factor.variables)
+            open_ones = tuple(self.sizes[v] > 1 or v == variable for v in factor.variables)
             if all(open_ones):
                 yield factor
                 continue
@@ -222,7 +222,7 @@ class Elimination:
             for w in variables:
                 shape[place[w]] = self.sizes[w]
             total = total + table.reshape(shape)
-        self._kept += [factor.table for factor in group]  # their ids are part of a key
+        self._referenced += [factor.table for factor in group]  # their ids are part of a key
         total = np.broadcast_to(total, [self.sizes[w] for w in scope])
         found = total.min(axis=place[v])
         self._messages[key] = found
@@ -241,8 +241,8 @@ class Elimination:
             joined.append((factor.variables, table))
         return joined
 
-    def _improve(self, values: list[int], kept: int = -1) -> None:
-        """Revisit single variables, all but `kept`, while that makes the assignment cheaper."""
+    def _improve(self, values: list[int], variable: int = -1) -> None:
+        """Revisit single variables, all but `variable`, while that makes the assignment cheaper."""
         of: list[list[Factor]] = [[] for _ in self.sizes]
         for factor in self.given:
             for v in factor.variables:
@@ -250,7 +250,7 @@ class Elimination:
         for _ in range(ROUNDS):
             changed = False
             for v, factors in enumerate(of):
-                if v == kept:
+                if v == variable:
                     continue
                 best = Bucket(v, factors).best(values) if factors else values[v]
                 if best != values[v]:

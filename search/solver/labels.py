@@ -76,12 +76,12 @@ class Labels:
             bounds, sums = bounds[label, choice], total[:, label, choice]
             known = {w: values[w][label] if w != v else choice for w in self._open[step]}
             if len(label) > width:
-                kept = self._undominated(known, sums)
-                if len(kept) > width:
-                    kept, left = self._chosen(kept, bounds, sums, width)
+                selected = self._undominated(known, sums)
+                if len(selected) > width:
+                    selected, left = self._chosen(selected, bounds, sums, width)
                     lost = min(lost, left)
-                label, choice, sums = label[kept], choice[kept], sums[:, kept]
-                known = {w: found[kept] for w, found in known.items()}
+                label, choice, sums = label[selected], choice[selected], sums[:, selected]
+                known = {w: found[selected] for w, found in known.items()}
             values = known
             trail.append((label, choice))
         found = int(np.argmin(sums[0]))
@@ -90,18 +90,18 @@ class Labels:
             return None, best, min(best, lost)
         return self._traced(trail, found), cost, min(cost, lost)
 
-    def _chosen(self, kept: Any, bounds: Any, sums: Any, width: int) -> tuple[Any, float]:
+    def _chosen(self, selected: Any, bounds: Any, sums: Any, width: int) -> tuple[Any, float]:
         """(labels, bound of the best that is left out): half of them with the least bounds, the others with the least
         of those that hold about as much, so that some are there for what is left at the end."""
-        kept = kept[np.argsort(bounds[kept], kind="stable")]
+        selected = selected[np.argsort(bounds[selected], kind="stable")]
         half = width // 2
-        rest = kept[half:]
+        rest = selected[half:]
         held = self.prices @ sums[2:, rest] if self.prices.any() else sums[2, rest]
         share = np.empty(len(rest), np.int64)
         share[np.argsort(held, kind="stable")] = np.arange(len(rest)) * half // len(rest)
         first = np.unique(share, return_index=True)[1]
-        left = np.delete(rest, first)
-        return np.sort(np.concatenate([kept[:half], rest[first]])), float(bounds[left].min()) if len(left) else math.inf
+        left = bounds[np.delete(rest, first)]
+        return np.sort(np.concatenate([selected[:half], rest[first]])), float(left.min()) if len(left) else math.inf
 
     def _traced(self, trail: Sequence[tuple[Any, Any]], label: int) -> tuple[int, ...]:
         """The choices that have led to a label."""

@@ -21,7 +21,7 @@ STEPS = 4096
 
 
 @dataclass(frozen=True)
-class Plan:
+class CostedAssignment:
     """An assignment, what it costs, and the bytes of every row."""
 
     values: tuple[int, ...]
@@ -30,7 +30,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Part:
+class VariableGroup:
     """Variables in which two assignments differ, and what it changes to take them as the second has them."""
 
     variables: tuple[int, ...]
@@ -45,9 +45,11 @@ class Mixing:
     def __init__(self, costs: Sums, rows: Sequence[Sums], early: Mapping[int, int]) -> None:
         self.sums = [costs, *rows]
         self.early = early
-        self._parts: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Part]] = {}
+        self._parts: dict[tuple[tuple[int, ...], tuple[int, ...]], list[VariableGroup]] = {}
 
-    def between(self, over: Plan, within: Plan, row: int, limits: Sequence[float]) -> Plan | None:
+    def between(
+        self, over: CostedAssignment, within: CostedAssignment, row: int, limits: Sequence[float]
+    ) -> CostedAssignment | None:
         """The best mixture of two plans that is within limits; None where the parts do not make one. row: in which the
         first is over its limit."""
         key = (over.values, within.values)
@@ -64,9 +66,9 @@ class Mixing:
         rows = [held + sum(part.rows[i] for part in taken) for i, held in enumerate(over.rows)]
         if any(held > most for held, most in zip(rows, limits, strict=True)):
             return None
-        return Plan(tuple(values), over.cost + sum(part.cost for part in taken), tuple(rows))
+        return CostedAssignment(tuple(values), over.cost + sum(part.cost for part in taken), tuple(rows))
 
-    def parts(self, over: Sequence[int], within: Sequence[int]) -> list[Part]:
+    def parts(self, over: Sequence[int], within: Sequence[int]) -> list[VariableGroup]:
         """The parts in which two assignments differ."""
         one, other = np.asarray(over), np.asarray(within)
         differs = one != other
@@ -99,14 +101,14 @@ class Mixing:
         for i, changed in enumerate(changes):
             for v, change in changed:
                 np.add.at(totals[i], v, change)
-        found: list[Part] = []
+        found: list[VariableGroup] = []
         for own in members.values():
             cost, *rows = totals[:, own].sum(axis=1).tolist()
-            found.append(Part(tuple(own), cost, tuple(rows)))
+            found.append(VariableGroup(tuple(own), cost, tuple(rows)))
         return sorted(found, key=lambda part: min((self.early.get(v, v), v) for v in part.variables))
 
     @staticmethod
-    def _knapsack(parts: Sequence[Part], row: int, needed: float) -> list[Part]:
+    def _knapsack(parts: Sequence[VariableGroup], row: int, needed: float) -> list[VariableGroup]:
         """The cheapest parts that save so many bytes together; none where all do not. Of equal ones the first."""
         steps = np.arange(STEPS + 1)
         least = np.full(STEPS + 1, np.inf)
@@ -119,7 +121,7 @@ class Mixing:
             least = np.minimum(least, with_it)
         if not np.isfinite(least[STEPS]):
             return []
-        found: list[Part] = []
+        found: list[VariableGroup] = []
         left = STEPS
         for part, own, takes in zip(parts, saved, reversed(taken), strict=True):
             if left > 0 and takes[left]:

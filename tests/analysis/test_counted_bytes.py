@@ -21,7 +21,7 @@ from mspc.output.programs import config_of
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
-from mspc.search.plans.ways import CONFIGURED, Network
+from mspc.search.plans.alternatives import CONFIGURED, PlannedNetwork
 
 MOST = 1 << 24
 """Elements of a parameter of networks that run here."""
@@ -79,8 +79,8 @@ def test_bytes_estimated_are_bytes_sent(conformance: Path) -> None:
     tried = 0
     for case in sorted((conformance / "cases").glob("*.py")):
         ranks = int(json.loads((conformance / "reference" / f"{case.stem}.json").read_text())["world"])
-        launch = capture(case, [], Session.of_rank(0, ranks))
-        compiled = Network.read(launch, config_of(launch, ranks)).compiled(CONFIGURED)
+        captured = capture(case, [], Session.of_rank(0, ranks))
+        compiled = PlannedNetwork.read(captured, config_of(captured, ranks)).compiled(CONFIGURED)
         graphs = [compiled.rank_graph(rank) for rank in range(ranks)]
         if sum(p.tensor_type.size for p in graphs[0].parameters) > MOST:
             continue

@@ -28,7 +28,7 @@ from mspc.parallel import (
     transform_checkpoint_by_rank,
     transform_checkpoints,
 )
-from mspc.plans.files.parameter_layouts import cut_of, layout_of
+from mspc.plans.files.parameter_layouts import layout_of, sharding_of
 from mspc.plans.files.strategy_file import ParameterCut, StrategyFile, read_strategies, write_strategies
 
 RANKS = 4
@@ -238,7 +238,7 @@ def test_strategy_files_come_back(suffix: str, tmp_path: Path) -> None:
     write_strategies(tmp_path / f"s.{suffix}", given)
     assert read_strategies(tmp_path / f"s.{suffix}") == given
     layout = Layout.of((2, 3, 4), [(0, 2), (1,)])
-    assert layout_of("x", cut_of(layout)) == layout
+    assert layout_of("x", sharding_of(layout)) == layout
 
 
 def test_a_name_that_is_no_text(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import mspc as ms
-from mspc.api import launch, state
+from mspc.api import call_handler, state
 from mspc.api.train.resume import Resumed, resume_training
 from mspc.api.train.run_state import COUNTERS, SEEDS, restore, state_of_rank
 from mspc.checkpoint.opening import open_checkpoint
@@ -233,7 +233,7 @@ def test_steps_are_counted_on(sink: int, capsys: pytest.CaptureFixture[str]) -> 
             param = run_context.original_args()
             found[-1].append(param.cur_step_num)
 
-    launch.install(Losses())
+    call_handler.install(Losses())
     rows, (_, trained_model) = batches(3), model()
     more = {"dataset_sink_mode": True, "sink_size": sink} if sink else {}
     length = sink or 3
@@ -248,7 +248,7 @@ def test_steps_are_counted_on(sink: int, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_a_damaged_state_of_a_run_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    launch.install(Losses())
+    call_handler.install(Losses())
     net, trained_model = model()
     trained_model.train(1, batches(3), [ModelCheckpoint("CKP", "sets", CheckpointConfig(keep_checkpoint_max=2))])
     assert resume_training(trained_model, "sets").total_step == 3
@@ -285,7 +285,7 @@ def test_a_damaged_state_of_a_run_is_explained(tmp_path: Path, monkeypatch: pyte
 def test_the_prefix_is_that_of_the_checkpoints_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One is taken, of several none, and a run never begins in silence beside what it could go on from."""
     monkeypatch.chdir(tmp_path)
-    launch.install(Losses())
+    call_handler.install(Losses())
     _, trained_model = model()
 
     def train(*prefixes: str) -> None:

@@ -17,10 +17,10 @@ from mspc.checkpoint.index import INDEX
 from mspc.checkpoint.opening import open_checkpoint
 from mspc.checkpoint.pieces import box_at, box_of, chosen, extent, runs
 from mspc.checkpoint.sets import publish, rank_file
-from mspc.checkpoint.writing import Slice, write_slices
+from mspc.checkpoint.writing import TensorSlice, write_slices
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, dtype_of
-from mspc.plans.files.parameter_layouts import cut_further, cut_of, layout_of
+from mspc.plans.files.parameter_layouts import layout_of, shard_further, sharding_of
 from mspc.sharding.pieces import Box
 
 RANKS = (1, 2, 3, 4, 6, 8)
@@ -49,7 +49,7 @@ def layouts(mesh: tuple[int, int, int]) -> dict[str, Layout | None]:
                 continue
             dims: list[tuple[int, ...]] = [() for _ in shape]
             dims[1 if name == "wide" else 0] = (1,)
-            cut = cut_further((data, tensor), dims, further) if further > 1 else Layout.of((data, tensor), dims)
+            cut = shard_further((data, tensor), dims, further) if further > 1 else Layout.of((data, tensor), dims)
             assert cut is not None
             found[state + name] = cut if cut.divides(shape) else Layout.replicated(data * tensor, len(shape))
     return found
@@ -81,11 +81,11 @@ def save(folder: Path, mesh: tuple[int, int, int], once: bool) -> None:
     publish(folder, 1, ranks, {"step": 7})
 
 
-def _slice(name: str, array: Any, layout: Layout | None, rank: int) -> Slice:
+def _slice(name: str, array: Any, layout: Layout | None, rank: int) -> TensorSlice:
     box = box_at(layout, rank, array.shape)
     part = array[tuple(map(slice, box.begin, box.end))]
     type = TensorType(dtype_of(array.dtype), array.shape)
-    return Slice(name, type, box.begin, extent(box), str(layout or ""), lambda: np.array(part))
+    return TensorSlice(name, type, box.begin, extent(box), str(layout or ""), lambda: np.array(part))
 
 
 def pairs() -> Iterator[tuple[tuple[int, int, int], tuple[int, int, int]]]:
@@ -159,7 +159,7 @@ def test_runs_copy_what_slicing_does(dims: list[Any], itemsize: int) -> None:
 def test_layouts_go_through_strategy_files(mesh: tuple[int, int, int], name: str) -> None:
     layout = layouts(mesh)[name]
     if layout is not None:
-        assert layout_of(name, cut_of(layout)) == layout
+        assert layout_of(name, sharding_of(layout)) == layout
 
 
 def test_a_gap_and_an_overlap_are_found(tmp_path: Path) -> None:

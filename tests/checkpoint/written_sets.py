@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mspc.checkpoint.sets import find_sets, next_sequence, publish, rank_file, remove_set, set_name
-from mspc.checkpoint.writing import Slice, write_slices
+from mspc.checkpoint.writing import TensorSlice, write_slices
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, TensorType
 
@@ -26,7 +26,7 @@ def write_set(folder: Path, number: int, ranks: int = 2) -> Path:
     for rank in range(ranks):
         part = WHOLE[cut.slices_for(rank, WHOLE.shape)] + number
         begin = (rank * 8 // ranks, 0)
-        made = Slice("w", TensorType(FLOAT32, (8, 8)), begin, part.shape, str(cut), lambda part=part: part)
+        made = TensorSlice("w", TensorType(FLOAT32, (8, 8)), begin, part.shape, str(cut), lambda part=part: part)
         write_slices(place / rank_file(rank, sequence), [made], {"own": {"numbers": [rank, number]}})
     publish(place, sequence, ranks, {"total_step": number})
     for old in find_sets(folder, "CKP")[:-1]:

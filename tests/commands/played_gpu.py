@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.choose import Probe
+from mspc.runtime.device_choice import Probe
 from mspc.runtime.executor import Executor
 from mspc.runtime.pending import Pending
 
@@ -86,9 +86,9 @@ class PlayedExecutor:
 
     def run(self, inputs: Any, origins: Any = ()) -> list[Pending]:
         self.step += 1
-        kept = [np.array(array) for array in inputs]
+        copies = [np.array(array) for array in inputs]
         results: list[Any] = []
-        self.device.queue.append(lambda: results.extend(self.inner.run(kept)))
+        self.device.queue.append(lambda: results.extend(self.inner.run(copies)))
 
         def arrive(i: int) -> Any:
             self.device.drain()
@@ -109,7 +109,7 @@ class PlayedExecutor:
 
 
 class PlayedCuda:
-    """In place of `mspc.runtime.choose.Cuda`; `log` says what was made."""
+    """In place of `mspc.runtime.device_choice.Cuda`; `log` says what was made."""
 
     def __init__(self) -> None:
         self.log: list[Any] = []

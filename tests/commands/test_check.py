@@ -129,11 +129,11 @@ def test_an_earlier_compile_is_the_limit(root: Path, quickstart: Path, tmp_path:
     assert re.match(r"max-collectives: \d AllGathers in a step, 0 may be \(100% above", done.stdout), done.stdout
 
 
-def test_a_long_list_is_cut_and_a_step_has_a_budget(root: Path, tmp_path: Path) -> None:
+def test_a_long_list_is_shortened_and_a_step_has_a_budget(root: Path, tmp_path: Path) -> None:
     folder = compiled(root / "samples" / "transformer" / "net.py", tmp_path / "out")
-    cut, every = (run("check", folder, "--max-bytes", "3kB", *more).stdout for more in ((), ("--all",)))
-    assert "8 more; --all shows them" in cut
-    assert len(cut.splitlines()) < 30 < len(every.splitlines())
+    shortened, every = (run("check", folder, "--max-bytes", "3kB", *more).stdout for more in ((), ("--all",)))
+    assert "8 more; --all shows them" in shortened
+    assert len(shortened.splitlines()) < 30 < len(every.splitlines())
     done = run("check", folder, "--max-step", "1 us", "--max-collectives", "100")
     assert done.exit_code == 1
     assert re.search(r"max-step: a step is predicted to take \d+\.\d us, 1\.0 us may be; it computes for ", done.stdout)
@@ -204,11 +204,11 @@ def test_bad_input(
     for name, text in files.items():
         Path(f"{name}.toml").write_text(f"[mspc.{text}\n")
     Path("none.toml").write_text("[mspc]\n")
-    whole = '{"mspc_baseline": 1, "bytes": 1, "memory": 2, "step": 0.1, "collectives": {"AllReduce": 2}}'
+    budget_text = '{"mspc_baseline": 1, "bytes": 1, "memory": 2, "step": 0.1, "collectives": {"AllReduce": 2}}'
     for name, old, new in (
-        ("cut", whole[20:], ""), ("version", "1,", "2,"), ("less", '"step": 0.1, ', ""), ("wrong", "2}", "-1}"),
+        ("cut", budget_text[20:], ""), ("version", "1,", "2,"), ("less", '"step": 0.1, ', ""), ("wrong", "2}", "-1}"),
     ):  # fmt: skip
-        Path(f"{name}.json").write_text(whole.replace(old, new, 1))
+        Path(f"{name}.json").write_text(budget_text.replace(old, new, 1))
     done = run("check", quickstart, *arguments)
     assert done.exit_code == 2, done.output
     assert said in done.stderr

@@ -236,14 +236,14 @@ def test_table_as_json(tmp_path: Path) -> None:
     assert (w["shape"], w["slice"], w["bytes"]) == ([8, 4], [8, 2], 64)
     assert sum(c["bytes"] for c in table["collectives"]) == table["totals"]["bytes_sent"]
     assert all(c["reason"] for c in table["collectives"])
-    (cut,) = table["slices"]
-    assert (cut["shape"], cut["slice"]) == ([4, 8], [2, 8])
-    assert cut["reason"].startswith("input x is whole")
+    (sliced,) = table["slices"]
+    assert (sliced["shape"], sliced["slice"]) == ([4, 8], [2, 8])
+    assert sliced["reason"].startswith("input x is whole")
     memory = table["memory"]
     assert (memory["weights"], memory["inputs"], memory["gradients"]) == (64, 128, 0)
     assert memory["step"] >= memory["lower_bound"] == memory["activations"]
-    kept = sum(memory[kind] for kind in ("weights", "states", "inputs", "constants"))
-    assert table["totals"]["peak_bytes"] == kept + memory["step"]
+    stored = sum(memory[kind] for kind in ("weights", "states", "inputs", "constants"))
+    assert table["totals"]["peak_bytes"] == stored + memory["step"]
 
 
 def test_ranks_flag_replaces_device_num(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_ranks_flag_replaces_device_num(tmp_path: Path) -> None:
     assert ok(str(script), "--ranks", "8", cwd=tmp_path).startswith("semi_auto_parallel, 8 ranks, ")
 
 
-def test_script_without_mode_stays_whole(tmp_path: Path) -> None:
+def test_script_without_mode_shards_nothing(tmp_path: Path) -> None:
     script = write(tmp_path, CALLED.format(setup=""))
     done = compile_(str(script), "--ranks", "2", cwd=tmp_path)
     assert done.returncode == 0

@@ -16,7 +16,7 @@ from mspc.commands.budget.limits import budget_of
 from mspc.commands.check import CheckOutput, Limits, check_target
 from mspc.commands.compile import CompileOptions
 from mspc.commands.diff import diff_targets
-from mspc.commands.report.loudness import Loudness
+from mspc.commands.report.verbosity import Loudness
 from mspc.commands.view.command import ViewOptions, view_target
 from mspc.ir.diagnostics import MspcError
 from tests.commands.view.reading import compiled
@@ -30,7 +30,7 @@ PIECES = (b"((((", b'"', b"}", b"%", b"\x00", b"\xff", b"(" * 3000, b"-1", b"999
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("damaged")
     (folder / "net.py").write_text(NETWORK)
     return compiled(folder / "net.py", folder / "graphs", level=0)
@@ -76,13 +76,13 @@ def check(target: str) -> None:
 
 @pytest.mark.parametrize("command", [view, diff, check])
 def test_damaged_folders(
-    command: Callable[[str], None], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Callable[[str], None], complete: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(whole, "whole")
+    shutil.copytree(complete, "whole")
     refused = 0
     for seed in range(TRIES):
-        shutil.copytree(whole, "damaged")
+        shutil.copytree(complete, "damaged")
         damage(Path("damaged"), random.Random(f"{command.__name__} {seed}"))
         error: MspcError | None = None
         try:

@@ -129,14 +129,14 @@ def test_a_parameter_that_is_no_tensor_any_more(compiled: Path, tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    "whole", ["<Tensor[Int32], (1)>", "<Tensor[Float32], (8)>", "<Tensor[Float32], (16, 8)>", "<Bool>"]
+    "global_type", ["<Tensor[Int32], (1)>", "<Tensor[Float32], (8)>", "<Tensor[Float32], (16, 8)>", "<Bool>"]
 )
-def test_a_parameter_that_is_no_slice_of_its_whole(compiled: Path, tmp_path: Path, whole: str) -> None:
+def test_a_parameter_that_is_no_slice_of_its_global_tensor(compiled: Path, tmp_path: Path, global_type: str) -> None:
     shutil.copytree(compiled, tmp_path / "out")
     (file,) = (tmp_path / "out" / "rank_0").glob("*_execute_*.ir")
     text = file.read_text()
     assert "{global: <Tensor[Float32], (8, 8)>}" in text
-    file.write_text(text.replace("{global: <Tensor[Float32], (8, 8)>}", f"{{global: {whole}}}"))
+    file.write_text(text.replace("{global: <Tensor[Float32], (8, 8)>}", f"{{global: {global_type}}}"))
     with pytest.raises(MspcError, match=r"input 'inputs0'.* is (no slice of|a <?Bool)"):
         runs(tmp_path / "out")
 

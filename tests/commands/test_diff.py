@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from mspc.cli import app
-from mspc.commands.comparison.differences import differences
-from mspc.commands.facts.model import CollectiveFact, Facts, RankFacts, SentTensor
+from mspc.commands.comparison.all_differences import differences
+from mspc.commands.facts.model import CollectiveFact, CompileFacts, RankFacts, SentTensor
 from mspc.commands.facts.reading import read_facts
 from mspc.commands.report.facts import CollectiveRow
 from mspc.commands.report.fitting import Table
@@ -85,10 +85,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("diff")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(VERIFY, raising=False)
-        for name, cut in (("a", LEFT), ("b", OTHER)):
+        for name, strategy in (("a", LEFT), ("b", OTHER)):
             script = place / name / "net.py"
             script.parent.mkdir()
-            script.write_text(f"LEFT = {cut}\n{SCRIPT}")
+            script.write_text(f"LEFT = {strategy}\n{SCRIPT}")
             done = run("compile", script, "--out", place / name / "out", "--json", place / f"{name}.json", "-q")
             assert done.exit_code == 0, done.output
     for name in "ab":
@@ -228,7 +228,7 @@ def test_plans_beside_plans_and_compiles(folder: Path) -> None:
     assert names == ["ReLU-op0", "MatMul-op0", "GeLU-op0", "MatMul-op1"]
 
 
-def test_plans_that_cut_alike_and_treat_cells_and_parameters_otherwise(folder: Path) -> None:
+def test_plans_that_shard_alike_and_treat_cells_and_parameters_otherwise(folder: Path) -> None:
     layout = Layout.of((8,), [(0,), ()])
     one, other = folder / "one_plan.toml", folder / "other_plan.toml"
     write_plan(one, PlanFile(8, {}, {"v": layout}, ("Default/a", "Default/b"), ("v",)))
@@ -355,9 +355,9 @@ def test_ranks_that_differ_alike_are_told_once() -> None:
         ]  # fmt: skip
         return RankFacts(ranks, (), tuple(facts), {}, None, None, None)
 
-    def compiled(gathers: bool) -> Facts:
+    def compiled(gathers: bool) -> CompileFacts:
         kinds = (kind((0, 1), (0, 1), 8, gathers), kind((2, 3), (2, 3), 8, gathers), kind((4,), (4, 5), 16, gathers))
-        return Facts("x", 5, "", None, kinds=kinds)
+        return CompileFacts("x", 5, "", None, kinds=kinds)
 
     (found,) = differences(compiled(False), compiled(True)).kinds
     assert found.ranks == ((0, 1, 2, 3, 4), (0, 1, 2, 3, 4))

@@ -93,10 +93,10 @@ def archive(**members: bytes) -> None:
             file.writestr(f"{name}.npy", content)
 
 
-def npy(array: np.ndarray, cut: int | None = None) -> bytes:
+def npy(array: np.ndarray, end: int | None = None) -> bytes:
     stream = io.BytesIO()
     np.save(stream, array)
-    return stream.getvalue()[:cut]
+    return stream.getvalue()[:end]
 
 
 @pytest.mark.parametrize(
@@ -129,10 +129,10 @@ def test_a_file_that_is_no_npz(program: Path, content: bytes) -> None:
     )
 
 
-@pytest.mark.parametrize("cut", [4, 40, -30])
-def test_an_archive_that_was_cut(program: Path, cut: int) -> None:
+@pytest.mark.parametrize("end", [4, 40, -30])
+def test_an_archive_that_was_truncated(program: Path, end: int) -> None:
     np.savez("data.npz", x=np.ones((4, 8), np.float32))
-    Path("data.npz").write_bytes(Path("data.npz").read_bytes()[:cut])
+    Path("data.npz").write_bytes(Path("data.npz").read_bytes()[:end])
     with pytest.raises(MspcError, match=r"cannot read data\.npz: File is not a zip file"):
         run_directory(program, data=Path("data.npz"), simulate=True)
 

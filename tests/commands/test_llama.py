@@ -41,22 +41,22 @@ def first_values(folder: Path) -> dict[str, Any]:
             parameter = graph.parameter(name)
             shape = full_type(parameter).shape
             where = slices_of(parameter, rank) or (slice(None),) * len(shape)
-            whole = found.setdefault(name, np.full(shape, np.nan, np.float64))
-            assert (np.isnan(whole[where]) | (whole[where] == part)).all(), name
-            whole[where] = part
+            global_value = found.setdefault(name, np.full(shape, np.nan, np.float64))
+            assert (np.isnan(global_value[where]) | (global_value[where] == part)).all(), name
+            global_value[where] = part
     return found
 
 
 def test_first_values_are_the_scripts_however_many_ranks_and_layers(
     llama: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = first_values(compiled(llama, f"{SIZES} 2 2"))
-    assert not any(np.isnan(array).any() for array in whole.values())
-    assert whole["layers.1.feed_forward.w_up"].std() == pytest.approx(0.02, rel=0.1)
+    global_value = first_values(compiled(llama, f"{SIZES} 2 2"))
+    assert not any(np.isnan(array).any() for array in global_value.values())
+    assert global_value["layers.1.feed_forward.w_up"].std() == pytest.approx(0.02, rel=0.1)
     for sizes in (f"{SIZES} 1 1", f"{SIZES} 1 4", f"{SIZES} 4 2 4", f"1 {SIZES[2:]} 2 2"):
         other = first_values(compiled(llama, sizes))
         for name, array in other.items():
-            np.testing.assert_array_equal(array, whole[name], name)
+            np.testing.assert_array_equal(array, global_value[name], name)
 
 
 def test_a_compiled_program_trains_as_the_script(llama: str, capsys: pytest.CaptureFixture[str]) -> None:

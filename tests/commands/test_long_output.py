@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from mspc.cli import app
 from mspc.commands.report.verdict import print_values
-from mspc.verify.difference import Row
+from mspc.verify.difference import ComparedValue
 
 SCREEN = 50
 """Lines."""
@@ -91,9 +91,9 @@ def test_what_fits_a_screen_has_every_row(script: Path) -> None:
     assert len(done.stdout.splitlines()) <= SCREEN
 
 
-def values(layers: int) -> list[Row]:
+def values(layers: int) -> list[ComparedValue]:
     return [
-        Row(kind, f"layers.{layer}.{name}", (4, 4), 1e-7 * (layer + 1), 1e-5)
+        ComparedValue(kind, f"layers.{layer}.{name}", (4, 4), 1e-7 * (layer + 1), 1e-5)
         for kind in ("gradient", "parameter")
         for name in ("attention.wq", "norm.gamma", "up.weight", "down.weight")
         for layer in range(layers)
@@ -115,7 +115,8 @@ def test_values_of_verify_by_kind_the_worst_named(capsys: pytest.CaptureFixture[
 
 
 def test_a_value_that_differs_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [*values(9), Row("output", "0", (), 3e-3, 1e-5), Row("parameter", "head", (), 0.5, 1e-5, excused=True)]
+    excused = ComparedValue("parameter", "head", (), 0.5, 1e-5, excused=True)
+    rows = [*values(9), ComparedValue("output", "0", (), 3e-3, 1e-5), excused]
     print_values(rows, "title", all_rows=False)
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].split() == ["output", "0", "1", "3.0e-03", "1e-05", "1", "differs"]

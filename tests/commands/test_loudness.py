@@ -19,7 +19,7 @@ from mspc.commands.completion import (
     complete_script,
 )
 from mspc.commands.opt import optimize
-from mspc.commands.report.loudness import Loudness
+from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import verify_target
 from mspc.compiler.pipeline import PREPARING, SHARDED, rank_passes_of
 from mspc.ir.diagnostics import MspcError

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mspc.cli import app
-from mspc.commands.compile import CompileOptions, find_launch
+from mspc.commands.compile import CompileOptions, find_call
 from mspc.commands.opt import optimize
 from mspc.compiler.call import describe_call
 from mspc.compiler.driver import Compiled, OnStage, compile_traced, trace_call
@@ -19,7 +19,7 @@ from mspc.ir.layout import Layout
 from mspc.ir.text.printer import print_graph
 from mspc.output.programs import config_of
 from mspc.plans.files.plan_file import read_plan, write_plan
-from mspc.search.plans.ways import AUTOMATIC, WAYS, Network, Way
+from mspc.search.plans.alternatives import AUTOMATIC, WAYS, Alternative, PlannedNetwork
 from tests.dumps import counter, dumped, pass_of
 
 SCRIPT = """
@@ -102,23 +102,23 @@ def test_a_plan_is_a_pass(script: Path) -> None:
     run("compile", "net.py", "--strategies", "plan.toml", "--save-graphs", "-q")
     folder = Path("saved_graph/rank_0")
     names = dumped(folder)
-    assert names[names.index("cut_by_plan") - 1] == "check_strategies"
+    assert names[names.index("shard_by_plan") - 1] == "check_strategies"
     check_replay(folder)
     (last,) = folder.glob("*_execute_*.ir")
     assert "plan_" not in last.read_text()
     assert "place: " not in last.read_text()
-    (cut,) = folder.glob("*_cut_by_plan_*.ir")
-    assert "recomputed: true" in cut.read_text()
-    assert "gathers_again: true" in cut.read_text()
-    assert "(4) [0, -]" in next(line for line in cut.read_text().splitlines() if "blocks.0.up.weight:" in line)
+    (sharded,) = folder.glob("*_shard_by_plan_*.ir")
+    assert "recomputed: true" in sharded.read_text()
+    assert "gathers_again: true" in sharded.read_text()
+    assert "(4) [0, -]" in next(line for line in sharded.read_text().splitlines() if "blocks.0.up.weight:" in line)
 
 
-def test_a_graph_says_its_plan_until_it_is_cut_by_it(script: Path) -> None:
+def test_a_graph_says_its_plan_until_it_is_sharded_by_it(script: Path) -> None:
     script.write_text(SCRIPT.format(mode="auto_parallel", device="CPU"))
     run("search", "net.py", "--ranks", "4", "--out", "plan.toml", "-q")
     run("compile", "net.py", "--save-graphs", "-q", "--out", "plain")
     run("compile", "net.py", "--strategies", "plan.toml", "--save-graphs", "-q")
-    assert "cut_by_plan" not in dumped(Path("plain/rank_0"))
+    assert "shard_by_plan" not in dumped(Path("plain/rank_0"))
     said = [
         pass_of(path)
         for path in sorted(Path("saved_graph/rank_0").glob("*.ir"), key=counter)
@@ -142,30 +142,31 @@ def test_a_damaged_plan_in_a_header_is_told(script: Path) -> None:
     ):
         assert good in text
         path.write_text(text.replace(good, bad, 1))
-        done = CliRunner().invoke(app, ["opt", "-p", "cut_by_plan", str(path)])
+        done = CliRunner().invoke(app, ["opt", "-p", "shard_by_plan", str(path)])
         assert done.exit_code == 2
         assert told in done.output, (good, done.output)
 
 
-def compiled(way: Way | None, on_stage: OnStage | None) -> tuple[str, str]:
+def compiled(way: Alternative | None, on_stage: OnStage | None) -> tuple[str, str]:
     """The graph of all ranks and rank 1's; a way of the search, or as the script says."""
-    found = find_launch("net.py", CompileOptions(ranks=4))
-    config = config_of(found.launch, 4)
+    found = find_call("net.py", CompileOptions(ranks=4))
+    config = config_of(found.captured, 4)
     made: Compiled
     if way is None:
-        call = trace_call(found.launch.target, describe_call(found.launch.args, []), config, found.launch.whole)
+        captured = found.captured
+        call = trace_call(captured.target, describe_call(captured.args, []), config, captured.global_types)
         made = compile_traced(call, on_stage)
     else:
-        made = Network.read(found.launch, config).compiled(way, on_stage=on_stage)
+        made = PlannedNetwork.read(found.captured, config).compiled(way, on_stage=on_stage)
     return print_graph(made.graph), print_graph(made.rank_graph(1))
 
 
 @pytest.mark.parametrize(
     "way",
-    [None, WAYS[0], Way("again", {**AUTOMATIC, "search_mode": ""}, again=True)],
+    [None, WAYS[0], Alternative("again", {**AUTOMATIC, "search_mode": ""}, again=True)],
     ids=["script", "search", "again"],
 )
-def test_who_looks_on_changes_nothing(script: Path, way: Way | None) -> None:
+def test_who_looks_on_changes_nothing(script: Path, way: Alternative | None) -> None:
     script.write_text(SCRIPT.format(mode="semi_auto_parallel", device="CPU"))
     texts: list[str] = []
     assert compiled(way, lambda stage: texts.append(stage.text())) == compiled(way, None)

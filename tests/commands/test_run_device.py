@@ -17,8 +17,8 @@ from mspc.commands.run import run_directory, run_script
 from mspc.engine.job import Job
 from mspc.engine.run_program import Options, check_program, run_rank
 from mspc.ir.diagnostics import ExecutionError, MspcError
-from mspc.runtime.choose import Hardware, Wishes
 from mspc.runtime.comm.local import World
+from mspc.runtime.device_choice import Hardware, Wishes
 from tests.commands.played_gpu import Machine, PlayedCuda
 from tests.commands.test_run_script import NETWORK, TRAIN
 from tests.conftest import HANG
@@ -46,8 +46,8 @@ print("w", net.w.asnumpy()[0], net.w.asnumpy().sum())
 def cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PlayedCuda:
     monkeypatch.chdir(tmp_path)
     played = PlayedCuda()
-    monkeypatch.setattr("mspc.runtime.choose.Cuda", lambda: played)
-    monkeypatch.setattr("mspc.runtime.choose.Probe", Machine)
+    monkeypatch.setattr("mspc.runtime.device_choice.Cuda", lambda: played)
+    monkeypatch.setattr("mspc.runtime.device_choice.Probe", Machine)
     return played
 
 
@@ -76,14 +76,14 @@ SHAPES = (
     + """
 import gc
 import weakref
-from mspc.api import launch
+from mspc.api import call_handler
 x, y = rows(0)
 graphs = []
 for size in (1, 2, 3, 1):
     print(net(x[:size]).asnumpy()[0])
-    graphs.append(weakref.ref(list(launch.launcher().launched.values())[-1].executor))
+    graphs.append(weakref.ref(list(call_handler.current().launched.values())[-1].executor))
 gc.collect()
-print([graph() is not None for graph in graphs], len(launch.launcher().job.hardware.memory.executors))
+print([graph() is not None for graph in graphs], len(call_handler.current().job.hardware.memory.executors))
 """
 )
 
@@ -92,11 +92,11 @@ def test_graphs_that_are_given_up_leave_the_device(
     cuda: PlayedCuda, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(SHAPES, WISHES)
-    kept = capsys.readouterr().out.splitlines()
-    assert kept[-1] == "[True, True, True, True] 3"
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-1] == "[True, True, True, True] 3"
     monkeypatch.setenv("MSPC_KEPT_GRAPHS", "1")
     run(SHAPES, WISHES)
-    assert capsys.readouterr().out.splitlines() == [*kept[:-1], "[False, False, False, True] 1"]
+    assert capsys.readouterr().out.splitlines() == [*printed[:-1], "[False, False, False, True] 1"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.report.profile import show_profile
 from mspc.commands.run import run_directory, run_script
 from mspc.engine.job import Job
-from mspc.engine.profile import Profiler
+from mspc.engine.profile import StepProfiler
 from mspc.engine.profile_options import ProfileOptions, profile_options
 from mspc.ir.diagnostics import MspcError
 from mspc.runtime.comm.interface import OneRank
@@ -218,7 +218,7 @@ def test_a_gpus_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
             return -self.step
 
     executor, job = Executor(), Job(OneRank(), OneRank())
-    job.profile = Profiler(ProfileOptions(tmp_path / "trace.json", 2), sys.stdout, show_profile)
+    job.profile = StepProfiler(ProfileOptions(tmp_path / "trace.json", 2), sys.stdout, show_profile)
     results = []
     for _ in range(6):
         results.append(job.run(executor, []))

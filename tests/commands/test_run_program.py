@@ -75,7 +75,7 @@ def test_losses_are_the_scripts(program: Path, tmp_path: Path, capsys: pytest.Ca
     )
 
 
-def test_parameters_and_outputs_are_saved_whole(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_global_parameters_and_outputs_are_saved(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = load_file(program / "weights.safetensors")
     parameters = json.loads((program / "program.json").read_text())["parameters"]
     simulate(program, steps=2, save=Path("after.safetensors"), save_outputs=Path("outputs.npz"))
@@ -108,10 +108,10 @@ def test_a_forward_graph_prints_its_outputs(
     capsys.readouterr()
     run_directory(Path("out"), data=Path("rows.npz"), simulate=True)
     start = np.random.default_rng(7).standard_normal((8, 4)).astype(np.float32)
-    whole = np.arange(8, dtype=np.float32)[:, None] * start.sum(0)
+    product = np.arange(8, dtype=np.float32)[:, None] * start.sum(0)
     shape, *numbers = re.findall(r"(?:shape|mean|min|max) (\(.*\)|[^,\s]+)", capsys.readouterr().out)
     assert shape == "(8, 4)"
-    assert [float(n) for n in numbers] == pytest.approx([whole.mean(), whole.min(), whole.max()], rel=1e-5)
+    assert [float(n) for n in numbers] == pytest.approx([product.mean(), product.min(), product.max()], rel=1e-5)
 
 
 def test_an_edited_file_runs_with_a_warning(program: Path, capsys: pytest.CaptureFixture[str]) -> None:

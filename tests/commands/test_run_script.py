@@ -142,7 +142,7 @@ def test_only_one_ranks_output(script: Path, capsys: pytest.CaptureFixture[str])
         simulated(script, TRAIN, only_rank=2)
 
 
-def test_a_parameter_is_read_whole_and_may_be_replaced(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_global_parameter_is_read_and_may_be_replaced(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     simulated(
         script,
         NETWORK

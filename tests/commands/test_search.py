@@ -23,9 +23,9 @@ from mspc.output.programs import config_of
 from mspc.passes.base import VERIFY
 from mspc.plans.files.plan_file import read_plan
 from mspc.search.plans import table as plans
-from mspc.search.plans.forked import ForkedCalls
+from mspc.search.plans.alternatives import WAYS, PlannedNetwork
+from mspc.search.plans.forked_calls import ForkedCalls
 from mspc.search.plans.row import SEARCH
-from mspc.search.plans.ways import WAYS, Network
 
 SCRIPT = """
 import numpy as np
@@ -281,12 +281,13 @@ def test_every_case_with_its_strategies_taken_away(conformance: Path) -> None:
     for case in sorted((conformance / "cases").glob("*.py")):
         reference = json.loads((conformance / "reference" / f"{case.stem}.json").read_text())
         ranks = int(reference["world"])
-        launch = capture(case, [], Session.of_rank(0, ranks))
-        config = config_of(launch, ranks)
+        captured = capture(case, [], Session.of_rank(0, ranks))
+        config = config_of(captured, ranks)
         if not config.sharded:
             continue
         try:
-            compiled = Network.read(launch, config, free=True).compiled(next(way for way in WAYS if way.name == SEARCH))
+            searched = next(way for way in WAYS if way.name == SEARCH)
+            compiled = PlannedNetwork.read(captured, config, free=True).compiled(searched)
         except MspcError as error:
             pytest.fail(f"{case.stem}: {error}")
         sent = [sum(map(sent_bytes, compiled.rank_graph(rank).nodes)) for rank in range(ranks)]

@@ -55,7 +55,7 @@ def test_a_mesh_takes_what_is_quicker_there(run: Run) -> None:
     assert plan["taken_from"] == "every rank computing the whole", "links are slow"
 
 
-def test_a_mesh_of_one_axis_holds_what_is_cut_one_way(run: Run) -> None:
+def test_a_mesh_of_one_axis_holds_what_is_sharded_one_way(run: Run) -> None:
     assert run("--mesh", "8", "--out", "one.toml", "-q").exit_code == 0
     assert "(2, 4)" not in Path("one.toml").read_text()
 
@@ -115,7 +115,7 @@ def test_each_way_costs_what_a_search_held_to_it_finds(run: Run) -> None:
         strategy = []
         for mesh, dims in cuts:
             sizes = [int(n) for n in mesh.split(", ")]
-            strategy.append(tuple(eval_cut(entry, sizes) for entry in dims.split(", ")))
+            strategy.append(tuple(eval_shards(entry, sizes) for entry in dims.split(", ")))
         Path("net.py").write_text(SCRIPT.replace("= ops.MatMul(),", f"= ops.MatMul().shard({tuple(strategy)}),", 1))
         (found,) = [plan for plan in plans(run, "--ranks", "4") if plan["name"] == "search"]
         costs.append(found["nbytes"])
@@ -123,7 +123,7 @@ def test_each_way_costs_what_a_search_held_to_it_finds(run: Run) -> None:
     assert [costs[i] for i in order] == sorted(costs)
 
 
-def eval_cut(entry: str, mesh: list[int]) -> int:
+def eval_shards(entry: str, mesh: list[int]) -> int:
     product = 1
     for axis in entry.split("."):
         product *= 1 if axis == "-" else mesh[int(axis)]

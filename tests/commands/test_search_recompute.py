@@ -84,7 +84,7 @@ def test_cells_are_computed_again_where_only_that_fits(folder: Path) -> None:
     assert f"note: search on 4 ranks computes {len(found.recompute)} cells again: {found.recompute[0]}" in plan["notes"]
 
 
-def test_parameters_are_cut_further_and_said_so(folder: Path) -> None:
+def test_parameters_are_sharded_further_and_said_so(folder: Path) -> None:
     plan = searched("--memory", "510kB", "--out", "plan.toml")
     found = read_plan(Path("plan.toml"))
     assert len(found.parameters) == plan["cut_further"] > 0

@@ -45,10 +45,10 @@ def searched(width: int, strategy: str, *arguments: str) -> tuple[str, list[dict
 
 def test_rows_that_keep_the_scripts_strategies_are_marked() -> None:
     printed, plans = searched(64, SHARD)
-    kept = {plan["name"] for plan in plans if plan["keeps_strategies"]}
-    assert kept == {"search", "sharding propagation"}
+    configured = {plan["name"] for plan in plans if plan["keeps_strategies"]}
+    assert configured == {"search", "sharding propagation"}
     for name in {plan["name"] for plan in plans}:
-        assert (f" {name} * " in printed) == (name in kept)
+        assert (f" {name} * " in printed) == (name in configured)
     assert printed.count("note: * keeps the script's own strategies, the others go without them") == 1
 
 

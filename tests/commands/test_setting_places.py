@@ -10,12 +10,12 @@ import pytest
 
 from mspc.api import state
 from mspc.api.context import freeze, set_auto_parallel_context
-from mspc.api.setting import Setting, with_entries
+from mspc.api.setting_kind import Setting, with_entries
 from mspc.api.settings import CONTEXT, PARALLEL
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_script
 from mspc.ir.diagnostics import MspcError
-from mspc.runtime.choose import Asked, Probe, choose_device
+from mspc.runtime.device_choice import DeviceRequest, Probe, choose_device
 
 SCRIPT = """
 import numpy as np
@@ -167,11 +167,11 @@ def test_a_device_that_is_not_there_is_told_at_its_call() -> None:
 
     set_context(device_target="GPU")
     with pytest.raises(MspcError, match="asks for a GPU") as raised:
-        choose_device("auto", 0, 1, Asked(**asked_device()), NoGpu())
+        choose_device("auto", 0, 1, DeviceRequest(**asked_device()), NoGpu())
     assert raised.value.location == state.current().set_at["device_target"]
     assert raised.value.location.text.strip() == 'set_context(device_target="GPU")'
     with pytest.raises(MspcError, match="--device gpu asks") as raised:
-        choose_device("gpu", 0, 1, Asked(**asked_device()), NoGpu())
+        choose_device("gpu", 0, 1, DeviceRequest(**asked_device()), NoGpu())
     assert raised.value.location is None
 
 

@@ -23,7 +23,7 @@ ASKED_FOR = {
     "mspc.search.plans.table": "plans are compared by `mspc search`",
     "mspc.ops.convolution": "the network has no convolution",
     "mspc.ops.cuda": "the network runs on no GPU",
-    "mspc.ops.collective.launch": "the network runs on no GPU",
+    "mspc.ops.collective.gpu_launch": "the network runs on no GPU",
     "mspc.search.model.model": "nothing is searched for",
     "mspc.runtime.executor": "nothing is run",
     "concurrent.futures": "no thread reads data",

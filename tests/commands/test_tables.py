@@ -56,7 +56,7 @@ def test_the_widest_cells_are_broken_behind_punctuation() -> None:
 
 
 @pytest.mark.parametrize("width", range(1, 130))
-def test_every_width_is_kept_and_nothing_is_lost(width: int) -> None:
+def test_every_width_is_obeyed_and_nothing_is_lost(width: int) -> None:
     found = fit(TABLE, width)
     assert max(map(len, found.lines)) <= max(width, NARROWEST)
     joined = "".join("".join(found.rows).split())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.report.loudness import Loudness
+from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import verify_target
 from mspc.ir.diagnostics import ExecutionError, MspcError
 

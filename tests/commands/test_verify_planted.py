@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mspc.commands.compile import CompileOptions
-from mspc.commands.report.loudness import Loudness
+from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import verify_target
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ops.math.arithmetic import Mul

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from mspc.commands.compile import CompileOptions
-from mspc.commands.report.loudness import Loudness
+from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import verify_target
 from mspc.ir.diagnostics import ExecutionError
-from mspc.ops.random import rows as random_rows
+from mspc.ops.random import row_offsets as random_rows
 from mspc.passes.communication import reduce_gradients
 from mspc.passes.communication.share_statistics import ShareStatistics
 from mspc.passes.sharding.draw_rows import DrawRows
@@ -81,7 +81,7 @@ GIVEN = ", as one device was given them"
         (True, "wrong.mean() + self.net.last.weight.sum() * 0.1", "the mean of", ""),
     ],
 )
-def test_sums_and_means_are_those_of_the_whole_batch(
+def test_sums_and_means_are_those_of_the_global_batch(
     verify: Callable[..., str], mean: bool, loss: str, output: str, times: str
 ) -> None:
     said = verify(mean=mean, loss=loss)

@@ -13,7 +13,7 @@ from mspc.api.nn import Cell, GradAccumulationCell, Momentum, PipelineCell, ReLU
 from mspc.api.state import Session
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
-from mspc.compiler.driver import compile_launch
+from mspc.compiler.driver import compile_call
 from mspc.engine.capture import capture
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node
@@ -43,8 +43,8 @@ step(Tensor(np.random.rand(32, 16), ms.float32), Tensor(np.random.rand(32, 8), m
 def test_parts_are_computed_apart_and_reduced_once(tmp_path: Path, parts: int, cell: str) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(parts=parts, cell=cell))
-    launch = capture(script, [], Session.of_rank(0, 4))
-    graph = compile_launch(launch.target, launch.args, config_of(launch, 4)).rank_graph(0)
+    captured = capture(script, [], Session.of_rank(0, 4))
+    graph = compile_call(captured.target, captured.args, config_of(captured, 4)).rank_graph(0)
     assert sum(node.instance == "matmul" and node.phase == "forward" for node in graph.nodes) == parts
     reduced: list[Node] = [node for node in graph.nodes if "mirror_user_id" in node.attrs]
     assert [(node.op.name, node.attrs["mirror_user_id"]) for node in reduced] == [("AllReduce", "w")]

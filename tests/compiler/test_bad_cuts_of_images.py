@@ -8,28 +8,28 @@ import pytest
 
 from mspc import nn, ops
 from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_launch
+from mspc.compiler.driver import compile_call
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, TensorType
 
 
-class Cut(nn.Cell):
+class Sharded(nn.Cell):
     """One operator with a strategy for its image."""
 
-    def __init__(self, cell: Any, primitive: str, cut: tuple[int, ...] | None) -> None:
+    def __init__(self, cell: Any, primitive: str, strategy: tuple[int, ...] | None) -> None:
         super().__init__()
         self.cell = cell
-        if cut is not None:
-            entries = (cut, (1, 1, 1, 1)) if primitive == "conv2d" else (cut,)
+        if strategy is not None:
+            entries = (strategy, (1, 1, 1, 1)) if primitive == "conv2d" else (strategy,)
             getattr(cell, primitive).shard(entries)
 
     def construct(self, x: Any) -> Any:
         return self.cell(x)
 
 
-def message(cell: Any, primitive: str, cut: tuple[int, ...] | None, shape: tuple[int, ...], ranks: int = 4) -> str:
+def message(cell: Any, primitive: str, strategy: tuple[int, ...] | None, shape: tuple[int, ...], ranks: int = 4) -> str:
     with pytest.raises(MspcError) as caught:
-        compile_launch(Cut(cell, primitive, cut), [TensorType(FLOAT32, shape)],
+        compile_call(Sharded(cell, primitive, strategy), [TensorType(FLOAT32, shape)],
                        Config(ranks=ranks, mode="semi_auto_parallel", dataset_strategy="full_batch"))  # fmt: skip
     error = caught.value
     return "\n".join([error.message, *error.notes])
@@ -47,12 +47,12 @@ FOUR, BESIDE = (1, 1, 4, 1), "reads beyond the slices beside its own, or a slice
     (lambda: nn.Conv2d(4, 4, 3, 2, "valid"), (4, 4, 8, 8),
      "makes 3 places of the result, which 4 does not divide\nuse 1 there"),
 ])  # fmt: skip
-def test_height_cut_finer_than_borders_allow(cell: Any, shape: tuple[int, ...], expected: str) -> None:
+def test_height_sharded_finer_than_borders_allow(cell: Any, shape: tuple[int, ...], expected: str) -> None:
     found = message(cell(), "conv2d", FOUR, shape)
     assert found == f"Conv2D 'conv2d': dimension 2 of input 0 {expected}"
 
 
-def test_pools_cut_finer_than_borders_allow() -> None:
+def test_pools_sharded_finer_than_borders_allow() -> None:
     found = message(nn.MaxPool2d(5, 1, "same"), "max_pool", FOUR, (4, 4, 4, 4))
     assert found == (
         "MaxPool 'max_pool': dimension 2 of input 0 cut 4 ways is slices of 1 place, but a window that spans 5 "
@@ -99,7 +99,7 @@ def test_functions_of_images() -> None:
             return ops.pixel_shuffle(x, 3)
 
     with pytest.raises(ValueError, match="pixel_shuffle") as caught:
-        compile_launch(Rearranged(), [TensorType(FLOAT32, (4, 4, 8, 8))], Config(ranks=1))
+        compile_call(Rearranged(), [TensorType(FLOAT32, (4, 4, 8, 8))], Config(ranks=1))
     assert str(getattr(caught.value, "message", "")) == (
         "pixel_shuffle: the channels of shape (4, 4, 8, 8) cannot be shared out to blocks of 3 x 3"
     )

@@ -144,10 +144,10 @@ def test_operators_of_a_function_carry_facts() -> None:
 
 
 def test_slices_that_a_network_that_predicts_needs() -> None:
-    cut = {"w": [[4, 8], [-1, 0]]}
-    assert _infer_rank_list(cut) == {"w": ([0, 1, 2, 3, 4, 5, 6, 7], False)}
-    assert _infer_rank_list(cut, {"w": [[8], [-1, 0]]}) == {"w": ([0], True)}
-    assert _infer_rank_list(cut, {"w": [[2, 2], [1, 0]]}) == {"w": ([0, 1, 2, 3, 4, 5, 6, 7], False)}
+    sharded = {"w": [[4, 8], [-1, 0]]}
+    assert _infer_rank_list(sharded) == {"w": ([0, 1, 2, 3, 4, 5, 6, 7], False)}
+    assert _infer_rank_list(sharded, {"w": [[8], [-1, 0]]}) == {"w": ([0], True)}
+    assert _infer_rank_list(sharded, {"w": [[2, 2], [1, 0]]}) == {"w": ([0, 1, 2, 3, 4, 5, 6, 7], False)}
     assert _infer_rank_list({"w": [[8], [-1, -1]]}, {"w": [[2, 2], [1, 0]]}) == {"w": ([0], False)}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from mspc import Parameter, Tensor, nn, ops
 from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_launch
+from mspc.compiler.driver import compile_call
 from mspc.ir.types import TensorType, dtype_of
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
@@ -52,13 +52,13 @@ def _types(rows: int) -> list[TensorType]:
 
 
 def _run(cell: Any, rows: int, ranks: int, mode: str, arrays: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
-    compiled = compile_launch(cell, _types(rows), Config(ranks=ranks, mode=mode))
+    compiled = compile_call(cell, _types(rows), Config(ranks=ranks, mode=mode))
     values = {name: np.array(parameter.value) for name, parameter in compiled.traced.parameters.items()}
 
     def main(comm: LocalComm) -> list[np.ndarray]:
         graph = compiled.rank_graph(comm.rank)
-        kept = {p.name: compiled.traced.constants.get(p.name, values.get(p.name)) for p in graph.parameters}
-        return Executor(graph, NumPyBackend(comm), kept).run(arrays[comm.rank])  # type: ignore[arg-type]  # no input is None
+        stored = {p.name: compiled.traced.constants.get(p.name, values.get(p.name)) for p in graph.parameters}
+        return Executor(graph, NumPyBackend(comm), stored).run(arrays[comm.rank])  # type: ignore[arg-type]  # no input is None
 
     return World(ranks).run(main)
 

@@ -10,7 +10,7 @@ import pytest
 import mspc
 from mspc import Parameter, Tensor, nn, ops
 from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_launch
+from mspc.compiler.driver import compile_call
 from mspc.ir.types import TensorType, dtype_of
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
@@ -86,14 +86,14 @@ def _run(cell: Any, mode: str, ranks: int, rows: np.ndarray, parameter: str = ""
     """What every rank computes in its second step, or a parameter after it."""
     per_rank = np.split(rows, ranks)
     types = [TensorType(dtype_of("float32"), per_rank[0].shape)]
-    compiled = compile_launch(cell, types, Config(ranks=ranks, mode=mode))
+    compiled = compile_call(cell, types, Config(ranks=ranks, mode=mode))
     values = {name: np.array(parameter.value) for name, parameter in compiled.traced.parameters.items()}
 
     def main(comm: LocalComm) -> list[np.ndarray]:
         graph = compiled.rank_graph(comm.rank)
         known = {p.name: compiled.traced.constants.get(p.name, values.get(p.name)) for p in graph.parameters}
-        kept = {name: np.array(value) for name, value in known.items() if value is not None}
-        executor = Executor(graph, NumPyBackend(comm), kept)
+        stored = {name: np.array(value) for name, value in known.items() if value is not None}
+        executor = Executor(graph, NumPyBackend(comm), stored)
         executor.run([per_rank[comm.rank]])
         found = [np.array(a) for a in executor.run([per_rank[comm.rank]])]
         return [np.array(executor.parameter(parameter))] if parameter else found
@@ -103,12 +103,12 @@ def _run(cell: Any, mode: str, ranks: int, rows: np.ndarray, parameter: str = ""
 
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("cell", CASES, ids=lambda cell: cell.__name__)
-def test_the_rows_are_those_of_the_whole_batch(cell: Any, ranks: int) -> None:
+def test_the_rows_are_those_of_the_global_batch(cell: Any, ranks: int) -> None:
     for batch in (ranks, 3 * ranks):  # a rank of one row alone has no factor for it
         rows = np.random.default_rng(batch).standard_normal((batch, 8)).astype(np.float32)
-        (whole,) = _run(cell(), "stand_alone", 1, rows)
+        (global_results,) = _run(cell(), "stand_alone", 1, rows)
         found = _run(cell(), "data_parallel", ranks, rows)
-        for i, expected in enumerate(whole):
+        for i, expected in enumerate(global_results):
             mine = np.concatenate([results[i] for results in found])
             np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-6, err_msg=f"result {i} of {batch} rows")
 
@@ -124,30 +124,30 @@ class Turned(_Net):
 @pytest.mark.parametrize("batch", [2, 6])
 def test_rows_that_are_not_first(batch: int) -> None:
     rows = np.random.default_rng(batch).standard_normal((batch, 8)).astype(np.float32)
-    (whole,) = _run(Turned(), "stand_alone", 1, rows)
+    (global_results,) = _run(Turned(), "stand_alone", 1, rows)
     found = _run(Turned(), "data_parallel", 2, rows)
     mine = np.concatenate([results[0] for results in found], 1)
-    np.testing.assert_array_equal(mine, whole[0])
+    np.testing.assert_array_equal(mine, global_results[0])
     for i in (1, 2):
         parts = [results[i].reshape(8, -1) for results in found]
-        np.testing.assert_array_equal(np.concatenate(parts, 1), whole[i].reshape(8, -1))
+        np.testing.assert_array_equal(np.concatenate(parts, 1), global_results[i].reshape(8, -1))
 
 
 class Weights(_Net):
     """Masks of what every rank has alike, one of which has as many rows as the batch."""
 
     def construct(self, x: Any) -> Any:
-        kept, _ = self.other(self.w)
+        dropped, _ = self.other(self.w)
         mask = ops.floor(ops.rand(*self.w.shape) + 0.5)
-        return ops.matmul(x, kept), ops.matmul(x, self.w * mask), self.drop(self.w)
+        return ops.matmul(x, dropped), ops.matmul(x, self.w * mask), self.drop(self.w)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_masks_of_weights_are_those_of_every_rank(ranks: int) -> None:
     rows = np.ones((8 * ranks, 8), np.float32)
-    (whole,) = _run(Weights(), "stand_alone", 1, rows)
+    (global_results,) = _run(Weights(), "stand_alone", 1, rows)
     for results in _run(Weights(), "data_parallel", ranks, rows):
-        for mine, expected in zip(results, whole, strict=True):
+        for mine, expected in zip(results, global_results, strict=True):
             np.testing.assert_allclose(mine, expected[:8], rtol=1e-5, atol=1e-6)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mspc.api.state import Session
-from mspc.compiler.driver import Stage, compile_launch
+from mspc.compiler.driver import DumpPoint, compile_call
 from mspc.engine.capture import capture
 from mspc.ops.collective.base import Collective
 from mspc.output.programs import config_of
@@ -39,13 +39,13 @@ Gradients(Net())(Tensor(np.ones([16, 32]), ms.float32), Tensor(np.ones([16, 16])
 def test_unused_operators_are_shown_but_not_run(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    launch = capture(script, [], Session.of_rank(0, 8))
+    captured = capture(script, [], Session.of_rank(0, 8))
     names: dict[str, list[str]] = {}
 
-    def note(stage: Stage) -> None:
+    def note(stage: DumpPoint) -> None:
         names[stage.name] = [node.instance for node in stage.graph.nodes if node.instance]
 
-    compiled = compile_launch(launch.target, launch.args, config_of(launch, 8), note)
+    compiled = compile_call(captured.target, captured.args, config_of(captured, 8), note)
     graph = compiled.rank_graph(0, note)
     assert names["step_parallel_begin"] == ["matmul", "relu", "add"]
     assert names["slice_to_rank"] == ["matmul", "relu", "add"]

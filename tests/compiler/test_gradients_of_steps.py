@@ -92,12 +92,12 @@ class Adversaries(nn.Cell):
 
 def test_two_optimizers_in_one_graph() -> None:
     batches, shapes = [(X, Y), (X, Y)], [X.shape, Y.shape]
-    whole = Training(Adversaries(), shapes)
-    cut = Training(Adversaries(), shapes, 2, "data_parallel", gradients_mean=True)
-    whole.run(batches)
-    cut.run(batches)
-    for name, expected in whole.states[1].items():
-        np.testing.assert_allclose(cut.states[1][name], expected, rtol=1e-5, atol=1e-6, err_msg=name)
+    alone = Training(Adversaries(), shapes)
+    sharded = Training(Adversaries(), shapes, 2, "data_parallel", gradients_mean=True)
+    alone.run(batches)
+    sharded.run(batches)
+    for name, expected in alone.states[1].items():
+        np.testing.assert_allclose(sharded.states[1][name], expected, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 CONTRAST = """

@@ -13,17 +13,17 @@ from mspc.ir.types import FLOAT32, FLOAT64, INT32
 from tests.api.nn.training import Training
 
 IMAGES, CLASSES = (3, 16, 16), 4
-Cut = tuple[int, int, int, int]
-CUTS: dict[str, Cut] = {
+Shards = tuple[int, int, int, int] | None
+CUTS: dict[str, Shards] = {
     "batch": (4, 1, 1, 1), "height": (1, 1, 2, 1), "height in four": (1, 1, 4, 1), "width": (1, 1, 1, 2),
     "both": (1, 1, 2, 2), "batch and height": (2, 1, 2, 1), "out of eight": (2, 1, 4, 1), "odd": (3, 1, 1, 1),
 }  # fmt: skip
 
 
 class Block(nn.Cell):
-    """A stem, a residual block and a depthwise convolution, their operators cut as `cut` and channels as `channels`."""
+    """A stem, a residual block and a depthwise convolution, operators sharded as `shards`, channels as `channels`."""
 
-    def __init__(self, cut: Cut | None, channels: int, dtype: Any) -> None:
+    def __init__(self, shards: Shards, channels: int, dtype: Any) -> None:
         super().__init__()
         given: dict[str, Any] = {"pad_mode": "pad", "padding": 1, "dtype": dtype}
         self.conv1 = nn.Conv2d(3, 8, 3, **given)
@@ -37,17 +37,17 @@ class Block(nn.Cell):
         self.mean = nn.AvgPool2d(2, 1, pad_mode="same")
         self.head = nn.Dense(8, CLASSES, dtype=dtype)
         self.loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
-        if cut is not None:
-            self.shard(cut, channels)
+        if shards is not None:
+            self.shard(shards, channels)
 
-    def shard(self, cut: Cut, channels: int) -> None:
+    def shard(self, shards: Shards, channels: int) -> None:
         """Channels are those of the second convolution's input."""
-        n, _, h, w = cut
-        self.conv1.conv2d.shard((cut, (1, 1, 1, 1)))
+        n, _, h, w = shards
+        self.conv1.conv2d.shard((shards, (1, 1, 1, 1)))
         self.conv2.conv2d.shard(((n, channels, h, w), (1, channels, 1, 1)))
-        self.bn1.bn_train.shard((cut, (1,), (1,), (1,), (1,)))
-        self.pool.max_pool.shard((cut,))
-        self.conv3.conv2d.shard((cut, (1, 1, 1, 1)))
+        self.bn1.bn_train.shard((shards, (1,), (1,), (1,), (1,)))
+        self.pool.max_pool.shard((shards,))
+        self.conv3.conv2d.shard((shards, (1, 1, 1, 1)))
 
     def construct(self, x: Any, label: Any) -> Any:
         x = self.pool(self.relu(self.bn1(self.conv1(x))))
@@ -57,11 +57,11 @@ class Block(nn.Cell):
 
 
 @cache
-def trained(cut: Cut | None, channels: int, ranks: int, mode: str, wide: bool, batch: int, device: str = "CPU") -> Any:
+def trained(shards: Shards, channels: int, ranks: int, mode: str, wide: bool, batch: int, device: str = "CPU") -> Any:
     """(losses, parameters after each, operators) of three steps."""
     set_seed(3)
     dtype, kind, array = (float64, FLOAT64, np.float64) if wide else (float32, FLOAT32, np.float32)
-    net = Block(cut, channels, dtype)
+    net = Block(shards, channels, dtype)
     generator = np.random.default_rng(5)
     for parameter in net.get_parameters():
         if parameter.requires_grad:
@@ -78,10 +78,10 @@ def trained(cut: Cut | None, channels: int, ranks: int, mode: str, wide: bool, b
     return losses, training.states, training.names()
 
 
-def compared(cut: Cut | None, channels: int, ranks: int, mode: str, wide: bool = True, device: str = "CPU") -> Any:
+def compared(shards: Shards, channels: int, ranks: int, mode: str, wide: bool = True, device: str = "CPU") -> Any:
     """What ranks found, after it was compared with one device."""
     batch = 12 if ranks == 3 else 8
-    found = trained(cut, channels, ranks, mode, wide, batch, device)
+    found = trained(shards, channels, ranks, mode, wide, batch, device)
     expected = trained(None, 1, 1, "stand_alone", wide, batch)
     close = 1e-10 if wide else 1e-5
     if mode != "data_parallel":  # there a rank's loss is that of its own rows
@@ -95,17 +95,17 @@ def compared(cut: Cut | None, channels: int, ranks: int, mode: str, wide: bool =
 
 @pytest.mark.parametrize("wide", [True, False], ids=["Float64", "Float32"])
 @pytest.mark.parametrize("name", CUTS)
-def test_cut_images(name: str, wide: bool) -> None:
-    cut = CUTS[name]
-    found = compared(cut, 1, int(np.prod(cut)), "semi_auto_parallel", wide)
-    assert ("NeighborExchange" in found[2]) == (cut[2] * cut[3] > 1)
+def test_sharded_images(name: str, wide: bool) -> None:
+    shards = CUTS[name]
+    found = compared(shards, 1, int(np.prod(shards)), "semi_auto_parallel", wide)
+    assert ("NeighborExchange" in found[2]) == (shards[2] * shards[3] > 1)
 
 
 @pytest.mark.parametrize(
-    ("cut", "channels", "ranks"), [((2, 1, 1, 1), 2, 4), ((1, 1, 2, 1), 4, 8), ((2, 1, 1, 1), 4, 8)]
+    ("shards", "channels", "ranks"), [((2, 1, 1, 1), 2, 4), ((1, 1, 2, 1), 4, 8), ((2, 1, 1, 1), 4, 8)]
 )
-def test_cut_channels(cut: Cut, channels: int, ranks: int) -> None:
-    compared(cut, channels, ranks, "semi_auto_parallel")
+def test_sharded_channels(shards: Shards, channels: int, ranks: int) -> None:
+    compared(shards, channels, ranks, "semi_auto_parallel")
 
 
 @pytest.mark.parametrize("mode", ["semi_auto_parallel", "auto_parallel", "data_parallel"])
@@ -117,7 +117,7 @@ def test_nothing_configured(ranks: int, mode: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "channels", "ranks"),
-    [("", 1, 1), *((name, 1, int(np.prod(cut))) for name, cut in CUTS.items()), ("batch", 2, 8)],
+    [("", 1, 1), *((name, 1, int(np.prod(shards))) for name, shards in CUTS.items()), ("batch", 2, 8)],
 )
 def test_in_the_order_of_gpus(name: str, channels: int, ranks: int) -> None:
     """Graphs for GPUs, with their channels last, give the same numbers; nothing large is transposed but the images

@@ -110,7 +110,7 @@ def test_what_asks_for_gradients_is_compiled_as_a_cell_is() -> None:
     assert [[2, 2], [2, 2]] in _cell_graph_executor._get_shard_strategy(asked).values()
 
 
-def test_phases_are_kept_apart_and_unknown_ones_refused() -> None:
+def test_phases_stay_apart_and_unknown_ones_are_refused() -> None:
     strategies = ((2, 2), (2, 2)), ((1, 2), (2, 4)), ((2, 2), (2, 2))
     first, second, again = (compiled(strategy)[1] for strategy in strategies)
     assert first == again != second
@@ -160,8 +160,8 @@ def test_the_layouts_that_a_model_trains_with() -> None:
         parallel_mode="semi_auto_parallel", device_num=8, dataset_strategy="full_batch"
     )
     found = model.infer_train_layout(data)
-    cut = ([2, 2, 2], [1, 0], [8, 4], 0, True, "")
-    assert (found["w"], found["moments.w"]) == (cut, cut)
+    sharded = ([2, 2, 2], [1, 0], [8, 4], 0, True, "")
+    assert (found["w"], found["moments.w"]) == (sharded, sharded)
     model.build(data, epoch=2)
     part = np.ones((8, 4), np.float16)
     ms.load_param_into_net(network, {"w": part})
@@ -181,7 +181,7 @@ def test_the_layouts_that_a_model_trains_with() -> None:
 
 
 @pytest.mark.parametrize(("marked", "cuts"), [(False, [[1, 8]]), (True, [[8, 1]])])
-def test_a_cell_that_is_to_be_data_parallel_is_cut_along_the_batch(marked: bool, cuts: list[list[int]]) -> None:
+def test_a_cell_that_is_to_be_data_parallel_is_sharded_along_the_batch(marked: bool, cuts: list[list[int]]) -> None:
     class Inside(nn.Cell):
         def construct(self, x: Any) -> Any:
             return ops.exp(x)

@@ -9,7 +9,7 @@ import pytest
 from mspc.api.state import Session
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
-from mspc.compiler.driver import Compiled, compile_launch
+from mspc.compiler.driver import Compiled, compile_call
 from mspc.engine.capture import capture
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
@@ -293,8 +293,8 @@ def test_a_network_equals_one_device(tmp_path: Path, name: str) -> None:
 def compiled(tmp_path: Path, text: str) -> Compiled:
     script = tmp_path / "net.py"
     script.write_text(HEAD + text)
-    launch = capture(script, [], Session(0, 1, 0, 1))
-    return compile_launch(launch.target, launch.args, config_of(launch, 8))
+    captured = capture(script, [], Session(0, 1, 0, 1))
+    return compile_call(captured.target, captured.args, config_of(captured, 8))
 
 
 def test_a_parameter_is_stored_as_its_change_needs_it(tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_readers_of_one_parameter_with_one_strategy_share_it(tmp_path: Path, str
     assert str(graph.parameter("w").layout) == "(4, 2) [0, 1]"
 
 
-def test_a_layout_of_tile_cannot_cut_a_repeated_dimension(tmp_path: Path) -> None:
+def test_a_layout_of_tile_cannot_shard_a_repeated_dimension(tmp_path: Path) -> None:
     text = NETWORKS["a Layout of Tile that speaks of the input"].replace("8, 1, 4", "8, 2, 4").replace("6, 1", "3, 1")
     with pytest.raises(MspcError) as raised:
         compiled(tmp_path, text.replace('"None"', '"sp"'))
@@ -350,7 +350,7 @@ def test_out_strategy_sends_one_reduce_scatter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("asked", "cuts"), [("", (1, 1)), ("net.inner.set_data_parallel()", (8, 1))])
-def test_a_data_parallel_cell_is_cut_along_the_batch(tmp_path: Path, asked: str, cuts: tuple[int, int]) -> None:
+def test_a_data_parallel_cell_is_sharded_along_the_batch(tmp_path: Path, asked: str, cuts: tuple[int, int]) -> None:
     text = f"""
 ms.set_auto_parallel_context(parallel_mode="auto_parallel")
 class Net(nn.Cell):

@@ -9,7 +9,7 @@ import pytest
 
 from mspc import Tensor, nn, ops
 from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_launch
+from mspc.compiler.driver import compile_call
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ops.collective.collectives import Collective
@@ -26,7 +26,7 @@ def test_optimizer_parallel_cuts_what_is_updated(mode: str, strategy: object, pa
     config = Config(
         ranks=4, mode=mode, dataset_strategy=strategy, parallel_optimizer=parallel, parallel_optimizer_threshold=0
     )  # type: ignore[arg-type]  # a str or a tuple
-    compiled = compile_launch(optimizer, (gradients,), config)
+    compiled = compile_call(optimizer, (gradients,), config)
     graph = compiled.rank_graph(0)
     shapes = {p.name: p.shape for p in graph.parameters if p.shape}
     rows = 4 if parallel else 16
@@ -47,6 +47,6 @@ def test_what_an_optimizer_computes_besides_its_updates_is_handed_out() -> None:
     net = nn.Dense(2, 3)
     optimizer = Telling(net.trainable_params(), 0.1)
     gradients = tuple(Tensor(np.ones(p.shape, np.float32)) for p in optimizer.parameters)
-    compiled = compile_launch(optimizer, (gradients,), Config())
+    compiled = compile_call(optimizer, (gradients,), Config())
     assert [value.shape for value in compiled.graph.results] == [()]
     assert compiled.traced.rebuild([1.5]) == (1.5, (True, True))

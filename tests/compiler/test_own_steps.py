@@ -189,7 +189,7 @@ def test_a_cell_made_of_a_training_step_has_its_reducer(
         assert numbers(line) == pytest.approx(numbers(expected), rel=1e-5)
 
 
-def test_a_reducer_has_no_place_where_gradients_are_whole() -> None:
+def test_a_reducer_has_no_place_where_gradients_are_complete() -> None:
     init()
     ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel")
     reducer = nn.DistributedGradReducer([])

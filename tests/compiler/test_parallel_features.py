@@ -16,7 +16,7 @@ from mspc.api.state import Session
 from mspc.commands.compile import CompileOptions
 from mspc.commands.run import run_script
 from mspc.commands.verify import verify_target
-from mspc.compiler.driver import Stage, compile_launch
+from mspc.compiler.driver import DumpPoint, compile_call
 from mspc.engine.capture import capture
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node
@@ -49,7 +49,7 @@ def shapes(graph: Graph) -> dict[str, tuple[int, ...]]:
     return {p.name: p.shape for p in graph.parameters}
 
 
-def operators_are_cut(graph: Graph, said: str) -> None:
+def operators_are_sharded(graph: Graph, said: str) -> None:
     assert sent(graph, "forward")["ReduceScatter", (0, 2, 4, 6)] == 1  # partial sums over sp and dp
     assert shapes(graph)["fc1_weight"] == (16, 32)
     assert shapes(graph)["accum.fc2_weight"] == (4, 16)
@@ -95,7 +95,7 @@ def one_copy_computes_while_the_other_communicates(graph: Graph, said: str) -> N
     assert reduced(graph) == [{"layer1.weight", "layer2.weight"}]
 
 
-def weights_and_activations_are_cut_twice(graph: Graph, said: str) -> None:
+def weights_and_activations_are_sharded_twice(graph: Graph, said: str) -> None:
     assert shapes(graph)["w1"] == (8, 32)
     assert shapes(graph)["w2"] == (16, 16)
     found = sent(graph, "forward")
@@ -108,7 +108,7 @@ def gradients_travel_together(graph: Graph, said: str) -> None:
     assert reduced(graph) == groups
 
 
-def functions_are_cut(graph: Graph, said: str) -> None:
+def functions_are_sharded(graph: Graph, said: str) -> None:
     assert shapes(graph)["block1.dense2.weight"] == (4, 32)
     (exp,) = ops(graph, "Exp", "forward")
     assert exp.shape == (8, 8)
@@ -116,15 +116,15 @@ def functions_are_cut(graph: Graph, said: str) -> None:
 
 
 FOUND: dict[str, Callable[[Graph, str], None]] = {
-    "operator_level": operators_are_cut,
+    "operator_level": operators_are_sharded,
     "optimizer_parallel": updates_are_shared,
     "recomputation": blocks_are_computed_again,
     "gradient_accumulation": parts_are_reduced_once,
     "host_and_device": tables_are_said_to_stay_on_the_device,
     "multiple_copies": one_copy_computes_while_the_other_communicates,
-    "high_dimension": weights_and_activations_are_cut_twice,
+    "high_dimension": weights_and_activations_are_sharded_twice,
     "merged_communication": gradients_travel_together,
-    "functions": functions_are_cut,
+    "functions": functions_are_sharded,
 }
 
 
@@ -134,9 +134,9 @@ def test_a_feature(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     script = FEATURES / f"{feature}.py"
-    launch = capture(script, [], Session.of_rank(0, RANKS))
-    compiled = compile_launch(launch.target, launch.args, config_of(launch, RANKS))
-    stages: list[Stage] = []
+    captured = capture(script, [], Session.of_rank(0, RANKS))
+    compiled = compile_call(captured.target, captured.args, config_of(captured, RANKS))
+    stages: list[DumpPoint] = []
     compiled.rank_graph(0, stages.append, (SCHEDULED if feature == "multiple_copies" else SLICED,))
     FOUND[feature](stages[0].graph, capsys.readouterr().err)
     verify_target(str(script), CompileOptions(ranks=RANKS), seed=1)
@@ -180,13 +180,13 @@ def test_other_ranks_predict_with_what_was_trained(
     assert len(set(trained)) == 1
     cuts = build_searched_strategy("train.ckpt")
     files = [f"checkpoints/rank_{rank}/net-1_1.ckpt" for rank in range(RANKS)]
-    whole = {
+    global_values = {
         name: merge_sliced_parameter([Parameter(load_checkpoint(file)[name], name) for file in files], cuts)
         for name in ("w1", "w2")
     }
-    assert trained[0].split() == [str(whole[name].asnumpy().sum()) for name in whole]
+    assert trained[0].split() == [str(global_values[name].asnumpy().sum()) for name in global_values]
     rows = np.random.default_rng(1).random((8, 16)).astype(np.float32)
-    expected = (np.maximum(rows @ whole["w1"].asnumpy(), 0) @ whole["w2"].asnumpy()).sum()
+    expected = (np.maximum(rows @ global_values["w1"].asnumpy(), 0) @ global_values["w2"].asnumpy()).sum()
     for ranks in (1, 4):
         lines = printed("predict", ranks)
         assert len(set(lines)) == 1

@@ -71,13 +71,13 @@ def trained(network: Any, ranks: int, **config: Any) -> tuple[list[float], list[
 
 
 @pytest.mark.parametrize(("network", "vocab_emb_dp"), [(LanguageModel, False), (Translation, True)])
-def test_heads_and_rows_are_cut(network: Any, vocab_emb_dp: bool) -> None:
-    expected, whole = trained(network, 1)
+def test_heads_and_rows_are_sharded(network: Any, vocab_emb_dp: bool) -> None:
+    expected, alone = trained(network, 1)
     losses, states = trained(
         network, 8, data_parallel=2, model_parallel=4, vocab_emb_dp=vocab_emb_dp, recompute=vocab_emb_dp
     )
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
-    for key, array in whole[0].items():
+    for key, array in alone[0].items():
         np.testing.assert_allclose(states[0][key], array, rtol=1e-3, atol=2e-5, err_msg=key)
     assert expected[0] != expected[2]
 

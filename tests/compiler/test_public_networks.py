@@ -205,12 +205,12 @@ def collectives(training: Training) -> Counter[str]:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_trains_as_on_one_device(name: str) -> None:
-    expected, whole = trained(name, 1)
+    expected, alone = trained(name, 1)
     losses, training = trained(name, RANKS)
     assert np.isfinite(expected).all()
     assert len(set(expected)) == 3
     np.testing.assert_allclose(losses, expected, rtol=2e-5)
-    for key, array in whole.states[0].items():
+    for key, array in alone.states[0].items():
         if not key.endswith("key.bias"):  # its gradient is rounding alone, which Lamb scales up
             np.testing.assert_allclose(training.states[0][key], array, rtol=1e-3, atol=1e-4, err_msg=key)
     found = collectives(training)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mspc.api.state import Session
-from mspc.compiler.driver import Compiled, Stage, compile_launch
+from mspc.compiler.driver import Compiled, DumpPoint, compile_call
 from mspc.compiler.pipeline import rank_passes_of
 from mspc.compiler.rank_graphs import RankGraphs
 from mspc.engine.capture import capture
@@ -94,8 +94,8 @@ def some_of_every_kind(graphs: RankGraphs, ranks: int) -> list[int]:
 
 
 def compiled(script: Path, ranks: int, *arguments: str) -> Compiled:
-    launch = capture(script, list(arguments), Session.of_rank(0, ranks))
-    return compile_launch(launch.target, launch.args, config_of(launch, ranks))
+    captured = capture(script, list(arguments), Session.of_rank(0, ranks))
+    return compile_call(captured.target, captured.args, config_of(captured, ranks))
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
@@ -176,7 +176,7 @@ def test_a_rank_of_its_own_command_and_among_all(root: Path) -> None:
         found: dict[bool, list[tuple[Any, ...]]] = {False: [], True: []}
         for alone, stages in found.items():
 
-            def note(stage: Stage, stages: list[tuple[Any, ...]] = stages) -> None:
+            def note(stage: DumpPoint, stages: list[tuple[Any, ...]] = stages) -> None:
                 stages.append((stage.name, stage.file, stage.rank, stage.changed, stage.previous, stage.text()))
 
             graph = compiled(script, 8, "2").rank_graph(rank, note, alone=alone)

@@ -10,7 +10,7 @@ import pytest
 
 from mspc import Parameter, Tensor, nn, ops, value_and_grad
 from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_launch
+from mspc.compiler.driver import compile_call
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, dtype_of
 from mspc.runtime.backend import NumPyBackend
@@ -42,19 +42,19 @@ class Net(nn.Cell):
 def _run(results: Results, ranks: int, mode: str, strategy: Any = "data_parallel") -> list[list[Any]]:
     """The results of every rank."""
     config = Config(ranks=ranks, mode=mode, dataset_strategy=strategy)
-    compiled = compile_launch(Net(results), TYPES, config, whole=True)
+    compiled = compile_call(Net(results), TYPES, config, global_types=True)
     values = {name: np.array(parameter.value) for name, parameter in compiled.traced.parameters.items()}
     values |= compiled.traced.constants
 
-    def cut(parameter: Any, rank: int, array: Any) -> Any:
+    def own_slice(parameter: Any, rank: int, array: Any) -> Any:
         layout = parameter.layout
         return array[layout.slices_for(rank, array.shape)].copy() if isinstance(layout, Layout) else array
 
     def main(comm: LocalComm) -> list[Any]:
         graph = compiled.rank_graph(comm.rank)
-        kept = {p.name: cut(p, comm.rank, values[p.name]) for p in graph.parameters if p.kind != "input"}
-        executor = Executor(graph, NumPyBackend(comm), kept)
-        return executor.run([cut(p, comm.rank, a) for p, a in zip(executor.inputs, (X, Y, IDS), strict=True)])
+        stored = {p.name: own_slice(p, comm.rank, values[p.name]) for p in graph.parameters if p.kind != "input"}
+        executor = Executor(graph, NumPyBackend(comm), stored)
+        return executor.run([own_slice(p, comm.rank, a) for p, a in zip(executor.inputs, (X, Y, IDS), strict=True)])
 
     return World(ranks).run(main)
 
@@ -64,8 +64,8 @@ def _check(results: Results, cuts: tuple[Any, ...], ranks: int, mode: str, strat
     (expected,) = _run(results, 1, "stand_alone")
     assert len(expected) == len(cuts)
     for rank, found in enumerate(_run(results, ranks, mode, strategy)):
-        for mine, whole, dimension in zip(found, expected, cuts, strict=True):
-            wanted = whole if dimension is None else np.split(whole, ranks, dimension)[rank]
+        for mine, global_result, dimension in zip(found, expected, cuts, strict=True):
+            wanted = global_result if dimension is None else np.split(global_result, ranks, dimension)[rank]
             assert mine.shape == wanted.shape
             np.testing.assert_allclose(mine, wanted, rtol=1e-5, atol=1e-5)
 
@@ -127,12 +127,12 @@ def test_results_are_own_rows_where_they_have_rows(case: str, ranks: int, mode: 
 
 @pytest.mark.parametrize("strategy", ["full_batch", ((2, 1), (1, 2), (2,)), ((1, 2), (1, 1), (1,))])
 @pytest.mark.parametrize("case", CASES)
-def test_results_are_whole_where_data_are_not_the_ranks_own_rows(case: str, strategy: Any) -> None:
+def test_results_are_global_where_data_are_not_the_ranks_own_rows(case: str, strategy: Any) -> None:
     results, cuts = CASES[case]
     _check(results, (None,) * len(cuts), 2, "semi_auto_parallel", strategy)
 
 
-def test_a_batch_that_becomes_two_dimensions_is_cut_in_both() -> None:
+def test_a_batch_that_becomes_two_dimensions_is_sharded_in_both() -> None:
     def results(net: Any, x: Any, y: Any, ids: Any) -> Any:
         return ops.reshape(x, (4, 2, 4)), ops.transpose(ops.reshape(x, (4, 2, 4)), (2, 1, 0))
 

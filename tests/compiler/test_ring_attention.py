@@ -68,7 +68,7 @@ def test_grouped_heads_that_stand_on_other_ranks_equal_one_device(
     verify_target(str(script), CompileOptions(), seed=1)
 
 
-def test_grouped_heads_that_are_cut_another_number_of_times_are_refused(tmp_path: Path) -> None:
+def test_grouped_heads_in_another_number_of_shards_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MspcError) as caught:
         compiled(tmp_path, GROUPED.format(width=8, queries='("dp", "sp", "mp")', keys='"mp"'))
     assert "dimension 2 of input 1 and dimension 2 of input 0 are the same dimension" in str(caught.value)
@@ -89,7 +89,7 @@ def test_sequences_in_parts_equal_one_device(name: str, tmp_path: Path) -> None:
     verify_target(str(script), CompileOptions(), seed=1)
 
 
-def test_without_the_attribute_the_sequence_stays_whole(tmp_path: Path) -> None:
+def test_without_the_attribute_the_sequence_is_replicated(tmp_path: Path) -> None:
     with pytest.raises(MspcError) as caught:
         compiled(tmp_path, text_of("a ring").replace("enable_ring_attention\", True", "enable_ring_attention\", False"))
     assert "dimension 1 of input 1 must stay whole, but the strategy cuts it 2 ways" in str(caught.value)

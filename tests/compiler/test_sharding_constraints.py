@@ -10,7 +10,7 @@ import pytest
 from mspc.api.state import Session
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
-from mspc.compiler.driver import Compiled, Stage, compile_launch
+from mspc.compiler.driver import Compiled, DumpPoint, compile_call
 from mspc.engine.capture import capture
 from mspc.ir.diagnostics import ErrorGroup, MspcError
 from mspc.ir.graph import Graph
@@ -115,14 +115,14 @@ nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.Momentum(net.trainabl
 MODES = {"semi": HEAD, "auto": AUTOMATIC}
 
 
-def compiled_as(tmp_path: Path, text: str) -> tuple[Compiled, list[Stage]]:
+def compiled_as(tmp_path: Path, text: str) -> tuple[Compiled, list[DumpPoint]]:
     """The compile of a script for 8 ranks and its stages, those of rank 0 among them."""
     script = tmp_path / "net.py"
     script.write_text(text)
-    launch = capture(script, [], Session(0, 1, 0, 1))
-    config = config_of(launch, 1 if "stand_alone" in text else 8)
-    stages: list[Stage] = []
-    found = compile_launch(launch.target, launch.args, config, stages.append)
+    captured = capture(script, [], Session(0, 1, 0, 1))
+    config = config_of(captured, 1 if "stand_alone" in text else 8)
+    stages: list[DumpPoint] = []
+    found = compile_call(captured.target, captured.args, config, stages.append)
     found.rank_graph(0, stages.append)
     return found, stages
 
@@ -146,7 +146,7 @@ def test_a_rank_runs_no_constraint(tmp_path: Path, name: str, head: str) -> None
     assert "ShardingConstraint" not in names(found.rank_graph(0))
 
 
-def test_operators_take_their_cut_from_a_constraint(tmp_path: Path) -> None:
+def test_operators_take_their_strategy_from_a_constraint(tmp_path: Path) -> None:
     found, _ = compiled_as(tmp_path, AUTOMATIC + NETWORKS["in the middle"])
     cuts = {node.op.name: node.tensor_layout.strategy for node in found.graph.nodes if node.phase == "forward"}
     assert cuts["MatMul"] == cuts["Mul"] == (2, 4)
@@ -180,8 +180,8 @@ ms.value_and_grad(net, None, net.trainable_params())(tensor(8, 16))
 
 
 def test_decomposing_moves_no_number(tmp_path: Path) -> None:
-    whole = NORM.replace("((2, 4), (4,))", "((2, 1), (1,))")
-    files = [[stage.file for stage in compiled_as(tmp_path, HEAD + text)[1]] for text in (whole, NORM)]
+    not_sharded = NORM.replace("((2, 4), (4,))", "((2, 1), (1,))")
+    files = [[stage.file for stage in compiled_as(tmp_path, HEAD + text)[1]] for text in (not_sharded, NORM)]
     assert files[1] == ["00_frontend", "00_decompose", *files[0][1:]]
 
 
@@ -195,7 +195,7 @@ def test_a_norm_runs_on_the_slices_that_its_strategy_cuts(tmp_path: Path) -> Non
     assert cuts == [("Square", (2, 4)), ("Rsqrt", (2, 1))]
 
 
-def test_one_device_runs_an_operator_as_a_whole(tmp_path: Path) -> None:
+def test_one_device_runs_an_operator_without_strategies(tmp_path: Path) -> None:
     found, stages = compiled_as(tmp_path, ALONE + NORM)
     assert "RmsNorm" in names(found.rank_graph(0))
     assert "00_decompose" not in [stage.file for stage in stages]
@@ -210,7 +210,7 @@ def test_mistakes_of_decomposed_and_other_operators_come_together(tmp_path: Path
     ]
 
 
-def test_a_cut_that_does_not_divide_is_said_once(tmp_path: Path) -> None:
+def test_a_strategy_that_does_not_divide_is_said_once(tmp_path: Path) -> None:
     with pytest.raises(MspcError) as raised:
         compiled_as(tmp_path, HEAD + NORM.replace("((2, 4), (4,))", "((2, 3), (3,))"))
     assert raised.value.message == "RmsNorm: dimension 1 of input 0 is 16, which 3 does not divide"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mspc.api.state import Session
-from mspc.compiler.driver import compile_launch
+from mspc.compiler.driver import compile_call
 from mspc.engine.capture import capture
 from mspc.ir.graph import Graph
 from mspc.ops.collective.base import Collective
@@ -20,8 +20,8 @@ LAYERS = 12
 @pytest.fixture(scope="module")
 def rank_zero(root: Path) -> Graph:
     script = root / "benchmarks/networks/layers.py"
-    launch = capture(script, [str(LAYERS)], Session.of_rank(0, 8))
-    return compile_launch(launch.target, launch.args, config_of(launch, 8)).rank_graph(0)
+    captured = capture(script, [str(LAYERS)], Session.of_rank(0, 8))
+    return compile_call(captured.target, captured.args, config_of(captured, 8)).rank_graph(0)
 
 
 def test_at_most_four_reductions_a_layer_and_no_layout_change(rank_zero: Graph) -> None:
@@ -38,5 +38,5 @@ def test_gradients_travel_in_one_bucket(rank_zero: Graph) -> None:
     data = [node for node in rank_zero.nodes if isinstance(node.op, Collective) and node.op.ranks == (0, 4)]
     assert [(node.op.name, len(node.inputs)) for node in data] == [("AllReduce", 1), ("AllReduce", 6 * LAYERS)]
     assert data[0].inputs[0].shape == ()  # the loss, of which the ranks that share a batch have the same part
-    whole = [node for node in rank_zero.nodes if isinstance(node.op, Collective) and len(node.op.ranks) == 8]
-    assert whole == []
+    of_all_ranks = [node for node in rank_zero.nodes if isinstance(node.op, Collective) and len(node.op.ranks) == 8]
+    assert of_all_ranks == []

@@ -76,14 +76,14 @@ class Drawn(nn.Cell):
         return total
 
 
-def shard(net: nn.Cell, cut: tuple[int, int, int, int], channels: int) -> int:
+def shard(net: nn.Cell, strategy: tuple[int, int, int, int], channels: int) -> int:
     """Every convolution that can be cut so is; returns how many are."""
     count = 0
     for name, cell in net.cells_and_names():
-        whole = "pooling" in name and cut[2] > 1  # one place of each image
-        if whole or not isinstance(cell, nn.Conv2d) or cell.group > 1 or cell.in_channels % channels:
+        is_pooled = "pooling" in name and strategy[2] > 1  # one place of each image
+        if is_pooled or not isinstance(cell, nn.Conv2d) or cell.group > 1 or cell.in_channels % channels:
             continue
-        n, _, h, w = cut
+        n, _, h, w = strategy
         cell.conv2d.shard(((n, channels, h, w), (1, channels, 1, 1)))
         count += 1
     return count
@@ -98,8 +98,8 @@ def trained(kind: str, name: str, ranks: int, mode: str, channels: int = 1, heig
     net = make()
     if channels * height > 1:
         assert shard(net, (ranks // channels // height, 1, height, 1), channels)
-    whole = Drawn(net) if kind == "pictures" else Classified(net)
-    step = nn.TrainOneStepCell(whole, nn.Momentum(whole.trainable_params(), 0.05, 0.9))
+    network = Drawn(net) if kind == "pictures" else Classified(net)
+    step = nn.TrainOneStepCell(network, nn.Momentum(network.trainable_params(), 0.05, 0.9))
     step.set_train()
     shapes: list[tuple[int, ...]] = [(BATCH, *image), (BATCH,)]
     training = Training(step, shapes, ranks, mode, [FLOAT32, INT32], gradients_mean=True)
@@ -117,15 +117,15 @@ def trained(kind: str, name: str, ranks: int, mode: str, channels: int = 1, heig
 def compared(kind: str, name: str, mode: str, channels: int = 1, height: int = 1) -> None:
     ranks = 4 if mode == "auto_parallel" or channels * height > 1 else 2  # where a mesh can have two axes
     losses, states = trained(kind, name, ranks, mode, channels, height)
-    expected, whole = trained(kind, name, 1, "stand_alone")
+    expected, alone = trained(kind, name, 1, "stand_alone")
     assert np.isfinite(expected).all()
     if mode != "data_parallel":  # there a rank's loss is that of its own rows
         np.testing.assert_allclose(losses, expected, rtol=1e-5)
-    for mine, theirs in zip(states, whole, strict=True):
+    for mine, theirs in zip(states, alone, strict=True):
         for key, array in theirs.items():
             scale = max(float(np.abs(array).max()), 1e-2)
             assert float(np.abs(mine[key] - array).max()) <= 1e-4 * scale, key
-    assert any(not np.array_equal(whole[0][key], whole[1][key]) for key in whole[0])
+    assert any(not np.array_equal(alone[0][key], alone[1][key]) for key in alone[0])
 
 
 MODES = ["data_parallel", "auto_parallel", "semi_auto_parallel"]
@@ -149,10 +149,10 @@ def test_random_masks(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted({*CLASSIFIERS} - {"ViT"}))
-def test_cut_channels(name: str) -> None:
+def test_sharded_channels(name: str) -> None:
     compared("classes", name, "semi_auto_parallel", 2)
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_cut_height(name: str) -> None:
+def test_sharded_height(name: str) -> None:
     compared("pictures", name, "semi_auto_parallel", 1, 2)

@@ -10,8 +10,8 @@ import pytest
 from mspc.commands.run import run_script
 
 SIZE = 768
-WHOLE = SIZE * SIZE * 4
-BESIDES = WHOLE // 2
+GLOBAL_BYTES = SIZE * SIZE * 4
+BESIDES = GLOBAL_BYTES // 2
 """Bytes of what else ranks hold: their graphs and scripts, half as much as this. No second copy goes into them."""
 RANKS = 4
 SCRIPT = f"""
@@ -102,12 +102,12 @@ def test_ranks_hold_slices(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     found = held(tmp_path / "train.py", capsys, before, after)
-    assert max(found) < WHOLE + BESIDES
+    assert max(found) < GLOBAL_BYTES + BESIDES
 
 
-def test_a_rank_holds_a_whole_parameter_once(
+def test_a_rank_holds_a_replicated_parameter_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     found = held(tmp_path / "train.py", capsys, "", mode="data_parallel")
-    assert max(found) < RANKS * WHOLE + BESIDES
+    assert max(found) < RANKS * GLOBAL_BYTES + BESIDES

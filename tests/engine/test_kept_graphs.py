@@ -12,7 +12,7 @@ import pytest
 
 import mspc as ms
 from mspc import Tensor, nn
-from mspc.api import launch
+from mspc.api import call_handler
 from mspc.commands.run import run_script
 from mspc.engine.variants import graphs_to_keep
 from mspc.ir.diagnostics import MspcError
@@ -20,8 +20,8 @@ from mspc.ir.diagnostics import MspcError
 SIZES = (1, 2, 3, 1, 2, 3, 3, 1)
 
 
-def launcher() -> Any:
-    return launch.launcher()
+def handler() -> Any:
+    return call_handler.current()
 
 
 def outputs(sizes: tuple[int, ...]) -> list[float]:
@@ -37,13 +37,13 @@ def test_values_are_those_of_a_run_that_keeps_all(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = outputs(SIZES)
-    counts = launcher().steps()
+    counts = handler().steps()
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("MSPC_KEPT_GRAPHS", "2")
-    launch.install(None)
+    call_handler.install(None)
     assert outputs(SIZES) == expected
-    assert launcher().steps() == counts == {"train.0": 3, "train.1": 2, "train.2": 3}
-    assert len(launcher().launched) == 2
+    assert handler().steps() == counts == {"train.0": 3, "train.1": 2, "train.2": 3}
+    assert len(handler().compiled_calls) == 2
     assert capsys.readouterr().err == (
         "warning: TrainOneStepCell was called with more than 2 kinds of arguments (MSPC_KEPT_GRAPHS): its graph for "
         "Float32 (1, 16), Float32 (1, 16) is given up, as others will be, and compiled again for the next such call\n"
@@ -56,21 +56,21 @@ def test_what_was_not_called_for_longest_goes_and_frees_its_memory(monkeypatch: 
     alive: dict[int, Any] = {}
     for size in (1, 2, 1, 3):
         net(Tensor(np.ones(size, np.float32)))
-        alive.setdefault(size, weakref.ref(list(launcher().launched.values())[-1].executor))
+        alive.setdefault(size, weakref.ref(list(handler().compiled_calls.values())[-1].executor))
     gc.collect()
     assert [size for size, executor in alive.items() if executor() is not None] == [1, 3]
     other = nn.ReLU()  # has graphs of its own
     for size in (1, 2):
         other(Tensor(np.ones(size, np.float32)))
-    assert len(launcher().launched) == 4
+    assert len(handler().compiled_calls) == 4
 
 
 def test_graphs_that_look_alike_are_counted_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MSPC_KEPT_GRAPHS", "1")
-    kept = ms.jit(lambda x, unused: x + 1)
+    function = ms.jit(lambda x, unused: x + 1)
     for unused in (1, 2, 3, 1, 2, 2):
-        kept(Tensor(np.ones(2, np.float32)), unused)
-    assert sum(launcher().steps().values()) == 6
+        function(Tensor(np.ones(2, np.float32)), unused)
+    assert sum(handler().steps().values()) == 6
 
 
 @pytest.mark.parametrize("given", ["0", "many", "-1", ""])
@@ -91,8 +91,8 @@ ms.set_auto_parallel_context(parallel_mode="MODE")
 net = nn.Dense(4, 1, weight_init="ones", has_bias=False)
 for size in (2, 4, 6, 2, 4) if get_rank() or not APART else (2, 2, 4, 2, 6):
     out = net(Tensor(np.ones((size, 4), np.float32)))
-from mspc.api import launch
-print(len(launch.launcher().launched), float(out.asnumpy().sum()))
+from mspc.api import call_handler
+print(len(call_handler.current().compiled_calls), float(out.asnumpy().sum()))
 """
 
 

@@ -52,32 +52,32 @@ model.fit(2, data, data)
 print(json.dumps([part.start, model.eval(data), model.predict(Tensor(x[part])).asnumpy().tolist()]))
 """
 CONTEXT = 'ms.set_auto_parallel_context(parallel_mode="{}"{})'
-WHOLE = "; OWN = False"
+NOT_OWN = "; OWN = False"
 
 
-def found(script: Path, mode: str, cut: bool, ranks: int, capsys: Any) -> list[Any]:
-    script.write_text(TEXT.replace("MODE", mode).replace("CUT", str(cut)))
+def found(script: Path, mode: str, sharded: bool, ranks: int, capsys: Any) -> list[Any]:
+    script.write_text(TEXT.replace("MODE", mode).replace("CUT", str(sharded)))
     run_script(script, ranks, simulate=True)
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
 @pytest.mark.parametrize(
-    ("mode", "cut"),
+    ("mode", "sharded"),
     [
         (CONTEXT.format("data_parallel", ", gradients_mean=True"), False),
         (CONTEXT.format("semi_auto_parallel", ""), True),
-        (CONTEXT.format("semi_auto_parallel", ', dataset_strategy="full_batch"') + WHOLE, True),
+        (CONTEXT.format("semi_auto_parallel", ', dataset_strategy="full_batch"') + NOT_OWN, True),
         (CONTEXT.format("auto_parallel", ""), False),
         (CONTEXT.format("auto_parallel", ', search_mode="sharding_propagation"'), True),
         ("target = AutoParallel(net)", True),
-        ('target = AutoParallel(net, "sharding_propagation"); target.dataset_strategy("full_batch")' + WHOLE, True),
+        ('target = AutoParallel(net, "sharding_propagation"); target.dataset_strategy("full_batch")' + NOT_OWN, True),
     ],
     ids=["data", "semi", "full", "auto", "propagated", "AutoParallel", "AutoParallel full"],
 )
-def test_it_is_as_on_one_device(mode: str, cut: bool, tmp_path: Path, capsys: Any) -> None:
+def test_it_is_as_on_one_device(mode: str, sharded: bool, tmp_path: Path, capsys: Any) -> None:
     script = tmp_path / "modes.py"
     [[_, results, outputs]] = found(script, "", False, 1, capsys)
-    ranks = found(script, mode, cut, 4, capsys)
+    ranks = found(script, mode, sharded, 4, capsys)
     assert len(ranks) == 4
     for start, own_results, own in ranks:
         assert own_results == pytest.approx(results, rel=1e-5)

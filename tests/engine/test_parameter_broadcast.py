@@ -78,7 +78,7 @@ def test_without_it_each_keeps_its_own(tmp_path: Path, capsys: Any) -> None:
     assert after["own"] == other["own"]
 
 
-def test_a_cut_parameter_is_each_ranks_own(tmp_path: Path, capsys: Any) -> None:
+def test_a_sharded_parameter_is_each_ranks_own(tmp_path: Path, capsys: Any) -> None:
     strategy = "self.product.shard(((1, 1), (1, 2)))"
     (first, _), (other, after) = simulated(tmp_path, text("semi_auto_parallel", True, strategy), capsys)
     assert [row[:2] for row in after["own"]] == [row[:2] for row in first["own"]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from mspc.api import launch
+from mspc.api import call_handler
 from mspc.api.state import Session, swap
 from mspc.engine.capture import capture
 
@@ -30,13 +30,13 @@ Model(net, optimizer=nn.SGD(net.trainable_params())).train(1, data)
 def test_rows(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    before, launcher = swap(Session.of_rank(0, 1)), launch.installed()
+    before, launcher = swap(Session.of_rank(0, 1)), call_handler.installed()
     try:
         found = capture(script, [], Session.of_rank(0, 1))
         seen = sys.modules["__main__"].seen
     finally:
         swap(before)
-        launch.install(launcher)
+        call_handler.install(launcher)
     (batch,) = found.args
     assert batch.shape == (8, 2)
     assert seen == [float(2 * row) for row in range(8)]

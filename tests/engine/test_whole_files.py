@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.whole import check_files, check_writable, write_whole
+from mspc.ir.files.atomic_writing import check_files, check_writable, write_atomically
 from mspc.output import folder as output
 from mspc.output.folder import OutputFolder
 from tests.conftest import HANG
@@ -61,7 +61,7 @@ def test_a_killed_write_leaves_the_old_file_or_the_new_one(place: Path, older: b
 
     found = killed_everywhere(
         prepare,
-        lambda: write_whole(place, lambda file: [file.write(b"new" * 9000) for _ in range(4)]),
+        lambda: write_atomically(place, lambda file: [file.write(b"new" * 9000) for _ in range(4)]),
         lambda: {"file": place.read_bytes()} if place.exists() else None,
         place.parent,
     )
@@ -82,7 +82,7 @@ def limited(work: Callable[[], object]) -> Callable[[], None]:
 
 def test_a_file_that_does_not_fit_leaves_the_old_one(place: Path) -> None:
     place.write_text("old")
-    in_a_process(limited(lambda: write_whole(place, lambda file: file.write(b"x" * 5000))))
+    in_a_process(limited(lambda: write_atomically(place, lambda file: file.write(b"x" * 5000))))
     assert files(place.parent) == {"graphs": b"old"}
 
 
@@ -143,7 +143,7 @@ def test_a_killed_compile_into_a_mount_point(disk: Path) -> None:
 def test_a_link_stays_one_and_what_it_leads_to_is_written(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "link").symlink_to("there/file")
-    write_whole(tmp_path / "link", lambda file: file.write(b"new"))
+    write_atomically(tmp_path / "link", lambda file: file.write(b"new"))
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "there" / "file").read_bytes() == b"new"
 
@@ -151,29 +151,29 @@ def test_a_link_stays_one_and_what_it_leads_to_is_written(tmp_path: Path) -> Non
 def test_the_rights_of_a_file_stay(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("old")
     (tmp_path / "file").chmod(0o640)
-    write_whole(tmp_path / "file", lambda file: file.write(b"new"))
+    write_atomically(tmp_path / "file", lambda file: file.write(b"new"))
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
 
 
 def test_a_device_is_written_to_and_not_replaced() -> None:
-    write_whole(Path("/dev/null"), lambda file: file.write(b"new"))
+    write_atomically(Path("/dev/null"), lambda file: file.write(b"new"))
     assert not Path("/dev/null").is_file()
     with pytest.raises(MspcError, match=r"cannot write /dev/full: No space left on device$"):
-        write_whole(Path("/dev/full"), lambda file: file.write(b"new"))
+        write_atomically(Path("/dev/full"), lambda file: file.write(b"new"))
 
 
 def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     reading = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     check_writable(tmp_path / "pipe")
-    write_whole(tmp_path / "pipe", lambda file: file.write(b"new"))
+    write_atomically(tmp_path / "pipe", lambda file: file.write(b"new"))
     assert os.read(reading, 10) == b"new"
     os.close(reading)
 
 
 def test_the_longest_name_that_a_file_can_have(tmp_path: Path) -> None:
     for name in ("x" * 255, "é" * 127):
-        write_whole(tmp_path / name, lambda file: file.write(b"new"))
+        write_atomically(tmp_path / name, lambda file: file.write(b"new"))
         assert (tmp_path / name).read_bytes() == b"new"
     compiled(tmp_path / ("y" * 255), NEW)
     assert len(list(tmp_path.iterdir())) == 3
@@ -201,7 +201,7 @@ def test_what_cannot_be_written_is_known_ahead(name: str, tmp_path: Path, monkey
         check_writable(Path(name))
     assert raised.value.message == f"cannot write {shown}: {NO_FILES[name]}"
     with pytest.raises(MspcError, match="cannot write "):
-        write_whole(Path(name), lambda file: file.write(b"new"))
+        write_atomically(Path(name), lambda file: file.write(b"new"))
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["file", "folder", "loop"]
 
 

@@ -27,7 +27,7 @@ from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, Broa
 from mspc.ops.collective.exchange import PasteSlices
 from mspc.ops.collective.point_to_point import Barrier, Receive, Send
 from mspc.ops.op import Op
-from mspc.runtime.choose import Asked, Wishes
+from mspc.runtime.device_choice import DeviceRequest, Wishes
 from mspc.runtime.faults.stalled import END, packed
 from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.runtime.gpu.peers import Between
@@ -50,7 +50,7 @@ class Bench:
 
     def __init__(self, job: Any) -> None:
         self.job = job
-        job.hardware.choose(Asked(), job.size)
+        job.hardware.choose(DeviceRequest(), job.size)
         job.hardware.agree(job.comm)
         job.hardware.prepare(False, job.comm, job.watch)
         self.device = job.hardware.device

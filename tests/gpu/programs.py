@@ -9,7 +9,7 @@ import numpy as np
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_launch
+from mspc.compiler.driver import compile_call
 
 
 def drawn(*shape: int, seed: int = 0) -> Any:
@@ -125,7 +125,7 @@ def compiled(name: str, device: str = "CPU") -> tuple[Any, dict[str, Any], list[
     """(execute graph, values of its parameters, inputs) of a program."""
     ms.set_seed(1)
     target, args = SCRIPTS[name]()
-    found = compile_launch(target, args, Config(device=device))
+    found = compile_call(target, args, Config(device=device))
     graph = found.rank_graph(0)
     values = {p.name: np.asarray(found.traced.constants[p.name]) for p in graph.parameters if p.kind == "constant"}
     values |= {p.name: found.traced.parameters[p.name].asnumpy() for p in graph.parameters if p.kind == "parameter"}

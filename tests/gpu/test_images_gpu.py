@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mspc.ops.convolution.base import Convolution
-from mspc.ops.convolution.order import last_order
+from mspc.ops.convolution.memory_format import last_order
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
 from tests.gpu.arrays import NumPy, drawn, fetched, launched, opened, put

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
-from mspc.runtime.choose import Probe
+from mspc.runtime.device_choice import Probe
 from tests.conftest import HANG
 
 COUNT, WHY = Probe().gpus()

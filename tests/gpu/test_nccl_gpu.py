@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
-from mspc.runtime.choose import Probe
+from mspc.runtime.device_choice import Probe
 from tests.conftest import HANG
 
 COUNT, WHY = Probe().gpus()

@@ -14,7 +14,7 @@ import pytest
 
 from mspc.commands.report.profile import show_profile
 from mspc.engine.job import Job
-from mspc.engine.profile import Profiler
+from mspc.engine.profile import StepProfiler
 from mspc.engine.profile_options import ProfileOptions
 from mspc.runtime.comm.interface import OneRank
 from tests.gpu import test_gpu_executor
@@ -54,7 +54,7 @@ def test_timed_steps_equal_numpys(
     monkeypatch.setattr(test_gpu_executor, "EmulatedGpu", TimedGpu)
     cpu, gpu, feeds = test_gpu_executor.both("feed_forward", tmp_path)
     job = Job(OneRank(), OneRank())
-    job.profile = Profiler(ProfileOptions(tmp_path / "trace.json", 3), sys.stdout, show_profile)
+    job.profile = StepProfiler(ProfileOptions(tmp_path / "trace.json", 3), sys.stdout, show_profile)
     for _ in range(8):
         (loss,) = job.run(gpu, feeds)
         job.step_done()

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_launch
+from mspc.compiler.driver import compile_call
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
-from mspc.runtime.slices import cut_parameter
+from mspc.runtime.slices import slice_parameter
 from tests.gpu.emulated import EmulatedGpu
 from tests.gpu.sharded import HEADS, build
 from tests.ops.cuda.cuda_emulator import NEEDED
@@ -57,7 +57,7 @@ class EmulatedNccl:
 def compiled(data: int, tensor: int) -> Any:
     target, args = build(data, tensor)
     config = Config(ranks=data * tensor, mode="semi_auto_parallel", dataset_strategy="full_batch", device="GPU")
-    return compile_launch(target, args, config), [arg.asnumpy() for arg in args]
+    return compile_call(target, args, config), [arg.asnumpy() for arg in args]
 
 
 @pytest.mark.parametrize(("data", "tensor"), [(1, 2), (2, 1), (2, 2)])
@@ -74,7 +74,7 @@ def test_sharded_steps_equal_numpys(data: int, tensor: int, tmp_path: Path) -> N
 
     def run(comm: LocalComm, gpu: bool) -> tuple[list[float], dict[str, Any]]:
         graph = graphs[comm.rank]
-        own = {p.name: np.array(cut_parameter(p, full[p.name], comm.rank, "")) for p in graph.parameters
+        own = {p.name: np.array(slice_parameter(p, full[p.name], comm.rank, "")) for p in graph.parameters
                if p.kind == "parameter"}  # fmt: skip
         own |= {p.name: np.asarray(found.traced.constants[p.name]) for p in graph.parameters if p.kind == "constant"}
         executor: Any

@@ -14,16 +14,16 @@ import pytest
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_launch
+from mspc.compiler.driver import compile_call
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ops.op import REGISTRY
-from mspc.runtime.choose import GpuMemory
 from mspc.runtime.comm.local import LocalComm, World
+from mspc.runtime.device_choice import GpuMemory
 from mspc.runtime.gpu.executor import GpuExecutor
-from mspc.runtime.slices import cut_parameter
+from mspc.runtime.slices import slice_parameter
 from tests.gpu.emulated import EmulatedGpu
 from tests.gpu.programs import drawn
 from tests.gpu.test_ranks import EmulatedNccl
@@ -83,7 +83,7 @@ def program(kind: Any = ms.bfloat16, optimizer: str = "momentum", train: bool = 
 def compiled(*options: Any, kept: bool = True) -> tuple[Graph, dict[str, Any], list[Any]]:
     """(execute graph, values of its parameters, inputs); `kept`: whether copies are kept."""
     target, args = program(*options)
-    found = compile_launch(target, args, Config(device="GPU"))
+    found = compile_call(target, args, Config(device="GPU"))
     graph = found.rank_graph(0)
     if not kept:
         forget(graph)
@@ -107,12 +107,12 @@ class Executor(GpuExecutor):
         super().__init__(graph, device, values)
         if self._step.anew:
             first, *others = self._step.anew
-            self._step.anew = [replace(first, launch=self._counted(first.launch)), *others]
+            self._step.anew = [replace(first, captured=self._counted(first.captured)), *others]
 
-    def _counted(self, launch: Callable[[], None]) -> Callable[[], None]:
+    def _counted(self, captured: Callable[[], None]) -> Callable[[], None]:
         def counted() -> None:
             self.made += 1
-            launch()
+            captured()
 
         return counted
 
@@ -282,7 +282,7 @@ def test_sharded_steps_are_those_that_make_all_copies(data: int, tensor: int, tm
     target.set_train()
     args = [Tensor(drawn(16, 8, seed=5)), Tensor(drawn(16, 8, seed=6))]
     config = Config(ranks=data * tensor, mode="semi_auto_parallel", dataset_strategy="full_batch", device="GPU")
-    found = compile_launch(target, args, config)
+    found = compile_call(target, args, config)
     full = {name: np.asarray(p.value) for name, p in found.traced.parameters.items()}
 
     def run(comm: LocalComm) -> list[tuple[Any, ...]]:
@@ -294,7 +294,7 @@ def test_sharded_steps_are_those_that_make_all_copies(data: int, tensor: int, tm
         return [([float(np.asarray(each.run(feeds)[0])) for _ in range(3)], each) for each in executors]
 
     def executor(comm: LocalComm, device: Any, graph: Graph) -> GpuExecutor:
-        own = {p.name: np.array(cut_parameter(p, full[p.name], comm.rank, "")) for p in graph.parameters
+        own = {p.name: np.array(slice_parameter(p, full[p.name], comm.rank, "")) for p in graph.parameters
                if p.kind == "parameter"}  # fmt: skip
         own |= {p.name: np.asarray(found.traced.constants[p.name]) for p in graph.parameters if p.kind == "constant"}
         return GpuExecutor(graph, device, own, host=comm)

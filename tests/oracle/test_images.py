@@ -15,7 +15,7 @@ try:
 except (ImportError, RuntimeError) as error:
     pytest.skip(f"needs torchvision and Pillow: pip install -e '.[oracle]' ({error})", allow_module_level=True)
 
-from mspc.data.dataset.draws import Draws
+from mspc.data.dataset.pipeline_random import Draws
 from mspc.dataset import vision
 from mspc.dataset.vision import Border, Inter
 
@@ -96,7 +96,7 @@ def test_random_parts_are_parts(size: tuple[int, int]) -> None:
     found = vision.RandomCrop((8, 7), 4)
     for row in range(20):
         draws = Draws(3, np.array([row]))
-        top, left = (int(draws.whole(i, edge)[0]) for i, edge in enumerate((size[0] + 8 - 8, size[1] + 8 - 7)))
+        top, left = (int(draws.integer(i, edge)[0]) for i, edge in enumerate((size[0] + 8 - 8, size[1] + 8 - 7)))
         assert np.array_equal(found.one(array, draws), theirs(F.crop(padded, top, left, 8, 7)))
     resized = vision.RandomResizedCrop((8, 7))
     for row in range(20):

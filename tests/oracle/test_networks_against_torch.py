@@ -12,7 +12,7 @@ from mspc.passes.base import parse_passes, run_passes
 from mspc.verify.float64_graph import Doubled, requests
 from mspc.verify.made_inputs import MadeInput
 from mspc.verify.pytorch.against import Against, against_torch
-from mspc.verify.verification import STEPS, Program
+from mspc.verify.verification import STEPS, VerifiedProgram
 from tests.networks import RandomNetwork, usable
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
@@ -31,7 +31,7 @@ def beside_torch(seed: int) -> Against:
         return graph
 
     doubled = Doubled.of(graph, asked)
-    return against_torch(Program(graph, graph, 1, doubled, network.feeds, lambda _: made, graph_of, graph_of))
+    return against_torch(VerifiedProgram(graph, graph, 1, doubled, network.feeds, lambda _: made, graph_of, graph_of))
 
 
 def test_networks_equal_pytorch() -> None:

@@ -15,7 +15,7 @@ from mspc.ops.optim import optimizer as updates
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 
 from mspc.verify.training_steps.case import Case  # noqa: E402
-from mspc.verify.training_steps.judge import cases, judged, judged_apart  # noqa: E402
+from mspc.verify.training_steps.reference import cases, judged, judged_apart  # noqa: E402
 from mspc.verify.training_steps.updates import update_formulas  # noqa: E402
 
 

@@ -23,7 +23,7 @@ from mspc.ir.text.printer import print_graph
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
 from mspc.passes.base import PassManager, parse_passes, run_passes
-from tests.interpret import random_feeds, run_on_ranks, run_whole, same
+from tests.interpret import random_feeds, run_global, run_on_ranks, same
 
 HERE = Path(__file__).parent
 CASES = sorted(p for p in HERE.glob("*/*/*.ir") if not p.name.endswith(".out.ir"))
@@ -93,11 +93,11 @@ def _same_numbers(before: Graph, after: Graph) -> None:
     """Both graphs, run, hand back the same numbers; a graph of one rank is run with all its siblings."""
     if "rank" in after.attrs:
         feeds = random_feeds(before)
-        same(run_on_ranks(before, feeds), run_whole(before, feeds))
+        same(run_on_ranks(before, feeds), run_global(before, feeds))
         return
     if after.attrs["mode"] == "data_parallel":
         return  # the sum over ranks that hold different data; tests/commands compare that with one device
     feeds = random_feeds(before)
     updates = [any(node.phase == "update" for node in graph.nodes) for graph in (before, after)]
     count = None if updates[0] == updates[1] else len(after.results)  # the view shows forward operators only
-    same(run_whole(after, feeds)[:count], run_whole(before, feeds)[:count])
+    same(run_global(after, feeds)[:count], run_global(before, feeds)[:count])

@@ -9,7 +9,7 @@ import pytest
 
 from mspc import Layout, Parameter, Tensor, nn, ops, reshard
 from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_launch
+from mspc.compiler.driver import compile_call
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
@@ -23,20 +23,20 @@ class Net(nn.Cell):
         super().__init__()
         self.w = Parameter(Tensor(START), "w")
         self.product = ops.MatMul().shard(((1, 2), (2, 1)))
-        self.whole = Layout((2,), ("all",))("None", "None")
+        self.replicated = Layout((2,), ("all",))("None", "None")
         self.add = ops.AssignAdd()
 
     def construct(self, x: Any) -> Any:
         product = self.product(x, self.w)
-        before = ops.relu(reshard(self.w, self.whole))
+        before = ops.relu(reshard(self.w, self.replicated))
         self.add(self.w, ops.ones_like(self.w))
-        return product, before, ops.relu(reshard(self.w, self.whole)), self.w
+        return product, before, ops.relu(reshard(self.w, self.replicated)), self.w
 
 
 @pytest.mark.parametrize("mode", ["semi_auto_parallel", "auto_parallel"])
 def test_the_second_reader_gets_the_new_values(mode: str) -> None:
     config = Config(ranks=2, mode=mode, dataset_strategy="full_batch")
-    compiled = compile_launch(Net(), [TensorType(FLOAT32, (4, 8))], config)
+    compiled = compile_call(Net(), [TensorType(FLOAT32, (4, 8))], config)
 
     def main(comm: LocalComm) -> list[Any]:
         graph = compiled.rank_graph(comm.rank)

@@ -384,15 +384,15 @@ net(x), net(x)
 """
     )
     assert CliRunner().invoke(app, ["run", str(script), "--simulate", "--ranks", "8"]).exit_code == 0
-    whole = np.arange(64.0).reshape(8, 8)
+    global_value = np.arange(64.0).reshape(8, 8)
     files = sorted(path.name for path in (tmp_path / "dumps").iterdir())
     assert files == [f"y_float32_{step}_rank{rank}.npy" for step in (1, 2) for rank in range(8)]
     for rank in range(8):
         mine = np.load(tmp_path / "dumps" / f"y_float32_2_rank{rank}.npy")
-        np.testing.assert_array_equal(mine, whole[Layout.of((4, 2), [(0,), (1,)]).slices_for(rank, (8, 8))])
+        np.testing.assert_array_equal(mine, global_value[Layout.of((4, 2), [(0,), (1,)]).slices_for(rank, (8, 8))])
 
 
-def test_a_norm_whose_gain_is_cut_otherwise(tmp_path: Path) -> None:
+def test_a_norm_whose_gain_is_sharded_otherwise(tmp_path: Path) -> None:
     text = NETWORKS["a norm over a dimension that is cut"].replace("((2, 4), (4,))", "((2, 4), (2,))")
     with pytest.raises(MspcError) as raised:
         compiled(tmp_path, text)

@@ -77,7 +77,7 @@ def test_what_is_written_and_read_again(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out == f"{CUTS}\n"
     found = read_strategies(Path("made/s.ckpt"))
     assert dict(found.operators) == {"MatMul_w": ((2, 1), (1, 2)), "MatMul_v": ((2, 2), (2, 1))}
-    assert {name: str(layout_of(name, cut)) for name, cut in found.parameters.items()} == CUTS
+    assert {name: str(layout_of(name, sharding)) for name, sharding in found.parameters.items()} == CUTS
     assert found.parameters["w"] == ParameterCut((2, 2, 2), ((2,), (1,)), 1, 2)
     run('strategy_ckpt_load_file="made/s.ckpt"', False)
     assert capsys.readouterr().out == f"{CUTS}\n"

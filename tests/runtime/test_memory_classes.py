@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mspc.api.state import Session
-from mspc.compiler.driver import compile_launch
+from mspc.compiler.driver import compile_call
 from mspc.engine.capture import capture
 from mspc.ir.graph import Graph
 from mspc.output.programs import config_of
@@ -82,8 +82,8 @@ cell.set_train(step != "none")(x, y)
 def planned(folder: Path, *arguments: str) -> tuple[Graph, MemoryPlan]:
     script = folder / "net.py"
     script.write_text(NET)
-    launch = capture(script, list(arguments), Session.of_rank(0, RANKS))
-    graph = compile_launch(launch.target, launch.args, config_of(launch, RANKS)).rank_graph(0)
+    captured = capture(script, list(arguments), Session.of_rank(0, RANKS))
+    graph = compile_call(captured.target, captured.args, config_of(captured, RANKS)).rank_graph(0)
     return graph, plan_memory(graph)
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mspc.api.state import Session
-from mspc.compiler.driver import compile_launch
+from mspc.compiler.driver import compile_call
 from mspc.engine.capture import capture
 from mspc.ir.compare import difference
 from mspc.ir.graph import Graph, Node, Parameter, Value
@@ -37,14 +37,14 @@ from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.reshape import Reshape
 from mspc.output.programs import config_of
 from mspc.passes.base import parse_passes, run_passes
-from mspc.runtime.arena import Block, assign, most_alive
+from mspc.runtime.arena import MemoryBlock, assign, most_alive
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
 from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_plan import plan_memory
 from tests.conftest import LOADED
 from tests.copied_parameters import random_copies
-from tests.interpret import cut_for
+from tests.interpret import slice_for
 from tests.networks import PASSES, RandomNetwork
 from tests.runtime.two_streams import Alone, TwoStreams, check_places
 
@@ -297,7 +297,7 @@ def network(seed: int, rank: int = 0) -> tuple[Graph, dict[str, np.ndarray]]:
     rank %= int(shared.attrs["ranks"])
     graph = run_passes(shared, parse_passes(f"slice_to_rank{{rank={rank}}},execute"))
     tag(graph.nodes, seed)
-    return graph, {p.name: cut_for(p, rank, grown.feeds[p.name]) for p in graph.parameters}
+    return graph, {p.name: slice_for(p, rank, grown.feeds[p.name]) for p in graph.parameters}
 
 
 @settings(max_examples=75, deadline=None)
@@ -331,8 +331,8 @@ def test_a_plan_that_knows_no_second_stream_is_found_out() -> None:
 
 def transformer(root: Path, layers: int, *more: str) -> Graph:
     script = root / "benchmarks/networks/layers.py"
-    launch = capture(script, [str(layers), *more], Session.of_rank(0, 8))
-    graph = compile_launch(launch.target, launch.args, config_of(launch, 8)).rank_graph(0)
+    captured = capture(script, [str(layers), *more], Session.of_rank(0, 8))
+    graph = compile_call(captured.target, captured.args, config_of(captured, 8)).rank_graph(0)
     tag(graph.nodes)
     return graph
 
@@ -363,12 +363,12 @@ def test_twelve_layers_pack_well_and_fast(root: Path, width: str) -> None:
 @given(st.integers(0, 2**32))
 def test_blocks_alive_together_are_apart(seed: int) -> None:
     rng = random.Random(seed)
-    blocks: list[Block] = []
+    blocks: list[MemoryBlock] = []
     for _ in range(rng.randint(1, 60)):
         start = rng.randint(0, 40)
         last = start + rng.randint(0, 12)
         free = last + 1 + rng.choice([0, 0, rng.randint(1, 8)])
-        blocks.append(Block(rng.randint(0, 2000), start, rng.random() < 0.3, last, free, last + 1))
+        blocks.append(MemoryBlock(rng.randint(0, 2000), start, rng.random() < 0.3, last, free, last + 1))
     distance = 0
     for block in rng.sample(blocks, min(3, len(blocks))):
         block.tied, block.reserved = (7, distance), -(-block.nbytes // 32) * 32

@@ -16,7 +16,7 @@ from mspc.runtime.comm.agreement import agree, stop_together
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.data import Batches, load_batches, synthetic_batches
 from mspc.runtime.faults.failure import StoppedByOther
-from mspc.runtime.slices import cut, cut_parameter, gather
+from mspc.runtime.slices import gather, local_slice, slice_parameter
 
 WHOLE = np.arange(48, dtype=np.float32).reshape(4, 12)
 LAYOUTS = [
@@ -32,7 +32,7 @@ LAYOUTS = [
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_gathering_undoes_cutting(layout: Layout) -> None:
     def main(comm: LocalComm) -> Any:
-        local = cut(WHOLE, layout, comm.rank)
+        local = local_slice(WHOLE, layout, comm.rank)
         assert local.shape == layout.local_shape(WHOLE.shape)
         assert not np.shares_memory(local, WHOLE)
         return gather(local, layout, WHOLE.shape, comm)
@@ -48,12 +48,12 @@ def fed(name: str, shape: tuple[int, ...], layout: Layout, dtype: DType = FLOAT3
 
 def test_values_that_do_not_fit_are_refused() -> None:
     parameter = fed("w", (4, 12), LAYOUTS[1])
-    assert cut_parameter(parameter, WHOLE.astype(np.float64), 0, "array").dtype == np.float32
+    assert slice_parameter(parameter, WHOLE.astype(np.float64), 0, "array").dtype == np.float32
     with pytest.raises(MspcError) as caught:
-        cut_parameter(parameter, WHOLE[:2], 0, "array")
+        slice_parameter(parameter, WHOLE[:2], 0, "array")
     assert caught.value.message == "array 'w' has shape (2, 12); the program takes (4, 12)"
     with pytest.raises(MspcError) as caught:
-        cut_parameter(fed("i", (4, 12), LAYOUTS[1], INT32), WHOLE, 0, "array")
+        slice_parameter(fed("i", (4, 12), LAYOUTS[1], INT32), WHOLE, 0, "array")
     assert caught.value.message == "array 'i' is float32; the program takes int32"
 
 

@@ -19,7 +19,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import Exchanging
-from mspc.runtime.memory import MemoryPlan, Place, side_stream
+from mspc.runtime.memory import Allocation, MemoryPlan, side_stream
 
 Array = Any
 
@@ -144,7 +144,7 @@ class TwoStreams:
         self._write(node, node.op.kernel(self.backend)(*inputs))
         self.over.add(node)
 
-    def _view(self, place: Place, type: TensorType) -> Array:
+    def _view(self, place: Allocation, type: TensorType) -> Array:
         if place.kind == "kept":
             kept = place.value
             array = kept.value if isinstance(kept, Constant) else self.values[kept.name]  # type: ignore[union-attr]
@@ -193,7 +193,7 @@ def check_places(graph: Graph, plan: MemoryPlan) -> None:
             assert 0 <= right.offset - left.offset - left.nbytes < 32
 
 
-def _overlap(left: Place, right: Place) -> bool:
+def _overlap(left: Allocation, right: Allocation) -> bool:
     if left.kind == "kept" or right.kind == "kept":
         return False
     return left.offset < right.offset + right.nbytes and right.offset < left.offset + left.nbytes

@@ -44,10 +44,10 @@ def _layout(draw, ranks, shape):
     return mesh, tensor_map, shape
 
 
-def _slices(layout, whole):
+def _slices(layout, global_tensor):
     mesh, tensor_map, shape = layout
-    cut = Layout.of(mesh, [() if axis < 0 else (len(mesh) - 1 - axis,) for axis in tensor_map])
-    return {rank: whole.reshape(shape)[cut.slices_for(rank, shape)] for rank in range(math.prod(mesh))}
+    placed = Layout.of(mesh, [() if axis < 0 else (len(mesh) - 1 - axis,) for axis in tensor_map])
+    return {rank: global_tensor.reshape(shape)[placed.slices_for(rank, shape)] for rank in range(math.prod(mesh))}
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -57,10 +57,10 @@ def test_steps_on_arrays_give_the_slices_of_the_other_layout(seed):
     shape = [draw.choice([8, 12, 24]) for _ in range(draw.choice([1, 2, 3]))]
     other = [shape[0] * shape[1], *shape[2:]] if len(shape) > 1 and seed % 4 == 0 else shape
     source, target = _layout(draw, ranks, shape), _layout(draw, ranks, other)
-    whole = np.arange(math.prod(shape))
-    for rank, expected in _slices(target, whole).items():
+    global_tensor = np.arange(math.prod(shape))
+    for rank, expected in _slices(target, global_tensor).items():
         steps = listed._get_needed_rank_transform_operator_map_by_layouts(source, target, range(ranks), rank)
-        slices = {r: part for r, part in _slices(source, whole).items() if r in steps}
+        slices = {r: part for r, part in _slices(source, global_tensor).items() if r in steps}
         assert listed._get_needed_rank_list_by_layouts(source, target, range(ranks), rank) == sorted(slices)
         listed._apply_tensor_transform_operators(
             listed._generate_transform_operator_stack(steps, rank), slices, ranks
@@ -69,18 +69,18 @@ def test_steps_on_arrays_give_the_slices_of_the_other_layout(seed):
 
 
 def test_optimizer_parallel_takes_the_replicas_of_the_last_axes():
-    cut = listed._construct_tensor_layout_for_opt_shard
-    assert cut((8, 4, 2), (1, -1), 3, 4, (16, 64)) == ([4, 2, 4, 2], [1, 2, 0, -1], [4, 2, 2, 64])
-    assert cut((2, 2, 2), (2, 1), 1, -1, (16, 16)) == ([2, 2, 2], [2, 0, 1], [2, 8, 16])
-    assert cut((4, 2, 4, 2), ([2, 3], -1), 8, 4, (32, 8)) == ([4, 2, 2, 2, 2], [[3, 4], 1, 0, -1], [8, 2, 2, 8])
-    assert cut((4, 2), (1, 0), 1, 0, (16, 16)) == ((4, 2), (1, 0), [16, 16])
+    construct = listed._construct_tensor_layout_for_opt_shard
+    assert construct((8, 4, 2), (1, -1), 3, 4, (16, 64)) == ([4, 2, 4, 2], [1, 2, 0, -1], [4, 2, 2, 64])
+    assert construct((2, 2, 2), (2, 1), 1, -1, (16, 16)) == ([2, 2, 2], [2, 0, 1], [2, 8, 16])
+    assert construct((4, 2, 4, 2), ([2, 3], -1), 8, 4, (32, 8)) == ([4, 2, 2, 2, 2], [[3, 4], 1, 0, -1], [8, 2, 2, 8])
+    assert construct((4, 2), (1, 0), 1, 0, (16, 16)) == ((4, 2), (1, 0), [16, 16])
 
 
 def test_slices_of_tensors():
-    whole = Tensor(np.arange(12).reshape(4, 3))
-    assert listed._load_tensor(whole, (2, 3), (1, -1), rank_id=4).asnumpy().tolist() == [[6, 7, 8], [9, 10, 11]]
-    slices = Tensor(whole.asnumpy()[[0, 1, 0, 1, 2, 3, 2, 3]])
-    assert listed._reshape_param_data(slices, (2, 2), (1, -1)).asnumpy().tolist() == whole.asnumpy().tolist()
+    global_tensor = Tensor(np.arange(12).reshape(4, 3))
+    assert listed._load_tensor(global_tensor, (2, 3), (1, -1), rank_id=4).asnumpy().tolist() == [[6, 7, 8], [9, 10, 11]]
+    slices = Tensor(global_tensor.asnumpy()[[0, 1, 0, 1, 2, 3, 2, 3]])
+    assert listed._reshape_param_data(slices, (2, 2), (1, -1)).asnumpy().tolist() == global_tensor.asnumpy().tolist()
 
 
 @pytest.mark.parametrize(("source", "target", "rank", "message"), [

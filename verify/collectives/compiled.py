@@ -18,7 +18,7 @@ from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, Redu
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import Communicator
 from mspc.runtime.comm.local import World
-from mspc.verify.difference import Row, compare
+from mspc.verify.difference import ComparedValue, compare
 
 Array = Any
 LARGEST = 8
@@ -29,7 +29,7 @@ _COMBINE: dict[str, Callable[..., Array]] = {"sum": np.sum, "max": np.max, "min"
 _OF_FLAGS: dict[str, Callable[..., Array]] = {"sum": np.any, "max": np.any, "min": np.all, "prod": np.all}
 
 
-def collectives(ranks: int, plain_of: Callable[[int], Graph]) -> list[Row]:
+def collectives(ranks: int, plain_of: Callable[[int], Graph]) -> list[ComparedValue]:
     """The rows of what differs.
 
     Args:
@@ -59,9 +59,9 @@ def computed(comm: Communicator, graphs: Sequence[Graph]) -> list[Array]:
     return found
 
 
-def expected_rows(ranks: int, plain_of: Callable[[int], Graph], ran: Sequence[Sequence[Array]]) -> list[Row]:
+def expected_rows(ranks: int, plain_of: Callable[[int], Graph], ran: Sequence[Sequence[Array]]) -> list[ComparedValue]:
     """A row for every array that a rank has `computed`."""
-    rows: list[Row] = []
+    rows: list[ComparedValue] = []
     found = [iter(arrays) for arrays in ran]
     for number, nodes in enumerate(_one_of_each([plain_of(rank) for rank in range(ranks)])):
         for step in range(1, ROUNDS + 1):

@@ -26,7 +26,7 @@ from mspc.ir.text.printer import print_graph
 from mspc.ir.types import TensorType, dtype_of
 from mspc.verify.collectives.communicator import expected
 from mspc.verify.collectives.compiled import expected_rows
-from mspc.verify.difference import Row, compare
+from mspc.verify.difference import ComparedValue, compare
 from mspc.verify.many_ranks import ManyRanks, Values
 
 Array = Any
@@ -41,18 +41,18 @@ WAIT = 600
 class MpiRanks(ManyRanks):
     """As `ManyRanks`, but that the executor runs under MPI; what is looked at operator by operator runs here."""
 
-    rows: list[Row] = field(default_factory=list[Row])
+    rows: list[ComparedValue] = field(default_factory=list[ComparedValue])
 
     def executed(self) -> list[list[Values]]:
         """As there. Raises ExecutionError where the ranks do not end well, MspcError without mpirun."""
         return self._found[0]
 
-    def wrong(self) -> list[Row]:
+    def wrong(self) -> list[ComparedValue]:
         """Rows of what a collective of the network, or of MPI's communicator, gives otherwise than NumPy."""
         return [row for row in self._found[1] if not row.same]
 
     @cached_property
-    def _found(self) -> tuple[list[list[Values]], list[Row]]:
+    def _found(self) -> tuple[list[list[Values]], list[ComparedValue]]:
         folder = Path(tempfile.mkdtemp(prefix="mspc-verify-"))
         try:
             self._write(folder)
@@ -87,10 +87,10 @@ class MpiRanks(ManyRanks):
             why = lines[0].removeprefix("error: ") if lines else f"mpirun ended with status {done.returncode}"
             raise ExecutionError(f"the ranks under mpirun failed: {why}")
 
-    def _read(self, files: Sequence[TensorFile]) -> tuple[list[list[Values]], list[Row]]:
+    def _read(self, files: Sequence[TensorFile]) -> tuple[list[list[Values]], list[ComparedValue]]:
         steps: list[list[Values]] = [[{} for _ in files] for _ in self.feeds]
         made: list[list[Array]] = [[] for _ in files]
-        rows: list[Row] = []
+        rows: list[ComparedValue] = []
         for rank, file in enumerate(files):
             own = {name: np.array(file.read(name)) for name in file.names}
             for name, array in own.items():

@@ -27,7 +27,7 @@ from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllReduce
 from mspc.passes.communication.reduce_gradients import summed_gradients
 from mspc.runtime.backend import NumPyBackend
-from mspc.verify.difference import Row, coarsest, compare
+from mspc.verify.difference import ComparedValue, coarsest, compare
 from mspc.verify.one_device import OneDevice, Values
 
 Array = Any
@@ -40,12 +40,12 @@ LOOSE = 64.0
 
 
 @dataclass
-class Beside:
+class BatchComparison:
     """What was compared with the whole batch. aside: what cannot be compared, and why. factors: by how many times the
     gradients that the ranks' updates read are those of one device, by parameter. reductions: what every output of the
     whole batch is of the ranks'. apart: the first operator whose value has no tie to those of the ranks' rows."""
 
-    rows: list[Row] = field(default_factory=list[Row])
+    rows: list[ComparedValue] = field(default_factory=list[ComparedValue])
     aside: list[str] = field(default_factory=list[str])
     factors: dict[str, float] = field(default_factory=dict[str, float])
     reductions: dict[int, str] = field(default_factory=dict[int, str])
@@ -53,7 +53,7 @@ class Beside:
 
 
 @dataclass(frozen=True)
-class Whole:
+class GlobalBatchNetwork:
     """The network on the whole batch. weights: first values. graph: None where it cannot be had, for this `reason`."""
 
     graph: Graph | None
@@ -83,12 +83,12 @@ def name_gradients(graph: Graph) -> None:
             seen[name] += 1
 
 
-def difference_of(one: Graph, whole: Graph) -> str:
+def difference_of(one: Graph, global_graph: Graph) -> str:
     """Why the two are not the same network on other batches; "" where they are."""
-    own, all_of = int(one.attrs.get(SCRIPT, 0)), int(whole.attrs.get(SCRIPT, 0))
+    own, all_of = int(one.attrs.get(SCRIPT, 0)), int(global_graph.attrs.get(SCRIPT, 0))
     if own != all_of:
         return f"it has {all_of} operators for the whole batch and {own} for a rank's rows"
-    others = {node.attrs[SCRIPT]: node for node in whole.nodes if SCRIPT in node.attrs}
+    others = {node.attrs[SCRIPT]: node for node in global_graph.nodes if SCRIPT in node.attrs}
     for node in one.nodes:
         other = others.get(node.attrs.get(SCRIPT))
         if other is not None and node.op.name != other.op.name:
@@ -96,10 +96,10 @@ def difference_of(one: Graph, whole: Graph) -> str:
     return ""
 
 
-def beside_whole_batch(
-    whole: Whole, feeds: list[list[Array]], of_rows: OneDevice, places: Sequence[Sequence[Values]],
+def compare_batches(
+    batch: GlobalBatchNetwork, feeds: list[list[Array]], of_rows: OneDevice, places: Sequence[Sequence[Values]],
     ranks: Sequence[Sequence[Values]], mean: bool,
-) -> Beside:  # fmt: skip
+) -> BatchComparison:  # fmt: skip
     """Compare what ranks computed with one device that was fed the whole batch.
 
     Args:
@@ -107,16 +107,16 @@ def beside_whole_batch(
         and rank what that computed, and what the rank did. mean: updates read the mean of
         the ranks' gradients.
     """
-    found = Beside()
-    if whole.graph is None:
-        found.aside.append(whole.reason)
+    found = BatchComparison()
+    if batch.graph is None:
+        found.aside.append(batch.reason)
         return found
-    graph = whole.graph
+    graph = batch.graph
     first_rows = replace(of_rows, feeds=[steps[:1] for steps in of_rows.feeds], mark=SCRIPT).run()
     followed = _Followed(graph, first_rows[0], mean, found)
-    first = OneDevice(graph, whole.weights, [feeds[:1]], SCRIPT, kernels=followed.kernel_of).run()
+    first = OneDevice(graph, batch.weights, [feeds[:1]], SCRIPT, kernels=followed.kernel_of).run()
     followed.look_at_gradients(first[0][0])
-    device = OneDevice(graph, whole.weights, [feeds], SCRIPT, kernels=followed.kernel_of, combine=followed.combined)
+    device = OneDevice(graph, batch.weights, [feeds], SCRIPT, kernels=followed.kernel_of, combine=followed.combined)
     expected = [step[0] for step in device.run()]
     if found.aside:
         found.apart = _first_apart(graph, first[0][0], first_rows[0])
@@ -125,7 +125,7 @@ def beside_whole_batch(
     least, count = coarsest(graph), len(ranks[0])
     for index, _ in enumerate(graph.results):
         key = "result", index
-        worst: Row | None = None
+        worst: ComparedValue | None = None
         for step, values in enumerate(expected):
             relation = related(values[key], [place[key] for place in places[step]], least)
             if relation is None:
@@ -144,16 +144,16 @@ def beside_whole_batch(
         found.rows += [worst] if worst is not None else []
     for parameter in graph.parameters:
         if parameter.kind == "parameter":
-            found.rows.append(_parameter(parameter, expected, ranks, count, whole.weights, least, noise))
+            found.rows.append(_parameter(parameter, expected, ranks, count, batch.weights, least, noise))
     return found
 
 
-def _first_apart(graph: Graph, whole: Values, places: Sequence[Values]) -> str:
+def _first_apart(graph: Graph, batch: Values, places: Sequence[Values]) -> str:
     """The label of the first operator whose value is none of what is related; "" where there is none."""
     least = coarsest(graph)
     for node in graph.nodes:
         key = node.attrs.get(SCRIPT)
-        if key in whole and key in places[0] and related(whole[key], [place[key] for place in places], least) is None:
+        if key in batch and key in places[0] and related(batch[key], [place[key] for place in places], least) is None:
             return node.label
     return ""
 
@@ -161,20 +161,20 @@ def _first_apart(graph: Graph, whole: Values, places: Sequence[Values]) -> str:
 def _parameter(
     parameter: Parameter, expected: Sequence[Values], ranks: Sequence[Sequence[Values]], count: int,
     weights: dict[str, Array], least: float, noise: Callable[[int, int, Any], Any],
-) -> Row:  # fmt: skip
-    name, rows = parameter.name, list[Row]()
+) -> ComparedValue:  # fmt: skip
+    name, rows = parameter.name, list[ComparedValue]()
     for step, values in enumerate(expected):
         for rank in range(count):
             mine = ranks[step][rank].get(name)
             row = compare("whole parameter", name, values[name], mine, least, None, weights.get(name))
             if not row.same and mine is not None:
-                moved = noise(step, 0, name)
-                row = compare("whole parameter", name, values[name], mine, least, moved, weights.get(name))
+                allowed = noise(step, 0, name)
+                row = compare("whole parameter", name, values[name], mine, least, allowed, weights.get(name))
             rows.append(row)
     return max(rows, key=_badness)
 
 
-def _badness(row: Row) -> tuple[bool, bool, float]:
+def _badness(row: ComparedValue) -> tuple[bool, bool, float]:
     return not row.same, row.excused, row.difference
 
 
@@ -182,22 +182,22 @@ Relation = tuple[str, int]
 """("rows", dimension), ("same", 0), ("sum", 0), ("mean", 0), ("max", 0) or ("min", 0)."""
 
 
-def related(whole: Array, parts: Sequence[Array], least: float) -> Relation | None:
+def related(value: Array, parts: Sequence[Array], least: float) -> Relation | None:
     """What a value of the whole batch is of those of the places; None where it is none of these."""
     first = parts[0]
-    if any(part.shape != first.shape for part in parts) or first.ndim != whole.ndim:
+    if any(part.shape != first.shape for part in parts) or first.ndim != value.ndim:
         return None
-    if whole.shape != first.shape:
-        grown = [d for d, (a, b) in enumerate(zip(first.shape, whole.shape, strict=True)) if a != b]
+    if value.shape != first.shape:
+        grown = [d for d, (a, b) in enumerate(zip(first.shape, value.shape, strict=True)) if a != b]
         joined = np.concatenate(parts, grown[0]) if len(grown) == 1 else None
-        return ("rows", grown[0]) if joined is not None and _near(whole, joined, least) else None
-    if all(_near(whole, part, least, STRICT) for part in parts):  # losses of all ranks may be close to each other
+        return ("rows", grown[0]) if joined is not None and _near(value, joined, least) else None
+    if all(_near(value, part, least, STRICT) for part in parts):  # losses of all ranks may be close to each other
         return "same", 0
     for how in ("mean", "sum", "max", "min"):
-        if _near(whole, _reduced(how, parts), least):
+        if _near(value, _reduced(how, parts), least):
             return how, 0
     zero = least * LOOSE * max(map(_size, parts))  # parts that take each other away leave rounding
-    return ("sum", 0) if max(_size(whole), _size(_reduced("sum", parts))) <= zero else None
+    return ("sum", 0) if max(_size(value), _size(_reduced("sum", parts))) <= zero else None
 
 
 def _reduced(how: str, parts: Sequence[Array]) -> Array:
@@ -220,15 +220,15 @@ def _size(array: Array) -> float:
     return float(np.max(wide, initial=0.0, where=np.isfinite(wide)))
 
 
-def _near(whole: Array, found: Array, least: float, times: float = LOOSE) -> bool:
-    row = compare("", "", whole, np.asarray(found), least)
+def _near(value: Array, found: Array, least: float, times: float = LOOSE) -> bool:
+    row = compare("", "", value, np.asarray(found), least)
     return row.difference <= row.tolerance * times
 
 
-def _joined(relation: Relation, parts: Sequence[Array], whole: Array) -> list[Array | None]:
+def _joined(relation: Relation, parts: Sequence[Array], value: Array) -> list[Array | None]:
     """The ranks' values together, or each that has to be the whole one; of other shapes None, which fits nothing."""
     how, dimension = relation
-    if any(np.ndim(part) != np.ndim(whole) for part in parts):
+    if any(np.ndim(part) != np.ndim(value) for part in parts):
         return [None]
     try:
         if how == "same":
@@ -241,24 +241,24 @@ def _joined(relation: Relation, parts: Sequence[Array], whole: Array) -> list[Ar
 class _Followed:
     """What one device with the whole batch takes in the place of sums over ranks."""
 
-    def __init__(self, graph: Graph, places: Sequence[Values], mean: bool, found: Beside) -> None:
+    def __init__(self, graph: Graph, places: Sequence[Values], mean: bool, found: BatchComparison) -> None:
         self.graph, self.places, self.mean, self.found = graph, places, mean, found
         self.summed = summed_gradients(graph)
         self.least = coarsest(graph)
         self.factor_of: dict[Any, float | None] = {}
 
-    def look_at_gradients(self, whole: Values) -> None:
+    def look_at_gradients(self, global_values: Values) -> None:
         """Find out how many times its gradients the ranks' sums are. One that is zero but for rounding is taken for
         what most others are."""
         gradients = {node: node.attrs.get(SCRIPT) for node in self.graph.nodes if node in self.summed}
-        known = {node: n for node, n in gradients.items() if n in whole and n in self.places[0]}
+        known = {node: n for node, n in gradients.items() if n in global_values and n in self.places[0]}
         totals = {n: _reduced("sum", [place[n] for place in self.places]) for n in known.values()}
-        sizes = {node: max(_size(whole[n]), _size(totals[n])) for node, n in known.items()}
+        sizes = {node: max(_size(global_values[n]), _size(totals[n])) for node, n in known.items()}
         zero = self.least * max(sizes.values(), default=0.0)
         small = [node for node, size in sizes.items() if size <= zero]
         for node, number in known.items():
             if node not in small:
-                self._factor(node, whole[number], f"the gradient of {node.attrs['gradient_for']}")
+                self._factor(node, global_values[number], f"the gradient of {node.attrs['gradient_for']}")
         others = Counter(f for f in self.factor_of.values() if f is not None)
         for node in small:
             self.factor_of[known[node]] = next((f for f, _ in others.most_common(1)), 1.0)

@@ -10,26 +10,26 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.graph import Graph, Node, Value, element_types
-from mspc.ops.random.rows import DrawnByPlace
-from mspc.passes.sharding.fed_rows import FIRST, FedRows, Rows
+from mspc.ops.random.row_offsets import DrawnByPlace
+from mspc.passes.sharding.batch_rows import FIRST, FedRows, Rows
 from mspc.runtime.backend import NumPyBackend
 from mspc.verify.data_parallel.global_batch import SCRIPT
 
 Array = Any
 
 
-def rows_of_draws(graph: Graph, cut: list[bool], whole: Graph | None) -> dict[Node, Rows]:
+def rows_of_draws(graph: Graph, sharded: list[bool], global_graph: Graph | None) -> dict[Node, Rows]:
     """Where the places' rows are in what operators of `graph` draw.
 
     Args:
-        cut: for every input whether places have rows of their own. whole: the same network on the whole batch, whose
+        sharded: for every input whether places have rows of their own. global_graph: the network on all rows, whose
         shapes say which dimension grows with it; without it the operators' rules say that.
     """
     inputs = [p for p in graph.parameters if p.kind == "input"]
-    given: dict[Value, Rows] = {p: FIRST for p, own in zip(inputs, cut, strict=True) if own}
+    given: dict[Value, Rows] = {p: FIRST for p, own in zip(inputs, sharded, strict=True) if own}
     followed = FedRows(graph, given)
     found: dict[Node, Rows] = {}
-    others = {node.attrs[SCRIPT]: node for node in whole.nodes if SCRIPT in node.attrs} if whole is not None else {}
+    others = {node.attrs[SCRIPT]: node for node in (global_graph.nodes if global_graph else ()) if SCRIPT in node.attrs}
     for node in graph.nodes:
         if not isinstance(node.op, DrawnByPlace):
             continue
@@ -54,7 +54,7 @@ def drawing_at_places(rows: Mapping[Node, Rows]) -> Callable[[Node, NumPyBackend
         rank = len(element_types(node.type)[0].shape)
         size = element_types(node.type)[0].shape[dimension]
 
-        def whole_of(array: Array) -> Array:
+        def gathered(array: Array) -> Array:
             axis = dimension - rank + np.ndim(array)
             if axis < 0 or array.shape[axis] != size:
                 return array
@@ -71,7 +71,7 @@ def drawing_at_places(rows: Mapping[Node, Rows]) -> Callable[[Node, NumPyBackend
             grown = op
             if shape:
                 grown = replace(op, shape=(*shape[:dimension], size * comm.size, *shape[dimension + 1 :]))  # type: ignore[call-arg]  # it has the field
-            found = grown.kernel(backend)(*map(whole_of, operands))
+            found = grown.kernel(backend)(*map(gathered, operands))
             return tuple(map(own, found)) if isinstance(found, tuple) else own(found)
 
         return kernel

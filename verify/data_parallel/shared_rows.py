@@ -31,11 +31,11 @@ def kernel_over_places(node: Node, backend: NumPyBackend) -> Callable[..., Any] 
     place = group.index(comm.rank)
 
     def kernel(*operands: Array) -> Any:
-        whole = [comm.all_gather(a, group, 0) if np.ndim(a) > 1 else np.array(a) for a in operands]
+        gathered = [comm.all_gather(a, group, 0) if np.ndim(a) > 1 else np.array(a) for a in operands]
         rows = max(len(a) for a in operands if np.ndim(a) > 1)
-        parts = cast("tuple[Array, ...]", op.kernel(backend)(*whole))
+        parts = cast("tuple[Array, ...]", op.kernel(backend)(*gathered))
         for i in op.mutates:
-            operands[i][...] = whole[i]
+            operands[i][...] = gathered[i]
         mine = tuple(a[place * rows : (place + 1) * rows] if a.ndim > 1 else a for a in parts)
         if not op.sums_of_rows:
             return mine

@@ -18,12 +18,12 @@ from mspc.ops.control.structural import Depend, MakeTuple, StopGradient, TupleGe
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
-from mspc.verify.difference import TOLERANCES, Noise, Row, coarsest, compare, epsilon_of
+from mspc.verify.difference import TOLERANCES, ComparedValue, Noise, coarsest, compare, epsilon_of
 from mspc.verify.float64_graph import Doubled, Judged, needed, passes_no_gradient, widened
 from mspc.verify.pytorch.counterparts import load_torch
-from mspc.verify.pytorch.judge import TorchJudge, value_at
-from mspc.verify.training_steps.judge import judged_apart
-from mspc.verify.verification import Program, one_device
+from mspc.verify.pytorch.reference import TorchJudge, value_at
+from mspc.verify.training_steps.reference import judged_apart
+from mspc.verify.verification import VerifiedProgram, one_device
 
 Array = Any
 Tensor = Any
@@ -40,14 +40,14 @@ class Against:
     they compute is what gradients are made of. unjudged: parameters whose gradients come through what has none."""
 
     version: str
-    rows: list[Row] = field(default_factory=list[Row])
+    rows: list[ComparedValue] = field(default_factory=list[ComparedValue])
     first: Node | None = None
     judged: Counter[str] = field(default_factory=Counter[str])
     without: Counter[str] = field(default_factory=Counter[str])
     backward: Counter[str] = field(default_factory=Counter[str])
     unjudged: list[str] = field(default_factory=list[str])
 
-    def add(self, row: Row, node: Node) -> None:
+    def add(self, row: ComparedValue, node: Node) -> None:
         """Keep the worst row of each kind and name, and the first node that differs."""
         if not row.same and self.first is None:
             self.first = node
@@ -58,7 +58,7 @@ class Against:
         self.rows.append(row)
 
 
-def against_torch(program: Program) -> Against:
+def against_torch(program: VerifiedProgram) -> Against:
     """A step of one device beside PyTorch.
 
     Raises:
@@ -166,7 +166,7 @@ class _Gradients:
             if isinstance(node.op, Op) and not _is_structural(node.op) and not node.op.mutates:
                 self._rule(node, node.op)
         for judged in self.doubled.judged:
-            self._whole(judged)
+            self._parameter_gradients(judged)
 
     def _rule(self, node: Node, op: Op) -> None:
         """A row for an operator's gradients on the operands that it has."""
@@ -181,7 +181,7 @@ class _Gradients:
         for expected, mine in pairs:
             self.found.add(compare("rule", op.name, expected, mine, GRADIENTS, Noise(zero, zero)), node)
 
-    def _whole(self, judged: Judged) -> None:
+    def _parameter_gradients(self, judged: Judged) -> None:
         """A row for every parameter: PyTorch differentiates the forward graph, mspc's own graph has its gradients."""
         tensors: dict[Value, Any] = {}
         reached: dict[Value, frozenset[Parameter]] = {}
@@ -216,8 +216,8 @@ class _Gradients:
         found = None if op.mutates else self.judge.call(op, operands, parts)
         if found is None:
             return None
-        whole = tuple(self.judge.tensor(part) if t is None else t for t, part in zip(found, parts, strict=True))
-        return whole if isinstance(own, tuple) else whole[0]
+        complete = tuple(self.judge.tensor(part) if t is None else t for t, part in zip(found, parts, strict=True))
+        return complete if isinstance(own, tuple) else complete[0]
 
     def _compare(self, judged: Judged, tensors: dict[Value, Any], blocked: frozenset[Parameter]) -> None:
         total = self.judge.tensor(np.zeros(()))

@@ -258,7 +258,7 @@ def _slices(torch: Any) -> dict[str, Counterpart]:
             x = x.index_select(dim, torch.tensor(list(places), dtype=torch.int64))
         return x
 
-    def cut(op: Any, x: Tensor) -> Tensor:
+    def sliced(op: Any, x: Tensor) -> Tensor:
         for dim, (begin, size) in enumerate(zip(op.begin, op.size, strict=True)):
             x = x.narrow(dim, begin, x.shape[dim] - begin if size == -1 else size)
         return x
@@ -266,7 +266,7 @@ def _slices(torch: Any) -> dict[str, Counterpart]:
     def padded(op: Any, x: Tensor) -> Tensor:
         return torch.nn.functional.pad(x, [n for pair in reversed(op.paddings) for n in pair])
 
-    return {"Pad": padded, "Slice": cut, "SliceExt": strided, "StridedSlice": strided}
+    return {"Pad": padded, "Slice": sliced, "SliceExt": strided, "StridedSlice": strided}
 
 
 def _joins(torch: Any) -> dict[str, Counterpart]:
@@ -329,15 +329,15 @@ def _places(torch: Any) -> dict[str, Counterpart]:
         return run
 
     def scattered(op: Any, places: Tensor, values: Tensor) -> Tensor:
-        whole = torch.zeros(tuple(op.shape), dtype=values.dtype)
-        return whole.index_put(tuple(places.long().unbind(-1)), values, True)
+        zeros = torch.zeros(tuple(op.shape), dtype=values.dtype)
+        return zeros.index_put(tuple(places.long().unbind(-1)), values, True)
 
     def summed(op: Any, x: Tensor, segments: Tensor) -> Tensor:
         rows = segments.long().reshape(-1) - op.offset
         inside = (rows >= 0) & (rows < op.num_segments)
         values = x.reshape(rows.shape[0], *x.shape[segments.dim() :])
-        whole = torch.zeros((op.num_segments, *values.shape[1:]), dtype=x.dtype)
-        return whole.index_add(0, rows[inside], values[inside])
+        zeros = torch.zeros((op.num_segments, *values.shape[1:]), dtype=x.dtype)
+        return zeros.index_add(0, rows[inside], values[inside])
 
     return {
         "ScatterNd": scattered,

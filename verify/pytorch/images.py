@@ -40,9 +40,9 @@ def _convolutions(torch: Any) -> dict[str, Counterpart]:
         along = op.along(lengths)
         _, strides, dilations = _moves(along)
         run = f.conv_transpose3d if op.dims == 3 else f.conv_transpose2d
-        whole = run(x, weight, None, strides, 0, 0, op.group, dilations)
-        pairs = zip(reversed(along), reversed(lengths), reversed(whole.shape[2:]), strict=True)
-        return f.pad(whole, [n for w, length, made in pairs for n in (-w.before, length + w.before - made)])
+        unpadded = run(x, weight, None, strides, 0, 0, op.group, dilations)
+        pairs = zip(reversed(along), reversed(lengths), reversed(unpadded.shape[2:]), strict=True)
+        return f.pad(unpadded, [n for w, length, made in pairs for n in (-w.before, length + w.before - made)])
 
     return {"Conv2D": forward, "Conv3D": forward, "Conv2DTranspose": transposed, "Conv3DTranspose": transposed}
 

@@ -105,8 +105,8 @@ def _proximal(state: State, w: Array, g: Array, t: int, i: int) -> Array:
     g = g + 0.05 * w
     state["a"] = state.get("a", 0.2) + g**2
     rate = 0.1 / np.sqrt(state["a"])
-    moved = w - rate * g
-    return np.sign(moved) * np.maximum(0, np.abs(moved) - rate * 0.05) / (1 + rate * 0.3)
+    stepped = w - rate * g
+    return np.sign(stepped) * np.maximum(0, np.abs(stepped) - rate * 0.05) / (1 + rate * 0.3)
 
 
 def _layerwise(state: State, w: Array, g: Array, t: int, i: int) -> Array:

@@ -8,7 +8,7 @@ from mspc.api import ops
 from mspc.api.common.parameter import ParameterTuple
 from mspc.api.experimental.optim.optimizer import Optimizer
 from mspc.api.mint.groups import betas as two_betas
-from mspc.api.nn.arguments import flag, number, scalar
+from mspc.api.nn.cell_arguments import flag, number, scalar
 
 __all__ = ["Adadelta", "Adagrad", "Adamax", "RMSprop"]
 
@@ -25,7 +25,7 @@ class Scaled(Optimizer):
         self.assign = ops.Assign()
 
     def construct(self, gradients: Any) -> Any:
-        return tuple([self.moved(*row) for row in self.rows(gradients, *self.held)])
+        return tuple([self.updated(*row) for row in self.rows(gradients, *self.held)])
 
     def scalars(self, name: str, first: float) -> ParameterTuple:
         """A scalar for every parameter, `name.NAME`."""
@@ -56,12 +56,12 @@ class Adadelta(Scaled):
         self.square_avg, self.acc_delta = self.states("square_avg"), self.states("acc_delta")
         self.held = (self.square_avg, self.acc_delta)
 
-    def moved(self, parameter: Any, square: Any, delta: Any, rate: Any, gradient: Any, own: Any) -> Any:
+    def updated(self, parameter: Any, square: Any, delta: Any, rate: Any, gradient: Any, own: Any) -> Any:
         rho, eps = own["rho"], own["eps"]
         total = self.assign(square, square * rho + ops.square(gradient) * (1 - rho))
         step = gradient * ops.sqrt(delta + eps) * ops.rsqrt(total + eps)
-        kept = self.assign(delta, delta * rho + ops.square(step) * (1 - rho))
-        return ops.depend(self.assign(parameter, parameter - rate * step), kept)
+        stored = self.assign(delta, delta * rho + ops.square(step) * (1 - rho))
+        return ops.depend(self.assign(parameter, parameter - rate * step), stored)
 
 
 class Adagrad(Scaled):
@@ -106,7 +106,7 @@ class Adamax(Scaled):
         self.exp_avg, self.exp_inf = self.states("exp_avg"), self.states("exp_inf")
         self.held = (self.exp_avg, self.exp_inf, self.beta1_power)
 
-    def moved(self, parameter: Any, m: Any, u: Any, power: Any, rate: Any, gradient: Any, own: Any) -> Any:
+    def updated(self, parameter: Any, m: Any, u: Any, power: Any, rate: Any, gradient: Any, own: Any) -> Any:
         beta1, beta2 = own["betas"]
         first = 1.0 - self.assign(power, power * beta1)
         mean = self.assign(m, m * beta1 + gradient * (1 - beta1))
@@ -135,7 +135,7 @@ class RMSprop(Scaled):
         self.momentum_buffer = self.states("momentum_buffer") if has_momentum else self.square_avg
         self.held = (self.square_avg, self.grad_avg, self.momentum_buffer)
 
-    def moved(self, parameter: Any, square: Any, mean: Any, speed: Any, rate: Any, gradient: Any, own: Any) -> Any:
+    def updated(self, parameter: Any, square: Any, mean: Any, speed: Any, rate: Any, gradient: Any, own: Any) -> Any:
         alpha = own["alpha"]
         spread = self.assign(square, square * alpha + ops.square(gradient) * (1 - alpha))
         if own["centered"]:

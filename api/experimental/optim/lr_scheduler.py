@@ -13,7 +13,7 @@ import numpy as np
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.ir.types import FLOAT32
-from mspc.ops.arguments import describe
+from mspc.ops.operator_arguments import describe
 
 
 class LRScheduler:

@@ -9,7 +9,7 @@ from mspc.api.errors import ApiValueError
 from mspc.api.mint import optim
 from mspc.api.mint.groups import Described, grouped
 from mspc.api.nn.optim import optimizer
-from mspc.ops.arguments import describe
+from mspc.ops.operator_arguments import describe
 
 __all__ = ["SGD", "Adam", "AdamW", "Optimizer"]
 

@@ -9,10 +9,10 @@ from mspc.api import nn, ops
 from mspc.api.common.initial_values import HeUniform, Uniform
 from mspc.api.common.parameter import Parameter
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.mint.arguments import not_in_place
+from mspc.api.mint.known_arguments import not_in_place
 from mspc.api.mint.nn import functional
-from mspc.api.nn.arguments import channel_groups, flag, number, parameter, positive
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.cell_arguments import channel_groups, flag, number, parameter, positive
 from mspc.ir.types import FLOAT32
 
 _MODES = ("zeros", "reflect", "replicate", "circular")

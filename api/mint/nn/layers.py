@@ -9,11 +9,11 @@ from mspc.api import nn, ops
 from mspc.api.common.initial_values import HeUniform, Normal, Uniform
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.mint.arguments import not_in_place
+from mspc.api.mint.known_arguments import not_in_place
 from mspc.api.mint.nn import functional
-from mspc.api.nn.arguments import number, parameter, positive
 from mspc.api.nn.cell import Cell
-from mspc.api.ops.arguments import element_type
+from mspc.api.nn.cell_arguments import number, parameter, positive
+from mspc.api.ops.function_arguments import element_type
 from mspc.ir.types import FLOAT32
 
 

@@ -10,7 +10,7 @@ from mspc.api import ops
 from mspc.api.common.parameter import Parameter, ParameterTuple
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.nn.arguments import number
+from mspc.api.nn.cell_arguments import number
 from mspc.api.nn.optim.optimizer import Optimizer
 from mspc.ir.types import FLOAT16, FLOAT32, DType
 

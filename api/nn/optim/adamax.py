@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.nn.arguments import check_beta, number, scalar
+from mspc.api.nn.cell_arguments import check_beta, number, scalar
 from mspc.api.nn.optim.optimizer import Optimizer
 
 

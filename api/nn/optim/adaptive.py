@@ -9,7 +9,7 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.nn.arguments import number
+from mspc.api.nn.cell_arguments import number
 from mspc.api.nn.optim.optimizer import Optimizer
 
 
@@ -67,9 +67,9 @@ class ProximalAdagrad(Optimizer):
 
     def update(self, parameter: Any, accum: Any, rate: Any, gradient: Any) -> Any:
         step = rate * ops.rsqrt(self.assign(accum, accum + ops.square(gradient)))
-        moved = parameter - step * gradient
-        size = ops.relu(ops.abs(moved) - step * self.l1)
-        return self.assign(parameter, ops.sign(moved) * size / (1.0 + step * self.l2))
+        updated = parameter - step * gradient
+        size = ops.relu(ops.abs(updated) - step * self.l1)
+        return self.assign(parameter, ops.sign(updated) * size / (1.0 + step * self.l2))
 
 
 class RMSProp(Optimizer):

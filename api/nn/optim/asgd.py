@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.nn.arguments import number
+from mspc.api.nn.cell_arguments import number
 from mspc.api.nn.optim.optimizer import Optimizer
 from mspc.ir.types import FLOAT32
 
@@ -45,6 +45,6 @@ class ASGD(Optimizer):
         return rate / ops.pow(rate * done * self.lambd + 1.0, self.alpha)
 
     def update(self, parameter: Any, average: Any, eta: Any, share: Any, gradient: Any) -> Any:
-        moved = self.assign(parameter, parameter * (1.0 - eta * self.lambd) - gradient * eta)
-        mean = self.assign(average, average + (moved - average) * share)
-        return ops.depend(moved, mean)
+        updated = self.assign(parameter, parameter * (1.0 - eta * self.lambd) - gradient * eta)
+        mean = self.assign(average, average + (updated - average) * share)
+        return ops.depend(updated, mean)

@@ -7,8 +7,8 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiTypeError
-from mspc.api.nn.arguments import number
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.cell_arguments import number
 from mspc.api.nn.optim.optimizer import Optimizer
 
 

@@ -15,12 +15,12 @@ from mspc.api import context, ops
 from mspc.api.common.parameter import Parameter, ParameterTuple
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
-from mspc.api.nn.arguments import number, scalar
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.cell_arguments import number, scalar
 from mspc.api.nn.learning_rate_schedule import LearningRateSchedule
 from mspc.api.ops.hyper_map import HyperMap, Map
 from mspc.api.placement import DEVICES, note_target
-from mspc.api.setting import say_once, set_where
+from mspc.api.setting_kind import say_once, set_where
 from mspc.ir.types import FLOAT32, INT32
 
 _Init = TypeVar("_Init", bound=Callable[..., Any])

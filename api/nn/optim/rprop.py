@@ -7,7 +7,7 @@ from typing import Any
 from mspc.api import ops
 from mspc.api.common.parameter import ParameterTuple
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.nn.arguments import number
+from mspc.api.nn.cell_arguments import number
 from mspc.api.nn.optim.optimizer import Optimizer
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiValueError
-from mspc.api.nn.arguments import number, scalar
+from mspc.api.nn.cell_arguments import number, scalar
 from mspc.api.nn.optim.optimizer import Optimizer
 
 

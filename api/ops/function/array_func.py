@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import (
+from mspc.api.ops.function_arguments import (
     axis_of,
     flattened,
     part_of,
@@ -65,10 +65,10 @@ def split(tensor: Any, split_size_or_sections: Any, axis: int = 0) -> Any:
     sizes = part_sizes("split", split_size_or_sections, tensor.shape, dim)
     if isinstance(split_size_or_sections, int) and sizes[0] == sizes[-1]:
         return ops.Split(dim, len(sizes))(tensor)
-    return _cut(tensor, sizes, dim)
+    return _split(tensor, sizes, dim)
 
 
-def _cut(tensor: Any, sizes: Any, dim: int) -> Any:
+def _split(tensor: Any, sizes: Any, dim: int) -> Any:
     return tuple([ops.StridedSlice()(tensor, *part_of(tensor.shape, sizes, dim, i)) for i in range(len(sizes))])
 
 
@@ -85,8 +85,8 @@ def strided_slice(
     new_axis_mask: int = 0, shrink_axis_mask: int = 0,
 ) -> Any:  # fmt: skip
     """begin[d]:end[d]:strides[d] of every dimension d."""
-    cut = ops.StridedSlice(begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
-    return cut(input_x, begin, end, strides)
+    strided = ops.StridedSlice(begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
+    return strided(input_x, begin, end, strides)
 
 
 def slice(input_x: Any, begin: Any, size: Any) -> Any:

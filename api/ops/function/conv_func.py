@@ -7,7 +7,7 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiValueError
-from mspc.api.ops.arguments import of_rank, per_dimension
+from mspc.api.ops.function_arguments import of_rank, per_dimension
 
 
 def conv2d(

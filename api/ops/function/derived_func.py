@@ -8,8 +8,8 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiTypeError
-from mspc.api.ops.arguments import neighbours, no_tensor, of_rank, times
 from mspc.api.ops.checked import TensorLike
+from mspc.api.ops.function_arguments import neighbours, no_tensor, of_rank, times
 from mspc.ir.types import FLOAT32, FLOAT64
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import no_tensor
 from mspc.api.ops.einsum_plan import einsum_equation, einsum_plan
+from mspc.api.ops.function_arguments import no_tensor
 
 
 def einsum(equation: Any, *operands: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.ops.arguments import of_rank, per_dimension, positive
+from mspc.api.ops.function_arguments import of_rank, per_dimension, positive
 from mspc.api.ops.index_arguments import base_grid
 
 
@@ -47,8 +47,8 @@ def interpolate(
                 f"interpolate: scale_factor {factors} must be {dims} numbers for an input of shape {input.shape}"
             )
         size = tuple(int(n * f) for n, f in zip(input.shape[2:], factors, strict=True))
-        whole = [abs(n * f - round(n * f)) < 1e-6 for n, f in zip(input.shape[2:], factors, strict=True)]
-        if not (all(whole) or recompute_scale_factor or align_corners or mode == "area"):
+        exact = [abs(n * f - round(n * f)) < 1e-6 for n, f in zip(input.shape[2:], factors, strict=True)]
+        if not (all(exact) or recompute_scale_factor or align_corners or mode == "area"):
             raise ApiValueError(
                 f"interpolate: scale_factor {scale_factor} of {tuple(input.shape[2:])} gives no whole sizes: "
                 "give size, or recompute_scale_factor=True"

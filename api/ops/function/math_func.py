@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import (
+from mspc.api.ops.checked import TensorLike
+from mspc.api.ops.function_arguments import (
     element_type,
-    kept,
+    keeps,
     no_such,
     positive,
     real_type,
@@ -17,7 +18,6 @@ from mspc.api.ops.arguments import (
     summed_type,
     unbounded,
 )
-from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.product_arguments import contracted, refuse_check, size_over
 from mspc.ir.types import BOOL, FLOAT32, FLOAT64, HALVES, INT64
 
@@ -93,27 +93,27 @@ def mean(x: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -> A
     """Mean along `axis`, None for all; of integers it is cut off to one."""
     if not (x.dtype.is_float or x.dtype.is_complex):
         return ops.cast(mean(ops.cast(x, FLOAT64), axis, keep_dims, **spelled), x.dtype)
-    return ops.ReduceMean(kept("mean", keep_dims, spelled))(x, reduced_axes("ReduceMean", axis, len(x.shape)))
+    return ops.ReduceMean(keeps("mean", keep_dims, spelled))(x, reduced_axes("ReduceMean", axis, len(x.shape)))
 
 
 def prod(input: Any, axis: Any = None, keep_dims: bool = False, dtype: Any = None, **spelled: Any) -> Any:
     """Product along `axis`, None for all, of the elements as `dtype`; that of integers and Bool is Int64."""
     axes = reduced_axes("ReduceProd", axis, len(input.shape))
-    return ops.ReduceProd(kept("prod", keep_dims, spelled))(_as(input, summed_type(input.dtype, dtype)), axes)
+    return ops.ReduceProd(keeps("prod", keep_dims, spelled))(_as(input, summed_type(input.dtype, dtype)), axes)
 
 
 def all(input: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -> Any:
     """Whether all elements along `axis` are true, or not 0, None for all axes."""
     if input.dtype != BOOL:
         return all(ops.cast(input, BOOL), axis, keep_dims, **spelled)
-    return ops.ReduceAll(kept("all", keep_dims, spelled))(input, reduced_axes("ReduceAll", axis, len(input.shape)))
+    return ops.ReduceAll(keeps("all", keep_dims, spelled))(input, reduced_axes("ReduceAll", axis, len(input.shape)))
 
 
 def any(input: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -> Any:
     """Whether any element along `axis` is true, or not 0, None for all axes."""
     if input.dtype != BOOL:
         return any(ops.cast(input, BOOL), axis, keep_dims, **spelled)
-    return ops.ReduceAny(kept("any", keep_dims, spelled))(input, reduced_axes("ReduceAny", axis, len(input.shape)))
+    return ops.ReduceAny(keeps("any", keep_dims, spelled))(input, reduced_axes("ReduceAny", axis, len(input.shape)))
 
 
 def place_of(extremum: Any, input: Any, dim: Any, keepdim: bool, dtype: Any) -> Any:

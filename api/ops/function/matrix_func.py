@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import ints, least, no_such, of_rank, precision_of, real_type
 from mspc.api.ops.checked import TensorLike
+from mspc.api.ops.function_arguments import ints, least, no_such, of_rank, precision_of, real_type
 from mspc.api.ops.index_arguments import crossed
 
 # Products -------------------------------------------------------------------------------------------------
@@ -84,8 +84,8 @@ def pinv(x: TensorLike, *, atol: Any = None, rtol: Any = None, hermitian: bool =
     if rtol is None:
         rtol = 0.0 if atol is not None else max(x.shape[-2:]) * precision_of(x.dtype)
     least_value = ops.Maximum()(ops.ReduceMax(True)(values, -1) * rtol, 0.0 if atol is None else atol)
-    kept = ops.Greater()(values, least_value)
-    shares = ops.Select()(kept, 1 / ops.Select()(kept, values, ops.ones_like(values)), ops.zeros_like(values))
+    selected = ops.Greater()(values, least_value)
+    shares = ops.Select()(selected, 1 / ops.Select()(selected, values, ops.ones_like(values)), ops.zeros_like(values))
     return ops.BatchMatMul(transpose_b=True)(right * ops.ExpandDims()(shares, -2), left)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import element_type, norm_of, power, real_type, reduced_axes, share_of
+from mspc.api.ops.function_arguments import element_type, norm_of, power, real_type, reduced_axes, share_of
 from mspc.ir.types import FLOAT32, FLOAT64, HALVES
 
 

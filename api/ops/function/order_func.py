@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import axis_of, no_such, part_of
+from mspc.api.ops.function_arguments import axis_of, no_such, part_of
 from mspc.api.ops.index_arguments import (
     diagonal_order,
     diagonal_places,
@@ -59,8 +59,8 @@ def rot90(input: Any, k: int, dims: Any) -> Any:
 def meshgrid(*inputs: Any, indexing: str = "xy") -> Any:
     """Every vector spread over the grid of all, a tuple; with indexing "xy" the first two dimensions change places."""
     given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)) else inputs
-    own, whole = mesh_shapes("meshgrid", [x.shape if hasattr(x, "shape") else None for x in given], indexing)
-    return tuple([ops.broadcast_to(ops.reshape(given[i], own[i]), whole) for i in range(len(given))])
+    own, result_shape = mesh_shapes("meshgrid", [x.shape if hasattr(x, "shape") else None for x in given], indexing)
+    return tuple([ops.broadcast_to(ops.reshape(given[i], own[i]), result_shape) for i in range(len(given))])
 
 
 def repeat_interleave(input: Any, repeats: int, axis: Any = None) -> Any:

@@ -103,7 +103,7 @@ def max_unpool2d(
     output_size: height and width, or the whole shape, of the result; unless given the least that a pooling with these
     windows makes x of.
     """
-    op = ops.MaxUnpool2D(kernel_size, 0 if stride is None else stride, padding, _whole_size(x, output_size, 2))
+    op = ops.MaxUnpool2D(kernel_size, 0 if stride is None else stride, padding, _batched_size(x, output_size, 2))
     if len(x.shape) == 3:
         return ops.squeeze(op(ops.expand_dims(x, 0), ops.expand_dims(indices, 0)), 0)
     return op(x, indices)
@@ -113,20 +113,20 @@ def max_unpool3d(
     x: Any, indices: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
 ) -> Any:
     """max_unpool2d of [n, c, d, h, w] or [c, d, h, w]."""
-    op = ops.MaxUnpool3D(kernel_size, 0 if stride is None else stride, padding, _whole_size(x, output_size, 3))
+    op = ops.MaxUnpool3D(kernel_size, 0 if stride is None else stride, padding, _batched_size(x, output_size, 3))
     if len(x.shape) == 4:
         return ops.squeeze(op(ops.expand_dims(x, 0), ops.expand_dims(indices, 0)), 0)
     return op(x, indices)
 
 
-def _whole_size(x: Any, output_size: Any, dims: int) -> Any:
+def _batched_size(x: Any, output_size: Any, dims: int) -> Any:
     """The shape of the result with a batch, () where none is given."""
     if output_size is None:
         return ()
     if len(output_size) not in (dims, len(x.shape)):
         raise ApiValueError(f"max_unpool{dims}d: output_size {output_size} must be {dims} numbers or the whole shape")
-    kept = x.shape[:-dims] if len(x.shape) == dims + 2 else (1, *x.shape[:-dims])
-    return (*kept, *tuple(output_size)[-dims:])
+    lead = x.shape[:-dims] if len(x.shape) == dims + 2 else (1, *x.shape[:-dims])
+    return (*lead, *tuple(output_size)[-dims:])
 
 
 def adaptive_avg_pool2d(input: Any, output_size: Any) -> Any:
@@ -189,10 +189,10 @@ def fractional_max_pool3d(
 
 
 def _fractional(pool: Any, x: Any, dims: int, return_indices: bool, samples: Any) -> Any:
-    whole = x if len(x.shape) == dims + 2 else ops.expand_dims(x, 0)
+    batched = x if len(x.shape) == dims + 2 else ops.expand_dims(x, 0)
     if samples is None:
-        samples = ops.rand(whole.shape[0], whole.shape[1], dims)
-    found, places = pool(whole, samples)
+        samples = ops.rand(batched.shape[0], batched.shape[1], dims)
+    found, places = pool(batched, samples)
     if len(x.shape) < dims + 2:
         found, places = ops.squeeze(found, 0), ops.squeeze(places, 0)
     return (found, places) if return_indices else found

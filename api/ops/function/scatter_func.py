@@ -6,8 +6,8 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.common.parameter import Parameter
-from mspc.api.ops.arguments import axis_of, no_such
 from mspc.api.ops.checked import TensorLike
+from mspc.api.ops.function_arguments import axis_of, no_such
 from mspc.api.ops.index_arguments import diagonal_order, diagonal_places, places_in, places_of, slice_places
 from mspc.ir.types import INT64
 

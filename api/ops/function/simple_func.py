@@ -7,8 +7,8 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.ops.arguments import axis_of, least, part_of, real_type
 from mspc.api.ops.checked import TensorLike
+from mspc.api.ops.function_arguments import axis_of, least, part_of, real_type
 
 _EPSILONS = {"Float16": 2.0**-10, "BFloat16": 2.0**-7, "Float32": 2.0**-23, "Float64": 2.0**-52}
 

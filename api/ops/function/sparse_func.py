@@ -7,8 +7,8 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiValueError
-from mspc.api.ops.arguments import axis_of, no_tensor
 from mspc.api.ops.checked import TensorLike
+from mspc.api.ops.function_arguments import axis_of, no_tensor
 from mspc.api.ops.sparse_tensor import COOTensor, CSRTensor
 from mspc.ir.types import INT32, INT64
 
@@ -63,13 +63,13 @@ def coo_concat(sp_input: Sequence[Any], concat_dim: int = 0) -> Any:
     axis = axis_of("coo_concat", concat_dim, len(shapes[0]))
     if len({(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}) > 1:
         raise ApiValueError(f"coo_concat(): tensors of shapes {shapes} differ in another dimension than {concat_dim}")
-    first, moved = 0, []
+    first, shifted = 0, []
     for tensor in sp_input:
         shift = [first if d == axis else 0 for d in range(len(shapes[0]))]
-        moved.append(tensor.indices + ops.cast(ops.tuple_to_array(tuple(shift)), tensor.indices.dtype))
+        shifted.append(tensor.indices + ops.cast(ops.tuple_to_array(tuple(shift)), tensor.indices.dtype))
         first = first + tensor.shape[axis]
     shape = tuple([first if d == axis else size for d, size in enumerate(shapes[0])])
-    return _in_order(ops.concat(moved), ops.concat([tensor.values for tensor in sp_input]), shape)
+    return _in_order(ops.concat(shifted), ops.concat([tensor.values for tensor in sp_input]), shape)
 
 
 def _in_order(indices: Any, values: Any, shape: tuple[int, ...]) -> Any:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from mspc.api import ops
-from mspc.api.ops.arguments import axis_of, least, no_such, of_rank, part_of, real_type
 from mspc.api.ops.checked import TensorLike
+from mspc.api.ops.function_arguments import axis_of, least, no_such, of_rank, part_of, real_type
 from mspc.api.ops.index_arguments import chosen_places, shares, vector_of
 from mspc.ir.types import BOOL, FLOAT32, HALVES, INT32, INT64
 
@@ -88,13 +88,13 @@ def _parts_first(found: Any, parts: Any, axis: Any, place: int, rank: int, keepd
     last = len(found.shape) - 1
     found = ops.Transpose()(found, (last, *range(last)))
     if keepdims:
-        found = ops.Reshape()(found, (-1, *[1] * rank)) if axis is None else _kept(found, place, rank)
+        found = ops.Reshape()(found, (-1, *[1] * rank)) if axis is None else _with_kept_dim(found, place, rank)
     elif axis is not None and place != rank - 1:
-        found = ops.Squeeze(1 + place)(_kept(found, place, rank))
+        found = ops.Squeeze(1 + place)(_with_kept_dim(found, place, rank))
     return found if parts.shape else ops.Squeeze(0)(found)
 
 
-def _kept(found: Any, place: int, rank: int) -> Any:
+def _with_kept_dim(found: Any, place: int, rank: int) -> Any:
     found = ops.ExpandDims()(found, -1)
     return found if place == rank - 1 else ops.swapaxes(found, 1 + place, rank)
 

@@ -42,8 +42,8 @@ def moe_token_permute(
     keys = ops.cast(chosen, INT64) * count + ops.arange(0, count, 1, dtype=INT64)
     order = ops.argsort(keys)
     rows = ops.argsort(order)
-    kept = slice(None, num_out_tokens or None)
-    return ops.gather(tokens, (order // (count // tokens.shape[0]))[kept], 0), ops.cast(rows, INT32)
+    selected = slice(None, num_out_tokens or None)
+    return ops.gather(tokens, (order // (count // tokens.shape[0]))[selected], 0), ops.cast(rows, INT32)
 
 
 def moe_token_unpermute(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import least, no_such, of_rank
 from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.frames import frame_places
+from mspc.api.ops.function_arguments import least, no_such, of_rank
 
 
 def stft(

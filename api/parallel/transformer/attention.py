@@ -10,9 +10,9 @@ import numpy as np
 from mspc.api import ops
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiValueError
-from mspc.api.nn.arguments import number, positive
 from mspc.api.nn.basic import Dropout
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.cell_arguments import number, positive
 from mspc.api.parallel.transformer.config import OpParallelConfig, checked_config, default_dpmp_config, divides
 from mspc.api.parallel.transformer.layers import _Linear
 from mspc.ir.types import FLOAT16, FLOAT32

@@ -6,8 +6,8 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiTypeError
-from mspc.api.nn.arguments import flag, positive
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.cell_arguments import flag, positive
 from mspc.api.nn.container import CellList
 from mspc.api.parallel.transformer.attention import MultiHeadAttention, refuse_past
 from mspc.api.parallel.transformer.config import (

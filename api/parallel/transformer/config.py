@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.nn.arguments import flag, positive
-from mspc.api.setting import place_of_caller, say_once
-from mspc.ops.arguments import describe
+from mspc.api.nn.cell_arguments import flag, positive
+from mspc.api.setting_kind import place_of_caller, say_once
+from mspc.ops.operator_arguments import describe
 
 
 class OpParallelConfig:

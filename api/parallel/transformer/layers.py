@@ -8,9 +8,9 @@ from mspc.api import ops
 from mspc.api.common.parameter import Parameter
 from mspc.api.errors import ApiValueError
 from mspc.api.nn.activation import get_activation
-from mspc.api.nn.arguments import flag, number, parameter, positive
 from mspc.api.nn.basic import Dropout
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.cell_arguments import flag, number, parameter, positive
 from mspc.api.parallel.transformer.config import (
     EmbeddingOpParallelConfig,
     OpParallelConfig,

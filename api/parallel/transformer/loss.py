@@ -31,8 +31,8 @@ class CrossEntropyLoss(Cell):
     def construct(self, logits: Any, label: Any, input_mask: Any) -> Any:
         logits = ops.cast(logits, FLOAT32)
         label, shown = ops.reshape(label, (-1,)), ops.cast(ops.reshape(input_mask, (-1,)), FLOAT32)
-        moved = self.sub(logits, ops.stop_gradient(self.largest(logits, 1)))
-        logarithms = self.sub(moved, ops.log(self.sum_exp(self.exp(moved), 1)))
+        shifted = self.sub(logits, ops.stop_gradient(self.largest(logits, 1)))
+        logarithms = self.sub(shifted, ops.log(self.sum_exp(self.exp(shifted), 1)))
         one, zero = ops.scalar_to_tensor(1.0, FLOAT32), ops.scalar_to_tensor(0.0, FLOAT32)
         losses = -self.sum(self.chosen(logarithms, self.onehot(label, logits.shape[1], one, zero)), 1)
         return ops.reduce_sum(losses * shown) / (ops.reduce_sum(shown) + 1e-5)

@@ -158,12 +158,12 @@ def is_one_hot(data: np.ndarray) -> bool:
 
 def check_classes(metric: Metric, labels: np.ndarray, classes: int) -> np.ndarray:
     """Labels as integers. Raises ValueError for one that is no class."""
-    whole = labels.astype(np.int64)
-    outside = (whole != labels) | (whole < 0) | (whole >= classes)
+    integers = labels.astype(np.int64)
+    outside = (integers != labels) | (integers < 0) | (integers >= classes)
     if outside.any():
         bad = labels[outside].flat[0]
         raise ApiValueError(f"{type(metric).__name__}.update: label {bad} is no class; there are 0 to {classes - 1}")
-    return whole
+    return integers
 
 
 def plain(value: Any) -> Any:

@@ -26,8 +26,8 @@ def rate_named(name: str) -> Rate:
     return lambda counts: found(*np.moveaxis(np.asarray(counts, np.float64), -1, 0))
 
 
-def _over(part: Any, whole: Any) -> Any:
-    return np.divide(part, whole, out=np.full(np.shape(part), np.nan), where=np.asarray(whole) != 0)
+def _over(part: Any, total: Any) -> Any:
+    return np.divide(part, total, out=np.full(np.shape(part), np.nan), where=np.asarray(total) != 0)
 
 
 def _sensitivity(tp: Any, fp: Any, tn: Any, fn: Any) -> Any:

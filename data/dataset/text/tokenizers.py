@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.data.dataset.draws import Draws
 from mspc.data.dataset.operation import EachOperation
-from mspc.data.dataset.rows import flag, whole
+from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.row_values import flag, integer
 from mspc.data.dataset.text.tokens import require_texts
 from mspc.data.dataset.text.vocab import Vocab
 
@@ -76,15 +76,15 @@ class RegexTokenizer(_Tokenizer):
 
     def __init__(self, delim_pattern: str, keep_delim_pattern: str = "", with_offsets: bool = False) -> None:
         super().__init__(with_offsets)
-        self.delimiter, self.kept = _pattern("RegexTokenizer", delim_pattern), keep_delim_pattern
+        self.delimiter, self.keep_pattern = _pattern("RegexTokenizer", delim_pattern), keep_delim_pattern
         self.keeps = _pattern("RegexTokenizer", keep_delim_pattern)
 
     def tokens(self, text: str) -> list[str]:
         found: list[str] = []
         at = 0
         for match in self.delimiter.finditer(text):
-            kept = [match.group()] if self.kept and self.keeps.fullmatch(match.group()) else []
-            found += [text[at : match.start()], *kept]
+            delimiters = [match.group()] if self.keep_pattern and self.keeps.fullmatch(match.group()) else []
+            found += [text[at : match.start()], *delimiters]
             at = match.end()
         return [token for token in (*found, text[at:]) if token]
 
@@ -116,7 +116,7 @@ class WordpieceTokenizer(EachOperation):
         if flag(name, "with_offsets", with_offsets):
             raise ApiValueError(f"{name}: with_offsets=True is not supported")
         self.vocab, self.indicator, self.unknown = vocab, suffix_indicator, unknown_token
-        self.most = whole(name, "max_bytes_per_token", max_bytes_per_token, 0)
+        self.most = integer(name, "max_bytes_per_token", max_bytes_per_token, 0)
 
     def pieces(self, token: str) -> list[str]:
         found: list[str] = []
@@ -150,10 +150,10 @@ class BasicTokenizer(_Tokenizer):
         name = type(self).__name__
         self.lower, self.spaces = flag(name, "lower_case", lower_case), flag(name, "keep_whitespace", keep_whitespace)
         self.form = _form(name, normalization_form)
-        self.whole = flag(name, "preserve_unused_token", preserve_unused_token)
+        self.preserves_unused = flag(name, "preserve_unused_token", preserve_unused_token)
 
     def tokens(self, text: str) -> list[str]:
-        parts = _SPECIAL.split(text) if self.whole else [text]
+        parts = _SPECIAL.split(text) if self.preserves_unused else [text]
         found: list[str] = []
         for i, part in enumerate(parts):
             found += [part] if i % 2 else self._plain(part)

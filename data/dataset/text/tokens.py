@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.data.dataset.draws import Draws
 from mspc.data.dataset.operation import EachOperation, as_array
-from mspc.data.dataset.rows import flag, whole
+from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.row_values import flag, integer
 from mspc.data.dataset.text.vocab import Vocab
 from mspc.ir.types import INT32, dtype_of
 
@@ -54,14 +54,14 @@ class ToNumber(EachOperation):
 
     def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
         require_texts("ToNumber", value)
-        whole_numbers = self.kind.kind in "iu"
+        are_integers = self.kind.kind in "iu"
         found: list[int | float] = []
         for word in value.astype(str).reshape(-1).tolist():
             try:
-                number = int(word) if whole_numbers else float(word)
+                number = int(word) if are_integers else float(word)
             except ValueError:
                 raise ApiValueError(f"ToNumber: {word!r} is no number of {self.kind}") from None
-            if whole_numbers and not np.iinfo(self.kind).min <= number <= np.iinfo(self.kind).max:
+            if are_integers and not np.iinfo(self.kind).min <= number <= np.iinfo(self.kind).max:
                 raise ApiValueError(f"ToNumber: {word!r} is no number of {self.kind}")
             found.append(number)
         return np.array(found, self.kind).reshape(value.shape)
@@ -73,7 +73,7 @@ class SlidingWindow(EachOperation):
     def __init__(self, width: int, axis: int = 0) -> None:
         if axis not in (0, -1):
             raise ApiValueError(f"SlidingWindow: axis {axis!r} must be 0: values have one dimension")
-        self.width = whole("SlidingWindow", "width", width)
+        self.width = integer("SlidingWindow", "width", width)
 
     def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
         if value.ndim != 1:
@@ -87,7 +87,7 @@ class Truncate(EachOperation):
     """The first max_seq_len elements."""
 
     def __init__(self, max_seq_len: int) -> None:
-        self.most = whole("Truncate", "max_seq_len", max_seq_len)
+        self.most = integer("Truncate", "max_seq_len", max_seq_len)
 
     def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
         return value[: self.most]
@@ -97,7 +97,7 @@ class TruncateSequencePair:
     """Two columns without their last elements, each time one of the longer, until both together have max_length."""
 
     def __init__(self, max_length: int) -> None:
-        self.most = whole("TruncateSequencePair", "max_length", max_length)
+        self.most = integer("TruncateSequencePair", "max_length", max_length)
 
     def __call__(self, *values: Any) -> tuple[np.ndarray, np.ndarray]:
         if len(values) != 2:
@@ -134,8 +134,8 @@ class Ngram(EachOperation):
         self, n: int | Sequence[int], left_pad: tuple[str, int] = ("", 0), right_pad: tuple[str, int] = ("", 0),
         separator: str = " ",
     ) -> None:  # fmt: skip
-        self.sizes = [whole("Ngram", "n", size) for size in (n if isinstance(n, list | tuple) else [n])]
-        self.pads = [(str(token), whole("Ngram", "a pad", count, 0)) for token, count in (left_pad, right_pad)]
+        self.sizes = [integer("Ngram", "n", size) for size in (n if isinstance(n, list | tuple) else [n])]
+        self.pads = [(str(token), integer("Ngram", "a pad", count, 0)) for token, count in (left_pad, right_pad)]
         self.separator = separator
 
     def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.data.dataset.rows import flag, names_of, whole
+from mspc.data.dataset.row_values import flag, integer, names_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import check_regular
 
@@ -40,7 +40,7 @@ class Vocab:
         if not isinstance(word_dict, Mapping):
             raise ApiTypeError(f"Vocab.from_dict: word_dict must be a dict, not {type(word_dict).__name__}")
         words = _words("word_dict", list(word_dict))
-        return cls({word: whole("Vocab.from_dict", f"the number of {word!r}", word_dict[word], 0) for word in words})
+        return cls({word: integer("Vocab.from_dict", f"the number of {word!r}", word_dict[word], 0) for word in words})
 
     @classmethod
     def from_file(
@@ -56,7 +56,7 @@ class Vocab:
             raise MspcError(f"Vocab.from_file: there is no file {str(path)!r}") from None
         except (OSError, ValueError) as error:
             raise MspcError(f"Vocab.from_file: {str(path)!r} cannot be read: {error}") from None
-        most = len(lines) if vocab_size is None else whole("Vocab.from_file", "vocab_size", vocab_size)
+        most = len(lines) if vocab_size is None else integer("Vocab.from_file", "vocab_size", vocab_size)
         words = [line.split(delimiter, 1)[0] if delimiter else line for line in lines[:most]]
         return cls.from_list(words, special_tokens, special_first)
 
@@ -80,7 +80,7 @@ class Vocab:
         least, most = least or 0, counts.total() if most is None else most
         inside = [word for word, count in counts.items() if least <= count <= most]
         words = sorted(inside, key=lambda word: (-counts[word], word))
-        words = words if top_k is None else words[: whole("Vocab.from_dataset", "top_k", top_k)]
+        words = words if top_k is None else words[: integer("Vocab.from_dataset", "top_k", top_k)]
         return cls.from_list(words, special_tokens, special_first)
 
     def vocab(self) -> dict[str, int]:
@@ -97,7 +97,7 @@ class Vocab:
         given = ids.asnumpy() if isinstance(ids, Tensor) else ids
         one = isinstance(given, int | np.integer)
         numbers = [given] if one else list(given)
-        found = [self._words.get(whole("Vocab.ids_to_tokens", "a number", number, 0), "") for number in numbers]
+        found = [self._words.get(integer("Vocab.ids_to_tokens", "a number", number, 0), "") for number in numbers]
         return found[0] if one else found
 
     def number(self, word: str) -> int | None:

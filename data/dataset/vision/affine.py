@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.data.dataset.draws import Draws
 from mspc.data.dataset.operation import EachOperation
+from mspc.data.dataset.pipeline_random import Draws
 from mspc.data.dataset.vision.enums import Inter
 from mspc.data.dataset.vision.shapes import fill_of, inter_of, number, require_image
 
@@ -34,7 +34,7 @@ def affine_map(
     return found
 
 
-def moved(image: np.ndarray, places: np.ndarray, resample: Inter, fill: Sequence[float]) -> np.ndarray:
+def resampled(image: np.ndarray, places: np.ndarray, resample: Inter, fill: Sequence[float]) -> np.ndarray:
     """The image after the map `places`; what comes from outside of it is `fill`, one value or one for each channel."""
     height, width = image.shape[:2]
     inverse = np.linalg.inv(places)
@@ -80,7 +80,7 @@ class Affine(EachOperation):
         require_image("Affine", value.shape)
         shift = self.shift[0] * value.shape[1], self.shift[1] * value.shape[0]
         places = affine_map(value.shape, self.degrees, shift, self.scale, (self.shear[0], self.shear[1]))
-        return moved(value, places, self.resample, self.fill)
+        return resampled(value, places, self.resample, self.fill)
 
 
 class RandomAffine(EachOperation):
@@ -112,12 +112,12 @@ class RandomAffine(EachOperation):
 
     def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
         require_image("RandomAffine", value.shape)
-        drawn = [
+        sampled = [
             least + float(draws.uniform(i)[0]) * (most - least) for i, (least, most) in enumerate(self.ranges)
         ]  # fmt: skip
-        degrees, x, y, scale, along, down = drawn
+        degrees, x, y, scale, along, down = sampled
         places = affine_map(value.shape, degrees, (x * value.shape[1], y * value.shape[0]), scale, (along, down))
-        return moved(value, places, self.resample, self.fill)
+        return resampled(value, places, self.resample, self.fill)
 
 
 def _numbers(name: str, what: str, given: Any, lengths: tuple[int, ...]) -> tuple[float, ...]:

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.data.dataset.draws import Draws
 from mspc.data.dataset.operation import EachOperation
-from mspc.data.dataset.rows import whole
-from mspc.data.dataset.vision.affine import affine_map, moved, resample_of
+from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.row_values import integer
+from mspc.data.dataset.vision.affine import affine_map, resample_of, resampled
 from mspc.data.dataset.vision.enhance import (
     AdjustBrightness,
     AdjustContrast,
@@ -41,7 +41,7 @@ class _Augment(EachOperation):
 
     def __init__(self, num_magnitude_bins: int, interpolation: Inter, fill_value: Any) -> None:
         name = type(self).__name__
-        self.bins = whole(name, "num_magnitude_bins", num_magnitude_bins, 2)
+        self.bins = integer(name, "num_magnitude_bins", num_magnitude_bins, 2)
         self.interpolation, self.fill = resample_of(name, interpolation), fill_of(name, fill_value)
 
     def changed(self, image: np.ndarray, name: str, step: int, draws: Draws) -> np.ndarray:
@@ -54,7 +54,7 @@ class _Augment(EachOperation):
             shear = (angle * (name == "ShearX"), angle * (name == "ShearY"))
             shift = (amount * (name == "TranslateX"), amount * (name == "TranslateY"))
             places = affine_map(image.shape, amount if name == "Rotate" else 0.0, shift, 1.0, shear)
-            return moved(image, places, self.interpolation, self.fill)
+            return resampled(image, places, self.interpolation, self.fill)
         if name in _FACTORS:
             return _FACTORS[name](1 + sign * part * self.strongest["factor"]).single(image, draws)
         if name == "Posterize":
@@ -83,8 +83,8 @@ class RandAugment(_Augment):
         interpolation: Inter = Inter.NEAREST, fill_value: Any = 0,
     ) -> None:  # fmt: skip
         super().__init__(num_magnitude_bins, interpolation, fill_value)
-        self.count = whole("RandAugment", "num_ops", num_ops, most=LARGEST)
-        self.magnitude = whole("RandAugment", "magnitude", magnitude, 0)
+        self.count = integer("RandAugment", "num_ops", num_ops, most=LARGEST)
+        self.magnitude = integer("RandAugment", "magnitude", magnitude, 0)
         if self.magnitude >= self.bins:
             raise ApiValueError(f"RandAugment: magnitude {magnitude} must be below num_magnitude_bins {self.bins}")
 
@@ -96,7 +96,7 @@ class RandAugment(_Augment):
         require_image("RandAugment", value.shape)
         for place in range(self.count):
             own = draws.inside(place)
-            value = self.changed(value, _NAMES[int(own.whole(0, len(_NAMES) - 1)[0])], self.magnitude, own)
+            value = self.changed(value, _NAMES[int(own.integer(0, len(_NAMES) - 1)[0])], self.magnitude, own)
         return value
 
 
@@ -117,8 +117,8 @@ class TrivialAugmentWide(_Augment):
 
     def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
         require_image("TrivialAugmentWide", value.shape)
-        name = _NAMES[int(draws.whole(0, len(_NAMES) - 1)[0])]
-        return self.changed(value, name, int(draws.whole(2, self.bins - 1)[0]), draws)
+        name = _NAMES[int(draws.integer(0, len(_NAMES) - 1)[0])]
+        return self.changed(value, name, int(draws.integer(2, self.bins - 1)[0]), draws)
 
 
 class UniformAugment:
@@ -130,7 +130,7 @@ class UniformAugment:
 
     def __init__(self, transforms: Sequence[Callable[..., Any]], num_ops: int = 2) -> None:
         self.transforms = _operations("UniformAugment", transforms)
-        self.count = whole("UniformAugment", "num_ops", num_ops, most=LARGEST)
+        self.count = integer("UniformAugment", "num_ops", num_ops, most=LARGEST)
 
     def __call__(self, *values: Any) -> Any:
         for place in np.random.randint(len(self.transforms), size=self.count):

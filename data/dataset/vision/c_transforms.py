@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mspc.api.errors import ApiValueError
-from mspc.data.dataset.rows import flag
+from mspc.data.dataset.row_values import flag
 from mspc.data.dataset.vision import (
     HWC2CHW,
     AutoContrast,

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.data.dataset.draws import Draws
 from mspc.data.dataset.operation import EachOperation
 from mspc.data.dataset.pillow import enhancements, image_of, library
+from mspc.data.dataset.pipeline_random import Draws
 from mspc.data.dataset.vision.shapes import number, probability
 
 
@@ -45,15 +45,15 @@ class RandomColorAdjust(EachOperation):
             if (least, most) != (1, 1):
                 image = tool(image).enhance(least + float(draws.uniform(place)[0]) * (most - least))
         if self.hue != (0, 0):
-            moved = self.hue[0] + float(draws.uniform(3)[0]) * (self.hue[1] - self.hue[0])
-            image = with_hue(image, moved)
+            shift = self.hue[0] + float(draws.uniform(3)[0]) * (self.hue[1] - self.hue[0])
+            image = with_hue(image, shift)
         return np.asarray(image)
 
 
-def with_hue(image: Any, moved: float) -> Any:
+def with_hue(image: Any, shift: float) -> Any:
     """An image with its hue moved by a part of its circle."""
     hue, saturation, value = image.convert("HSV").split()
-    turned = (np.asarray(hue).astype(np.int32) + int(moved * 255)).astype(np.uint8)
+    turned = (np.asarray(hue).astype(np.int32) + int(shift * 255)).astype(np.uint8)
     return library().merge("HSV", (image_of(turned), saturation, value)).convert("RGB")
 
 

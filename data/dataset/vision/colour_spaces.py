@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.data.dataset.draws import Draws
 from mspc.data.dataset.operation import EachOperation
-from mspc.data.dataset.rows import flag
+from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.row_values import flag
 from mspc.data.dataset.vision.enums import Inter
 from mspc.data.dataset.vision.pixels import Normalize
 from mspc.data.dataset.vision.resize import Resize
@@ -155,7 +155,7 @@ class RandomResize(EachOperation):
     """The image in another size, as `Resize`, by a way to find pixels that is drawn for each image."""
 
     def __init__(self, size: Any) -> None:
-        self.ways = [Resize(size, way) for way in (Inter.NEAREST, Inter.BILINEAR, Inter.BICUBIC, Inter.AREA)]
+        self.resizes = [Resize(size, method) for method in (Inter.NEAREST, Inter.BILINEAR, Inter.BICUBIC, Inter.AREA)]
 
     def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
-        return self.ways[int(draws.uniform()[0] * len(self.ways))].single(value, draws)
+        return self.resizes[int(draws.uniform()[0] * len(self.resizes))].single(value, draws)

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from mspc.api.errors import ApiTypeError
-from mspc.data.dataset.draws import Draws
+from mspc.data.dataset.nodes.block import Column
 from mspc.data.dataset.operation import EachOperation, Operation, as_array, is_image
 from mspc.data.dataset.pillow import decoded, image_of
-from mspc.data.dataset.rows import flag
-from mspc.data.dataset.stages.block import Column
+from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.row_values import flag
 from mspc.data.dataset.transforms import TypeCast
 from mspc.data.dataset.vision.crops import RandomResizedCrop
 

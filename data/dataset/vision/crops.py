@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.data.dataset.draws import Draws
 from mspc.data.dataset.operation import EachOperation, Operation
 from mspc.data.dataset.pillow import resampled
-from mspc.data.dataset.rows import flag, whole
+from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.row_values import flag, integer
 from mspc.data.dataset.vision.enums import Border, Inter
 from mspc.data.dataset.vision.shapes import (
     border_of,
@@ -26,7 +26,7 @@ from mspc.data.dataset.vision.shapes import (
 )
 
 
-def cut(
+def cropped(
     name: str, images: np.ndarray, tops: np.ndarray, lefts: np.ndarray, size: tuple[int, int]
 ) -> np.ndarray:
     """Of every image the part of one size that begins at its own place."""
@@ -68,7 +68,7 @@ class Crop(Operation):
     def __init__(self, coordinates: Any, size: Any) -> None:
         if not isinstance(coordinates, (tuple, list)) or len(coordinates) != 2:
             raise ApiTypeError(f"Crop: coordinates must be (top, left), not {coordinates!r}")
-        self.top, self.left = (whole("Crop", "coordinates", place, 0) for place in coordinates)
+        self.top, self.left = (integer("Crop", "coordinates", place, 0) for place in coordinates)
         self.size = size_of("Crop", size)
 
     def many(self, values: np.ndarray, draws: Draws) -> np.ndarray:
@@ -126,8 +126,8 @@ class RandomCrop(Operation):
         height, width = images.shape[axis : axis + 2]
         if self.size[0] > height or self.size[1] > width:
             raise ApiValueError(f"RandomCrop: size {self.size} exceeds the padded image {(height, width)}")
-        tops, lefts = draws.whole(0, height - self.size[0]), draws.whole(1, width - self.size[1])
-        return cut("RandomCrop", images, tops, lefts, self.size)
+        tops, lefts = draws.integer(0, height - self.size[0]), draws.integer(1, width - self.size[1])
+        return cropped("RandomCrop", images, tops, lefts, self.size)
 
 
 class RandomResizedCrop(EachOperation):
@@ -150,7 +150,7 @@ class RandomResizedCrop(EachOperation):
         if not self.ratio[0]:
             raise ApiValueError("RandomResizedCrop: ratio must be above 0")
         self.interpolation = inter_of("RandomResizedCrop", interpolation)
-        self.max_attempts = whole("RandomResizedCrop", "max_attempts", max_attempts)
+        self.max_attempts = integer("RandomResizedCrop", "max_attempts", max_attempts)
 
     def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
         require_image("RandomResizedCrop", value.shape)
@@ -166,8 +166,8 @@ class RandomResizedCrop(EachOperation):
             ratio = math.exp(logs[0] + shape * (logs[1] - logs[0]))
             wide, high = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
             if 0 < wide <= width and 0 < high <= height:
-                top = int(draws.whole(4 * attempt + 2, height - high)[0])
-                left = int(draws.whole(4 * attempt + 3, width - wide)[0])
+                top = int(draws.integer(4 * attempt + 2, height - high)[0])
+                left = int(draws.integer(4 * attempt + 3, width - wide)[0])
                 return top, left, high, wide
         high, wide = height, width
         if width / height < self.ratio[0]:

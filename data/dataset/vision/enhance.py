@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.data.dataset.draws import Draws
 from mspc.data.dataset.operation import EachOperation
 from mspc.data.dataset.pillow import enhancements, image_of, of_images
-from mspc.data.dataset.rows import whole
+from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.row_values import integer
 from mspc.data.dataset.vision.color import with_hue
 from mspc.data.dataset.vision.shapes import number, probability, span
 
@@ -115,7 +115,7 @@ class AutoContrast(EachOperation):
         if not 0 <= self.cutoff < 50:
             raise ApiValueError(f"AutoContrast: cutoff {cutoff} must be from 0 to 50, without 50")
         given = [] if ignore is None else ignore if isinstance(ignore, tuple | list) else [ignore]
-        self.ignore = [whole("AutoContrast", "ignore", value, 0, 255) for value in given]
+        self.ignore = [integer("AutoContrast", "ignore", value, 0, 255) for value in given]
 
     def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
         return _like(of_images().autocontrast(image_of(value), self.cutoff, self.ignore or None), value)
@@ -147,7 +147,7 @@ class Posterize(EachOperation):
     keeps_images: ClassVar[bool] = True
 
     def __init__(self, bits: int) -> None:
-        self.bits = whole("Posterize", "bits", bits, 0)
+        self.bits = integer("Posterize", "bits", bits, 0)
         if self.bits > 8:
             raise ApiValueError(f"Posterize: bits {bits} must be at most 8")
 
@@ -250,8 +250,8 @@ class RandomPosterize(EachOperation):
         self.least, self.most = Posterize(int(least)).bits, Posterize(int(most)).bits
 
     def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
-        drawn = self.least + int(float(draws.uniform()[0]) * (self.most - self.least + 1))
-        return Posterize(min(drawn, self.most)).single(value, draws)
+        sampled = self.least + int(float(draws.uniform()[0]) * (self.most - self.least + 1))
+        return Posterize(min(sampled, self.most)).single(value, draws)
 
 
 class RandomSolarize(EachOperation):
@@ -263,8 +263,8 @@ class RandomSolarize(EachOperation):
         self.least, self.most = span("RandomSolarize", "threshold", threshold)
 
     def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
-        drawn = sorted(self.least + float(draws.uniform(place)[0]) * (self.most - self.least) for place in (0, 1))
-        return Solarize((drawn[0], max(drawn[1], 1e-6))).single(value, draws)
+        sampled = sorted(self.least + float(draws.uniform(place)[0]) * (self.most - self.least) for place in (0, 1))
+        return Solarize((sampled[0], max(sampled[1], 1e-6))).single(value, draws)
 
 
 class RandomLighting(EachOperation):
@@ -287,5 +287,5 @@ class RandomLighting(EachOperation):
             raise ApiValueError(f"RandomLighting: an image has shape (height, width, 3), not {value.shape}")
         even = np.array([float(draws.uniform(place)[0]) for place in range(6)])
         normal = np.sqrt(-2 * np.log(1 - even[:3])) * np.cos(2 * np.pi * even[3:])  # Box and Muller 1958
-        moved = value + self.VECTORS @ (normal * self.alpha * self.VALUES)
-        return np.clip(moved, 0, 255).astype(value.dtype) if value.dtype == np.uint8 else moved.astype(value.dtype)
+        shifted = value + self.VECTORS @ (normal * self.alpha * self.VALUES)
+        return np.clip(shifted, 0, 255).astype(value.dtype) if value.dtype == np.uint8 else shifted.astype(value.dtype)

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from mspc.data.dataset.draws import Draws
 from mspc.data.dataset.operation import Operation
+from mspc.data.dataset.pipeline_random import Draws
 from mspc.data.dataset.vision.shapes import height_axis, probability
 
 

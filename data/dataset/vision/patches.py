@@ -8,7 +8,7 @@ import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.data.dataset.operation import as_array
-from mspc.data.dataset.rows import whole
+from mspc.data.dataset.row_values import integer
 from mspc.data.dataset.vision.enums import Border, SliceMode
 from mspc.data.dataset.vision.shapes import LARGEST, fill_of, padded, require_image
 
@@ -26,13 +26,13 @@ class SlicePatches:
         self, num_height: int = 1, num_width: int = 1, slice_mode: SliceMode = SliceMode.PAD, fill_value: int = 0
     ) -> None:
         self.counts = (
-            whole("SlicePatches", "num_height", num_height, most=LARGEST),
-            whole("SlicePatches", "num_width", num_width, most=LARGEST),
+            integer("SlicePatches", "num_height", num_height, most=LARGEST),
+            integer("SlicePatches", "num_width", num_width, most=LARGEST),
         )
         if not isinstance(slice_mode, SliceMode):
             raise ApiTypeError(f"SlicePatches: slice_mode must be a SliceMode, not {slice_mode!r}")
         self.drops = slice_mode == SliceMode.DROP
-        (self.fill,) = fill_of("SlicePatches", whole("SlicePatches", "fill_value", fill_value, 0))
+        (self.fill,) = fill_of("SlicePatches", integer("SlicePatches", "fill_value", fill_value, 0))
 
     def __call__(self, image: Any) -> Any:
         """The patches of one image, [height, width] or [height, width, channels]."""

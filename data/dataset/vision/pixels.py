@@ -10,7 +10,7 @@ import numpy as np
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.data.dataset.arithmetic import Arithmetic, Step
 from mspc.data.dataset.operation import require_numbers
-from mspc.data.dataset.rows import flag
+from mspc.data.dataset.row_values import flag
 from mspc.data.dataset.vision.shapes import height_axis, number, require_image
 from mspc.ir.types import dtype_of
 
@@ -69,7 +69,7 @@ class Normalize(Arithmetic):
 class HWC2CHW(Arithmetic):
     """[height, width, channels] -> [channels, height, width]."""
 
-    def moved(self, values: np.ndarray) -> np.ndarray:
+    def ordered(self, values: np.ndarray) -> np.ndarray:
         if values.ndim == 3:
             return values[:, None]
         height_axis("HWC2CHW", values)

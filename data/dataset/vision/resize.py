@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mspc.data.dataset.draws import Draws
-from mspc.data.dataset.enlarging import Taps, can_enlarge, enlarged, taps
+from mspc.data.dataset.nodes.block import Column
 from mspc.data.dataset.operation import EachOperation
 from mspc.data.dataset.pillow import resampled
-from mspc.data.dataset.stages.block import Column
+from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.resizing import Taps, can_enlarge, enlarged, taps
 from mspc.data.dataset.vision.enums import Inter
 from mspc.data.dataset.vision.shapes import inter_of, require_image, size_of
 

@@ -9,7 +9,7 @@ import numpy as np
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.data.dataset.operation import as_array, is_image
 from mspc.data.dataset.pillow import image_of
-from mspc.data.dataset.rows import flag
+from mspc.data.dataset.row_values import flag
 from mspc.data.dataset.vision.shapes import require_image, size_of
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.data.dataset.rows import whole
+from mspc.data.dataset.row_values import integer
 from mspc.data.dataset.vision.enums import Border, Inter
 
 
@@ -44,15 +44,15 @@ def size_of(name: str, size: Any) -> tuple[int, int]:
         if len(size) != 2:
             raise ApiValueError(f"{name}: size must be a number or (height, width), not {size!r}")
         height, width = size
-        return whole(name, "size", height, most=LARGEST), whole(name, "size", width, most=LARGEST)
-    side = whole(name, "size", size, most=LARGEST)
+        return integer(name, "size", height, most=LARGEST), integer(name, "size", width, most=LARGEST)
+    side = integer(name, "size", size, most=LARGEST)
     return side, side
 
 
 def padding_of(name: str, padding: Any) -> tuple[int, int, int, int]:
     """(left, top, right, bottom) of one number, of (left and right, top and bottom), or of four."""
     given = padding if isinstance(padding, (tuple, list)) else (padding,)
-    sizes = [whole(name, "padding", size, 0) for size in given]
+    sizes = [integer(name, "padding", size, 0) for size in given]
     if len(sizes) not in (1, 2, 4):
         raise ApiValueError(f"{name}: padding {padding!r} must be 1, 2 or 4 numbers")
     left, top, right, bottom = sizes * (4 // len(sizes)) if len(sizes) != 2 else [*sizes, *sizes]
@@ -77,7 +77,7 @@ def fill_of(name: str, fill: Any) -> tuple[int, ...]:
     if len(given) not in (1, 3):
         raise ApiTypeError(f"{name}: fill_value must be a number or three, not {fill!r}")
     for value in given:
-        if whole(name, "fill_value", value, 0) > 255:
+        if integer(name, "fill_value", value, 0) > 255:
             raise ApiValueError(f"{name}: fill_value {value} must be at most 255")
     return tuple(given)
 

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.data.dataset.draws import Draws
 from mspc.data.dataset.operation import EachOperation
 from mspc.data.dataset.pillow import image_of, library, resampled
-from mspc.data.dataset.rows import flag, whole
+from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.row_values import flag, integer
 from mspc.data.dataset.vision.enums import Inter
 from mspc.data.dataset.vision.shapes import (
     LARGEST,
@@ -90,7 +90,7 @@ class GaussianBlur(EachOperation):
 
     def __init__(self, kernel_size: Any, sigma: Any = None) -> None:
         sizes = kernel_size if isinstance(kernel_size, tuple | list) else (kernel_size, kernel_size)
-        self.sizes = [whole("GaussianBlur", "kernel_size", size) for size in sizes]
+        self.sizes = [integer("GaussianBlur", "kernel_size", size) for size in sizes]
         if len(self.sizes) != 2 or any(size % 2 == 0 for size in self.sizes):
             raise ApiValueError(f"GaussianBlur: kernel_size {kernel_size!r} must be an odd number, or two")
         given = sigma if isinstance(sigma, tuple | list) else (sigma, sigma)
@@ -105,8 +105,8 @@ class GaussianBlur(EachOperation):
             places = np.arange(size) - size // 2
             weights = np.exp(-(places**2) / (2 * sigma**2))
             wide = np.pad(found, [(size // 2,) * 2 if d == axis else (0, 0) for d in range(found.ndim)], "reflect")
-            moved = [np.take(wide, range(i, i + found.shape[axis]), axis) for i in range(size)]
-            found = sum(w * part for w, part in zip(weights / weights.sum(), moved, strict=True))
+            shifted = [np.take(wide, range(i, i + found.shape[axis]), axis) for i in range(size)]
+            found = sum(w * part for w, part in zip(weights / weights.sum(), shifted, strict=True))
         if value.dtype == np.uint8:
             found = np.clip(np.rint(found), 0, 255)
         return found.astype(value.dtype)
@@ -120,8 +120,8 @@ class Erase(EachOperation):
 
     def __init__(self, top: int, left: int, height: int, width: int, value: Any = 0, inplace: bool = False) -> None:
         flag("Erase", "inplace", inplace)
-        self.top, self.left = whole("Erase", "top", top, 0), whole("Erase", "left", left, 0)
-        self.height, self.width = whole("Erase", "height", height), whole("Erase", "width", width)
+        self.top, self.left = integer("Erase", "top", top, 0), integer("Erase", "left", left, 0)
+        self.height, self.width = integer("Erase", "height", height), integer("Erase", "width", width)
         self.value = fill_of("Erase", value)
 
     def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
@@ -139,8 +139,8 @@ class CutOut(EachOperation):
     keeps_images: ClassVar[bool] = True
 
     def __init__(self, length: int, num_patches: int = 1, is_hwc: bool = True) -> None:
-        self.length = whole("CutOut", "length", length, most=LARGEST)
-        self.count = whole("CutOut", "num_patches", num_patches, most=LARGEST)
+        self.length = integer("CutOut", "length", length, most=LARGEST)
+        self.count = integer("CutOut", "num_patches", num_patches, most=LARGEST)
         self.first = 0 if flag("CutOut", "is_hwc", is_hwc) else 1
 
     def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
@@ -176,7 +176,7 @@ class RandomErasing(EachOperation):
                 number("RandomErasing", "value", each)
         self.value = value
         flag("RandomErasing", "inplace", inplace)
-        self.attempts = whole("RandomErasing", "max_attempts", max_attempts)
+        self.attempts = integer("RandomErasing", "max_attempts", max_attempts)
 
     def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
         if value.ndim != 3:
@@ -216,8 +216,8 @@ class ResizedCrop(EachOperation):
     def __init__(
         self, top: int, left: int, height: int, width: int, size: Any, interpolation: Inter = Inter.BILINEAR
     ) -> None:
-        self.top, self.left = whole("ResizedCrop", "top", top, 0), whole("ResizedCrop", "left", left, 0)
-        self.height, self.width = whole("ResizedCrop", "height", height), whole("ResizedCrop", "width", width)
+        self.top, self.left = integer("ResizedCrop", "top", top, 0), integer("ResizedCrop", "left", left, 0)
+        self.height, self.width = integer("ResizedCrop", "height", height), integer("ResizedCrop", "width", width)
         self.size = size_of("ResizedCrop", size)
         self.filter = inter_of("ResizedCrop", interpolation).filter
 
@@ -241,7 +241,7 @@ class PadToSize(EachOperation):
     def __init__(self, size: Any, offset: Any = None, fill_value: Any = 0, padding_mode: Any = "constant") -> None:
         self.size = size_of("PadToSize", size)
         given = (offset, offset) if isinstance(offset, int) else offset
-        self.offset = None if not given else tuple(whole("PadToSize", "offset", n, 0) for n in given)
+        self.offset = None if not given else tuple(integer("PadToSize", "offset", n, 0) for n in given)
         self.fill = fill_of("PadToSize", fill_value)
         if padding_mode != "constant":
             raise ApiTypeError(f"PadToSize: padding_mode must be Border.CONSTANT, not {padding_mode!r}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mspc.api import launch, state
+from mspc.api import call_handler, state
 from mspc.api.state import Session
 
 
@@ -15,7 +15,7 @@ def session() -> Iterator[Session]:
     """A fresh session of one rank."""
     fresh = Session()
     before = state.swap(fresh)
-    launcher = launch.install(None)
+    launcher = call_handler.install(None)
     yield fresh
     state.swap(before)
-    launch.install(launcher)
+    call_handler.install(launcher)

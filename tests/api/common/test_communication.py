@@ -14,7 +14,7 @@ from mspc.api import state
 from mspc.api.state import Session
 from mspc.communication import comm_func
 from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_launch
+from mspc.compiler.driver import compile_call
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.mint import distributed as dist
@@ -199,7 +199,7 @@ def test_collectives_want_init_first(op):
 @pytest.mark.parametrize("mode", ["semi_auto_parallel", "auto_parallel"])
 def test_compilers_that_place_collectives_take_none(eight, mode):
     with pytest.raises(MspcError) as refused:
-        compile_launch(net(ops.AllReduce()), (TensorType(FLOAT32, (8, 2)),), Config(mode=mode, ranks=8))
+        compile_call(net(ops.AllReduce()), (TensorType(FLOAT32, (8, 2)),), Config(mode=mode, ranks=8))
     assert refused.value.message == "AllReduce moves data between ranks by hand and cannot be sharded"
     assert refused.value.notes[0] == "remove it in semi_auto_parallel mode: mspc inserts the collectives there"
     assert "ops.clip_by_global_norm" in refused.value.notes[1]

@@ -16,7 +16,7 @@ import pytest
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_launch
+from mspc.compiler.driver import compile_call
 from mspc.ir.diagnostics import KINDS, ErrorGroup, ExecutionError, MspcError, kind_of
 
 X = Tensor(np.ones((8, 4), np.float32))
@@ -111,7 +111,7 @@ IN_CONSTRUCT: list[tuple[type[Exception], Callable[..., Any]]] = [
 @pytest.mark.parametrize(("kind", "form"), IN_CONSTRUCT)
 def test_mistakes_in_construct(kind: type[Exception], form: Callable[..., Any]) -> None:
     with pytest.raises(MspcError) as caught:
-        compile_launch(Net(form), [X], Config(mode="semi_auto_parallel"))
+        compile_call(Net(form), [X], Config(mode="semi_auto_parallel"))
     assert caught.value.kind is kind
     assert isinstance(caught.value, kind)
     assert caught.value.location is not None
@@ -156,7 +156,7 @@ def two_mistakes(net: Any, x: Any) -> Any:
 
 def test_a_group_is_of_its_first_error() -> None:
     with pytest.raises(ErrorGroup) as caught:
-        compile_launch(Net(two_mistakes), [X], Config())
+        compile_call(Net(two_mistakes), [X], Config())
     assert caught.value.kind is ValueError
 
 

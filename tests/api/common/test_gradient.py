@@ -6,7 +6,7 @@ import pytest
 
 import mspc as ms
 from mspc import Parameter, Tensor, ops
-from mspc.api import launch
+from mspc.api import call_handler
 from mspc.api.common.gradient import GradientFunction, JitFunction
 
 w = Parameter(Tensor([1.0]), "w")
@@ -21,7 +21,7 @@ class Recorder:
     def __init__(self):
         self.seen = []
 
-    def launch(self, target, args):
+    def call(self, target, args):
         self.seen.append((target, args))
         return Tensor(0.0)
 
@@ -81,7 +81,7 @@ def test_wrong_requests_are_named(call, error, message):
 
 def test_calls_reach_the_launcher():
     recorder = Recorder()
-    launch.install(recorder)
+    call_handler.install(recorder)
     x = Tensor(1.0)
     request = ms.grad(loss)
     request(x, x)
@@ -99,7 +99,7 @@ def test_jit_binds_methods():
             return x
 
     recorder = Recorder()
-    launch.install(recorder)
+    call_handler.install(recorder)
     step = Step()
     step.run(Tensor(1.0))
     assert recorder.seen[0][0].__self__ is step

@@ -15,7 +15,7 @@ from mspc import Parameter, Tensor, nn, ops
 from mspc.api import state
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
-from mspc.plans.files.parameter_layouts import cut_of
+from mspc.plans.files.parameter_layouts import sharding_of
 from mspc.plans.files.strategy_file import StrategyFile, write_strategies
 
 TOKENS = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
@@ -90,7 +90,7 @@ def test_tokens_that_do_not_fit_are_refused(call: Any) -> None:
 
 def test_a_checkpoint_of_a_rank_that_holds_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     strategy = tmp_path / "strategy.ckpt"
-    write_strategies(strategy, StrategyFile({}, {"w": cut_of(Layout((2, 2), ((0,),)))}))
+    write_strategies(strategy, StrategyFile({}, {"w": sharding_of(Layout((2, 2), ((0,),)))}))
     monkeypatch.chdir(tmp_path)
     find = ms.get_ckpt_path_with_strategy
     assert find is importlib.import_module("mspc.train.serialization").get_ckpt_path_with_strategy

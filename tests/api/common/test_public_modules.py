@@ -116,12 +116,12 @@ def test_what_is_set_on_a_public_module_counts_until_it_is_deleted():
     import mspc.dataset.sources as sources
 
     behind = importlib.import_module("mspc.data.dataset.sources")
-    before = behind.KEPT
-    sources.KEPT = 1
-    sources.KEPT = 2
-    assert behind.KEPT == 2
-    del sources.KEPT
-    assert sources.KEPT == behind.KEPT == before
+    before = behind.LIMIT
+    sources.LIMIT = 1
+    sources.LIMIT = 2
+    assert behind.LIMIT == 2
+    del sources.LIMIT
+    assert sources.LIMIT == behind.LIMIT == before
     sources.fresh = 1
     assert behind.fresh == 1
     del sources.fresh

@@ -16,7 +16,7 @@ from mspc.api import runtime as device
 from mspc.api import state
 from mspc.api.context import FrozenContext, freeze
 from mspc.api.runtime import asked_device
-from mspc.api.setting import Place, Setting, with_entries
+from mspc.api.setting_kind import CallSite, Setting, with_entries
 from mspc.api.settings import (
     ALGORITHM,
     AUTO_PARALLEL,
@@ -142,7 +142,7 @@ def test_the_default_says_nothing(function: str, name: str, capsys: pytest.Captu
 
 
 PLACES = [
-    Place(command, mode, device, frozenset(enabled))
+    CallSite(command, mode, device, frozenset(enabled))
     for command in ("compile", "run")
     for mode in MODES
     for device in ("CPU", "GPU")

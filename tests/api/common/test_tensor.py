@@ -7,7 +7,7 @@ import pytest
 
 import mspc as ms
 from mspc import Tensor, ops
-from mspc.api.common.tensor import WHOLE
+from mspc.api.common.tensor import REPLICATED
 from mspc.api.errors import ApiTypeError, ApiValueError
 
 
@@ -180,12 +180,12 @@ def test_iteration_yields_rows_and_ends():
 
 def test_what_is_computed_from_whole_tensors_alone_is_whole():
     whole, data = Tensor(np.ones((4, 2), np.float32)), Tensor(np.ones((4, 2), np.float32))
-    whole.placement = WHOLE
+    whole.placement = REPLICATED
     weight = ms.Parameter(Tensor(np.ones((4, 2), np.float32)), "w")
     kept = [whole * 2, 1 - whole, -whole, whole + weight, whole.clip(0, 1), whole.T, whole.copy(), Tensor(whole)]
     kept += [abs(whole), ops.ReLU()(whole), ops.Add()(whole, weight), whole * Tensor(2.0), whole.astype(ms.float16)]
-    assert [x.placement for x in kept] == [WHOLE] * len(kept)
+    assert [x.placement for x in kept] == [REPLICATED] * len(kept)
     lost = [whole + data, data * whole, whole * np.ones((4, 2)), whole[:2], whole[0], whole.sum(0)]
     lost += [ops.Add()(data, whole), Tensor(whole.asnumpy()), data * 2, *whole, *whole.split(2)]
     assert [x.placement for x in lost] == [None] * len(lost)
-    assert ms.Parameter(whole, "v").placement == weight.placement != WHOLE
+    assert ms.Parameter(whole, "v").placement == weight.placement != REPLICATED

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from interpret import run_whole
+from interpret import run_global
 
 import mspc as ms
 import mspc.numpy as mnp
@@ -302,7 +302,7 @@ def compiled(function: Callable[..., Any], *inputs: Any) -> Any:
     traced = trace(function, list(inputs))
     traced.graph.verify()
     feeds = {p.name: x.asnumpy() for p, x in zip(traced.graph.parameters, inputs, strict=False)} | traced.constants
-    return plain(traced.rebuild(run_whole(traced.graph, feeds)))
+    return plain(traced.rebuild(run_global(traced.graph, feeds)))
 
 
 def assert_same(left: Any, right: Any) -> None:
@@ -458,7 +458,7 @@ def test_a_parameter_and_a_constant_have_the_methods_too() -> None:
 
 def compiled_with(call: Callable[..., Any], weights: dict[str, np.ndarray]) -> Any:
     traced = trace(call, [X])
-    return plain(traced.rebuild(run_whole(traced.graph, {"x": X.asnumpy()} | weights | traced.constants)))
+    return plain(traced.rebuild(run_global(traced.graph, {"x": X.asnumpy()} | weights | traced.constants)))
 
 
 def test_a_missing_attribute_is_an_attribute_error() -> None:

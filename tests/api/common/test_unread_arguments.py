@@ -10,7 +10,7 @@ from pathlib import Path
 
 import mspc
 from mspc.api.index.functions import is_expression, tree_of
-from mspc.api.index.table import Row, module_of, rows_of
+from mspc.api.index.table import IndexRow, module_of, rows_of
 from mspc.api.rooms import ROOMS
 
 API, DATA = (Path(mspc.__file__).parent / room for room in ROOMS)
@@ -19,8 +19,8 @@ REASONS = {
         common/parameter.py:Parameter.__init__.storage_format common/parameter.py:Parameter.__init__.device
         communication/group.py:create_group.options
         dataset/images.py:MnistDataset.__init__.cache dataset/images.py:Cifar10Dataset.__init__.cache
-        dataset/annotated.py:CelebADataset.__init__.cache dataset/annotated.py:CocoDataset.__init__.cache
-        dataset/annotated.py:ManifestDataset.__init__.cache dataset/annotated.py:VOCDataset.__init__.cache
+        dataset/annotated_images.py:CelebADataset.__init__.cache dataset/annotated_images.py:CocoDataset.__init__.cache
+        dataset/annotated_images.py:ManifestDataset.__init__.cache dataset/annotated_images.py:VOCDataset.__init__.cache
         dataset/text_files.py:CSVDataset.__init__.cache dataset/text_files.py:TextFileDataset.__init__.cache
         dataset/images.py:Cifar100Dataset.__init__.cache dataset/images.py:ImageFolderDataset.__init__.cache
         dataset/pipeline.py:Dataset.create_tuple_iterator.do_copy
@@ -45,9 +45,9 @@ REASONS = {
     "of an interface that others heed": """
         alias.py:PublicFinder.find_spec.path alias.py:PublicFinder.find_spec.target checks.py:anything.key
         common/dtype_kinds.py:_Kind.__init__.letters common/initializers.py:Constant.draw.generator
-        dataset/stages/crew.py:_Lent.part.first
-        dataset/arithmetic.py:Arithmetic.many.draws dataset/draws.py:EagerDraws.at.index
-        dataset/draws.py:EagerDraws.inside.place dataset/transforms.py:OneHot.many.draws
+        dataset/nodes/workers.py:_Lent.part.first
+        dataset/arithmetic.py:Arithmetic.many.draws dataset/pipeline_random.py:EagerDraws.at.index
+        dataset/pipeline_random.py:EagerDraws.inside.place dataset/transforms.py:OneHot.many.draws
         dataset/transforms.py:Fill.many.draws dataset/vision/color.py:Grayscale.single.draws
         dataset/vision/colour_spaces.py:ConvertColor.single.draws
         dataset/vision/colour_spaces.py:LinearTransformation.single.draws
@@ -60,7 +60,8 @@ REASONS = {
         dataset/vision/enhance.py:AutoContrast.single dataset/vision/enhance.py:Equalize.single
         dataset/vision/enhance.py:Invert.single dataset/vision/enhance.py:Posterize.single
         dataset/vision/enhance.py:Solarize.single dataset/vision/enhance.py:_Enhanced.single
-        dataset/rearranged.py:Mask.many dataset/rearranged.py:PadEnd.single dataset/rearranged.py:Slice.many
+        dataset/column_operations.py:Mask.many dataset/column_operations.py:PadEnd.single
+        dataset/column_operations.py:Slice.many
         dataset/text/tokenizers.py:PythonTokenizer.single dataset/text/tokenizers.py:WordpieceTokenizer.single
         dataset/text/tokenizers.py:_Changed.single dataset/text/tokenizers.py:_Tokenizer.single
         dataset/text/tokens.py:AddToken.single dataset/text/tokens.py:Lookup.single dataset/text/tokens.py:Ngram.single
@@ -75,8 +76,9 @@ REASONS = {
         nn/loss_scaler.py:all_finite.status nn/loss_scaler.py:StaticLossScaler.adjust.grads_finite
         train/callback.py:TimeMonitor.on_train_begin.run_context train/callback.py:TimeMonitor.epoch_begin.run_context
         train/callback.py:TimeMonitor.step_begin.run_context train/callback.py:TimeMonitor.step_end.run_context
-        train/history.py:History.on_train_begin.run_context train/monitored.py:_Monitored.on_train_begin.run_context
-        train/monitored.py:EarlyStopping.on_train_end.run_context ops/eager.py:OneRank""",
+        train/history.py:History.on_train_begin.run_context
+        train/plateau_callbacks.py:_Monitored.on_train_begin.run_context
+        train/plateau_callbacks.py:EarlyStopping.on_train_end.run_context ops/eager.py:EagerOneRank""",
     "it follows from another argument": """
         common/parameter.py:Parameter.set_data.slice_shape
         nn/basic.py:Dropout.__init__.dtype
@@ -128,14 +130,14 @@ def found() -> set[str]:
     return names | {f"{row.module}:{row.names[0]}.{name}" for row in all_rows() for name in unread_of_row(row)}
 
 
-def all_rows() -> set[Row]:
+def all_rows() -> set[IndexRow]:
     """Every row of the index that is a function."""
     modules = {module_of(path.name) for path in (API / "index").glob("*.txt")}
     found = {row for module in modules for row in rows_of(module).values()}
     return {row for row in found if row.kind != "class" and is_expression(row)}
 
 
-def unread_of_row(row: Row) -> Iterator[str]:
+def unread_of_row(row: IndexRow) -> Iterator[str]:
     tree = tree_of(row)
     tree.body.insert(0, ast.Expr(ast.Constant(row.doc)))
     yield from unread(None, tree)

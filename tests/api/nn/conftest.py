@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from mspc.api import launch, state
+from mspc.api import call_handler, state
 from mspc.api.state import Session
 
 
 class Eager:
     """Runs a cell as plain Python."""
 
-    def launch(self, target: Any, args: tuple[Any, ...]) -> Any:
+    def call(self, target: Any, args: tuple[Any, ...]) -> Any:
         return target.construct(*args)
 
 
@@ -23,7 +23,7 @@ def session() -> Iterator[Session]:
     """A fresh session of one rank."""
     fresh = Session()
     before = state.swap(fresh)
-    launcher = launch.install(Eager())
+    launcher = call_handler.install(Eager())
     yield fresh
     state.swap(before)
-    launch.install(launcher)
+    call_handler.install(launcher)

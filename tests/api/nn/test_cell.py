@@ -10,7 +10,7 @@ import pytest
 
 import mspc as ms
 from mspc import Parameter, ParameterTuple, Tensor, nn, ops
-from mspc.api import launch
+from mspc.api import call_handler
 
 
 def weight(name=None):
@@ -274,7 +274,7 @@ def test_repr_shows_the_tree():
 
 def test_a_called_cell_reaches_the_launcher_with_positional_arguments():
     class Recorder:
-        def launch(self, target, args):
+        def call(self, target, args):
             self.seen = target, args
             return Tensor(0.0)
 
@@ -283,7 +283,7 @@ def test_a_called_cell_reaches_the_launcher_with_positional_arguments():
             return x * y * scale
 
     recorder = Recorder()
-    launch.install(recorder)
+    call_handler.install(recorder)
     net, x, y = Two(), Tensor(1.0), Tensor(2.0)
     net(x, y)
     assert recorder.seen[1] == (x, y)

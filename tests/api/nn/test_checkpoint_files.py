@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 import mspc as ms
 from mspc import Tensor
-from mspc.api import launch
+from mspc.api import call_handler
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.tensors import CODES
 from mspc.ir.types import DTYPES, dtype_of
@@ -144,7 +144,7 @@ def test_a_checkpoint_that_cannot_be_is_refused_before_the_first_step(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("")
-    launch.install(Losses())
+    call_handler.install(Losses())
     steps = Steps()
     with pytest.raises(MspcError) as raised:
         model()[1].train(1, data(3), [ModelCheckpoint(prefix, directory), steps])
@@ -154,7 +154,7 @@ def test_a_checkpoint_that_cannot_be_is_refused_before_the_first_step(
 def test_a_read_only_directory_is_refused_before_the_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch.install(Losses())
+    call_handler.install(Losses())
     monkeypatch.setattr("os.access", lambda *_, **__: False)
     steps = Steps()
     with pytest.raises(MspcError) as raised:
@@ -167,7 +167,7 @@ def test_a_read_only_directory_is_refused_before_the_first_step(
 
 @pytest.mark.parametrize("prefix", ["a/b", "", "a\0b", 3])
 def test_a_prefix_that_no_file_can_have(prefix: Any, tmp_path: Path) -> None:
-    launch.install(Losses())
+    call_handler.install(Losses())
     wanted = f"ModelCheckpoint: prefix {prefix!r} must be a string without '/'"
     with pytest.raises(ValueError, match="must be a string") as raised:
         ModelCheckpoint(prefix)
@@ -181,12 +181,12 @@ def test_an_evaluation_needs_no_place_for_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     net, _ = model()
     evaluated = ms.Model(net, loss_fn=ms.nn.MSELoss(), metrics={"loss"})
-    launch.install(Evaluated())
+    call_handler.install(Evaluated())
     evaluated.eval(data(2), [ModelCheckpoint("CKP", tmp_path / "file")])
 
 
 class Evaluated:
     """Stands for a launcher: loss, outputs and labels of an evaluation."""
 
-    def launch(self, target: Any, args: Any) -> Any:
+    def call(self, target: Any, args: Any) -> Any:
         return Tensor(np.float32(1)), Tensor([[1.0]]), Tensor([[1.0]])

@@ -7,7 +7,7 @@ import pytest
 
 import mspc as ms
 from mspc import Model, Parameter, Tensor, nn
-from mspc.api import launch
+from mspc.api import call_handler
 from mspc.communication import init
 from mspc.dataset import GeneratorDataset
 from mspc.ir.diagnostics import ExecutionError, MspcError
@@ -22,7 +22,7 @@ class Losses:
         self.losses = losses
         self.calls = []
 
-    def launch(self, target, args):
+    def call(self, target, args):
         self.calls.append((target, args))
         n = len(self.calls)
         return Tensor(np.float32(self.losses[n - 1] if self.losses else 1 / n))
@@ -51,7 +51,7 @@ def model(**settings):
 
 
 def test_losses_are_printed_as_mindspore_does(capsys):
-    launch.install(Losses())
+    call_handler.install(Losses())
     model()[1].train(2, data(), callbacks=[LossMonitor()], dataset_sink_mode=False)
     assert capsys.readouterr().out.splitlines() == [
         "epoch: 1 step: 1, loss is 1.0",
@@ -64,7 +64,7 @@ def test_losses_are_printed_as_mindspore_does(capsys):
 
 
 def test_every_second_loss(capsys):
-    launch.install(Losses())
+    call_handler.install(Losses())
     model()[1].train(2, data(), LossMonitor(2))
     assert [line[:16] for line in capsys.readouterr().out.splitlines()] == [
         "epoch: 1 step: 2", "epoch: 2 step: 1", "epoch: 2 step: 3",
@@ -73,7 +73,7 @@ def test_every_second_loss(capsys):
 
 def test_the_step_is_built_from_network_loss_and_optimizer():
     recorder = Losses()
-    launch.install(recorder)
+    call_handler.install(recorder)
     net, trained = model()
     trained.train(1, data(2))
     step, args = recorder.calls[0]
@@ -88,7 +88,7 @@ def test_the_step_is_built_from_network_loss_and_optimizer():
 
 def test_without_loss_or_optimizer_the_network_is_called():
     recorder = Losses()
-    launch.install(recorder)
+    call_handler.install(recorder)
     step = nn.ReLU()
     Model(step).train(1, data(1))
     assert recorder.calls[0][0] is step
@@ -97,7 +97,7 @@ def test_without_loss_or_optimizer_the_network_is_called():
 def test_auto_parallel_networks_stay_outermost():
     init()
     recorder = Losses()
-    launch.install(recorder)
+    call_handler.install(recorder)
     net = Net()
     parallel = AutoParallel(net)
     parallel.dataset_strategy("full_batch")
@@ -129,7 +129,7 @@ def test_callbacks_see_the_run():
         def end(self, run_context):
             seen.append("end")
 
-    launch.install(Losses())
+    call_handler.install(Losses())
     model()[1].train(3, data(3), [Watcher()])
     assert seen == [
         ("begin", 3, 3, 1), (1, 1.0), (2, 0.5), (3, pytest.approx(1 / 3)), ("epoch", 1), (4, 0.25),
@@ -139,7 +139,7 @@ def test_callbacks_see_the_run():
 
 @pytest.mark.parametrize("loss", ["nan", "inf", "-inf"])
 def test_a_loss_that_is_no_number_stops(loss, capsys):
-    launch.install(Losses([1.0, float(loss)]))
+    call_handler.install(Losses([1.0, float(loss)]))
     with pytest.raises(ExecutionError) as caught:
         model()[1].train(1, data(3), LossMonitor())
     assert caught.value.message == f"epoch: 1 step: 2, loss is {loss}: training stops"
@@ -148,7 +148,7 @@ def test_a_loss_that_is_no_number_stops(loss, capsys):
 
 
 def test_sink_size_is_the_length_of_an_epoch(capsys):
-    launch.install(Losses())
+    call_handler.install(Losses())
     model()[1].train(2, data(3), LossMonitor(), dataset_sink_mode=True, sink_size=2)
     assert [line[:16] for line in capsys.readouterr().out.splitlines()] == [
         "epoch: 1 step: 1", "epoch: 1 step: 2", "epoch: 2 step: 1", "epoch: 2 step: 2",
@@ -156,13 +156,13 @@ def test_sink_size_is_the_length_of_an_epoch(capsys):
 
 
 def test_time_monitor_prints_times(capsys):
-    launch.install(Losses())
+    call_handler.install(Losses())
     model()[1].train(1, data(2), TimeMonitor())
     assert capsys.readouterr().out.startswith("Train epoch time: ")
 
 
 def test_checkpoints_hold_all_parameters_under_epoch_and_step(tmp_path):
-    launch.install(Losses())
+    call_handler.install(Losses())
     folder = tmp_path / "0"
     config = CheckpointConfig(
         save_checkpoint_steps=2, keep_checkpoint_max=2, append_info=["epoch_num", {"a": 1.5}]
@@ -178,7 +178,7 @@ def test_checkpoints_hold_all_parameters_under_epoch_and_step(tmp_path):
 
 
 def test_the_last_step_is_always_saved(tmp_path):
-    launch.install(Losses())
+    call_handler.install(Losses())
     config = CheckpointConfig(save_checkpoint_steps=10)
     model()[1].train(1, data(3), ModelCheckpoint("m", tmp_path, config))
     assert [p.name for p in tmp_path.iterdir()] == ["m-1_3.safetensors"]
@@ -239,12 +239,12 @@ def test_eval_and_predict():
     logits = np.array([[0.1, 0.9], [0.8, 0.2]], np.float32)
 
     class Evaluator:
-        def launch(self, target, args):
+        def call(self, target, args):
             if isinstance(target, nn.WithEvalCell):
                 return Tensor(0.5), Tensor(logits), args[1]
             return args[0] * 2
 
-    launch.install(Evaluator())
+    call_handler.install(Evaluator())
     rows = GeneratorDataset(lambda: iter([(logits, np.array([1, 1], np.int32))] * 2), ["x", "y"])
     net = Net()
     evaluated = Model(net, nn.CrossEntropyLoss(), metrics={"accuracy", "loss"})
@@ -294,7 +294,7 @@ def test_eval_and_predict():
     ],
 )
 def test_wrong_arguments_are_named(call, error, message):
-    launch.install(Losses())
+    call_handler.install(Losses())
     with pytest.raises(error) as caught:
         call()
     assert caught.value.message.startswith(message)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_launch
+from mspc.compiler.driver import compile_call
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, DType, TensorType, dtype_of
 from mspc.runtime.backend import NumPyBackend
@@ -30,7 +30,7 @@ class Training:
         ]
         strategy = "data_parallel" if own else "full_batch"
         config = Config(ranks=ranks, mode=mode, dataset_strategy=strategy, **settings)
-        self.compiled = compile_launch(cell, types, config)
+        self.compiled = compile_call(cell, types, config)
         self.graphs = [self.compiled.rank_graph(rank) for rank in range(ranks)]
         self.start = {
             p.name: np.array(self.compiled.traced.parameters[p.name].value)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from interpret import run_whole
+from interpret import run_global
 
 import mspc as ms
 import mspc.numpy as mnp
@@ -173,7 +173,7 @@ def test_a_function_is_that_of_numpy(name: str) -> None:
 def compiled(function: Callable[..., Any], x: Tensor) -> Any:
     traced = trace(function, [x])
     feeds = {p.name: x.asnumpy() for p in traced.graph.parameters if p.kind == "input"} | traced.constants
-    return plain(traced.rebuild(run_whole(traced.graph, feeds)))
+    return plain(traced.rebuild(run_global(traced.graph, feeds)))
 
 
 MINDSPORE = {

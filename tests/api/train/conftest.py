@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mspc import Tensor
-from mspc.api import launch, state
+from mspc.api import call_handler, state
 from mspc.api.state import Session
 
 
@@ -20,7 +20,7 @@ class Losses:
         self.losses: list[float] = []
         self.calls: list[tuple[Any, tuple[Any, ...]]] = []
 
-    def launch(self, target: Any, args: tuple[Any, ...]) -> Any:
+    def call(self, target: Any, args: tuple[Any, ...]) -> Any:
         self.calls.append((target, args))
         count = len(self.calls)
         return Tensor(np.float32(self.losses[count - 1] if self.losses else 1 / count))
@@ -39,6 +39,6 @@ def session() -> Iterator[Session]:
 def losses() -> Iterator[Losses]:
     """What stands behind a called cell."""
     made: Any = Losses()
-    before = launch.install(made)
+    before = call_handler.install(made)
     yield made
-    launch.install(before)
+    call_handler.install(before)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import mspc as ms
-from mspc.api import launch
-from mspc.api.train.checkpoint_places import Place
+from mspc.api import call_handler
+from mspc.api.train.checkpoint_folders import CheckpointFolder
 from mspc.train import CheckpointConfig, ModelCheckpoint
 from tests.api.nn.test_train import Losses, data, model
 
@@ -25,7 +25,7 @@ from tests.api.nn.test_train import Losses, data, model
 )
 def test_what_stays(config: CheckpointConfig, kept: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of checkpoints every half a minute."""
-    place = Place(Path("folder"), "CKP")
+    place = CheckpointFolder(Path("folder"), "CKP")
     removed: list[Path] = []
     for number in range(10):
         monkeypatch.setattr("time.monotonic", lambda number=number: 30.0 * number)
@@ -36,7 +36,7 @@ def test_what_stays(config: CheckpointConfig, kept: list[int], monkeypatch: pyte
 
 
 def test_a_directory_by_a_function(tmp_path: Path) -> None:
-    launch.install(Losses())
+    call_handler.install(Losses())
     callback = ModelCheckpoint("CKP", lambda param: tmp_path / f"epoch{param.cur_epoch_num}", CheckpointConfig(3))
     model()[1].train(2, data(3), [callback])
     wanted = ["epoch1/CKP-1_3.safetensors", "epoch2/CKP-2_3.safetensors"]
@@ -45,7 +45,7 @@ def test_a_directory_by_a_function(tmp_path: Path) -> None:
 
 
 def test_mindspores_format_where_it_is_asked_for(tmp_path: Path) -> None:
-    launch.install(Losses())
+    call_handler.install(Losses())
     config = CheckpointConfig(1, 0, 2, format="ckpt", crc_check=True, async_save=True, append_info=[{"note": "text"}])
     callback = ModelCheckpoint("CKP", tmp_path, config)
     model()[1].train(1, data(3), [callback])

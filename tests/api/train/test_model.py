@@ -11,7 +11,7 @@ import pytest
 import mspc as ms
 from mspc import Model, Parameter, Tensor, nn
 from mspc.amp import build_train_network
-from mspc.api import launch
+from mspc.api import call_handler
 from mspc.dataset import GeneratorDataset
 from mspc.train import Accuracy, Callback, Loss, LossMonitor, Metric, TimeMonitor
 
@@ -180,7 +180,7 @@ class Evaluator:
         self.trained = 0
         self.modes: list[bool] = []
 
-    def launch(self, target: Any, args: tuple[Any, ...]) -> Any:
+    def call(self, target: Any, args: tuple[Any, ...]) -> Any:
         self.modes.append(target.training)
         if isinstance(target, nn.WithEvalCell):
             return Tensor(3.0), Tensor(LOGITS), args[1]
@@ -191,7 +191,7 @@ class Evaluator:
 @pytest.fixture
 def evaluator() -> Any:
     made: Any = Evaluator()
-    launch.install(made)
+    call_handler.install(made)
     return made
 
 
@@ -283,12 +283,12 @@ class Given(Metric):
 )
 def test_metrics_get_what_is_chosen_for_them(outputs: int, indexes: Any, chosen: Any, expected: Any) -> None:
     class Several:
-        def launch(self, target: Any, args: Any) -> Any:
+        def call(self, target: Any, args: Any) -> Any:
             made = tuple(Tensor(float(i + 1)) for i in range(outputs))
             return made if outputs > 1 else made[0]
 
     several: Any = Several()
-    launch.install(several)
+    call_handler.install(several)
     metric = Given()
     if chosen:
         metric.set_indexes(chosen)
@@ -298,11 +298,11 @@ def test_metrics_get_what_is_chosen_for_them(outputs: int, indexes: Any, chosen:
 
 def test_metrics_of_mspc_take_three_outputs_for_loss_output_and_label() -> None:
     class Three:
-        def launch(self, target: Any, args: Any) -> Any:
+        def call(self, target: Any, args: Any) -> Any:
             return Tensor(2.0), Tensor(LOGITS), args[1]
 
     three: Any = Three()
-    launch.install(three)
+    call_handler.install(three)
     metrics = {"acc": Accuracy(), "loss": Loss()}
     assert Model(Net(), metrics=metrics, eval_network=Net()).eval(data(1)) == {"acc": 0.5, "loss": 2.0}
     with pytest.raises(ValueError, match=r"Accuracy\.update takes 2 inputs, predictions and labels, not 1"):
@@ -311,12 +311,12 @@ def test_metrics_of_mspc_take_three_outputs_for_loss_output_and_label() -> None:
 
 def test_evaluation_in_half_precision_judges_float32() -> None:
     class Kept:
-        def launch(self, target: Any, args: Any) -> Any:
+        def call(self, target: Any, args: Any) -> Any:
             self.target = target
             return Tensor(2.0), Tensor(LOGITS), args[1]
 
     kept: Any = Kept()
-    launch.install(kept)
+    call_handler.install(kept)
     for level, widens in (("O0", False), ("O2", True), ("O3", True)):
         model(metrics={"acc"}, amp_level=level).eval(data(1))
         assert kept.target.add_cast_fp32 is widens

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.report.loudness import Loudness
+from mspc.commands.report.verbosity import Loudness
 from mspc.commands.view.page import html_of
 from mspc.ir.graph import Graph, Parameter, Value, element_layouts
 from mspc.ir.layout import Layout

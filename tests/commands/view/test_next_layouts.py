@@ -12,8 +12,8 @@ from mspc.commands.view.alternatives import next_ways
 from mspc.commands.view.dump import Dump, read_dump
 from mspc.passes.sharding.layout_search import Search
 from mspc.search.layouts.cheapest import mesh_of
-from mspc.search.model.model import Model
-from mspc.search.plans.reckoned import LARGE
+from mspc.search.model.model import CostModel
+from mspc.search.plans.machine_terms import LARGE
 from mspc.search.solver.elimination import Elimination
 from tests.commands.view.reading import compiled
 
@@ -46,15 +46,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(place / "net.py", place / "graphs", only_ranks=(0,))
 
 
-def model_of(dump: Dump) -> Model:
+def model_of(dump: Dump) -> CostModel:
     """The search's problem with nothing decided, as `next_ways` has left the graph."""
     assert dump.configured is not None
     search = Search(dump.configured)
     search.structure([node for node in dump.configured.nodes if node.phase == "forward"])
-    return Model(search, mesh_of(search))  # (2, 2), of which the layouts that stand are made, too
+    return CostModel(search, mesh_of(search))  # (2, 2), of which the layouts that stand are made, too
 
 
-def test_what_a_way_costs_more_is_the_difference_of_two_whole_plans(folder: Path) -> None:
+def test_what_a_way_costs_more_is_the_difference_of_two_complete_plans(folder: Path) -> None:
     dump = read_dump(folder)
     assert dump.configured is not None
     assert dump.decided is not None

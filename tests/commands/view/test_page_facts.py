@@ -115,10 +115,10 @@ def _check_origins(facts: dict[str, Any], shown: dict[str, Any], graph: Any, dum
     found = 0
     for index, node in enumerate(graph.nodes):
         at = shown["origin"][index]
-        whole = dump.plan.nodes[at] if at >= 0 else None
-        if whole is None or not isinstance(whole.layout, Layout) or not hasattr(node.type, "shape"):
+        global_node = dump.plan.nodes[at] if at >= 0 else None
+        if global_node is None or not isinstance(global_node.layout, Layout) or not hasattr(node.type, "shape"):
             continue
-        assert whole.tensor_layout.local_shape(whole.shape) == node.shape, node
+        assert global_node.tensor_layout.local_shape(global_node.shape) == node.shape, node
         found += 1
     assert found >= len(graph.nodes) // 3 or len(graph.nodes) < FEW
 
@@ -271,5 +271,5 @@ def test_collectives_of_mindspores_dumps_have_the_bytes_that_diff_knows(tmp_path
     )
     dump = read_dump(tmp_path / "mindspore.ir")
     shown = page_facts(dump, H200)["graphs"][0]["collectives"]
-    whole = 8 * 32 * 4
-    assert [(shown[i]["size"], shown[i]["bytes"]) for i in (0, 1)] == [(4, whole * 2 * 3 // 4), (8, whole * 7)]
+    total = 8 * 32 * 4
+    assert [(shown[i]["size"], shown[i]["bytes"]) for i in (0, 1)] == [(4, total * 2 * 3 // 4), (8, total * 7)]

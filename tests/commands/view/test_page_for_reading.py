@@ -117,8 +117,8 @@ def test_columns_of_source_lines_hold_what_stands_in_them(page: Any, width: int)
     figures = f"{cells}.filter(c => !c.querySelector('pre')).map(c => [document.createRange(), c])"
     tall = "map(([r, c]) => (r.selectNodeContents(c), r.getBoundingClientRect().height))"
     assert page.evaluate(f"Math.max(...{figures}.{tall})") < 26, "figures stand in one line"
-    cut = "[...document.querySelectorAll('table.code pre')].filter(p => p.scrollWidth > p.clientWidth)"
-    assert page.evaluate(f"{cut}.length") == 0, "the source is whole"
+    truncated = "[...document.querySelectorAll('table.code pre')].filter(p => p.scrollWidth > p.clientWidth)"
+    assert page.evaluate(f"{truncated}.length") == 0, "the source is whole"
 
 
 def test_digits_change_the_view_once_a_field_was_left(page: Any) -> None:

@@ -193,7 +193,7 @@ def what_bounds_a_product(reader: Reader, table: dict[str, Any]) -> None:
     assert "FLOP in products" in reader.told
 
 
-def how_is_a_parameter_cut(reader: Reader, table: dict[str, Any]) -> None:
+def how_is_a_parameter_sharded(reader: Reader, table: dict[str, Any]) -> None:
     reader.tab("parameters")
     reader.click(".entry:has-text('moments.w2')")
     assert "whole Float32 (16, 16), 1.0 KiB" in reader.told
@@ -207,7 +207,7 @@ def which_rank_holds_what(reader: Reader, table: dict[str, Any]) -> None:
     assert "Rank 6 holds [16:24, :] of (32, 16)" in reader.told
 
 
-def what_if_an_operator_were_cut_otherwise(reader: Reader, table: dict[str, Any]) -> None:
+def what_if_an_operator_were_sharded_otherwise(reader: Reader, table: dict[str, Any]) -> None:
     reader.node(4)
     rows = reader.page.locator(".ways tr").all_inner_texts()
     assert rows[0].startswith("as it is")
@@ -274,8 +274,8 @@ QUESTIONS: tuple[Callable[[Reader, dict[str, Any]], None], ...] = (
     why_is_the_first_collective_here, which_line_asks_for_a_collective, why_is_a_gradient_reduced,
     who_takes_part_as_another_rank_sees_it, over_what_link_and_how_long, how_much_does_a_collective_send,
     how_much_does_a_rank_send, how_much_memory_at_the_peak, what_lives_at_the_peak, how_long_is_a_step_and_what_hides,
-    what_runs_when, which_node_costs_most, what_bounds_a_product, how_is_a_parameter_cut, which_rank_holds_what,
-    what_if_an_operator_were_cut_otherwise, what_if_a_collective_were_spared, what_becomes_of_a_line,
+    what_runs_when, which_node_costs_most, what_bounds_a_product, how_is_a_parameter_sharded, which_rank_holds_what,
+    what_if_an_operator_were_sharded_otherwise, what_if_a_collective_were_spared, what_becomes_of_a_line,
     which_ranks_run_the_same, what_does_a_fused_node_consist_of, what_is_of_the_backward_pass, where_is_a_gradient,
     who_reads_a_result, what_flows_through_a_cell,
 )  # fmt: skip

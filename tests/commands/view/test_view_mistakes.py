@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mspc.commands.compile import CompileOptions
-from mspc.commands.report.loudness import Loudness
+from mspc.commands.report.verbosity import Loudness
 from mspc.commands.view.command import ViewOptions, facts_of, view_target
 from mspc.ir.diagnostics import MspcError
 from tests.commands.view.reading import compiled

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from interpret import run_whole
+from interpret import run_global
 
 from mspc import nn, ops
 from mspc.api.common.gradient import value_and_grad
@@ -68,7 +68,7 @@ def sum_of_nothing(x):
 )  # fmt: skip
 def test_the_graph_gives_what_python_gives(function: Callable[..., Any]) -> None:
     result = trace(function, [TensorType(FLOAT32, X.shape)])
-    (found,) = run_whole(result.graph, {result.graph.parameters[0].name: X})
+    (found,) = run_global(result.graph, {result.graph.parameters[0].name: X})
     np.testing.assert_allclose(found, function(Tensor(X)).asnumpy())
 
 

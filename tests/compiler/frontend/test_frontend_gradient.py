@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from interpret import run_whole
+from interpret import run_global
 
 from mspc import nn, ops
 from mspc.api.common.gradient import GradOperation, grad, value_and_grad
@@ -48,7 +48,7 @@ def result(target: Any, *args: np.ndarray) -> Any:
     traced.graph.verify()
     feeds = {p.name: a for p, a in zip(traced.graph.parameters, args, strict=False)}
     feeds |= {name: p.asnumpy() for name, p in traced.parameters.items()}
-    return traced.rebuild(run_whole(traced.graph, feeds))
+    return traced.rebuild(run_global(traced.graph, feeds))
 
 
 def close(found: Any, expected: Any) -> None:

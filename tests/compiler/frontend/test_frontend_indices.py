@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
-from interpret import run_whole
+from interpret import run_global
 
 from mspc import Tensor, ops
 from mspc.compiler.frontend.trace import trace
@@ -96,7 +96,7 @@ def compiled(function: Any, inputs: list[Tensor]) -> np.ndarray:
     traced.graph.verify()
     names = [p.name for p in traced.graph.parameters if p.name not in traced.constants]
     feeds = dict(zip(names, [x.asnumpy() for x in inputs], strict=True)) | traced.constants
-    return np.asarray(traced.rebuild(run_whole(traced.graph, feeds)))
+    return np.asarray(traced.rebuild(run_global(traced.graph, feeds)))
 
 
 @OFTEN
@@ -123,9 +123,9 @@ def test_reading(case: Case) -> None:
 @given(cases(), st.data())
 def test_assigning(case: Case, data: Any) -> None:
     index, shape = case.index, case.chosen.shape
-    kept = shape[data.draw(st.integers(0, len(shape))) :]
-    kept = tuple(n if data.draw(st.booleans()) else 1 for n in kept)
-    value = -1.0 - np.arange(float(np.prod(kept))).reshape(kept)
+    own_shape = shape[data.draw(st.integers(0, len(shape))) :]
+    own_shape = tuple(n if data.draw(st.booleans()) else 1 for n in own_shape)
+    value = -1.0 - np.arange(float(np.prod(own_shape))).reshape(own_shape)
     weights = np.random.default_rng(1).uniform(1, 2, case.x.shape)
     held = Tensor(weights)
 
@@ -146,8 +146,8 @@ def test_assigning(case: Case, data: Any) -> None:
     numbers = np.arange(case.chosen.size).reshape(shape)
     last = np.zeros(case.x.shape, np.int64)
     last[case.plain] = numbers  # of several for one element the last one is written
-    taken = np.where(last[case.plain] == numbers, weights[case.plain], 0).sum(tuple(range(len(shape) - len(kept))))
-    np.testing.assert_allclose(of_value, taken.sum(tuple(d for d, n in enumerate(kept) if n == 1), keepdims=True))
+    taken = np.where(last[case.plain] == numbers, weights[case.plain], 0).sum(tuple(range(len(shape) - len(own_shape))))
+    np.testing.assert_allclose(of_value, taken.sum(tuple(d for d, n in enumerate(own_shape) if n == 1), keepdims=True))
     eager = Tensor(case.x)
     eager[case.plain] = Tensor(value)
     np.testing.assert_array_equal(eager.asnumpy(), expected)

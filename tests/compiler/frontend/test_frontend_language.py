@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from interpret import run_whole
+from interpret import run_global
 
 from mspc import ops
 from mspc.api.common.tensor import Tensor
@@ -449,5 +449,5 @@ def test_function_computes_what_python_does(function: Callable[..., Any]) -> Non
     traced = trace(function, [Tensor(x), Tensor(y)])
     traced.graph.verify()
     feeds = {"x": x, "y": y} | traced.constants
-    found = run_whole(traced.graph, feeds)
+    found = run_global(traced.graph, feeds)
     same(plain(function(Tensor(x), Tensor(y))), plain(traced.rebuild(found)))

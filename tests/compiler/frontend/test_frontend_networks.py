@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from interpret import run_whole
+from interpret import run_global
 
 from mspc import nn, ops
 from mspc.api import state
@@ -213,7 +213,7 @@ def test_large_constants_become_parameters_with_their_path() -> None:
     np.testing.assert_array_equal(traced.constants["inner.mask"], np.tril(np.ones((8, 8))))
     x = np.random.default_rng(0).random((4, 8), np.float32)
     mask = np.tril(np.ones((8, 8), np.float32))
-    (result,) = run_whole(traced.graph, {"x": x} | traced.constants)[:1]
+    (result,) = run_global(traced.graph, {"x": x} | traced.constants)[:1]
     np.testing.assert_allclose(result, x @ mask + np.arange(32).reshape(4, 8) + mask[0], rtol=1e-6)
 
 
@@ -263,11 +263,11 @@ def test_functions_of_auto_generate_take_all_arguments_by_position() -> None:
 
     traced = made(lambda x: mean_ext(sub_ext(add_ext(x, x, 3), x, 2.0), 1, True), X)
     values = np.arange(32, dtype=np.float32).reshape(4, 8)
-    (found,) = run_whole(traced.graph, {"x": values})
+    (found,) = run_global(traced.graph, {"x": values})
     np.testing.assert_allclose(found, 2 * values.mean(1, keepdims=True))
 
 
-def test_strategies_of_a_whole_cell_cut_its_inputs_and_outputs() -> None:
+def test_strategies_of_a_cell_shard_its_inputs_and_outputs() -> None:
     net = WithLoss(Net())
     net.net.shard(((4, 1),), ((1, 2),))
     traced = made(net, X, X)
@@ -355,7 +355,7 @@ class Derived(Base):
 
 def test_super_methods_properties_and_jit() -> None:
     x = np.random.default_rng(0).random((4, 8), np.float32)
-    (result,) = run_whole(made(Derived()).graph, {"x": x})
+    (result,) = run_global(made(Derived()).graph, {"x": x})
     np.testing.assert_allclose(result, ((x + 1) * 2 * 0.5 - 1) * 3 + x / 4, rtol=1e-6)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from interpret import run_whole
+from interpret import run_global
 
 from mspc import nn
 from mspc.api.common.gradient import jit
@@ -102,7 +102,7 @@ def module(tmp_path: Path) -> Iterator[ModuleType]:
 )
 def test_function_is_found(module: ModuleType, pick: Callable[[ModuleType], Any], expected: float) -> None:
     traced = trace(pick(module), [X])
-    (result,) = run_whole(
+    (result,) = run_global(
         traced.graph, {p.name: np.full((2, 4), 2, np.float32) for p in traced.graph.parameters}
     )
     np.testing.assert_array_equal(result, expected)
@@ -176,5 +176,5 @@ class Decorated(nn.Cell):
 def test_decorated_methods_are_read_through() -> None:
     traced = trace(Decorated(), [X])
     assert [p.name for p in traced.graph.parameters] == ["x"]
-    (result,) = run_whole(traced.graph, {"x": np.ones((2, 4), np.float32)})
+    (result,) = run_global(traced.graph, {"x": np.ones((2, 4), np.float32)})
     np.testing.assert_array_equal(result, 4.0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from interpret import run_whole
+from interpret import run_global
 from test_frontend_language import plain, same
 
 import mspc
@@ -100,7 +100,7 @@ def test_the_graph_takes_the_way_that_python_takes(function: Callable[..., Any])
     traced = trace(function, [((2,), FLOAT32)])
     for values in ([2.0, 3.0], [3.0, -2.0], [-1.0, -2.0], [0.0, 0.0], [-3.0, 4.0], [0.5, 0.25]):
         x = np.array(values, np.float32)
-        graph = plain(traced.rebuild(run_whole(traced.graph, {"x": x})))
+        graph = plain(traced.rebuild(run_global(traced.graph, {"x": x})))
         same(graph, plain(function(Tensor(x))))
 
 
@@ -130,11 +130,11 @@ def test_gradients_and_updates_are_those_of_the_way_taken() -> None:
 
 def test_what_is_of_other_shapes_cannot_be_chosen() -> None:
     @mspc.jit
-    def cut(x):
+    def shortened(x):
         return x if x.sum() > 0 else x[:1]
 
     with pytest.raises(MspcError, match=r"\(2\)> or a tensor .* depending on the contents of a tensor"):
-        cut(Tensor(np.ones(2, np.float32)))
+        shortened(Tensor(np.ones(2, np.float32)))
 
 
 def test_what_is_of_other_types_has_no_methods() -> None:

@@ -21,14 +21,14 @@ class Network(nn.Cell):
     def __init__(self):
         super().__init__()
         self.weight = Parameter(initializer("normal", [32, 32]), "weight")
-        self.kept = Parameter(initializer("normal", [32, 32]), "kept", parallel_optimizer=False)
+        self.replicated = Parameter(initializer("normal", [32, 32]), "kept", parallel_optimizer=False)
         self.bias = Parameter(initializer("zeros", [32]), "bias")
         self.first = ops.MatMul().shard(((4, 1), (1, 2)))
         self.second = ops.MatMul().shard(((4, 2), (2, 1)))
         self.add = ops.Add().shard(((8, 1), (1,)))
 
     def construct(self, x):
-        return self.add(self.second(ops.relu(self.first(x, self.weight)), self.kept), self.bias)
+        return self.add(self.second(ops.relu(self.first(x, self.weight)), self.replicated), self.bias)
 
 
 net = Network()

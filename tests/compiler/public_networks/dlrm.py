@@ -23,14 +23,14 @@ class Tower(nn.Cell):
         rows = ranks // across
         self.weights, self.biases, self.layers = [], [], []
         for i, (ins, outs) in enumerate(zip(sizes, sizes[1:])):  # noqa: B905, RUF007  # as public code
-            cut = across if outs % across == 0 else 1
+            shards = across if outs % across == 0 else 1
             self.weights.append(Parameter(initializer(Normal(0.3), [ins, outs], mstype.float32), name=f"w{i}"))
             self.biases.append(Parameter(initializer("zeros", [outs], mstype.float32), name=f"b{i}"))
             self.insert_param_to_cell(f"w{i}", self.weights[-1])
             self.insert_param_to_cell(f"b{i}", self.biases[-1])
-            matmul = P.MatMul().shard(((rows, 1), (1, cut)))
-            bias_add = P.BiasAdd().shard(((rows, cut), (cut,)))
-            self.layers.append((matmul, bias_add, P.ReLU().shard(((rows, cut),))))
+            matmul = P.MatMul().shard(((rows, 1), (1, shards)))
+            bias_add = P.BiasAdd().shard(((rows, shards), (shards,)))
+            self.layers.append((matmul, bias_add, P.ReLU().shard(((rows, shards),))))
         self.count = len(self.layers)
 
     def construct(self, x: Any) -> Any:
@@ -49,11 +49,11 @@ class DLRM(nn.Cell):
         super().__init__()
         cuts = [(ranks, 1), (1, ranks), (ranks // 2 or 1, min(ranks, 2))]
         self.tables, self.lookups = [], []
-        for i, (count, cut) in enumerate(zip(ROWS, cuts)):  # noqa: B905
+        for i, (count, shards) in enumerate(zip(ROWS, cuts)):  # noqa: B905
             table = Parameter(initializer(Uniform(0.5), [count, WIDTH], mstype.float32), name=f"table{i}")
             self.insert_param_to_cell(f"table{i}", table)
             self.tables.append(table)
-            self.lookups.append(P.Gather().shard((cut, (1,))))
+            self.lookups.append(P.Gather().shard((shards, (1,))))
         self.bottom = Tower([DENSE, 16, WIDTH], ranks)
         pairs = (len(ROWS) + 1) * len(ROWS) // 2
         self.top = Tower([WIDTH + pairs, 16, 1], ranks, min(2, ranks))

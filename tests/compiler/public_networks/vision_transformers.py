@@ -47,12 +47,12 @@ class Attention(nn.Cell):
         self.scale = Tensor(self.size**-0.5, mstype.float32)
         self.q, self.k, self.v = (Linear(dim, dim).shard(dp, outs=mp) for _ in range(3))
         self.proj = Linear(dim, dim).shard(dp, ins=mp)
-        cut = (dp, mp, 1, 1)
+        strategy = (dp, mp, 1, 1)
         self.transpose = ops.Transpose().shard(((dp, 1, mp, 1),))
-        self.merge = ops.Transpose().shard((cut,))
-        self.q_matmul_k = ops.BatchMatMul(transpose_b=True).shard((cut, cut))
-        self.attn_matmul_v = ops.BatchMatMul().shard((cut, cut))
-        self.softmax = ops.Softmax(axis=-1).shard((cut,))
+        self.merge = ops.Transpose().shard((strategy,))
+        self.q_matmul_k = ops.BatchMatMul(transpose_b=True).shard((strategy, strategy))
+        self.attn_matmul_v = ops.BatchMatMul().shard((strategy, strategy))
+        self.softmax = ops.Softmax(axis=-1).shard((strategy,))
         self.attn_drop = nn.Dropout(p=0.0)
 
     def split(self, x: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 import mspc as ms
 from mspc.data.dataset import arithmetic
 from mspc.data.dataset.arithmetic import Chain, in_one_pass
-from mspc.data.dataset.draws import Draws
+from mspc.data.dataset.pipeline_random import Draws
 from mspc.dataset import transforms, vision
 from mspc.dataset.vision import py_transforms
 from mspc.ir.diagnostics import MspcError

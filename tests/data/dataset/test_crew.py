@@ -13,8 +13,9 @@ import pytest
 
 import mspc as ms
 from mspc import dataset as ds
-from mspc.data.dataset.stages import crew, pieces
-from mspc.data.dataset.stages.mapping import Mapped
+from mspc.data.dataset.nodes import block_slices as pieces
+from mspc.data.dataset.nodes import workers as crew
+from mspc.data.dataset.nodes.mapping import Mapped
 from mspc.dataset import transforms, vision
 from mspc.ir.diagnostics import MspcError
 from tests.data.dataset.test_workers import OWN, epochs, same

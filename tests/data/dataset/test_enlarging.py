@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mspc.data.dataset.draws import Draws
-from mspc.data.dataset.enlarging import can_enlarge, enlarged, taps
+from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.resizing import can_enlarge, enlarged, taps
 from mspc.dataset import vision
 from mspc.dataset.vision import Inter
 

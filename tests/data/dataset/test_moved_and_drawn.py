@@ -10,7 +10,7 @@ import pytest
 
 import mspc
 import mspc.dataset as ds
-from mspc.data.dataset.draws import Draws
+from mspc.data.dataset.pipeline_random import Draws
 from mspc.dataset import vision
 from mspc.dataset.vision import Inter
 from mspc.ir.diagnostics import MspcError

@@ -12,10 +12,12 @@ import pytest
 
 import mspc as ms
 from mspc import dataset as ds
-from mspc.data.dataset.draws import Pass
-from mspc.data.dataset.stages import batching, choosing, pieces
-from mspc.data.dataset.stages.block import Block
-from mspc.data.dataset.stages.pieces import Memory, Whole
+from mspc.data.dataset.nodes import batching
+from mspc.data.dataset.nodes import block_slices as pieces
+from mspc.data.dataset.nodes import selection as choosing
+from mspc.data.dataset.nodes.block import Block
+from mspc.data.dataset.nodes.block_slices import BlockColumns, ReusedMemory
+from mspc.data.dataset.pipeline_random import DataPass
 from mspc.dataset import transforms, vision
 from mspc.ir.diagnostics import MspcError
 
@@ -107,7 +109,7 @@ def test_the_rows_before_a_fault_are_given(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_memory_is_used_again_when_nobody_holds_it() -> None:
-    memory = Memory()
+    memory = ReusedMemory()
     first = memory.array((3, 1 << 20), np.dtype(np.float32))
     place = first.ctypes.data
     view = first[1:2][0]
@@ -144,7 +146,7 @@ def test_batches_that_are_held_are_not_written_over(monkeypatch: pytest.MonkeyPa
 
 
 def test_threads_share_one_array() -> None:
-    whole = Whole(64, Memory())
+    whole = BlockColumns(64, ReusedMemory())
     found: list[Any] = [None] * 8
 
     def ask(i: int) -> None:
@@ -166,10 +168,10 @@ def test_threads_share_one_array() -> None:
 def test_a_window_draws_one_number_for_every_row(window: int) -> None:
     ms.set_seed(9)
     rows = ds.NumpySlicesDataset(np.arange(150), "x", shuffle=False).shuffle(window)
-    stage = rows._stage  # type: ignore[reportPrivateUsage]
-    assert isinstance(stage, choosing.Shuffled)
-    found = [int(x) for block in stage.blocks(Pass.begin(2)) for x in block.columns[0]]
-    generator, held, expected = Pass.begin(2).generator(stage.key), [], []
+    node = rows._node  # type: ignore[reportPrivateUsage]
+    assert isinstance(node, choosing.Shuffled)
+    found = [int(x) for block in node.blocks(DataPass.begin(2)) for x in block.columns[0]]
+    generator, held, expected = DataPass.begin(2).generator(node.key), [], []
 
     def take() -> None:
         place = int(generator.integers(len(held)))

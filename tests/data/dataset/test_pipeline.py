@@ -306,7 +306,7 @@ def test_an_iterator_can_be_counted_and_read():
 
 
 def test_rows_too_large_to_keep_are_read_again(monkeypatch):
-    monkeypatch.setattr(sources, "KEPT", 40)
+    monkeypatch.setattr(sources, "LIMIT", 40)
     dataset, calls = counted(3, size=2)
     assert dataset.get_dataset_size() == 3
     assert [row[0] for row in first(dataset)] == [100, 101, 102]

@@ -17,7 +17,8 @@ import pytest
 
 import mspc as ms
 from mspc import dataset as ds
-from mspc.data.dataset.stages import ahead, indexed, reading
+from mspc.data.dataset.nodes import indexed, reading
+from mspc.data.dataset.nodes import prefetching as ahead
 from mspc.dataset import transforms, vision
 from mspc.ir.diagnostics import MspcError
 

@@ -13,7 +13,7 @@ import pytest
 
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, dtype_of
 from mspc.ops.convolution import pooling
-from mspc.ops.convolution.order import ImageOperator, last_order
+from mspc.ops.convolution.memory_format import ImageOperator, last_order
 from mspc.ops.convolution.pooling_base import Pooling
 from mspc.ops.fused.batch_norm import BatchStatistics, MovingStatistics
 from mspc.ops.modules import load_operators

@@ -13,7 +13,7 @@ from mspc import Tensor, ops
 from mspc.api.state import Session
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
-from mspc.compiler.driver import compile_launch
+from mspc.compiler.driver import compile_call
 from mspc.engine.capture import capture
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -24,7 +24,7 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from mspc.ops.op import Placement
 from mspc.output.programs import config_of
-from tests.interpret import random_feeds, run_on_ranks, run_whole, same
+from tests.interpret import random_feeds, run_global, run_on_ranks, same
 from tests.ops.simulate import BACKEND, arrays_of, check_gradient, operator_of, results_of, types_of
 
 B, N, S, T, D = 2, 4, 5, 7, 3
@@ -310,12 +310,12 @@ def test_a_network_that_cuts_batch_and_heads(tmp_path: Path) -> None:
 
     def compiled(ranks: int, data: int, heads: int) -> Any:
         launch = capture(script, [str(n) for n in (ranks, data, heads)], Session.of_rank(0, ranks))
-        return compile_launch(launch.target, launch.args, config_of(launch, ranks))
+        return compile_call(launch.target, launch.args, config_of(launch, ranks))
 
     one = compiled(1, 1, 1)
     feeds = {name: x - x.dtype.type(0.6) if x.dtype.kind == "f" else x for name, x in random_feeds(one.graph).items()}
     feeds |= one.traced.constants
-    expected = run_whole(one.graph, feeds)
+    expected = run_global(one.graph, feeds)
     for ranks, data, heads in ((4, 2, 2), (4, 1, 4), (8, 2, 4), (8, 4, 2), (8, 1, 8)):
         graph = compiled(ranks, data, heads).graph
         (node,) = [node for node in graph.nodes if isinstance(node.op, FlashAttentionScore)]
@@ -334,7 +334,7 @@ def test_heads_stay_whole(tmp_path: Path, hidden: str, message: str) -> None:
     script.write_text(NETWORK.replace("hidden = (DATA, 1, HEADS)", f"hidden = {hidden}"))
     launch = capture(script, ["16", "2", "1"], Session.of_rank(0, 16))
     with pytest.raises(MspcError) as raised:
-        compile_launch(launch.target, launch.args, config_of(launch, 16))
+        compile_call(launch.target, launch.args, config_of(launch, 16))
     assert f"FlashAttentionScore 'score': {message}" in raised.value.render()
 
 

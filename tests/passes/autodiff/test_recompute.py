@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mspc.api.state import Session
-from mspc.compiler.driver import Compiled, compile_launch
+from mspc.compiler.driver import Compiled, compile_call
 from mspc.engine.capture import capture
 from mspc.output.programs import config_of
 from mspc.runtime.memory_plan import plan_memory
@@ -24,12 +24,12 @@ def compiled(root: Path, tmp_path: Path) -> dict[str, Compiled]:
     for name, layer in (("kept", "Layer()"), ("recomputed", "Layer().recompute()")):
         script = tmp_path / f"{name}.py"
         script.write_text(source.replace(MARK, f"[{layer} for _ in range(LAYERS)]"))
-        launch = capture(script, ["4"], Session.of_rank(0, 8))
-        found[name] = compile_launch(launch.target, launch.args, config_of(launch, 8))
+        captured = capture(script, ["4"], Session.of_rank(0, 8))
+        found[name] = compile_call(captured.target, captured.args, config_of(captured, 8))
     return found
 
 
 def test_recomputed_layers_hold_less_memory_and_do_more_work(compiled: dict[str, Compiled]) -> None:
-    kept, recomputed = (compiled[name].rank_graph(0) for name in ("kept", "recomputed"))
-    assert len(recomputed.nodes) > len(kept.nodes)
-    assert plan_memory(recomputed).peak < 0.8 * plan_memory(kept).peak
+    stored, recomputed = (compiled[name].rank_graph(0) for name in ("kept", "recomputed"))
+    assert len(recomputed.nodes) > len(stored.nodes)
+    assert plan_memory(recomputed).peak < 0.8 * plan_memory(stored).peak

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mspc.analysis.cost.nodes import seconds
 from mspc.analysis.cost.timeline import Timeline
 from mspc.api.state import Session
-from mspc.compiler.driver import Compiled, compile_launch
+from mspc.compiler.driver import Compiled, compile_call
 from mspc.engine.capture import capture
 from mspc.ir.compare import difference
 from mspc.ir.graph import Graph, Node, Parameter, Value
@@ -33,7 +33,7 @@ from mspc.passes.base import find_pass, parse_passes, run_passes
 from mspc.passes.communication.collective_order import AHEAD_OF_SUMS, order_collectives
 from mspc.passes.communication.schedule_communication import ScheduleCommunication
 from mspc.runtime.memory_plan import plan_memory
-from tests.interpret import cut_for, run_on_ranks, run_whole, same
+from tests.interpret import run_global, run_on_ranks, same, slice_for
 from tests.networks import PASSES, RandomNetwork
 from tests.runtime.test_memory_plan import compare
 from tests.runtime.two_streams import check_places
@@ -146,8 +146,8 @@ def test_parameters_are_gathered_a_bounded_number_of_bytes_ahead() -> None:
     make = Maker(200)
     value: Node | Parameter = make.x
     for weight in make.weights:
-        whole = make.add(AllGather(rank_list=(0, 1)), weight)
-        value = make.add(MatMul(), make.add(MatMul(transpose_b=True), value, whole), whole)
+        gathered = make.add(AllGather(rank_list=(0, 1)), weight)
+        value = make.add(MatMul(), make.add(MatMul(transpose_b=True), value, gathered), gathered)
     order_collectives(make.graph)
     assert all(isinstance(node.op, AllGather) for node in make.graph.nodes[:200])
     ahead = most = 0
@@ -167,8 +167,8 @@ def test_gradients_are_not_reduced_behind_all_that_is_gathered() -> None:
     value: Node | Parameter = make.x
     sums: list[Node] = []
     for weight in make.weights:
-        whole = make.add(AllGather(rank_list=(0, 1)), weight)
-        value = make.add(MatMul(), make.add(MatMul(transpose_b=True), value, whole), whole)
+        gathered = make.add(AllGather(rank_list=(0, 1)), weight)
+        value = make.add(MatMul(), make.add(MatMul(transpose_b=True), value, gathered), gathered)
         sums.append(gradient(make, make.add(Mul(), value, make.x)))
     make.graph.results = [value, *sums]  # type: ignore[list-item]
     order_collectives(make.graph)
@@ -206,7 +206,7 @@ def agree(graphs: list[Graph]) -> None:
 @given(st.integers(0, 2**32), st.integers(0, 2**32))
 def test_steps_of_random_networks_stay_the_same(seed: int, order: int) -> None:
     grown = RandomNetwork(seed)
-    feeds, expected = grown.feeds, run_whole(grown.graph, grown.feeds)
+    feeds, expected = grown.feeds, run_global(grown.graph, grown.feeds)
     shared = run_passes(RandomNetwork(seed).graph, parse_passes(PASSES))
     same(run_on_ranks(shared, feeds, SCHEDULED), expected, 1e-12)
     ranks = int(shared.attrs["ranks"])
@@ -222,14 +222,14 @@ def test_steps_of_random_networks_stay_the_same(seed: int, order: int) -> None:
     assert difference(graph, again) == ""
     plan = plan_memory(graph, alignment=16)
     check_places(graph, plan)
-    values = {p.name: cut_for(p, order % ranks, feeds[p.name]) for p in graph.parameters}
+    values = {p.name: slice_for(p, order % ranks, feeds[p.name]) for p in graph.parameters}
     for i in range(2):
         compare(graph, plan, values, order + i)
 
 
 def compiled(root: Path, ranks: int, *arguments: str) -> Compiled:
-    launch = capture(root / "benchmarks/networks/layers.py", list(arguments), Session.of_rank(0, ranks))
-    return compile_launch(launch.target, launch.args, config_of(launch, ranks))
+    captured = capture(root / "benchmarks/networks/layers.py", list(arguments), Session.of_rank(0, ranks))
+    return compile_call(captured.target, captured.args, config_of(captured, ranks))
 
 
 def rank_graph(program: Compiled, rank: int, *, scheduled: bool = True) -> Graph:

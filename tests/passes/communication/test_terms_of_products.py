@@ -20,9 +20,9 @@ class Step(nn.Cell):
         super().__init__()
         self.w, self.one = Parameter(Tensor(VALUES), "w"), Tensor(np.float64(1))
         self.product, self.reduction = ops.Mul().shard(((parts,), ())), reduction
-        self.both = ops.value_and_grad(self.whole, None, [self.w])
+        self.both = ops.value_and_grad(self.loss, None, [self.w])
 
-    def whole(self, x: Any) -> Any:
+    def loss(self, x: Any) -> Any:
         found = self.reduction(self.product(self.w, self.one), 0)
         return found * found
 

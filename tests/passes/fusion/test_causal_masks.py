@@ -17,7 +17,7 @@ from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
 from mspc.passes.fusion.causal_masks import CAUSAL_MASK, causal_mode, note_causal_masks
 from mspc.passes.fusion.fuse_attention import FuseAttention
-from tests.interpret import random_feeds, run_whole, same
+from tests.interpret import random_feeds, run_global, same
 from tests.passes.fusion.written_attention import HEADS, Written, fused
 
 load_operators()
@@ -189,8 +189,8 @@ def test_triangles_of_halves(dtype: Any) -> None:
     (op,) = [node.op for node in graph.nodes if node.op.name == "FlashAttentionScore"]
     assert op.sparse_mode == 2  # type: ignore[attr-defined]  # of FlashAttentionScore
     feeds = random_feeds(before)
-    same([np.asarray(x, np.float32) for x in run_whole(graph, feeds)],
-         [np.asarray(x, np.float32) for x in run_whole(before, feeds)], 2e-2)  # fmt: skip
+    same([np.asarray(x, np.float32) for x in run_global(graph, feeds)],
+         [np.asarray(x, np.float32) for x in run_global(before, feeds)], 2e-2)  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,8 @@ def random_images(seed: int) -> Graph:
             begin = [0, 0, 0, 0]
             begin[axis] = draw.randrange(shape[axis])
             end = [a + n for a, n in zip(begin, shape, strict=True)]
-            cut = op("StridedSlice", begin=tuple(begin), end=tuple(end), strides=(1,) * 4)
-            images.append(b.emit(cut, joined))
+            sliced = op("StridedSlice", begin=tuple(begin), end=tuple(end), strides=(1,) * 4)
+            images.append(b.emit(sliced, joined))
         elif kind == 8:
             mean = b.emit(op("ReduceMean", axis=(2, 3), keep_dims=True), one)
             images.append(b.emit(op("Add"), b.emit(op("BroadcastTo", shape=shape), mean), other))

@@ -26,7 +26,7 @@ from mspc.ops.op import REGISTRY
 from mspc.output.programs import config_of
 from mspc.passes.fusion.causal_masks import note_causal_masks
 from mspc.passes.fusion.fuse_attention import FuseAttention
-from tests.interpret import random_feeds, run_on_ranks, run_whole, same
+from tests.interpret import random_feeds, run_global, run_on_ranks, same
 from tests.passes.fusion.written_attention import HEADS, Written, fused
 
 load_operators()
@@ -148,9 +148,9 @@ def compiled(
 ) -> tuple[Graph, Graph, Any]:
     """(traced graph as it is differentiated, graph ready for slicing, constants) of the network. `known`: the pass is
     told which constants are triangles."""
-    launch = capture(script, [kind, *map(str, (ranks, data, tensor))], Session.of_rank(0, ranks))
-    config = config_of(launch, ranks)
-    call = trace_call(launch.target, describe_call(launch.args, []), config)
+    captured = capture(script, [kind, *map(str, (ranks, data, tensor))], Session.of_rank(0, ranks))
+    config = config_of(captured, ranks)
+    call = trace_call(captured.target, describe_call(captured.args, []), config)
     traced = call.traced
     if fuse:
         if known:
@@ -185,7 +185,7 @@ def test_networks_give_the_same_numbers_on_every_number_of_ranks(script: Path, k
     """Loss, gradients (a step of SGD at rate 1 subtracts them) and results."""
     _, written_out, constants = compiled(script, kind, 1, 1, 1, False)
     feeds = fed(written_out, constants)
-    expected = run_whole(written_out, feeds)
+    expected = run_global(written_out, feeds)
     tolerance = 3e-3 if kind.startswith("halves") else 1e-5
     for ranks, data, tensor in CUTS if kind in ("plain", "added", "trained") else CUTS[::3]:
         stage, graph, _ = compiled(script, kind, ranks, data, tensor, True)
@@ -197,7 +197,7 @@ def test_networks_give_the_same_numbers_on_every_number_of_ranks(script: Path, k
         assert found["Transpose"] == {"BSND": 0, "BNSD": 4, "BSH": 4}[KINDS[kind]]
         assert operators(graph)["FlashAttentionScoreGrad"] == 1
         assert operators(graph)["FlashAttentionScoreShiftGrad"] == (kind == "trained")
-        same(run_on_ranks(graph, feeds) if ranks > 1 else run_whole(graph, feeds), expected, tolerance)
+        same(run_on_ranks(graph, feeds) if ranks > 1 else run_global(graph, feeds), expected, tolerance)
 
 
 @pytest.mark.parametrize("kind", CAUSAL)
@@ -207,10 +207,10 @@ def test_triangles_that_the_pass_is_not_told_of_stay_operands(script: Path, kind
     stage, graph, _ = compiled(script, kind, 8, 2, 4, True, known=False)
     op: Any = next(n.op for n in stage.nodes if n.op.name == "FlashAttentionScore")
     assert (op.sparse_mode, len(op.optional)) == (0, 1)
-    same(run_on_ranks(graph, feeds), run_whole(written_out, feeds))
+    same(run_on_ranks(graph, feeds), run_global(written_out, feeds))
 
 
-def test_ranks_compute_whole_heads_and_nothing_is_sent_in_between(script: Path) -> None:
+def test_ranks_compute_complete_heads_and_nothing_is_sent_in_between(script: Path) -> None:
     _, graph, _ = compiled(script, "added", 8, 2, 4, True, known=False)
     (fused,) = [node for node in graph.nodes if node.op.name == "FlashAttentionScore"]
     assert [str(v.layout) for v in fused.inputs] == ["(2, 4) [0, -, 1, -]"] * 3 + ["(8) [-, -]"]
@@ -227,7 +227,7 @@ def several_strategies(w: Written) -> Graph:
     return w.finish(w.emit("Mul", scores, 0.5), softmax=((4, 2, 1, 1),))
 
 
-def sequence_is_cut(w: Written) -> Graph:
+def sequence_is_sharded(w: Written) -> Graph:
     return w.finish(w.scores(((2, 1, 2, 1), (2, 1, 1, 1))))
 
 
@@ -244,7 +244,7 @@ def layouts_and_tuples(w: Written) -> Graph:
     return w.finish(w.scores((entry, entry)), softmax=(HEADS,))
 
 
-def queries_are_cut_by_a_layout(w: Written) -> Graph:
+def queries_are_sharded_by_a_layout(w: Written) -> Graph:
     return w.finish(w.scores((NamedLayout(*MESH, (1, -1, 0, -1)), NamedLayout(*MESH, (1, -1, -1, -1)))))
 
 
@@ -271,8 +271,8 @@ def weights_are_a_result(w: Written) -> Graph:
 
 def dropped_out(w: Written) -> Graph:
     weights = w.emit("Softmax", w.scores())
-    kept = w.emit("TupleGetItem", w.emit("Dropout", weights, keep_prob=1.0), index=0)
-    w.graph.results = [w.emit("BatchMatMul", kept, w.value)]
+    dropped = w.emit("TupleGetItem", w.emit("Dropout", weights, keep_prob=1.0), index=0)
+    w.graph.results = [w.emit("BatchMatMul", dropped, w.value)]
     return w.graph
 
 
@@ -330,7 +330,7 @@ def value_for_all_batches(w: Written) -> Graph:
 @pytest.mark.parametrize(
     "write",
     [
-        several_strategies, sequence_is_cut, several_layouts, layouts_and_tuples, queries_are_cut_by_a_layout,
+        several_strategies, sequence_is_sharded, several_layouts, layouts_and_tuples, queries_are_sharded_by_a_layout,
         out_strategy, scores_are_read_twice, weights_are_a_result,
         dropped_out, scaled_behind_the_mask, lightly_filled, filled_then_scaled, softmax_over_queries,
         softmax_over_heads, scaled_to_nothing, scaled_without_end, scaled_by_a_tensor, other_parts_recomputed,
@@ -393,8 +393,8 @@ def test_halves_around_a_softmax_in_float32() -> None:
     assert FuseAttention().run(w.graph)
     assert operators(w.graph) == {"FlashAttentionScore": 1, "TupleGetItem": 1}
     feeds = random_feeds(before)
-    same([np.asarray(x, np.float32) for x in run_whole(w.graph, feeds)],
-         [np.asarray(x, np.float32) for x in run_whole(before, feeds)], 2e-3)  # fmt: skip
+    same([np.asarray(x, np.float32) for x in run_global(w.graph, feeds)],
+         [np.asarray(x, np.float32) for x in run_global(before, feeds)], 2e-3)  # fmt: skip
 
 
 def test_two_layers_that_hand_on_heads() -> None:
@@ -410,7 +410,7 @@ def test_two_layers_that_hand_on_heads() -> None:
     assert FuseAttention().run(w.graph)
     w.graph.verify()
     feeds = random_feeds(before)
-    same(run_whole(w.graph, feeds), run_whole(before, feeds))
+    same(run_global(w.graph, feeds), run_global(before, feeds))
 
 
 @pytest.mark.parametrize(("batch", "becomes_one"), [(1, True), (4, False)])

@@ -266,11 +266,11 @@ def test_phases_do_not_mix() -> None:
 
 def test_unused_operators_are_not_fused() -> None:
     graph, b, (x,) = new_graph(x=("input", (4,)))
-    kept = b.emit(op("Neg"), x)
-    shown = b.emit(op("Exp"), kept)
+    result = b.emit(op("Neg"), x)
+    shown = b.emit(op("Exp"), result)
     shown.attrs["unused"] = True
-    b.emit(op("Abs"), kept)
-    graph.results = [kept]
+    b.emit(op("Abs"), result)
+    graph.results = [result]
     assert names(fused(graph)) == ["Neg"]
 
 

@@ -11,7 +11,7 @@ from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.modules import load_operators
 from mspc.passes.fusion.fuse_matmul import FuseMatmul
-from tests.interpret import random_feeds, run_whole, same
+from tests.interpret import random_feeds, run_global, same
 
 load_operators()
 
@@ -28,9 +28,9 @@ def test_a_sum_is_part_of_its_products_where_at_most_one_term_is_none(products: 
     terms = [b.emit(MatMul(transpose_b=bool(i % 2)), x, w) for i in range(products)]
     graph.results = [b.emit(AddN(), *terms, *beside)]
     feeds = random_feeds(graph)
-    expected = run_whole(graph, feeds)
+    expected = run_global(graph, feeds)
     FuseMatmul().run(graph)
     graph.verify()
-    same(run_whole(graph, feeds), expected)
+    same(run_global(graph, feeds), expected)
     joined = others == 1 or (others == 0 and products > 1)
     assert any(isinstance(node.op, AddN) for node in graph.nodes) is not joined

@@ -15,7 +15,7 @@ from mspc.ops.nn.norm import LayerNorm
 from mspc.ops.op import REGISTRY
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.fusion.fuse_norm import FuseNorm
-from tests.interpret import random_feeds, run_whole, same
+from tests.interpret import random_feeds, run_global, same
 
 SHAPES = ((4, 32), (32,), (32,))
 CASE = Path(__file__).parent / "fuse_norm" / "residual.ir"
@@ -35,10 +35,10 @@ def test_norm_whose_result_is_taken_out_twice() -> None:
     graph.results.append(again)
     graph.returns_tuple = True
     feeds = random_feeds(graph)
-    expected = run_whole(graph, feeds)
+    expected = run_global(graph, feeds)
     FuseNorm().run(graph)
     graph.verify()
-    same(run_whole(graph, feeds), expected)
+    same(run_global(graph, feeds), expected)
 
 
 def test_unused_norm_of_a_sum_that_others_read() -> None:
@@ -68,10 +68,10 @@ def test_a_sum_that_stands_before_the_parameters_of_its_norm_is_not_joined() -> 
     norm = b.emit(LayerNorm(-1, -1), total, *casts)
     b.graph.results.append(b.emit(Add(), b.emit(TupleGetItem(0), norm), total))
     feeds = random_feeds(b.graph)
-    expected = run_whole(b.graph, feeds)
+    expected = run_global(b.graph, feeds)
     FuseNorm().run(b.graph)
     b.graph.verify()
-    same(run_whole(b.graph, feeds), expected)
+    same(run_global(b.graph, feeds), expected)
 
 
 def test_a_norm_of_halves_with_parameters_of_float32_gives_halves() -> None:

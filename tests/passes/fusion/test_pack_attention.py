@@ -13,7 +13,7 @@ import pytest
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_launch
+from mspc.compiler.driver import compile_call
 from mspc.compiler.pipeline import PER_RANK, passes_of, rank_passes_of
 from mspc.ir.builder import Builder
 from mspc.ir.compare import difference
@@ -30,8 +30,8 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
 from mspc.runtime.memory_plan import plan_memory
-from mspc.runtime.slices import cut_parameter
-from tests.interpret import random_feeds, run_whole, same
+from mspc.runtime.slices import slice_parameter
+from tests.interpret import random_feeds, run_global, same
 
 load_operators()
 
@@ -160,7 +160,7 @@ FORMS = {
     "weights that are not trained": Form(trained=False),
 }
 CUTS = [(1, 1), (1, 2), (2, 2)]
-WHOLE = ("sequence first",)
+REPLICATED = ("sequence first",)
 """Forms whose rows are not cut as their batch is."""
 
 
@@ -183,7 +183,7 @@ def compiled(
         mode = "semi_auto_parallel" if data * tensor > 1 else "stand_alone"
         settings = {"mode": mode, "dataset_strategy": "full_batch"}
     config = Config(ranks=data * tensor, device="GPU", **settings)
-    return compile_launch(target, args, config), [arg.asnumpy() for arg in args]
+    return compile_call(target, args, config), [arg.asnumpy() for arg in args]
 
 
 def rank_graphs(found: Any, packed: bool) -> list[Graph]:
@@ -204,7 +204,7 @@ def step(found: Any, feeds: list[Any], graphs: list[Graph]) -> list[dict[str, An
 
     def run(comm: LocalComm) -> dict[str, Any]:
         graph = graphs[comm.rank]
-        own = {p.name: np.array(cut_parameter(p, full[p.name], comm.rank, "")) for p in graph.parameters
+        own = {p.name: np.array(slice_parameter(p, full[p.name], comm.rank, "")) for p in graph.parameters
                if p.kind == "parameter"}  # fmt: skip
         own |= {p.name: np.asarray(found.traced.constants[p.name]) for p in graph.parameters if p.kind == "constant"}
         executor = Executor(graph, NumPyBackend(comm), own)
@@ -229,7 +229,7 @@ def check_same(found: Any, feeds: list[Any], form: Form, packed: list[Graph], ap
 @pytest.mark.parametrize("name", FORMS)
 def test_training_gives_the_same_numbers(name: str) -> None:
     form = FORMS[name]
-    for data, tensor in CUTS[:1] if name in WHOLE else CUTS:
+    for data, tensor in CUTS[:1] if name in REPLICATED else CUTS:
         found, feeds = compiled(form, data, tensor)
         packed, apart = rank_graphs(found, True), rank_graphs(found, False)
         for op in (node.op for node in packed[0].nodes if "FlashAttention" in node.op.name):
@@ -418,5 +418,5 @@ def test_a_small_graph_is_packed() -> None:
     graph.verify()
     assert [n.op.name for n in graph.nodes] == ["Concat", "MatMul", "Reshape", "FlashAttentionScore", "TupleGetItem"]
     feeds = random_feeds(before)
-    same(run_whole(graph, feeds), run_whole(before, feeds))
+    same(run_global(graph, feeds), run_global(before, feeds))
     assert not PackAttention().run(graph)

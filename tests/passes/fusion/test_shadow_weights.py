@@ -52,7 +52,7 @@ class Maker:
     def update_of(self, parameter: Parameter) -> Node:
         return next(n for n in self.graph.nodes if n.op.name == "AssignAdd" and n.inputs[0] is parameter)
 
-    def kept(self) -> list[Node]:
+    def shadows(self) -> list[Node]:
         """The nodes that make copies, after marking."""
         mark_shadow_weights(self.graph)
         found = marked_shadow_weights(self.graph)
@@ -63,17 +63,17 @@ class Maker:
 
 
 @pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT16])
-def test_a_cast_whose_readers_stand_before_the_update_is_kept(dtype: Any) -> None:
+def test_a_cast_whose_readers_stand_before_the_update_is_stored(dtype: Any) -> None:
     make = Maker((6, 5))
     half = make.half(make.w[0], dtype)
     make.read(half)
     make.update(make.w[0])
-    assert make.kept() == [half]
+    assert make.shadows() == [half]
     (piece,) = marked_shadow_weights(make.graph).copies[half]
     assert (piece.begin, piece.columns, piece.pitch, piece.operand) == (0, 30, 30, 0)
 
 
-def test_a_cast_that_is_needed_later_or_elsewhere_is_not_kept() -> None:
+def test_a_cast_that_is_needed_later_or_elsewhere_is_not_stored() -> None:
     def late(make: Maker, half: Node) -> None:
         make.update(make.w[0])
         make.read(half)
@@ -97,20 +97,20 @@ def test_a_cast_that_is_needed_later_or_elsewhere_is_not_kept() -> None:
         rate = make.add(Reshape(shape=()), make.w[2])
         make.add(ApplyMomentum(), make.w[0], make.w[1], rate, make.add(Cast(FLOAT32), half), rate)
 
-    for build, kept in ((late, 0), (late_view, 0), (returned, 0), (twice, 0), (never, 0), (of_its_update, 1)):
+    for build, shadows in ((late, 0), (late_view, 0), (returned, 0), (twice, 0), (never, 0), (of_its_update, 1)):
         make = Maker((2, 4), (2, 4), (1,))
         half = make.half(make.w[0])
         build(make, half)
-        assert len(make.kept()) == kept, build.__name__
+        assert len(make.shadows()) == shadows, build.__name__
 
 
-def test_only_exact_copies_of_parameters_are_kept() -> None:
+def test_only_exact_copies_of_parameters_are_stored() -> None:
     make = Maker((8,))
     make.half(make.w[0], FLOAT64)
     make.half(make.read(make.w[0]))
     make.add(Concat(0), make.w[0], make.w[0])
     make.update(make.w[0])
-    assert make.kept() == []
+    assert make.shadows() == []
 
 
 def test_an_update_of_what_is_no_parameter_may_change_any() -> None:
@@ -118,7 +118,7 @@ def test_an_update_of_what_is_no_parameter_may_change_any() -> None:
     make.half(make.w[0])
     make.update(make.w[0])
     make.add(AssignAdd(), make.add(Depend(), make.w[1], make.w[0]), make.w[1])
-    assert make.kept() == []
+    assert make.shadows() == []
 
 
 def test_parameters_side_by_side() -> None:
@@ -130,7 +130,7 @@ def test_parameters_side_by_side() -> None:
     for value in (columns, rows, biases):
         make.read(value)
     make.update(*make.w)
-    assert set(make.kept()) == {columns, biases, rows.inputs[1]}
+    assert set(make.shadows()) == {columns, biases, rows.inputs[1]}
     found = marked_shadow_weights(make.graph).copies
     assert [(p.parameter, p.begin, p.columns, p.pitch) for p in found[columns]] == [(a, 0, 8, 24), (b, 8, 16, 24)]
     assert [(p.parameter, p.begin, p.columns, p.pitch) for p in found[biases]] == [(d, 0, 4, 4), (e, 4, 4, 4)]
@@ -142,7 +142,7 @@ def test_casts_of_a_concat_that_others_read_stay() -> None:
     make.read(make.add(Concat(1), a, b))
     make.read(a)
     make.update(*make.w)
-    assert make.kept() == [a, b]
+    assert make.shadows() == [a, b]
 
 
 def test_rows_that_no_packs_divide_are_not_put_side_by_side() -> None:
@@ -150,7 +150,7 @@ def test_rows_that_no_packs_divide_are_not_put_side_by_side() -> None:
         make = Maker(shape, shape)
         make.read(make.add(Concat(axis), *make.w))
         make.update(*make.w)
-        assert make.kept() == []
+        assert make.shadows() == []
 
 
 def test_what_is_computed_twice_gives_way_to_the_copy() -> None:
@@ -162,7 +162,7 @@ def test_what_is_computed_twice_gives_way_to_the_copy() -> None:
     make.update(*make.w)
     late = make.half(make.w[2])
     make.read(late)
-    assert len(make.kept()) == 2
+    assert len(make.shadows()) == 2
     names = [node.op.name for node in make.graph.nodes[:-5]]
     assert names == ["Cast", "Cast", "Concat", "Add", "Cast", "Add", "Add", "Add"]
     assert results[2].inputs == results[0].inputs
@@ -170,21 +170,21 @@ def test_what_is_computed_twice_gives_way_to_the_copy() -> None:
     assert late in make.graph.nodes  # of the new value
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_an_update_fills_no_gap_ahead_of_readers_of_the_copy(kept: bool) -> None:
+@pytest.mark.parametrize("stored", [True, False])
+def test_an_update_fills_no_gap_ahead_of_readers_of_the_copy(stored: bool) -> None:
     make = Maker((512, 512), (512, 512))
     half = make.half(make.w[0])
     reduced = make.add(AllReduce(rank_list=(0, 1)), make.half(make.w[1]))
     reader = make.add(Add(), reduced, half)
     make.update(make.w[0])
-    if kept:
-        assert make.kept() == [half]
+    if stored:
+        assert make.shadows() == [half]
     ScheduleCommunication().run(make.graph)
     places = [make.graph.nodes.index(node) for node in (reader, make.update_of(make.w[0]))]
-    assert (places[0] < places[1]) is kept
+    assert (places[0] < places[1]) is stored
 
 
-def test_the_order_of_communication_leaves_copies_to_be_kept() -> None:
+def test_the_order_of_communication_leaves_copies_to_be_stored() -> None:
     count = 0
     for seed in range(60):
         graph = random_copies(seed)

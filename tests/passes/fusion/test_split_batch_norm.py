@@ -12,7 +12,7 @@ from mspc.ops.modules import load_operators
 from mspc.ops.nn.batch_norm import BatchNorm, BatchNormGrad
 from mspc.ops.op import Op
 from mspc.passes.fusion.split_batch_norm import SplitBatchNorm
-from tests.interpret import random_feeds, run_whole, same
+from tests.interpret import random_feeds, run_global, same
 
 load_operators()
 SHAPES = ((1, 3), (1, 3, 1, 1), (2, 3), (1, 3, 2, 1), (4, 3, 2, 2))
@@ -30,8 +30,8 @@ def test_the_parts_compute_what_the_operator_does(kind: type[Op], trains: bool, 
         b.graph.parameters.append(Parameter(f"x{number}", TensorType(FLOAT32, own)))
     b.graph.results = [b.emit(op, *b.graph.parameters)]
     feeds = {name: np.abs(value) + 0.5 for name, value in random_feeds(b.graph).items()}
-    expected = run_whole(b.graph, feeds)
+    expected = run_global(b.graph, feeds)
     assert SplitBatchNorm().run(b.graph)
     b.graph.verify()
     assert not any(isinstance(node.op, kind) for node in b.graph.nodes)
-    same(run_whole(b.graph, feeds), expected)
+    same(run_global(b.graph, feeds), expected)

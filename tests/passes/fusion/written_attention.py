@@ -13,7 +13,7 @@ from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, Op
 from mspc.passes.fusion.fuse_attention import FuseAttention
-from tests.interpret import random_feeds, run_whole, same
+from tests.interpret import random_feeds, run_global, same
 
 load_operators()
 
@@ -59,7 +59,7 @@ def fused(graph: Graph) -> Node | None:
     assert difference(parse(print_graph(graph), REGISTRY).main, graph) == ""
     assert changed == (difference(before, graph) != "")
     feeds = random_feeds(before)
-    same(run_whole(graph, feeds), run_whole(before, feeds))
+    same(run_global(graph, feeds), run_global(before, feeds))
     found = [node for node in graph.nodes if node.op.name == "FlashAttentionScore"]
     assert len(found) <= 1
     return found[0] if found else None

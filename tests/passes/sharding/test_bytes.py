@@ -15,7 +15,7 @@ import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.compiler.config import Config
-from mspc.compiler.driver import compile_launch
+from mspc.compiler.driver import compile_call
 from mspc.ir.types import FLOAT32, TensorType
 
 RANKS = 8
@@ -26,7 +26,7 @@ def sent(cell: nn.Cell, *shapes: Shape, mode: str = "semi_auto_parallel", fed: s
          **settings: Any) -> float:  # fmt: skip
     """shapes: what each rank feeds."""
     config = Config(ranks=RANKS, mode=mode, dataset_strategy=fed, **settings)
-    compiled = compile_launch(cell, [TensorType(FLOAT32, shape) for shape in shapes], config)
+    compiled = compile_call(cell, [TensorType(FLOAT32, shape) for shape in shapes], config)
     nodes = [node for rank in range(RANKS) for node in compiled.rank_graph(rank).nodes]
     return sum(
         sent_bytes(node) for node in nodes if "the caller receives" not in str(node.attrs.get("reason", ""))
@@ -110,7 +110,7 @@ BATCH = ((8, 1), (1, 1)), ((8, 1), (1, 1))
 
 
 @pytest.mark.parametrize(("axis", "y"), [(0, (64, 64, 32)), (1, (64, 64, 64))])
-def test_a_table_is_not_cut_where_its_rows_are_looked_up(axis: int, y: Shape) -> None:
+def test_a_table_is_not_sharded_where_its_rows_are_looked_up(axis: int, y: Shape) -> None:
     """458,752 and 65,536 where the table's first dimension was taken for a batch."""
     assert sent(Gradient(Rows(axis)), (64, 32) if axis == 0 else (64, 64), y) == 0
 
@@ -119,11 +119,11 @@ def test_a_parameter_whose_rows_are_looked_up_sends_its_gradient_alone() -> None
     assert sent(momentum(Rows(own=True)), (64, 32), (64, 64, 32)) == 2 * 7 / 8 * (64 * 32 * 4)
 
 
-@pytest.mark.parametrize("cut", [(2, 4), (1, 8), (1, 1), (2, 1)])
+@pytest.mark.parametrize("strategy", [(2, 4), (1, 8), (1, 1), (2, 1)])
 @pytest.mark.parametrize("between", [ops.relu, lambda x: ops.tanh(ops.relu(x) + 1.0), lambda x: x.T.sin().T])
-def test_operators_between_equal_strategies_follow_them(cut: Shape, between: Callable[[Any], Any]) -> None:
+def test_operators_between_equal_strategies_follow_them(strategy: Shape, between: Callable[[Any], Any]) -> None:
     """Cut along the batch they would change their layout twice forward and twice back."""
-    assert sent(Gradient(Between(cut, cut, between)), (64, 64)) == 0
+    assert sent(Gradient(Between(strategy, strategy, between)), (64, 64)) == 0
 
 
 def test_a_chain_between_two_strategies_changes_its_layout_once() -> None:
@@ -138,12 +138,12 @@ def test_a_chain_changes_its_layout_where_it_is_smallest() -> None:
     assert sent(narrow, (64, 64)) == 7 * 8 * 4
 
 
-def test_without_any_strategy_the_batch_is_cut() -> None:
+def test_without_any_strategy_the_batch_is_sharded() -> None:
     class Plain(nn.Cell):
         def construct(self, x: Any) -> Any:
             return ops.tanh(ops.relu(x))
 
-    compiled = compile_launch(
+    compiled = compile_call(
         Plain(), [TensorType(FLOAT32, (64, 64))],
         Config(ranks=RANKS, mode="semi_auto_parallel", dataset_strategy="full_batch"),
     )  # fmt: skip
@@ -236,16 +236,16 @@ def test_the_gradient_of_weights_sends_no_borders_again(layers: int, expected: i
 class Slopes(nn.Cell):
     """A product and an operator without a strategy that has a small parameter."""
 
-    def __init__(self, cut: Any) -> None:
+    def __init__(self, strategy: Any) -> None:
         super().__init__()
-        self.product, self.u, self.slopes = ops.MatMul().shard(cut), weight(64, 64), nn.PReLU(64)
+        self.product, self.u, self.slopes = ops.MatMul().shard(strategy), weight(64, 64), nn.PReLU(64)
 
     def construct(self, x: Any) -> Any:
         return ops.square(self.slopes(self.product(x, self.u))).mean()
 
 
 @pytest.mark.parametrize(
-    ("cut", "expected"),
+    ("strategy", "expected"),
     [
         (((2, 1), (1, 4)), 4096 + 64 + 192),
         (((1, 1), (1, 8)), 224),
@@ -253,17 +253,17 @@ class Slopes(nn.Cell):
         (((8, 1), (1, 1)), 2 * 14336 + 448),
     ],
 )
-def test_an_operator_with_a_parameter_follows_the_product_before_it(cut: Any, expected: int) -> None:
+def test_an_operator_with_a_parameter_follows_the_product_before_it(strategy: Any, expected: int) -> None:
     """The parameter is stored whole, read in slices, and the slices' gradients are gathered; 7,616, 4,032, 16,832 and
     29,120 bytes where it had to be read whole. What the product sends: sums of its parts and its gradients."""
-    assert sent(momentum(Slopes(cut)), (64, 64)) == expected
+    assert sent(momentum(Slopes(strategy)), (64, 64)) == expected
 
 
-@pytest.mark.parametrize(("cut", "expected"), [((8, 1), 4 * 14336), ((1, 8), 2 * 14336), ((2, 4), 20480)])
-def test_a_product_of_stored_slices_gathers_them(cut: Shape, expected: int) -> None:
+@pytest.mark.parametrize(("strategy", "expected"), [((8, 1), 4 * 14336), ((1, 8), 2 * 14336), ((2, 4), 20480)])
+def test_a_product_of_stored_slices_gathers_them(strategy: Shape, expected: int) -> None:
     """((8, 1), (8, 1)) gathers both weights once, and scatters both gradients; ((1, 8), (1, 8)) gathers what lies
     between the products, and its gradient."""
-    assert sent(momentum(Products((cut, cut), (cut, cut))), (64, 64)) == expected
+    assert sent(momentum(Products((strategy, strategy), (strategy, strategy))), (64, 64)) == expected
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_a_strategy_that_does_not_divide_the_ranks() -> None:
     assert "the strategy ((4, 1), (1, 1)) uses 4 ranks, which does not divide 6" in net.message()
 
 
-def test_a_dimension_that_must_stay_whole() -> None:
+def test_a_dimension_that_must_not_be_sharded() -> None:
     net = Sharded()
     net.emit("Softmax", ((2, 4),), net.tensor(16, 32), axis=-1)
     assert net.message() == (
@@ -134,7 +134,7 @@ def test_an_axis_of_one_rank_cuts_nothing() -> None:
 
 
 @pytest.mark.parametrize("entry", [(2, 4), NamedLayout((2, 4), ("dp", "mp"), (1, 0))])
-def test_what_skips_redistribution_is_whole_where_it_must_be(entry: object) -> None:
+def test_what_skips_redistribution_is_replicated_where_it_must_be(entry: object) -> None:
     net = Sharded()
     node = net.emit("Split", (entry,), net.tensor(16, 32), axis=1, output_num=2)
     node.attrs["skip_redistribution"] = True
@@ -143,11 +143,11 @@ def test_what_skips_redistribution_is_whole_where_it_must_be(entry: object) -> N
     assert node.in_layouts[0].strategy == (2, 1)
 
 
-def test_operands_that_follow_where_a_strategy_leaves_them_whole() -> None:
+def test_operands_that_follow_where_a_strategy_does_not_shard_them() -> None:
     net = Sharded()
     inputs = [net.tensor(*shape) for shape in ((4, 8, 4, 6), (4, 8, 4, 6), (4, 8, 1, 6), (4, 8, 1, 6), (4,))]
-    whole = (1, 1, 1, 1)
-    node = net.emit("ApplyRotaryPosEmb", ((2, 1, 4, 1), whole, whole, (2, 1, 1, 1), (1,)), *inputs)
+    not_sharded = (1, 1, 1, 1)
+    node = net.emit("ApplyRotaryPosEmb", ((2, 1, 4, 1), not_sharded, not_sharded, (2, 1, 1, 1), (1,)), *inputs)
     CheckStrategies().run(net.graph)
     assert node.in_layouts is not None
     assert [layout.strategy for layout in node.in_layouts] == [
@@ -175,11 +175,11 @@ def test_out_layouts_follow_the_in_strategy() -> None:
     )
 
 
-def test_an_out_layout_may_cut_repetitions_only() -> None:
-    whole, cut = NamedLayout((2, 4), ("dp", "mp"), (-1, -1)), NamedLayout((2, 4), ("dp", "mp"), (-1, 0))
+def test_an_out_layout_may_shard_repetitions_only() -> None:
+    not_sharded, sharded = NamedLayout((2, 4), ("dp", "mp"), (-1, -1)), NamedLayout((2, 4), ("dp", "mp"), (-1, 0))
     for times, fits in ((4, True), (2, False)):
         net = Sharded()
-        net.emit("Tile", (whole,), net.tensor(16, 32), multiples=(1, times), out=(cut,))
+        net.emit("Tile", (not_sharded,), net.tensor(16, 32), multiples=(1, times), out=(sharded,))
         if fits:
             CheckStrategies().run(net.graph)
         else:

@@ -12,7 +12,7 @@ from mspc.ir.graph import Graph, Parameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.optim.optimizer import AssignAdd
-from mspc.passes.sharding.parallel_optimizer import cut_parameters, why_uncut
+from mspc.passes.sharding.parallel_optimizer import shard_parameters, why_not_sharded
 
 BELOW = "all parameters that are trained are below the threshold of {} KiB"
 MESHES = ((8,), (2, 4), (4, 2), (2, 2, 2), (4, 2, 3), (3, 4, 2))
@@ -41,13 +41,13 @@ def trained(rows: int, update: bool = True, **attributes: object) -> Graph:
     ],
 )
 def test_the_reason_why_nothing_is_cut(graph: Graph, reason: str) -> None:
-    assert why_uncut(graph) == reason
+    assert why_not_sharded(graph) == reason
 
 
 def test_a_graph_without_a_parameter_to_train_says_so() -> None:
     graph = trained(64)
     graph.parameters[0].trainable = False
-    assert why_uncut(graph) == "no parameter is trained"
+    assert why_not_sharded(graph) == "no parameter is trained"
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
@@ -60,7 +60,7 @@ def test_replicas_hold_equal_parts_of_what_they_held(mesh: tuple[int, ...], want
         parameter = graph.parameters[0]
         parameter.type = TensorType(FLOAT32, (48 * 8, 48))
         parameter.layout = layout
-        cut_parameters(graph)
+        shard_parameters(graph)
         cut = parameter.layout
         replicas = math.prod(mesh) // math.prod(layout.strategy)
         parts = replicas if wanted == -1 else wanted

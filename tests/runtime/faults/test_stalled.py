@@ -18,8 +18,8 @@ from mspc.runtime.faults.stalled import (
     END,
     ENDED_PATIENCE,
     Mark,
-    Meeting,
     Stalled,
+    WaitingNode,
     behind,
     find,
     meetings,
@@ -33,11 +33,11 @@ from tests.runtime.graphs import GraphMaker
 ALL, LEFT, RIGHT = (0, 1, 2, 3), (0, 1), (2, 3)
 
 
-def meeting(index: int, *ranks: int, kind: Any = None) -> Meeting:
-    return Meeting(index, f"AllReduce 'n{index}'", ranks, kind or ranks)
+def meeting(index: int, *ranks: int, kind: Any = None) -> WaitingNode:
+    return WaitingNode(index, f"AllReduce 'n{index}'", ranks, kind or ranks)
 
 
-def rows(rank: int, graph: int) -> list[Meeting]:
+def rows(rank: int, graph: int) -> list[WaitingNode]:
     """Every rank: in its pair at nodes 2 and 6, with all at node 4."""
     pair = LEFT if rank in LEFT else RIGHT
     return [meeting(2, *pair), meeting(4, *ALL), meeting(6, *pair)]
@@ -93,9 +93,9 @@ def test_nobody_is_missing_where_all_have_come_or_ended_their_step() -> None:
 
 
 def test_a_circle_names_its_first_rank() -> None:
-    def crossed(rank: int, graph: int) -> list[Meeting]:
+    def crossed(rank: int, graph: int) -> list[WaitingNode]:
         first, second = (LEFT, (1, 0)) if rank == 0 else ((1, 0), LEFT)
-        return [Meeting(1, "a", LEFT, first), Meeting(2, "b", LEFT, second)]
+        return [WaitingNode(1, "a", LEFT, first), WaitingNode(2, "b", LEFT, second)]
 
     verdict = find(seen(r0=(0, 1, 1), r1=(0, 1, 1)), crossed)
     assert verdict is not None

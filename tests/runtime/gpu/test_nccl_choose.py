@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from mspc.ir.diagnostics import MspcError
-from mspc.runtime.choose import Asked, Choice, Hardware, Probe, Wishes, choose_device
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.comm.local import World
+from mspc.runtime.device_choice import DeviceChoice, DeviceRequest, Hardware, Probe, Wishes, choose_device
 
-SCRIPT_GPU = Asked("gpu", 'device_target="GPU"')
-INIT_NCCL = Asked("gpu", 'init("nccl")')
-SCRIPT_CPU = Asked("cpu", 'device_target="CPU"')
+SCRIPT_GPU = DeviceRequest("gpu", 'device_target="GPU"')
+INIT_NCCL = DeviceRequest("gpu", 'init("nccl")')
+SCRIPT_CPU = DeviceRequest("cpu", 'device_target="CPU"')
 ON_CPU = "or run it on the CPU with mspc run --device cpu"
 INSTALL = "pip install -e '.[gpu]' in a checkout of mspc brings CuPy; it needs an NVIDIA driver"
 
@@ -40,18 +40,19 @@ class Machine(Probe):
 @pytest.mark.parametrize(
     ("wanted", "asked", "gpus", "local_size", "choice"),
     [
-        ("auto", Asked(), 4, 4, Choice("gpu", 2)),
-        ("auto", SCRIPT_GPU, 4, 4, Choice("gpu", 2)),
-        ("auto", SCRIPT_CPU, 4, 4, Choice("cpu")),
-        ("cpu", SCRIPT_GPU, 4, 4, Choice("cpu")),
-        ("gpu", SCRIPT_CPU, 4, 4, Choice("gpu", 2)),
-        ("auto", Asked(), 0, 4, Choice("cpu")),
-        ("auto", Asked(), 2, 4, Choice("cpu", 0, "this runs on the CPU: 2 GPUs would be here, but 4 ranks on this "
-                                                 "host share 2 GPUs")),
+        ("auto", DeviceRequest(), 4, 4, DeviceChoice("gpu", 2)),
+        ("auto", SCRIPT_GPU, 4, 4, DeviceChoice("gpu", 2)),
+        ("auto", SCRIPT_CPU, 4, 4, DeviceChoice("cpu")),
+        ("cpu", SCRIPT_GPU, 4, 4, DeviceChoice("cpu")),
+        ("gpu", SCRIPT_CPU, 4, 4, DeviceChoice("gpu", 2)),
+        ("auto", DeviceRequest(), 0, 4, DeviceChoice("cpu")),
+        ("auto", DeviceRequest(), 2, 4, DeviceChoice(
+            "cpu", 0, "this runs on the CPU: 2 GPUs would be here, but 4 ranks on this host share 2 GPUs"
+        )),
     ],
 )  # fmt: skip
 def test_the_command_line_beats_the_script_which_beats_what_is_here(
-    wanted: str, asked: Asked, gpus: int, local_size: int, choice: Choice
+    wanted: str, asked: DeviceRequest, gpus: int, local_size: int, choice: DeviceChoice
 ) -> None:
     assert choose_device(wanted, 2, local_size, asked, Machine(gpus)) == choice
 
@@ -59,21 +60,21 @@ def test_the_command_line_beats_the_script_which_beats_what_is_here(
 @pytest.mark.parametrize(
     ("wanted", "asked", "machine", "size", "message", "notes"),
     [
-        ("gpu", Asked(), Machine(0), 1,
+        ("gpu", DeviceRequest(), Machine(0), 1,
          "--device gpu asks for a GPU, but there is no NVIDIA driver on this machine", [INSTALL, ON_CPU]),
         ("auto", SCRIPT_GPU, Machine(1, cupy=False), 1,
          'device_target="GPU" asks for a GPU, but CuPy is not installed', [INSTALL, ON_CPU]),
         ("auto", INIT_NCCL, Machine(2, nccl=False), 2,
          'init("nccl") asks for a GPU, but CuPy finds no NCCL, which 2 ranks need',
          ["pip install nvidia-nccl-cu13, or -cu12, as for CuPy", ON_CPU]),
-        ("gpu", Asked(), Machine(2), 4, "--device gpu asks for a GPU, but 4 ranks on this host share 2 GPUs",
+        ("gpu", DeviceRequest(), Machine(2), 4, "--device gpu asks for a GPU, but 4 ranks on this host share 2 GPUs",
          ["start at most 2 ranks on this host: every rank takes a GPU of its own", ON_CPU]),
-        ("auto", Asked("gpu", 'device_target="GPU"', 3), Machine(2), 1,
+        ("auto", DeviceRequest("gpu", 'device_target="GPU"', 3), Machine(2), 1,
          'device_target="GPU" asks for a GPU, but device_id=3 is none of the 2 GPUs visible here', [ON_CPU]),
     ],
 )  # fmt: skip
 def test_a_gpu_that_cannot_be_had_is_an_error(
-    wanted: str, asked: Asked, machine: Machine, size: int, message: str, notes: Any
+    wanted: str, asked: DeviceRequest, machine: Machine, size: int, message: str, notes: Any
 ) -> None:
     with pytest.raises(MspcError) as caught:
         choose_device(wanted, 0, size, asked, machine, size)
@@ -82,8 +83,8 @@ def test_a_gpu_that_cannot_be_had_is_an_error(
 
 def test_one_rank_takes_the_gpu_that_the_script_names_and_needs_no_nccl() -> None:
     machine = Machine(4, nccl=False)
-    assert choose_device("auto", 0, 1, Asked("gpu", "x", 3), machine) == Choice("gpu", 3)
-    assert choose_device("auto", 1, 2, Asked("", "", 3), Machine(4)) == Choice("gpu", 1)
+    assert choose_device("auto", 0, 1, DeviceRequest("gpu", "x", 3), machine) == DeviceChoice("gpu", 3)
+    assert choose_device("auto", 1, 2, DeviceRequest("", "", 3), Machine(4)) == DeviceChoice("gpu", 1)
 
 
 def test_the_machine_is_not_looked_at_where_the_cpu_is_asked_for() -> None:
@@ -99,7 +100,7 @@ def test_a_simulation_runs_on_the_cpu_and_says_so() -> None:
     hardware = Hardware(Wishes("gpu"), simulated=True, warn=said.append, probe=machine)
     hardware.choose(SCRIPT_GPU, 4)
     hardware.choose(SCRIPT_GPU, 4)
-    assert hardware.choice == Choice("cpu")
+    assert hardware.choice == DeviceChoice("cpu")
     assert said == ["--simulate runs all ranks on the CPU; --device gpu does not count"]
     said.clear()
     Hardware(simulated=True, warn=said.append).choose(INIT_NCCL, 4)
@@ -112,20 +113,20 @@ def test_a_simulation_runs_on_the_cpu_and_says_so() -> None:
 def test_a_script_cannot_change_the_device_between_networks() -> None:
     hardware = Hardware(probe=Machine(1))
     hardware.choose(SCRIPT_CPU, 1)
-    hardware.choose(Asked(), 1)
+    hardware.choose(DeviceRequest(), 1)
     with pytest.raises(MspcError) as caught:
         hardware.choose(SCRIPT_GPU, 1)
     assert caught.value.message == 'device_target="GPU" comes too late: earlier networks of this script run on the CPU'
     forced = Hardware(Wishes("cpu"), probe=Machine(1))
     forced.choose(SCRIPT_CPU, 1)
     forced.choose(SCRIPT_GPU, 1)
-    assert forced.choice == Choice("cpu")
+    assert forced.choice == DeviceChoice("cpu")
 
 
 def test_all_ranks_must_have_one_kind_of_device() -> None:
     def body(comm: Any) -> Any:
         hardware = Hardware(local_rank=0, probe=Machine(int(comm.rank != 1)))
-        hardware.choose(Asked(), 3)
+        hardware.choose(DeviceRequest(), 3)
         with pytest.raises(MspcError) as caught:
             hardware.agree(comm)
         return caught.value.message
@@ -136,9 +137,9 @@ def test_all_ranks_must_have_one_kind_of_device() -> None:
 
 def test_one_rank_has_nothing_to_agree_on() -> None:
     hardware = Hardware(probe=Machine(1))
-    hardware.choose(Asked(), 1)
+    hardware.choose(DeviceRequest(), 1)
     hardware.agree(OneRank())
-    assert hardware.choice == Choice("gpu", 0)
+    assert hardware.choice == DeviceChoice("gpu", 0)
 
 
 def test_wishes_travel_to_the_ranks_of_mpirun() -> None:
@@ -148,7 +149,7 @@ def test_wishes_travel_to_the_ranks_of_mpirun() -> None:
 
 def test_nothing_of_cuda_and_no_numpy_is_loaded_for_the_choice() -> None:
     code = (
-        "import sys; from mspc.runtime.choose import *; choose_device('auto', 0, 1)\n"
+        "import sys; from mspc.runtime.device_choice import *; choose_device('auto', 0, 1)\n"
         "print([m for m in ('numpy', 'cupy', 'mspc.runtime.gpu.device') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -203,7 +203,7 @@ SHAPES = [(4, 6), (2, 4, 6), (6,)]
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool", "int16", "float64"])
 def test_launches_of_collectives_give_what_the_kernels_give(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mspc.ops.collective.launch.move", fake_move)
+    monkeypatch.setattr("mspc.ops.collective.gpu_launch.move", fake_move)
     kind = BF16 if dtype == "bfloat16" else np.dtype(dtype)
     size = 2
     everyone = tuple(range(size))
@@ -239,7 +239,7 @@ def test_launches_of_collectives_give_what_the_kernels_give(dtype: str, monkeypa
 
 
 def test_launches_with_several_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mspc.ops.collective.launch.move", fake_move)
+    monkeypatch.setattr("mspc.ops.collective.gpu_launch.move", fake_move)
 
     def body(host: LocalComm) -> Any:
         comm = Comm(host)
@@ -273,7 +273,7 @@ def test_launches_with_several_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_groups_of_one_rank_are_copies_without_a_communicator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mspc.ops.collective.launch.move", fake_move)
+    monkeypatch.setattr("mspc.ops.collective.gpu_launch.move", fake_move)
     device, x = FakeDevice(None), fake(np.arange(6.0).reshape(2, 3))
     for op in (
         AllReduce(rank_list=(0,)), AllGather(axis=1, rank_list=(0,)), ReduceScatter(axis=1, rank_list=(0,)),
@@ -296,7 +296,7 @@ def test_groups_of_a_graph_are_found() -> None:
 
 
 def test_pieces_of_different_sizes_and_collectives_with_a_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mspc.ops.collective.launch.move", fake_move)
+    monkeypatch.setattr("mspc.ops.collective.gpu_launch.move", fake_move)
     members = (2, 0, 1)
     sent = [[1, 0, 2], [3, 1, 0], [0, 0, 2]]
 

@@ -12,7 +12,7 @@ from mspc.ir.diagnostics import ExecutionError
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.collective.point_to_point import Send
 from mspc.runtime.faults.stalled import END, packed
-from mspc.runtime.gpu.progress import Progress, communicates, out_of_memory, shown_bytes
+from mspc.runtime.gpu.progress import GpuProgress, communicates, out_of_memory, shown_bytes
 from tests.runtime.graphs import GraphMaker, Plus
 
 
@@ -43,7 +43,7 @@ class Device:
 
 def test_marks_say_graph_step_and_node() -> None:
     device, watch = Device(), SimpleNamespace(marks=None)
-    progress = Progress(device, watch)
+    progress = GpuProgress(device, watch)
     assert watch.marks() == 0
     progress.graph = 2
     log: list[int] = []
@@ -58,7 +58,7 @@ def test_marks_say_graph_step_and_node() -> None:
 
 
 def test_one_rank_marks_nothing() -> None:
-    progress = Progress(SimpleNamespace(), None)
+    progress = GpuProgress(SimpleNamespace(), None)
     launch = lambda: None  # noqa: E731
     assert progress.before(3, launch) is launch
     progress.mark()()
@@ -66,7 +66,7 @@ def test_one_rank_marks_nothing() -> None:
 
 def test_the_wait_looks_for_errors_of_nccl() -> None:
     device = Device()
-    progress = Progress(device, None)
+    progress = GpuProgress(device, None)
     progress.wait(SimpleNamespace(done=True))
     looks: list[int] = []
 

@@ -17,9 +17,9 @@ from mspc.analysis.cost.nodes import seconds, sent_bytes, work_of
 from mspc.cli import app
 from mspc.engine.job import Job
 from mspc.ir.types import FLOAT32
-from mspc.runtime.choose import Choice, Hardware, Memory
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.comm.local import World
+from mspc.runtime.device_choice import DeviceChoice, Hardware, SharedMemory
 from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.search.calibration import measured as calibration
 from mspc.search.calibration.machine_file import read_machine
@@ -65,7 +65,8 @@ def test_the_gpus_executor_is_measured_where_there_is_one(tmp_path: Path, monkey
         return GpuExecutor(graph, test_gpu_executor.device(folder), values)
 
     hardware: Any = SimpleNamespace(
-        choice=Choice("gpu", 0), local_rank=0, memory=Memory(), executor=executor, release=GpuExecutor.finish
+        choice=DeviceChoice("gpu", 0), local_rank=0, memory=SharedMemory(), executor=executor,
+        release=GpuExecutor.finish,
     )
     timer = calibration._Timer(Job(OneRank(), OneRank(), hardware=hardware), False, SMALL)
     times = timer.times(calibration._products(SMALL, FLOAT32))

@@ -18,11 +18,11 @@ from mspc.cli import app
 from mspc.engine.job import Job
 from mspc.ir.diagnostics import MspcError
 from mspc.passes.base import VERIFY
-from mspc.runtime.choose import Hardware
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.comm.local import World
+from mspc.runtime.device_choice import Hardware
 from mspc.search.calibration import measured as calibration
-from mspc.search.calibration.doubts import doubts_of_rate
+from mspc.search.calibration.doubtful_rates import doubts_of_rate
 from mspc.search.calibration.machine_file import read_machine
 from mspc.search.calibration.machine_text import write_machine
 from mspc.search.calibration.measured import calibrate

@@ -14,7 +14,7 @@ import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.compiler.config import Config
-from mspc.compiler.driver import Compiled, compile_launch
+from mspc.compiler.driver import Compiled, compile_call
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.graph import Parameter as GraphParameter
@@ -22,7 +22,7 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, Op
-from mspc.passes.sharding.choices import Choice, multiplies
+from mspc.passes.sharding.choices import ShardingChoice, multiplies
 from mspc.passes.sharding.layout_search import Search
 from mspc.search.layouts.cheapest import mesh_of, place_forward
 from mspc.search.model.domains import THROUGH_ALL, domain_of
@@ -42,8 +42,8 @@ def small_network(seed: int) -> Graph:
     def parameter(kind: str, *shape: int) -> GraphParameter:
         made = GraphParameter(f"{kind}{len(graph.parameters)}", TensorType(FLOAT32, shape), kind, False)
         if kind == "input":
-            cut = rng.choice([(), (0,)])
-            made.layout = Layout.of((4,), [cut, *[()] * (len(shape) - 1)])
+            first = rng.choice([(), (0,)])
+            made.layout = Layout.of((4,), [first, *[()] * (len(shape) - 1)])
         graph.parameters.append(made)
         return made
 
@@ -67,7 +67,7 @@ def small_network(seed: int) -> Graph:
     return graph
 
 
-def plans(search: Search) -> Iterator[tuple[Choice, ...]]:
+def plans(search: Search) -> Iterator[tuple[ShardingChoice, ...]]:
     domains = []
     for node in search.graph.nodes:
         rule = search.rules[node]
@@ -81,7 +81,7 @@ def plans(search: Search) -> Iterator[tuple[Choice, ...]]:
     return filter(partial(can_be, search.graph), product(*domains)) if count <= MOST else iter(())
 
 
-def can_be(graph: Graph, plan: tuple[Choice, ...]) -> bool:
+def can_be(graph: Graph, plan: tuple[ShardingChoice, ...]) -> bool:
     """Whether every partial sum that an operator takes is what its operand comes out as."""
     outputs = {node: choice.outputs[0] for node, choice in zip(graph.nodes, plan, strict=True)}
     return all(
@@ -143,7 +143,7 @@ def compiled(search_mode: str, shards: bool = False, rows: int = 16) -> Compiled
     net = Net(shards)
     step = nn.TrainOneStepCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))
     config = Config(ranks=8, mode="auto_parallel", dataset_strategy="full_batch", search_mode=search_mode)
-    return compile_launch(step, [TensorType(ms.float32, (rows, 64))], config)
+    return compile_call(step, [TensorType(ms.float32, (rows, 64))], config)
 
 
 def sent(found: Compiled) -> float:
@@ -158,7 +158,7 @@ def test_small_batches_leave_large_weights_where_they_are() -> None:
     assert (str(found["first"]), str(found["second"])) == ("(8) [-, 0]", "(8) [0, -]")
 
 
-def test_large_batches_are_cut() -> None:
+def test_large_batches_are_sharded() -> None:
     searched = compiled("dynamic_programming", rows=1 << 16)
     assert sent(searched) == pytest.approx(sent(compiled("", rows=1 << 16)), rel=1e-3)
 
@@ -204,5 +204,5 @@ def test_gradients_behind_tuples_cost_what_they_send() -> None:
     net = Normed()
     step = nn.TrainOneStepCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))
     config = Config(ranks=8, mode="auto_parallel", dataset_strategy="full_batch", search_mode="dynamic_programming")
-    found = compile_launch(step, [TensorType(ms.float32, (512, 64))], config)
+    found = compile_call(step, [TensorType(ms.float32, (512, 64))], config)
     assert found.graph.attrs["search_cost"] >= sent(found) * 0.99

@@ -12,8 +12,8 @@ from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.search_terms import LEAST
 from mspc.search.layouts.cheapest import mesh_of
 from mspc.search.layouts.within_memory import Limited
-from mspc.search.model.memory import Memory
-from mspc.search.model.model import Model
+from mspc.search.model.memory import MemoryModel
+from mspc.search.model.model import CostModel
 from mspc.search.solver.elimination import LARGEST
 from tests.search.layouts.test_cheapest import small_network
 
@@ -21,12 +21,12 @@ MOST = 3000
 """Assignments that are tried one after the other."""
 
 
-def problem(seed: int) -> tuple[Model, Memory, list[int]]:
+def problem(seed: int) -> tuple[CostModel, MemoryModel, list[int]]:
     graph = small_network(seed)
     graph.attrs["search_memory"] = 1
     search = Search(graph)
-    model = Model(search, mesh_of(search))
-    memory = Memory(model)
+    model = CostModel(search, mesh_of(search))
+    memory = MemoryModel(model)
     return model, memory, [variable.size for variable in model.variables]
 
 

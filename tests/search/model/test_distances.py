@@ -11,17 +11,17 @@ import pytest
 from mspc.ir.layout import Layout
 from mspc.passes.communication.redistribution_plan import cost
 from mspc.search.model import distances
-from mspc.search.model.distances import Hosts, Places
+from mspc.search.model.distances import Hosts, LayoutTable
 
 PAIRS = 400
 
 
-def places_on(mesh: tuple[int, ...], dimensions: int) -> Places:
+def places_on(mesh: tuple[int, ...], dimensions: int) -> LayoutTable:
     """Every way to give the axes to dimensions, to partial sums, or to replicas."""
-    places = Places(mesh)
+    places = LayoutTable(mesh)
     for code in product(range(dimensions + 2), repeat=len(mesh)):
-        cut = [[axis for axis, to in enumerate(code) if to == d] for d in range(dimensions)]
-        places.number(Layout.of(mesh, cut, [axis for axis, to in enumerate(code) if to == dimensions]))
+        sharded = [[axis for axis, to in enumerate(code) if to == d] for d in range(dimensions)]
+        places.number(Layout.of(mesh, sharded, [axis for axis, to in enumerate(code) if to == dimensions]))
     return places
 
 
@@ -64,29 +64,29 @@ def test_many_ranks_are_reckoned_with_by_their_axes(
 
 def test_thousands_of_ranks_take_no_longer() -> None:
     places = places_on((32, 16, 16), 3)
-    whole, cut = places.number(Layout.replicated(8192, 3)), places.number(Layout.of((8192,), [(0,), (), ()]))
-    assert places.distances()[cut, whole] == pytest.approx(8191 / 8192)
-    assert places.distances()[whole, cut] == 0
+    replicated, sharded = places.number(Layout.replicated(8192, 3)), places.number(Layout.of((8192,), [(0,), (), ()]))
+    assert places.distances()[sharded, replicated] == pytest.approx(8191 / 8192)
+    assert places.distances()[replicated, sharded] == 0
 
 
 def test_what_goes_between_hosts_costs_more() -> None:
-    places = Places((2, 2), Hosts(ranks=2, network=10.0))  # axis 0 from host to host
-    whole, both = places.number(Layout.replicated(4, 1)), places.number(Layout.of((2, 2), [(0, 1)]))
+    places = LayoutTable((2, 2), Hosts(ranks=2, network=10.0))  # axis 0 from host to host
+    replicated, both = places.number(Layout.replicated(4, 1)), places.number(Layout.of((2, 2), [(0, 1)]))
     outer, inner = places.number(Layout.of((2, 2), [(0,)])), places.number(Layout.of((2, 2), [(1,)]))
     across, within = places.number(Layout.of((2, 2), [()], [0])), places.number(Layout.of((2, 2), [()], [1]))
     everywhere = places.number(Layout.of((2, 2), [()], [0, 1]))
     found = places.distances()
-    assert found[inner, whole] == 0.5, "every host has all of it"
-    assert found[outer, whole] == 2.5, "a host lacks half, and two cards bring it"
-    assert found[both, whole] == 2.5
+    assert found[inner, replicated] == 0.5, "every host has all of it"
+    assert found[outer, replicated] == 2.5, "a host lacks half, and two cards bring it"
+    assert found[both, replicated] == 2.5
     assert found[both, outer] == 0.25
-    assert found[within, whole] == 1.0, "two ranks reduce: each sends all of it once"
-    assert found[across, whole] == 10.0, "two hosts reduce, each rank with its card"
-    assert found[everywhere, whole] == 2 * 0.75 * 5.0, "one ring, through two cards of each host"
+    assert found[within, replicated] == 1.0, "two ranks reduce: each sends all of it once"
+    assert found[across, replicated] == 10.0, "two hosts reduce, each rank with its card"
+    assert found[everywhere, replicated] == 2 * 0.75 * 5.0, "one ring, through two cards of each host"
 
 
 def test_what_is_partial_is_not_made_of_what_is_final() -> None:
-    places = Places((2, 2))
+    places = LayoutTable((2, 2))
     final, partial = places.number(Layout.of((2, 2), [(0,)])), places.number(Layout.of((2, 2), [(0,)], [1]))
     found = places.distances()
     assert found[final, partial] == float("inf")
@@ -94,9 +94,9 @@ def test_what_is_partial_is_not_made_of_what_is_final() -> None:
 
 
 def test_a_layout_that_comes_later_is_reckoned_with() -> None:
-    places = Places((4,))
-    whole = places.number(Layout.of((4,), [()]))
+    places = LayoutTable((4,))
+    replicated = places.number(Layout.of((4,), [()]))
     assert places.distances().shape == (1, 1)
-    cut = places.number(Layout.of((4,), [(0,)]))
-    assert places.distances()[cut, whole] == pytest.approx(0.75)
-    assert places.number(Layout.of((4,), [(0,)])) == cut
+    sharded = places.number(Layout.of((4,), [(0,)]))
+    assert places.distances()[sharded, replicated] == pytest.approx(0.75)
+    assert places.number(Layout.of((4,), [(0,)])) == sharded

@@ -9,8 +9,8 @@ import pytest
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ops.modules import load_operators
+from mspc.search.plans.alternatives import WAYS
 from mspc.search.plans.table import plans_for
-from mspc.search.plans.ways import WAYS
 from tests.memory_limits import Found, case_of, hold, known_plans
 from tests.searched_networks import Found as SearchedFound
 from tests.searched_networks import check_steps, drawn_plans
@@ -47,6 +47,6 @@ def test_what_is_needed_at_least_is_proved(seed: int) -> None:
     case = case_of(seed)
     least = min(plan.memory for plan in known_plans(case, 20))
     with pytest.raises(MspcError, match="no plan fits 1000 bytes of memory on a rank: at least ") as error:
-        plans_for(case.launch, replace(case.asked, memory=1000), ways=WAYS[:1])
+        plans_for(case.captured, replace(case.asked, memory=1000), ways=WAYS[:1])
     needed = int(error.value.message.split("at least ")[1].split()[0])
     assert 1000 < needed <= least

@@ -9,9 +9,9 @@ import pytest
 
 from mspc.ops.modules import load_operators
 from mspc.plans.files.plan_file import write_plan
-from mspc.search.plans.row import Plan, file_name
+from mspc.search.plans.alternatives import PlanRequest
+from mspc.search.plans.row import PlanResult, file_name
 from mspc.search.plans.table import plan_of_file, plans_for
-from mspc.search.plans.ways import PlanRequest
 from tests.memory_limits import Case, case_of
 
 load_operators()
@@ -20,13 +20,13 @@ SHARE = 0.7
 """Of the memory that the largest plan takes: the limit."""
 
 
-def rows(case: Case, asked: PlanRequest, folder: Path) -> list[Plan]:
+def rows(case: Case, asked: PlanRequest, folder: Path) -> list[PlanResult]:
     """The plans of a search, each of them beside its file."""
-    found = plans_for(case.launch, asked)
+    found = plans_for(case.captured, asked)
     for plan in found.plans:
         file = folder / file_name(plan)
         write_plan(file, found.files[plan.name])
-        again = plan_of_file(case.launch, replace(asked, memory=0), file)
+        again = plan_of_file(case.captured, replace(asked, memory=0), file)
         assert again.columns == plan.columns, plan.name
         assert (again.mean_nbytes, again.rank) == (plan.mean_nbytes, plan.rank), plan.name
     return found.plans

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from mspc.ir.layout import Layout
 from mspc.plans.files.plan_file import PlanFile
-from mspc.search.plans.row import SEARCH, Plan, UsualPlans, take_faster
+from mspc.search.plans.row import SEARCH, PlanResult, UsualPlans, take_faster
 
 
-def plan(name: str, step: float, mesh: str = "") -> Plan:
-    return Plan(name, 8, mesh, step, step, 0.0, 0.0, 0.0, 0, 0.0, None, 0, 0)
+def plan(name: str, step: float, mesh: str = "") -> PlanResult:
+    return PlanResult(name, 8, mesh, step, step, 0.0, 0.0, 0.0, 0, 0.0, None, 0, 0)
 
 
-def cut(*mesh: int) -> PlanFile:
+def sharded(*mesh: int) -> PlanFile:
     """A file in which one operator is cut along every axis of a mesh."""
     return PlanFile(8, {"MatMul-op0": (Layout.of(mesh, [[axis] for axis in range(len(mesh))]),)})
 
 
 def taken_on(mesh: str) -> tuple[str, float]:
     """What a search for a mesh takes, and its step."""
-    usual = UsualPlans([plan("crossed", 1.0), plan("along", 2.0)], {"crossed": cut(2, 4), "along": cut(8)})
-    plans, files = [plan(SEARCH, 3.0, mesh)], {SEARCH: cut(8)}
+    usual = UsualPlans([plan("crossed", 1.0), plan("along", 2.0)], {"crossed": sharded(2, 4), "along": sharded(8)})
+    plans, files = [plan(SEARCH, 3.0, mesh)], {SEARCH: sharded(8)}
     take_faster(plans, files, usual, mesh)
     (found,) = plans
     assert (found.name, found.mesh) == (SEARCH, mesh)
@@ -33,6 +33,6 @@ def test_the_fastest_that_lies_on_the_mesh_is_taken() -> None:
 
 
 def test_a_search_that_is_as_fast_keeps_its_own() -> None:
-    plans, files = [plan(SEARCH, 2.0)], {SEARCH: cut(8)}
-    take_faster(plans, files, UsualPlans([plan("along", 2.0)], {"along": cut(8)}), "")
+    plans, files = [plan(SEARCH, 2.0)], {SEARCH: sharded(8)}
+    take_faster(plans, files, UsualPlans([plan("along", 2.0)], {"along": sharded(8)}), "")
     assert plans == [plan(SEARCH, 2.0)]

@@ -16,8 +16,8 @@ import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.compiler.config import Config
-from mspc.compiler.driver import Compiled, compile_launch
-from mspc.compiler.sent import sent_by_ranks
+from mspc.compiler.driver import Compiled, compile_call
+from mspc.compiler.sent_bytes import sent_by_ranks
 from mspc.ir.types import TensorType
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
@@ -38,7 +38,7 @@ class Drawn(nn.Cell):
         self.loss = self.rng.choice(["mean", "square", "root", "largest"])
         self.steps: list[Any] = []
         self.rows = self.rng.choice([4, 8, 12, 16, 32, 64])
-        self.cut = seed % 2 == 1
+        self.sharded = seed % 2 == 1
         getattr(self, f"_{self.kind}")()
 
     def _one(self, cell: Any, *sizes: int) -> Any:
@@ -51,9 +51,9 @@ class Drawn(nn.Cell):
 
     def _shard(self, operator: Any, first: int, second: int) -> None:
         """Cut a product by hand, once: rows and columns by divisors of the number of ranks."""
-        if not self.cut:
+        if not self.sharded:
             return
-        self.cut = False
+        self.sharded = False
         rows = self.rng.choice([n for n in range(1, self.ranks + 1) if self.ranks % n == 0 and first % n == 0])
         left = self.ranks // rows
         columns = self.rng.choice([n for n in range(1, left + 1) if left % n == 0 and second % n == 0])
@@ -127,7 +127,7 @@ def compiled(seed: int, mode: str = "auto_parallel", search_mode: str = "dynamic
     step = nn.TrainOneStepCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))
     step.set_train(seed % 3 > 0)
     config = Config(ranks=ranks, mode=mode, dataset_strategy="full_batch", search_mode=search_mode)
-    return compile_launch(step, [TensorType(ms.int32 if net.kind == "rows" else ms.float32, net.shape)], config)
+    return compile_call(step, [TensorType(ms.int32 if net.kind == "rows" else ms.float32, net.shape)], config)
 
 
 def sent(found: Compiled) -> list[float]:

@@ -52,10 +52,10 @@ def test_small_tables_give_bounds(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_every_choice_of_one_variable_has_its_best(seed: int) -> None:
     sizes, factors = drawn(seed)
-    for kept in range(len(sizes)):
-        for choice, found in enumerate(Elimination(sizes, factors).given_each(kept)):
-            fixed = Factor((kept,), np.where(np.arange(sizes[kept]) == choice, 0.0, 1e6))
-            assert found.values[kept] == choice
+    for variable in range(len(sizes)):
+        for choice, found in enumerate(Elimination(sizes, factors).given_each(variable)):
+            fixed = Factor((variable,), np.where(np.arange(sizes[variable]) == choice, 0.0, 1e6))
+            assert found.values[variable] == choice
             assert found.cost == found.bound == least(sizes, [*factors, fixed])
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mspc.search.solver.elimination import Factor
-from mspc.search.solver.mixing import Mixing, Plan
+from mspc.search.solver.mixing import CostedAssignment, Mixing
 from mspc.search.solver.sums import Sums
 
 PAIRS = 4
@@ -31,8 +31,8 @@ def problem(seed: int) -> tuple[Any, Any]:
 def test_mixtures_are_the_best_there_are(seed: int) -> None:
     costs, held = (Sums(factors) for factors in problem(seed))
 
-    def plan(values: tuple[int, ...]) -> Plan:
-        return Plan(values, costs.total(values), (held.total(values),))
+    def plan(values: tuple[int, ...]) -> CostedAssignment:
+        return CostedAssignment(values, costs.total(values), (held.total(values),))
 
     every = [plan(values) for values in product(range(2), repeat=2 * PAIRS)]
     over, within = max(every, key=lambda p: (p.rows, -p.cost)), min(every, key=lambda p: (p.rows, p.cost))
@@ -58,5 +58,5 @@ def test_mixtures_are_the_best_there_are(seed: int) -> None:
 def test_parts_that_do_not_make_a_limit_are_no_mixture() -> None:
     costs, held = (Sums(factors) for factors in problem(0))
     values = (0,) * (2 * PAIRS)
-    plan = Plan(values, costs.total(values), (held.total(values),))
+    plan = CostedAssignment(values, costs.total(values), (held.total(values),))
     assert Mixing(costs, [held], {}).between(plan, plan, 0, (plan.rows[0] - 1,)) is None

@@ -6,7 +6,7 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.mint.arguments import not_in_place
+from mspc.api.mint.known_arguments import not_in_place
 
 
 def conv1d(

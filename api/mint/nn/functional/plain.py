@@ -6,8 +6,8 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiValueError
-from mspc.api.mint.arguments import implicit_dim, not_in_place
-from mspc.api.ops.arguments import ints
+from mspc.api.mint.known_arguments import implicit_dim, not_in_place
+from mspc.api.ops.function_arguments import ints
 
 
 def relu(input: Any, inplace: bool = False) -> Any:

@@ -68,14 +68,14 @@ class Network(nn.Cell):
     def construct(self, images, waves, noise):
         time = self.time2(ops.silu(self.time1(waves)))
         x = self.first(images)
-        kept = []
+        skips = []
         for i in range(self.levels):
             x = self.downs[i](x, time)
-            kept.append(x)
+            skips.append(x)
             x = self.shrinks[i](x)
         x = self.middle2(self.attention(self.middle1(x, time)), time)
         for i in range(self.levels):
-            x = self.ups[i](ops.cat((x, kept[self.levels - 1 - i]), axis=1), time)
+            x = self.ups[i](ops.cat((x, skips[self.levels - 1 - i]), axis=1), time)
             if i < self.levels - 1:
                 x = ops.interpolate(x, size=(2 * x.shape[2], 2 * x.shape[3]), mode="nearest")
             x = self.grows[i](x)

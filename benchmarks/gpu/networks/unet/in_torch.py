@@ -65,14 +65,14 @@ class Network(nn.Module):
 
     def forward(self, images, waves, noise):
         time = self.time2(F.silu(self.time1(waves)))
-        x, kept = self.first(images), []
+        x, skips = self.first(images), []
         for down, shrink in zip(self.downs, self.shrinks, strict=True):
             x = down(x, time)
-            kept.append(x)
+            skips.append(x)
             x = shrink(x)
         x = self.middle2(self.attention(self.middle1(x, time)), time)
         for i, (up, grow) in enumerate(zip(self.ups, self.grows, strict=True)):
-            x = up(torch.cat((x, kept.pop()), 1), time)
+            x = up(torch.cat((x, skips.pop()), 1), time)
             if i < len(self.ups) - 1:
                 x = F.interpolate(x, scale_factor=2, mode="nearest")
             x = grow(x)

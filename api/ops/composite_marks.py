@@ -1,0 +1,56 @@
+"""Marks that scripts put on operators which are several operators here."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from mspc.api.errors import ApiTypeError
+from mspc.api.ops.primitive import check_strategy
+from mspc.api.placement import note_place
+from mspc.api.setting_kind import place_of_caller, say_once
+from mspc.ops.operator_arguments import describe
+
+PARTS = "it is several operators here, each cut as its operands are"
+
+
+class CompositeMarks:
+    """What scripts make and call as an operator. Its marks are checked, and change nothing, which is said of those that
+    would."""
+
+    def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Self:
+        """Take a strategy; one that cuts nothing is quiet. Raises TypeError or ValueError for what is none."""
+        name = type(self).__name__
+        given = [check_strategy(each, f"{name}.shard: {what}_strategy")
+                 for what, each in (("in", in_strategy), ("out", out_strategy))]  # fmt: skip
+        entries = [entry for strategy in given for entry in strategy or ()]
+        if any(not isinstance(entry, tuple) or any(shards != 1 for shards in entry) for entry in entries):
+            say_once(f"{name}.shard", f"{place_of_caller()}{name}.shard() changes nothing here: {PARTS}")
+        return self
+
+    def add_prim_attr(self, name: str, value: Any) -> Self:
+        """Take a fact for dumps, which show the operators that it is made of, without its `value`. Raises TypeError
+        where the name is no string."""
+        own = type(self).__name__
+        if not isinstance(name, str):
+            raise ApiTypeError(f"{own}.add_prim_attr: the name must be a string, not {describe(name)}")
+        shown = f"{own}.add_prim_attr({name!r})"
+        say_once(shown, f"{place_of_caller()}{shown} changes nothing here: {PARTS}")
+        return self
+
+    def set_stage(self, stage: int) -> Self:
+        """As an attribute `stage`."""
+        return self.add_prim_attr("stage", stage)
+
+    add_pipeline_stage = set_stage
+
+    def set_device(self, device_target: str) -> Self:
+        """As an attribute `primitive_target`."""
+        return self.add_prim_attr("primitive_target", device_target)
+
+    def recompute(self, mode: bool = True) -> Self:
+        """As an attribute `recompute`."""
+        return self.add_prim_attr("recompute", mode)
+
+    def place(self, role: str, rank_id: int) -> None:
+        """A process for the operator: checked, and said to change nothing. Raises TypeError, ValueError."""
+        note_place(f"{type(self).__name__}.place", role, rank_id)

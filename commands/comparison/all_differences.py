@@ -1,0 +1,327 @@
+"""What two compiles, dumps or plans differ in. Data only.
+
+Operators and collectives of the two are matched by phase, cells, instance name, source line and place among those of
+their kind; what is equal in all of it finds each other first, so that only what a change brings about is left.
+Gradients are matched by their parameters, whatever buckets they travel in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import field
+
+from mspc.commands.comparison.difference import Difference, SentDifference
+from mspc.commands.comparison.matching import MatchingRound, paired
+from mspc.commands.comparison.plans import memory_differences
+from mspc.commands.facts.model import EQUALS, CompileFacts, OperatorFact, RankFacts, ScopeTotals, cell_of
+from mspc.commands.report.text import group, time_text
+from mspc.ir.late_dataclass import dataclass
+
+OVER = " over "
+"""Between what a collective sends and its group."""
+GRADIENT_OF = "gradient of "
+"""Before a parameter, in the name of what is sent for its gradient."""
+MOST_FIGURES = ("weights", "states", "inputs", "constants", "step", "gradients", "activations", "temporary")
+"""Figures of a rank's memory that are compared."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number that is not the same in both. unit: "bytes", "seconds" or "", a count."""
+
+    name: str
+    unit: str
+    first: float
+    second: float
+
+
+@dataclass(frozen=True)
+class ScopeDifference:
+    """A cell in which a step's sums are not the same."""
+
+    cell: str
+    first: ScopeTotals
+    second: ScopeTotals
+
+
+RankPair = tuple[tuple[int, ...], tuple[int, ...]]
+"""Ranks of the first, and those of the second that they are compared with."""
+
+
+@dataclass
+class RankSums:
+    """Sums of a step that ranks of the two differ in."""
+
+    ranks: RankPair
+    scopes: list[ScopeDifference]
+    figures: list[Figure]
+
+
+@dataclass
+class RankDifferences:
+    """What ranks do differently. Groups are those of the first of them. sums: of them, those that differ alike
+    together."""
+
+    ranks: RankPair
+    operators: list[Difference]
+    collectives: list[SentDifference]
+    sums: list[RankSums]
+
+
+@dataclass
+class Differences:
+    """All that differs. names: of the two. layouts: of the operands of operators. memory: cells that are computed
+    again, parameters that are stored otherwise. tensors: inputs, parameters and outputs."""
+
+    names: tuple[str, str]
+    header: list[Difference] = field(default_factory=list[Difference])
+    layouts: list[Difference] = field(default_factory=list[Difference])
+    memory: list[Difference] = field(default_factory=list[Difference])
+    tensors: list[Difference] = field(default_factory=list[Difference])
+    kinds: list[RankDifferences] = field(default_factory=list[RankDifferences])
+
+    def __bool__(self) -> bool:
+        return bool(self.header or self.layouts or self.memory or self.tensors or self.kinds)
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """What one collective does for one tensor. cell, line: "" for a gradient, which its parameter names."""
+
+    name: str
+    phase: str
+    cell: str
+    line: str
+    shown_cell: str
+    shown_line: str
+    parameter: str
+    operator: str
+    ranks: tuple[int, ...]
+    nbytes: int
+    reason: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.operator} of {self.nbytes} bytes{OVER}{group(self.ranks)}"
+
+
+def differences(first: CompileFacts, second: CompileFacts) -> Differences:
+    """What two differ in. Only what both know is compared."""
+    foreign = first.foreign or second.foreign
+    found = Differences((first.name, second.name))
+    found.header = [
+        Difference(name, "", "", str(one), str(other))
+        for name, one, other in (("ranks", first.ranks, second.ranks), ("mode", first.mode, second.mode))
+        if one and other and one != other
+    ]
+    found.layouts = list(_layouts(first, second))
+    found.memory = memory_differences(first.memory, second.memory)
+    found.tensors = list(_tensors(first, second))
+    kinds: dict[Hashable, RankDifferences] = {}
+    for one, other in _same_ranks(first.kinds, second.kinds):
+        each = _ranks_differ(one, other, foreign)
+        sums = each.sums[0]
+        if each.operators or each.collectives or sums.scopes or sums.figures:
+            same = kinds.setdefault(_without_groups(each), each)
+            if same is not each:
+                same.ranks = _joined(same.ranks, each.ranks)
+                _add(same.sums, sums)
+    found.kinds = list(kinds.values())
+    return found
+
+
+def _without_groups(each: RankDifferences) -> Hashable:
+    """What two kinds of ranks say alike where they do the same in groups of their own."""
+    texts = [(d.name, d.cell, d.line, *(text and text.partition(OVER)[0] for text in (d.first, d.second)), d.why)
+             for d in each.collectives]  # fmt: skip
+    return tuple(each.operators), tuple(texts)
+
+
+def _joined(one: RankPair, other: RankPair) -> RankPair:
+    first, second = (tuple(sorted({*ours, *theirs})) for ours, theirs in zip(one, other, strict=True))
+    return first, second
+
+
+def _add(known: list[RankSums], sums: RankSums) -> None:
+    for each in known:
+        if each.figures == sums.figures and each.scopes == sums.scopes:
+            each.ranks = _joined(each.ranks, sums.ranks)
+            return
+    known.append(sums)
+
+
+def _layouts(first: CompileFacts, second: CompileFacts) -> Iterator[Difference]:
+    if first.layouts is None or second.layouts is None:
+        return
+    for name in dict.fromkeys([*first.layouts, *second.layouts]):
+        one, other = first.layouts.get(name), second.layouts.get(name)
+        if one != other:
+            cell, _, operator = name.rpartition("/")
+            texts = [None if layouts is None else "; ".join(layouts) for layouts in (one, other)]
+            yield Difference(operator, cell, "", texts[0], texts[1])
+
+
+def _tensors(first: CompileFacts, second: CompileFacts) -> Iterator[Difference]:
+    if not first.tensors or not second.tensors:
+        return
+    ours, theirs = ({tensor.name: tensor for tensor in facts.tensors} for facts in (first, second))
+    for name in dict.fromkeys([*ours, *theirs]):
+        one, other = ours.get(name), theirs.get(name)
+        if one is None or other is None:
+            there = one or other
+            assert there is not None
+            if there.kind == "output" and not all(any(t.kind == "output" for t in f.tensors) for f in (first, second)):
+                continue  # a dump's text does not list them
+            texts = [None if t is None else f"{t.type or t.slice} {t.layout}".strip() for t in (one, other)]
+            yield Difference(name, there.kind, "", texts[0], texts[1])
+            continue
+        told = [(getattr(one, key), getattr(other, key)) for key in ("type", "slice", "layout")]
+        differing = [(a, b) for a, b in told if a and b and a != b]
+        if differing:
+            texts = [" ".join(dict.fromkeys(pair[side] for pair in differing)) for side in (0, 1)]
+            yield Difference(name, one.kind, "", texts[0], texts[1])
+
+
+def _same_ranks(first: Sequence[RankFacts], second: Sequence[RankFacts]) -> list[tuple[RankFacts, RankFacts]]:
+    """Kinds of both that have ranks in common, each pair once; the first of either where none has."""
+    of_rank = {rank: kind for kind in second for rank in kind.ranks}
+    pairs: dict[tuple[int, int], tuple[RankFacts, RankFacts]] = {}
+    for one in first:
+        for rank in one.ranks:
+            if rank in of_rank:
+                pairs.setdefault((id(one), id(of_rank[rank])), (one, of_rank[rank]))
+    return list(pairs.values()) or list(zip(first[:1], second[:1], strict=False))
+
+
+def _ranks_differ(first: RankFacts, second: RankFacts, foreign: bool) -> RankDifferences:
+    return RankDifferences(
+        ranks=(first.ranks, second.ranks),
+        operators=list(_operators(first, second, foreign)),
+        collectives=list(_collectives(first, second, foreign)),
+        sums=[
+            RankSums(
+                (first.ranks, second.ranks), list(_scopes(first, second, foreign)), list(_figures(first, second))
+            )
+        ],
+    )
+
+
+def _operators(first: RankFacts, second: RankFacts, foreign: bool) -> Iterator[Difference]:
+    same_rank = first.ranks[0] == second.ranks[0]
+
+    def said(fact: OperatorFact) -> Hashable:
+        bare = tuple(text.partition(EQUALS)[0] for text in fact.inputs)
+        return (bare, fact.outputs) if foreign else (fact.inputs, fact.outputs, fact.attributes if same_rank else "")
+
+    def cell(fact: OperatorFact) -> Hashable:
+        return fact.phase, cell_of(fact.scope), fact.label
+
+    stages = [
+        MatchingRound(lambda f: (cell(f), f.line, f.sharding), True), MatchingRound(lambda f: (cell(f), f.line)),
+        MatchingRound(cell, True), MatchingRound(cell), MatchingRound(lambda f: (f.phase, f.label, f.outputs)),
+    ]  # fmt: skip
+    if foreign:
+        stages += [MatchingRound(lambda f: (cell_of(f.scope), f.operator), True), MatchingRound(lambda f: f.label)]
+    for one, other in paired(first.operators, second.operators, stages, said):
+        there = one or other
+        assert there is not None
+        if one is not None and other is not None:
+            told = [(one.inputs, other.inputs), (one.sharding, other.sharding)]
+            if same_rank and not foreign:
+                told.append((one.attributes, other.attributes))
+            alike = all(ours == theirs for ours, theirs in told if ours and theirs)
+            if said(one) == said(other) or (alike and one.outputs == other.outputs):
+                continue
+        attributes = one is not None and other is not None and one.attributes != other.attributes
+        texts = [None if fact is None else _operator_text(fact, attributes) for fact in (one, other)]
+        yield Difference(_phased(there.label, there.phase), cell_of(there.scope), there.line, texts[0], texts[1])
+
+
+def _operator_text(fact: OperatorFact, with_attributes: bool) -> str:
+    told = f" {{{fact.attributes}}}" if with_attributes and fact.attributes else ""
+    sharding = f", cut {fact.sharding}" if fact.sharding else ""
+    return f"{'; '.join(fact.inputs)} -> {'; '.join(fact.outputs)}{told}{sharding}".strip()
+
+
+def _phased(label: str, phase: str) -> str:
+    return label if phase == "forward" else f"{label} ({phase})"
+
+
+def _sent(facts: RankFacts) -> Iterator[_Sent]:
+    for fact in facts.collectives:
+        row = fact.row
+        for tensor in fact.tensors:
+            by_name = bool(tensor.parameter)
+            name = f"{GRADIENT_OF}{tensor.parameter}" if by_name else _phased(row.operator, row.phase)
+            yield _Sent(
+                name, row.phase, "" if by_name else cell_of(fact.scope), "" if by_name else row.line, tensor.cell,
+                row.line, tensor.parameter, row.operator, row.ranks, tensor.bytes, row.reason,
+            )  # fmt: skip
+
+
+def _collectives(first: RankFacts, second: RankFacts, foreign: bool) -> Iterator[SentDifference]:
+    same_rank = first.ranks[0] == second.ranks[0]
+
+    def said(sent: _Sent) -> Hashable:
+        return sent.operator, sent.nbytes, () if foreign else sent.ranks if same_rank else len(sent.ranks)
+
+    def place(sent: _Sent) -> Hashable:
+        phase = "" if sent.parameter else sent.phase
+        return phase, sent.cell, "" if foreign else sent.line, sent.parameter
+
+    def cell(sent: _Sent) -> Hashable:
+        return sent.phase, sent.cell, sent.parameter
+
+    stages = [
+        MatchingRound(lambda s: (place(s), s.reason), True), MatchingRound(place, True),
+        MatchingRound(lambda s: (cell(s), s.reason), True), MatchingRound(cell, True),
+        MatchingRound(lambda s: (place(s), s.operator)), MatchingRound(place),
+    ]  # fmt: skip
+    for one, other in paired(_sent(first), _sent(second), stages, said):
+        if one is not None and other is not None and said(one) == said(other):
+            continue
+        there = one or other
+        assert there is not None
+        texts = [None if sent is None else sent.text for sent in (one, other)]
+        why = tuple(dict.fromkeys(sent.reason for sent in (one, other) if sent is not None and sent.reason))
+        operators = "" if one is None else one.operator, "" if other is None else other.operator
+        sent = 0 if one is None else one.nbytes, 0 if other is None else other.nbytes
+        yield SentDifference(there.name, there.shown_cell, there.shown_line, *texts, why, operators, sent)
+
+
+def _scopes(first: RankFacts, second: RankFacts, foreign: bool) -> Iterator[ScopeDifference]:
+    for cell in dict.fromkeys([*first.scopes, *second.scopes]):
+        one, other = (facts.scopes.get(cell, ScopeTotals(seconds=0.0)) for facts in (first, second))
+        if _sums(one, not foreign) != _sums(other, not foreign):
+            yield ScopeDifference(cell, one, other)
+
+
+def _sums(totals: ScopeTotals, timed: bool) -> Hashable:
+    return totals.sent, totals.bytes_sent, time_text(totals.seconds) if timed and totals.seconds is not None else ""
+
+
+def _figures(first: RankFacts, second: RankFacts) -> Iterator[Figure]:
+    figures = [
+        Figure("operators", "", len(first.operators), len(second.operators)),
+        Figure("collectives", "", len(first.collectives), len(second.collectives)),
+        Figure("bytes sent", "bytes", first.bytes_sent, second.bytes_sent),
+    ]
+    if first.memory is not None and second.memory is not None:
+        assert first.peak_bytes is not None
+        assert second.peak_bytes is not None
+        figures += [
+            Figure(f"memory: {name}", "bytes", getattr(first.memory, name), getattr(second.memory, name))
+            for name in MOST_FIGURES
+        ]
+        figures.append(Figure("memory: together", "bytes", first.peak_bytes, second.peak_bytes))
+    if first.times is not None and second.times is not None:
+        figures += [
+            Figure(f"time: {name}", "seconds", getattr(first.times, name), getattr(second.times, name))
+            for name in ("step", "compute", "exposed")
+        ]
+    return (figure for figure in figures if figure.first != figure.second and not _only_rounding(figure))
+
+
+def _only_rounding(figure: Figure) -> bool:
+    """Whether two times are shown alike."""
+    return figure.unit == "seconds" and time_text(figure.first) == time_text(figure.second)

@@ -1,0 +1,113 @@
+"""Calls of cells and functions that a gradient may take up, so that their forward part stands in the graph once.
+
+`loss = net(x)` and then `grad(net, weights)(x)` is one run of `net` and its gradient, also where `net` draws random
+numbers or changes parameters. A run is taken up only while the parameters that it read still hold what it read.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import types
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import Any
+
+from mspc.api.common.gradient import JitFunction
+from mspc.api.nn.cell import Cell
+from mspc.compiler.frontend.sharding import is_sharded_function
+from mspc.compiler.frontend.state import Tracer
+from mspc.compiler.frontend.values import Closure
+from mspc.ir.graph import Node
+from mspc.ir.late_dataclass import dataclass
+from mspc.ops.op import Op
+
+
+@dataclass(frozen=True)
+class RememberedCall:
+    """A call that stands in the graph.
+
+    result: what it returned. first, last: its nodes are `nodes[first:last]`. called: the function and its arguments;
+    the key knows them by their identity.
+    """
+
+    result: Any
+    first: int
+    last: int
+    called: tuple[Any, ...]
+
+
+def call_key(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable | None:
+    """Equal for calls of one function with the same arguments; None for what is no cell or function of Python."""
+    while isinstance(fn, JitFunction | functools.partial):
+        if isinstance(fn, functools.partial):
+            args, kwargs = [*fn.args, *args], {**fn.keywords, **kwargs}
+        fn = fn.func if isinstance(fn, functools.partial) else fn.fn
+    if isinstance(fn, types.MethodType):
+        owner = fn.__self__
+        is_construct = isinstance(owner, Cell) and fn.__func__ is type(owner).construct
+        fn, args = (owner, args) if is_construct else (fn.__func__, [owner, *args])
+    if not (isinstance(fn, Cell | Closure | types.FunctionType) or is_sharded_function(fn)):
+        return None
+    names = _positional_names(fn) if kwargs else ()
+    for name in names[len(args) :]:
+        if name not in kwargs:
+            break
+        args, kwargs = [*args, kwargs[name]], {key: value for key, value in kwargs.items() if key != name}
+    return _key(fn, ()), tuple(_key(arg, ()) for arg in args), _key(dict(kwargs), ())
+
+
+def remember(tracer: Tracer, key: Hashable, result: Any, first: int, called: tuple[Any, ...]) -> None:
+    """Note a call whose nodes begin at `first` and end here."""
+    last = len(tracer.builder.nodes)
+    if last > first:
+        tracer.runs[key] = RememberedCall(result, first, last, called)
+
+
+def recalled(tracer: Tracer, key: Hashable | None) -> RememberedCall | None:
+    """The run of an equal call, if nothing that it read or changed was changed behind it."""
+    run = None if key is None else tracer.runs.get(key)
+    if run is None:
+        return None
+    nodes = tracer.builder.nodes
+    changed = {node.inputs[i] for node in nodes[run.last :] for i in updated_operands(node)}
+    if changed and any(value in changed for node in nodes[run.first : run.last] for value in node.inputs):
+        return None
+    return run
+
+
+def forget(tracer: Tracer, first: int) -> None:
+    """No gradient takes up what was called from node `first` on."""
+    tracer.runs = {key: run for key, run in tracer.runs.items() if run.first < first}
+
+
+def updated_operands(node: Node) -> tuple[int, ...]:
+    """Indices of the operands that a node changes."""
+    return node.op.mutates if isinstance(node.op, Op) else ()
+
+
+def _positional_names(fn: Any) -> list[str]:
+    if isinstance(fn, Closure):
+        return [argument.arg for argument in (*fn.source.tree.args.posonlyargs, *fn.source.tree.args.args)]
+    function = fn.construct if isinstance(fn, Cell) else fn
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def _key(value: Any, around: Collection[int]) -> Hashable:
+    """Equal for arguments that are the same: tensors and objects by identity, numbers and containers by contents,
+    functions inside functions with what they take from around them. around: identities of functions not to enter."""
+    if isinstance(value, tuple | list):
+        return type(value), tuple(_key(item, around) for item in value)
+    if isinstance(value, dict):
+        return dict, tuple((name, _key(item, around)) for name, item in value.items())
+    if value is None or isinstance(value, bool | int | float | str):
+        return type(value), value
+    if isinstance(value, Closure) and id(value) not in around:
+        names = sorted({n.id for n in ast.walk(value.source.tree) if isinstance(n, ast.Name)})
+        inside = (*around, id(value))
+        return id(value), tuple(_key(value.frame.lookup(name), inside) for name in names)
+    return id(value)

@@ -1,0 +1,169 @@
+"""Rows stacked into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.data.dataset.nodes.base import PipelineNode, RowwiseNode
+from mspc.data.dataset.nodes.block import Block, Column, column_values, joined
+from mspc.data.dataset.nodes.faults import RowFault, name_of
+from mspc.data.dataset.nodes.reading import read
+from mspc.data.dataset.pipeline_random import DataPass
+from mspc.data.dataset.row_values import as_column, integer
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
+
+Padding = dict[str, tuple[Sequence[int | None] | None, Any]]
+"""Of a column by its name: the shape to fill rows up to, None for that of the largest row, and with what."""
+
+
+@dataclass(frozen=True)
+class BatchInfo:
+    """What functions over batches are told: the batch's number in its epoch and the epoch's, from 0."""
+
+    batch: int
+    epoch: int
+
+    def get_batch_num(self) -> int:
+        return self.batch
+
+    def get_epoch_num(self) -> int:
+        return self.epoch
+
+
+@dataclass(frozen=True)
+class BatchChange:
+    """A function of the user over the lists of rows of some columns."""
+
+    function: Callable[..., Any]
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+
+
+class Batched(RowwiseNode):
+    """Rows stacked.
+
+    size: rows of a batch, or a function of BatchInfo. padding: how rows of different shapes are filled up, None for
+    not at all.
+    """
+
+    def __init__(
+        self, source: PipelineNode, size: Any, drop_remainder: bool, fault: RowFault, change: BatchChange | None = None,
+        padding: Padding | None = None,
+    ) -> None:  # fmt: skip
+        self.size = size
+        self.drop_remainder = drop_remainder
+        self.change = change
+        self.padding = padding
+        self.fault = fault
+        names: list[str] = []
+        self.taken = [] if change is None else [source.place(name) for name in change.inputs]
+        for i, name in enumerate(source.columns):
+            remaining = [] if i in self.taken else [name]
+            names += remaining if change is None or i != self.taken[0] else change.outputs
+        for name in padding or ():
+            source.place(name)
+        super().__init__(source, names)
+        self.is_own = not callable(size) and change is None
+
+    @property
+    def batch_size(self) -> int:
+        return 1 if callable(self.size) else self.size
+
+    def count(self, most: int | None = None) -> int:
+        if callable(self.size):
+            return PipelineNode.count(self, most)
+        rows = self.source.count(None if most is None else most * self.size)
+        return rows // self.size if self.drop_remainder else -(-rows // self.size)
+
+    def blocks(self, reading: DataPass) -> Iterator[Block]:
+        asked = replace(reading, needed=1 if callable(self.size) else self.size)
+        blocks = self.source.blocks(asked) if self.is_own else read(self.source, asked)
+        waiting: list[Block] = []
+        rows = made = 0
+        size = self._size(made, reading)
+        for block in blocks:
+            first = 0
+            while len(block) - first + rows >= size:
+                last = first + size - rows
+                yield self._stacked([*waiting, block.part(first, last)], made, reading)
+                waiting, rows, first, made = [], 0, last, made + 1
+                size = self._size(made, reading)
+            if first < len(block):
+                waiting.append(block.part(first, len(block)))
+                rows += len(block) - first
+        if rows and not self.drop_remainder:
+            yield self._stacked(waiting, made, reading)
+        elif rows and not made:
+            raise MspcError(
+                f"{self.fault.step}: the data set has {rows} rows, fewer than one batch of {size}, and drop_remainder "
+                "leaves them out", self.fault.location, ["take a smaller batch_size or drop_remainder=False"],
+                kind=ValueError,
+            )  # fmt: skip
+
+    def _size(self, batch: int, reading: DataPass) -> int:
+        if not callable(self.size):
+            return self.size
+        try:
+            return integer(self.fault.step, "batch_size", self.size(BatchInfo(batch, reading.epoch)))
+        except Exception as error:
+            raise self.fault.error(error, name_of(self.size), batch) from error
+
+    def _stacked(self, blocks: list[Block], number: int, reading: DataPass) -> Block:
+        columns: list[Column] = list(joined(blocks).columns)
+        names = self.source.columns
+        if self.change is not None:
+            columns, names = self._changed(columns, BatchInfo(number, reading.epoch)), self.columns
+        stacked = (self._array(name, column) for name, column in zip(names, columns, strict=True))
+        return Block(tuple(array[None] for array in stacked))
+
+    def _array(self, name: str, column: Column) -> np.ndarray:
+        if isinstance(column, np.ndarray):
+            return column
+        if self.padding is not None:
+            shape, value = self.padding.get(name, (None, 0))
+            return _padded(self.fault.step, name, column, shape, value)
+        shapes = {value.shape for value in column}
+        if len(shapes) > 1:
+            listed = ", ".join(map(str, sorted(shapes)))
+            raise ApiValueError(f"batch: rows of column {name!r} have different shapes: {listed}")
+        return np.stack(column)
+
+    def _changed(self, columns: list[Column], info: BatchInfo) -> list[Column]:
+        change = self.change
+        assert change is not None
+        try:
+            values = change.function(*(list(map(np.array, column_values(columns[i]))) for i in self.taken), info)
+            made = values if isinstance(values, tuple) else (values,)
+            if len(made) != len(change.outputs):
+                raise ApiValueError(f"it returns {len(made)} columns, not {len(change.outputs)}")
+            results = [[as_column(value) for value in column] for column in made]
+        except Exception as error:
+            raise self.fault.error(error, name_of(change.function), info.batch) from error
+        found: list[Column] = []
+        for i, column in enumerate(columns):
+            found += results if i == self.taken[0] else [] if i in self.taken else [column]
+        return found
+
+
+def _padded(
+    step: str, name: str, values: Sequence[np.ndarray], shape: Sequence[int | None] | None, fill: Any
+) -> np.ndarray:
+    rank = values[0].ndim
+    if any(value.ndim != rank for value in values):
+        raise ApiTypeError(f"{step}: rows of column {name!r} have different numbers of dimensions")
+    if shape is not None and len(shape) != rank:
+        raise ApiValueError(f"{step}: pad_info of column {name!r} has {len(shape)} sizes, its rows {rank} dimensions")
+    largest = [max(value.shape[axis] for value in values) for axis in range(rank)]
+    wanted = [size if given is None else given for given, size in zip(shape or [None] * rank, largest, strict=True)]
+    if any(size > given for size, given in zip(largest, wanted, strict=True)):
+        raise ApiValueError(f"{step}: a row of column {name!r} of shape {tuple(largest)} exceeds {tuple(wanted)}")
+    result = np.full((len(values), *wanted), fill, np.result_type(*values))
+    for i, value in enumerate(values):
+        result[(i, *map(slice, value.shape))] = value
+    return result

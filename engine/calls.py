@@ -1,0 +1,391 @@
+"""What stands behind a called cell: compiles it once per target and argument types, and runs this rank's
+graph."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
+from types import TracebackType
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mspc.api import context
+from mspc.api.common.tensor import Tensor
+from mspc.api.context import FrozenContext
+from mspc.api.runtime import asked_device
+from mspc.api.setting_kind import say_once
+from mspc.compiler.call import Call, describe_call, takes_data
+from mspc.compiler.config import Config
+from mspc.compiler.driver import Compiled, TracedCall, compile_traced, trace_call
+from mspc.compiler.frontend.trace import Traced
+from mspc.engine.compiled_call import CompiledCall
+from mspc.engine.gathered_outputs import check_all_have, global_outputs, ranks_that
+from mspc.engine.initial_values import compare_beginnings, different_programs, settings_of
+from mspc.engine.job import Job, explain, join_job
+from mspc.engine.own_collectives import run_collective
+from mspc.engine.parameter_store import ParameterStore
+from mspc.engine.ranks.environment import mpi_size
+from mspc.engine.step_counts import StepCounts
+from mspc.engine.strategy_files import StrategyFiles
+from mspc.engine.synchronization_points import ALIKE, EVERYONE, described, different_calls, joint_call, name_of
+from mspc.engine.variants import VARIABLE, Variants, graphs_to_keep
+from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.graph import Graph
+from mspc.ir.location import Location
+from mspc.ir.types import Type
+from mspc.ops.collective.base import Collective
+from mspc.runtime.comm.agreement import agree, agree_on_collectives, stop_together
+from mspc.runtime.device_choice import EACH_ITS_OWN, DeviceRequest, Wishes
+from mspc.runtime.faults.stalled import GRAPHS
+
+Array = Any
+OWN_GRAPHS = GRAPHS * 2**20 - 1
+"""From here on graphs are numbered in which a rank meets no other; to the GPUs' marks all of them are one."""
+
+
+class RanksWanted(BaseException):
+    """Leaves a script that asks for more ranks than run, before its first step; no script's handler
+    catches it."""
+
+    def __init__(self, ranks: int, place: Location | None = None) -> None:
+        super().__init__(ranks)
+        self.ranks = ranks
+        self.place = place
+
+
+class RankCalls:
+    """Runs the launches of one rank's script.
+
+    Args:
+        job: this rank's place. ranks_given: `--ranks` was given, so a script's device_num does not count.
+        script_folder: file names in graphs are relative to it.
+    """
+
+    has_own_process: ClassVar[bool] = True
+    """Whether no other rank runs in this process."""
+
+    def __init__(self, job: Job, ranks_given: bool = False, script_folder: str = "") -> None:
+        self.job = job
+        self.ranks_given = ranks_given
+        self.script_folder = script_folder
+        self.store = ParameterStore(job)
+        self.compiled_calls: dict[int, CompiledCall] = {}
+        self.on_first_compile: Callable[[], None] = _nothing
+        self._known = Variants(graphs_to_keep(), by_use=job.size == 1)
+        self._last: dict[int, CompiledCall] = {}
+        """What `launch_global` has run last of a target, by its id."""
+        self._graphs = {False: count(), True: count()}
+        """Numbers of further graphs, of those too that meet no other rank."""
+        self._said: set[str] = set()
+        self._counts = StepCounts({})
+        self._strategy_files = StrategyFiles(job.rank, self.has_own_process)
+
+    def call(self, target: Any, args: tuple[Any, ...]) -> Any:
+        """Run `target(*args)`: a Tensor, or a (nested) tuple of them.
+
+        Raises:
+            MspcError: the target cannot be compiled, or the arguments do not fit. ExecutionError: it failed.
+        """
+        found, results = self._run(target, args)
+        return self._handed_out(found, results)
+
+    def call_on_all_ranks(self, target: Any, args: tuple[Any, ...] | None) -> Any:
+        """Run `target(*args)` and hand out what all ranks have computed; see `api.call_handler.CallHandler`.
+
+        Raises:
+            MspcError: as `launch` does, and where ranks that must compute together have different numbers of batches.
+        """
+        job = self.job
+        with joint_call(job, f"computes a batch of all ranks with {name_of(target)}", "", EVERYONE):
+            if not self._any_has_data(target, args):
+                return None
+        found, results = self._run(target, args) if args is not None else (self._last.get(id(target)), None)
+        if found is None:
+            raise MspcError(f"rank {job.rank} has no batch for {name_of(target)}", notes=["every rank needs one"])
+        self._last[id(target)] = found
+        own = None if results is None else [Tensor.from_array(array).value for array in results]
+        with job.outside_user_code():
+            outputs = global_outputs(job.aside, found.compiled.config, found.compiled.graph.results, own)
+        return found.compiled.traced.rebuild([Tensor.from_array(array) for array in outputs])
+
+    def _any_has_data(self, target: Any, args: tuple[Any, ...] | None) -> bool:
+        """Whether any rank calls `target` with data; all ranks ask this together.
+
+        Raises:
+            MspcError: where all must compile or run one graph, some have no data, or data of other shapes.
+        """
+        job, frozen, call = self.job, context.freeze(target), describe_call(args or (), [])
+        config = self.config(frozen)
+        is_new = args is not None and self._known.find((id(target), call, frozen)) is None
+        with job.outside_user_code():
+            having, compiling = ranks_that(job.aside, args is not None, is_new)
+            if not having:
+                return False
+            check_all_have(name_of(target), config, having)
+            if 0 < len(compiling) < job.size and config.mode not in EACH_ITS_OWN:
+                different = different_calls(job.aside, target, call)
+                if different is not None:
+                    raise different
+        return True
+
+    def of_all_ranks(self, number: float, what: str = "", note: str = EVERYONE) -> list[float]:
+        """The numbers that the ranks call this with, by rank; all ranks call it together."""
+        job = self.job
+        with joint_call(job, what or "compares a number with that of all ranks", "", note), job.outside_user_code():
+            row = job.aside.all_gather(np.array([number], np.float64), tuple(range(job.size)), 0)
+        return [float(each) for each in row]
+
+    def steps(self) -> dict[str, int]:
+        """How many steps the graphs have run; see `engine.step_counts`."""
+        return self._counts.steps([compiled_call.executor for compiled_call in self.compiled_calls.values()])
+
+    def go_on_from(self, steps: dict[str, int]) -> None:
+        """Count the steps of graphs on from those of an earlier run."""
+        self._counts = StepCounts(steps)
+        for compiled_call in self.compiled_calls.values():
+            self._counts.begin(compiled_call.executor)
+
+    def _run(self, target: Any, args: tuple[Any, ...]) -> tuple[CompiledCall, list[Array]]:
+        """The compiled target, and what it computes on this rank."""
+        tensors: list[Tensor] = []
+        call = describe_call(args, tensors)
+        frozen = context.freeze(target)
+        key = (id(target), call, frozen)
+        found = self._known.find(key)
+        if found is None:
+            found, cells = self._compile(target, call, frozen)
+            # As in MindSpore, a step that was set to train goes on so after its network has been evaluated.
+            trained = bool(getattr(target, "training", False))
+            self._known.add(key, found, cells, (target, args), self._stays(found), trained)
+            self._drop_surplus(target)
+        arrays = [tensor.value for tensor in tensors]
+        with self.job.outside_user_code():
+            self.store.prepare(found)
+            results = found.run(arrays, [t.value if t.owned else None for t in tensors])
+            self.store.done(found)
+        return found, results
+
+    def _handed_out(self, found: CompiledCall, results: Sequence[Array]) -> Any:
+        made = [Tensor.from_array(array) for array in results]
+        for tensor, placement in zip(made, found.compiled.placements, strict=True):
+            tensor.placement = placement
+        return found.compiled.traced.rebuild(made)
+
+    def collective(self, op: Collective, types: Sequence[Type], arrays: Sequence[Array]) -> Any:
+        """The result of a collective outside of a network; see `api.call_handler.CallHandler`."""
+        return run_collective(self.job, op, types, arrays)
+
+    def synchronize(self) -> None:
+        """Wait for all steps under way. Raises ExecutionError for what failed in them."""
+        with self.job.outside_user_code():
+            self.job.hardware.memory.finish()
+
+    def most_memory(self) -> int:
+        """Bytes of a GPU that this rank's graphs have taken at most; 0 on the CPU."""
+        return self.job.hardware.memory.most()
+
+    def _compile(self, target: Any, call: Call, frozen: FrozenContext) -> tuple[CompiledCall, list[Any]]:
+        """The graph of a call on this rank, and the cells in it."""
+        error: MspcError | None = None
+        built: tuple[Compiled, Traced] | None = None
+        asked = DeviceRequest(**asked_device())
+        try:
+            self._check_ranks(frozen)
+            self.job.hardware.choose(asked, self.job.size)
+            if not self.compiled_calls:
+                self.on_first_compile()
+            built = self.build(target, call, self.config(frozen))
+        except MspcError as found:
+            error = found
+        if error is not None and (self.job.size == 1 or frozen.parallel_mode in EACH_ITS_OWN):
+            raise error
+        alone = built is not None and self._is_alone(built[0])
+        compiled, traced = built if built is not None and alone else self._settled(target, call, error, built)
+        self._warn(target, compiled, frozen)
+        self.job.hardware.prepare(asked.deterministic, self.job.comm, self.job.watch)
+        tf32 = bool(getattr(frozen, "matmul_allow_tf32", False))
+        self.store.from_rank_0 = frozen.parameter_broadcast and compiled.config.mode not in EACH_ITS_OWN
+        number = self._number(alone)
+        compiled_call = self.compiled_calls[number] = CompiledCall(number, compiled, self.job, traced, self.store, tf32)
+        if not alone:
+            with joint_call(self.job, f"calls {name_of(target)}", f" with {described(call)}", ALIKE):
+                compare_beginnings(self.job, compiled, compiled_call.take_begun(), settings_of(traced.cells))
+        self._counts.begin(compiled_call.executor, (id(target), compiled.compile_id))
+        self._strategy_files.write(compiled, frozen, bool(compiled_call.mutated))
+        if self.job.watch is not None:
+            self.job.watch.describe = self.describe
+            self.job.watch.graph_of = self.graph_of
+        return compiled_call, list(traced.cells)
+
+    def _is_alone(self, compiled: Compiled) -> bool:
+        """Whether a graph is this rank's own business: each rank may run another, and nothing in this one meets any."""
+        if compiled.config.mode not in EACH_ITS_OWN:
+            return False
+        return not any(isinstance(node.op, Collective) for node in compiled.rank_graph(self.job.rank).nodes)
+
+    def _number(self, alone: bool) -> int:
+        """The next graph's number, which all that meet in it share; of one that meets no other it is this rank's."""
+        place = next(self._graphs[alone])
+        return place if not alone else OWN_GRAPHS + GRAPHS * place
+
+    def _drop_surplus(self, target: Any) -> None:
+        """Give up a graph of the target where there are more than are kept."""
+        found = self._known.surplus(id(target))
+        if found is None:
+            return
+        key, compiled_call = found
+        name = name_of(target)
+        say_once(
+            f"graphs of {name}",
+            f"{name} was called with more than {self._known.most} kinds of arguments ({VARIABLE}): its graph for "
+            f"{described(key[1])} is given up, as others will be, and compiled again for the next such call",
+        )
+        with self.job.outside_user_code():
+            self.job.hardware.release(compiled_call.executor)
+        self._counts.end(compiled_call.executor, (key[0], compiled_call.compiled.compile_id))
+        self.store.detach(compiled_call)
+        del self.compiled_calls[compiled_call.number]
+
+    def _stays(self, compiled_call: CompiledCall) -> bool:
+        """Whether a graph is kept in any case: where ranks meet in it, and each may have called others before or its
+        GPU knows the memory of theirs."""
+        if self.job.size == 1 or compiled_call.number >= OWN_GRAPHS:
+            return False
+        return compiled_call.compiled.config.mode in EACH_ITS_OWN or self.job.hardware.device is not None
+
+    def _settled(
+        self, target: Any, call: Call, error: MspcError | None, built: tuple[Compiled, Traced] | None
+    ) -> tuple[Compiled, Traced]:
+        """What this rank has compiled, once all ranks have what fits together.
+
+        The ranks meet on a communicator of its own: one may come that others do not come with, as it alone calls the
+        network with tensors of another shape.
+        """
+        meeting = self.job.meeting or self.job.aside
+        before = [known for at, known, _ in self._known.keys() if at == id(target)]
+        so_far = [f"before, it was called with {described(before[-1])}"] if before else []
+        how = f" with {described(call)}, for which it has no graph"
+        settings = {} if built is None else settings_of(built[1].cells)
+        with joint_call(self.job, f"calls {name_of(target)}", how, *so_far, ALIKE), self.job.outside_user_code():
+            if built is not None and built[0].config.mode in EACH_ITS_OWN:
+                agree_on_collectives(meeting, built[0].rank_graph(self.job.rank))
+            else:
+                stop_together(meeting, error)
+                assert built is not None
+                self._same(meeting, target, call, built[0], settings)
+            self.job.hardware.agree(meeting)
+        return built
+
+    def _same(self, meeting: Any, target: Any, call: Call, compiled: Compiled, settings: dict[str, str]) -> None:
+        """Make sure that all ranks hold graphs of one compile, or in data parallel mode graphs that meet alike: each
+        may hold its rank's number. Raises MspcError."""
+        try:
+            agree(meeting, compiled.compile_id)
+        except MspcError as different:
+            explained = different_calls(meeting, target, call)
+            if explained or compiled.config.mode != "data_parallel":
+                raise explained or different_programs(meeting, settings, compiled.graph, different) from None
+            agree_on_collectives(meeting, compiled.rank_graph(self.job.rank))
+
+    def _warn(self, target: Any, compiled: Compiled, frozen: FrozenContext) -> None:
+        """Rank 0 says once what the compiler noticed, what does not happen in this mode, and which settings do not
+        count here."""
+        if self.job.rank:
+            return
+        for name, text in frozen.changing_nothing("run", compiled.config.device):
+            say_once(name, text)
+        said = list(compiled.traced.warnings)
+        ignored, mode = compiled.traced.ignored_strategies, compiled.config.mode
+        if ignored:
+            said.append(f"{ignored} strategies set with shard() do not count in mode {mode}")
+        if mode == "data_parallel" and compiled.config.feeds_own_rows and not takes_data(target):
+            said.append(
+                f"{type(target).__name__} is called with gradients in mode {mode}: they are each rank's own, unless "
+                "the script adds them up; where one graph computes and uses gradients, they are added up there"
+            )
+        for text in said:
+            if text not in self._said:
+                self._said.add(text)
+                print(f"warning: {text}", file=sys.stderr, flush=True)
+
+    def build(self, target: Any, call: Call, config: Config) -> tuple[Compiled, Traced]:
+        """The compiled target, and what was read: this rank's own Parameters and cells are in it."""
+        read = trace_call(target, call, config)
+        return self.compiled(read), read.traced
+
+    def compiled(self, call: TracedCall) -> Compiled:
+        """The program of a call that was read."""
+        return compile_traced(call)
+
+    def config(self, frozen: FrozenContext) -> Config:
+        """The compiler's settings for a launch in this context."""
+        config = Config.from_context(frozen, self.job.size, self.script_folder)
+        choice = self.job.hardware.choice
+        return config if choice is None else replace(config, device=choice.device.upper())
+
+    def _check_ranks(self, frozen: FrozenContext) -> None:
+        wanted = frozen.device_num
+        if not wanted or self.ranks_given or wanted == self.job.size:
+            return
+        if self.job.size == 1 and mpi_size() == 0:
+            raise RanksWanted(wanted, frozen.place_of("device_num"))
+        raise MspcError(
+            f"the script sets device_num={wanted}, but mpirun started {self.job.size} ranks",
+            frozen.place_of("device_num"),
+            notes=[f"start it with mpirun -n {wanted}, or give --ranks {self.job.size} to overrule the script"],
+        )
+
+    def describe(self, rank: int, number: int, index: int) -> ExecutionError:
+        """Where another rank is: `at NODE`, with the node's frames."""
+        node = self.graph_of(rank, number).nodes[index]
+        return ExecutionError(f"at {node.label}", frames=node.frames)
+
+    def graph_of(self, rank: int, number: int) -> Graph:
+        """The graph that a rank runs, by its number in the job."""
+        compiled_call = self.compiled_calls[number]
+        return compiled_call.executor.graph if rank == self.job.rank else compiled_call.compiled.rank_graph(rank)
+
+
+def default_handler() -> RankCalls:
+    """The launcher of a script run by plain Python, alone or under mpirun: it joins the job at its first
+    launch, and the job ends when the script fails."""
+    job = join_job(Wishes())
+    failed: list[BaseException] = []
+
+    def finish() -> None:
+        try:
+            if not failed:
+                job.finish()
+        except SystemExit as stop:  # steps under way have failed; at this point Python would end with status 0
+            sys.stderr.flush()
+            os._exit(stop.code if isinstance(stop.code, int) else 1)
+
+    atexit.register(finish)
+    ordinary = sys.excepthook
+
+    def fail(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        failed.append(error)
+        if job.watch is not None and threading.current_thread() is threading.main_thread():
+            job.fail(error)
+        if isinstance(error, RanksWanted):
+            error = MspcError(
+                f"the script sets device_num={error.ranks}, but runs on one rank",
+                error.place,
+                notes=[f"start it with mspc run SCRIPT --ranks {error.ranks}, or under mpirun -n {error.ranks}"],
+            )
+        if isinstance(error, MspcError):
+            print(explain(error)[0], file=sys.stderr)
+            return
+        ordinary(kind, error, trace)
+
+    sys.excepthook = fail
+    return RankCalls(job)
+
+
+def _nothing() -> None: ...

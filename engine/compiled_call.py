@@ -1,0 +1,78 @@
+"""One compiled target on a rank: its executor, and how its values and arguments arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.analysis.aliasing import updated_parameters
+from mspc.api.common.initial_values import InitialValue
+from mspc.compiler.driver import Compiled
+from mspc.compiler.frontend.trace import Traced
+from mspc.engine.initial_values import Beginning, beginning
+from mspc.engine.job import Job
+from mspc.engine.parameter_store import ParameterStore
+from mspc.ir.graph import Parameter as GraphParameter
+from mspc.runtime.slices import slice_parameter, slices_of
+
+Array = Any
+
+
+class CompiledCall:
+    """One compiled target on this rank: its executor and how its arguments arrive.
+
+    traced: what this rank's own script has for the graph's parameters and constants; the compile may be another rank's.
+    """
+
+    def __init__(
+        self, number: int, compiled: Compiled, job: Job, traced: Traced, store: ParameterStore,
+        tf32: bool = False,
+    ) -> None:  # fmt: skip
+        self.number = number
+        self.compiled = compiled
+        self.job = job
+        graph = compiled.rank_graph(job.rank)
+        values: dict[str, Array] = {}
+        self.borrowed: list[Any] = []
+        begun: list[Beginning | None] = []
+        for parameter in graph.parameters:
+            if parameter.kind == "constant":
+                full = traced.constants[parameter.name]
+                array = values[parameter.name] = _constant(full, parameter, job.rank)
+                begun.append(beginning(parameter.name, "constant", slices_of(parameter, job.rank), full, array))
+            elif parameter.kind == "parameter":
+                values[parameter.name] = store.attach(traced.parameters[parameter.name], parameter, self)
+        self._begun = [entry for entry in begun if entry is not None] + store.take_begun()
+        self.executor = job.hardware.executor(graph, job.comm, values, job.cursor, number, tf32)
+        self.mutated = {p.name for ps in updated_parameters(graph).values() for p in ps}
+
+    def take_begun(self) -> list[Beginning]:
+        """What its constants, and those of its parameters that no graph before had, begin with; given once."""
+        found, self._begun = self._begun, []
+        return found
+
+    def run(self, arrays: Sequence[Array], origins: Sequence[Any]) -> list[Array]:
+        """One step on this rank's arrays; an array whose origin is the last step's has not changed since."""
+        executor = self.executor
+        fed = [_fit(p, a, self.job.rank) for p, a in zip(executor.inputs, arrays, strict=True)]
+        self.job.step(self.number, executor.step + 1)
+        results = self.job.run(executor, fed, origins)
+        self.job.step_done()
+        return results
+
+
+def _constant(full: Any, parameter: GraphParameter, rank: int) -> Array:
+    """This rank's slice of a constant of the script; of one that an initializer makes nothing else is made."""
+    if isinstance(full, InitialValue):
+        return full.fill(slices_of(parameter, rank))
+    return slice_parameter(parameter, np.asarray(full), rank, "constant")
+
+
+def _fit(parameter: GraphParameter, array: Array, rank: int) -> Array:
+    """What the graph takes of what the script feeds: the array itself, or this rank's slice of a whole
+    one."""
+    if array.shape == parameter.shape:
+        return array
+    return slice_parameter(parameter, array, rank, "argument")

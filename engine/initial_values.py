@@ -1,0 +1,266 @@
+"""Whether ranks that train together begin alike: the first values of what several ranks hold, and what optimizers were
+told.
+
+A parameter that an initializer makes is compared by how it is made; what a script brings by a checksum of this rank's
+slice. One small message tells whether all is equal. Only where it is not are values themselves looked at, and what
+differs is named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.api import state
+from mspc.api.common.held_slice import HeldSlice
+from mspc.api.common.parameter import Parameter
+from mspc.api.common.stored_value import StoredValue
+from mspc.api.common.tensor import Tensor
+from mspc.api.nn.learning_rate_schedule import LearningRateSchedule
+from mspc.api.nn.optim.optimizer import Optimizer
+from mspc.compiler.driver import Compiled
+from mspc.engine.equal_updates import SharedUpdates, compare_updates, shared_updates
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.text.printer import print_graph
+from mspc.runtime.comm.agreement import gathered
+from mspc.runtime.comm.interface import Communicator, fingerprint
+from mspc.runtime.device_choice import EACH_ITS_OWN
+
+Array = Any
+AT_ONCE = 4096
+"""Elements that have a checksum together where the first one that differs is looked for."""
+LONGEST = 300
+"""Characters of a line of a program that a message shows."""
+FEW = 4
+"""Numbers of a setting that a message shows."""
+SAME = (
+    "ranks that hold the same part of a parameter must begin with the same values: the same seed, the same files; "
+    "or set_auto_parallel_context(parameter_broadcast=True) gives all of them those of rank 0",
+    "in data_parallel mode, parameter_broadcast=False says that every rank is meant to keep its own",
+)
+ALIKE = ("every rank must make its optimizer with the same settings: ranks that train together share every update",)
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """The first values of a parameter or a constant on this rank.
+
+    place: where its slice lies in the whole tensor, as text; "" for all of it. recipe: how an initializer makes the
+    whole, None where the script brought it. array: this rank's slice, where the job's device keeps it. trained: whether
+    gradients change it.
+    """
+
+    name: str
+    kind: str
+    place: str
+    recipe: str | None
+    array: Array
+    trained: bool = True
+
+
+def beginning(name: str, kind: str, slices: Any, source: Any, array: Array) -> Beginning | None:
+    """What is compared of first values that stand in `array`. source: a script's Parameter or InitialValue that made
+    them, or an array. None for a parameter that is said to be each rank's."""
+    initial = source.initial if isinstance(source, Parameter) else source
+    if getattr(source, "layerwise_parallel", False):
+        return None
+    describe = getattr(initial, "description", None)
+    described = None if describe is None else describe()
+    place = "" if slices is None else str([(s.start, s.stop) for s in slices])
+    trained = getattr(source, "requires_grad", True)
+    return Beginning(name, kind, place, None if described is None else repr(described), array, trained)
+
+
+def settings_of(cells: Iterable[Any]) -> dict[str, str]:
+    """What the optimizers and schedules among the cells of a graph were told, as text by name."""
+    found: dict[str, str] = {}
+    for number, cell in enumerate(c for c in cells if isinstance(c, Optimizer | LearningRateSchedule)):
+        for name in _told(type(cell)):
+            text = _text(getattr(cell, name, None))
+            if text:
+                found[f"{number}:{type(cell).__name__}:{name}"] = text
+    return found
+
+
+def _told(kind: type) -> list[str]:
+    """The attributes of a cell that keep what it was made with. A script's own class may keep what is its rank's."""
+    own = [base for base in kind.__mro__ if base.__module__.startswith("mspc.")]
+    signatures = [inspect.signature(base.__init__).parameters for base in own if "__init__" in vars(base)]
+    return sorted({"weight_decays", *(name for names in signatures for name in names)} - {"self"})
+
+
+def _text(value: Any) -> str:
+    """Numbers and words as text, "" for anything else. Of a row of numbers the first ones, and a checksum of all."""
+    if isinstance(value, bool | int | float | str):
+        return repr(value)
+    if isinstance(value, Parameter):
+        if isinstance(value.initial, StoredValue | HeldSlice):
+            return ""
+        layout, value = value.part()
+        if layout is not None:
+            return ""
+    elif isinstance(value, Tensor):
+        value = value.value
+    elif not (isinstance(value, tuple | list) and value and all(isinstance(v, bool | int | float) for v in value)):
+        return ""
+    array = np.asarray(value)
+    shown = ", ".join(str(number) for number in array.reshape(-1)[:FEW])
+    if array.size <= 1:
+        return shown
+    if array.size <= FEW:
+        return f"[{shown}]"
+    return f"[{shown}, ...] ({array.size} numbers, {hashlib.sha256(array.tobytes()).hexdigest()[:8]})"
+
+
+def compare_settings(comm: Communicator, own: Mapping[str, str]) -> None:
+    """All ranks call this together. Raises MspcError where optimizers were told different things."""
+    of_ranks: list[dict[str, str]] = gathered(comm, dict(own))
+    for key in sorted({key for found in of_ranks for key in found}):
+        having = [rank for rank, found in enumerate(of_ranks) if key in found]
+        values = {rank: of_ranks[rank][key] for rank in having}
+        if len(set(values.values())) > 1:
+            _, kind, name = key.split(":", 2)
+            raise MspcError(f"{name} of {kind} differs between ranks: {_listed(values)}", notes=ALIKE)
+
+
+def _listed(values: Mapping[int, str]) -> str:
+    """ "0.1 on rank 0; 0.2 on ranks 1, 2"."""
+    ranks: dict[str, list[int]] = {}
+    for rank, value in values.items():
+        ranks.setdefault(value, []).append(rank)
+    return "; ".join(
+        f"{value} on rank{'s' * (len(who) > 1)} {', '.join(map(str, who[:8]))}{', ...' * (len(who) > 8)}"
+        for value, who in ranks.items()
+    )
+
+
+def compare_beginnings(
+    job: Any, compiled: Compiled, begun: Sequence[Beginning], settings: Mapping[str, str]
+) -> None:
+    """Make sure that the ranks of a job that train together begin a graph alike; all ranks call this together.
+
+    Raises:
+        MspcError: they do not.
+    """
+    mode, updates = compiled.config.mode, SharedUpdates()
+    if job.size == 1 or mode in EACH_ITS_OWN:
+        return
+    if mode == "data_parallel":
+        on_purpose = state.current().parallel.get("parameter_broadcast") is False
+        updates = updates if on_purpose else shared_updates(compiled.graph)
+        needed = [b for b in begun if (b.kind == "parameter" and b.trained) or b.name in updates.reads]
+        begun = [] if on_purpose else needed
+    with job.outside_user_code():
+        _compare(job.meeting or job.aside, begun, settings, updates, job.hardware.memory.fetch)
+
+
+def _compare(
+    comm: Communicator, begun: Sequence[Beginning], settings: Mapping[str, str], updates: SharedUpdates,
+    fetch: Callable[[Array], Array],
+) -> None:  # fmt: skip
+    """Raises MspcError, which names the setting, the update, or the parameter and its first element that differs.
+    fetch: gives an array of the job's device as NumPy's."""
+    digests = {b.name: [b.place, _digest(b, fetch)] for b in begun}
+    alike = {name: found[1] for name, found in digests.items() if not found[0] or found[1].startswith("made")}
+    apart = len(alike) < len(digests)
+    mine = fingerprint(json.dumps([dict(settings), updates.digest, alike], sort_keys=True))
+    everyone = tuple(range(comm.size))
+    rows = comm.all_gather(np.array([[*mine, apart]], np.int64), everyone, 0)
+    if not rows[:, -1].any() and (rows == rows[0]).all():
+        return
+    compare_settings(comm, settings)
+    compare_updates(comm, updates)
+    suspect = _unlike(gathered(comm, digests))
+    if not suspect:
+        return
+    known = {b.name: b for b in begun}
+    own = {name: [known[name].place, _exact(fetch(known[name].array))] for name in suspect if name in known}
+    exact = gathered(comm, own)
+    for name, (first, other) in _unlike(exact).items():
+        raise _different(comm, known.get(name), name, first, other, fetch)
+
+
+def _digest(begun: Beginning, fetch: Callable[[Array], Array]) -> str:
+    if begun.recipe is not None:
+        return f"made {hashlib.sha256(begun.recipe.encode()).hexdigest()[:16]}"
+    return f"brought {zlib.crc32(_bytes(fetch(begun.array))):08x}"
+
+
+def _exact(array: Array) -> str:
+    data = np.asarray(array)
+    return f"{data.dtype} {data.shape} {hashlib.sha256(_bytes(data)).hexdigest()}"
+
+
+def _bytes(array: Array) -> Array:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _unlike(of_ranks: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, tuple[int, int]]:
+    """By name the first two ranks that hold one place of a tensor and say different things of it."""
+    first: dict[tuple[str, str], int] = {}
+    found: dict[str, tuple[int, int]] = {}
+    for rank, said in enumerate(of_ranks):
+        for name, (place, digest) in said.items():
+            before = first.setdefault((name, place), rank)
+            if digest != of_ranks[before][name][1]:
+                found.setdefault(name, (before, rank))
+    return dict(sorted(found.items()))
+
+
+def _different(
+    comm: Communicator, begun: Beginning | None, name: str, first: int, other: int, fetch: Callable[[Array], Array]
+) -> MspcError:
+    """The error of two ranks that begin with different values; all ranks make it together."""
+    kind = gathered(comm, "" if begun is None else begun.kind)[other]
+    mine = comm.rank in (first, other) and begun is not None
+    data = np.asarray(fetch(begun.array)).reshape(-1) if mine and begun is not None else np.zeros(0)
+    sums = [zlib.crc32(_bytes(data[at : at + AT_ONCE])) for at in range(0, data.size, AT_ONCE)]
+    of_ranks = gathered(comm, sums)
+    both = list(zip(of_ranks[first], of_ranks[other], strict=False))
+    at = next((i * AT_ONCE for i, (one, two) in enumerate(both) if one != two), 0)
+    some = gathered(comm, [str(value) for value in data[at : at + AT_ONCE]])
+    pairs = zip(some[first], some[other], strict=False)
+    place = next((i for i, (one, two) in enumerate(pairs) if one != two), None)
+    where = ""
+    if place is not None:
+        local = np.shape(begun.array) if mine and begun is not None else ()
+        shapes = gathered(comm, list(local))
+        index = [int(i) for i in np.unravel_index(at + place, shapes[first])] if shapes[first] else []
+        which = f"element {index}" if index else "its value"
+        where = f": {which} is {some[other][place]} there and {some[first][place]} on rank {first}"
+    return MspcError(
+        f"{kind} '{name}' begins with other values on rank {other} than on rank {first}, which hold the same part of "
+        f"it{where}",
+        notes=SAME,
+    )
+
+
+def different_programs(comm: Communicator, settings: Mapping[str, str], graph: Graph, error: MspcError) -> MspcError:
+    """`error` of ranks that hold other programs, with the first line that differs; all ranks call this together.
+
+    Raises:
+        MspcError: it is the optimizers that were told different things.
+    """
+    compare_settings(comm, settings)
+    found = _first_difference(comm, print_graph(graph))
+    return MspcError(error.message, notes=[*([found] if found else []), *error.notes])
+
+
+def _first_difference(comm: Communicator, text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if not line.startswith("compile_id")]
+    sums = gathered(comm, [zlib.crc32(line.encode()) for line in lines])
+    other = next((rank for rank, found in enumerate(sums) if found != sums[0]), None)
+    if other is None:
+        return ""
+    length = max(len(sums[0]), len(sums[other]))
+    at = next(i for i in range(length) if sums[0][i : i + 1] != sums[other][i : i + 1])
+    said = gathered(comm, lines[at][:LONGEST] if at < len(lines) else "nothing more")
+    return f"they differ first where rank 0 has `{said[0]}` and rank {other} `{said[other]}`"

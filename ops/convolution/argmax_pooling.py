@@ -1,0 +1,322 @@
+"""Pooling that tells where the greatest values are, and its reverse, which puts values to their places.
+
+Places are counted along all dimensions of an image, the last running fastest, so that height and width stay whole.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Node, Value
+from mspc.ir.types import INT32, INT64, DType, TensorType, TupleType
+from mspc.ops.bases import require_float
+from mspc.ops.convolution.argmax_pooling_kernels import greatest_places
+from mspc.ops.convolution.base import Shape
+from mspc.ops.convolution.pooling import MaxPool, MaxPool3D
+from mspc.ops.convolution.pooling_base import Pooling
+from mspc.ops.convolution.resampling import adaptive_lengths
+from mspc.ops.convolution.window import numbers, paddings
+from mspc.ops.nn.norm import items
+from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.operator_arguments import plain
+from mspc.ops.tensor.embedding import require_integer
+from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.selection import GatherD, GatherDGrad
+
+Gradients = Sequence[Value | None]
+
+
+def replicated_sides(image: Sequence[int], counts: Sequence[int], channels: str = "c") -> tuple[str, str]:
+    """The rule's sides of an image and a result whose dimensions stay whole."""
+    places = " ".join(f"p{d}={n}!" for d, n in enumerate(image))
+    return f"n {channels} {places}", f"n {channels} " + " ".join(f"q{d}={n}!" for d, n in enumerate(counts))
+
+
+class _WithPlaces(Op, abstract=True):
+    """Class attributes:
+    dims: dimensions of the image.
+    with_channels: places are counted over the channels, too.
+    """
+
+    dims: ClassVar[int] = 2
+    with_channels: ClassVar[bool] = False
+
+    def counts(self, image: Shape) -> Shape:
+        """Sizes of the result of images of these sizes. Raises MspcError for bad attributes."""
+        raise NotImplementedError
+
+    def places_type(self) -> DType:
+        return INT64
+
+    def infer(self, *types: Any) -> Any:
+        require_float(self.name, *types)
+        inferred: Any = super().infer(*types)
+        value, places = inferred.elements
+        if self.places_type() not in (INT32, INT64):
+            raise MspcError(f"{self.name}: argmax_type must be int32 or int64, not {self.places_type()}")
+        return TupleType((value, TensorType(self.places_type(), places.shape)))
+
+    def rule(self, x: TensorType) -> str:
+        if len(x.shape) != self.dims + 2:
+            raise MspcError(f"{self.name}: the image must have {self.dims + 2} dimensions, but its shape is {x.shape}")
+        if 0 in x.shape[2:]:
+            raise MspcError(f"{self.name}: the image of shape {x.shape} is empty along height or width")
+        image, result = replicated_sides(x.shape[2:], self.counts(x.shape[2:]), "c!" if self.with_channels else "c")
+        return f"{image} -> {result}, {result}"
+
+    def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
+        if dout[0] is None:
+            return (None,)
+        leading = 1 if self.with_channels else 2
+        places = _flat(b, items(b, out, 2)[1], leading)
+        found = b.emit(GatherDGrad(leading, math.prod(x.shape[leading:])), places, _flat(b, dout[0], leading))
+        return (b.emit(Reshape(x.shape), found),)
+
+    def values_and_places(self, be: ArrayBackend, x: Any) -> tuple[Any, Any]:
+        raise NotImplementedError
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x,) = be.xp, inputs
+        values, places = self.values_and_places(be, x)
+        if self.with_channels:
+            channels = xp.arange(x.shape[1]).reshape((-1,) + (1,) * self.dims)
+            places = places + channels * math.prod(x.shape[2:])
+        return values, places.astype(self.places_type().numpy)
+
+
+def _flat(b: Builder, value: Value, leading: int) -> Value:
+    """All dimensions behind the first `leading` as one."""
+    return b.emit(Reshape((*value.shape[:leading], math.prod(value.shape[leading:]))), value)
+
+
+class _Pooled(_WithPlaces, abstract=True):
+    def pool(self) -> Pooling:
+        """The pooling of the values alone."""
+        raise NotImplementedError
+
+    def counts(self, image: Shape) -> Shape:
+        pool = self.pool()
+        try:
+            pool.sides((1, 1, *image))
+        except MspcError as error:  # of an operator that nobody wrote
+            raise MspcError(error.message.replace(f"{pool.name}:", f"{self.name}:", 1), notes=error.notes) from None
+        return pool.counts(image)
+
+    def values_and_places(self, be: ArrayBackend, x: Any) -> tuple[Any, Any]:
+        pool = self.pool()
+        return greatest_places(be.xp, x, pool.exact(x.shape[2:]), pool.counts(x.shape[2:]))
+
+
+class MaxPoolWithArgmax(_Pooled):
+    """MaxPool and the places that its values come from, counted over channels, height and width, Int32."""
+
+    kernel_size: Any = 1
+    strides: Any = 1
+    pad_mode: str = "valid"
+    data_format: str = "NCHW"
+    with_channels = True
+    samples = (
+        sample((4, 4, 8, 8), kernel_size=2, strides=2),
+        sample((2, 4, 7, 6), kernel_size=3, strides=2, pad_mode="same"),
+    )
+
+    def pool(self) -> Pooling:
+        if str(self.pad_mode).lower() not in ("same", "valid"):
+            raise MspcError(f"{self.name}: pad_mode must be 'same' or 'valid', not {self.pad_mode!r}")
+        return MaxPool(self.kernel_size, self.strides, self.pad_mode, self.data_format)
+
+    def places_type(self) -> DType:
+        return INT32
+
+
+class MaxPoolWithArgmaxV2(_Pooled):
+    """MaxPool with `pads` and the places that its values come from, counted over height and width; strides of None are
+    the kernel's size."""
+
+    kernel_size: Any = 1
+    strides: Any = None
+    pads: Any = 0
+    dilation: Any = (1, 1)
+    ceil_mode: bool = False
+    argmax_type: DType = INT64
+    samples = (
+        sample((4, 4, 8, 8), kernel_size=2, strides=2),
+        sample((2, 4, 7, 6), kernel_size=(3, 2), strides=(2, 1), pads=(1, 1), ceil_mode=True),
+        sample((2, 4, 7, 6), kernel_size=2, strides=1, dilation=(2, 3), argmax_type=INT32),
+    )
+
+    def pool(self) -> Pooling:
+        strides = self.kernel_size if self.strides is None else self.strides
+        return MaxPool(self.kernel_size, strides, "pad", "NCHW", self.pads, self.dilation, self.ceil_mode)
+
+    def places_type(self) -> DType:
+        return self.argmax_type
+
+
+class MaxPool3DWithArgmax(_Pooled):
+    """MaxPool3D with `pads` and the places that its values come from, counted over depth, height and width."""
+
+    ksize: Any = 1
+    strides: Any = 1
+    pads: Any = 0
+    dilation: Any = (1, 1, 1)
+    ceil_mode: bool = False
+    data_format: str = "NCDHW"
+    argmax_type: DType = INT64
+    dims = 3
+    samples = (
+        sample((2, 2, 4, 4, 4), ksize=2, strides=2),
+        sample((2, 2, 4, 5, 3), ksize=(2, 3, 2), strides=(2, 1, 1), pads=(0, 1, 1)),
+    )
+
+    def pool(self) -> Pooling:
+        strides = self.ksize if self.strides is None else self.strides
+        given = self.data_format, self.pads, self.dilation, self.ceil_mode
+        return MaxPool3D(self.ksize, strides, "pad", *given)
+
+    def places_type(self) -> DType:
+        return self.argmax_type
+
+
+class _AdaptiveMax(_WithPlaces, abstract=True):
+    """output_size: sizes of the result, None for that of the image; one integer for all."""
+
+    output_size: Any = 1
+
+    def counts(self, image: Shape) -> Shape:
+        return adaptive_lengths(self.name, self.output_size, image)
+
+    def values_and_places(self, be: ArrayBackend, x: Any) -> tuple[Any, Any]:
+        xp, lengths = be.xp, x.shape[2:]
+        counts = self.counts(lengths)
+        values = xp.empty((*x.shape[:2], *counts), x.dtype)
+        places = xp.empty(values.shape, xp.int64)
+        numbers = xp.arange(math.prod(lengths)).reshape(lengths)
+        for at in itertools.product(*map(range, counts)):
+            window = tuple(slice(i * n // m, -(-(i + 1) * n // m)) for i, n, m in zip(at, lengths, counts, strict=True))
+            inside = x[(slice(None), slice(None), *window)]
+            inside = inside.reshape(*x.shape[:2], math.prod(inside.shape[2:]))
+            chosen = inside.argmax(axis=2)
+            target = (slice(None), slice(None), *at)
+            values[target] = xp.take_along_axis(inside, chosen[..., None], axis=2)[..., 0]
+            places[target] = numbers[window].reshape(-1)[chosen]
+        return values, places
+
+
+class AdaptiveMaxPool2D(_AdaptiveMax):
+    """The greatest values of as many windows as the result has places, which cover the image, and their places."""
+
+    samples = (sample((2, 4, 6, 8), output_size=(3, 2)), sample((2, 4, 5, 7), output_size=(None, 3)))
+
+
+class AdaptiveMaxPool3D(_AdaptiveMax):
+    """AdaptiveMaxPool2D over depth, height and width; places are Int32. Called as `AdaptiveMaxPool3D()(x, sizes)`."""
+
+    dims = 3
+    samples = (sample((2, 2, 4, 5, 6), output_size=(2, 1, 4)),)
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        if len(args) != 2:
+            return self, args
+        return AdaptiveMaxPool3D(plain(args[1])), args[:1]
+
+    def places_type(self) -> DType:
+        return INT32
+
+
+class _Unpool(Op, abstract=True):
+    """output_shape: the images' whole shape; () for the least image that a pooling of these windows makes x of."""
+
+    ksize: Any = 1
+    strides: Any = 0
+    pads: Any = 0
+    output_shape: Any = ()
+    data_format: str = ""
+    dims: ClassVar[int] = 2
+    linear_in = (0,)
+    omitted = ("data_format",)
+
+    def lengths(self, shape: Shape) -> Shape:
+        """Sizes of the images. Raises MspcError for bad attributes."""
+        if self.output_shape:
+            found = tuple(self.output_shape)
+            if len(found) != self.dims + 2 or found[:2] != shape[:2] or not all(isinstance(n, int) for n in found):
+                raise MspcError(
+                    f"{self.name}: output_shape {found} must be {self.dims + 2} numbers, {shape[:2]} the first two"
+                )
+            return found[2:]
+        sizes = numbers(self.name, "ksize", self.ksize, self.dims)
+        given: Any = self.strides
+        strides = sizes if given in (0, None) else numbers(self.name, "strides", given, self.dims)
+        pads = paddings(self.name, self.pads, self.dims)
+        found = tuple(
+            (n - 1) * step - sum(pair) + size
+            for n, step, pair, size in zip(shape[2:], strides, pads, sizes, strict=True)
+        )
+        if min(found) < 1:
+            raise MspcError(f"{self.name}: an input of shape {shape} with pads {self.pads} makes an image of {found}")
+        return found
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_float(self.name, types[0])
+        require_integer(self.name, 1, types[1])
+        return inferred
+
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        return {1: math.prod(self.lengths(types[0].shape))}
+
+    def rule(self, x: TensorType, argmax: TensorType) -> str:
+        if len(x.shape) != self.dims + 2:
+            raise MspcError(f"{self.name}: the input must have {self.dims + 2} dimensions, but its shape is {x.shape}")
+        if x.shape != argmax.shape:
+            raise MspcError(f"{self.name}: the input has shape {x.shape}, but argmax has {argmax.shape}")
+        result, given = replicated_sides(self.lengths(x.shape), x.shape[2:])
+        return f"{given}, {given} -> {result}"
+
+    def localize(self, placement: Any) -> Op:
+        shape = placement.in_types[0].shape
+        local = placement.in_layouts[0].local_shape(shape)
+        return type(self)(self.ksize, self.strides, self.pads, (*local[:2], *self.lengths(shape)), self.data_format)
+
+    def bprop(self, b: Builder, x: Value, argmax: Value, out: Value, dout: Value) -> Gradients:
+        found = b.emit(GatherD(2), _flat(b, dout, 2), _flat(b, argmax, 2))
+        return b.emit(Reshape(x.shape), found), None
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x, argmax) = be.xp, inputs
+        lengths = self.lengths(x.shape)
+        if xp is np and argmax.size and not 0 <= argmax.min() <= argmax.max() < math.prod(lengths):
+            wrong = argmax.min() if argmax.min() < 0 else argmax.max()
+            raise MspcError(f"{self.name}: place {wrong} is not in an image of {lengths}")
+        out = xp.zeros((*x.shape[:2], math.prod(lengths)), x.dtype)
+        images, channels = xp.arange(x.shape[0])[:, None, None], xp.arange(x.shape[1])[None, :, None]
+        flat = *x.shape[:2], math.prod(x.shape[2:])
+        out[images, channels, argmax.reshape(flat)] = x.reshape(flat)
+        return out.reshape(*x.shape[:2], *lengths)
+
+
+class MaxUnpool2D(_Unpool):
+    """Zeros with the values of x at the places `argmax`, which MaxPoolWithArgmaxV2 tells, in images [n, c, h, w]."""
+
+    samples = (
+        sample((2, 4, 1, 1), (2, 4, 1, 1), dtypes=("Float64", "Int64"), low=0, high=16, ksize=4),
+        sample((2, 2, 1, 1), (2, 2, 1, 1), dtypes=("Float64", "Int32"), low=0, high=9, ksize=2,
+               output_shape=(2, 2, 3, 3)),
+    )  # fmt: skip
+
+
+class MaxUnpool3D(_Unpool):
+    """MaxUnpool2D of images [n, c, d, h, w]."""
+
+    dims = 3
+    samples = (
+        sample((2, 4, 1, 1, 1), (2, 4, 1, 1, 1), dtypes=("Float64", "Int64"), low=0, high=8, ksize=2),
+    )

@@ -1,0 +1,95 @@
+"""Cells that a search may compute again for gradients, and what of them that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.late_dataclass import dataclass
+from mspc.passes.autodiff.planned_cells import within
+
+LARGE = 1 / 8
+"""The share of what is kept for gradients from which on a cell is looked at cell by cell."""
+INNER = 1 / 2
+"""The share of what it saves to compute a cell again that its own cells must save for that; and that of all that is
+kept which a cell may have at most, as the peak would not be lower."""
+
+
+@dataclass(frozen=True, eq=False)
+class RecomputableCell:
+    """A cell that may be computed again. inside: its operators whose results do not leave it; what leaves is kept.
+    again: those of them that gradients need."""
+
+    cell: str
+    inside: frozenset[Node]
+    again: tuple[Node, ...]
+
+
+def blocks_of(
+    graph: Graph, users: Mapping[Value, Sequence[tuple[Node, int]]], held: Mapping[Node, float],
+    source: Callable[[Value], Node | None],
+) -> list[RecomputableCell]:  # fmt: skip
+    """The cells of a network that are neither most of it nor too small to matter.
+
+    Args:
+        users: who reads what. held: bytes of the results that gradients read, by operator. source: the operator that
+            makes a value, None where it is a parameter or an input.
+    """
+    weight: dict[str, float] = {}
+    for node, nbytes in held.items():
+        parts = node.scope.split("/")
+        for depth in range(1, len(parts) + 1):
+            cell = "/".join(parts[:depth])
+            weight[cell] = weight.get(cell, 0.0) + nbytes
+    total = sum(held.values())
+    inner: dict[str, list[str]] = {}
+    for cell in weight:
+        inner.setdefault(cell.rpartition("/")[0], []).append(cell)
+    members: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        if node.phase == "forward":
+            members.setdefault(node.scope, []).append(node)
+
+    def of(cell: str) -> RecomputableCell | None:
+        return _block(members, set(graph.results), users, held, source, cell) if weight[cell] <= INNER * total else None
+
+    def saved(block: RecomputableCell | None) -> float:
+        return 0.0 if block is None else sum(held.get(node, 0.0) for node in block.inside)
+
+    found: list[RecomputableCell] = []
+    stack = list(reversed(inner.get("", [])))
+    while stack:
+        cell = stack.pop()
+        below, block = inner.get(cell, []), of(cell)
+        small = weight[cell] <= LARGE * total
+        if block is None and small:
+            continue
+        if small or (block is not None and sum(saved(of(each)) for each in below) < INNER * saved(block)):
+            assert block is not None
+            found.append(block)
+        else:
+            stack += reversed(below)
+    return found
+
+
+def _block(
+    nodes: Mapping[str, Sequence[Node]], results: Collection[Value],
+    users: Mapping[Value, Sequence[tuple[Node, int]]], held: Mapping[Node, float],
+    source: Callable[[Value], Node | None], cell: str,
+) -> RecomputableCell | None:  # fmt: skip
+    """A cell as a block; None where computing it again would save nothing, or where the script has decided on it."""
+    members = [node for scope, own in nodes.items() if within(scope, cell) for node in own]
+    if any("recompute" in node.attrs or node.op.has_side_effect for node in members):
+        return None
+    own = set(members)
+    leaving = {
+        source(node)
+        for node in members
+        if node in results or any(user.phase == "forward" and user not in own for user, _ in users.get(node, ()))
+    }
+    inside = frozenset(node for node in members if node not in leaving)
+    needed = {node for node in inside if node in held}
+    for node in reversed(members):
+        if node in needed:
+            needed.update(made for value in node.inputs if (made := source(value)) is not None and made in inside)
+    return RecomputableCell(cell, inside, tuple(node for node in members if node in needed)) if needed else None

@@ -1,0 +1,214 @@
+"""Where the rows of the batch are in the values of a graph that every rank runs on rows of its own.
+
+Input:  `x` fed in rows, `%0 = MatMul(%x, %w)`, `%1 = Transpose(%0) {perm: (1, 0)}`, `%2 = Reshape(%1) {shape: (-1,)}`
+Output: `%0` (0, 1): along dimension 0; `%1` (1, 1): along dimension 1; `%2` (0, n): along dimension 0 in n parts
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types, operand_types
+from mspc.ops.collective.base import Collective
+from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
+from mspc.ops.random.row_offsets import DrawnByPlace
+from mspc.passes.sharding.choices import rule_of
+from mspc.sharding.factors import Dim, Rule
+
+Rows = tuple[int, int]
+"""(dimension, outer): the dimension holds `outer` equal parts one after the other, each of which begins with rows."""
+FIRST: Rows = (0, 1)
+Places = tuple[Rows | None, ...]
+"""For every tensor of a value where its rows are."""
+
+
+class FedRows:
+    """Where rows are. given: those of inputs, and of values that no operand tells about."""
+
+    def __init__(self, graph: Graph, given: Mapping[Value, Rows]) -> None:
+        self.graph, self.given = graph, given
+        self.places: dict[Value, Places] = {value: (rows,) for value, rows in given.items()}
+        self.free: set[Value] = set()
+        """Values made of nothing but random numbers and constants, without rows as far as operands tell."""
+        self.fixed: set[Value] = set()
+        """Those made of constants alone."""
+        for node in graph.nodes:
+            self._forward(node)
+        for node in reversed(graph.nodes):
+            self._backward(node)
+
+    def of(self, value: Value) -> Rows | None:
+        """The rows of a value, of its first tensor where it has several."""
+        return next(iter(self.places.get(value, ())), None)
+
+    def may_be_rows(self, node: Node) -> bool:
+        """Whether dimension 0 of what a node draws can be the batch: it has the size of the inputs' and is no dimension
+        of a parameter, or of anything else that has no rows."""
+        shape = element_types(node.type)[0].shape
+        sizes = {v.shape[rows[0]] for v, rows in self.given.items() if isinstance(v, Parameter)}
+        if not shape or sizes != {shape[0]} or node not in self.free:
+            return False
+        places: dict[Value, Places] = {node: (FIRST,) * len(element_types(node.type))}
+        for reader in self.graph.nodes:
+            if not any(value in places for value in reader.inputs):
+                continue
+            if isinstance(reader.op, TupleGetItem | MakeTuple | Depend) or (rule := rule_of(reader)) is None:
+                places[reader] = self._through(reader, places)
+                continue
+            factors = [_factor(rule, rule.inputs[i], rows) for i, rows in _flat(reader, places)]
+            for value, start in zip(reader.inputs, _starts(reader), strict=True):
+                held = value not in places and not self._is_made(value)
+                if held and any(f is not None and f[0] in dim for f in factors for dim in rule.inputs[start]):
+                    return False
+            places[reader] = self._through(reader, places)
+        return True
+
+    def _forward(self, node: Node) -> None:
+        if node in self.given:
+            self.places[node] = (self.given[node],) * len(element_types(node.type))
+            return
+        found = self._through(node, self.places)
+        if any(found):
+            self.places[node] = found
+        elif all(self._is_made(v) or self._is_aside(node, i) for i, v in enumerate(node.inputs)):
+            random = isinstance(node.op, DrawnByPlace) or any(v in self.free for v in node.inputs)
+            (self.free if random else self.fixed).add(node)
+
+    def _is_made(self, value: Value) -> bool:
+        return isinstance(value, Constant) or value in self.free or value in self.fixed
+
+    def _is_aside(self, node: Node, index: int) -> bool:
+        """Whether an operand of what draws shares no dimension with the result, as the parameter of a distribution."""
+        if not isinstance(node.op, DrawnByPlace) or (rule := rule_of(node)) is None:
+            return False
+        random = {factor for dim in rule.outputs[0] for factor in dim}
+        return all(random.isdisjoint(dim) for dim in rule.inputs[index])
+
+    def _backward(self, node: Node) -> None:
+        """Rows of what the node reads that is made of random numbers, by those of its result and other operands."""
+        wanted = [i for i, v in enumerate(node.inputs) if v in self.free and v not in self.places]
+        if not wanted or not (node in self.places or any(v in self.places for v in node.inputs)):
+            return
+        if isinstance(node.op, TupleGetItem):
+            (rows,) = self.places.get(node, (None,))
+            if rows is not None:
+                self.places[node.inputs[0]] = (rows,) * len(element_types(node.inputs[0].type))
+            return
+        if isinstance(node.op, Depend):
+            self.places[node.inputs[0]] = self.places.get(node, (None,))
+            return
+        rule = rule_of(node)
+        if rule is None or isinstance(node.op, MakeTuple):
+            return
+        outs = enumerate(self.places.get(node, ()))
+        factors = [_factor(rule, rule.outputs[i], rows) for i, rows in outs if rows is not None]
+        factors += [_factor(rule, rule.inputs[i], rows) for i, rows in _flat(node, self.places)]
+        starts = _starts(node)
+        for index in wanted:
+            dims = rule.inputs[starts[index]]
+            rows = next((r for f in factors if f is not None and (r := _place(rule, dims, f)) is not None), None)
+            if rows is None and isinstance(node.inputs[index], Node):
+                rows = self._alike(node, node.inputs[index])
+            if rows is not None:
+                self.places[node.inputs[index]] = (rows,) * len(element_types(node.inputs[index].type))
+
+    def _alike(self, node: Node, operand: Value) -> Rows | None:
+        """Of an operand whose rows a rule does not name, of size 1: where the result has them, of equal shape."""
+        rows = self.of(node)
+        return rows if rows is not None and operand.shape == node.shape and operand.shape[rows[0]] == 1 else None
+
+    def _through(self, node: Node, places: Mapping[Value, Places]) -> Places:
+        """The rows of a node's results by those of its operands."""
+        none: Places = (None,) * len(element_types(node.type))
+        flat = _flat(node, places)
+        if not flat or isinstance(node.op, Collective):
+            return none
+        if isinstance(node.op, TupleGetItem):
+            return (dict(flat).get(node.op.index),)
+        if isinstance(node.op, MakeTuple | Depend):
+            found = dict(flat)
+            return tuple(found.get(i) for i in range(len(none)))
+        rule = rule_of(node)
+        if rule is None:
+            first = places.get(node.inputs[0], none)
+            return first if node.type == node.inputs[0].type else none
+        results: list[Rows | None] = []
+        for number, type in enumerate(element_types(node.type)):
+            found = (_result(rule, index, number, rows) for index, rows in flat)
+            place = next((rows for rows in found if rows is not None), None)
+            results.append(place or next(filter(None, (_by_size(node, type.shape, i, r) for i, r in flat)), None))
+        return tuple(results)
+
+
+def _flat(node: Node, places: Mapping[Value, Places]) -> list[tuple[int, Rows]]:
+    """(number of the tensor among all operands', its rows) of those that have rows."""
+    found: list[tuple[int, Rows]] = []
+    number = 0
+    for value in node.inputs:
+        count = len(element_types(value.type))
+        of = places.get(value, (None,) * count)
+        found += [(number + i, rows) for i, rows in enumerate(of) if rows is not None]
+        number += count
+    return found
+
+
+def _starts(node: Node) -> list[int]:
+    """The number of the first tensor of every operand."""
+    found: list[int] = []
+    number = 0
+    for value in node.inputs:
+        found.append(number)
+        number += len(element_types(value.type))
+    return found
+
+
+def _result(rule: Rule, index: int, number: int, rows: Rows) -> Rows | None:
+    factor = _factor(rule, rule.inputs[index], rows)
+    return None if factor is None else _place(rule, rule.outputs[number], factor)
+
+
+def _factor(rule: Rule, dims: Sequence[Dim], rows: Rows) -> Rows | None:
+    """(factor, outer): the factor of a tensor's dimensions in which rows begin, `outer` times; None where a rule has
+    none, as of a dimension of size 1."""
+    dimension, outer = rows
+    before = 1
+    for factor in dims[dimension]:
+        size = rule.sizes[factor]
+        if before == outer:
+            return factor, 1
+        if before * size > outer:
+            inside, rest = divmod(outer, before)
+            return None if rest or size % inside else (factor, inside)
+        before *= size
+    return None
+
+
+def _place(rule: Rule, dims: Sequence[Dim], found: Rows) -> Rows | None:
+    """Where a tensor has the rows that begin in a factor; None where it lacks the factor."""
+    factor, outer = found
+    for dimension, dim in enumerate(dims):
+        if factor in dim:
+            return dimension, outer * math.prod(rule.sizes[f] for f in dim[: dim.index(factor)])
+    return None
+
+
+def _by_size(node: Node, shape: Sequence[int], index: int, rows: Rows) -> Rows | None:
+    """Rows of a rank that has one alone, of which rules say nothing: they stay at their place among the elements where
+    these keep their order, and in their dimension, counted from the last, where the result is one of the operand's."""
+    source = operand_types(node)[index].shape
+    dimension, outer = rows
+    if source[dimension] != outer:  # a rule names it
+        return None
+    if node.op.is_view and math.prod(source) == math.prod(shape):
+        begin = math.prod(source[:dimension]) * outer
+        before = 1
+        for place, size in enumerate(shape):
+            if before == begin:
+                return place, 1
+            if before < begin < before * size and begin % before == 0:
+                return place, begin // before
+            before *= size
+        return (len(shape) - 1, shape[-1]) if shape else None  # behind all elements but its own
+    place = dimension + len(shape) - len(source)
+    return (place, outer) if 0 <= place < len(shape) and shape[place] == outer else None

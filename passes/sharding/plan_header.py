@@ -1,0 +1,139 @@
+"""A plan as a graph carries it from the front end to `shard_by_plan`: in its header, beside the names of its operators.
+
+    plan_file : "plan.toml"
+    plan_operators : (("Default/network-Net/MatMul-op0", "(2, 4) [0, -]", "(2, 4) [-, 1]"))
+    plan_places : (("Default/network-Net/MatMul", 1))
+    %0 = MatMul(%para1_x, %para2_w) {place: Default/network-Net/MatMul-op0}
+
+`plan_places` counts the operators of every cell and kind that were read: what passes put in their place is counted on
+from there. `shard_by_plan` takes all of it out of the graph.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
+from typing import Any, Protocol
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph, Node
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.layout import Layout
+from mspc.ir.text.fragments import read_layouts
+from mspc.ir.text.malformed import Malformed
+
+PLAN_FILE, PLACES = "plan_file", "plan_places"
+OPERATORS, RESULTS, PARAMETERS = "plan_operators", "plan_results", "plan_parameters"
+RECOMPUTE, GATHER_AGAIN = "plan_recompute", "plan_gather_again"
+KEYS = (PLAN_FILE, OPERATORS, RESULTS, PARAMETERS, RECOMPUTE, GATHER_AGAIN, PLACES)
+
+
+class HeaderPlan(Protocol):
+    """What is said of a plan in a graph; a plan file has it."""
+
+    @property
+    def operators(self) -> Mapping[str, tuple[Layout, ...]]: ...
+
+    @property
+    def results(self) -> Mapping[str, tuple[Layout, ...]]: ...
+
+    @property
+    def parameters(self) -> Mapping[str, Layout]: ...
+
+    @property
+    def recompute(self) -> tuple[str, ...]: ...
+
+    @property
+    def gather_again(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True)
+class NotedPlan:
+    """A plan, read from a graph's header. file: where it came from, for messages. places: of the operators that were
+    read, by cell and kind, how many there were. The rest as in a plan file."""
+
+    file: str
+    operators: Mapping[str, tuple[Layout, ...]]
+    results: Mapping[str, tuple[Layout, ...]]
+    parameters: Mapping[str, Layout]
+    recompute: tuple[str, ...] = ()
+    gather_again: tuple[str, ...] = ()
+    places: Counter[str] = field(default_factory=Counter[str])
+
+
+def note_plan(graph: Graph, plan: HeaderPlan, file: str, places: Mapping[Node, str]) -> None:
+    """Write a plan into a graph that was read. file: where it came from. places: the names of the operators."""
+    noted: dict[str, Any] = {
+        OPERATORS: _entries(plan.operators),
+        RESULTS: _entries(plan.results),
+        PARAMETERS: tuple((name, str(layout)) for name, layout in plan.parameters.items()),
+        RECOMPUTE: plan.recompute,
+        GATHER_AGAIN: plan.gather_again,
+        PLACES: tuple(kinds_of(places.values()).items()),
+    }
+    graph.attrs |= {PLAN_FILE: file} | {key: value for key, value in noted.items() if value}
+    for node, place in places.items():
+        node.place = place
+
+
+def noted_plan(graph: Graph) -> NotedPlan | None:
+    """The plan that a graph carries, None where there is none. Raises MspcError where its texts are no layouts of the
+    graph's ranks."""
+    if PLAN_FILE not in graph.attrs:
+        return None
+    said = {key: graph.attrs.get(key, ()) for key in KEYS}
+    ranks = int(graph.attrs.get("ranks", 1))
+    stored = {name: layouts for name, *layouts in said[PARAMETERS]}
+    return NotedPlan(
+        str(said[PLAN_FILE]),
+        {name: _layouts(OPERATORS, name, texts, ranks) for name, *texts in said[OPERATORS]},
+        {name: _layouts(RESULTS, name, texts, ranks) for name, *texts in said[RESULTS]},
+        {name: layout for name, texts in stored.items() for layout in _layouts(PARAMETERS, name, texts, ranks)},
+        said[RECOMPUTE],
+        said[GATHER_AGAIN],
+        Counter(dict(said[PLACES])),
+    )
+
+
+def forget_plan(graph: Graph) -> None:
+    """Take a plan out of a graph."""
+    for key in KEYS:
+        graph.attrs.pop(key, None)
+    for node in graph.nodes:
+        node.place = ""
+
+
+def kinds_of(places: Iterable[str]) -> Counter[str]:
+    """How many operators of each cell and kind there are among those with these names."""
+    return Counter(place.rpartition("-op")[0] for place in places)
+
+
+def made_places(graph: Graph, named: Container[Node], count: Counter[str]) -> Iterator[tuple[Node, str]]:
+    """(node, name) of the forward operators that are not `named`, which passes have put in the place of others: they
+    go on counting, and `count` with them."""
+    for node in graph.nodes:
+        if node.phase == "forward" and node not in named:
+            kind = kind_of(node)
+            yield node, f"{kind}-op{count[kind]}"
+            count[kind] += 1
+
+
+def kind_of(node: Node) -> str:
+    """The cell and the kind of an operator, which its name in plans begins with."""
+    return f"{node.scope or 'Default'}/{node.op.name}"
+
+
+def _entries(layouts: Mapping[str, Sequence[Layout]]) -> tuple[tuple[str, ...], ...]:
+    return tuple((name, *map(str, of)) for name, of in layouts.items())
+
+
+def _layouts(key: str, name: str, texts: Sequence[str], ranks: int) -> tuple[Layout, ...]:
+    try:
+        found = [layout for text in texts for layout in read_layouts(text)]
+    except Malformed as error:
+        raise MspcError(f"{key}: a layout of {name}: {error}") from None
+    for layout in found:
+        if not isinstance(layout, Layout) or layout.ranks != ranks:
+            raise MspcError(f"{key}: {name} has the layout {layout}, which is none of {ranks} ranks")
+    return tuple(found)

@@ -1,0 +1,201 @@
+"""Cuts a graph as a plan says that the front end has written into its header.
+
+Input:  `plan_operators : (("Default/network-Net/MatMul-op0", "(2, 4) [0, 1]", "(2, 4) [1, -]"))` and
+        `%0 = MatMul(%x, %w) {place: Default/network-Net/MatMul-op0}`
+Output: the same node with `cnode_attrs: {strategy_from: "the plan"} {in_layouts: (2, 4) [0, 1]; (2, 4) [1, -]}
+        {layout: (2, 4) [0, -] sum[1]}`, and nothing of the plan in the header
+
+What a plan says goes before strategies of the script, which are on the operators by then. Cells that it computes again
+are copied for gradients, parameters stored as it says. Where it leaves nothing open there is nothing to search. All
+mistakes are reported together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mspc.ir.diagnostics import MspcError, raise_all
+from mspc.ir.graph import Graph, Node, Value, element_layouts
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.layout import Layout
+from mspc.ir.nearest import did_you_mean
+from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
+from mspc.passes.autodiff.planned_cells import mark_cells
+from mspc.passes.autodiff.recompute import Recompute
+from mspc.passes.base import Pass
+from mspc.passes.needs import GLOBAL
+from mspc.passes.sharding.choices import ShardingChoice, rule_of
+from mspc.passes.sharding.plan_choices import options_of
+from mspc.passes.sharding.plan_header import NotedPlan, forget_plan, made_places, noted_plan
+from mspc.passes.sharding.strategy_sources import PLAN
+from mspc.sharding.factors import Rule
+
+MOST_LISTED = 5
+
+
+@dataclass(frozen=True)
+class ShardByPlan(Pass):
+    """Compute cells again, store parameters and cut operators as the plan in the header says."""
+
+    needs = (GLOBAL,)
+
+    def run(self, graph: Graph) -> bool:
+        plan = noted_plan(graph)
+        if plan is None:
+            return False
+        mistakes: list[MspcError] = []
+        for work in (_recompute, _store, _shard_operators):
+            try:
+                work(graph, plan)
+            except MspcError as error:
+                mistakes.append(error)
+        raise_all(mistakes)
+        forget_plan(graph)
+        if all(node.in_layouts is not None for node in graph.nodes if node.phase == "forward" and rule_of(node)):
+            graph.attrs.pop("search_mode", None)
+        return True
+
+
+def _recompute(graph: Graph, plan: NotedPlan) -> None:
+    """Compute cells again, as a search does it: their copies follow what the originals are cut by. Raises MspcError
+    where there is no such cell."""
+    if not plan.recompute:
+        return
+    missing = mark_cells(graph, plan.recompute)
+    if missing:
+        cells = list(dict.fromkeys(node.scope for node in graph.nodes if node.phase == "forward"))
+        raise MspcError(
+            f"the plan {plan.file} computes {listed(missing)} again, which the network does not have",
+            notes=[*did_you_mean(missing[0], cells), f"it has {listed(cells)}"],
+        )
+    Recompute().run(graph)
+
+
+def check_known(wanted: list[str], known: list[str], file: str) -> None:
+    """Raise MspcError where a plan names operators that are not `known`."""
+    unknown = [name for name in wanted if name not in set(known)]
+    if unknown:
+        raise MspcError(
+            f"the plan {file} names {listed(unknown)}, which the network does not have",
+            notes=[*did_you_mean(unknown[0], known), f"it has {listed(known)}"],
+        )
+
+
+def _shard_operators(graph: Graph, plan: NotedPlan) -> None:
+    nodes = {node.place: node for node in graph.nodes if node.place}
+    known = [f"{kind}-op{number}" for kind, count in plan.places.items() for number in range(count)]
+    made = {place: node for node, place in made_places(graph, set(nodes.values()), plan.places.copy())}
+    nodes |= made
+    wanted = list(dict.fromkeys([*plan.operators, *plan.results]))
+    check_known(wanted, [*known, *made], plan.file)
+    there = [name for name in wanted if name in nodes]  # others were left out as nothing reads them
+    ranks = int(graph.attrs.get("ranks", 1))
+    mistakes: list[MspcError] = []
+    for name in there:
+        try:
+            _shard(nodes[name], plan.operators.get(name, ()), plan.results.get(name), ranks, plan.file)
+        except MspcError as error:
+            mistakes.append(error)
+    raise_all(mistakes)
+    for name in there:
+        if name in plan.operators:
+            _check_sums(nodes[name], plan.file)
+
+
+def _store(graph: Graph, plan: NotedPlan) -> None:
+    """Store parameters as a plan says. Raises MspcError where one is not there, or cannot be cut so."""
+    known = {p.name: p for p in graph.parameters if p.kind == "parameter"}
+    unknown = [name for name in (*plan.parameters, *plan.gather_again) if name not in known]
+    if unknown:
+        raise MspcError(
+            f"the plan {plan.file} stores {listed(unknown)}, which are no parameters of the network",
+            notes=[*did_you_mean(unknown[0], list(known)), f"it has {listed(list(known))}"],
+        )
+    for name, layout in plan.parameters.items():
+        parameter = known[name]
+        if len(layout.dims) != len(parameter.shape) or not layout.divides(parameter.shape):
+            shape = tuple(parameter.shape)
+            raise MspcError(f"the plan {plan.file} stores {name} as {layout}, and its shape is {shape}")
+        parameter.layout = layout
+        parameter.attrs["parallel_optimizer"] = False  # it is cut as it is to be
+    gathered = {known[name] for name in plan.gather_again}
+    for node in graph.nodes:
+        if node.phase == "forward" and any(value in gathered for value in node.inputs):
+            node.attrs["gathers_again"] = True
+
+
+def _shard(
+    node: Node, layouts: Sequence[Layout], results: Sequence[Layout] | None, ranks: int, file: str
+) -> None:
+    """Give one operator the layouts of its operands and results. Raises MspcError where it cannot have them."""
+    rule = rule_of(node)
+    if rule is None:
+        raise node.error(f"{node.label}: the plan {file} cuts it, and it has no sharding rule")
+    _check_sizes(node, rule, layouts, results, file)
+    if not layouts and results is None:
+        return
+    options = options_of(node, rule, tuple(layouts), results, ranks)
+    choice = next((option for option in options if _is_as_said(option, layouts, results)), None)
+    if choice is None:
+        said = _shown(layouts) + (f" -> {_shown(results)}" if results is not None else "")
+        next_to = _shown(options[0].inputs) + (f" -> {_shown(options[0].outputs)}" if results is not None else "")
+        raise node.error(
+            f"{node.label} cannot be cut as the plan {file} says: {said}",
+            notes=[f"its rule is {rule}", f"next to it is {next_to}"],
+        )
+    node.in_layouts, node.layout = choice.inputs, choice.layout(node.type)
+    node.in_strategy = node.out_strategy = None
+    node.attrs["strategy_from"] = PLAN
+
+
+def _check_sizes(
+    node: Node, rule: Rule, layouts: Sequence[Layout], results: Sequence[Layout] | None, file: str
+) -> None:
+    """Raise MspcError where there are not as many layouts and dimensions as an operator has."""
+    for given, wanted, what in ((layouts, rule.inputs, "operands"), (results, rule.outputs, "results")):
+        if given is None:
+            continue
+        if len(given) != len(wanted) or any(len(a.dims) != len(b) for a, b in zip(given, wanted, strict=True)):
+            raise node.error(
+                f"{node.label}: the plan {file} has layouts {_shown(given)} for {what} of "
+                f"{', '.join(str(len(dims)) for dims in wanted)} dimensions"
+            )
+
+
+def _is_as_said(option: ShardingChoice, layouts: Sequence[Layout], results: Sequence[Layout] | None) -> bool:
+    return option.inputs == tuple(layouts) and (results is None or option.outputs == tuple(results))
+
+
+def _shown(layouts: Sequence[Layout]) -> str:
+    return "; ".join(map(str, layouts))
+
+
+def _check_sums(node: Node, file: str) -> None:
+    """Raise MspcError where an operator is to take partial sums that its operand does not come out in."""
+    for value, layout in zip(node.inputs, node.in_layouts or (), strict=False):
+        given = _comes_out(value)
+        if layout is not None and layout.partial and given != layout:
+            raise node.error(
+                f"{node.label}: the plan {file} has it take partial sums, {layout}, and its operand comes out "
+                + (f"as {given}" if given is not None else "as no operator of the plan gives it"),
+                notes=[f"without {str(layout).removeprefix(str(layout.without_partial())).strip()} they are completed"],
+            )
+
+
+def _comes_out(value: Value) -> Layout | None:
+    """The layout that a plan has given a tensor, behind orderings and tuples."""
+    if not isinstance(value, Node):
+        return None
+    if isinstance(value.op, TupleGetItem):
+        made = value.inputs[0]
+        if isinstance(made, Node) and isinstance(made.op, MakeTuple):
+            return _comes_out(made.inputs[value.op.index])
+        return dict(enumerate(element_layouts(made.layout))).get(value.op.index)
+    if isinstance(value.op, Depend):
+        return _comes_out(value.inputs[0])
+    return value.layout if isinstance(value.layout, Layout) else None
+
+
+def listed(names: Sequence[str]) -> str:
+    """Some names of many, for a message."""
+    return ", ".join(names[:MOST_LISTED]) + (", ..." if len(names) > MOST_LISTED else "") or "none"

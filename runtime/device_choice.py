@@ -1,0 +1,352 @@
+"""Which device runs a rank's graphs: asked for on the command line or by the script, or found; and its executors.
+
+Nothing of CUDA is loaded before a GPU is to be used: the driver alone is asked how many there are.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.location import Location
+
+Array = Any
+AUTO, CPU, GPU = "auto", "cpu", "gpu"
+EACH_ITS_OWN = ("stand_alone", "hybrid_parallel")
+"""Modes in which every rank may run another graph: the script places slices and collectives by its rank."""
+_INSTALL = "pip install -e '.[gpu]' in a checkout of mspc brings CuPy; it needs an NVIDIA driver"
+_ON_CPU = "or run it on the CPU with mspc run --device cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the command line says of devices.
+
+    device: auto, cpu or gpu. deterministic: the same bits at every run. timeout: seconds for which a rank may be
+    stopped, or none may move before one that is waited for counts as missing; 0 for the default.
+    """
+
+    device: str = AUTO
+    deterministic: bool = False
+    timeout: float = 0.0
+
+    def arguments(self) -> list[str]:
+        """As arguments for the ranks that mpirun starts."""
+        found = [] if self.device == AUTO else ["--device", self.device]
+        found += ["--deterministic"] if self.deterministic else []
+        return [*found, "--timeout", f"{self.timeout:g}"] if self.timeout else found
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRequest:
+    """What a script says of devices.
+
+    device: cpu, gpu, or "" where it says nothing. how: its own words. index: of the GPU, None for the local rank's.
+    place, index_place: the lines that say so.
+    """
+
+    device: str = ""
+    how: str = ""
+    index: int | None = None
+    deterministic: bool = False
+    place: Location | None = None
+    index_place: Location | None = None
+
+
+class Probe:
+    """What this machine has."""
+
+    def gpus(self) -> tuple[int, str]:
+        """The number of GPUs that this process sees; where it is 0, why."""
+        import ctypes  # on a machine that may have a GPU, once
+
+        try:
+            cuda = ctypes.CDLL("libcuda.so.1")
+        except OSError:
+            return 0, "there is no NVIDIA driver on this machine"
+        code = cuda.cuInit(0)
+        if code == 100:
+            return 0, "no GPU is visible here"
+        if code:
+            return 0, f"the NVIDIA driver fails to start (CUDA error {code})"
+        count = ctypes.c_int()
+        cuda.cuDeviceGetCount(ctypes.byref(count))
+        return count.value, "" if count.value else "no GPU is visible here"
+
+    def cupy(self) -> bool:
+        """Whether CuPy is installed."""
+        return importlib.util.find_spec("cupy") is not None
+
+    def nccl(self) -> bool:
+        """Whether CuPy finds NCCL; this loads CuPy."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return bool(getattr(importlib.import_module("cupy.cuda.nccl"), "available", True))
+        except ImportError:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceChoice:
+    """device: cpu or gpu. index: of the GPU. warning: what the user should know, or ""."""
+
+    device: str
+    index: int = 0
+    warning: str = ""
+
+
+def choose_device(
+    wanted: str, local_rank: int, local_size: int, asked: DeviceRequest | None = None, probe: Probe | None = None,
+    size: int = 0,
+) -> DeviceChoice:
+    """The device of this process.
+
+    Args:
+        wanted: auto, cpu or gpu, from the command line, which beats the script's `asked`. local_rank, local_size: of
+        the ranks on this host. size: number of all ranks.
+
+    Raises:
+        MspcError: a GPU is asked for and cannot be had; the message says what is missing.
+    """
+    asked = asked or DeviceRequest()
+    probe = probe or Probe()
+    device = wanted if wanted != AUTO else asked.device or AUTO
+    if device == CPU:
+        return DeviceChoice(CPU)
+    count, why = probe.gpus()
+    problem, notes = _problem(count, why, local_size, max(size, local_size), probe)
+    index, bad_index = local_rank, False
+    if not problem and asked.index is not None and local_size == 1:
+        index = asked.index
+        if index >= count:
+            bad_index = True
+            problem, notes = f"device_id={index} is none of the {_gpus(count)} visible here", []
+    if not problem:
+        return DeviceChoice(GPU, index)
+    if device == GPU:
+        how, place = ("--device gpu", None) if wanted == GPU else (asked.how, asked.place)
+        place = asked.index_place if bad_index else place
+        raise MspcError(f"{how} asks for a GPU, but {problem}", place, [*notes, _ON_CPU])
+    return DeviceChoice(CPU, 0, f"this runs on the CPU: {_gpus(count)} would be here, but {problem}" if count else "")
+
+
+def _problem(count: int, why: str, local_size: int, size: int, probe: Probe) -> tuple[str, list[str]]:
+    if not count:
+        return why, [_INSTALL]
+    if not probe.cupy():
+        return "CuPy is not installed", [_INSTALL]
+    if local_size > count:
+        few = f"start at most {count} rank{'s' * (count > 1)} on this host: every rank takes a GPU of its own"
+        return f"{local_size} ranks on this host share {_gpus(count)}", [few]
+    if size > 1 and not probe.nccl():
+        return f"CuPy finds no NCCL, which {size} ranks need", ["pip install nvidia-nccl-cu13, or -cu12, as for CuPy"]
+    return "", []
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'s' * (count != 1)}"
+
+
+class SharedMemory:
+    """Where arrays that a rank's graphs share live; here in the host's memory."""
+
+    def place(self, array: Array) -> Array:
+        """The array as executors take it; they keep it and write to it."""
+        return array
+
+    def fetch(self, placed: Array) -> Array:
+        """The values, as a NumPy array, which may be the placed one."""
+        return placed
+
+    def store(self, placed: Array, array: Array) -> None:
+        """Replace the values by those of a NumPy array."""
+        placed[...] = array
+
+    def finish(self) -> None:
+        """Wait for all steps under way; raises what they raise."""
+
+    def most(self) -> int:
+        """Bytes of device memory that were taken at most."""
+        return 0
+
+
+class GpuMemory(SharedMemory):
+    """Arrays on the GPU. `executors`: whose steps may be under way."""
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
+        self.executors: list[Any] = []
+
+    def place(self, array: Array) -> Array:
+        placed = self.device.empty(array.shape, array.dtype)
+        self._send(array, placed)
+        return placed
+
+    def fetch(self, placed: Array) -> Array:
+        import numpy as np
+
+        self.finish()
+        found = np.empty(placed.shape, placed.dtype)
+        with self.device.stream("compute"):
+            self.device.receive(placed, found)
+        self.device.synchronize()
+        return found
+
+    def store(self, placed: Array, array: Array) -> None:
+        self.finish()
+        self._send(array, placed)
+        self.device.writers.outside(placed)
+
+    def finish(self) -> None:
+        for executor in self.executors:
+            executor.finish()
+
+    def most(self) -> int:
+        return int(self.device.pool.total_bytes())  # a pool gives nothing back
+
+    def _send(self, array: Array, placed: Array) -> None:
+        import numpy as np
+
+        host = np.ascontiguousarray(array, placed.dtype).reshape(placed.shape)
+        with self.device.stream("compute"):
+            self.device.send(host, placed)
+        self.device.synchronize()
+
+
+class Cuda:
+    """Makes devices and executors on GPUs; loaded when the first is wanted."""
+
+    def open(self, index: int, deterministic: bool, host: Any, watch: Any) -> Any:
+        """The GPU with its communicator and progress."""
+        from mspc.runtime.gpu.device import open_device
+        from mspc.runtime.gpu.nccl import NcclComm
+        from mspc.runtime.gpu.progress import GpuProgress
+
+        device = open_device(index, deterministic=deterministic)
+        device.comm = NcclComm(device.xp, host)
+        device.comm.device = device
+        device.progress = GpuProgress(device, watch)  # type: ignore[attr-defined]  # None until a job has one
+        return device
+
+    def executor(self, graph: Any, device: Any, values: Mapping[str, Array], cursor: Any, host: Any) -> Any:
+        """See `GpuExecutor`."""
+        from mspc.runtime.gpu.executor import GpuExecutor
+
+        return GpuExecutor(graph, device, values, cursor, host)
+
+
+class Hardware:
+    """The device of one rank: chosen at its first graph, kept to its end.
+
+    Args:
+        simulated: all ranks are in this process, on the CPU. warn: takes a line for the user.
+    """
+
+    def __init__(
+        self, wishes: Wishes | None = None, local_rank: int = 0, local_size: int = 1, simulated: bool = False,
+        warn: Callable[[str], None] | None = None, probe: Probe | None = None, cuda: Any = None,
+    ) -> None:  # fmt: skip
+        self.wishes = wishes or Wishes()
+        self.memory = SharedMemory()
+        self.choice: DeviceChoice | None = None
+        self.device: Any = None
+        self._local = (local_rank, local_size)
+        self.local_rank = local_rank
+        self._simulated = simulated
+        self._warn: Callable[[str], None] = warn or (lambda _: None)
+        self._probe = probe or Probe()
+        self._cuda = cuda or Cuda()
+
+    def choose(self, asked: DeviceRequest, size: int) -> None:
+        """Settle for a device, unless that is done; `agree` must follow on all ranks.
+
+        Raises:
+            MspcError: it cannot be had, or a script changes its mind.
+        """
+        wanted = self.wishes.device
+        if self._simulated:
+            if self.choice is None and (wanted == GPU or (wanted == AUTO and asked.device == GPU)):
+                how = "--device gpu" if wanted == GPU else asked.how
+                self._warn(f"--simulate runs all ranks on the CPU; {how} does not count")
+            self.choice = DeviceChoice(CPU)
+            return
+        if self.choice is None:
+            self.choice = choose_device(wanted, *self._local, asked, self._probe, size)
+            if self.choice.warning:
+                self._warn(self.choice.warning)
+        elif wanted == AUTO and asked.device and asked.device != self.choice.device:
+            before = {CPU: "CPU", GPU: "GPU"}[self.choice.device]
+            raise MspcError(
+                f"{asked.how} comes too late: earlier networks of this script run on the {before}",
+                asked.place,
+                ["set the device before the first network is called"],
+            )
+
+    def agree(self, host: Any) -> None:
+        """Make sure that all ranks have settled for one kind of device; all call this together.
+
+        Raises:
+            MspcError: they have not.
+        """
+        assert self.choice is not None
+        if host.size == 1 or self._simulated:
+            return
+        import numpy as np
+
+        kinds = host.all_gather(np.array([self.choice.device == GPU]), tuple(range(host.size)), 0).tolist()
+        if len(set(kinds)) > 1:
+            gpu, cpu = kinds.index(True), kinds.index(False)
+            raise MspcError(
+                f"rank {gpu} runs on a GPU and rank {cpu} on the CPU; all must run on one kind of device",
+                notes=["mspc run --device cpu runs all on the CPU, --device gpu says what a rank lacks for a GPU"],
+            )
+
+    def prepare(self, deterministic: bool, host: Any, watch: Any) -> None:
+        """Open the device that was chosen, once."""
+        assert self.choice is not None
+        if self.choice.device == GPU and self.device is None:
+            deterministic = deterministic or self.wishes.deterministic
+            self.device = self._cuda.open(self.choice.index, deterministic, host, watch)
+            self.memory = GpuMemory(self.device)
+
+    def executor(
+        self, graph: Any, host: Any, values: Mapping[str, Array], cursor: Any = None, number: int = 0,
+        tf32: bool = False,
+    ) -> Any:  # fmt: skip
+        """The executor of a rank's graph.
+
+        Args:
+            host: the communicator of arrays on the host. values: of parameters, as `memory.place` gave them, and
+            of constants. number: of the graph in this job.
+
+        Raises:
+            MspcError: the graph cannot run here.
+        """
+        if self.device is None:
+            from mspc.runtime.backend import NumPyBackend
+            from mspc.runtime.executor import Executor
+
+            return Executor(graph, NumPyBackend(host.for_graph(number)), values, cursor)
+        device, together = self.device, graph.attrs.get("mode") not in EACH_ITS_OWN
+        device.tf32 = tf32
+        device.progress.graph = number
+        device.comm.prepare_for(graph, together)
+        executor = self._cuda.executor(graph, device, values, cursor, host)
+        assert isinstance(self.memory, GpuMemory)
+        self.memory.executors.append(executor)
+        if together and host.size > 1:
+            # A rank that still compiles kernels is not to be taken for one that is missing from the first step.
+            host.barrier(tuple(range(host.size)))
+        return executor
+
+    def release(self, executor: Any) -> None:
+        """Wait for the steps of an executor that is used no more, and forget it."""
+        self.memory.finish()
+        if isinstance(self.memory, GpuMemory):
+            self.memory.executors.remove(executor)

@@ -1,0 +1,131 @@
+"""The ways to cut a network that a search's table compares, and the programs that they make of one reading of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, cast
+
+from mspc.analysis.cost.machine import Machine
+from mspc.compiler.call import describe_call
+from mspc.compiler.config import Config
+from mspc.compiler.driver import Compiled, Decide, OnStage, TracedCall, compile_traced, trace_call
+from mspc.engine.capture import CapturedCall
+from mspc.ir.graph import Graph
+from mspc.ir.late_dataclass import dataclass
+from mspc.ops.op import Op
+from mspc.output.programs import config_of
+from mspc.passes.autodiff.recompute_cells import ASKED as RECOMPUTE_CELLS
+from mspc.passes.sharding.choices import rule_of
+from mspc.search.plans.machine_terms import terms_for
+from mspc.search.plans.megatron import shard_in_pairs, tensor_sizes
+from mspc.search.plans.row import DATA_PARALLEL, SEARCH
+
+MEGATRON = "Megatron-style"
+AUTOMATIC, SEMI = {"mode": "auto_parallel"}, {"mode": "semi_auto_parallel"}
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One way to cut a network. settings: what is otherwise in `Config`. free: without the strategies of the script.
+    tensor: ranks that share a product in pairs of products, 0 for none. replicated: nothing is sharded. again:
+    cells are computed again for gradients."""
+
+    name: str
+    settings: dict[str, Any]
+    free: bool = False
+    tensor: int = 0
+    replicated: bool = False
+    again: bool = False
+
+
+WAYS = (
+    Alternative(SEARCH, {**AUTOMATIC, "search_mode": "dynamic_programming"}),
+    Alternative("sharding propagation", {**AUTOMATIC, "search_mode": ""}),
+    Alternative(DATA_PARALLEL, {**SEMI, "parallel_optimizer": False}, free=True),
+    Alternative("optimizer parallel", {**SEMI, "parallel_optimizer": True}, free=True),
+)
+CONFIGURED = Alternative("as configured", {})
+REPLICATED = Alternative("whole", SEMI, free=True, replicated=True)
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """What plans are wanted for. ranks: how many there are. machine: times are estimated for it. device: what programs
+    are made for, "" for the script's. free: leave out the strategies of the script. memory: bytes that a rank has, 0
+    for any. mesh: that the search cuts for, as "8x4"; "" for any. seconds: for one search, 0 for any number."""
+
+    ranks: int
+    machine: Machine
+    device: str = ""
+    free: bool = False
+    memory: int = 0
+    mesh: str = ""
+    seconds: float = 0
+
+    def config(self, captured: CapturedCall) -> Config:
+        """How a launch is compiled in every way."""
+        own = config_of(captured, self.ranks)
+        base = own if own.mode != "stand_alone" else replace(own, dataset_strategy="full_batch")
+        terms = replace(terms_for(self.machine), mesh=self.mesh, milliseconds=math.ceil(self.seconds * 1000))
+        return replace(base, search_terms=terms, device=self.device or own.device)
+
+
+@dataclass(frozen=True)
+class PlannedNetwork:
+    """What plans are made of: a launch, how it is compiled in every way, and its graph, which is read once. free: all
+    ways leave out the strategies of the script."""
+
+    captured: CapturedCall
+    config: Config
+    call: TracedCall
+    free: bool = False
+
+    @classmethod
+    def read(cls, captured: CapturedCall, config: Config, free: bool = False) -> PlannedNetwork:
+        """Read a launch; `config` is of any way. Raises MspcError."""
+        settings = replace(config, **WAYS[0].settings)
+        call = trace_call(captured.target, describe_call(captured.args, []), settings, captured.global_types)
+        return cls(captured, config, call, free)
+
+    def compiled(
+        self, way: Alternative, config: Config | None = None, on_stage: OnStage | None = None,
+        decide: Decide | None = None,
+    ) -> Compiled:  # fmt: skip
+        """The program that a way makes. config: in place of the network's. decide: see `compile_traced`. Raises
+        MspcError."""
+        config = replace(config or self.config, **way.settings)
+        is_free = self.free or way.free
+        call = self.call.again(replace(config, strategies_from="") if is_free else config)
+        graph = call.traced.graph
+        if way.again:
+            graph.attrs[RECOMPUTE_CELLS] = True
+        if is_free:
+            for node in graph.nodes:
+                node.in_strategy = node.out_strategy = None
+        if way.replicated:
+            _replicate(graph)
+        if way.tensor:
+            shard_in_pairs(graph, config.ranks, way.tensor)
+        return compile_traced(call, on_stage, decide=decide)
+
+
+def all_ways(captured: CapturedCall, asked: PlanRequest) -> Iterator[Alternative]:
+    """All ways of a launch, the search first."""
+    yield from WAYS
+    for size in tensor_sizes(asked.ranks, asked.machine.ranks_per_host):
+        settings = {**AUTOMATIC, "search_mode": ""}
+        yield Alternative(f"{MEGATRON}, {asked.ranks // size} x {size}", settings, free=True, tensor=size)
+    if config_of(captured, asked.ranks).sharded and not asked.free:
+        yield CONFIGURED
+
+
+def _replicate(graph: Graph) -> None:
+    """Give the operators of a graph, read but not compiled yet, strategies that cut nothing: for small networks the
+    quickest, since nothing is sent."""
+    for node in graph.nodes:
+        rule = rule_of(node)
+        if rule is not None:
+            dims = cast(Op, node.op).strategy_dims(rule)
+            node.in_strategy = tuple(tuple(1 for _ in dim) for dim in dims)

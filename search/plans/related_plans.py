@@ -1,0 +1,160 @@
+"""The search's way: its own plan, and programs beside that, of which one may be quicker. The search adds up operators
+and collectives one by one, and cannot know what is fused, what hides and what travels together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cached_property, partial
+
+from mspc.analysis.cost.timeline import Timeline
+from mspc.compiler.config import Config
+from mspc.compiler.driver import Compiled, Decide
+from mspc.compiler.sent_bytes import sent_by_ranks
+from mspc.ir.diagnostics import MspcError
+from mspc.passes.sharding.search_terms import Terms
+from mspc.runtime.memory_plan import peak_of
+from mspc.search.layouts.candidates import Candidates
+from mspc.search.layouts.within_memory import Limited
+from mspc.search.plans.alternatives import REPLICATED, Alternative, PlannedNetwork, PlanRequest
+from mspc.search.plans.figures import Outcome, figures, is_configured, memory_of, remarked, workspace
+from mspc.search.plans.limited import LimitedPlans, PlanMemory
+from mspc.search.plans.problem import Problem
+from mspc.search.plans.row import SEARCH, Remarks
+
+RELATED = 1000
+"""Operators of a network, its gradients among them, up to which relatives of what is found are compiled, too."""
+SHARES = (0.9, 0.75, 0.5)
+"""Of the memory that the search's plan takes: limits within which others are looked for."""
+TABLE = 1 << 13
+"""Elements of a table at most where others are looked for: nothing has to be proved of them."""
+OTHERS = 12
+"""How many plans with one decision given are compiled at most; they may be quicker, though their sum is more."""
+EFFORT = 300
+"""Operators of a rank that are compiled for these, up to which another one is tried."""
+
+
+class SearchedNetwork:
+    """The search for one network. way: how it is compiled for it."""
+
+    def __init__(self, network: PlannedNetwork, asked: PlanRequest, way: Alternative) -> None:
+        self.network, self.asked, self.way = network, asked, way
+        self._made: set[tuple[int, ...]] = set()
+        self.deadline = time.monotonic() + asked.seconds if asked.seconds else float("inf")
+
+    def quickest(self) -> Outcome:
+        """The quickest by the estimated step of what the search finds and of its relatives. Raises MspcError where
+        none is within the limit of memory."""
+        best, refusal = None, None
+        try:
+            compiled = self._within() if self.asked.memory else self.plain
+            plan = figures(SEARCH, compiled, self.network.captured, self.asked, self.asked.memory)
+            remarks = remarked(plan.remarks, compiled, self.asked, self.way)
+            best = Outcome.of(replace(plan, remarks=remarks), compiled, self.network.captured, self.asked)
+        except MspcError as error:
+            if not self.asked.memory:
+                raise
+            refusal = error
+        for name, make in self._relatives():
+            if time.monotonic() > self.deadline:
+                break
+            best = self._better(best, name, make)
+        if best is None:
+            assert refusal is not None
+            raise refusal
+        return best
+
+    def _better(self, best: Outcome | None, name: str, make: Callable[[], Compiled | None]) -> Outcome | None:
+        """The best so far, or a relative of it where that is quicker."""
+        try:
+            other = make()
+            if other is None:
+                return best
+            plan = figures(SEARCH, other, self.network.captured, self.asked, self.asked.memory)
+        except MspcError:
+            return best
+        if best is not None and plan.step >= best.plan.step:
+            return best
+        remarks = best.plan.remarks if best is not None else remarked(Remarks(), self.plain, self.asked, self.way)
+        plan = replace(plan, search_gap=None, taken_from=name, remarks=remarks)
+        found = Outcome.of(plan, other, self.network.captured, self.asked)
+        return replace(found, configured=is_configured(self.plain))
+
+    def _relatives(self) -> Iterator[tuple[str, Callable[[], Compiled | None]]]:
+        """(what it is, how it is made) of every one; but for the last, they are the same whatever limit of memory is
+        asked for. Where a plan was made before there is none."""
+        if len(self.network.call.traced.graph.nodes) > RELATED or len(self.plain.graph.nodes) > RELATED:
+            return
+        if self.asked.memory:
+            yield "a search without a limit", lambda: self.plain
+        yield "a search by bytes alone", self._by_bytes
+        peak = memory_of(self.plain.rank_graph(0), self.network.captured, self.network.config.device)
+        for share in SHARES:
+            limit = int(peak * share)
+            yield f"a search within {limit} bytes of memory", partial(self._near, limit)
+        if self.asked.free or not is_configured(self.plain):
+            yield "every rank computing the whole", partial(self.network.compiled, REPLICATED)
+        for values in self._others():
+            yield "a search with one decision given", partial(self._made_of, values)
+
+    @cached_property
+    def plain(self) -> Compiled:
+        """What the search finds without a limit of memory. Raises MspcError."""
+        return self.network.compiled(self.way)
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The network as the search sees it within limits. Raises MspcError."""
+
+        def compiled(config: Config, decide: Decide) -> Compiled:
+            return self.network.compiled(self.way, config, decide=decide)
+
+        return Problem(self.network.config, compiled)
+
+    @cached_property
+    def _solver(self) -> Limited:
+        return self.problem.solver(TABLE, proves=False)
+
+    def _by_bytes(self) -> Compiled:
+        """What the search finds where nothing but bytes counts, with small tables: nothing is stated of it."""
+        own = self.network.config.search_terms
+        terms = Terms(mesh=own.mesh, milliseconds=own.milliseconds)
+        way = replace(self.way, settings={**self.way.settings, "search_mode": "recursive_programming"})
+        return self.network.compiled(way, replace(self.network.config, search_terms=terms))
+
+    def _near(self, limit: int) -> Compiled | None:
+        """The plan within a limit of what the search foresees of memory; None of one that was made before."""
+        return self._made_of(self._solver.solve(limit).values)
+
+    def _others(self) -> list[tuple[int, ...]]:
+        """The cheapest of every way to take each decision, in small networks, of those that seem to fit."""
+        count = min(OTHERS, EFFORT // max(1, len(self.plain.rank_graph(0).nodes)))
+        if not count:
+            return []
+        try:
+            candidates = Candidates(self.problem.model, self._solver.memory)
+        except MspcError:
+            return []
+        return candidates.cheapest(self.asked.memory)[:count]
+
+    def _made_of(self, values: tuple[int, ...]) -> Compiled | None:
+        """The program of an assignment; None of one that was made before."""
+        if values in self._made:
+            return None
+        self._made.add(values)
+        return self.problem.compiled(values)
+
+    def _within(self) -> Compiled:
+        """The search's plan within the limit of memory. Raises MspcError where none was found."""
+
+        def taken(program: Compiled, rank: int) -> PlanMemory:
+            graph = program.rank_graph(rank)
+            step = Timeline(graph, self.asked.machine).total
+            workspace_bytes = workspace(graph, self.network.captured, self.network.config.device)
+            return PlanMemory(peak_of(graph) + workspace_bytes, workspace_bytes, step, graph)
+
+        def busiest(program: Compiled) -> int:
+            return sent_by_ranks(program).rank
+
+        return LimitedPlans(self.problem, self.asked.memory, taken, busiest).quickest()

@@ -1,0 +1,227 @@
+"""Evaluation over several ranks: metrics are those of one device that sees all the data."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc.commands.run import run_script
+from mspc.compiler.config import Config
+from mspc.engine.gathered_outputs import global_outputs
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import dtype_of
+from mspc.runtime.comm.local import LocalComm, World
+from tests.conftest import HANG
+from tests.serving import SERVED
+
+TEXT = """
+import json
+import numpy as np
+import mindspore as ms
+import mindspore.dataset as ds
+from mindspore import nn, ops, Tensor
+from mindspore.communication import init, get_rank, get_group_size
+from mindspore.train import Accuracy, F1, Loss, Metric, Model
+
+SETTINGS
+init()
+rank, size = get_rank(), get_group_size()
+ms.set_seed(1)
+draw = np.random.default_rng(0)
+x, y = draw.standard_normal((24, 6)).astype(np.float32), draw.integers(0, 4, 24).astype(np.int32)
+
+
+class Largest(Metric):
+    def clear(self):
+        self.found = {}
+
+    def update(self, *inputs):
+        logits, labels = (self._convert_data(value) for value in inputs)
+        for row, label in zip(logits, labels):
+            self.found[str(label)] = max(self.found.get(str(label), -9.0), round(float(row.max()), 4))
+
+    def eval(self):
+        return dict(sorted(self.found.items()))
+
+
+def rows(which, batch):
+    return ds.GeneratorDataset(list(zip(x[which], y[which])), ["x", "y"], shuffle=False).batch(batch)
+
+
+net = nn.SequentialCell(nn.Dense(6, 8), nn.ReLU(), nn.Dense(8, 4))
+metrics = {"accuracy": Accuracy(), "f1": F1(), "loss": Loss(), "largest": Largest()}
+model = Model(net, nn.CrossEntropyLoss(), nn.SGD(net.trainable_params(), 0.5), metrics=metrics)
+data = DATA
+TRAIN
+found = model.eval(data)
+found["f1"] = [float(number) for number in found["f1"]]
+print(json.dumps(found))
+"""
+OWN = "rows(slice(rank, None, size), 8 // size)"
+TRAINED = "model.train(2, data)"
+PARALLEL = 'ms.set_auto_parallel_context(parallel_mode="{}"{})'
+DATA_PARALLEL = PARALLEL.format("data_parallel", ", gradients_mean=True, parameter_broadcast=True")
+
+
+def text(settings: str, data: str, train: str = TRAINED) -> str:
+    return TEXT.replace("SETTINGS", settings).replace("DATA", data).replace("TRAIN", train)
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    linecache.clearcache()
+    return Path("evaluate.py")
+
+
+def printed(script: Path, what: str, ranks: int, capsys: Any) -> list[Any]:
+    """What each rank has found."""
+    script.write_text(what)
+    run_script(script, ranks, simulate=True)
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def same(found: Any, expected: Any) -> bool:
+    """Whether metrics are equal, the loss but for rounding."""
+    exact = {**found, "loss": 0} == {**expected, "loss": 0}
+    return exact and found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("mode", "data"),
+    [
+        (DATA_PARALLEL, OWN),
+        (PARALLEL.format("semi_auto_parallel", ""), OWN),
+        (PARALLEL.format("auto_parallel", ""), OWN),
+        (PARALLEL.format("semi_auto_parallel", ', dataset_strategy="full_batch"'), "rows(slice(None), 8)"),
+    ],
+    ids=["data", "semi", "auto", "full"],
+)
+def test_metrics_are_those_of_one_device(script: Path, capsys: Any, mode: str, data: str) -> None:
+    expected = printed(script, text("", "rows(slice(None), 8)"), 1, capsys)[0]
+    found = printed(script, text(mode, data), 4, capsys)
+    assert len(found) == 4
+    assert all(same(each, expected) for each in found)
+
+
+def test_ranks_by_themselves_judge_their_own_data(script: Path, capsys: Any) -> None:
+    found = printed(script, text("", OWN, ""), 2, capsys)
+    alone = printed(script, text("", "rows(slice(1, None, 2), 4)", ""), 1, capsys)
+    assert found[0] != found[1]
+    assert found[1] == alone[0]
+
+
+@pytest.mark.parametrize(
+    ("mode", "data"),
+    [
+        ("data_parallel", "rows(slice(0, 8) if rank == 0 else slice(8, 24), 4)"),
+        ("hybrid_parallel", "rows(slice(0, 10) if rank == 0 else slice(10, 24), 4)"),
+    ],
+)
+def test_ranks_with_less_data_wait_for_the_others(script: Path, capsys: Any, mode: str, data: str) -> None:
+    expected = printed(script, text("", "rows(slice(None), 24)", ""), 1, capsys)[0]
+    found = printed(script, text(PARALLEL.format(mode, ""), data, ""), 2, capsys)
+    assert found[0] == found[1]
+    for name in ("accuracy", "f1", "largest"):
+        assert found[0][name] == expected[name]
+
+
+@pytest.mark.parametrize(
+    ("data", "first", "second"),
+    [
+        ("rows(slice(0, 7 + rank), 4)", "Float32 (3, 6), Int32 (3,)", "Float32 (4, 6), Int32 (4,)"),
+        ("rows(slice(0, 4 + 3 * rank), 4)", "no tensors", "Float32 (3, 6), Int32 (3,)"),
+    ],
+)
+def test_batches_of_different_sizes_are_named(script: Path, data: str, first: str, second: str) -> None:
+    script.write_text(text(DATA_PARALLEL, data, ""))
+    with pytest.raises(MspcError) as caught:
+        run_script(script, 2, simulate=True)
+    assert (
+        f"the ranks call WithEvalCell with different tensors: rank 0 with {first}; rank 1 with {second}"
+        in caught.value.render()
+    )
+
+
+def test_ranks_that_compute_together_need_as_many_batches(script: Path) -> None:
+    script.write_text(text(PARALLEL.format("semi_auto_parallel", ""), "rows(slice(0, 4 + 4 * rank), 4)", ""))
+    with pytest.raises(MspcError) as caught:
+        run_script(script, 2, simulate=True)
+    message = "the ranks have different numbers of batches for WithEvalCell: 1 of 2 have a further one, rank 0 has none"
+    assert message in caught.value.render()
+    assert "in mode semi_auto_parallel all ranks compute every batch together" in caught.value.render()
+
+
+def test_an_evaluation_on_one_rank_alone_is_explained(script: Path) -> None:
+    once = text(DATA_PARALLEL, OWN, "").replace("found = model", "found = {} if rank else model")
+    script.write_text(once.replace('found["f1"]', "raise SystemExit #"))
+    with pytest.raises(MspcError) as caught:
+        run_script(script, 2, simulate=True)
+    assert "metrics are those of the data of all ranks, so all must evaluate" in caught.value.render()
+
+
+def test_a_rank_without_any_batch_is_named(script: Path) -> None:
+    empty = "type('Empty', (), {'get_dataset_size': lambda s: 0, 'create_tuple_iterator': lambda s, **k: iter(())})()"
+    script.write_text(text(PARALLEL.format("hybrid_parallel", ""), f"rows(slice(0, 4), 4) if rank else {empty}", ""))
+    with pytest.raises(MspcError, match="rank 0 has no batch for WithEvalCell"):
+        run_script(script, 2, simulate=True)
+
+
+def test_outputs_of_any_type_and_size_are_joined() -> None:
+    half = dtype_of("BFloat16").numpy
+    config = Config(ranks=3, mode="data_parallel")
+
+    def main(comm: LocalComm) -> Any:
+        rank = comm.rank
+        own = [
+            np.full((rank, 2), rank, half), np.array(rank == 0), np.array(float(rank), np.float32),
+            np.array(rank, np.int32), np.arange(4 * rank).reshape(2, 2 * rank).T,
+        ]  # fmt: skip
+        return global_outputs(comm, config, (), None if rank == 1 else own)
+
+    for rows, flag, number, count, turned in World(3).run(main):
+        assert rows.dtype == half
+        assert rows.tolist() == [[2, 2], [2, 2]]
+        assert flag.tolist() == [True, False]
+        assert number.tolist() == 1.0
+        assert number.dtype == np.float32
+        assert count.tolist() == [0, 2]
+        assert turned.tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
+
+
+STOPS = """
+from mindspore.train import EarlyStopping
+
+
+class Last(ms.train.Callback):
+    def on_train_end(self, run_context):
+        print(json.dumps(run_context.original_args().cur_epoch_num))
+
+
+model.train(9, data, [EarlyStopping("loss", patience=2, min_delta=MIN), Last()])
+raise SystemExit
+"""
+
+
+def test_ranks_of_different_losses_stop_together(script: Path, capsys: Any) -> None:
+    stops = STOPS.replace("MIN", "0.2")
+    found = printed(script, text(DATA_PARALLEL, OWN, stops), 4, capsys)
+    assert len(set(found)) == 1
+    assert 2 < found[0] < 9
+
+
+def test_metrics_under_mpirun(script: Path, capsys: Any) -> None:
+    expected = printed(script, text("", "rows(slice(None), 8)"), 1, capsys)[0]
+    script.write_text(text(DATA_PARALLEL, OWN))
+    command = [*SERVED, "run", str(script), "--ranks", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(found) == 2
+    assert all(same(each, expected) for each in found)
