@@ -24,7 +24,7 @@ class Job:
     """comm: the communicator of this rank's graphs. aside: that of everything else, so that the two
     never mix.
     watch: of the job under mpirun, else None. hardware: the device that runs this rank's graphs.
-    profile: times steps where that was asked for, see `commands.profile.Profiler`.
+    profile: times steps where that was asked for, see `engine.profile.StepProfiler`.
     meeting: the communicator of what ranks settle when they compile; None: `aside` is that.
     by_hand: the communicator of collectives that the script calls outside of a network; None: `aside` is that."""
 

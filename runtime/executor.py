@@ -76,7 +76,7 @@ class Executor:
         return self.plan.boundary
 
     def search(self) -> tuple[str, int]:
-        """Where the running step first made a value that is not finite; see `finite.Searched`."""
+        """Where the running step first made a value that is not finite; see `finite.NonFiniteSearch`."""
         return search(self)
 
     def parameter(self, name: str) -> Array:

@@ -18,14 +18,14 @@ import numpy as np
 import transformer_program
 from cupy.cuda import nccl
 
-from mspc.api.captured import launcher
+from mspc.api.call_handler import current
 from mspc.communication import get_group_size, get_rank
 
 REPEATS = 20
 sizes, train, x, y = transformer_program.built()
 for _ in range(5):
     train(x, y).asnumpy()
-executor = launcher().launched[0].executor
+executor = current().compiled_calls[0].executor
 device, step = executor.device, executor._step
 graph = executor.graph
 host = executor.comm
@@ -67,7 +67,7 @@ def captured(chosen):
 
 
 def _silent(work):
-    return replace(work, captured=lambda: None)
+    return replace(work, launch=lambda: None)
 
 
 def plain_reductions(works):

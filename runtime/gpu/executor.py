@@ -303,7 +303,7 @@ class GpuExecutor:
                 raise explained(self, loss, value, updated=False)
 
     def search(self) -> tuple[str, int]:
-        """Run the bad step's nodes again, one by one, and look at what they make; see `finite.Searched`."""
+        """Run the bad step's nodes again, one by one, and look at what they make; see `finite.NonFiniteSearch`."""
         device, held, first = self.device, "", NOWHERE
         for parameter, pinned, origin in zip(self.inputs, self._again.inputs, self._origins, strict=True):
             if origin is None:

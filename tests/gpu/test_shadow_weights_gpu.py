@@ -107,12 +107,12 @@ class Executor(GpuExecutor):
         super().__init__(graph, device, values)
         if self._step.anew:
             first, *others = self._step.anew
-            self._step.anew = [replace(first, captured=self._counted(first.captured)), *others]
+            self._step.anew = [replace(first, launch=self._counted(first.launch)), *others]
 
-    def _counted(self, captured: Callable[[], None]) -> Callable[[], None]:
+    def _counted(self, launch: Callable[[], None]) -> Callable[[], None]:
         def counted() -> None:
             self.made += 1
-            captured()
+            launch()
 
         return counted
 
