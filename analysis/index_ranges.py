@@ -1,5 +1,6 @@
-"""Which integers an input of a graph may hold: places in a table, classes, segments. Operators declare how many there
-are (`Op.index_limits`), and the input is followed to them through the operators between."""
+"""This module finds which integers an input of a graph may hold: places in a table, classes, segments. Operators
+declare how many there are (`Op.index_limits`), and the input is followed to them through the operators between.
+"""
 
 from __future__ import annotations
 

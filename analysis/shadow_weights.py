@@ -1,4 +1,5 @@
-"""Copies of parameters that updates keep up to date: the halves in which a network reads its Float32 weights.
+"""Shadow weights are copies of parameters that updates keep up to date: the halves in which a network reads its Float32
+weights.
 
 Input:  `%0 = Cast(%w) {dst_type: BFloat16}`, `%1 = MatMul(%x, %0)`, ..., `%9 = ApplyMomentum(%w, ...)`
 Output: `%0 = Cast(%w) {kept: true}`: the update of a step can leave the value that `%0` has in the next one.

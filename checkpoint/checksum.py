@@ -1,4 +1,4 @@
-"""Checksums of stored slices: XXH3 with 64 bits where the library xxhash is there, else CRC-32 of zlib.
+"""Checksums of stored slices are XXH3 with 64 bits where the library xxhash is installed, else CRC-32 of zlib.
 
 A checksum is text, the name of its kind before its digits, so that a file says by what it can be checked.
 """

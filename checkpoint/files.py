@@ -1,4 +1,4 @@
-"""The files of a checkpoint while it is read: opened once, read at places, errors named by file."""
+"""The files of a checkpoint that is read are opened once, and read at places; errors name the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index of a set, `index.json`: which slice of which tensor stands where in which file.
+"""The index of a set, `index.json`, says which slice of which tensor is stored where in which file.
 
 ```
 {"format": "mspc checkpoint", "version": 1, "sequence": 3, "ranks": 2,
@@ -105,7 +105,7 @@ def read_rank_file(path: Path, number: int = 0) -> RankFile:
 
 
 def _placed(file: TensorFile, name: str, places: dict[str, Any], number: int) -> Stored:
-    """A tensor of a file at its place in the whole one; one without a place is whole."""
+    """A tensor of a file at its place in the global tensor; one without a place is the global tensor itself."""
     type = file.type(name)
     segments = ((file.place(name), type.nbytes),)
     if name not in places:

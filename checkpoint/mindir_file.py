@@ -1,4 +1,4 @@
-"""MindSpore's `.mindir` files, read: graphs as messages of Protocol Buffers.
+"""This module reads MindSpore's `.mindir` files, which are graphs as messages of Protocol Buffers.
 
 The format, as MindSpore 2.10 has it (`mindspore.train.mind_ir_pb2`): a model has its graph in field 7, further graphs
 in 8, its primitives in 12. A graph has nodes (1), parameters (3), inputs (5) and outputs (6); a node its inputs (1),

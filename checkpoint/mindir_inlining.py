@@ -1,4 +1,4 @@
-"""Several graphs of a `.mindir` file as one: what is called stands in the place of the call.
+"""This module makes one graph of the several of a `.mindir` file: the called graph takes the place of the call.
 
 A graph is called by its name, or by that of a node which gives it some of its inputs (`Partial`) or chooses between two
 (`Switch`). Input: `%p = Partial(@a, %x)`, `%q = Partial(@b, %x)`, `%s = Switch(%c, %p, %q)`, `%r = %s()`. Output: the

@@ -1,5 +1,5 @@
-"""Operators of a MindIR file, as MindSpore 2.10 has them, and what they are here: in which order a node takes operands
-and fields, which fields are attributes instead, and which codes stand for which words.
+"""These tables map the operators of a `.mindir` file, as MindSpore 2.10 has them, to those of mspc: the order of a
+node's operands and fields, the fields that are attributes instead, and the words for which codes stand.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""MindSpore's `.mindir` files, written: see `checkpoint.mindir_file` for the format."""
+"""This module writes MindSpore's `.mindir` files; `checkpoint.mindir_file` describes the format."""
 
 from __future__ import annotations
 

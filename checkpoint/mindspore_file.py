@@ -1,4 +1,4 @@
-"""MindSpore's `.ckpt` files, read and written: parameters by name as messages of Protocol Buffers.
+"""This module reads and writes MindSpore's `.ckpt` files: parameters by name as messages of Protocol Buffers.
 
 The format, as MindSpore 2.10 has it (`mindspore.train.checkpoint_pb2`): `Checkpoint` has `Value`s in field 1; a `Value`
 the name in field 1 and a tensor in field 2; a tensor its sizes in field 1, the name of its element type in field 2 and

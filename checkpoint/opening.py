@@ -1,4 +1,4 @@
-"""Opens a checkpoint by its name, whatever its format."""
+"""This module opens a checkpoint by its name, whatever its format."""
 
 from __future__ import annotations
 

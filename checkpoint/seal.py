@@ -1,4 +1,4 @@
-"""The checksum that a text of JSON has of itself: the header of a rank's file, and the index of a set.
+"""A text of JSON may hold a checksum of itself: the header of a rank's file does, and the index of a set.
 
 It stands in the text, `"mspc_checksum":"xxh3:0123456789abcdef"`, and is that of the text with zeros as its digits.
 """

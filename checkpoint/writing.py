@@ -1,4 +1,6 @@
-"""One rank's file of a set: its slices as safetensors, and in the header where each belongs and its checksum."""
+"""This module writes one rank's file of a set: its slices as safetensors, and in the header the place and the checksum
+of each.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ PLACES = "mspc"
 class TensorSlice:
     """What a rank writes of a tensor.
 
-    global_type: of the whole tensor. begin: where the slice begins in it. shape: of the slice. layout: how the
-    tensor is cut, as text. make: gives the slice as an array.
+    global_type: of the global tensor. begin: where the slice begins in it. shape: of the slice. layout: how the
+    tensor is sharded, as text. make: gives the slice as an array.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The one exception family. Every mistake of a user ends as an MspcError with a place and a remedy."""
+"""MspcError is the one family of exceptions: every mistake of a user ends as one, with a place and a remedy."""
 
 from __future__ import annotations
 

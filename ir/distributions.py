@@ -1,4 +1,4 @@
-"""Kinds of first values of tensors: one number, ones at certain places, random numbers of a distribution."""
+"""The first values of a tensor follow a distribution: one number, ones at certain places, or random numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The lines of an error as a terminal shows them: texts broken at spaces, a source line with carets below it."""
+"""This module lays out the lines of an error for a terminal: texts broken at spaces, and a source line with carets
+below it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Graph -> networkx and Graphviz, for drawing and for questions about paths. The storage stays `Graph`.
+"""This module turns a graph into one of networkx and of Graphviz, for drawing and for questions about paths. The
+storage stays `Graph`.
 
 networkx is imported where it is needed, because it costs a tenth of a second at start-up.
 """

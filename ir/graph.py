@@ -1,4 +1,4 @@
-"""The SSA graph: values, nodes in run order, parameters, constants. Passes change it in place.
+"""The SSA graph has values, nodes in run order, parameters and constants. Passes change it in place.
 
 `Node.op` is any object that satisfies `OpLike`; this layer never names an operator. The list of nodes is both the
 print order and the run order. A node has one result, which may be a tuple of tensors.

@@ -1,6 +1,6 @@
-"""How the first values of a tensor are made, as data: a distribution, a shape, an element type, a seed and a counter.
+"""The first values of a tensor are described by data: a distribution, a shape, an element type, a seed and a counter.
 
-A slice holds the same numbers as that part of the whole tensor, and making it takes little more memory than itself:
+A slice holds the same numbers as that part of the global tensor, and making it takes little more memory than itself:
 random numbers come from Philox, a generator by counter, in blocks that can each be drawn alone.
 """
 
@@ -103,7 +103,7 @@ class Description:
             raise MspcError(f"the initializer {name} makes matrices, not a tensor of shape {self.shape}")
 
     def fill(self, slices: Slices | None = None) -> Array:
-        """The values in `slices` of the whole tensor (None: all of it), as an array of its own.
+        """The values in `slices` of the global tensor (None: all of it), as an array of its own.
 
         Raises:
             MspcError: no values can be made like this.

@@ -1,4 +1,4 @@
-"""`dataclass` as the standard library has it, whose methods are made when a class is first used.
+"""`dataclass` here is the standard library's, but its methods are made when a class is first used.
 
 `dataclasses` writes and compiles six methods for every class, which costs a millisecond, and a compile loads some 170
 of them. Here only `__init__` is written, once an instance is made or somebody asks for the fields; the others look

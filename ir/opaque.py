@@ -1,4 +1,5 @@
-"""What the text form can hold beyond mspc's own graphs: another compiler's operators, values and words.
+"""Opaque objects are what the text form can hold beyond mspc's own graphs: another compiler's operators, values and
+words.
 
 They are carried along, printed and compared; nothing of them can be run.
 """

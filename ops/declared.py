@@ -13,13 +13,13 @@ class Sharding:
     """How an operator is sharded, and what follows for its results.
 
     Class attributes:
-        reduction: how results combine when a reduced factor is cut.
+        reduction: how results combine when a reduced factor is sharded.
         linear_in: inputs in each of which it is linear, the others held fixed: a partial sum in one may pass through.
         additive: the result is a sum of the inputs, or they side by side: partial sums over the same axes pass.
         operandwise: the result combines one idempotent `reduction` (all, any, max, min) per operand: every operand
-            may be cut in its own way, and the result is partial over all their axes.
-        followers: operands that are cut as the others say, where a strategy leaves them whole.
-        follows_neighbours: it only moves data, so that left unset it is cut as the operators around it.
+            may be sharded in its own way, and the result is partial over all their axes.
+        followers: operands that are sharded as the others say, where a strategy does not shard them.
+        follows_neighbours: it only moves data, so that left unset it is sharded as the operators around it.
         bordered: see `Op.moved_bytes`.
         distributions: operands whose rows sum to 1, which get no gradient.
         is_several: stands for several operators in every mode; `decompose` gives them.

@@ -1,5 +1,5 @@
-"""Offsets in one arena for blocks that are alive at overlapping times: large blocks first, each in the tightest gap
-that all blocks alive with it leave.
+"""This module gives blocks that are alive at overlapping times their offsets in one arena: large blocks first, each in
+the tightest gap that all blocks alive with it leave.
 
 Input:  sizes and lifetimes of blocks; some of them tied together at fixed distances.
 Output: an offset for every block and the size of the arena.

@@ -1,4 +1,4 @@
-"""The inputs of `mspc run DIR`: global arrays of an npz file, or made up ones, cut for one rank."""
+"""The inputs of `mspc run DIR` are global arrays of an npz file, or made up ones, of which a rank gets its slices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which device runs a rank's graphs: asked for on the command line or by the script, or found; and its executors.
+"""This module chooses the device that runs a rank's graphs, as the command line or the script says or as it finds one,
+and makes its executors.
 
 Nothing of CUDA is loaded before a GPU is to be used: the driver alone is asked how many there are.
 """

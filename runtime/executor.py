@@ -1,4 +1,4 @@
-"""Runs one rank's graph: an ordered walk over prepared steps that frees every value at its last use."""
+"""The executor runs one rank's graph: it walks in order over prepared steps and frees every value at its last use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of a step's memory: where every value lives, and who waits for whom. Made by memory_plan.py."""
+"""The plan of a step's memory says where every value lives, and who waits for whom. memory_plan.py makes it."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class MemoryPlan:
 
     places: one Place for every tensor of every value.
     arena: bytes of the arena. lower_bound: most bytes of it that are alive at once; no plan is smaller.
-    buckets: for an AllReduce of several operands that stand side by side the whole block, in which member k begins at
-        the place of operand k: one reduction over the block, in place, is the node. Its size is a multiple of the
-        elements'. An AllReduce of several operands that is not here has operands elsewhere, or needed afterwards.
+    buckets: for an AllReduce of several operands that stand side by side the block of them all, in which member k
+        begins at the place of operand k: one reduction over the block, in place, is the node. Its size is a multiple of
+        the elements'. An AllReduce of several operands that is not here has operands elsewhere, or needed afterwards.
     waits: for a node the collectives of other streams that must be over before it starts.
     copied: nodes whose result shows a parameter that is updated while the result is still needed, with the places that
         it shows. One that only shows is replaced by a copy from there to its place; an updating operator runs as ever,

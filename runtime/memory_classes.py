@@ -1,5 +1,5 @@
-"""What the bytes of a step are for: which parameters are states of an optimizer, which results are gradients,
-activations or neither.
+"""The bytes of a step are put into classes here: which parameters are states of an optimizer, and which results are
+gradients, activations or neither.
 
 Operators say which operands they overwrite, nodes of which phase they are; the rest follows from who reads what:
 

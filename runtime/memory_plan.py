@@ -1,4 +1,5 @@
-"""Where every value of a rank's step lives: parameters keep their memory, all else shares one arena by lifetimes.
+"""This module decides where every value of a rank's step lives: parameters have memory of their own, all else shares
+one arena by lifetimes.
 
 Input:  %0 = MatMul(%x, %w); %1 = Tanh(%0); %2 = Reshape(%1); %3 = MatMul(%2, %w); returned is ReduceSum(%3).
 Output: %0, %1 and %2 have one place, as Tanh works in place and Reshape only shows; %3 has another.

@@ -1,4 +1,4 @@
-"""Runs a rank's graph and keeps what it computes, to compare runs operator by operator."""
+"""This module runs a rank's graph and stores what it computes, to compare runs operator by operator."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _members(
 
 
 def join(ranks: Sequence[Mapping[Any, Array]], key: Any, layout: Layout) -> Array:
-    """The whole value from every rank's slice: parts combined, of replicas the lowest rank's that has it.
+    """The global value from every rank's slice: parts combined, of replicas the lowest rank's that has it.
 
     (A rank does not compute what nobody needs of it.)
 

@@ -1,5 +1,6 @@
-"""Prepares a graph for the executor: one slot per live value, one step per node, values freed at their
-last use."""
+"""This module prepares a graph for the executor: one slot for every live value, one step for every node, and values
+freed at their last use.
+"""
 
 from __future__ import annotations
 

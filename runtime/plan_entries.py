@@ -1,4 +1,4 @@
-"""What `program.json` says of what a compile decided on, as a plan has it."""
+"""This module reads out of `program.json` what a compile decided, as entries of a plan."""
 
 from __future__ import annotations
 

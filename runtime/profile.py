@@ -1,4 +1,5 @@
-"""Where the time of a step goes: when each node ran on each rank, as a trace for Perfetto and as a table.
+"""A profile shows where the time of a step goes: when each node ran on each rank, as a trace for Perfetto and as a
+table.
 
 The trace is in Chrome's format ("Trace Event Format", chrome://tracing and ui.perfetto.dev read it): one process per
 rank, one thread per stream, times in microseconds from the begin of the rank's step.

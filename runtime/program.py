@@ -1,5 +1,6 @@
-"""A compiled directory as a rank reads it: its own `execute` file and its slices of the weights, nothing
-else."""
+"""A program is a compiled directory as a rank reads it: its own `execute` file and its slices of the weights, nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -274,7 +275,7 @@ def _read_slices(path: Path, parameters: Sequence[Parameter], rank: int) -> dict
 
 
 def _slice_of(file: TensorFile, parameter: Parameter, rank: int, path: Path) -> Any:
-    """A parameter's slice; of one that is cut no more than that is read."""
+    """A parameter's slice; of one that is sharded no more than that is read."""
     where = slices_of(parameter, rank)
     if where is None or file.type(parameter.name).shape != full_type(parameter).shape:
         return slice_parameter(parameter, file.read(parameter.name), rank, f"{path}:")

@@ -1,4 +1,4 @@
-"""Memory of a GPU that kernels take beside a step's values: what products share, and scratch memory of convolutions and
+"""Kernels take memory of a GPU beside a step's values: what products share, and scratch memory of convolutions and
 attention. It is reserved before the first step, so that a plan's estimate and the device agree.
 """
 

@@ -1,9 +1,10 @@
-"""Which pieces every rank sends to whom when a tensor goes from one layout to another, on any two meshes.
+"""This module finds which boxes of a tensor every rank sends to whom when the tensor goes from one layout to another,
+on any two meshes.
 
-A source layout cuts the tensor into a grid of blocks; every rank holds one block, and a block that several
+A source layout divides the tensor into a grid of blocks; every rank holds one block, and a block that several
 ranks hold has replicas. What a rank misses of its new slice is one box of each other block that the slice
 meets, so a rank gets at most one piece from any other. Partial layouts take part as they are: the parts
-count as one more dimension, cut by the partial axes.
+count as one more dimension, sharded by the partial axes.
 
 All functions here work on numbers alone, by mixed-radix arithmetic over the two meshes. One rank's exchange
 costs time in proportion to the slices that its own block and its new slice meet, not to the square of the
@@ -48,7 +49,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class RankExchange:
-    """One rank's part of an exchange; boxes are in coordinates of the whole tensor.
+    """One rank's part of an exchange; boxes are in coordinates of the global tensor.
 
     old, new: what the rank holds before and after. stays: the part of `old` that stays, or None.
     sends, receives: (other rank, box), by rank in ascending order.
@@ -63,9 +64,9 @@ class RankExchange:
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """A layout as a grid of equal blocks: `dims[d]` are the mesh axes that cut dimension d of `shape`;
+    """A layout as a grid of equal blocks: `dims[d]` are the mesh axes that shard dimension d of `shape`;
     `block` is the shape of one block, `strides` the distance in rank numbers between neighbours along
-    every axis. Axes that cut nothing are `unused`: `replicas` ranks hold the same block."""
+    every axis. Axes that shard nothing are `unused`: `replicas` ranks hold the same block."""
 
     mesh: tuple[int, ...]
     dims: tuple[Axes, ...]
@@ -274,7 +275,7 @@ def _total(values: Any, ranks: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _indices(mesh: tuple[int, ...], axes: Axes) -> Any:
-    """For every rank its place along a dimension that `axes` cut, as an array."""
+    """For every rank its place along a dimension that `axes` shard, as an array."""
     ranks = np.arange(math.prod(mesh))
     found = np.zeros_like(ranks)
     for a in axes:

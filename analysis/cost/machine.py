@@ -1,4 +1,4 @@
-"""The machine that costs are reckoned for: how fast it computes, reads and writes, and sends between ranks.
+"""A machine is described here by its rates: how fast it computes, reads and writes, and sends between ranks.
 
 One description serves all that asks what is cheaper: the order of a step's nodes, what runs beside a collective, the
 report, the search. Nothing is measured when it is asked, so that the answer is the same on every rank.

@@ -1,4 +1,4 @@
-"""What nodes cost on a rank: bytes that collectives send and seconds of everything, by one description of a machine.
+"""The cost of a node on a rank is the bytes that it sends and the seconds that it takes by the rates of a machine.
 
 The figures are rough: enough to decide what should run beside a collective, and to compare layouts.
 """

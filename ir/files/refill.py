@@ -1,4 +1,5 @@
-"""A folder whose contents are replaced while it stays: a mount point, or one that cannot change places with another.
+"""This module replaces the contents of a folder while the folder stays: a mount point, or one that cannot be exchanged
+with another.
 
 The new contents come into the folder under the name of unfinished things, and the ending of that name says how far
 things are: `.new`, they are being written; `.whole`, the old contents move away; `.ready`, the new ones move to their

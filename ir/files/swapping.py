@@ -1,4 +1,4 @@
-"""Two names of a file system that change places in one step, where the system can do that."""
+"""This module exchanges two names of a file system in one step, where the system can do that."""
 
 from __future__ import annotations
 

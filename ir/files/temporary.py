@@ -1,5 +1,6 @@
-"""What is being written, under a name of its own beside its place. Whoever writes it holds a lock on it, so that what a
-killed process has left behind can be told from what another one is writing, whatever became of process numbers."""
+"""A file that is being written has a name of its own beside its place. Whoever writes it holds a lock on it, so that
+what a killed process has left behind can be told from what another one is writing, whatever became of process numbers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Writes safetensors files one tensor at a time, so that no more than one is in memory, and reads them, slices too.
+"""This module writes safetensors files one tensor at a time, so that no more than one is in memory, and reads them and
+slices of them.
 
 The bytes are those of `safetensors.numpy.save`: the length of a header, the header as JSON, the tensors behind it.
 Every element type that mspc knows is read as it was written, BFloat16 as the type of that name in ml_dtypes.

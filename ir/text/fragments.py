@@ -1,4 +1,5 @@
-"""The small texts inside a file (attributes, layouts, types, values) -> Python values, by grammar.lark.
+"""This module reads the small texts inside a file (attributes, layouts, types, values) into Python values, by
+grammar.lark.
 
 A file repeats few of them, so each is read once. Used by `mspc.ir.text.parser` alone.
 """

@@ -1,4 +1,4 @@
-"""What is wrong with a piece of text, and the names and strings that pieces hold."""
+"""This module has the error of a malformed piece of text, and reads the names and strings that such pieces hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A node's name and primitive_attrs -> its operator and the user's strategies. Used by `mspc.ir.text.parser`."""
+"""This module makes an operator and the user's strategies from a node's name and its primitive_attrs.
+`mspc.ir.text.parser` uses it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Text -> graphs: what `mspc.ir.text.printer` writes, and MindSpore's own dumps, as docs/ir-format.md specifies.
+"""The parser reads texts into graphs: what `mspc.ir.text.printer` writes, and MindSpore's own dumps, as
+docs/ir-format.md specifies.
 
 Nothing of a file is evaluated or imported: operators are looked up in the registry that the caller hands in.
 """

@@ -1,4 +1,4 @@
-"""Graph -> text, in the two-line node form of MindSpore's dumps; docs/ir-format.md specifies it.
+"""The printer writes a graph as text, in the two-line node form of MindSpore's dumps; docs/ir-format.md specifies it.
 
 Deterministic: numbers follow the run order, attributes their declaration; no addresses, no times.
 """

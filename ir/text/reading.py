@@ -1,4 +1,5 @@
-"""What the readers of one file share: its text, its dialect, the values and types met so far."""
+"""The readers of one file share this state: its text, its dialect, and the values and types that they have met so far.
+"""
 
 from __future__ import annotations
 

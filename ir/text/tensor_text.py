@@ -1,4 +1,4 @@
-"""Texts of constants: `Tensor(shape=[2], dtype=Float32, value=[1.0, 2.0])` -> Constant."""
+"""This module reads texts of constants: `Tensor(shape=[2], dtype=Float32, value=[1.0, 2.0])` becomes a Constant."""
 
 from __future__ import annotations
 

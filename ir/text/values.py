@@ -1,4 +1,4 @@
-"""Texts of attribute values, strings, layouts and constants, as the text form spells them."""
+"""This module writes attribute values, strings, layouts and constants as the text form has them."""
 
 from __future__ import annotations
 

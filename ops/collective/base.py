@@ -59,7 +59,7 @@ class Collective(Op, abstract=True):
     has_side_effect = True
     is_collective = True
     instead: ClassVar[tuple[str, ...]] = ()
-    """What to write in a network of whole tensors for what scripts use it for, a note each."""
+    """What to write in a network of global tensors for what scripts use it for, a note each."""
     widens = False
     ordered: ClassVar[bool] = True
     """Whether the order of the ranks matters to the result."""

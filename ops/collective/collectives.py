@@ -41,7 +41,7 @@ class AllReduce(Collective):
     """
 
     instead: ClassVar[tuple[str, ...]] = (
-        "gradients are whole there, and so are their sums: clip with ops.clip_by_global_norm, or take the root of the "
+        "gradients are global there, and so are their sums: clip with ops.clip_by_global_norm, or take the root of the "
         "sums of squares, none of them divided by how many ranks hold a slice",
     )
     op: str = "sum"
@@ -160,7 +160,7 @@ class ReduceScatter(Collective):
 
 
 class AlltoAll(Collective):
-    """Piece i of the tensor, cut along `split_dim`, goes to rank i of the group; what arrives is joined along
+    """Slice i of the tensor along `split_dim` goes to rank i of the group; what arrives is joined along
     `concat_dim`. `split_count` is the size of the group."""
 
     split_count: int = 1
@@ -351,7 +351,7 @@ class LocalSlice(LayoutChange):
 
     def localize(self, placement: Placement) -> Op:
         shape = placement.in_types[0].shape
-        if 0 in shape:  # every rank has all elements, whichever other dimensions are cut
+        if 0 in shape:  # every rank has all elements, whichever other dimensions are sharded
             return Reshape(self.target.local_shape(shape))
         old = self.source.slices_for(placement.rank, shape)
         new = self.target.slices_for(placement.rank, shape)

@@ -1,8 +1,8 @@
 """How collectives run on a GPU: packing kernels around the communicator's work on arrays that stay where they are.
 
-A communicator on GPUs moves whole arrays: a gather leaves the members' arrays one after the other, a scatter takes them
-so. Along another axis than the first the parts are put in order by a kernel, through bytes that are set aside when the
-launch is made.
+A communicator on GPUs moves entire arrays: a gather leaves the members' arrays one after the other, a scatter takes
+them so. Along another axis than the first the parts are put in order by a kernel, through bytes that are set aside when
+the launch is made.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def _itself(x: Any) -> Any:
 
 
 def constrained(b: Builder, value: Value, entry: Any, instance: str = "") -> Node:
-    """`value` held to `entry`, a tuple of cuts or a NamedLayout."""
+    """`value` held to `entry`, a tuple of numbers of slices or a NamedLayout."""
     node = b.emit(ShardingConstraint(), value, instance=instance)
     node.in_strategy = (entry,)
     return node

@@ -106,15 +106,15 @@ def _filled(given: Any, arrays: Iterator[Any]) -> Any:
 
 
 def replicated_rule(inputs: Sequence[Sequence[int]], results: Sequence[Sequence[int]]) -> str:
-    """The rule of an operator no dimension of which can be cut."""
+    """The rule of an operator no dimension of which can be sharded."""
     return rule_of(inputs, results, [[""] * len(shape) for shape in (*inputs, *results)])
 
 
 def rule_of(inputs: Sequence[Sequence[int]], results: Sequence[Sequence[int]], labels: Sequence[Sequence[str]]) -> str:
-    """The rule of an operator whose dimensions of one label are cut together; those without stay whole.
+    """The rule of an operator whose dimensions of one label are sharded together; those without are not sharded.
 
     Raises:
-        MspcError: dimensions of one label have different sizes, or an operand is cut where no result is.
+        MspcError: dimensions of one label have different sizes, or an operand is sharded where no result is.
     """
     shapes, count, texts = [*inputs, *results], len(inputs), list[str]()
     sizes: dict[str, int] = {}
@@ -124,11 +124,11 @@ def rule_of(inputs: Sequence[Sequence[int]], results: Sequence[Sequence[int]], l
         names: list[str] = []
         for dimension, (size, label) in enumerate(zip(shape, row, strict=True)):
             if label and sizes.setdefault(label, size) != size:
-                raise MspcError(f"Custom: one axis cuts dimensions of sizes {sizes[label]} and {size}")
+                raise MspcError(f"Custom: one axis shards dimensions of sizes {sizes[label]} and {size}")
             if label and label not in shared:
                 raise MspcError(
-                    f"Custom: dimension {dimension} of {own} is cut, and no dimension of {other} with it",
-                    notes=["say with out_strategy how the results are cut"],
+                    f"Custom: dimension {dimension} of {own} is sharded, and no dimension of {other} with it",
+                    notes=["say with out_strategy how the results are sharded"],
                 )
             names.append(label or f"t{place}d{dimension}{f'={size}' if place >= count else ''}!")
         texts.append(" ".join(names))

@@ -21,7 +21,7 @@ PLACE = "{}"
 
 
 class Print(Op):
-    """Prints values, a line each, at every step: of the first tensor this rank's slice, the others whole. Called as
+    """Prints values, a line each, at every step: of the first tensor this rank's slice, all of the others. Called as
     `Print()("x is", x)`; the result is the first tensor, a zero where there is none. Tensors may stand in tuples, lists
     and dicts; all else is shown as Python shows it when the network is read.
 

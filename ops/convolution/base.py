@@ -142,7 +142,7 @@ class Convolution(ImageOperator, abstract=True):
 
 
 def image_tokens(lengths: Sequence[int], counts: Sequence[int], along: Sequence[Window]) -> tuple[str, str]:
-    """Factors of the dimensions of an image and of the result: both are cut together, into slices that stay whole."""
+    """Factors of the dimensions of an image and of the result: both are sharded together, or not at all."""
     image: list[str] = []
     result: list[str] = []
     for d, (length, count, window) in enumerate(zip(lengths, counts, along, strict=True)):

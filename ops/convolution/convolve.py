@@ -1,9 +1,9 @@
 """Convolutions and their gradients, over images of two and of three dimensions.
 
-Height and width may be cut: a rank then gets the places beside its slice from its neighbours before it convolves. The
-gradient of the weights reads the image with the same borders, and does not send them again; that of the image reads the
-result's gradient with its borders. So every position meets every place of its window on one rank, the one that holds
-the position, and padding counts on the ranks as on one device: 0 times infinity is NaN at the same places.
+Height and width may be sharded: a rank then gets the places beside its slice from its neighbours before it convolves.
+The gradient of the weights reads the image with the same borders, and does not send them again; that of the image reads
+the result's gradient with its borders. So every position meets every place of its window on one rank, the one that
+holds the position, and padding counts on the ranks as on one device: 0 times infinity is NaN at the same places.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ Mean = _AvgPool | _AvgPoolGrad
 
 
 def mean_sides(op: Mean, image: Shape) -> tuple[str, str]:
-    """`Pooling.sides` of a mean. Where windows may end outside of padding that counts, the image stays whole."""
+    """`Pooling.sides` of a mean. Where windows may end outside of padding that counts, the image is not sharded."""
     override: Any = op.divisor_override
     if override is not None and (isinstance(override, bool) or not isinstance(override, int) or override < 0):
         raise MspcError(f"{op.name}: divisor_override must be a positive integer, 0 or None, not {override!r}")

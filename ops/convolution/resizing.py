@@ -40,8 +40,9 @@ class _Resized(Resampling, abstract=True):
         return sizes
 
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
-        """An image that a strategy cuts along height or width is stored so, and read whole along both: every rank
-        computes all places of its images and channels. With align_corners only these can be cut, as in MindSpore."""
+        """An image that a strategy shards along height or width is stored so, and gathered along both: every rank
+        computes all places of its images and channels. With align_corners only these two dimensions can be sharded, as
+        in MindSpore."""
         entries = spread(asked.in_strategy or ())
         if len(entries) != 1 or isinstance(entries[0], NamedLayout) or self.align_corners or asked.out_strategy:
             return None

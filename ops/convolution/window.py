@@ -106,8 +106,8 @@ def positions_of_slices(
 
 @lru_cache(maxsize=4096)
 def slices_of(length: int, count: int, window: Window) -> int:
-    """The most equal slices into which the image and the result can be cut together so that a rank needs places of its
-    own slice and of the two beside it only; what divides it can be had as well."""
+    """The most equal slices into which the image and the result can be sharded together so that a rank needs places of
+    its own slice and of the two beside it only; what divides it can be had as well."""
     common = gcd(length, count)
     for parts in range(common, 1, -1):
         if common % parts == 0 and _reaches_neighbours(length, count, window, parts):
@@ -147,8 +147,8 @@ def sharding_mistake(
         return ""
     places = f"{length // shards} place{'s' * (length > shards)}"
     return (
-        f"cut {shards} ways is slices of {places}, but a window that spans {window.extent} reads beyond the slices "
-        f"beside its own, or a slice has no result"
+        f"would be sharded into {shards} slices of {places}, but a window that spans {window.extent} reads "
+        f"beyond the slices beside its own, or a slice has no result"
     )
 
 

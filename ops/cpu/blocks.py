@@ -90,7 +90,7 @@ def blockwise(xp: Any, work: Work, scratch: int = 0) -> Callable[..., Any]:
 
 
 def rowwise(xp: Any, work: Work, scratch: int = 0) -> Callable[..., Any]:
-    """The kernel `function(*operands, out=None)` of operands of one shape whose last dimension stays whole."""
+    """The kernel `function(*operands, out=None)` of operands of one shape whose last dimension is not split."""
 
     def kernel(*operands: Any, out: Any = None) -> Any:
         if out is None:

@@ -284,7 +284,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_forward(
 
 @dataclass(frozen=True, slots=True)
 class ForwardTiles:
-    """How the forward kernel cuts its work.
+    """How the forward kernel divides its work.
 
     warps: of a block. bands: of 16 queries, that a warp holds. keys: of a tile. held: how many steps of 8 of a query's
     elements are in registers, the others being in shared memory. blocks: that a multiprocessor should hold at once,

@@ -231,7 +231,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_backward(
 
 @dataclass(frozen=True, slots=True)
 class GradientTiles:
-    """How one form of the kernel cuts its work.
+    """How one form of the kernel divides its work.
 
     warps: of a block. bands: of 16 own rows, that a warp holds. columns: of a tile of the others. held: how many of its
     two matrices a warp keeps in registers; the others are in shared memory. blocks: that a multiprocessor should hold

@@ -19,8 +19,8 @@ from mspc.ops.device import Array, Device, Launch, c_type
 LONGEST = 8192
 """Columns of a row that the threads of a block can hold."""
 
-# The fastest cut of those measured on an H200 with 8192 rows of 1024 halves: 21.7 us where one block of 8 warps takes
-# 22.5 us and a copy of as many bytes 17.6 us. More warps would leave a thread too few registers for its columns.
+# The fastest division of those measured on an H200 with 8192 rows of 1024 halves: 21.7 us where one block of 8 warps
+# takes 22.5 us and a copy of as many bytes 17.6 us. More warps would leave a thread too few registers for its columns.
 _EACH = 128
 """Bytes of a thread's columns at most, as they are computed with; longer rows take more warps."""
 _WARPS = 4

@@ -36,7 +36,7 @@ class Reduction:
 
     In `text`, an operand's name is its element as the computing type A; `at` is the element's place in the whole.
     after: expression of the final result in `total`. before_each, before_row: statements before `text` and before the
-    elements of one `row` of the whole, seen as rows of kept elements; they read operands of other shapes through
+    elements of one `row` of the whole, seen as rows of elements that remain; they read operands of other shapes through
     their pointers `p_<name>`.
     """
 
@@ -183,8 +183,8 @@ def _along_columns(device: Device, reduction: Reduction, each: _Pass, dtype: DTy
 
 
 _COLUMNS = r"""
-// Sums along the middle of (outer, COUNT, INNER), whose elements are cut into PARTS of LENGTH: X threads side by side
-// with V columns each, Y of them below each other.
+// Sums along the middle of (outer, COUNT, INNER), whose elements are divided into PARTS of LENGTH: X threads side by
+// side with V columns each, Y of them below each other.
 constexpr int TILES = (INNER + X * V - 1) / (X * V);
 extern "C" __global__ void __launch_bounds__(X * Y) @NAME@(@PARAMETERS@) {
     const int lane = threadIdx.x % X, deep = threadIdx.x / X;

@@ -1,4 +1,4 @@
-"""Distances, norms and tests of whole rows."""
+"""Distances, norms and tests of rows that are not sharded."""
 
 from __future__ import annotations
 

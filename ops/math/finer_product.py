@@ -1,7 +1,7 @@
 """Products whose operands are sharded finer than the product uses them (`enable_nd_tp`).
 
-x [..., m, k] is cut by axes that cut n as well, and w [..., k, n] perhaps too. Both are gathered; the partial sums are
-scattered over the dimension from which x was gathered (n for k).
+x [..., m, k] is sharded by axes that shard n as well, and w [..., k, n] may be, too. Both are gathered; the partial
+sums are scattered over the dimension from which x was gathered (n for k).
 """
 
 from __future__ import annotations

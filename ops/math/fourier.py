@@ -1,4 +1,4 @@
-"""Discrete Fourier transforms along dimensions that stay whole, and the rotations that go with them.
+"""Discrete Fourier transforms along dimensions that are not sharded, and the rotations that go with them.
 
 `norm` says who divides by the number of points n: "backward" (also None) the inverse transforms, "forward" the others,
 "ortho" both, by sqrt(n). The gradient of a transform is the one the other way with the norms exchanged, as its matrix
@@ -29,7 +29,7 @@ AS_IT_IS = -1
 
 
 class Transform(Op, abstract=True):
-    """A transform along the dimensions `dim`, each cut or filled up with zeros to the size in `s` first.
+    """A transform along the dimensions `dim`, each truncated or filled up with zeros to the size in `s` first.
 
     s: as many sizes as dimensions, -1 for the operand's own, () for all of these. dim: () for all dimensions, or, where
     `s` says how many, for the last ones. Class attributes: given: names of the fields of a user's call. takes_real,

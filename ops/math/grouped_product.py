@@ -201,7 +201,7 @@ class GroupedMatmul(Op):
 
     def rule(self, *types: TensorType) -> str:
         if self.group_type == 0 and not self.biased:
-            return "m! k!, e! k! n!, e! -> m! n!"  # of the whole: its parts carry out what a strategy asks for
+            return "m! k!, e! k! n!, e! -> m! n!"  # of the composite operator: its parts carry out a strategy
         raise MspcError(f"{self.name} is several operators: it has no sharding rule of its own")
 
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:

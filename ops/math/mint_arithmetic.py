@@ -203,7 +203,7 @@ class LinSpaceExt(LinSpace):
         return super().call(*args[:3])
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy cuts the result."""
+        """MindSpore's strategy shards the result."""
         return rule.outputs
 
 
@@ -213,7 +213,7 @@ class Arange(Range):
     samples = Range.samples
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy cuts the result."""
+        """MindSpore's strategy shards the result."""
         return rule.outputs
 
 

@@ -68,7 +68,7 @@ class FlashAttentionScore(AttentionOp):
 
     Operands of Float16 and BFloat16 are summed in Float32.
 
-    With the attribute `enable_ring_attention` or `enable_flash_sp` a strategy may cut the sequence of key and value,
+    With the attribute `enable_ring_attention` or `enable_flash_sp` a strategy may shard the sequence of key and value,
     too; see ring_attention.
     """
 

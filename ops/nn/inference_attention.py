@@ -20,7 +20,7 @@ from mspc.ops.op import ArrayBackend, RequestedSharding, Sample, sample
 
 
 def _entry(name: str, shape: Sequence[int], sides: tuple[int, ...]) -> tuple[int, ...]:
-    """What a strategy says of an operand behind value where [batch, heads, queries, keys] are cut by `sides`."""
+    """What a strategy says of an operand behind value where [batch, heads, queries, keys] are sharded by `sides`."""
     if name in (QUERIES, KEYS):
         return sides[:1]
     mine = {4: sides, 3: (sides[0], *sides[2:]), 2: sides[2:]}.get(len(shape), ())
@@ -39,7 +39,7 @@ def _sample(*shapes: tuple[int, ...], **attributes: Any) -> Sample:
 
 
 class PromptFlashAttention(ServingAttention):
-    """Attention over whole prompts; see ServingAttention. Quantised operands are not built."""
+    """Attention over entire prompts; see ServingAttention. Quantised operands are not built."""
 
     order = (
         MASK, QUERIES, KEYS, SHIFT, "deq_scale1", "quant_scale1", "deq_scale2", "quant_scale2", "quant_offset2"
@@ -76,7 +76,7 @@ class PromptFlashAttention(ServingAttention):
 
 class IncreFlashAttention(ServingAttention):
     """Attention of one query for each sequence, over keys and values that are kept; see ServingAttention. The lengths
-    are those of the keys, cut as the batch is where a strategy leaves them whole. attn_mask is [batch, keys],
+    are those of the keys, sharded as the batch is where a strategy does not shard them. attn_mask is [batch, keys],
     [batch, 1, keys] or [batch, 1, 1, keys]."""
 
     order = (MASK, KEYS, SHIFT, *_QUANTISED, SCALE, OFFSET, "block_table", "kv_padding_size")
@@ -169,8 +169,8 @@ class FusedInferAttentionScore(ServingAttention):
         return result, sums if self.softmax_lse_flag else be.xp.zeros((1,), sums.dtype)
 
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
-        """As in MindSpore, the operands behind value are cut as query is, whatever their own entries say, and with one
-        query a sequence key and value may be stored in parts of theirs (see ring_attention)."""
+        """As in MindSpore, the operands behind value are sharded as query is, whatever their own entries say, and with
+        one query a sequence key and value may be stored in parts of theirs (see ring_attention)."""
         entries = spread(asked.in_strategy or ())
         if not entries or any(isinstance(entry, NamedLayout) for entry in entries):
             return None

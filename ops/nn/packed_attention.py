@@ -81,7 +81,7 @@ class _Packed(Op, abstract=True):
         return {first: shape.queries + 1, first + 1: shape.keys + 1}
 
     def texts(self, types: Sequence[TensorType]) -> dict[str, str]:
-        """The rule's text of every tensor: parts, queries and heads may be cut."""
+        """The rule's text of every tensor: parts, queries and heads may be sharded."""
         shape = self.sizes(types)
         n = f"(m={shape.key_heads} g={shape.group})" if shape.group > 1 else "m"
         part, inner = (f"(p={self.parts} ", ")") if self.parts > 1 else ("", "")
@@ -120,9 +120,9 @@ class _Packed(Op, abstract=True):
         if (self.parts,) == key[:1] and rest == [key[:1], key[:1]] and not named:
             return None
         if query[0] % key[0]:
-            raise MspcError(f"{self.name}: the strategy cuts the keys {key[0]} ways and the queries {query[0]} ways")
+            raise MspcError(f"{self.name}: the strategy shards the keys {key[0]} ways, the queries {query[0]} ways")
         if any(shards not in (1, key[0]) for entry in rest for shards in entry):
-            raise MspcError(f"{self.name}: the lists of ends are cut as the keys are, {key[0]} ways, or not at all")
+            raise MspcError(f"{self.name}: the lists of ends are sharded as the keys are, {key[0]} ways, or not at all")
         for name, value_of in zip(NAMES[3:], self.ends_of(inputs), strict=True):
             if value_of.shape[0] % key[0]:
                 raise MspcError(f"{self.name}: {name} has {value_of.shape[0]} ends, which {key[0]} does not divide")
@@ -133,7 +133,7 @@ class _Packed(Op, abstract=True):
     def strategy_mistake(self, asked: RequestedSharding) -> str:
         query, key = (asked.in_strategy or ((), ()))[:2]
         if isinstance(query, tuple) and isinstance(key, tuple) and query[:1] != key[:1]:
-            return f"the strategy cuts the queries {query[:1]} and the keys {key[:1]}; only Layouts may cut them apart"
+            return f"the strategy shards queries {query[:1]} and keys {key[:1]}; only Layouts may shard them apart"
         return ""
 
     def sequences(self, shape: Shape, operands: Sequence[Any]) -> Iterator[tuple[slice, slice, Scores]]:

@@ -69,7 +69,7 @@ class KVCacheScatterUpdate(Op):
         return f"{' '.join(names)}, {names[0]}, {' '.join(new)} -> {' '.join(names)}"
 
     def localize(self, placement: Placement) -> Op:
-        """Updates as long as `axis` are cut with it: both slices start at the same place."""
+        """Updates as long as `axis` are sharded with it: both slices start at the same place."""
         shape = placement.in_types[0].shape
         if placement.in_types[2].shape == shape:
             return self

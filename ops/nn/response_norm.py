@@ -57,7 +57,7 @@ class ChannelWindowSum(_OfChannels):
 
 
 class LRN(_OfChannels):
-    """x / (bias + alpha * (the sum of the squares of the channels around))**beta; the channels stay whole.
+    """x / (bias + alpha * (the sum of the squares of the channels around))**beta; the channels are not sharded.
 
     norm_region: "ACROSS_CHANNELS" alone.
     """

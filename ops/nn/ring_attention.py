@@ -33,7 +33,7 @@ def keys_gathered(
     """`op` of (query, key, value, ...) with keys and values that are stored as the strategy says and read otherwise;
     None where the strategy stores them as they are read.
 
-    sequence: they are read whole along the sequence. key_heads: where it is not 0, there are so many, and they are read
+    sequence: they are gathered along the sequence. key_heads: where it is not 0, there are so many, and they are read
     where their queries stand.
     """
     given = asked.in_strategy
@@ -53,9 +53,9 @@ def keys_gathered(
 
 
 def _beside_queries(query: Any, entry: Any, heads: int, key_heads: int) -> Any:
-    """A Layout of keys with their heads along the axes that cut those of the queries: the first of these that cut the
-    `key_heads` groups, since a group's queries stand one after the other. Unchanged where it cuts another number of
-    times, which is a mistake for others to tell."""
+    """A Layout of keys with their heads along the axes that shard those of the queries: the first of these that shard
+    the `key_heads` groups, since a group's queries stand one after the other. Unchanged where it has another number of
+    slices, which is a mistake for others to tell."""
     if not (isinstance(query, NamedLayout) and isinstance(entry, NamedLayout)):
         return entry
     if entry.device_matrix != query.device_matrix or max(len(query.axes), len(entry.axes)) <= heads:

@@ -50,7 +50,7 @@ class Gamma(Drawn):
         return replace(self, shape=result_shape), tuple(tensors)
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy cuts the result first."""
+        """MindSpore's strategy shards the result first."""
         return (*rule.outputs, *rule.inputs)
 
     def rule(self, alpha: TensorType, beta: TensorType) -> str:

@@ -207,7 +207,7 @@ class Range(_Made):
         return replace(self, **numbers, dtype=dtype_arg(self.name, "dtype", dtype)), tensors
 
     def length(self) -> int:
-        """Number of elements of the whole. Raises MspcError where there is none or too many."""
+        """Number of elements of the global tensor. Raises MspcError where there is none or too many."""
         if self.delta == 0:
             raise MspcError("Range: delta must not be 0")
         for name in ("start", "limit", "delta"):
@@ -228,7 +228,7 @@ class Range(_Made):
         return self.dtype
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy cuts the result."""
+        """MindSpore's strategy shards the result."""
         return rule.outputs
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -331,7 +331,7 @@ class LinSpace(_Made):
         return FLOAT32
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy cuts the result."""
+        """MindSpore's strategy shards the result."""
         return rule.outputs
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -371,7 +371,7 @@ class LinSpaceBetween(Op):
         return f", -> a={self.num if self.count < 0 else self.count}"
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy cuts the result."""
+        """MindSpore's strategy shards the result."""
         return rule.outputs
 
     def bprop(self, b: Builder, start: Value, stop: Value, out: Value, dout: Value) -> Gradients:

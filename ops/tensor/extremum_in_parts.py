@@ -1,4 +1,4 @@
-"""The place of an extremum along a dimension that is cut: every part finds its own, and the best of these is taken."""
+"""The place of an extremum along a sharded dimension: every slice finds its own, and the best of these is taken."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from mspc.ops.tensor.reshape import Reshape
 
 
 def parts_of(name: str, axis: int, asked: RequestedSharding, x: Value) -> int:
-    """How many ways the strategy cuts dimension `axis` of x; 1 where the operator takes the strategy as it is.
+    """Into how many slices the strategy shards dimension `axis` of x; 1 where the operator takes the strategy as it is.
 
     Raises:
-        MspcError: the cut does not divide the dimension.
+        MspcError: the number of slices does not divide the dimension.
     """
     entries = asked.in_strategy or ()
     if len(entries) != 1 or asked.out_strategy is not None:
@@ -44,8 +44,9 @@ def best_of_parts(
 ) -> tuple[Value, Value]:
     """(places as Int32, values) of the extremum of x along `axis`, which has size 1 in both.
 
-    parts: how many ways `entry`, the strategy of x, cuts the dimension. extremum: the operator that gives (place,
-    value) along an axis, made of the axis and whether it is kept. gather: takes elements of (places, indices) there.
+    parts: into how many slices `entry`, the strategy of x, shards the dimension. extremum: the operator that gives
+    (place, value) along an axis, made of the axis and whether it is kept. gather: takes elements of (places, indices)
+    there.
     """
     axis %= len(x.shape)
     size = x.shape[axis] // parts
@@ -75,14 +76,14 @@ def _with_strategy(b: Builder, op: Op, entry: Any, x: Value) -> Node:
 
 
 def _with_replicated(entry: Any, place: int) -> Any:
-    """A strategy with a whole dimension put in at `place`."""
+    """A strategy with a dimension that is not sharded put in at `place`."""
     if isinstance(entry, NamedLayout):
         return replace(entry, tensor_map=(*entry.tensor_map[:place], -1, *entry.tensor_map[place:]))
     return (*entry[:place], 1, *entry[place:])
 
 
 def _replicated_at(entry: Any, place: int) -> Any:
-    """A strategy whose dimension `place` is whole."""
+    """A strategy whose dimension `place` is not sharded."""
     if isinstance(entry, NamedLayout):
         return replace(entry, tensor_map=(*entry.tensor_map[:place], -1, *entry.tensor_map[place + 1 :]))
     return (*entry[:place], 1, *entry[place + 1 :])

@@ -43,8 +43,8 @@ def gathered_by_hand(
         raise MspcError(f"{label} needs offset 0, not {offset}")
     if not table or len(sizes) != table[0] or not ids or table[0] != ids[-1]:
         raise MspcError(
-            f"{label} has {len(sizes)} parts, but the strategy cuts the table {table[0] if table else 1} ways and the "
-            f"fields {ids[-1] if ids else 1} ways"
+            f"{label} has {len(sizes)} parts, but the strategy shards the table {table[0] if table else 1} ways and "
+            f"the fields {ids[-1] if ids else 1} ways"
         )
     used, ranks = math.prod(table), b.graph.attrs.get("ranks", 1)
     if used < ranks:

@@ -35,7 +35,7 @@ def source_places(mode: str, size: int, pair: tuple[int, int]) -> Any:
 
 
 class _Margins(Op, abstract=True):
-    """paddings: (before, after) of every dimension; those that get a margin stay whole."""
+    """paddings: (before, after) of every dimension; those that get a margin are not sharded."""
 
     mode: str = "reflect"
     paddings: Any = ()

@@ -67,7 +67,7 @@ _OWN_LAYOUTS = "self_define_shard"
 
 
 class _Indexed(Op, abstract=True):
-    """begins: first elements of this rank's part of the indexed dimensions. sizes: of the whole dimensions. Both are
+    """begins: first elements of this rank's slice of the indexed dimensions. sizes: their global ones. Both are
     empty where the rank holds all of them."""
 
     begins: tuple[int, ...] = field(default=(), kw_only=True)
@@ -76,7 +76,7 @@ class _Indexed(Op, abstract=True):
 
     def located(self, xp: Any, indices: Any, shape: Sequence[int]) -> tuple[tuple[Any, ...], Any]:
         """(index arrays within this rank's part, whose leading dimensions are those of `shape`; which of them lie
-        there, None for all). Raises IndexError where an index lies outside of the whole dimension (on the CPU)."""
+        there, None for all). Raises IndexError where an index lies outside of the global dimension (on the CPU)."""
         places = places_of(indices)
         for place, n in zip(places, self.sizes or shape, strict=False):
             require_places(xp, place, n)
@@ -119,12 +119,12 @@ class GatherNd(_Indexed):
         return {1: least_indexed(types[0].shape, types[1])}
 
     def strategy_mistake(self, asked: RequestedSharding) -> str:
-        """MindSpore refuses a table that is cut by hand, but for `self_define_shard`; a search may cut it."""
+        """MindSpore refuses a table that is sharded by hand, but for `self_define_shard`; a search may shard it."""
         if asked.attrs.get(_OWN_LAYOUTS) is True:
             return ""
         table: Any = (asked.in_strategy or ((),))[0]
         cuts: tuple[int, ...] = table.strategy if isinstance(table, NamedLayout) else table
-        return f"its strategy may cut the indices alone, and is {cuts} for input 0" if set(cuts) - {1} else ""
+        return f"its strategy may shard the indices alone, and is {cuts} for input 0" if set(cuts) - {1} else ""
 
     def rule(self, x: TensorType, indices: TensorType) -> str:
         tensor, places, slices = indexed_sides(self.name, x.shape, indices, 1)

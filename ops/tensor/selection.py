@@ -1,4 +1,4 @@
-"""Operators that look along one axis, which must stay whole: extrema with their places, TopK, GatherD,
+"""Operators that look along one axis, which must not be sharded: extrema with their places, TopK, GatherD,
 running sums.
 """
 
@@ -214,7 +214,7 @@ class TopK(Op):
 class GatherD(Op):
     """out[..., j, ...] = x[..., index[..., j, ...], ...] along `dim`. `GatherD()(x, dim, index)`.
 
-    offset, total: where this rank's part of `dim` begins and the size of all of it, total 0 where it is whole.
+    offset, total: where this rank's part of `dim` begins and the size of all of it, total 0 where it is not sharded.
     """
 
     dim: int = 0

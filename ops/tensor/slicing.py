@@ -120,8 +120,8 @@ class _Strided(Op, abstract=True):
         return tuple(found)
 
     def localized(self, shape: Sequence[int], layout: Layout) -> dict[str, Any]:
-        """Fields of the slice on a rank that holds `layout` of a source of `shape`: whole dimensions are its
-        own.
+        """Fields of the slice on a rank that holds `layout` of a source of `shape`: dimensions that are not
+        sharded are its own.
         """
         local = layout.local_shape(shape)
         begin: list[int] = []

@@ -1,4 +1,4 @@
-"""What ranks settle before their first step: that all can start, and that their graphs fit together."""
+"""Before their first step ranks agree that all can start, and that their graphs fit together."""
 
 from __future__ import annotations
 

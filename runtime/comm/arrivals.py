@@ -1,4 +1,4 @@
-"""Pieces of an exchange that are received where they belong, so that no more than source and target are alive.
+"""Slices of an exchange are received where they belong, so that no more than source and target are alive.
 
 Input:  %1 = NeighborExchange(%0); %2 = TupleGetItem(%1); %3 = PasteSlices(%kept, %2), or Concat.
 Output: the kernel of %1 makes the tensor %3 and receives into its parts, which %2 shows; the kernel of %3 only puts

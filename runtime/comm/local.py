@@ -1,4 +1,4 @@
-"""N ranks in one process: threads that take turns, so that a run is reproducible.
+"""This communicator simulates ranks in one process by threads that take turns, so that a run is reproducible.
 
 One thread runs at a time. It hands over only where it communicates or pauses, always to the next rank in
 cyclic order that can go on; so prints come in the same order every time, and no kernel needs a lock.

@@ -1,4 +1,4 @@
-"""Collectives through MPI (mpi4py, host buffers).
+"""This communicator runs collectives through MPI (mpi4py, host buffers).
 
 Data travel as bytes and are combined here in the order of the group's ranks: MPI's own reductions may
 use another order on every rank count and do not know bfloat16.
@@ -202,7 +202,7 @@ def _bytes(array: Array) -> list[Any]:
 
 def _strided(array: Array) -> list[Any]:
     """The elements of an array where they stand, contiguous or not, as an MPI message: MPI packs them in small parts
-    as it sends, so that no copy of the whole is made."""
+    as it sends, so that no copy of the array is made."""
     if array.flags.c_contiguous:
         return _bytes(array)
     return [_memory(array), 1, _kind(array).Commit()]

@@ -1,4 +1,4 @@
-"""MPI's start and end with the interpreter's lock released. The only file that imports mpi4py.
+"""MPI starts and ends here with the interpreter's lock released. This is the only file that imports mpi4py.
 
 Both wait for all ranks. mpi4py calls them with the lock held, so that no thread of a rank could tell for whom.
 """

@@ -1,4 +1,4 @@
-"""What a rank has said that it is about to do together with the others, for the message if they never come."""
+"""A rank announces what it is about to do together with others, for the message if they never come."""
 
 from __future__ import annotations
 

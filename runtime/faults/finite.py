@@ -1,4 +1,4 @@
-"""Finds where a NaN or an infinity in the loss comes from.
+"""This module finds where a NaN or an infinity in the loss comes from.
 
 The losses are looked at once they are known, before the first update. When one is not finite the nodes
 so far run again, one by one, and their results are looked at: the parameters are still those that the
@@ -134,7 +134,7 @@ def _communicates(executor: NonFiniteSearch) -> bool:
 
 
 def _same_on_all_ranks(executor: NonFiniteSearch, loss: Value) -> bool:
-    """In the modes that shard operators a step's loss is the whole batch's; elsewhere a rank's own."""
+    """In the modes that shard operators a step's loss is the global batch's; elsewhere a rank's own."""
     if isinstance(loss.layout, Layout):
         return loss.layout.is_replicated
     return executor.graph.attrs.get("mode") in ("semi_auto_parallel", "auto_parallel")

@@ -1,4 +1,6 @@
-"""What is said of ranks that are stopped or do nothing, and the end of the job for one that is so for too long."""
+"""This module writes the messages about ranks that are stopped or idle, and ends the job of one that is so for too
+long.
+"""
 
 from __future__ import annotations
 

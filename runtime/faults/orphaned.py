@@ -1,5 +1,6 @@
-"""What a rank does whose mpirun has ended before it: nobody else would remove the files that Open MPI has made for the
-job."""
+"""This module is for ranks whose mpirun has ended before them: nobody else would remove the files that Open MPI has
+made for the job.
+"""
 
 from __future__ import annotations
 

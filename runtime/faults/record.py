@@ -1,4 +1,4 @@
-"""What a rank writes down for the others of its host: where it is, whom it waits for, how often it has met whom.
+"""A rank writes a record for the others of its host: where it is, whom it waits for, and how often it has met whom.
 
 A job's ranks map one file of 64-bit words, a record for each. A rank writes its own record alone and reads all; nothing
 here takes a lock, so a reader believes what it reads twice.

@@ -1,4 +1,4 @@
-"""Ranks whose GPUs wait in a collective for one that does not come: who waits, where, and for whom.
+"""This module finds ranks whose GPUs wait in a collective for one that does not come: who waits, where, and for whom.
 
 A GPU leaves a mark before every collective and at the end of every step; nothing else can be seen of a step that is
 replayed. Everything here works on these marks and on the ranks' graphs.

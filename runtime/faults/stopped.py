@@ -1,4 +1,5 @@
-"""Ranks whose processes do not run: stopped by a signal, held by a debugger, or held up before their first record.
+"""This module finds ranks whose processes do not run: stopped by a signal, held by a debugger, or held up before their
+first record.
 
 Everything here is read from /proc; elsewhere no rank counts as stopped.
 """

@@ -1,4 +1,4 @@
-"""Who waits for whom in a job, and the search for ranks that wait for ever."""
+"""This module knows which rank of a job waits for which, and searches for ranks that wait for ever."""
 
 from __future__ import annotations
 

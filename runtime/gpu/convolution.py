@@ -1,4 +1,5 @@
-"""cuDNN's convolutions and their gradients on arrays that stay where they are, in any order of their dimensions.
+"""This module runs cuDNN's convolutions and their gradients on arrays whose addresses do not change, in any order of
+their dimensions.
 
 A graph of cuDNN's is built for every distinct set of shapes, strides and settings and kept by `Convolutions`; of the
 kernels that cuDNN proposes for it the fastest is taken, by one trial of each. A launch must have run once before it is

@@ -1,4 +1,5 @@
-"""One GPU as the runtime and the operators see it: streams, memory, kernels compiled from CUDA C++."""
+"""This module gives the runtime and the operators one GPU: its streams, its memory, and kernels compiled from CUDA C++.
+"""
 
 from __future__ import annotations
 

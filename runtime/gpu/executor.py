@@ -1,4 +1,4 @@
-"""Runs one rank's graph on a GPU, with the interface of `runtime.executor.Executor`.
+"""This executor runs one rank's graph on a GPU, with the interface of `runtime.executor.Executor`.
 
 Two steps are under way at most: while the GPU works on one, the host copies the next one's inputs into pinned memory
 and from there to the GPU on a stream of their own. Results come back into pinned memory; who reads one waits for it.

@@ -1,4 +1,4 @@
-"""Matrix products on tensor cores through cuBLASLt, with what follows a product joined to it.
+"""Matrix products run on tensor cores through cuBLASLt, with the operators that follow a product joined to it.
 
 cuBLASLt reads matrices by columns. A row-major matrix is its own transpose read by columns, so the row-major product
 x @ y is computed as (y^T @ x^T)^T with the operands swapped and nothing moved.

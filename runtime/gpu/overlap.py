@@ -1,4 +1,5 @@
-"""Which collectives run beside a node of the compute stream, and how many multiprocessors they take from it.
+"""This module finds which collectives run beside a node of the compute stream, and how many multiprocessors they take
+from it.
 
 A product fills all multiprocessors at once. Beside a collective that holds a few of them, its last blocks wait for the
 first to end, and it takes twice its time; one that is told how many are left is cut to fit.

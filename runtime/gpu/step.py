@@ -1,5 +1,5 @@
-"""One step of a rank's graph on a GPU: every value in its planned place, every node a launch, all of it captured into
-one CUDA graph that later steps replay.
+"""One step of a rank's graph runs on a GPU: every value has its planned place, every node is a launch, and all of it is
+captured into one CUDA graph that later steps replay.
 
 Nodes run on the compute stream, those with an attribute `stream` on the side stream that it names: they wait for what
 was launched before them, and the first node that reads their result waits for them (see `memory_plan` for what this
