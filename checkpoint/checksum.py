@@ -51,7 +51,7 @@ def kind_here() -> str:
 
 
 def empty(kind: str) -> str:
-    """A text as long as a checksum of this kind: it keeps the place until the checksum is known."""
+    """A text as long as a checksum of this kind: it reserves the place until the checksum is known."""
     return f"{kind}:{'0' * DIGITS[kind]}"
 
 

@@ -89,7 +89,7 @@ def index_text(sequence: int, ranks: int, state: dict[str, Any], files: Sequence
 
 
 def read_rank_file(path: Path, number: int = 0) -> RankFile:
-    """What stands in a rank's file, by its header alone; pieces get the number of the file.
+    """The contents of a rank's file, by its header alone; its slices get the number of the file.
 
     Raises:
         MspcError: it is missing, or no such file, or its header is not as it was written.

@@ -19,7 +19,7 @@ from mspc.ir.late_dataclass import dataclass
 MOST_NODES = 2**20
 """A file may say more with few calls of calls."""
 MOST_CALLS = 2**13
-"""A loop may go on for ever."""
+"""A loop may never end."""
 
 
 class HasLoop(Exception):

@@ -145,7 +145,7 @@ def fields_of_attributes(operator: str, attributes: Mapping[str, Any]) -> dict[s
 
 
 def input_of_field(operator: str, name: str, value: Any) -> Any:
-    """What a node has of a field as an input."""
+    """The input of a node that stands for a field."""
     if isinstance(value, DType):
         return next(code for code, dtype in _TYPES.items() if dtype == value.name)
     if name in _WORDS:

@@ -4,7 +4,7 @@ The format, as MindSpore 2.10 has it (`mindspore.train.checkpoint_pb2`): `Checkp
 the name in field 1 and a tensor in field 2; a tensor its sizes in field 1, the name of its element type in field 2 and
 its bytes in field 3. A tensor of more than 512 MiB stands there in several values of one name, one behind another. A
 text is a "tensor" of type "str" in UTF-32. A file may end in `crc_num` and the CRC-32 of what stands before in ten
-bytes. Tensors are found by walking from length to length; their bytes are read when they are asked for.
+bytes. Tensors are found by walking from length to length; their bytes are read when somebody needs them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SIZES, TYPE, CONTENT = 1, 2, 3
 
 @dataclass(frozen=True)
 class Entry:
-    """What is written: a tensor, whose values are made when its turn comes, or a text."""
+    """An entry of a file to write: a tensor, whose values are made when its turn comes, or a text."""
 
     name: str
     type: TensorType | None

@@ -111,11 +111,11 @@ def in_file(segments: Sequence[tuple[int, int]], begin: int, size: int) -> Itera
 
 
 def chosen(pieces: Sequence[StoredSlice], wanted: Box, prefer: int) -> list[tuple[StoredSlice, Box]]:
-    """The pieces that make up `wanted`, each with the part that it gives; of replicas that of the file `prefer`, or
-    else the first.
+    """The stored slices that make up `wanted`, each with the part that it gives; of replicas that of the file `prefer`,
+    or else the first.
 
     Raises:
-        ValueError: the pieces leave a gap there, or some overlap.
+        ValueError: the slices leave a gap there, or some overlap.
     """
     found: dict[Box, tuple[StoredSlice, Box]] = {}
     for piece in pieces:
@@ -132,7 +132,7 @@ def chosen(pieces: Sequence[StoredSlice], wanted: Box, prefer: int) -> list[tupl
 
 
 def _check_cover(parts: Sequence[Box], wanted: Box) -> None:
-    """Whether the parts fill `wanted`, each element once: by the blocks into which all their borders divide it."""
+    """Whether these boxes fill `wanted`, each element once: by the blocks into which all their borders divide it."""
     cuts = [
         sorted({wanted.begin[d], wanted.end[d], *(p.begin[d] for p in parts), *(p.end[d] for p in parts)})
         for d in range(len(wanted.begin))

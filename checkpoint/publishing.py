@@ -14,7 +14,7 @@ from mspc.ir.files.temporary import new_file, remove, remove_left_over
 
 
 def write_synced(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file that is there as a whole or not at all, also after the power fails: its bytes are on the disk before
+    """Write a file that is there completely or not at all, also after the power fails: its bytes are on the disk before
     its name, and the name when this returns.
 
     Raises:

@@ -1,6 +1,6 @@
 """A checkpoint that is open for reading gives tensors by name, and parts of them, whatever its format.
 
-A reader gets the part that it asks for out of the stored slices that meet it, and no other byte of them is read. Where
+A reader gets the part that it wants out of the stored slices that meet it, and no other byte of them is read. Where
 all of a slice is read its checksum is compared.
 """
 

@@ -55,8 +55,8 @@ def find_sets(folder: Path, prefix: str) -> list[FoundCheckpoint]:
 
 
 def unreadable(folder: Path, prefix: str, found: Sequence[FoundCheckpoint]) -> list[Path]:
-    """What is called as the published checkpoints of a prefix are that were found, and is none of them: it is damaged,
-    or cannot be read."""
+    """Files and folders whose names are those of published checkpoints of a prefix, but which are not among the found
+    ones, since they are damaged or cannot be read."""
     known = {entry.path for entry in found}
     paths = [folder / name for name in _names(folder, prefix) if folder / name not in known]
     return [path for path in paths if path.name.endswith(SUFFIX) or os.path.lexists(path / INDEX)]

@@ -177,8 +177,8 @@ def _maker(source: Checkpoint, name: str, box: Box) -> Callable[[], Any]:
 
 
 def in_threads(work: Sequence[Callable[[], object]], threads: int, done: Callable[[int], object]) -> None:
-    """Do some work, so many pieces of it at a time; `done` is told how many have ended. Raises what one of them
-    raises."""
+    """Do some work in threads, so many jobs of it at a time; `done` is told how many have ended. Raises what one of
+    them raises."""
     lock, count = threading.Lock(), 0
 
     def one(task: Callable[[], object]) -> None:

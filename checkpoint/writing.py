@@ -39,7 +39,7 @@ class TensorSlice:
 
 
 class _Summed:
-    """Writes on, and keeps a checksum of what was written."""
+    """Writes to a file, and has a checksum of all that was written."""
 
     def __init__(self, file: BinaryIO, running: Running) -> None:
         self._file = file
@@ -53,7 +53,7 @@ class _Summed:
 def write_slices(path: Path, slices: Sequence[TensorSlice], about: dict[str, Any] | None = None) -> None:
     """Write a file of slices, one after another, so that no more than one is made at a time.
 
-    about: further facts, which the header keeps beside the places.
+    about: further facts, which the header stores beside the places.
 
     Raises:
         MspcError: it cannot be written.

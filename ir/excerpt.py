@@ -17,11 +17,11 @@ LEAST = 30
 NARROWEST = 40
 """Texts are broken for a terminal of so many cells at least."""
 ELLIPSIS = "..."
-"""Where a line goes on."""
+"""The indentation of a line that continues another."""
 
 
 def broken_text(text: str, width: int | None) -> list[str]:
-    """Lines of at most `width` characters, broken at spaces, those behind the first indented; a word stays whole."""
+    """Lines of at most `width` characters, broken at spaces, those behind the first indented; no word is broken."""
     text = shown(text, lines=True)
     if width is None or len(text) <= width:
         return [text]

@@ -157,7 +157,7 @@ def _label(number: int, node: Node) -> str:
 
 
 def _strategy(node: Node) -> list[str]:
-    """What the user asked for, or what was decided."""
+    """The strategy that the user gave, or the one that was decided."""
     if node.in_strategy is not None:
         return [strategy_text("in", node.in_strategy)]
     if node.strategy is not None:

@@ -29,7 +29,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, DType
 
 STREAM = 0x496E6974
-"""Keeps the random stream of initial values apart from other streams of the same seed."""
+"""The random stream of initial values differs by it from other streams of the same seed."""
 
 BLOCK = 1 << 19
 """Elements that are drawn together. Every block of a tensor has random numbers of its own, so a slice needs only the

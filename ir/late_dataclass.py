@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 _FIELDS = "__dataclass_fields__"
-"""Where `dataclasses` keeps the fields of a class."""
+"""The attribute in which `dataclasses` stores the fields of a class."""
 _INIT = "__init__"
 _STATE = "__setstate__"
 
@@ -57,7 +57,7 @@ def finish_later(cls: type[Any], said: dict[str, Any], *, frozen: bool, eq: bool
 
 
 class _Unfinished:
-    """Stands in a class for what it has as a dataclass; it becomes one when that is asked for."""
+    """Stands in a class for what it has as a dataclass; it becomes one when that is needed."""
 
     def __init__(self, name: str, finish: _Finish) -> None:
         self.name = name

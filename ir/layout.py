@@ -2,7 +2,7 @@
 
 Ranks are numbered row-major over a mesh (device matrix): the last axis is the fastest. A layout maps every
 tensor dimension to mesh axes, major to minor; axes that no dimension uses hold replicas, axes named in `partial`
-hold parts that a reduction must combine. Layouts are kept in their coarsest form (axes of size 1 dropped, neighbours
+hold partial values that a reduction must combine. Layouts have their coarsest form (axes of size 1 dropped, neighbours
 that always go together merged), so two layouts that place the same slices on the same ranks are equal.
 """
 
@@ -27,9 +27,9 @@ class Layout:
 
     mesh: sizes of the mesh axes, row-major; their product is the number of ranks.
     dims: for every tensor dimension the mesh axes that shard it, the first one the most significant.
-    partial: mesh axes over which the ranks hold parts to be combined, ascending.
-    reduction: how the parts combine, one of REDUCTIONS ("" when nothing is partial). "mean" is the sum divided by
-        the number of parts.
+    partial: mesh axes over which the ranks hold partial values to be combined, ascending.
+    reduction: how the partial values combine, one of REDUCTIONS ("" when nothing is partial). "mean" is the sum
+        divided by their number.
 
     Build with `Layout.of`, which brings any description to the coarsest form.
     """

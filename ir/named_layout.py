@@ -13,7 +13,7 @@ from mspc.ir.layout import Layout
 from mspc.ir.notebook import html_table
 
 INTERLEAVED = "interleaved_parallel"
-"""The name of an axis that is none of ranks: every rank takes its slice in so many parts, one after the other."""
+"""The name of an axis that is none of ranks: every rank computes its slice in so many parts, one after the other."""
 
 
 SHOWN_RANKS = 64
@@ -61,7 +61,7 @@ class NamedLayout:
         """A table for notebooks: the axes of every dimension, and which slice every rank has."""
         layout = self.to_layout()
         rows = [
-            (rank, *(f"{index} of {cuts}" for index, cuts in zip(layout.slice_index(rank), self.strategy, strict=True)))
+            (rank, *(f"{at} of {count}" for at, count in zip(layout.slice_index(rank), self.strategy, strict=True)))
             for rank in range(min(self.ranks, SHOWN_RANKS))
         ]
         names = [", ".join(self.alias_name[a] for a in axes) or "replicated" for axes in self.axes]

@@ -17,7 +17,7 @@ from mspc.ir.late_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where the value of a rank stands: field `field` of operator `number` of what place `place` of the graph is on
+    """The place of a rank's value: field `field` of operator `number` of what place `place` of the graph is on
     that rank; `ascending`: that value, sorted."""
 
     place: int
@@ -185,5 +185,5 @@ class VaryingConstant(Constant):
 
 
 def constant_bytes(constant: Constant) -> bytes:
-    """What tells constants of one type apart."""
+    """The bytes by which constants of one type differ."""
     return constant.value.tobytes()

@@ -1,4 +1,4 @@
-"""Whether what a graph says of its values holds together: a file that was changed by hand may say anything."""
+"""This module checks that the types and layouts of a graph agree: a file that was changed by hand may hold anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Operators that stand for several: what they are of is written once, and read as types, as nodes and as kernels."""
+"""A composite operator stands for several: their composition is written once, and read as types, as nodes and as
+kernels.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ Cuts = tuple[int, ...]
 
 
 class Emit(Protocol):
-    """Applies an operator to operands; cuts: the strategy of each operand, None where nobody asked for any."""
+    """Applies an operator to operands; cuts: the strategy of each operand, None where there is none."""
 
     def __call__(self, op: Op, *operands: Any, cuts: Sequence[Cuts] | None = None) -> Any: ...
 

@@ -1,4 +1,4 @@
-"""What operator classes declare of themselves: sharding, memory, kernels, and their names in scripts.
+"""Operator classes declare these facts of themselves: sharding, memory, kernels, and their names in scripts.
 
 An operator's class assigns what is otherwise with it, as `cuda = "{0} * {0}"`: it inherits all of these from `Op`.
 """
@@ -61,7 +61,7 @@ class MemoryEffects:
             has to run. Of a tuple it is the memory of its elements.
         may_alias: `run` on NumPy may return an operand itself or a view of one, as slices are; `is_view` says it too.
             All other results, but for those of updates, are arrays that share memory with no operand.
-        packs: so many elements of the result are one in MindSpore: a Reshape to so many times fewer keeps them, last.
+        packs: so many elements of the result are one in MindSpore: a Reshape to so many times fewer leaves them, last.
     """
 
     has_side_effect: ClassVar[bool] = False

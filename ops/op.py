@@ -1,4 +1,4 @@
-"""The base of every operator: one class holds its rule, types, gradient, kernel and samples.
+"""`Op` is the base of every operator: one class holds its rule, types, gradient, kernel and samples.
 
 An operator is a frozen dataclass; its fields are its attributes in Python, in the printed text and for the parser.
 Subclassing registers it under its class name. This layer never imports passes, compiler or runtime.
@@ -41,7 +41,7 @@ class ArrayBackend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where an operator runs, for `localize`: the rank, and types (global) and layouts of inputs and results."""
+    """The place where an operator runs, for `localize`: the rank, and global types and layouts of its values."""
 
     rank: int
     in_types: tuple[TensorType, ...]
@@ -52,7 +52,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class RequestedSharding:
-    """What a user asked of one operator, for `decompose`.
+    """The sharding that a user wants of one operator, for `decompose`.
 
     in_strategy, out_strategy: as given with `shard()`, one tuple or NamedLayout per tensor; None where nothing was
     asked. attrs: what was attached with `add_prim_attr`.

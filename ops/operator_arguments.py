@@ -1,4 +1,4 @@
-"""Taking apart the arguments of a user's call: which are tensors and which are attributes known at compile
+"""This module takes the arguments of a user's call apart: which are tensors, and which are attributes known at compile
 time.
 """
 

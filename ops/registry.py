@@ -1,5 +1,6 @@
-"""Operator classes by name. A module of operators is imported when one of its names is asked for: a table of who
-declares what is read from the text of the modules, so that nothing is entered by hand and nothing is imported for it.
+"""The registry has operator classes by name. A module of operators is imported when one of its names is needed: which
+module declares which name is read from the text of the modules, so that nothing is entered by hand and nothing is
+imported for it.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ ARCHIVES = (b"PK\x03\x04", b"PK\x05\x06")
 
 
 class Batches:
-    """What a rank feeds at every step.
+    """The arrays that a rank feeds at every step.
 
     Args:
         inputs: the graph's fed parameters, with their layouts and global types. arrays: global, by name;

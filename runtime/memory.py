@@ -30,9 +30,9 @@ class Allocation:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What a launch may assume.
+    """The plan of a step's memory, and what a launch may assume of it.
 
-    A node whose operator `is_view`, and which is not in `copied`, is not launched: its result stands already. Any
+    A node whose operator `is_view`, and which is not in `copied`, is not launched: its result is there already. Any
     other node finds its operands in their places and leaves its results in theirs, where
     - no result shares memory with an operand, unless the place is equal: then the operator works `in_place`, or is an
       AllReduce, or overwrites a parameter (`mutates`), whose new value is the result;

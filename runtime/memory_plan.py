@@ -317,7 +317,7 @@ class _Planner:
         self.buckets[node] = members
 
     def _extend(self, block: MemoryBlock, accesses: Sequence[int]) -> None:
-        """Keep the block while these nodes run."""
+        """Hold the block while these nodes run."""
         if accesses[0] < block.start:
             block.start = accesses[0]
             block.on_side = self.side[accesses[0]] == COMMUNICATION

@@ -32,9 +32,9 @@ Instructions = list[Instruction]
 
 @dataclass
 class ExecutionPlan:
-    """What the executor walks.
+    """A graph as the executor walks it.
 
-    slots: number of slots; parameters and constants keep theirs, nodes share the others over time.
+    slots: number of slots; parameters and constants have their own, nodes share the others over time.
     boundary: index of the first node that updates a parameter; `before_update` are the steps before it.
     losses: scalar results that are known at the boundary, so that a bad step can be refused before it
     does harm.

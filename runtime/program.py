@@ -39,7 +39,7 @@ _SWITCH = {"ON": True, "OFF": False}
 
 @dataclass(frozen=True)
 class Settings:
-    """What the script set for runs on a GPU, under the names and with the values of `set_context`.
+    """The settings of the script for runs on a GPU, under the names and with the values of `set_context`.
 
     matmul_allow_tf32: products of Float32 may round their operands to TF32. deterministic: the same bits at every run.
     """
@@ -70,7 +70,7 @@ class Settings:
 
 @dataclass
 class Program:
-    """What `program.json` says.
+    """The contents of `program.json`.
 
     ranks, mode, compile_id: of the compile. training: whether a step changes parameters.
     execute: rank to its file, relative to `folder`. digests: SHA-256 of these files when they were written.

@@ -40,7 +40,7 @@ def full_type(parameter: Parameter) -> TensorType:
 
 
 def slices_of(parameter: Parameter, rank: int) -> tuple[slice, ...] | None:
-    """Where in the full tensor the part lies that `rank` holds of `parameter`; None for all of it."""
+    """The place in the global tensor of the slice that `rank` holds of `parameter`; None for all of it."""
     layout = parameter.layout
     if not isinstance(layout, Layout) or layout.is_replicated:
         return None

@@ -65,7 +65,7 @@ def border_exchange(layout: Layout, shape: Sequence[int], rank: int, needed: Nee
 
 
 def request(layout: Layout, shape: Sequence[int], needed: Needed) -> tuple[object, ...]:
-    """What all ranks together ask for: equal where each of them asks for the same."""
+    """What all ranks together need: equal where each of them needs the same."""
     spans = tuple(tuple(needed(d, part) for part in range(shards)) for d, shards in enumerate(layout.strategy[2:]))
     return layout, tuple(shape), spans
 

@@ -1,8 +1,8 @@
 """A change of layout is listed here as MindSpore lists it: the steps of one rank, by their names and integers.
 
-mspc itself moves tensors by `passes.communication.redistribution_plan`, which sends fewer bytes. These lists are what
-`mindspore.parallel._tensor` answers; its rules are those of MindSpore's tensor redistribution: bring both layouts to
-one mesh and to one shape, then slice, exchange and gather dimension by dimension, in ascending order.
+mspc itself redistributes tensors by `passes.communication.redistribution_plan`, which sends fewer bytes. These lists
+are what `mindspore.parallel._tensor` answers; its rules are those of MindSpore's tensor redistribution: bring both
+layouts to one mesh and to one shape, then slice, exchange and gather dimension by dimension, in ascending order.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ NONE = -1
 
 @dataclass(frozen=True)
 class PlacedTensor:
-    """mesh: sizes of the mesh axes, row-major. axes: the mesh axis that shards each dimension, `NONE` where none does.
-    shape: of the global tensor."""
+    """A tensor and the mesh on which it lies, as MindSpore's lists of steps have them.
+
+    mesh: sizes of the mesh axes, row-major. axes: the mesh axis that shards each dimension, `NONE` where none does.
+    shape: of the global tensor.
+    """
 
     mesh: tuple[int, ...]
     axes: tuple[int, ...]

@@ -15,7 +15,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 UNFINISHED = re.compile(r"\..*\.\d+-[0-9a-f]{8}\.new")
-"""Names of what is not whole yet, or not needed any more: it may be removed once nobody holds it."""
+"""Names of what is not complete yet, or not needed any more: it may be removed once nobody holds it."""
 LONGEST = 200
 """Bytes of a name that are taken over: file systems take 255, and more comes behind."""
 

@@ -64,7 +64,7 @@ def in_order(tensors: Sequence[StoredTensor]) -> list[StoredTensor]:
 
 
 def write_tensors(file: BinaryIO, tensors: Sequence[StoredTensor], about: Mapping[str, str] | None = None) -> None:
-    """Write the tensors to a file that is open for writing, and in its header what is to be said about it. Raises
+    """Write the tensors to a file that is open for writing, and in its header the facts about it. Raises
     OSError; MspcError for a name that the format cannot hold."""
     ordered = in_order(tensors)
     file.write(header_of(ordered, about))
@@ -113,7 +113,8 @@ def _check_name(name: str) -> None:
 
 
 class TensorFile:
-    """A safetensors file that is open for reading; its header is checked, its tensors are read when they are asked for.
+    """A safetensors file that is open for reading; its header is checked, its tensors are read when somebody needs
+    them.
 
     header: what stands before the tensors. about: what it says about the file. size: of the file, in bytes.
 
@@ -160,7 +161,7 @@ class TensorFile:
 
 
 def _read_header(text: bytes, size: int) -> tuple[dict[str, tuple[TensorType, int]], dict[str, str]]:
-    """Type and place of every tensor, and what is said about the file; the tensors fill the `size` bytes behind the
+    """Type and place of every tensor, and the facts about the file; the tensors fill the `size` bytes behind the
     header, without gaps."""
     try:
         header = parsed_json(text)

@@ -244,7 +244,7 @@ def _read(text: str, start: str) -> Any:
 
 
 def unexpected(error: UnexpectedInput, text: str) -> str:
-    """What stands where the grammar allows something else."""
+    """The text that stands where the grammar allows something else."""
     at = error.pos_in_stream
     if at is None or at < 0 or at >= len(text):
         return "the text ends too early"

@@ -57,7 +57,7 @@ def parse(text: str, registry: Registry, file: str = "<text>", frames: bool = Tr
 
 
 class _Reader:
-    """One file on its way from text to graphs."""
+    """The state of reading one file from text to graphs."""
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading

@@ -152,7 +152,7 @@ def layouts_text(layouts: Any) -> str:
 
 @lru_cache(maxsize=65536)
 def type_text(type: Any) -> str:
-    """The type's own text, kept, since networks repeat the same types."""
+    """The type's own text, which is remembered, since networks repeat the same types."""
     return str(type)
 
 

@@ -1,4 +1,4 @@
-"""Collectives of a group of ranks, as operators like any other, and the abstract changes of placement.
+"""Collectives of a group of ranks are operators like any other; so are the abstract changes of placement.
 
 Every one has two forms. In the graph of all ranks the group is named by mesh axes (`mesh`, `axes`): types
 are global, and the operator changes the placement alone. On a rank (`localize`) it is named by its ranks
@@ -347,7 +347,7 @@ class Redistribute(LayoutChange):
 
 
 class LocalSlice(LayoutChange):
-    """A change of layout for which every rank keeps a part of what it holds; nothing is sent."""
+    """A change of layout for which every rank takes a slice of what it holds; nothing is sent."""
 
     def localize(self, placement: Placement) -> Op:
         shape = placement.in_types[0].shape

@@ -1,4 +1,4 @@
-"""How a tensor is to be sharded at one point of a network, apart from any operator that computes."""
+"""A constraint says how a tensor is to be sharded at one point of a network, apart from any operator that computes."""
 
 from __future__ import annotations
 

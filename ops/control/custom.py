@@ -1,4 +1,4 @@
-"""Operators whose function the script gives, and gradients that it gives."""
+"""The script gives the function of these operators, and may give their gradients."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class ScriptFunction(str):
 
 
 class Custom(Op):
-    """What a function of the script computes of arrays of NumPy, at every step.
+    """An operator whose function is the script's: it computes on arrays of NumPy, at every step.
 
     called: its name, and in the process of the script itself. given: its arguments, nested as in the call, with
     `TENSOR` in the places of the operands. results: types of what it returns. several: it returns a tuple.
-    cuts: its rule, which says along which dimensions the script has said that slices may be handed in; "" for none.
+    cuts: its rule, which says along which dimensions the script allows slices to be handed in; "" for none.
     """
 
     called: str = ""

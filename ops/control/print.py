@@ -1,4 +1,4 @@
-"""An operator that prints tensors while the network runs."""
+"""This operator prints tensors while the network runs."""
 
 from __future__ import annotations
 

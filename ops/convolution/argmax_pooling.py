@@ -1,4 +1,4 @@
-"""Pooling that tells where the greatest values are, and its reverse, which puts values to their places.
+"""This pooling tells where the greatest values are; its reverse puts values to their places.
 
 Places are counted along all dimensions of an image, the last running fastest, so that height and width are not sharded.
 """

@@ -1,4 +1,6 @@
-"""Windows over arrays [batch, channels, ...] one place after another: where maxima stand, and sums of columns."""
+"""These kernels slide windows over arrays [batch, channels, ...], place by place, and find where maxima are and sums of
+columns.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators on images whose channels come second, as scripts have them, or last, as tensor cores want them."""
+"""The channels of these operators' images come second, as scripts have them, or last, as tensor cores want them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pooling: the greatest or the mean of what a window looks at, channel by channel, and the gradients."""
+"""Pooling takes the greatest or the mean of what a window looks at, channel by channel; its gradients are here, too."""
 
 from __future__ import annotations
 
@@ -216,13 +216,13 @@ class MaxPool3DGrad(_MaxPoolGrad):
 
 
 class AvgPool(_AvgPool):
-    """The mean of every window over height and width; padding does not count unless asked for."""
+    """The mean of every window over height and width; padding does not count by default."""
 
     samples = tuple(sample(x, **given) for x, given in (*TWO, ((2, 2, 7, 8), _COUNTED)))
 
 
 class AvgPool3D(_AvgPool):
-    """The mean of every window over depth, height and width; padding counts unless asked for."""
+    """The mean of every window over depth, height and width; padding counts by default."""
 
     count_include_pad: bool = True
     arguments = (

@@ -1,4 +1,4 @@
-"""Images resized: nearest places, or weighted sums of those around."""
+"""These operators resize images: by the nearest places, or by weighted sums of those around."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class _Resized(Resampling, abstract=True):
         entries = spread(asked.in_strategy or ())
         if len(entries) != 1 or isinstance(entries[0], NamedLayout) or self.align_corners or asked.out_strategy:
             return None
-        cuts = entries[0]
-        if len(cuts) != len(inputs[0].shape) or all(shards == 1 for shards in cuts[2:]):
+        slice_counts = entries[0]
+        if len(slice_counts) != len(inputs[0].shape) or all(shards == 1 for shards in slice_counts[2:]):
             return None
-        made = b.emit(self, constrained(b, inputs[0], cuts))
-        made.in_strategy = ((*cuts[:2], *[1] * self.dims),)
+        made = b.emit(self, constrained(b, inputs[0], slice_counts))
+        made.in_strategy = ((*slice_counts[:2], *[1] * self.dims),)
         return [made]
 
     def places(self, length: int, count: int) -> Any:

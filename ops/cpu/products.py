@@ -1,4 +1,4 @@
-"""Matrix products on several threads, each with single-threaded BLAS on its part of the result.
+"""Matrix products run on several threads, each with single-threaded BLAS on its part of the result.
 
 BLAS's own threads wait for each other by spinning: on cores that others use too, a product of many small matrices
 then takes tens of times as long. Threads that share out one product meet once, and sleep while they wait.
@@ -79,7 +79,7 @@ def limit_blas() -> None:
 
 @contextmanager
 def one_blas_thread() -> Generator[None]:
-    """Inside, every product runs on the thread that asks for it."""
+    """Inside, every product runs on the thread that calls for it."""
     found = _blas_threads()
     assert found is not None
     get, set_to = found

@@ -1,4 +1,4 @@
-"""Fused attention of Float32 on a GPU by TF32 tensor cores, forward: the scores stay in registers.
+"""This is fused attention of Float32 on a GPU by TF32 tensor cores, forward; the scores stay in registers.
 
 The algorithm is that of Dao et al. (arXiv 2205.14135, 2307.08691): a block holds some queries and goes over the keys in
 tiles, keeping each query's largest score and sum so far.

@@ -1,4 +1,5 @@
-"""Fused attention of Float32 on a GPU by TF32 tensor cores, backward: the scores are made again, tile by tile.
+"""This is fused attention of Float32 on a GPU by TF32 tensor cores, backward; the scores are computed again, tile by
+tile.
 
 With weights P = exp(scale Q K^T - statistics) and slopes dP = dO V^T: dV = P^T dO, dS = P (dP - rowsum(dO O)),
 dQ = scale dS K, dK = scale dS^T Q (Dao et al., arXiv 2205.14135). One kernel in two forms, so that every sum has one

@@ -1,4 +1,4 @@
-"""CUDA kernels that move elements: transposes, slices, joins, repetition, padding, constants, triangles.
+"""These CUDA kernels move elements: transposes, slices, joins, repetition, padding, constants, triangles.
 
 Moves look at no value: an element is so many bytes, and where neighbours stay neighbours several are moved as one.
 """

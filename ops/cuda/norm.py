@@ -1,4 +1,4 @@
-"""CUDA kernels of all gradients of LayerNorm at once: dout and x are read once for three results.
+"""These CUDA kernels compute all gradients of LayerNorm at once: dout and x are read once for three results.
 
 As many blocks run as the GPU holds, and each works one row after the other. A row belongs to one or several whole
 warps; their threads copy what they read of the next rows to shared memory while they work a row, so that the memory is

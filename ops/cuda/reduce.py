@@ -1,4 +1,4 @@
-"""CUDA reductions over any axes, of a value computed from operands of one shape.
+"""These CUDA reductions over any axes combine a value that is computed from operands of one shape.
 
 Neighbouring axes are merged; what is left is a sum along rows (the last axes), along columns (others), or both one
 after the other. Where one pass has too few results to fill the GPU, it makes partial ones, which a second pass
@@ -130,7 +130,7 @@ def _parts(outer: int, count: int, inner: int, multiprocessors: int, lanes: int)
 
 
 def _wide(outer: int, inner: int, multiprocessors: int, lanes: int) -> bool:
-    """Whether there are results enough for a thread to make whole ones."""
+    """Whether there are results enough for a thread to make complete ones."""
     return outer * inner // lanes >= multiprocessors * 1024
 
 

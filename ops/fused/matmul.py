@@ -1,4 +1,6 @@
-"""A matrix product with what follows it: a tensor that is added, a bias, GeLU, or a product with GeLU's derivative."""
+"""This operator is a matrix product with what follows it: a tensor that is added, a bias, GeLU, or a product with
+GeLU's derivative.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classes drawn at random for losses over a sample of them."""
+"""Classes are drawn at random here for losses over a sample of them."""
 
 from __future__ import annotations
 

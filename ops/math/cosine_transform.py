@@ -1,4 +1,4 @@
-"""Discrete cosine transforms of type 2, orthonormal, along dimensions that are not sharded."""
+"""These are discrete cosine transforms of type 2, orthonormal, along dimensions that are not sharded."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class IDCTN(DCTN):
 
 
 class DCT(DCTN):
-    """The cosine transform along one dimension, the last unless said otherwise. Called as `DCT()(x, type, n, axis,
+    """The cosine transform along one dimension, by default the last. Called as `DCT()(x, type, n, axis,
     norm)`."""
 
     given = ("type", "n", "axis", "norm")

@@ -1,4 +1,6 @@
-"""What Fourier transforms need beside: other sizes, frequencies that count twice, the frequency 0 in the middle."""
+"""Fourier transforms need these functions: other sizes, frequencies that count twice, and the frequency 0 in the
+middle.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrix products and the bias that follows them."""
+"""These operators are matrix products, and the bias that follows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Arithmetic and creation with the arguments of `mindspore.mint`: scale factors and ranges given at the call."""
+"""These operators of arithmetic and creation have the arguments of `mindspore.mint`: scale factors and ranges given at
+the call.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of matrices of integers, and of numbers with such a matrix."""
+"""These operators multiply matrices of integers, or numbers by such a matrix."""
 
 from __future__ import annotations
 

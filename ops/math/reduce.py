@@ -1,4 +1,4 @@
-"""Reductions along axes other than the plain sum; what a partial result combines by is `reduction`."""
+"""These are the reductions along axes other than the plain sum; `reduction` says how their partial results combine."""
 
 from __future__ import annotations
 

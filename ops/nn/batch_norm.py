@@ -1,4 +1,4 @@
-"""Normalisation of every channel by the mean and variance of a batch. Ioffe and Szegedy, arXiv 1502.03167.
+"""BatchNorm normalises every channel by the mean and variance of a batch. Ioffe and Szegedy, arXiv 1502.03167.
 
 The statistics are those of the global batch: ranks that share it add theirs up, first the means and then the squares of
 the distances from the mean, which is exact where sums of squares are not.
@@ -174,9 +174,9 @@ class BatchNorm(_Shared):
         if isinstance(size, bool) or not isinstance(size, int) or size < 1 or size & (size - 1):
             return f"group_size is {size!r}, not a power of two"
         entry: Any = (asked.in_strategy or ((),))[0]
-        cuts: tuple[int, ...] = entry.strategy if isinstance(entry, NamedLayout) else entry
-        if any(shards != 1 for shards in cuts[1:]):
-            return f"with a group_size the strategy may shard the batch alone, and is {cuts} for input 0"
+        slice_counts: tuple[int, ...] = entry.strategy if isinstance(entry, NamedLayout) else entry
+        if any(shards != 1 for shards in slice_counts[1:]):
+            return f"with a group_size the strategy may shard the batch alone, and is {slice_counts} for input 0"
         return ""
 
     def rule(self, x: TensorType, gamma: TensorType, beta: TensorType, mean: TensorType, variance: TensorType) -> str:

@@ -1,4 +1,4 @@
-"""Two products with an activation between them, for all rows or for every expert's own."""
+"""These operators are two products with an activation between them, for all rows or for every expert's own."""
 
 from __future__ import annotations
 
@@ -157,6 +157,6 @@ class FFN(WithOptionalOperands):
 
 
 class FFNExt(FFN):
-    """As FFN."""
+    """The same operator as FFN, under its other name."""
 
     samples = FFN.samples[:1]

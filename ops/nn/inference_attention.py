@@ -1,4 +1,6 @@
-"""The operators with which MindSpore serves networks: attention over prompts, and over what is kept of them."""
+"""MindSpore serves networks with these operators: attention over prompts, and over keys and values that are stored of
+them.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ class PromptFlashAttention(ServingAttention):
 
 
 class IncreFlashAttention(ServingAttention):
-    """Attention of one query for each sequence, over keys and values that are kept; see ServingAttention. The lengths
+    """Attention of one query for each sequence, over keys and values that are stored; see ServingAttention. The lengths
     are those of the keys, sharded as the batch is where a strategy does not shard them. attn_mask is [batch, keys],
     [batch, 1, keys] or [batch, 1, 1, keys]."""
 
@@ -170,13 +172,13 @@ class FusedInferAttentionScore(ServingAttention):
 
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         """As in MindSpore, the operands behind value are sharded as query is, whatever their own entries say, and with
-        one query a sequence key and value may be stored in parts of theirs (see ring_attention)."""
+        one query a sequence key and value may be stored in slices of theirs (see ring_attention)."""
         entries = spread(asked.in_strategy or ())
         if not entries or any(isinstance(entry, NamedLayout) for entry in entries):
             return None
         axes = {"BNSD": (0, 1, 2)}.get(self.input_layout, (0, 2, 1))
         if max(axes) >= len(entries[0]):
-            return None  # said by the pass that checks strategies
+            return None  # the pass that checks strategies reports it
         sides = (*(entries[0][axis] for axis in axes), 1)
         wanted = [_entry(name, x.shape, sides) for name, x in zip(self.given, inputs[3:], strict=True)]
         asked = replace(asked, in_strategy=(*entries[:3], *wanted))

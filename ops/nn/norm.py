@@ -1,4 +1,4 @@
-"""Normalisations. The dimensions over which they normalise must not be sharded."""
+"""These operators normalise over dimensions that must not be sharded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Attention of sequences of several lengths that stand one behind the other (`input_layout` "TND"), and its gradients.
+"""Attention and its gradients are here for sequences of several lengths that stand one behind the other (`input_layout`
+"TND").
 
 A sequence looks at itself alone. `actual_seq_qlen` and `actual_seq_kvlen` say where each ends among the queries and the
 keys; what stands behind the last end looks at nothing and is looked at by nothing.
@@ -115,8 +116,8 @@ class _Packed(Op, abstract=True):
         if len(entries) < 3 or not isinstance(self, FlashAttentionVarlen):
             return None
         named = any(isinstance(entry, NamedLayout) for entry in entries)
-        cuts = [entry.strategy if isinstance(entry, NamedLayout) else entry for entry in entries]
-        query, key, value, *rest = cuts
+        slice_counts = [entry.strategy if isinstance(entry, NamedLayout) else entry for entry in entries]
+        query, key, value, *rest = slice_counts
         if (self.parts,) == key[:1] and rest == [key[:1], key[:1]] and not named:
             return None
         if query[0] % key[0]:
@@ -177,7 +178,7 @@ class _Packed(Op, abstract=True):
 
 
 class FlashAttentionVarlen(_Packed):
-    """What FlashAttentionScore is in the layout "TND", of (query, key, value, ends of queries, ends of keys): a tuple
+    """FlashAttentionScore in the layout "TND", of (query, key, value, ends of queries, ends of keys): a tuple
     (softmax_max, softmax_sum, softmax_out, attention_out) as there, the statistics [tokens, heads, 1]."""
 
     samples = (

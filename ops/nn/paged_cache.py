@@ -1,4 +1,4 @@
-"""Keys and values that a serving network keeps, in blocks of places: writing them, and attention over them."""
+"""A serving network stores keys and values in blocks of places: these operators write them, and attend to them."""
 
 from __future__ import annotations
 

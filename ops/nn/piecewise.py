@@ -1,4 +1,4 @@
-"""Activation functions made of pieces; their gradients choose by comparisons."""
+"""These activation functions are defined piece by piece; their gradients choose by comparisons."""
 
 from __future__ import annotations
 

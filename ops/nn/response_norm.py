@@ -1,4 +1,4 @@
-"""Local response normalisation: a place divided by a power of the squares of the channels around it."""
+"""Local response normalisation divides a place by a power of the squares of the channels around it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalisation by the root of the mean square, of rows that may be sharded."""
+"""RmsNorm normalises by the root of the mean square, of rows that may be sharded."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ class RmsNorm(Norm):
         entries = asked.in_strategy or ()
         if len(entries) != 2 or asked.out_strategy is not None:
             return None
-        if any(len(_cuts(entry)) != len(value.shape) for entry, value in zip(entries, inputs, strict=True)):
-            return None  # said by the pass that checks strategies
-        last = _cuts(entries[0])[len(x.shape) - dims :]
+        if any(len(_slice_counts(entry)) != len(value.shape) for entry, value in zip(entries, inputs, strict=True)):
+            return None  # the pass that checks strategies reports it
+        last = _slice_counts(entries[0])[len(x.shape) - dims :]
         if all(shards == 1 for shards in last):
             return None
         _check_same(self.name, entries[0], entries[1], last)
@@ -121,7 +121,7 @@ class RmsNorm(Norm):
         ).launch(device)  # fmt: skip
 
 
-def _cuts(entry: Any) -> tuple[int, ...]:
+def _slice_counts(entry: Any) -> tuple[int, ...]:
     return entry.strategy if isinstance(entry, NamedLayout) else entry
 
 
@@ -137,17 +137,17 @@ def _check_same(name: str, first: Any, second: Any, last: tuple[int, ...]) -> No
     if isinstance(first, NamedLayout) and isinstance(second, NamedLayout):
         same = first.axes[len(first.axes) - len(last) :] == second.axes
     else:
-        same = last == _cuts(second)
+        same = last == _slice_counts(second)
     if not same:
         raise MspcError(
-            f"{name}: the last dimensions of input 0 are sharded {last}, but input 1 {_cuts(second)}",
+            f"{name}: the last dimensions of input 0 are sharded {last}, but input 1 {_slice_counts(second)}",
             notes=["shard both alike"],
         )
 
 
 def _check_divides(name: str, entry: Any, shape: Sequence[int]) -> None:
     """Raise MspcError where a strategy does not divide a dimension, once for all operators that would say so."""
-    for d, (shards, size) in enumerate(zip(_cuts(entry), shape, strict=True)):
+    for d, (shards, size) in enumerate(zip(_slice_counts(entry), shape, strict=True)):
         if shards < 1 or size % shards:
             raise MspcError(
                 f"{name}: dimension {d} of input 0 is {size}, which {shards} does not divide",

@@ -1,4 +1,6 @@
-"""Attention of networks that serve: operands that may be padded, lengths of the sequences beside them, no gradient."""
+"""This attention is for networks that serve: operands may be padded, lengths of the sequences come beside them, and
+there is no gradient.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +105,7 @@ class ServingAttention(Op, abstract=True):
 
     @property
     def scored(self) -> FlashAttentionScore:
-        """The operator that gives the same where no length is said."""
+        """The operator that gives the same where no length is given."""
         names = {MASK: "attn_mask", SHIFT: "real_shift"}
         there = tuple(names[name] for name in self.given if name in names)
         mode, before, behind = self.sparse

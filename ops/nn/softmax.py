@@ -1,4 +1,4 @@
-"""Softmax and its logarithm. The axis along which they normalise must not be sharded."""
+"""Softmax and its logarithm normalise along an axis that must not be sharded."""
 
 from __future__ import annotations
 

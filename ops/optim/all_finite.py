@@ -1,4 +1,4 @@
-"""Whether anything has overflowed: one truth about many tensors, for the scaling of a loss."""
+"""AllFinite tells whether anything has overflowed: it gives one truth about many tensors, for the scaling of a loss."""
 
 from __future__ import annotations
 

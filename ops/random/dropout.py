@@ -1,4 +1,4 @@
-"""Random masks that depend on the seed, the step and the place of an element alone, not on the ranks.
+"""Random masks depend on the seed, the step and the place of an element alone, not on the ranks.
 
 A counter-based generator: the bits of element i are the i-th output of SplitMix64 (Steele, Lea and Flood,
 "Fast splittable pseudorandom number generators", 2014), started from a key made of seeds and step. A rank
@@ -286,7 +286,7 @@ class Dropout2D(_ChannelDropout):
 
 
 class Dropout3D(_ChannelDropout):
-    """The same of [n, c, d, h, w]."""
+    """Dropout2D of [n, c, d, h, w]."""
 
     rank = 5
     samples = (sample((4, 2, 2, 2, 3), keep_prob=0.25, Seed0=1),)

@@ -1,4 +1,4 @@
-"""Blocks of places as channels or images, and back: every element is kept and only moves."""
+"""Blocks of places become channels or images here, and the reverse: elements only change their places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors made from nothing but their description. On a rank they make their slice alone."""
+"""These operators make tensors from a description alone. On a rank they make their slice only."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class OnesLike(_Like):
 class Range(_Made):
     """start, start + delta, ... below limit. Called as `Range()(start, limit, delta)`.
 
-    maxlen: the greatest length allowed. first, count: the part that this rank makes; count -1 is all of it.
+    maxlen: the greatest length allowed. first, count: the slice that this rank makes; count -1 is all of it.
     """
 
     maxlen: int = 1000000
@@ -299,7 +299,7 @@ class Eye(_Made):
 class LinSpace(_Made):
     """num numbers from start to stop, both included. Called as `LinSpace()(start, stop, num)`.
 
-    first, count: the part that this rank makes; count -1 is all of it.
+    first, count: the slice that this rank makes; count -1 is all of it.
     """
 
     start: float = 0.0
@@ -353,7 +353,7 @@ class LinSpace(_Made):
 class LinSpaceBetween(Op):
     """num numbers from start to stop, which are tensors without dimensions; what LinSpace becomes for these.
 
-    first, count: the part that this rank makes; count -1 is all of it.
+    first, count: the slice that this rank makes; count -1 is all of it.
     """
 
     num: int = 1

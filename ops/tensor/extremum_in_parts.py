@@ -1,4 +1,6 @@
-"""The place of an extremum along a sharded dimension: every slice finds its own, and the best of these is taken."""
+"""This module finds the place of an extremum along a sharded dimension: every slice finds its own, and the best of
+these is taken.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,14 @@ def parts_of(name: str, axis: int, asked: RequestedSharding, x: Value) -> int:
     entries = asked.in_strategy or ()
     if len(entries) != 1 or asked.out_strategy is not None:
         return 1
-    cuts = entries[0].strategy if isinstance(entries[0], NamedLayout) else entries[0]
-    if len(cuts) != len(x.shape) or not all(isinstance(shards, int) for shards in cuts):
-        return 1  # said by the pass that checks strategies
+    slice_counts = entries[0].strategy if isinstance(entries[0], NamedLayout) else entries[0]
+    if len(slice_counts) != len(x.shape) or not all(isinstance(shards, int) for shards in slice_counts):
+        return 1  # the pass that checks strategies reports it
     place = axis_in(name, axis, len(x.shape))
-    if x.shape[place] % cuts[place]:
+    if x.shape[place] % slice_counts[place]:
         size = x.shape[place]
-        raise MspcError(f"{name}: dimension {place} of input 0 is {size}, which {cuts[place]} does not divide")
-    return cuts[place]
+        raise MspcError(f"{name}: dimension {place} of input 0 is {size}, which {slice_counts[place]} does not divide")
+    return slice_counts[place]
 
 
 def best_of_parts(
@@ -45,7 +47,7 @@ def best_of_parts(
     """(places as Int32, values) of the extremum of x along `axis`, which has size 1 in both.
 
     parts: into how many slices `entry`, the strategy of x, shards the dimension. extremum: the operator that gives
-    (place, value) along an axis, made of the axis and whether it is kept. gather: takes elements of (places, indices)
+    (place, value) along an axis, made of the axis and whether it remains. gather: takes elements of (places, indices)
     there.
     """
     axis %= len(x.shape)

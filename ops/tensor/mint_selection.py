@@ -1,4 +1,5 @@
-"""Choosing along one dimension with the arguments of `mindspore.mint`: extrema, sorting, the k largest."""
+"""These operators choose along one dimension with the arguments of `mindspore.mint`: extrema, sorting, the k largest.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class _Ordered(Op, abstract=True):
     """Values chosen along `dim`, which must not be sharded, and their places: a tuple of two."""
 
     def pair(self, x: TensorType, names: Sequence[str], axis: int, size: int) -> str:
-        """The rule where `size` elements are kept; 0 drops the dimension."""
+        """The rule where `size` elements remain; 0 drops the dimension."""
         new = [f"{factor_names(1, len(names))[0]}={size}!"] if size > 1 else ["1"] if size else []
         return f"{' '.join(names)} -> {', '.join([' '.join((*names[:axis], *new, *names[axis + 1 :]))] * 2)}"
 

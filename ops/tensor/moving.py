@@ -1,4 +1,4 @@
-"""Operators that move elements between places: transposes, concatenation and its reverse."""
+"""These operators move elements between places: transposes, concatenation and its reverse."""
 
 from __future__ import annotations
 

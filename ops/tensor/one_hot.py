@@ -1,4 +1,4 @@
-"""OneHot: rows of a unit matrix, chosen by integers."""
+"""OneHot gives rows of a unit matrix, chosen by integers."""
 
 from __future__ import annotations
 

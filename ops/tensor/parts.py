@@ -1,4 +1,6 @@
-"""Operators along one dimension, which must not be sharded: unequal splits, one slice, gated halves, padding."""
+"""These operators work along one dimension, which must not be sharded: unequal splits, one slice, gated halves,
+padding.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that give the same elements, in the same order, another shape."""
+"""These operators give the same elements, in the same order, another shape."""
 
 from __future__ import annotations
 

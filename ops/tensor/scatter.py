@@ -1,5 +1,6 @@
-"""Reading and writing at places that integers give. A rank that holds a part of the indexed dimensions leaves out what
-lies elsewhere."""
+"""These operators read and write at places that integers give. A rank that holds a slice of the indexed dimensions
+leaves out what lies elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ class _Indexed(Op, abstract=True):
     omitted = ("begins", "sizes")
 
     def located(self, xp: Any, indices: Any, shape: Sequence[int]) -> tuple[tuple[Any, ...], Any]:
-        """(index arrays within this rank's part, whose leading dimensions are those of `shape`; which of them lie
+        """(index arrays within this rank's slice, whose leading dimensions are those of `shape`; which of them lie
         there, None for all). Raises IndexError where an index lies outside of the global dimension (on the CPU)."""
         places = places_of(indices)
         for place, n in zip(places, self.sizes or shape, strict=False):
@@ -89,7 +90,7 @@ class _Indexed(Op, abstract=True):
         return tuple(found), inside
 
     def written(self, xp: Any, indices: Any, updates: Any, shape: Sequence[int]) -> tuple[tuple[Any, ...], Any]:
-        """(index arrays, updates) of what lies in this rank's part."""
+        """(index arrays, updates) of what lies in this rank's slice."""
         places, inside = self.located(xp, indices, shape)
         return (places, updates) if inside is None else (tuple(p[inside] for p in places), updates[inside])
 
@@ -123,8 +124,8 @@ class GatherNd(_Indexed):
         if asked.attrs.get(_OWN_LAYOUTS) is True:
             return ""
         table: Any = (asked.in_strategy or ((),))[0]
-        cuts: tuple[int, ...] = table.strategy if isinstance(table, NamedLayout) else table
-        return f"its strategy may shard the indices alone, and is {cuts} for input 0" if set(cuts) - {1} else ""
+        entry: tuple[int, ...] = table.strategy if isinstance(table, NamedLayout) else table
+        return f"its strategy may shard the indices alone, and is {entry} for input 0" if set(entry) - {1} else ""
 
     def rule(self, x: TensorType, indices: TensorType) -> str:
         tensor, places, slices = indexed_sides(self.name, x.shape, indices, 1)
@@ -216,7 +217,7 @@ class TensorScatterUpdate(_Indexed):
         return {1: least_indexed(types[0].shape, types[1])}
 
     def rule(self, x: TensorType, indices: TensorType, updates: TensorType) -> str:
-        # All updates must be seen by every rank that holds a part of x: their places are frozen.
+        # All updates must be seen by every rank that holds a slice of x: their places are frozen.
         tensor, places, slices = indexed_sides(self.name, x.shape, indices, 1)
         frozen = {place.rstrip("!") for place in places.split()}
         slices = " ".join(name + "!" * (name in frozen) for name in slices.split())

@@ -1,4 +1,4 @@
-"""Operators that repeat elements or put some around them: Tile and Pad."""
+"""Tile and Pad repeat elements, or put some around them."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Tile(Op):
 
 
 class Pad(Op):
-    """x with zeros around it: paddings[d] = (before, after) in dimension d; those are not sharded."""
+    """x with zeros around it: paddings[d] = (before, after) in dimension d. Padded dimensions are not sharded."""
 
     takes_complex = True
     paddings: tuple[tuple[int, int], ...] = ()

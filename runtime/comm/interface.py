@@ -54,10 +54,10 @@ class Communicator(Protocol):
     def exchange(
         self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, tuple[int, ...], Any]]
     ) -> list[Array]:
-        """Send arrays to ranks and receive from ranks (rank, shape, dtype); pieces between two ranks
-        keep their order.
+        """Send arrays to ranks and receive from ranks (rank, shape, dtype); arrays between two ranks
+        stay in their order.
 
-        A piece to the calling rank itself is allowed."""
+        An array to the calling rank itself is allowed."""
         ...
 
     def exchange_into(self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]]) -> None:

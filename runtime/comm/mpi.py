@@ -34,7 +34,7 @@ class MpiComm(Exchanging):
     its members only, in the order in which they meet; so no rank outside a group can hold it up.
 
     Args:
-        channel: keeps graphs apart from one another, and from what is done outside of them: ranks that run different
+        channel: separates graphs from one another, and from what is done outside of them: ranks that run different
         graphs wait for each other, and never take one's data for the other's.
         watch: told when this rank waits for others, so that a rank that waits for ever can be named.
     """

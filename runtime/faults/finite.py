@@ -23,8 +23,8 @@ NOWHERE = np.iinfo(np.int64).max
 
 
 class NonFiniteSearch(Protocol):
-    """What the search needs of an executor; `search` is (what held such a value before the step or "", index of the
-    first node that makes one or `NOWHERE`)."""
+    """The part of an executor that the search uses; `search` is (what held such a value before the step or "", index of
+    the first node that makes one or `NOWHERE`)."""
 
     graph: Graph
     rank: int
@@ -44,7 +44,7 @@ class NonFiniteSearch(Protocol):
 
 
 class Stepping(NonFiniteSearch, Protocol):
-    """The same of an executor that holds its values in slots and runs node by node."""
+    """The same part of an executor that holds its values in slots and runs node by node."""
 
     plan: ExecutionPlan
     slots: list[Any]

@@ -15,7 +15,7 @@ from mspc.runtime.faults.stopped import NAMED, STOPPED, Stopped, state_of
 
 
 class Watching(Protocol):
-    """What is needed of the `Watch` of this rank."""
+    """The part of this rank's `Watch` that is used here."""
 
     rank: int
     size: int

@@ -63,7 +63,7 @@ def group_of(channel: int, ranks: tuple[int, ...]) -> int:
 
 
 def messages_of(channel: int) -> int:
-    """What a rank that waits for messages of a channel has for a meeting."""
+    """The meeting of a rank that waits for messages of a channel."""
     return -1 - channel
 
 

@@ -30,7 +30,7 @@ GRAPHS = 128
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where a GPU was last seen: graph, step from 1, index of a collective's node or `END`."""
+    """The place at which a GPU was last seen: graph, step from 1, index of a collective's node or `END`."""
 
     graph: int
     step: int
@@ -174,7 +174,7 @@ def shown_ranks(ranks: Sequence[int]) -> str:
 
 
 def behind(verdict: Verdict, member: int, mark: Mark | None, record: Any, schedule: Schedule) -> str:
-    """What keeps a missing rank, as the end of "rank 0, which ..."."""
+    """The reason why a rank is missing, as the end of "rank 0, which ..."."""
     wanted = verdict.mark
     if record[STATE] == ENDED:
         return "has ended"

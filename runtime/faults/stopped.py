@@ -70,7 +70,7 @@ class Stopped:
         return self._records[rank][PID] or self._early.get(rank, 0)
 
     def complete(self) -> None:
-        """All ranks have come up: those without a record here are on other hosts, so nobody is asked for them."""
+        """All ranks have come up: those without a record here are on other hosts, so none of them is looked for."""
         self._siblings = None
 
     def _ask(self, now: float) -> None:

@@ -95,7 +95,7 @@ def blockers(rank: int, records: Sequence[Any]) -> list[int]:
 
 
 class Stuck:
-    """Looks for ranks that wait and can never go on: for one that has ended, or for one another.
+    """Looks for ranks that wait and can never continue: for one that has ended, or for one another.
 
     A rank is waited for in vain only where it has not begun the call that it is waited for in, so that one that stands
     still for a while in a call that others have left holds up nobody.
@@ -136,7 +136,7 @@ class Stuck:
         return before if before is not None and before[0] == calls else (calls, now)
 
     def _in_vain(self, waiting: dict[int, list[int]]) -> list[int]:
-        """Of the ranks that wait for others those that can never go on, ascending."""
+        """Of the ranks that wait for others those that can never continue, ascending."""
         found = set(waiting)
         while True:
             left = {

@@ -153,7 +153,7 @@ class Watch:
         write_text(self._own, text)
 
     def said(self, rank: int) -> str:
-        """What a rank has said last."""
+        """The last text that a rank has left."""
         return read_text(self.record(rank))
 
     def end(self) -> None:

@@ -66,7 +66,7 @@ class GpuExecutor:
     Args:
         graph: the rank's graph with local types. device: see `GpuDevice`; its communicator joins the ranks.
         values: arrays of the parameters of kind "parameter" and "constant" by name; those of the device itself are
-            kept, others are copied to it.
+            used, others are copied to it.
         cursor: as in Executor. host: a communicator of arrays on the host, for what ranks agree on.
 
     Raises:

@@ -78,7 +78,7 @@ class Unsupported(Exception):
 
 
 class Products:
-    """Makes products for one device. Choices of algorithms are kept by shape, so that `agree` can make all ranks
+    """Makes products for one device. Choices of algorithms are remembered by shape, so that `agree` can make all ranks
     take the same ones."""
 
     def __init__(self, device: Any) -> None:

@@ -197,7 +197,7 @@ class NcclComm:
             group.comm.allGather(array.data.ptr, out.data.ptr, array.nbytes, BYTE, self._stream())
 
     def reduce_scatter_into(self, array: Array, out: Array, op: str, ranks: Ranks) -> None:
-        """`array` holds a part for every member, one after the other; `out` is this rank's, combined."""
+        """`array` holds one part for every member, one after the other; `out` is this rank's, combined."""
         kind, number = combining(array.dtype, op)
         if len(ranks) == 1:
             self._copy(array, out)

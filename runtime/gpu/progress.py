@@ -109,7 +109,7 @@ def out_of_memory(
     """Message and notes for a GPU whose memory does not suffice.
 
     Args:
-        node: that was to get memory, or None for the step as a whole. nbytes: that were asked for. peak: planned
+        node: that was to get memory, or None for the entire step. nbytes: that it needed. peak: planned
         bytes. held: bytes by what they are for. index: of the GPU.
     """
     what = f"{node.label} ({node.type})" if node is not None else "the step"

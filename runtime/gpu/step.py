@@ -50,7 +50,7 @@ DELAY_CYCLES = 150_000
 
 @dataclass
 class Backend:
-    """What kernels that run through CuPy ask for: array module, communicator, number of the step."""
+    """What kernels that run through CuPy use: array module, communicator, number of the step."""
 
     comm: Any
     xp: Any
