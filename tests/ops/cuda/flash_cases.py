@@ -63,7 +63,7 @@ CASES = {
     "one key": Case(128, 3, 1),
 }
 
-Forward, Backward = cuda_flash.Tiles, cuda_flash_gradient.Tiles
+Forward, Backward = cuda_flash.ForwardTiles, cuda_flash_gradient.GradientTiles
 FORWARD_TILES = [Forward(4, 2, 64, 7, 2), Forward(4, 2, 32, 8, 2), Forward(4, 2, 48, 8, 2), Forward(4, 1, 64, 8, 3)]
 QUERY_TILES = [Backward(4, 2, 32, 1, 2), Backward(4, 2, 32, 0, 2), Backward(4, 1, 32, 2, 2), Backward(4, 1, 32, 2, 3)]
 KEY_TILES = [Backward(4, 2, 32, 0, 2), Backward(4, 2, 16, 0, 2), Backward(4, 1, 32, 2, 2), Backward(8, 1, 32, 2, 1)]
