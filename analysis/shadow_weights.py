@@ -5,7 +5,7 @@ Input:  `%0 = Cast(%w) {dst_type: BFloat16}`, `%1 = MatMul(%x, %0)`, ..., `%9 = 
 Output: `%0 = Cast(%w) {kept: true}`: the update of a step can leave the value that `%0` has in the next one.
 
 A copy is `Cast(%w)`, or a `Concat` of parameters and of such casts. It can be stored where each of its parameters is
-written once in the graph, by an update whose kernel writes copies too, and where everything that reads the copy stands
+written once in the graph, by an update whose kernel writes copies too, and where everything that reads the copy runs
 before these updates. What a graph computes does not depend on the attribute: a runtime that does not know it runs the
 nodes at every step.
 """
@@ -34,7 +34,7 @@ _MOST = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class CopiedRegion:
-    """Where a parameter stands in a copy: element (r, c) of its rows of `columns` elements is element
+    """The place of a parameter in a copy: element (r, c) of its rows of `columns` elements is element
     begin + r * pitch + c of the copy. update: the node that writes the parameter, as its operand `operand`."""
 
     parameter: Parameter
@@ -155,7 +155,7 @@ def _readers(graph: Graph) -> Counter[Value]:
 
 
 def _pieces(node: Node, writers: dict[Value, tuple[Node, int]], readers: Mapping[Value, int]) -> list[CopiedRegion]:
-    """Where parameters stand in the node's result; [] where it is no copy of parameters."""
+    """The places of parameters in the node's result; [] where it is no copy of parameters."""
     joined = isinstance(node.op, Concat)
     found: list[CopiedRegion] = []
     begin = 0

@@ -120,7 +120,7 @@ def _placed(file: TensorFile, name: str, places: dict[str, Any], number: int) ->
 
 
 def read_index(path: Path) -> Checkpoint:
-    """Open the set whose index stands at `path`.
+    """Open the set whose index is at `path`.
 
     Raises:
         MspcError: there is no index, it is damaged, or a file that it names is missing or has another size.

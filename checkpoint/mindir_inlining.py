@@ -43,7 +43,7 @@ class _Choice:
 
 
 def inlined(main: MindirGraph, others: Mapping[str, MindirGraph]) -> MindirGraph:
-    """`main` without calls of `others`, graphs by name. A loop that known scalars count stands there step by step.
+    """`main` without calls of `others`, graphs by name. A loop that known scalars count is written out step by step.
 
     Raises:
         HasLoop: a graph calls itself, by what is not known before it runs. ValueError: a call cannot be followed.

@@ -103,7 +103,7 @@ def _open_folder(path: Path) -> Checkpoint:
     unfinished = [name for name in sorted(os.listdir(path)) if RANK_FILE.fullmatch(name)]
     if unfinished:
         raise MspcError(
-            f"{shown_path(path)} is no whole checkpoint: {INDEX} is missing",
+            f"{shown_path(path)} is no complete checkpoint: {INDEX} is missing",
             notes=["the run that wrote it ended before all ranks had written; take the set before it"],
         )
     newest = newest_of(path)

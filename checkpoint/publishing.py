@@ -18,7 +18,7 @@ def write_synced(path: Path, write: Callable[[BinaryIO], object]) -> None:
     its name, and the name when this returns.
 
     Raises:
-        MspcError: it cannot be written; what stood there before still does.
+        MspcError: it cannot be written; what was there before still is.
     """
     try:
         remove_left_over(path.parent)

@@ -1,6 +1,6 @@
 """A text of JSON may hold a checksum of itself: the header of a rank's file does, and the index of a set.
 
-It stands in the text, `"mspc_checksum":"xxh3:0123456789abcdef"`, and is that of the text with zeros as its digits.
+It is in the text, `"mspc_checksum":"xxh3:0123456789abcdef"`, and is that of the text with zeros as its digits.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def write_slices_to(file: BinaryIO, slices: Sequence[TensorSlice], about: dict[s
     by_name = {s.name: s for s in slices}
     stored = in_order([StoredTensor(s.name, TensorType(s.global_type.dtype, s.shape), s.make) for s in slices])
     sums = {s.name: empty(kind) for s in slices}
-    if not file.seekable():  # a pipe: what stands at its beginning must be known before
+    if not file.seekable():  # a pipe: its beginning must be known before
         for tensor in stored:
             sums[tensor.name] = _checksum(kind, tensor)
     file.write(sealed(header_of(stored, _about(by_name, sums, about))))

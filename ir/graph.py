@@ -186,7 +186,7 @@ class Node(Value):
 class Graph:
     """A function: parameters, nodes in run order, one result (None, a value, or a tuple of values).
 
-    attrs: facts of the entire graph that stand in the header of its text (mode, ranks, rank, compile id, ...).
+    attrs: facts of the entire graph, which are in the header of its text (mode, ranks, rank, compile id, ...).
     """
 
     __slots__ = ("attrs", "name", "nodes", "parameters", "results", "returns_tuple")

@@ -179,7 +179,7 @@ def _check_natural(what: str, value: Any, most: int = 2**63 - 1) -> None:
 
 
 def _number(value: Any, endless: bool) -> Any:
-    """A number as it stands in the file, where infinities and NaN are words."""
+    """A number as the file has it, where infinities and NaN are words."""
     return float(value) if endless and value in ("inf", "-inf", "nan") else value
 
 

@@ -97,7 +97,7 @@ class NotDifferentiable:
 class Op(Sharding, MemoryEffects, KernelTraits, Script):
     """An operator with its attributes.
 
-    What a class declares of itself stands in the four groups that it inherits.
+    What a class declares of itself is in the four groups that it inherits.
     """
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:

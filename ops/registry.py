@@ -19,7 +19,7 @@ KERNELS = ("cpu", "cuda")
 """Rooms of `mspc.ops` without operators."""
 
 _DECLARATION = "\nclass "
-"""The text that stands ahead of the name of an operator's class."""
+"""The text ahead of the name of an operator's class."""
 
 
 class Operators(Mapping[str, Operator], Generic[Operator]):

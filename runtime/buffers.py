@@ -152,7 +152,7 @@ def _ends(
 
 
 def _overwritten(node: Node, type: TensorType, places: Mapping[Value, list[int]], dead: list[int]) -> int | None:
-    """The buffer of an operand in which a result of this type may stand, as nobody looks into it any more; it is taken
+    """The buffer of an operand in which a result of this type may lie, as nobody looks into it any more; it is taken
     from `dead`."""
     if not (isinstance(node.op, Op) and node.op.in_place):
         return None

@@ -112,7 +112,7 @@ def put_integer(number: int, value: int) -> bytes:
 
 
 def put_head(number: int, size: int) -> bytes:
-    """What stands before the bytes of a field."""
+    """The number, the kind and the length before the bytes of a field."""
     return put_varint(number << 3 | BYTES) + put_varint(size)
 
 

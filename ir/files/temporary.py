@@ -71,7 +71,7 @@ def _new(folder: Path, name: str, flags: int) -> TemporaryPath:
 
 @contextlib.contextmanager
 def held(path: Path) -> Generator[bool]:
-    """Hold what stands at `path` inside the block; False where somebody else does, or nobody can."""
+    """Hold the file at `path` inside the block; False where somebody else does, or nobody can."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

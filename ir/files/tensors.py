@@ -25,7 +25,7 @@ CODES = {
     "UInt32": "U32", "Int32": "I32",
     "BFloat16": "BF16", "Float16": "F16", "UInt16": "U16", "Int16": "I16", "Int8": "I8", "UInt8": "U8", "Bool": "BOOL",
 }  # fmt: skip
-"""The format's names of element types, in the order in which tensors stand in a file: wide ones first."""
+"""The format's names of element types, in the order in which tensors lie in a file: wide ones first."""
 
 ABOUT_FILE = "__metadata__"
 """The entry of a header that is no tensor."""
@@ -54,7 +54,7 @@ class StoredTensor:
 
 
 def in_order(tensors: Sequence[StoredTensor]) -> list[StoredTensor]:
-    """The tensors in the order in which they stand in a file, and are made. Raises MspcError for an element type that
+    """The tensors in the order in which they lie in a file, and are made. Raises MspcError for an element type that
     the format does not have."""
     order = list(CODES)
     for tensor in tensors:
@@ -73,8 +73,8 @@ def write_tensors(file: BinaryIO, tensors: Sequence[StoredTensor], about: Mappin
 
 
 def header_of(ordered: Sequence[StoredTensor], about: Mapping[str, str] | None = None) -> bytes:
-    """What stands in a file before its tensors, its own length included. Raises MspcError for a name that the format
-    cannot hold."""
+    """The header of a file, which comes before its tensors, its own length included. Raises MspcError for a name that
+    the format cannot hold."""
     for tensor in ordered:
         _check_name(tensor.name)
     header: dict[str, Any] = {ABOUT_FILE: dict(about)} if about else {}
@@ -116,7 +116,7 @@ class TensorFile:
     """A safetensors file that is open for reading; its header is checked, its tensors are read when somebody needs
     them.
 
-    header: what stands before the tensors. about: what it says about the file. size: of the file, in bytes.
+    header: the facts before the tensors. about: what it says about the file. size: of the file, in bytes.
 
     Raises:
         OSError: it cannot be read. ValueError: it is no such file, or damaged. MspcError: it is no regular file.

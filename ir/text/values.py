@@ -143,7 +143,7 @@ def layout_text(layout: Layout | None) -> str:
 
 
 def layouts_text(layouts: Any) -> str:
-    """One layout, or several separated by `;`; a tuple inside stands in parentheses."""
+    """One layout, or several separated by `;`; a tuple inside is in parentheses."""
     if not isinstance(layouts, tuple):
         return layout_text(layouts)
     entries = cast("tuple[Any, ...]", layouts)

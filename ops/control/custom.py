@@ -147,9 +147,9 @@ class GradientPlaceholder(Op):
 
 
 class OwnGradient(Op):
-    """The first `results` operands, whose gradient the script gives. Behind them stand what they were computed from,
-    a placeholder for each result's gradient, and what the script computes of these, for each of what they came from.
-    The pass `grad` puts the operators in place and takes this one out."""
+    """The first `results` operands, whose gradient the script gives. Behind them come those that they were computed
+    from, a placeholder for each result's gradient, and what the script computes of these, for each of what they came
+    from. The pass `grad` puts the operators in place and takes this one out."""
 
     results: int = 1
     sources: int = 1

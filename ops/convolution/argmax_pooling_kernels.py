@@ -14,7 +14,7 @@ from mspc.ops.convolution.window import Window
 
 
 def greatest_places(xp: Any, x: Any, along: Sequence[Window], counts: Sequence[int]) -> tuple[Any, Any]:
-    """(the greatest value that every position looks at, where in the image the first of those values stands, Int64)."""
+    """(the greatest value that every position looks at, where in the image the first of those values is, Int64)."""
     image = padded(xp, x, along, -math.inf)
     found: Any = None
     at: Any = None

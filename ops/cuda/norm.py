@@ -1,6 +1,6 @@
 """These CUDA kernels compute all gradients of LayerNorm at once: dout and x are read once for three results.
 
-As many blocks run as the GPU holds, and each works one row after the other. A row belongs to one or several whole
+As many blocks run as the GPU holds, and each works one row after the other. A row belongs to one or several full
 warps; their threads copy what they read of the next rows to shared memory while they work a row, so that the memory is
 never idle. Sums for gamma and beta stay in registers over all rows of a thread, are added within a block at its end,
 and over the blocks by a second kernel. The order of additions never changes.

@@ -34,10 +34,10 @@ _ALIGNMENT = 256
 class Reduction:
     """totals of `text` along axes, combined by `how`: Sum, Product, Largest or Smallest.
 
-    In `text`, an operand's name is its element as the computing type A; `at` is the element's place in the whole.
+    In `text`, an operand's name is its element as the computing type A; `at` is the element's place in the operand.
     after: expression of the final result in `total`. before_each, before_row: statements before `text` and before the
-    elements of one `row` of the whole, seen as rows of elements that remain; they read operands of other shapes through
-    their pointers `p_<name>`.
+    elements of one `row` of the operand, seen as rows of elements that remain; they read operands of other shapes
+    through their pointers `p_<name>`.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """These CUDA kernels read rows and combine each of them: Softmax, the norms, cross entropies, sums along last axes.
 
-One generated kernel: a row belongs to some lanes of a warp, a whole warp or a block, by its length. Rows that fit are
+One generated kernel: a row belongs to some lanes of a warp, a full warp or a block, by its length. Rows that fit are
 held in registers, so that every operand is read once; longer ones are read again for every stage. A row may also lie
 along another axis, one thread for each then. Halves are computed in float; the order of additions never changes.
 """

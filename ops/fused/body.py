@@ -83,7 +83,7 @@ def read_line(line: str) -> BodyLine:
 
 
 def _split(text: str) -> list[str]:
-    """The parts between the commas that stand in no brackets and no string."""
+    """The parts between the commas that are in no brackets and no string."""
     if not text.strip():
         return []
     parts, depth = [""], 0

@@ -95,7 +95,7 @@ def _copied(result: Any, out: Any) -> Any:
 
 
 def _places(step: BodyLine, count: int) -> tuple[int, ...]:
-    """Where the operands of a line stand in the list of operands and results of lines."""
+    """The places of the operands of a line in the list of operands and results of lines."""
     return tuple(index if kind == "x" else count + index for kind, index in step.operands)
 
 
@@ -104,7 +104,7 @@ class _Call:
     """A line as blocks run it.
 
     function: takes the operands' blocks, and `out` where there is a target. places: its operands among operands and
-    results of lines; `at`: where its own result stands there. target: the block that it writes to, of the entire
+    results of lines; `at`: the place of its own result there. target: the block that it writes to, of the entire
     arrays' and then of scratch; -1 where the function makes one. copy: the entire array to which the result is copied
     when the block is done, -1 for none.
     """
@@ -173,7 +173,7 @@ class _Schedule:
             dead = [slots[o] for o in over if o in slots]
             if step.op.in_place:
                 free += dead
-            # An operand may stand in the memory of a result, so that nothing may read operands once that is written.
+            # An operand may lie in the memory of a result, so that nothing may read operands once that is written.
             first_safe = number + (1 if step.op.in_place else 0)
             read_later = any(
                 last["x", i] >= first_safe

@@ -68,7 +68,7 @@ def by_head(x: Any, layout: str, heads: int) -> Any:
 
 
 def split_heads(name: str, packed: Any, layout: str, heads: int, key_heads: int) -> list[Any]:
-    """Query, key and value that stand one behind the other in the dimension of the heads: types or views of an array.
+    """Query, key and value that lie one behind the other in the dimension of the heads: types or views of an array.
 
     Raises:
         MspcError: the dimension does not hold so many heads of equal depth.

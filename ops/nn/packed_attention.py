@@ -1,8 +1,8 @@
-"""Attention and its gradients are here for sequences of several lengths that stand one behind the other (`input_layout`
+"""Attention and its gradients are here for sequences of several lengths that lie one behind the other (`input_layout`
 "TND").
 
 A sequence looks at itself alone. `actual_seq_qlen` and `actual_seq_kvlen` say where each ends among the queries and the
-keys; what stands behind the last end looks at nothing and is looked at by nothing.
+keys; what is behind the last end looks at nothing and is looked at by nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAMES = ("query", "key", "value", "actual_seq_qlen", "actual_seq_kvlen")
 
 
 class _Packed(Op, abstract=True):
-    """parts: the sequences stand in so many equal parts of the tokens and of the lists of ends, none across a border.
+    """parts: the sequences lie in so many equal parts of the tokens and of the lists of ends, none across a border.
     first_query, first_key: tokens before this rank's; first_part: before the part of the tokens that it is in.
     Class attributes: ends_at: the operand that lists the ends of queries; that of the ends of keys is the next.
     """

@@ -34,7 +34,7 @@ def keys_gathered(
     None where the strategy stores them as they are read.
 
     sequence: they are gathered along the sequence. key_heads: where it is not 0, there are so many, and they are read
-    where their queries stand.
+    where their queries are.
     """
     given = asked.in_strategy
     if given is None or layout not in SEQUENCES or len(given) != len(inputs):
@@ -54,7 +54,7 @@ def keys_gathered(
 
 def _beside_queries(query: Any, entry: Any, heads: int, key_heads: int) -> Any:
     """A Layout of keys with their heads along the axes that shard those of the queries: the first of these that shard
-    the `key_heads` groups, since a group's queries stand one after the other. Unchanged where it has another number of
+    the `key_heads` groups, since a group's queries lie one after the other. Unchanged where it has another number of
     slices, which is a mistake for others to tell."""
     if not (isinstance(query, NamedLayout) and isinstance(entry, NamedLayout)):
         return entry

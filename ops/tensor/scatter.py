@@ -196,7 +196,7 @@ class ScatterNd(_Indexed):
 
 
 class TensorScatterUpdate(_Indexed):
-    """x with the updates in place of what stands at indices[..., k]; of several the last counts.
+    """x with the updates in place of what is at indices[..., k]; of several the last counts.
 
     With `self_define_shard` indices and updates may come in any layout: they are gathered where x is written.
     """

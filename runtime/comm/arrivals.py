@@ -101,7 +101,7 @@ def _item_of(value: Value, exchange: Node) -> int | None:
 
 
 def _places(join: Node) -> Iterator[Place]:
-    """Where each operand of a PasteSlices or Concat stands in the result."""
+    """The place of each operand of a PasteSlices or Concat in the result."""
     shapes = [value.shape for value in join.inputs]
     if isinstance(join.op, PasteSlices):
         begins = join.op.begins

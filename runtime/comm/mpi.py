@@ -201,7 +201,7 @@ def _bytes(array: Array) -> list[Any]:
 
 
 def _strided(array: Array) -> list[Any]:
-    """The elements of an array where they stand, contiguous or not, as an MPI message: MPI packs them in small parts
+    """The elements of an array where they lie, contiguous or not, as an MPI message: MPI packs them in small parts
     as it sends, so that no copy of the array is made."""
     if array.flags.c_contiguous:
         return _bytes(array)
@@ -209,7 +209,7 @@ def _strided(array: Array) -> list[Any]:
 
 
 def _parts(array: Array, count: int, axis: int) -> list[Any]:
-    """The `count` equal parts of an array along `axis`, where they stand, as the message of a collective."""
+    """The `count` equal parts of an array along `axis`, where they lie, as the message of a collective."""
     rows = array.shape[axis] // count
     part = _kind(array[(slice(None),) * axis + (slice(0, rows),)])
     next_part = part.Create_resized(0, rows * array.strides[axis])

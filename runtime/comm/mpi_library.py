@@ -12,7 +12,7 @@ import mpi4py
 mpi4py.rc.initialize = False
 mpi4py.rc.finalize = True
 
-from mpi4py import MPI  # noqa: E402  # it starts MPI as its settings say, which stand above
+from mpi4py import MPI  # noqa: E402  # it starts MPI as its settings say, which are set above
 
 __all__ = ["MPI", "end_mpi", "start_mpi"]
 

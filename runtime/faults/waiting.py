@@ -28,7 +28,7 @@ PATIENCE = 1.5
 """Seconds for which ranks must have been seen to wait in vain."""
 
 OWN_PAUSE = 1.0
-"""Seconds between two looks after which whoever looks has stood still itself, and knows nothing of that time."""
+"""Seconds between two looks after which whoever looks has been stopped itself, and knows nothing of that time."""
 
 
 class Waiting:

@@ -75,7 +75,7 @@ class Convolutions:
                         self._fastest(kind, operands | {"image": copy}, even, place))  # fmt: skip
 
     def _room(self, like: Array, shape: tuple[int, ...], place: int = 0) -> tuple[Array, int]:
-        """(an array in scratch memory, from `place` on, whose channels stand where those of `like` do, its end)."""
+        """(an array in scratch memory, from `place` on, whose channels lie where those of `like` do, its end)."""
         last = _is_channels_last(like)
         order = last_order(len(shape)) if last else tuple(range(len(shape)))
         stored = tuple(shape[d] for d in order)

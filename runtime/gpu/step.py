@@ -114,7 +114,7 @@ class GpuStep:
     # Building
 
     def arrays(self, value: Value) -> tuple[Array, ...]:
-        """The arrays in which a value stands, one per tensor."""
+        """The arrays that hold a value, one for each tensor."""
         types = element_types(value.type)
         return tuple(self._array(p, t) for p, t in zip(self.plan.places[value], types, strict=True))
 

@@ -51,7 +51,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a missing file": (
         lambda place: (place / "rank_1-1.safetensors").unlink(), "rank_1-1.safetensors is missing",
     ),
-    "no index": (lambda place: (place / INDEX).unlink(), "is no whole checkpoint: index.json is missing"),
+    "no index": (lambda place: (place / INDEX).unlink(), "is no complete checkpoint: index.json is missing"),
     "half an index": (
         lambda place: changed(place / INDEX, lambda data: data[: len(data) // 2]), "index.json is damaged: ",
     ),
