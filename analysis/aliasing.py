@@ -1,5 +1,6 @@
-"""Which values show the memory of others, and where parameters are updated in place: what must be respected by passes
-that move nodes and by runtimes that share memory. Operators declare it: `is_view`, `may_alias`, `mutates`."""
+"""This module finds which values share the memory of others, and where parameters are updated in place. Passes that
+reorder nodes and runtimes that share memory must respect both. Operators declare it: `is_view`, `may_alias`, `mutates`.
+"""
 
 from __future__ import annotations
 

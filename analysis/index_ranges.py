@@ -1,5 +1,6 @@
-"""Which integers an input of a graph may hold: places in a table, classes, segments. Operators declare how many there
-are (`Op.index_limits`), and the input is followed to them through the operators between."""
+"""This module finds which integers an input of a graph may hold: places in a table, classes, segments. Operators
+declare how many there are (`Op.index_limits`), and the input is followed to them through the operators between.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from mspc.ir.types import TensorType
 def index_limits(graph: Graph, computed: bool = False) -> dict[Parameter, int]:
     """For inputs that hold places: how many there are, the fewest where several operators read them.
 
-    The integers lie in [0, limit) where only operators that move elements stand between; with `computed` those inputs
+    The integers lie in [0, limit) where only operators that move elements are between; with `computed` those inputs
     are found too from which the places are computed.
     """
     held: dict[Value, frozenset[Parameter]] = {p: frozenset((p,)) for p in graph.parameters if p.kind == "input"}

@@ -1,4 +1,6 @@
-"""How long values are needed, also through others that show their memory, and how much is alive at once."""
+"""This module finds how long values are needed, also through others that share their memory, and how many bytes are
+alive at once.
+"""
 
 from __future__ import annotations
 

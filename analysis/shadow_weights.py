@@ -1,10 +1,11 @@
-"""Copies of parameters that updates keep up to date: the halves in which a network reads its Float32 weights.
+"""Shadow weights are copies of parameters that updates keep up to date: the halves in which a network reads its Float32
+weights.
 
 Input:  `%0 = Cast(%w) {dst_type: BFloat16}`, `%1 = MatMul(%x, %0)`, ..., `%9 = ApplyMomentum(%w, ...)`
 Output: `%0 = Cast(%w) {kept: true}`: the update of a step can leave the value that `%0` has in the next one.
 
-A copy is `Cast(%w)`, or a `Concat` of parameters and of such casts. It can be kept where each of its parameters is
-written once in the graph, by an update whose kernel writes copies too, and where everything that reads the copy stands
+A copy is `Cast(%w)`, or a `Concat` of parameters and of such casts. It can be stored where each of its parameters is
+written once in the graph, by an update whose kernel writes copies too, and where everything that reads the copy runs
 before these updates. What a graph computes does not depend on the attribute: a runtime that does not know it runs the
 nodes at every step.
 """
@@ -33,7 +34,7 @@ _MOST = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class CopiedRegion:
-    """Where a parameter stands in a copy: element (r, c) of its rows of `columns` elements is element
+    """The place of a parameter in a copy: element (r, c) of its rows of `columns` elements is element
     begin + r * pitch + c of the copy. update: the node that writes the parameter, as its operand `operand`."""
 
     parameter: Parameter
@@ -46,7 +47,8 @@ class CopiedRegion:
 
 @dataclass(frozen=True)
 class ShadowWeights:
-    """copies: the nodes whose results can be kept. inner: casts that only they read."""
+    """The copies of parameters in a graph. copies: the nodes whose results can be stored. inner: casts that only these
+    nodes read."""
 
     copies: dict[Node, tuple[CopiedRegion, ...]] = field(default_factory=dict[Node, "tuple[CopiedRegion, ...]"])
     inner: dict[Node, None] = field(default_factory=dict[Node, None])
@@ -57,8 +59,8 @@ class ShadowWeights:
 
 
 def mark_shadow_weights(graph: Graph) -> bool:
-    """Set the attribute on all nodes that make copies which can be kept; what makes such a copy again, to be computed
-    twice, gives way to it. True where there are any."""
+    """Set the attribute on all nodes that make copies which can be stored; a node that would recompute such a copy is
+    replaced by it. True where there are any such nodes."""
     found = shadow_weights(graph, graph.nodes)
     nodes = found.nodes()
     for node in nodes:
@@ -78,12 +80,12 @@ def mark_shadow_weights(graph: Graph) -> bool:
 
 
 def marked_shadow_weights(graph: Graph) -> ShadowWeights:
-    """What the attribute says, as far as it holds for the graph as it is."""
+    """The copies that the attribute names, as far as they can still be stored in the graph as it is now."""
     return shadow_weights(graph, [node for node in graph.nodes if node.attrs.get(SHADOW)])
 
 
 def shadow_weights(graph: Graph, among: Iterable[Node]) -> ShadowWeights:
-    """The copies made by nodes of `among` that can be kept; at most one of every parameter."""
+    """The copies made by nodes of `among` that can be stored; at most one of every parameter."""
     made = [node for node in among if isinstance(node.op, Cast | Concat)]
     writers = _writers(graph) if made else {}
     if not writers:
@@ -153,7 +155,7 @@ def _readers(graph: Graph) -> Counter[Value]:
 
 
 def _pieces(node: Node, writers: dict[Value, tuple[Node, int]], readers: Mapping[Value, int]) -> list[CopiedRegion]:
-    """Where parameters stand in the node's result; [] where it is no copy of parameters."""
+    """The places of parameters in the node's result; [] where it is no copy of parameters."""
     joined = isinstance(node.op, Concat)
     found: list[CopiedRegion] = []
     begin = 0

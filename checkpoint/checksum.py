@@ -1,4 +1,4 @@
-"""Checksums of stored slices: XXH3 with 64 bits where the library xxhash is there, else CRC-32 of zlib.
+"""Checksums of stored slices are XXH3 with 64 bits where the library xxhash is installed, else CRC-32 of zlib.
 
 A checksum is text, the name of its kind before its digits, so that a file says by what it can be checked.
 """
@@ -51,7 +51,7 @@ def kind_here() -> str:
 
 
 def empty(kind: str) -> str:
-    """A text as long as a checksum of this kind: it keeps the place until the checksum is known."""
+    """A text as long as a checksum of this kind: it reserves the place until the checksum is known."""
     return f"{kind}:{'0' * DIGITS[kind]}"
 
 

@@ -1,4 +1,4 @@
-"""The files of a checkpoint while it is read: opened once, read at places, errors named by file."""
+"""The files of a checkpoint that is read are opened once, and read at places; errors name the file."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Files:
         self._open: dict[int, int] = {}
         self._lock = threading.Lock()
         self.bytes_read = 0
-        """Bytes of tensors that were asked for so far."""
+        """Bytes of tensors that were read so far."""
         weakref.finalize(self, _close, self._open)
         for number in range(min(len(self.paths), MOST_OPEN)):
             self._descriptor(number)
 
     def close(self) -> None:
-        """Give the files back; one that is asked for once more is opened again."""
+        """Close the files; one that is read once more is opened again."""
         _close(self._open)
 
     def _descriptor(self, number: int) -> int:

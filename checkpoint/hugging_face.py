@@ -1,4 +1,6 @@
-"""Sharded safetensors as Hugging Face writes them: `model.safetensors.index.json` says in which file each tensor is."""
+"""This module reads sharded safetensors of Hugging Face: `model.safetensors.index.json` says in which file each tensor
+is.
+"""
 
 from __future__ import annotations
 

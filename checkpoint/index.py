@@ -1,4 +1,4 @@
-"""The index of a set, `index.json`: which slice of which tensor stands where in which file.
+"""The index of a set, `index.json`, says which slice of which tensor is stored where in which file.
 
 ```
 {"format": "mspc checkpoint", "version": 1, "sequence": 3, "ranks": 2,
@@ -89,7 +89,7 @@ def index_text(sequence: int, ranks: int, state: dict[str, Any], files: Sequence
 
 
 def read_rank_file(path: Path, number: int = 0) -> RankFile:
-    """What stands in a rank's file, by its header alone; pieces get the number of the file.
+    """The contents of a rank's file, by its header alone; its slices get the number of the file.
 
     Raises:
         MspcError: it is missing, or no such file, or its header is not as it was written.
@@ -105,7 +105,7 @@ def read_rank_file(path: Path, number: int = 0) -> RankFile:
 
 
 def _placed(file: TensorFile, name: str, places: dict[str, Any], number: int) -> Stored:
-    """A tensor of a file at its place in the whole one; one without a place is whole."""
+    """A tensor of a file at its place in the global tensor; one without a place is the global tensor itself."""
     type = file.type(name)
     segments = ((file.place(name), type.nbytes),)
     if name not in places:
@@ -120,7 +120,7 @@ def _placed(file: TensorFile, name: str, places: dict[str, Any], number: int) ->
 
 
 def read_index(path: Path) -> Checkpoint:
-    """Open the set whose index stands at `path`.
+    """Open the set whose index is at `path`.
 
     Raises:
         MspcError: there is no index, it is damaged, or a file that it names is missing or has another size.

@@ -1,4 +1,4 @@
-"""Scalars of a `.mindir` file that are known before it runs: by them loops count their steps."""
+"""This module finds scalars of a `.mindir` file that are known before it runs; with them loops count their steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MindSpore's `.mindir` files, read: graphs as messages of Protocol Buffers.
+"""This module reads MindSpore's `.mindir` files, which are graphs as messages of Protocol Buffers.
 
 The format, as MindSpore 2.10 has it (`mindspore.train.mind_ir_pb2`): a model has its graph in field 7, further graphs
 in 8, its primitives in 12. A graph has nodes (1), parameters (3), inputs (5) and outputs (6); a node its inputs (1),
@@ -49,9 +49,9 @@ def read_mindir(path: Path) -> MindirGraph:
     try:
         return _model(data)
     except (ValueError, IndexError, KeyError, struct.error) as error:
-        raise MspcError(f"{shown_path(path)!r} is no whole MindIR file: {error}") from None
+        raise MspcError(f"{shown_path(path)!r} is no complete MindIR file: {error}") from None
     except RecursionError:
-        raise MspcError(f"{shown_path(path)!r} is no whole MindIR file: sequences stand too deep in it") from None
+        raise MspcError(f"{shown_path(path)!r} is no complete MindIR file: sequences nest too deep in it") from None
     except HasLoop as error:
         raise MspcError(
             f"{shown_path(path)!r} has a loop over contents of tensors, which cannot be compiled: {error} calls itself",
@@ -169,7 +169,7 @@ def _tensor(data: bytes, part: WireField) -> tuple[str, str, np.ndarray]:
         elif field.number == 9:
             raw = data[field.begin : field.end]
         elif field.number == 12:
-            raise ValueError("its values stand in other files, which are not read")
+            raise ValueError("its values are in other files, which are not read")
     if dtype not in DTYPES:
         raise ValueError(f"tensor {names[7]!r} is of an element type that is not read")
     kind: DType = DTYPES[dtype]

@@ -1,4 +1,4 @@
-"""A graph of a `.mindir` file, as it is read and written."""
+"""The classes of a `.mindir` graph, as it is read and written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several graphs of a `.mindir` file as one: what is called stands in the place of the call.
+"""This module makes one graph of the several of a `.mindir` file: the called graph takes the place of the call.
 
 A graph is called by its name, or by that of a node which gives it some of its inputs (`Partial`) or chooses between two
 (`Switch`). Input: `%p = Partial(@a, %x)`, `%q = Partial(@b, %x)`, `%s = Switch(%c, %p, %q)`, `%r = %s()`. Output: the
@@ -19,7 +19,7 @@ from mspc.ir.late_dataclass import dataclass
 MOST_NODES = 2**20
 """A file may say more with few calls of calls."""
 MOST_CALLS = 2**13
-"""A loop may go on for ever."""
+"""A loop may never end."""
 
 
 class HasLoop(Exception):
@@ -43,7 +43,7 @@ class _Choice:
 
 
 def inlined(main: MindirGraph, others: Mapping[str, MindirGraph]) -> MindirGraph:
-    """`main` without calls of `others`, graphs by name. A loop that known scalars count stands there step by step.
+    """`main` without calls of `others`, graphs by name. A loop that known scalars count is written out step by step.
 
     Raises:
         HasLoop: a graph calls itself, by what is not known before it runs. ValueError: a call cannot be followed.

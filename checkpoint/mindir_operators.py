@@ -1,5 +1,5 @@
-"""Operators of a MindIR file, as MindSpore 2.10 has them, and what they are here: in which order a node takes operands
-and fields, which fields are attributes instead, and which codes stand for which words.
+"""These tables map the operators of a `.mindir` file, as MindSpore 2.10 has them, to those of mspc: the order of a
+node's operands and fields, the fields that are attributes instead, and the words for which codes stand.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ SIGNATURES: dict[str, str] = {
     "ResizeNearestNeighbor": "0 | size align_corners",
 }
 """What nodes take: operands by their numbers, all as one tuple `()`, fields by their names, values that change nothing
-here with `=`. What stands behind the bar is handed to the Primitive's class, what stands before it to the Primitive."""
+here with `=`. The words behind the bar are handed to the Primitive's class, those before it to the Primitive."""
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "Conv2D": ("out_channel", "kernel_size", "mode", "pad_mode", "pad", "stride", "dilation", "group"),
     "MaxPool": ("kernel_size", "strides", "pad_mode"),
@@ -123,7 +123,7 @@ def dtype_of_code(code: Any) -> DType:
 
 
 def field_value(name: str, value: Any) -> Any:
-    """The value of a field. Raises KeyError or IndexError for a code that stands for nothing here."""
+    """The value of a field. Raises KeyError or IndexError for an unknown code."""
     if name == "output_type":
         return dtype_of_code(value)
     if name in _WORDS and isinstance(value, int):
@@ -136,7 +136,7 @@ def field_value(name: str, value: Any) -> Any:
 
 
 def fields_of_attributes(operator: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that stand among the attributes of a primitive."""
+    """The fields that are attributes of a primitive."""
     return {
         name: field_value(name, attributes[name])
         for name in ATTRIBUTES.get(operator, ())
@@ -145,7 +145,7 @@ def fields_of_attributes(operator: str, attributes: Mapping[str, Any]) -> dict[s
 
 
 def input_of_field(operator: str, name: str, value: Any) -> Any:
-    """What a node has of a field as an input."""
+    """The input of a node that stands for a field."""
     if isinstance(value, DType):
         return next(code for code, dtype in _TYPES.items() if dtype == value.name)
     if name in _WORDS:

@@ -1,4 +1,4 @@
-"""MindSpore's `.mindir` files, written: see `checkpoint.mindir_file` for the format."""
+"""This module writes MindSpore's `.mindir` files; `checkpoint.mindir_file` describes the format."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _constant(name: str, value: bytes) -> bytes:
 
 
 def _value(value: Any, inside: bool = False) -> bytes:
-    """A value of an attribute; of one inside of a tuple the numbers stand in lists."""
+    """A value of an attribute; of one inside of a tuple the numbers are in lists."""
     if value is None:
         return put_integer(16, _NONE)
     if isinstance(value, np.ndarray):

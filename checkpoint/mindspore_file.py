@@ -1,10 +1,10 @@
-"""MindSpore's `.ckpt` files, read and written: parameters by name as messages of Protocol Buffers.
+"""This module reads and writes MindSpore's `.ckpt` files: parameters by name as messages of Protocol Buffers.
 
 The format, as MindSpore 2.10 has it (`mindspore.train.checkpoint_pb2`): `Checkpoint` has `Value`s in field 1; a `Value`
 the name in field 1 and a tensor in field 2; a tensor its sizes in field 1, the name of its element type in field 2 and
-its bytes in field 3. A tensor of more than 512 MiB stands there in several values of one name, one behind another. A
-text is a "tensor" of type "str" in UTF-32. A file may end in `crc_num` and the CRC-32 of what stands before in ten
-bytes. Tensors are found by walking from length to length; their bytes are read when they are asked for.
+its bytes in field 3. A tensor of more than 512 MiB is split into several values of one name, one behind another. A
+text is a "tensor" of type "str" in UTF-32. A file may end in `crc_num` and the CRC-32 of all that is before in ten
+bytes. Tensors are found by walking from length to length; their bytes are read when somebody needs them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SIZES, TYPE, CONTENT = 1, 2, 3
 
 @dataclass(frozen=True)
 class Entry:
-    """What is written: a tensor, whose values are made when its turn comes, or a text."""
+    """An entry of a file to write: a tensor, whose values are made when its turn comes, or a text."""
 
     name: str
     type: TensorType | None
@@ -92,7 +92,7 @@ def write_file(file: BinaryIO, entries: Sequence[Entry], crc_check: bool = False
 
 
 def _head(name: str, type: str, sizes: Sequence[int], length: int) -> bytes:
-    """Everything of a value that stands before its content."""
+    """Everything of a value that comes before its content."""
     about = b"".join(put_integer(SIZES, n) for n in sizes) + put_text(TYPE, type) + put_head(CONTENT, length)
     tensor = put_head(TENSOR, len(about) + length) + about
     tag = put_text(NAME, name)

@@ -1,4 +1,4 @@
-"""Opens a checkpoint by its name, whatever its format."""
+"""This module opens a checkpoint by its name, whatever its format."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def open_tensors(path: Path) -> Checkpoint:
 
 
 def as_it_lies(checkpoint: Checkpoint) -> Checkpoint:
-    """A file with the slices of one rank as tensors of their own, whatever they are slices of; other checkpoints as
+    """A file of one rank's slices is opened with every slice as a tensor of its own; other checkpoints are opened as
     they are."""
     if len(checkpoint.files.paths) > 1 or all(_is_complete(stored) for stored in checkpoint.tensors.values()):
         return checkpoint
@@ -103,7 +103,7 @@ def _open_folder(path: Path) -> Checkpoint:
     unfinished = [name for name in sorted(os.listdir(path)) if RANK_FILE.fullmatch(name)]
     if unfinished:
         raise MspcError(
-            f"{shown_path(path)} is no whole checkpoint: {INDEX} is missing",
+            f"{shown_path(path)} is no complete checkpoint: {INDEX} is missing",
             notes=["the run that wrote it ended before all ranks had written; take the set before it"],
         )
     newest = newest_of(path)
@@ -134,8 +134,8 @@ def _is_tensors(path: Path) -> bool:
 
 
 def own_state(checkpoint: Checkpoint, rank: int) -> dict[str, Any]:
-    """What the file of a rank says of this rank alone; of the first rank where there is none for it. Empty for a file
-    that was merged of several before they kept it.
+    """The state that the file of a rank holds for this rank alone, or the first rank's where it has no file. Empty for
+    a file that was merged of several before they had it.
 
     Raises:
         MspcError: the file is damaged.

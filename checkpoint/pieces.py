@@ -1,4 +1,4 @@
-"""Where the elements of a part of a tensor lie in the bytes of stored slices, by arithmetic alone.
+"""This module finds where the elements of a part of a tensor lie in the bytes of stored slices, by arithmetic alone.
 
 A slice is stored row by row. The part of it that a reader wants is a box; its bytes are runs, each of elements that
 follow each other both in the file and in the array that is filled.
@@ -24,7 +24,7 @@ MOST_BLOCKS = 1 << 22
 class StoredSlice:
     """A stored slice.
 
-    box: its place in the whole tensor. file: the number of its file. segments: (first byte, bytes) of its elements in
+    box: its place in the global tensor. file: the number of its file. segments: (first byte, bytes) of its elements in
     the file, in order; one segment in most formats. checksum: of all of its bytes, "" for none.
     """
 
@@ -111,11 +111,11 @@ def in_file(segments: Sequence[tuple[int, int]], begin: int, size: int) -> Itera
 
 
 def chosen(pieces: Sequence[StoredSlice], wanted: Box, prefer: int) -> list[tuple[StoredSlice, Box]]:
-    """The pieces that make up `wanted`, each with the part that it gives; of replicas that of the file `prefer`, or
-    else the first.
+    """The stored slices that make up `wanted`, each with the part that it gives; of replicas that of the file `prefer`,
+    or else the first.
 
     Raises:
-        ValueError: the pieces leave a gap there, or some overlap.
+        ValueError: the slices leave a gap there, or some overlap.
     """
     found: dict[Box, tuple[StoredSlice, Box]] = {}
     for piece in pieces:
@@ -132,14 +132,14 @@ def chosen(pieces: Sequence[StoredSlice], wanted: Box, prefer: int) -> list[tupl
 
 
 def _check_cover(parts: Sequence[Box], wanted: Box) -> None:
-    """Whether the parts fill `wanted`, each element once: by the blocks that all their borders cut it into."""
+    """Whether these boxes fill `wanted`, each element once: by the blocks into which all their borders divide it."""
     cuts = [
         sorted({wanted.begin[d], wanted.end[d], *(p.begin[d] for p in parts), *(p.end[d] for p in parts)})
         for d in range(len(wanted.begin))
     ]
     shape = tuple(len(c) - 1 for c in cuts)
     if math.prod(shape) > MOST_BLOCKS:
-        raise ValueError("its slices cut it into too many blocks")
+        raise ValueError("its slices divide it into too many blocks")
     count = np.zeros(shape, np.uint16)
     places = [{at: i for i, at in enumerate(c)} for c in cuts]
     for part in parts:

@@ -14,11 +14,11 @@ from mspc.ir.files.temporary import new_file, remove, remove_left_over
 
 
 def write_synced(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file that is there as a whole or not at all, also after the power fails: its bytes are on the disk before
+    """Write a file that is there completely or not at all, also after the power fails: its bytes are on the disk before
     its name, and the name when this returns.
 
     Raises:
-        MspcError: it cannot be written; what stood there before still does.
+        MspcError: it cannot be written; what was there before still is.
     """
     try:
         remove_left_over(path.parent)

@@ -1,7 +1,7 @@
-"""A checkpoint that is open for reading, whatever its format: tensors by name, and parts of them.
+"""A checkpoint that is open for reading gives tensors by name, and parts of them, whatever its format.
 
-A reader gets the part that it asks for out of the stored slices that meet it, and no other byte of them is read. Where
-a whole slice is read its checksum is compared.
+A reader gets the part that it wants out of the stored slices that meet it, and no other byte of them is read. Where
+all of a slice is read its checksum is compared.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHORT = 1 << 16
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor of a checkpoint: its whole type, the slices that are stored of it, and how they were cut, as text."""
+    """A tensor of a checkpoint: its global type, the slices that are stored of it, and its layout, as text."""
 
     type: TensorType
     pieces: tuple[StoredSlice, ...]
@@ -92,7 +92,7 @@ class Checkpoint:
         try:
             return chosen(self.tensors[name].pieces, wanted, self.prefer)
         except ValueError as error:
-            raise MspcError(f"{self.name}: tensor {name!r} is not whole: {error}") from None
+            raise MspcError(f"{self.name}: tensor {name!r} is incomplete: {error}") from None
 
     def _fill(self, name: str, array: Any, wanted: Box, piece: StoredSlice, part: Box) -> None:
         itemsize = array.itemsize

@@ -1,6 +1,6 @@
-"""The checksum that a text of JSON has of itself: the header of a rank's file, and the index of a set.
+"""A text of JSON may hold a checksum of itself: the header of a rank's file does, and the index of a set.
 
-It stands in the text, `"mspc_checksum":"xxh3:0123456789abcdef"`, and is that of the text with zeros as its digits.
+It is in the text, `"mspc_checksum":"xxh3:0123456789abcdef"`, and is that of the text with zeros as its digits.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ _BEFORE = f'"{SEAL}":"'.encode()
 
 
 def placeholder() -> str:
-    """What stands for the checksum until the text is sealed."""
+    """The text that stands for the checksum until the text is sealed."""
     return empty(kind_here())
 
 
 def sealed(text: bytes) -> bytes:
-    """The text, of the same length, with its checksum in the place that was kept for it."""
+    """The text, of the same length, with its checksum in the place that was reserved for it."""
     place = _BEFORE + placeholder().encode()
     return text.replace(place, _BEFORE + _sum(text, kind_here()).encode(), 1)
 
 
 def is_sealed(text: bytes, said: Any, what: str) -> bool:
-    """Whether a text is as it was written. said: its entry of the checksum, None where it has none. what: the text is.
+    """Whether a text is as it was written. said: its entry of the checksum, None where it has none. what: how the
+    message names the text.
 
     Returns:
         False where that cannot be known: there is no checksum, or of a kind that cannot be computed here.

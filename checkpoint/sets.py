@@ -1,4 +1,4 @@
-"""Sets in a folder: `PREFIX-EPOCH_STEP/` with one file of every rank and one index. A set is there once its index is.
+"""A checkpoint is a set in a folder: `PREFIX-EPOCH_STEP/` has one file of every rank and one index, which comes last.
 
 Sets have numbers, each greater than all before it in the folder, and the files of a set have its number in their names:
 a set that is written again under the same name never touches the files that its older index names.
@@ -29,7 +29,7 @@ CALLED = re.compile(r"(.+)-(\d+)_(\d+)(\.safetensors|\.ckpt)?")
 
 @dataclass(frozen=True)
 class FoundCheckpoint:
-    """A checkpoint in a folder. path: the folder of a set, or a file with whole tensors. sequence: its number."""
+    """A checkpoint in a folder. path: the folder of a set, or a file with global tensors. sequence: its number."""
 
     path: Path
     sequence: int
@@ -55,8 +55,8 @@ def find_sets(folder: Path, prefix: str) -> list[FoundCheckpoint]:
 
 
 def unreadable(folder: Path, prefix: str, found: Sequence[FoundCheckpoint]) -> list[Path]:
-    """What is called as the published checkpoints of a prefix are that were found, and is none of them: it is damaged,
-    or cannot be read."""
+    """Files and folders whose names are those of published checkpoints of a prefix, but which are not among the found
+    ones, since they are damaged or cannot be read."""
     known = {entry.path for entry in found}
     paths = [folder / name for name in _names(folder, prefix) if folder / name not in known]
     return [path for path in paths if path.name.endswith(SUFFIX) or os.path.lexists(path / INDEX)]
@@ -140,7 +140,7 @@ def publish(place: Path, sequence: int, ranks: int, state: dict[str, Any]) -> No
 
 
 def remove_set(path: Path) -> None:
-    """Remove a checkpoint. Of a set the index goes first, so that no reader finds one that is not whole."""
+    """Remove a checkpoint. Of a set the index goes first, so that no reader finds one that is incomplete."""
     if not path.is_dir():
         remove(path)
         return
@@ -186,7 +186,7 @@ def _of_index(path: Path) -> int | None:
 
 
 def _is_plain(path: Path) -> bool:
-    """Whether this is a whole file of tensors that no run has numbered."""
+    """Whether this is a complete file of tensors that no run has numbered."""
     try:
         return path.name.endswith(SUFFIX) and "sequence" not in read_rank_file(path).about
     except MspcError:

@@ -1,4 +1,4 @@
-"""Files with one rank's slices each, put together by what a strategy file says, and written again for other cuts."""
+"""Files of one rank's slices each are put together as a strategy file says, and written for other strategies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FORMATS = ("ckpt", "safetensors")
 
 
 def layouts_of(strategies: StrategyFile) -> dict[str, Layout]:
-    """The layouts of a strategy file's parameters. Raises MspcError for pipelines, and cuts that cannot be."""
+    """The layouts of a strategy file's parameters. Raises MspcError for pipelines, and for layouts that cannot be."""
     found: dict[str, Layout] = {}
     for name, sharding in strategies.parameters.items():
         stage, dash, rest = name.partition("-")
@@ -47,7 +47,7 @@ def layouts_in(path: Path | None) -> dict[str, Layout]:
 
 
 def ranks_of(layouts: Layouts) -> int:
-    """How many ranks there are; 1 where nothing is cut. Raises MspcError where layouts do not agree."""
+    """How many ranks there are; 1 where nothing is sharded. Raises MspcError where layouts do not agree."""
     counts = {layout.ranks for layout in layouts.values()}
     if len(counts) > 1:
         raise MspcError(f"a strategy file has parameters on {sorted(counts)} ranks; it must be one number")
@@ -58,7 +58,7 @@ def open_slices(paths: Mapping[int, Path], layouts: Layouts, name: str = "") -> 
     """Open files by the ranks that wrote them as one checkpoint.
 
     Args:
-        layouts: how tensors are cut; those that it does not name are whole in every file. Files that say themselves
+        layouts: how tensors are sharded; every file has all of those that it does not name. Files that say themselves
             where their slices belong need none.
 
     Raises:
@@ -82,13 +82,13 @@ def open_slices(paths: Mapping[int, Path], layouts: Layouts, name: str = "") -> 
 
 
 def _placed(key: str, stored: Stored, rank: int, layout: Layout | None, number: int, path: Path) -> Stored:
-    """A rank's tensor at its place in the whole one."""
+    """A rank's tensor at its place in the global tensor."""
     (piece,) = stored.pieces
     own = extent(piece.box)
-    if piece.checksum or layout is None:  # the file says where it belongs, or it is whole
+    if piece.checksum or layout is None:  # the file says where it belongs, or it is replicated
         return replace(stored, pieces=(replace(piece, file=number),))
     if len(layout.dims) != len(own):
-        raise MspcError(f"{path} has {key!r} of shape {own}, the strategy file cuts {len(layout.dims)} dimensions")
+        raise MspcError(f"{path} has {key!r} of shape {own}, the strategy file shards {len(layout.dims)} dimensions")
     if rank >= layout.ranks:
         raise MspcError(f"{path} is of rank {rank}, the strategy file has {layout.ranks}")
     global_shape = tuple(n * c for n, c in zip(own, layout.strategy, strict=True))
@@ -125,7 +125,7 @@ def check_divides(checkpoint: Checkpoint, layouts: Layouts) -> None:
         shape = stored.type.shape
         if len(layout.dims) != len(shape) or not layout.divides(shape):
             raise MspcError(
-                f"the strategy file cuts {name!r} {layout.strategy}, in the checkpoint it has shape {shape}",
+                f"the strategy file shards {name!r} as {layout.strategy}, in the checkpoint it has shape {shape}",
                 notes=["the strategy file is of another network"], kind=ValueError,
             )  # fmt: skip
     known = [name for name in layouts if name in checkpoint.tensors]
@@ -162,7 +162,7 @@ def write_part(source: Checkpoint, layouts: Layouts, rank: int, path: Path, form
 def slices_of(
     source: Checkpoint, layouts: Layouts, boxes: Mapping[str, Box], read: Callable[[str], Any] | None = None
 ) -> list[TensorSlice]:
-    """The slices in these boxes, to be written. read: gives whole tensors, where boxes are whole."""
+    """The slices in these boxes, to be written. read: gives global tensors, where a box is all of one."""
     return [
         TensorSlice(
             name, stored.type, boxes[name].begin, extent(boxes[name]), str(layouts.get(name, "")),
@@ -177,8 +177,8 @@ def _maker(source: Checkpoint, name: str, box: Box) -> Callable[[], Any]:
 
 
 def in_threads(work: Sequence[Callable[[], object]], threads: int, done: Callable[[int], object]) -> None:
-    """Do some work, so many pieces of it at a time; `done` is told how many have ended. Raises what one of them
-    raises."""
+    """Do some work in threads, so many jobs of it at a time; `done` is told how many have ended. Raises what one of
+    them raises."""
     lock, count = threading.Lock(), 0
 
     def one(task: Callable[[], object]) -> None:

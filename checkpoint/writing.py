@@ -1,4 +1,6 @@
-"""One rank's file of a set: its slices as safetensors, and in the header where each belongs and its checksum."""
+"""This module writes one rank's file of a set: its slices as safetensors, and in the header the place and the checksum
+of each.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ PLACES = "mspc"
 class TensorSlice:
     """What a rank writes of a tensor.
 
-    global_type: of the whole tensor. begin: where the slice begins in it. shape: of the slice. layout: how the
-    tensor is cut, as text. make: gives the slice as an array.
+    global_type: of the global tensor. begin: where the slice begins in it. shape: of the slice. layout: how the
+    tensor is sharded, as text. make: gives the slice as an array.
     """
 
     name: str
@@ -37,7 +39,7 @@ class TensorSlice:
 
 
 class _Summed:
-    """Writes on, and keeps a checksum of what was written."""
+    """Writes to a file, and has a checksum of all that was written."""
 
     def __init__(self, file: BinaryIO, running: Running) -> None:
         self._file = file
@@ -51,7 +53,7 @@ class _Summed:
 def write_slices(path: Path, slices: Sequence[TensorSlice], about: dict[str, Any] | None = None) -> None:
     """Write a file of slices, one after another, so that no more than one is made at a time.
 
-    about: further facts, which the header keeps beside the places.
+    about: further facts, which the header stores beside the places.
 
     Raises:
         MspcError: it cannot be written.
@@ -65,7 +67,7 @@ def write_slices_to(file: BinaryIO, slices: Sequence[TensorSlice], about: dict[s
     by_name = {s.name: s for s in slices}
     stored = in_order([StoredTensor(s.name, TensorType(s.global_type.dtype, s.shape), s.make) for s in slices])
     sums = {s.name: empty(kind) for s in slices}
-    if not file.seekable():  # a pipe: what stands at its beginning must be known before
+    if not file.seekable():  # a pipe: its beginning must be known before
         for tensor in stored:
             sums[tensor.name] = _checksum(kind, tensor)
     file.write(sealed(header_of(stored, _about(by_name, sums, about))))

@@ -1,1 +1,1 @@
-"""Types, layouts, graphs and mistakes, on which all other packages stand."""
+"""Types, layouts, graphs and errors, on which all other packages are built."""

@@ -1,4 +1,5 @@
-"""The one way to make nodes: infers the type, fills in scope and source spans, appends or inserts."""
+"""The builder is the only maker of nodes: it infers the type, fills in scope and source spans, and appends or inserts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are two graphs equal? Used to prove that a text reads back to what was printed."""
+"""This module compares two graphs. Tests use it to prove that a text reads back to what was printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that nest deep while something is read, on a stack that has room for them."""
+"""Calls that nest deep while something is read run here, on a stack that has room for them."""
 
 from __future__ import annotations
 

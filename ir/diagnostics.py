@@ -1,4 +1,4 @@
-"""The one exception family. Every mistake of a user ends as an MspcError with a place and a remedy."""
+"""MspcError is the one family of exceptions: every mistake of a user ends as one, with a place and a remedy."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ class MspcError(Exception):
         return [f"{type(self).__name__}: {self}"]
 
     def render(self, width: int | None = None) -> str:
-        """The whole text: `file:line:col: error: message`, the source line, carets, notes.
+        """The complete text: `file:line:col: error: message`, the source line, carets, notes.
 
         width: cells of a terminal's line, in which texts are broken at spaces and a source line is shown around its
-        carets; None leaves every line whole.
+        carets; None breaks no line.
         """
         where = self.location
         lines = broken_text(f"{where}: error: {self.message}" if where else f"error: {self.message}", width)
@@ -131,7 +131,7 @@ class ExecutionError(MspcError, RuntimeError):
 
 @contextlib.contextmanager
 def told_at(place: Location | None) -> Iterator[None]:
-    """Errors from inside that have no place of their own are told at this one, the call that asked for what failed."""
+    """Errors from inside that have no place of their own are told at this one, the call in which they arose."""
     try:
         yield
     except MspcError as error:

@@ -1,4 +1,4 @@
-"""Kinds of first values of tensors: one number, ones at certain places, random numbers of a distribution."""
+"""The first values of a tensor follow a distribution: one number, ones at certain places, or random numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType
 
 LEAST_SHARE = 1e-4
-"""The least part of a normal distribution that a truncated one may keep: what is outside is drawn again."""
+"""The least part of a normal distribution that a truncated one may hold: what is outside is drawn again."""
 
 Array = Any
 
@@ -132,7 +132,7 @@ class TruncatedNormalDistribution(_Drawn):
 @dataclass(frozen=True)
 class OrthogonalMatrix(_Drawn):
     """`gain` times a matrix [first dimension, product of the others] whose rows, or columns where there are fewer, are
-    orthonormal: the Q of a random matrix (Saxe et al. 2014). It can be drawn as a whole only."""
+    orthonormal: the Q of a random matrix (Saxe et al. 2014). It can only be drawn for the global tensor at once."""
 
     gain: float
 
@@ -146,8 +146,8 @@ class OrthogonalMatrix(_Drawn):
 
 @dataclass(frozen=True)
 class SparseMatrix(_Drawn):
-    """A matrix of deviation `sigma` around 0, with zeros in a share `sparsity` of every column, rounded up. It can be
-    drawn as a whole only."""
+    """A matrix of deviation `sigma` around 0, with zeros in a share `sparsity` of every column, rounded up. It can
+    only be drawn for the global tensor at once."""
 
     sparsity: float
     sigma: float

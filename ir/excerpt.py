@@ -1,4 +1,6 @@
-"""The lines of an error as a terminal shows them: texts broken at spaces, a source line with carets below it."""
+"""This module lays out the lines of an error for a terminal: texts broken at spaces, and a source line with carets
+below it.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ LEAST = 30
 NARROWEST = 40
 """Texts are broken for a terminal of so many cells at least."""
 ELLIPSIS = "..."
-"""Where a line goes on."""
+"""The indentation of a line that continues another."""
 
 
 def broken_text(text: str, width: int | None) -> list[str]:
-    """Lines of at most `width` characters, broken at spaces, those behind the first indented; a word stays whole."""
+    """Lines of at most `width` characters, broken at spaces, those behind the first indented; no word is broken."""
     text = shown(text, lines=True)
     if width is None or len(text) <= width:
         return [text]

@@ -1,4 +1,5 @@
-"""Graph -> networkx and Graphviz, for drawing and for questions about paths. The storage stays `Graph`.
+"""This module turns a graph into one of networkx and of Graphviz, for drawing and for questions about paths. The
+storage stays `Graph`.
 
 networkx is imported where it is needed, because it costs a tenth of a second at start-up.
 """
@@ -156,7 +157,7 @@ def _label(number: int, node: Node) -> str:
 
 
 def _strategy(node: Node) -> list[str]:
-    """What the user asked for, or what was decided."""
+    """The strategy that the user gave, or the one that was decided."""
     if node.in_strategy is not None:
         return [strategy_text("in", node.in_strategy)]
     if node.strategy is not None:

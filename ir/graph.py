@@ -1,4 +1,4 @@
-"""The SSA graph: values, nodes in run order, parameters, constants. Passes change it in place.
+"""The SSA graph has values, nodes in run order, parameters and constants. Passes change it in place.
 
 `Node.op` is any object that satisfies `OpLike`; this layer never names an operator. The list of nodes is both the
 print order and the run order. A node has one result, which may be a tuple of tensors.
@@ -67,7 +67,7 @@ class Value:
 class Parameter(Value):
     """An input of the graph.
 
-    kind: "input" is fed at every step, "parameter" keeps its value between steps (weights, optimizer states),
+    kind: "input" is fed at every step, "parameter" has its value stored between steps (weights, optimizer states),
         "constant" is a large array fixed at compile time; the last two live in the weights file under `name`.
     trainable: takes part in differentiation by default (`requires_grad`).
     global_type: on a rank's own graph the type before slicing, else None.
@@ -119,7 +119,7 @@ class Node(Value):
     scope: the cells around it, as `Default/network-WithLossCell/_backbone-Net`.
     frames: source spans, innermost first.
     phase: "forward", "backward" (made by differentiation) or "update" (changes parameters).
-    in_strategy, out_strategy: what the user asked for with `shard()`: per tensor a tuple of ints, or an object that
+    in_strategy, out_strategy: what the user gave to `shard()`: per tensor a tuple of ints, or an object that
         prints itself as a layout; None when nothing was asked.
     strategy: the strategy that holds after propagation, one tuple of ints per tensor; only in the dump
         `step_parallel_begin`, where people read it.
@@ -186,7 +186,7 @@ class Node(Value):
 class Graph:
     """A function: parameters, nodes in run order, one result (None, a value, or a tuple of values).
 
-    attrs: facts of the whole graph that stand in the header of its text (mode, ranks, rank, compile id, ...).
+    attrs: facts of the entire graph, which are in the header of its text (mode, ranks, rank, compile id, ...).
     """
 
     __slots__ = ("attrs", "name", "nodes", "parameters", "results", "returns_tuple")

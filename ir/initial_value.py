@@ -1,6 +1,6 @@
-"""How the first values of a tensor are made, as data: a distribution, a shape, an element type, a seed and a counter.
+"""The first values of a tensor are described by data: a distribution, a shape, an element type, a seed and a counter.
 
-A slice holds the same numbers as that part of the whole tensor, and making it takes little more memory than itself:
+A slice holds the same numbers as that part of the global tensor, and making it takes little more memory than itself:
 random numbers come from Philox, a generator by counter, in blocks that can each be drawn alone.
 """
 
@@ -29,7 +29,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, DType
 
 STREAM = 0x496E6974
-"""Keeps the random stream of initial values apart from other streams of the same seed."""
+"""The random stream of initial values differs by it from other streams of the same seed."""
 
 BLOCK = 1 << 19
 """Elements that are drawn together. Every block of a tensor has random numbers of its own, so a slice needs only the
@@ -103,7 +103,7 @@ class Description:
             raise MspcError(f"the initializer {name} makes matrices, not a tensor of shape {self.shape}")
 
     def fill(self, slices: Slices | None = None) -> Array:
-        """The values in `slices` of the whole tensor (None: all of it), as an array of its own.
+        """The values in `slices` of the global tensor (None: all of it), as an array of its own.
 
         Raises:
             MspcError: no values can be made like this.
@@ -179,7 +179,7 @@ def _check_natural(what: str, value: Any, most: int = 2**63 - 1) -> None:
 
 
 def _number(value: Any, endless: bool) -> Any:
-    """A number as it stands in the file, where infinities and NaN are words."""
+    """A number as the file has it, where infinities and NaN are words."""
     return float(value) if endless and value in ("inf", "-inf", "nan") else value
 
 

@@ -1,4 +1,4 @@
-"""`dataclass` as the standard library has it, whose methods are made when a class is first used.
+"""`dataclass` here is the standard library's, but its methods are made when a class is first used.
 
 `dataclasses` writes and compiles six methods for every class, which costs a millisecond, and a compile loads some 170
 of them. Here only `__init__` is written, once an instance is made or somebody asks for the fields; the others look
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 _FIELDS = "__dataclass_fields__"
-"""Where `dataclasses` keeps the fields of a class."""
+"""The attribute in which `dataclasses` stores the fields of a class."""
 _INIT = "__init__"
 _STATE = "__setstate__"
 
@@ -57,7 +57,7 @@ def finish_later(cls: type[Any], said: dict[str, Any], *, frozen: bool, eq: bool
 
 
 class _Unfinished:
-    """Stands in a class for what it has as a dataclass; it becomes one when that is asked for."""
+    """Stands in a class for what it has as a dataclass; it becomes one when that is needed."""
 
     def __init__(self, name: str, finish: _Finish) -> None:
         self.name = name

@@ -1,8 +1,8 @@
-"""Layouts: which slice of a tensor every rank holds. The sharding vocabulary of all passes.
+"""A layout says which slice of a tensor every rank holds. All passes describe sharding by layouts.
 
 Ranks are numbered row-major over a mesh (device matrix): the last axis is the fastest. A layout maps every
 tensor dimension to mesh axes, major to minor; axes that no dimension uses hold replicas, axes named in `partial`
-hold parts that a reduction must combine. Layouts are kept in their coarsest form (axes of size 1 dropped, neighbours
+hold partial values that a reduction must combine. Layouts have their coarsest form (axes of size 1 dropped, neighbours
 that always go together merged), so two layouts that place the same slices on the same ranks are equal.
 """
 
@@ -26,10 +26,10 @@ class Layout:
     """The placement of one tensor on `ranks` ranks.
 
     mesh: sizes of the mesh axes, row-major; their product is the number of ranks.
-    dims: for every tensor dimension the mesh axes that cut it, the first one the most significant.
-    partial: mesh axes over which the ranks hold parts to be combined, ascending.
-    reduction: how the parts combine, one of REDUCTIONS ("" when nothing is partial). "mean" is the sum divided by
-        the number of parts.
+    dims: for every tensor dimension the mesh axes that shard it, the first one the most significant.
+    partial: mesh axes over which the ranks hold partial values to be combined, ascending.
+    reduction: how the partial values combine, one of REDUCTIONS ("" when nothing is partial). "mean" is the sum
+        divided by their number.
 
     Build with `Layout.of`, which brings any description to the coarsest form.
     """
@@ -57,13 +57,13 @@ class Layout:
 
     @staticmethod
     def replicated(ranks: int, rank_of_tensor: int) -> Layout:
-        """Every rank holds the whole tensor."""
+        """Every rank holds the global tensor."""
         return _coarsest((ranks,), ((),) * rank_of_tensor, (), "")
 
     @staticmethod
     def from_strategy(strategy: Sequence[int], ranks: int) -> Layout:
-        """The layout of a tensor cut `strategy[d]` ways along dimension d; left-over ranks hold replicas, their axis
-        the fastest (MindSpore's repeated calculation)."""
+        """The layout of a tensor whose dimension d is sharded into `strategy[d]` slices; left-over ranks hold
+        replicas, and their axis is the fastest (MindSpore's repeated calculation)."""
         shards = math.prod(strategy)
         return Layout.of((*strategy, ranks // shards), [(d,) for d in range(len(strategy))])
 
@@ -77,7 +77,7 @@ class Layout:
 
     @property
     def is_replicated(self) -> bool:
-        """Every rank holds the whole, final tensor."""
+        """Every rank holds the global tensor, and nothing of it is partial."""
         return not self.partial and not any(self.dims)
 
     @property

@@ -1,4 +1,4 @@
-"""Source positions: where in the user's program a value comes from. Nothing but positions."""
+"""A location is a position in the source: the place in the user's program from which a value comes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The layout that a user writes with axis names (`Layout((2, 4), ("dp", "mp"))("dp", "mp")`), as a strategy of
-one tensor."""
+"""A named layout is what a user writes with axis names (`Layout((2, 4), ("dp", "mp"))("dp", "mp")`), as the strategy of
+one tensor.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from mspc.ir.layout import Layout
 from mspc.ir.notebook import html_table
 
 INTERLEAVED = "interleaved_parallel"
-"""The name of an axis that is none of ranks: every rank takes its slice in so many parts, one after the other."""
+"""The name of an axis that is none of ranks: every rank computes its slice in so many parts, one after the other."""
 
 
 SHOWN_RANKS = 64
@@ -25,7 +26,7 @@ class NamedLayout:
 
     device_matrix: sizes of the mesh axes, row-major. alias_name: their names.
     tensor_map: per tensor dimension an axis counted from the right (0 is the last), a tuple of them (the first the
-        most significant), or -1 for a whole dimension.
+        most significant), or -1 for a dimension that is not sharded.
     interleaved: size of the axis `INTERLEAVED` that the user named beside these. It changes no slice; whether parts of
         a slice run one after the other is for the scheduler to say.
     interleaved_at: the dimension whose slices have these parts; -1 for none.
@@ -60,10 +61,10 @@ class NamedLayout:
         """A table for notebooks: the axes of every dimension, and which slice every rank has."""
         layout = self.to_layout()
         rows = [
-            (rank, *(f"{index} of {cuts}" for index, cuts in zip(layout.slice_index(rank), self.strategy, strict=True)))
+            (rank, *(f"{at} of {count}" for at, count in zip(layout.slice_index(rank), self.strategy, strict=True)))
             for rank in range(min(self.ranks, SHOWN_RANKS))
         ]
-        names = [", ".join(self.alias_name[a] for a in axes) or "whole" for axes in self.axes]
+        names = [", ".join(self.alias_name[a] for a in axes) or "replicated" for axes in self.axes]
         mesh = ", ".join(f"{name}={size}" for name, size in zip(self.alias_name, self.device_matrix, strict=True))
         return html_table(f"slices over {mesh}", ["rank", *(f"dimension {i}: {n}" for i, n in enumerate(names))], rows)
 
@@ -82,7 +83,7 @@ class NamedLayout:
 
 
 Strategy = tuple[int, ...] | NamedLayout
-"""How the user cuts one tensor."""
+"""How the user shards one tensor."""
 
 
 def spread(strategy: Sequence[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What a mistyped name may have meant."""
+"""This module finds the known name that a mistyped one may have meant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a notebook is shown: the names of its cells in positions, tables, errors without the lines of mspc's own."""
+"""This module is for notebooks: positions name their cells, tables are HTML, and errors leave out the lines of mspc's
+own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the text form can hold beyond mspc's own graphs: another compiler's operators, values and words.
+"""Opaque objects are what the text form can hold beyond mspc's own graphs: another compiler's operators, values and
+words.
 
 They are carried along, printed and compared; nothing of them can be run.
 """
@@ -28,7 +29,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class OpaqueOp:
-    """An operator that no class describes: its name and its attributes as they stand in the text."""
+    """An operator that no class describes: its name and its attributes as the text has them."""
 
     name: str
     fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -63,7 +64,7 @@ class Literal(Value):
 class Reference:
     """The name of a graph (`@graph`), or of a value that belongs to another graph (`$(@graph:value)`).
 
-    at: the character of the file where it stands, for messages.
+    at: the character of the file where it begins, for messages.
     """
 
     graph: str

@@ -1,4 +1,4 @@
-"""Text on its way to a terminal or a log: names come from files, and may hold what moves a cursor or breaks a line."""
+"""Text is made safe here for a terminal or a log: names come from files, and may move a cursor or break a line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Types of values: element types, tensors, tuples. Frozen, printable; may be imported by every layer."""
+"""These are the types of values: element types, tensors and tuples. They are frozen and printable, and every layer may
+import them.
+"""
 
 from __future__ import annotations
 

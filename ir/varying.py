@@ -1,4 +1,4 @@
-"""Values that may differ between ranks whose graphs are otherwise equal, and what is found out about them.
+"""Some values may differ between ranks whose graphs are otherwise equal; this module notes what passes ask of them.
 
 A pass that handles such a value in the dark treats all these ranks alike. So passes get a stand-in, which answers as
 one rank's value would and writes down every question. For another rank the passes would do the same if its values
@@ -17,7 +17,7 @@ from mspc.ir.late_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where the value of a rank stands: field `field` of operator `number` of what place `place` of the graph is on
+    """The place of a rank's value: field `field` of operator `number` of what place `place` of the graph is on
     that rank; `ascending`: that value, sorted."""
 
     place: int
@@ -155,7 +155,7 @@ def ascending(ranks: Sequence[int]) -> Sequence[int]:
 
 
 class VaryingConstant(Constant):
-    """Stands for a constant that is cut, so that every rank has its own part; all parts have one type."""
+    """Stands for a constant that is sharded, so that every rank has its own slice; all slices have one type."""
 
     __slots__ = ("_looks", "_own", "slot")
 
@@ -185,5 +185,5 @@ class VaryingConstant(Constant):
 
 
 def constant_bytes(constant: Constant) -> bytes:
-    """What tells constants of one type apart."""
+    """The bytes by which constants of one type differ."""
     return constant.value.tobytes()

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """MindSpore has a module of this name too: what scripts know of `mspc.ops` stands in api/ops."""
+    """MindSpore has a module of this name too: what scripts know of `mspc.ops` is in api/ops."""
     return importlib.import_module("mspc.api.alias").find_public("ops", name)
 
 

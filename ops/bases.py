@@ -1,5 +1,5 @@
-"""Bases of the elementwise operators: rule by broadcasting, element types checked, bare array functions as
-kernels.
+"""These are the bases of the elementwise operators: their rule is that of broadcasting, element types are checked, and
+array functions are their kernels.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether what a graph says of its values holds together: a file that was changed by hand may say anything."""
+"""This module checks that the types and layouts of a graph agree: a file that was changed by hand may hold anything."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mspc.ops.op import Op
 
 def check_graph(graph: Graph) -> None:
     """Compare the type of every node of a known operator with the one that follows from its operands, and every layout
-    with the number of ranks in the header and with the shape that it cuts.
+    with the number of ranks in the header and with the shape that it shards.
 
     Raises:
         MspcError: they differ, or the operands do not fit the operator.
@@ -70,5 +70,5 @@ def _misfit(layout: Layout, shape: tuple[int, ...], ranks: int) -> str:
     if len(layout.dims) != len(shape):
         return f"has {len(layout.dims)} dimensions, the tensor {len(shape)}"
     if not layout.divides(shape):
-        return f"cuts a tensor of shape {shape} into slices that are not equal"
+        return f"shards a tensor of shape {shape} into slices that are not equal"
     return ""

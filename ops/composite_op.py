@@ -1,4 +1,6 @@
-"""Operators that stand for several: what they are of is written once, and read as types, as nodes and as kernels."""
+"""A composite operator stands for several: their composition is written once, and read as types, as nodes and as
+kernels.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ Cuts = tuple[int, ...]
 
 
 class Emit(Protocol):
-    """Applies an operator to operands; cuts: the strategy of each operand, None where nobody asked for any."""
+    """Applies an operator to operands; cuts: the strategy of each operand, None where there is none."""
 
     def __call__(self, op: Op, *operands: Any, cuts: Sequence[Cuts] | None = None) -> Any: ...
 
@@ -48,7 +50,7 @@ class CompositeOp(Op, abstract=True):
         return self.compose(emit, None, types)
 
     def rule(self, *types: TensorType) -> str:
-        """The rule of the whole, which stays whole: its parts carry out what a strategy asks for."""
+        """The rule of the composite operator, of which nothing is sharded: its parts carry out a strategy."""
         made = self.infer(*types)
         assert isinstance(made, TensorType)
         names = iter(factor_names(sum(len(t.shape) for t in (*types, made))))
@@ -107,7 +109,7 @@ class WithOptionalOperands(CompositeOp, abstract=True):
         return replace(cast(Any, self), given=tuple(there)), tuple(there.values())
 
     def named(self, values: Sequence[Any] | None) -> dict[str, Any]:
-        """Operands, or their cuts, by name; None for what is not there."""
+        """Operands, or their strategies, by name; None for what is not there."""
         found: dict[str, Any] = dict.fromkeys(self.order)
         if values is None:
             return found
@@ -117,6 +119,6 @@ class WithOptionalOperands(CompositeOp, abstract=True):
 
 
 def together(*cuts: Cuts | None) -> Sequence[Cuts] | None:
-    """The strategy of an operator of operands that are cut so, None where that is not said of all."""
+    """The strategy of an operator whose operands are sharded so; None where some have no strategy."""
     known = [entry for entry in cuts if entry is not None]
     return known if len(known) == len(cuts) else None

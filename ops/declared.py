@@ -1,4 +1,4 @@
-"""What operator classes declare of themselves: sharding, memory, kernels, and their names in scripts.
+"""Operator classes declare these facts of themselves: sharding, memory, kernels, and their names in scripts.
 
 An operator's class assigns what is otherwise with it, as `cuda = "{0} * {0}"`: it inherits all of these from `Op`.
 """
@@ -13,13 +13,13 @@ class Sharding:
     """How an operator is sharded, and what follows for its results.
 
     Class attributes:
-        reduction: how results combine when a reduced factor is cut.
+        reduction: how results combine when a reduced factor is sharded.
         linear_in: inputs in each of which it is linear, the others held fixed: a partial sum in one may pass through.
         additive: the result is a sum of the inputs, or they side by side: partial sums over the same axes pass.
         operandwise: the result combines one idempotent `reduction` (all, any, max, min) per operand: every operand
-            may be cut in its own way, and the result is partial over all their axes.
-        followers: operands that are cut as the others say, where a strategy leaves them whole.
-        follows_neighbours: it only moves data, so that left unset it is cut as the operators around it.
+            may be sharded in its own way, and the result is partial over all their axes.
+        followers: operands that are sharded as the others say, where a strategy does not shard them.
+        follows_neighbours: it only moves data, so that left unset it is sharded as the operators around it.
         bordered: see `Op.moved_bytes`.
         distributions: operands whose rows sum to 1, which get no gradient.
         is_several: stands for several operators in every mode; `decompose` gives them.
@@ -61,7 +61,7 @@ class MemoryEffects:
             has to run. Of a tuple it is the memory of its elements.
         may_alias: `run` on NumPy may return an operand itself or a view of one, as slices are; `is_view` says it too.
             All other results, but for those of updates, are arrays that share memory with no operand.
-        packs: so many elements of the result are one in MindSpore: a Reshape to so many times fewer keeps them, last.
+        packs: so many elements of the result are one in MindSpore: a Reshape to so many times fewer leaves them, last.
     """
 
     has_side_effect: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""What an operator may ask of a GPU: the interface of `Op.launch`, and the C++ that all kernels share.
+"""An operator may ask this of a GPU: here are the interface of `Op.launch`, and the C++ that all kernels share.
 
 Operators import nothing of CUDA: the GPU runtime hands in a `Device` with its arrays, and they answer with a function
 that puts their work on the current stream. Arrays are placed once, so a launch is made once and called at every step.

@@ -1,4 +1,6 @@
-"""All operators at once. Who needs one asks the registry for it by name, which imports that one's module alone."""
+"""This module imports all operators at once. Who needs one asks the registry for it by name, which imports that one's
+module alone.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base of every operator: one class holds its rule, types, gradient, kernel and samples.
+"""`Op` is the base of every operator: one class holds its rule, types, gradient, kernel and samples.
 
 An operator is a frozen dataclass; its fields are its attributes in Python, in the printed text and for the parser.
 Subclassing registers it under its class name. This layer never imports passes, compiler or runtime.
@@ -41,7 +41,7 @@ class ArrayBackend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where an operator runs, for `localize`: the rank, and types (global) and layouts of inputs and results."""
+    """The place where an operator runs, for `localize`: the rank, and global types and layouts of its values."""
 
     rank: int
     in_types: tuple[TensorType, ...]
@@ -52,7 +52,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class RequestedSharding:
-    """What a user asked of one operator, for `decompose`.
+    """The sharding that a user wants of one operator, for `decompose`.
 
     in_strategy, out_strategy: as given with `shard()`, one tuple or NamedLayout per tensor; None where nothing was
     asked. attrs: what was attached with `add_prim_attr`.
@@ -97,7 +97,7 @@ class NotDifferentiable:
 class Op(Sharding, MemoryEffects, KernelTraits, Script):
     """An operator with its attributes.
 
-    What a class declares of itself stands in the four groups that it inherits.
+    What a class declares of itself is in the four groups that it inherits.
     """
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
@@ -192,11 +192,11 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script):
         return self
 
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
-        """Emit the operators that carry out a strategy which this one cannot have as a whole, and return its results,
-        of the types that `infer` gives; None: the operator takes the strategy as it is.
+        """Emit the operators that carry out a strategy which this one cannot have as one operator, and return its
+        results, of the types that `infer` gives; None: the operator takes the strategy as it is.
 
         Called for all ranks at once, before gradients are taken: the backward operators are then those of the parts,
-        each sharded by its own rule, where the gradient of the whole would need what the strategy shards to be
+        each sharded by its own rule, where the gradient of this operator would need what the strategy shards to be
         gathered. Emitted nodes may get strategies of their own (`Node.in_strategy`); the results keep types and order.
 
         Raises:
@@ -228,8 +228,8 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script):
         return ""
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """Which factors the entries of an in_strategy cut: the inputs' dimensions, unless MindSpore's strategy of this
-        operator speaks of another tensor (OneHot's first entry cuts the output)."""
+        """Which factors the entries of an in_strategy shard: the inputs' dimensions, unless MindSpore's strategy of
+        this operator speaks of another tensor (OneHot's first entry shards the output)."""
         return rule.inputs
 
     def layout_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
@@ -259,7 +259,7 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script):
 
     def over_all_ranks(self, ranks: tuple[int, ...]) -> Op:
         """The operator where the batch is what all `ranks` feed, each rows of its own, though the graph is each rank's
-        own: for what is said of a whole batch."""
+        own: for what is said of a global batch."""
         return self
 
     # Derived ----------------------------------------------------------------------------------------------------

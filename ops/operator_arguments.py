@@ -1,4 +1,4 @@
-"""Taking apart the arguments of a user's call: which are tensors and which are attributes known at compile
+"""This module takes the arguments of a user's call apart: which are tensors, and which are attributes known at compile
 time.
 """
 
@@ -48,7 +48,7 @@ def plain(value: Any) -> Any:
 
 
 def int_of(name: str, what: str, value: Any) -> int:
-    """`value` as an int. Raises MspcError for anything that is no whole number known at compile time."""
+    """`value` as an int. Raises MspcError for anything that is no integer known at compile time."""
     if not isinstance(value, bool):
         try:
             return operator.index(value)

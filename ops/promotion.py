@@ -1,4 +1,4 @@
-"""Implicit conversion of element types, as MindSpore's operators convert their operands."""
+"""Element types are converted implicitly here, as MindSpore's operators convert their operands."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Operator classes by name. A module of operators is imported when one of its names is asked for: a table of who
-declares what is read from the text of the modules, so that nothing is entered by hand and nothing is imported for it.
+"""The registry has operator classes by name. A module of operators is imported when one of its names is needed: which
+module declares which name is read from the text of the modules, so that nothing is entered by hand and nothing is
+imported for it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ KERNELS = ("cpu", "cuda")
 """Rooms of `mspc.ops` without operators."""
 
 _DECLARATION = "\nclass "
-"""The text that stands ahead of the name of an operator's class."""
+"""The text ahead of the name of an operator's class."""
 
 
 class Operators(Mapping[str, Operator], Generic[Operator]):

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """MindSpore has a module of this name too: what scripts know of `mspc.runtime` stands in api/runtime.py."""
+    """MindSpore has a module of this name too: what scripts know of `mspc.runtime` is in api/runtime.py."""
     return importlib.import_module("mspc.api.alias").find_public("runtime", name)
 
 

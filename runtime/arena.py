@@ -1,5 +1,5 @@
-"""Offsets in one arena for blocks that are alive at overlapping times: large blocks first, each in the tightest gap
-that all blocks alive with it leave.
+"""This module gives blocks that are alive at overlapping times their offsets in one arena: large blocks first, each in
+the tightest gap that all blocks alive with it leave.
 
 Input:  sizes and lifetimes of blocks; some of them tied together at fixed distances.
 Output: an offset for every block and the size of the arena.
@@ -23,12 +23,12 @@ Array = Any
 
 @dataclass
 class MemoryBlock:
-    """Memory that one value after the other may stand in.
+    """Memory in which one value after the other may lie.
 
     nbytes: its size, of `reserved` bytes that nothing else may touch while it is alive.
     start: index of the node that writes it first. on_side: whether that node runs on the second stream.
     free: from which index on a node of the main stream may write to the memory. free_on_side: one of the second stream.
-    tied: (group, distance from the group's begin) for blocks that stand side by side.
+    tied: (group, distance from the group's begin) for blocks that lie side by side.
     """
 
     nbytes: int
@@ -55,7 +55,7 @@ def assign(blocks: Sequence[MemoryBlock], alignment: int) -> int:
             groups.setdefault(block.tied[0], []).append(block)
     bound = most_alive(blocks)
     best: tuple[int, list[int]] | None = None
-    # The members of a group are made one after the other: the early ones of a group stand clear of an earlier group
+    # The members of a group are made one after the other: the early ones of a group are clear of an earlier group
     # when that one is shifted upwards, and so is placed after it.
     late_first = sorted(groups.values(), key=lambda members: -min(m.start for m in members))
     for order in (_by_size, _by_area, _by_life):

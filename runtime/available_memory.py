@@ -1,4 +1,6 @@
-"""Whether this machine has room for what a rank's graph is fed and keeps: a file may ask for any shape."""
+"""This module checks whether this machine has room for what a rank's graph is fed and stores: a file may ask for any
+shape.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from mspc.runtime.slices import full_type
 
 
 def check_room(graph: Graph, file: str) -> None:
-    """Compare the bytes of inputs, which are read whole, and of the rank's parameters with the machine's memory.
+    """Compare the bytes of inputs, which are read in full, and of the rank's parameters with the machine's memory.
 
     Raises:
         MspcError: they do not fit; it names the largest.
@@ -31,7 +33,7 @@ def check_room(graph: Graph, file: str) -> None:
         )
 
 
-REMEDY = "use more ranks, a smaller batch, or cut larger tensors over the ranks"
+REMEDY = "use more ranks, a smaller batch, or shard larger tensors over the ranks"
 
 
 @contextmanager

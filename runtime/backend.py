@@ -1,4 +1,4 @@
-"""Backends: the array module and the communicator that kernels work with."""
+"""A backend is the array module and the communicator with which kernels work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory for the results of kernels, planned once: each large result gets a place that nothing alive shares, so that
+"""Memory for the results of kernels is planned once: each large result gets a place that nothing alive shares, so that
 a step asks the system for no new pages.
 
 Input:  %0 = MatMul(%a, %b) [64, 64]; %1 = Tanh(%0) [64, 64]; %2 = MatMul(%1, %b) [64, 64]; returned is ReduceSum(%2).
@@ -152,7 +152,7 @@ def _ends(
 
 
 def _overwritten(node: Node, type: TensorType, places: Mapping[Value, list[int]], dead: list[int]) -> int | None:
-    """The buffer of an operand in which a result of this type may stand, as nobody looks into it any more; it is taken
+    """The buffer of an operand in which a result of this type may lie, as nobody looks into it any more; it is taken
     from `dead`."""
     if not (isinstance(node.op, Op) and node.op.in_place):
         return None

@@ -1,4 +1,4 @@
-"""The inputs of `mspc run DIR`: global arrays of an npz file, or made up ones, cut for one rank."""
+"""The inputs of `mspc run DIR` are global arrays of an npz file, or made up ones, of which a rank gets its slices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ARCHIVES = (b"PK\x03\x04", b"PK\x05\x06")
 
 
 class Batches:
-    """What a rank feeds at every step.
+    """The arrays that a rank feeds at every step.
 
     Args:
         inputs: the graph's fed parameters, with their layouts and global types. arrays: global, by name;

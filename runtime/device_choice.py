@@ -1,4 +1,5 @@
-"""Which device runs a rank's graphs: asked for on the command line or by the script, or found; and its executors.
+"""This module chooses the device that runs a rank's graphs, as the command line or the script says or as it finds one,
+and makes its executors.
 
 Nothing of CUDA is loaded before a GPU is to be used: the driver alone is asked how many there are.
 """
@@ -25,7 +26,7 @@ _ON_CPU = "or run it on the CPU with mspc run --device cpu"
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the command line says of devices.
+    """The options of the command line about devices.
 
     device: auto, cpu or gpu. deterministic: the same bits at every run. timeout: seconds for which a rank may be
     stopped, or none may move before one that is waited for counts as missing; 0 for the default.
@@ -44,7 +45,7 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """What a script says of devices.
+    """The settings of a script about devices.
 
     device: cpu, gpu, or "" where it says nothing. how: its own words. index: of the GPU, None for the local rank's.
     place, index_place: the lines that say so.
@@ -59,7 +60,7 @@ class DeviceRequest:
 
 
 class Probe:
-    """What this machine has."""
+    """The devices and libraries that this machine has."""
 
     def gpus(self) -> tuple[int, str]:
         """The number of GPUs that this process sees; where it is 0, why."""
@@ -94,7 +95,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    """device: cpu or gpu. index: of the GPU. warning: what the user should know, or ""."""
+    """The device of a rank. device: cpu or gpu. index: of the GPU. warning: what the user should know, or ""."""
 
     device: str
     index: int = 0
@@ -112,7 +113,7 @@ def choose_device(
         the ranks on this host. size: number of all ranks.
 
     Raises:
-        MspcError: a GPU is asked for and cannot be had; the message says what is missing.
+        MspcError: a GPU is wanted and cannot be had; the message says what is missing.
     """
     asked = asked or DeviceRequest()
     probe = probe or Probe()
@@ -154,10 +155,10 @@ def _gpus(count: int) -> str:
 
 
 class SharedMemory:
-    """Where arrays that a rank's graphs share live; here in the host's memory."""
+    """The memory of arrays that a rank's graphs share; here it is the host's."""
 
     def place(self, array: Array) -> Array:
-        """The array as executors take it; they keep it and write to it."""
+        """The array as executors take it; they hold on to it and write to it."""
         return array
 
     def fetch(self, placed: Array) -> Array:
@@ -242,7 +243,7 @@ class Cuda:
 
 
 class Hardware:
-    """The device of one rank: chosen at its first graph, kept to its end.
+    """The device of one rank: chosen at its first graph, for good.
 
     Args:
         simulated: all ranks are in this process, on the CPU. warn: takes a line for the user.

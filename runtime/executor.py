@@ -1,4 +1,4 @@
-"""Runs one rank's graph: an ordered walk over prepared steps that frees every value at its last use."""
+"""The executor runs one rank's graph: it walks in order over prepared steps and frees every value at its last use."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ class Executor:
         graph: the rank's graph with local types.
         backend: array module and communicator of this rank.
         values: arrays of the parameters of kind "parameter" and "constant" by name, of the rank's own
-        shapes. They
-            are kept, not copied, and operators that update parameters write to them.
+            shapes. They are used, not copied, and operators that update parameters write to them.
         cursor: a writable int64 sequence (memory that others can read); element 0 is the index of the
         node that runs.
 

@@ -1,4 +1,4 @@
-"""The plan of a step's memory: where every value lives, and who waits for whom. Made by memory_plan.py."""
+"""The plan of a step's memory says where every value lives, and who waits for whom. memory_plan.py makes it."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ class Allocation:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What a launch may assume.
+    """The plan of a step's memory, and what a launch may assume of it.
 
-    A node whose operator `is_view`, and which is not in `copied`, is not launched: its result stands already. Any
+    A node whose operator `is_view`, and which is not in `copied`, is not launched: its result is there already. Any
     other node finds its operands in their places and leaves its results in theirs, where
     - no result shares memory with an operand, unless the place is equal: then the operator works `in_place`, or is an
       AllReduce, or overwrites a parameter (`mutates`), whose new value is the result;
     - nothing else of the arena may be written, and what a place held before is garbage (it may be NaN);
     - places are aligned as asked, those of a bucket's members and of what is computed in their place to
       BUCKET_ALIGNMENT.
-    Results of the graph stand until the end of the step; one of kind "kept" shows a parameter after the step.
+    Results of the graph are held until the end of the step; one of kind "kept" shows a parameter after the step.
 
     places: one Place for every tensor of every value.
     arena: bytes of the arena. lower_bound: most bytes of it that are alive at once; no plan is smaller.
-    buckets: for an AllReduce of several operands that stand side by side the whole block, in which member k begins at
-        the place of operand k: one reduction over the block, in place, is the node. Its size is a multiple of the
-        elements'. An AllReduce of several operands that is not here has operands elsewhere, or needed afterwards.
+    buckets: for an AllReduce of several operands that lie side by side the block of them all, in which member k
+        begins at the place of operand k: one reduction over the block, in place, is the node. Its size is a multiple of
+        the elements'. An AllReduce of several operands that is not here has operands elsewhere, or needed afterwards.
     waits: for a node the collectives of other streams that must be over before it starts.
     copied: nodes whose result shows a parameter that is updated while the result is still needed, with the places that
         it shows. One that only shows is replaced by a copy from there to its place; an updating operator runs as ever,
         and its new values are copied to its place after it.
-    shadow_weights: copies of parameters, whose places stand from step to step, and what only they read: these nodes
-        need not run while updates alone change the parameters.
+    shadow_weights: copies of parameters, whose places are the same from step to step, and what only they
+        read: these nodes need not run while updates alone change the parameters.
     weights, states, inputs: bytes of parameters: those of the network, statistics among them, those that only updates
         change (moments, counters), and what is fed. constants: bytes of the constants in the text.
     gradients, activations, temporary: most bytes of the arena alive at once of either class, each at its own time.
     classes: of every result of a node that makes results which of these it is, see memory_classes.py; "" where it
-        stands in a parameter.
+        lies in a parameter.
     """
 
     places: Mapping[Value, tuple[Allocation, ...]]

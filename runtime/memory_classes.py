@@ -1,5 +1,5 @@
-"""What the bytes of a step are for: which parameters are states of an optimizer, which results are gradients,
-activations or neither.
+"""The bytes of a step are put into classes here: which parameters are states of an optimizer, and which results are
+gradients, activations or neither.
 
 Operators say which operands they overwrite, nodes of which phase they are; the rest follows from who reads what:
 
@@ -35,7 +35,7 @@ Sources = Callable[[Node, int], Sequence[Sequence[Value]]]
 
 
 def optimizer_states(graph: Graph, parts: Parts) -> set[Parameter]:
-    """The parameters that updates of a training step keep for themselves."""
+    """The parameters that only updates of a training step read and write."""
     after: set[Part] = set()  # what depends on gradients
     for node in graph.nodes:
         if node.phase == "backward" or any(part in after for value in node.inputs for part in parts[value]):
@@ -89,7 +89,7 @@ def constant_bytes(graph: Graph) -> int:
 
 
 class StepClasses:
-    """What the results of a step are for, by their numbers. parts: the memory of every value, of a view that which it
+    """The uses of the results of a step, by their numbers. parts: the memory of every value, of a view that which it
     shows. runs: whether a node makes results. sources: see `Sources`."""
 
     def __init__(self, graph: Graph, parts: Parts, runs: Callable[[Node], bool], sources: Sources) -> None:
@@ -203,7 +203,7 @@ class StepClasses:
 
 
 def _moves(node: Node) -> bool:
-    """Whether a node hands on what it reads: pieces of it, or its sum over ranks."""
+    """Whether a node hands on what it reads: slices of it, or its sum over ranks."""
     return isinstance(node.op, Collective) or (isinstance(node.op, Op) and node.op.may_alias)
 
 

@@ -1,16 +1,17 @@
-"""Where every value of a rank's step lives: parameters keep their memory, all else shares one arena by lifetimes.
+"""This module decides where every value of a rank's step lives: parameters have memory of their own, all else shares
+one arena by lifetimes.
 
 Input:  %0 = MatMul(%x, %w); %1 = Tanh(%0); %2 = Reshape(%1); %3 = MatMul(%2, %w); returned is ReduceSum(%3).
 Output: %0, %1 and %2 have one place, as Tanh works in place and Reshape only shows; %3 has another.
 
 Streams. Nodes run in their order on the main stream, or on the side stream that their attribute `stream` names:
 "communication", or "reduction" for the sums of gradients. A node of a side stream starts once all nodes of the main
-stream that stand before it are over (an event recorded at its place). Any node starts once the collectives of other
+stream that come before it are over (an event recorded at its place). Any node starts once the collectives of other
 streams that `MemoryPlan.waits` names for it, and with each every earlier one of its stream, are over: the first that
 reads a collective's result, and one that updates a parameter that a collective reads. At the end of a step the main
 stream waits for the others. Therefore memory that a node of a side stream reads or writes is not written by a node of
 another stream before the main stream has waited for it (or before the end of the step where it does not), and the
-result of a collective stands in memory that all nodes before it are done with, or that only earlier collectives of
+result of a collective lies in memory that all nodes before it are done with, or that only earlier collectives of
 the stream "communication" used, if it runs there too.
 
 Copies of parameters, the `shadow_weights`, have memory of the arena for themselves from step to step: updates write
@@ -35,7 +36,7 @@ from mspc.runtime.memory import COMMUNICATION, Allocation, MemoryPlan, side_stre
 from mspc.runtime.memory_classes import CLASSES, Part, StepClasses, constant_bytes, optimizer_states
 
 BUCKET_ALIGNMENT = 32
-"""Bytes to which the members of a bucket are aligned. What stands in the gaps is reduced with them; nobody reads it."""
+"""Bytes to which the members of a bucket are aligned. What lies in the gaps is reduced with them; nobody reads it."""
 
 def plan_memory(graph: Graph, alignment: int = 256) -> MemoryPlan:
     """The places of all values of a rank's execute graph (its types are the rank's own)."""
@@ -269,7 +270,7 @@ class _Planner:
     def _overwritten(
         self, index: int, node: Node, operands: Sequence[Value], type: TensorType, taken: Sequence[MemoryBlock]
     ) -> MemoryBlock | None:
-        """The block of one of `operands` in whose place a result of `type` may stand."""
+        """The block of one of `operands` in whose place a result of `type` may lie."""
         if node in self.copied or node in self.shadow_weights.copies:
             return None
         if not isinstance(node.op, AllReduce):
@@ -294,7 +295,7 @@ class _Planner:
         return all(self.over.get(i, len(self.nodes)) <= index for i in others)
 
     def _bucket(self, index: int, node: Node) -> None:
-        """Tie the operands' blocks together, where all of them die here, and let the results stand in them."""
+        """Tie the operands' blocks together, where all of them die here, and let the results lie in them."""
         members: list[MemoryBlock] = []
         for value in node.inputs:
             part = self.parts[value][0]
@@ -316,7 +317,7 @@ class _Planner:
         self.buckets[node] = members
 
     def _extend(self, block: MemoryBlock, accesses: Sequence[int]) -> None:
-        """Keep the block while these nodes run."""
+        """Hold the block while these nodes run."""
         if accesses[0] < block.start:
             block.start = accesses[0]
             block.on_side = self.side[accesses[0]] == COMMUNICATION
@@ -342,7 +343,7 @@ class _Planner:
         return Allocation("arena", None, cell.block.offset, cell.type.nbytes)
 
     def _most_of_classes(self, classes: Mapping[int, str]) -> dict[str, int]:
-        """Most bytes alive at once of every class. A block is of the class of the latest result that stands in it."""
+        """Most bytes alive at once of every class. A block is of the class of the latest result that lies in it."""
         alive: dict[str, list[MemoryBlock]] = {name: [] for name in CLASSES}
         latest: dict[int, tuple[str, MemoryBlock]] = {}
         for number, cell in sorted(enumerate(self.cells), key=lambda item: item[1].accesses[0]):
@@ -373,7 +374,7 @@ def _updated_operands(node: Node) -> tuple[int, ...]:
 
 
 def _sources(node: Node, results: int) -> list[Sequence[Value]]:
-    """For each of so many results the operands in whose place it may stand: those that it is made of.
+    """For each of so many results the operands in whose place it may lie: those that it is made of.
 
     A result over an operand that it does not need would be stored while that is still being loaded: an H200 took four
     times as long.

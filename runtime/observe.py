@@ -1,4 +1,4 @@
-"""Runs a rank's graph and keeps what it computes, to compare runs operator by operator."""
+"""This module runs a rank's graph and stores what it computes, to compare runs operator by operator."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def observe(
     kernel_of: Callable[[Node, NumPyBackend], Callable[..., Array] | None] | None = None,
 ) -> dict[Any, Array]:  # fmt: skip
     """One step: values of the nodes that carry the attribute `mark` under its value, results under ("result", i),
-    parameters after the step under their names. A result that shows a parameter's memory is kept as it was before later
-    updates, as the executor hands it out.
+    parameters after the step under their names. A result that shows a parameter's memory is stored as it was before
+    later updates, as the executor hands it out.
 
     On a fused node the attribute has a value for every member (None where one has none), which is computed here.
     combined: what updates read in the place of a parameter's gradient, from its node and value. operands: what a node
@@ -109,12 +109,12 @@ def _members(
 
 
 def join(ranks: Sequence[Mapping[Any, Array]], key: Any, layout: Layout) -> Array:
-    """The whole value from every rank's slice: parts combined, of replicas the lowest rank's that has it.
+    """The global value from every rank's slice: partial values combined, of replicas the lowest rank's that has it.
 
     (A rank does not compute what nobody needs of it.)
 
     Raises:
-        KeyError: some part is on no rank. ValueError: a rank's part has another shape than the layout says.
+        KeyError: some slice is on no rank. ValueError: a rank's slice has another shape than the layout says.
     """
     holders = [values for values in ranks if key in values]
     if not holders:

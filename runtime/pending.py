@@ -1,4 +1,4 @@
-"""A result that may still be on its way from a device."""
+"""A pending result may still be on its way from a device."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Prepares a graph for the executor: one slot per live value, one step per node, values freed at their
-last use."""
+"""This module prepares a graph for the executor: one slot for every live value, one step for every node, and values
+freed at their last use.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +32,9 @@ Instructions = list[Instruction]
 
 @dataclass
 class ExecutionPlan:
-    """What the executor walks.
+    """A graph as the executor walks it.
 
-    slots: number of slots; parameters and constants keep theirs, nodes share the others over time.
+    slots: number of slots; parameters and constants have their own, nodes share the others over time.
     boundary: index of the first node that updates a parameter; `before_update` are the steps before it.
     losses: scalar results that are known at the boundary, so that a bad step can be refused before it
     does harm.

@@ -1,4 +1,4 @@
-"""What `program.json` says of what a compile decided on, as a plan has it."""
+"""This module reads out of `program.json` what a compile decided, as entries of a plan."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from mspc.ir.late_dataclass import dataclass
 
 @dataclass(frozen=True)
 class PlanEntries:
-    """operators: layouts of their operands, by names as plans have them; results: of their results, where those do not
-    follow. parameters: layouts of those that are stored
-    otherwise than operators read them. gather_again: those of them that are gathered once more for gradients.
-    recompute: cells that are computed again."""
+    """The decisions of a compile.
+
+    operators: layouts of their operands, by names as plans have them; results: of their results, where those do not
+    follow. parameters: layouts of those that are stored otherwise than operators read them. gather_again: those of them
+    that are gathered once more for gradients. recompute: cells that are recomputed.
+    """
 
     operators: Mapping[str, tuple[str, ...]]
     parameters: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -24,7 +26,7 @@ class PlanEntries:
 
 
 def read_plan_entries(content: Mapping[str, Any]) -> PlanEntries | None:
-    """What the compile decided on; None where that is not told. Raises TypeError where entries are of wrong types."""
+    """The decisions of the compile; None where there are none. Raises TypeError where entries are of wrong types."""
     if "operators" not in content:
         return None
     operators, results = (_lists(content, key) for key in ("operators", "results"))

@@ -1,4 +1,5 @@
-"""Where the time of a step goes: when each node ran on each rank, as a trace for Perfetto and as a table.
+"""A profile shows where the time of a step goes: when each node ran on each rank, as a trace for Perfetto and as a
+table.
 
 The trace is in Chrome's format ("Trace Event Format", chrome://tracing and ui.perfetto.dev read it): one process per
 rank, one thread per stream, times in microseconds from the begin of the rank's step.
@@ -29,7 +30,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class NodeCost:
-    """What one node takes. seconds: mean of the steps. share: of all nodes' time. line: "file:line: source", or ""."""
+    """The time of one node. seconds: mean of the steps. share: of all nodes' time. line: "file:line: source", or ""."""
 
     label: str
     type: str
@@ -40,7 +41,7 @@ class NodeCost:
 
 
 def stream_of(node: Node) -> str:
-    """What a node does; where nothing else is said, also the stream on which a trace shows it."""
+    """The kind of a node's work; by default also the stream on which a trace shows it."""
     return "communication" if node.op.is_collective else "compute"
 
 
@@ -51,7 +52,7 @@ def trace(
     all of them, where the longest of the step before has ended.
 
     Args:
-        graphs: of every rank. first: the number of every rank's first step; 0 where nothing is said.
+        graphs: of every rank. first: the number of every rank's first step; 0 where none is given.
     """
     first = first or {}
     events: list[dict[str, Any]] = []

@@ -1,5 +1,6 @@
-"""A compiled directory as a rank reads it: its own `execute` file and its slices of the weights, nothing
-else."""
+"""A program is a compiled directory as a rank reads it: its own `execute` file and its slices of the weights, nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ _SWITCH = {"ON": True, "OFF": False}
 
 @dataclass(frozen=True)
 class Settings:
-    """What the script set for runs on a GPU, under the names and with the values of `set_context`.
+    """The settings of the script for runs on a GPU, under the names and with the values of `set_context`.
 
     matmul_allow_tf32: products of Float32 may round their operands to TF32. deterministic: the same bits at every run.
     """
@@ -69,7 +70,7 @@ class Settings:
 
 @dataclass
 class Program:
-    """What `program.json` says.
+    """The contents of `program.json`.
 
     ranks, mode, compile_id: of the compile. training: whether a step changes parameters.
     execute: rank to its file, relative to `folder`. digests: SHA-256 of these files when they were written.
@@ -274,7 +275,7 @@ def _read_slices(path: Path, parameters: Sequence[Parameter], rank: int) -> dict
 
 
 def _slice_of(file: TensorFile, parameter: Parameter, rank: int, path: Path) -> Any:
-    """A parameter's slice; of one that is cut no more than that is read."""
+    """A parameter's slice; of one that is sharded no more than that is read."""
     where = slices_of(parameter, rank)
     if where is None or file.type(parameter.name).shape != full_type(parameter).shape:
         return slice_parameter(parameter, file.read(parameter.name), rank, f"{path}:")

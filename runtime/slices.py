@@ -1,4 +1,4 @@
-"""Between full tensors and the slices that ranks hold."""
+"""This module takes slices of global tensors for ranks, and gathers global tensors from the slices that ranks hold."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def full_type(parameter: Parameter) -> TensorType:
 
 
 def slices_of(parameter: Parameter, rank: int) -> tuple[slice, ...] | None:
-    """Where in the full tensor the part lies that `rank` holds of `parameter`; None for all of it."""
+    """The place in the global tensor of the slice that `rank` holds of `parameter`; None for all of it."""
     layout = parameter.layout
     if not isinstance(layout, Layout) or layout.is_replicated:
         return None
@@ -73,9 +73,9 @@ def _check_kind(parameter: Parameter, array: Array, what: str) -> None:
 
 
 def gather(local: Array, layout: Layouts, shape: tuple[int, ...], comm: Communicator) -> Array:
-    """The full array of which every rank holds the slice that `layout` says; all ranks call this together.
+    """The global array of which every rank holds the slice that `layout` says; all ranks call this together.
 
-    Only the ranks that differ along axes that cut the tensor exchange slices, so no slice travels twice.
+    Only the ranks that differ along axes that shard the tensor exchange slices, so no slice travels twice.
     """
     if comm.size == 1 or not isinstance(layout, Layout) or layout.is_replicated:
         return np.array(local)

@@ -1,4 +1,4 @@
-"""Memory of a GPU that kernels take beside a step's values: what products share, and scratch memory of convolutions and
+"""Kernels take memory of a GPU beside a step's values: what products share, and scratch memory of convolutions and
 attention. It is reserved before the first step, so that a plan's estimate and the device agree.
 """
 
@@ -18,13 +18,13 @@ from mspc.ops.nn.attention_base import AttentionOp
 PRODUCTS = 64 << 20
 """Bytes for split sums of products of matrices; the size that NVIDIA's libraries use on Hopper is 32 MiB."""
 LEAST_FOR_CONVOLUTION, MOST_FOR_CONVOLUTION = 64 << 20, 256 << 20
-"""Bytes that a kernel for a convolution may ask for at least and at most, whatever its operands take."""
+"""Bytes that a kernel for a convolution may take at least and at most, whatever its operands take."""
 PACK = 16
 """Bytes that kernels load at once: where a place's channels are none of these, an image is filled up in a copy."""
 
 
 def convolution_room(operands: int) -> int:
-    """Bytes that a kernel for a convolution may ask for whose operands and result take so many."""
+    """Bytes that a kernel for a convolution may take whose operands and result take so many."""
     return min(MOST_FOR_CONVOLUTION, max(LEAST_FOR_CONVOLUTION, 2 * operands))
 
 
@@ -58,7 +58,7 @@ def scratch_bytes(graph: Graph, tf32: bool) -> int:
 
 
 def _of_convolution(op: Convolution, node: Node) -> int:
-    """What a kernel may ask for, and a copy of the image where cuDNN is given one."""
+    """What a kernel may take, and a copy of the image where cuDNN is given one."""
     (result,) = element_types(node.type)
     operands = [*operand_types(node), result]
     room = convolution_room(sum(type.nbytes for type in operands))

@@ -1,1 +1,1 @@
-"""Rules and layouts as arithmetic that needs no graph: rules of factors, pieces of tensors, and groups of ranks."""
+"""Rules and layouts as arithmetic that needs no graph: rules of factors, slices of tensors, and groups of ranks."""

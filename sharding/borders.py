@@ -1,4 +1,5 @@
-"""Borders of slices: what a rank needs of its neighbours' parts of an image that is cut along its height or width.
+"""The border of a slice is what a rank needs of its neighbours' slices of an image that is sharded along height or
+width.
 
 Tensors are [batch, channels, ...]; the dimensions behind are those of the image. Pure arithmetic, as in `pieces`.
 """
@@ -19,7 +20,7 @@ Needed = Callable[[int, int], Span]
 
 
 def is_sharded(layout: Layout) -> bool:
-    """Whether a tensor [batch, channels, ...] is cut along a dimension of the image."""
+    """Whether a tensor [batch, channels, ...] is sharded along a dimension of the image."""
     return any(shards > 1 for shards in layout.strategy[2:])
 
 
@@ -35,7 +36,7 @@ def own_span(length: int, parts: int, part: int) -> Span:
 
 
 def border_exchange(layout: Layout, shape: Sequence[int], rank: int, needed: Needed) -> RankExchange:
-    """What a rank keeps, sends and receives. Boxes are in places of the whole image and of the rank's own batch and
+    """What a rank holds, sends and receives. Boxes are in places of the global image and of the rank's own batch and
     channels."""
     shard_counts = layout.strategy[2:]
     lead = layout.local_shape(shape)[:2]
@@ -64,7 +65,7 @@ def border_exchange(layout: Layout, shape: Sequence[int], rank: int, needed: Nee
 
 
 def request(layout: Layout, shape: Sequence[int], needed: Needed) -> tuple[object, ...]:
-    """What all ranks together ask for: equal where each of them asks for the same."""
+    """What all ranks together need: equal where each of them needs the same."""
     spans = tuple(tuple(needed(d, part) for part in range(shards)) for d, shards in enumerate(layout.strategy[2:]))
     return layout, tuple(shape), spans
 

@@ -1,16 +1,16 @@
-"""Factor rules: one string says how the dimensions of an operator's tensors belong together.
+"""A factor rule is one string that says how the dimensions of an operator's tensors belong together.
 
-`"m k, k n -> m n"` is a matrix product: `k` is in the inputs and in no output, so cutting it leaves partial results
+`"m k, k n -> m n"` is a matrix product: `k` is in the inputs and in no output, so sharding it leaves partial results
 (`reduction` says how they combine). The same rule gives shape inference, the legal strategies and propagation,
 and knows no operator by name.
 
-    name      a factor; the same name means the same size and the same cut
-    name!     a factor that must stay whole (softmax axis)
+    name      a factor; the same name means the same size and the same axes
+    name!     a factor that must not be sharded (softmax axis)
     name=8    a factor with a given size, where no input dimension tells it
     (a b)     one dimension made of two factors, the first the more significant (reshape)
-    1         a dimension of size 1 that is broadcast, never cut
+    1         a dimension of size 1 that is broadcast, never sharded
     +a b      a result that is a sum over all factors that it lacks and other results have (a weight's gradient beside
-              that of its operand), so that cutting them leaves it partial
+              that of its operand), so that sharding them leaves it partial
 
 nnScaler's annotations and Shardy's sharding rules are the models (factor, reduction and need-replication kinds).
 """
@@ -39,7 +39,7 @@ class Rule:
 
     inputs, outputs: per tensor, per dimension, the factors that make it up.
     names, sizes: of every factor.
-    frozen: factors that must stay whole.
+    frozen: factors that must not be sharded.
     reduction: how partial results over a reduced factor combine ("sum", "mean", "max", ...).
     summed: indices of results that are sums over every factor that they lack.
     """
@@ -64,7 +64,7 @@ class Rule:
     def layouts(
         self, mesh: tuple[int, ...], axes: Sequence[Axes], passed: Axes = (), passed_reduction: str = "sum"
     ) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        """(layouts that the inputs need, layouts of the outputs) when factor f is cut by `axes[f]` of `mesh`.
+        """(layouts that the inputs need, layouts of the outputs) when factor f is sharded by `axes[f]` of `mesh`.
 
         `passed` are axes over which the caller lets an input stay partial (linear operators); they come out as
         partial, and are not in the inputs' layouts returned here.

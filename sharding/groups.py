@@ -1,4 +1,4 @@
-"""Names of groups of ranks, as MindSpore's dumps print them: `"<size>-<hash of the ranks>"`."""
+"""Groups of ranks have names here as MindSpore's dumps print them: `"<size>-<hash of the ranks>"`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Which pieces every rank sends to whom when a tensor goes from one layout to another, on any two meshes.
+"""This module finds which boxes of a tensor every rank sends to whom when the tensor goes from one layout to another,
+on any two meshes.
 
-A source layout cuts the tensor into a grid of blocks; every rank holds one block, and a block that several
+A source layout divides the tensor into a grid of blocks; every rank holds one block, and a block that several
 ranks hold has replicas. What a rank misses of its new slice is one box of each other block that the slice
-meets, so a rank gets at most one piece from any other. Partial layouts take part as they are: the parts
-count as one more dimension, cut by the partial axes.
+meets, so a rank gets at most one box from any other. Partial layouts take part as they are: the partial values
+count as one more dimension, sharded by the partial axes.
 
 All functions here work on numbers alone, by mixed-radix arithmetic over the two meshes. One rank's exchange
 costs time in proportion to the slices that its own block and its new slice meet, not to the square of the
@@ -31,7 +32,7 @@ _EXACT = 512
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A part of the tensor: per dimension its first element and the one behind its last."""
+    """A box of the tensor: per dimension its first element and the one behind its last."""
 
     begin: Index
     end: Index
@@ -48,7 +49,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class RankExchange:
-    """One rank's part of an exchange; boxes are in coordinates of the whole tensor.
+    """One rank's share of an exchange; boxes are in coordinates of the global tensor.
 
     old, new: what the rank holds before and after. stays: the part of `old` that stays, or None.
     sends, receives: (other rank, box), by rank in ascending order.
@@ -63,9 +64,9 @@ class RankExchange:
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """A layout as a grid of equal blocks: `dims[d]` are the mesh axes that cut dimension d of `shape`;
+    """A layout as a grid of equal blocks: `dims[d]` are the mesh axes that shard dimension d of `shape`;
     `block` is the shape of one block, `strides` the distance in rank numbers between neighbours along
-    every axis. Axes that cut nothing are `unused`: `replicas` ranks hold the same block."""
+    every axis. Axes that shard nothing are `unused`: `replicas` ranks hold the same block."""
 
     mesh: tuple[int, ...]
     dims: tuple[Axes, ...]
@@ -135,7 +136,7 @@ class _Grid:
 
 @lru_cache(maxsize=4096)
 def _grids(source: Layout, target: Layout, shape: tuple[int, ...]) -> tuple[_Grid, _Grid]:
-    """Both layouts as grids of one shape; partial parts become a last dimension."""
+    """Both layouts as grids of one shape; partial values become a last dimension."""
     parts = source.size_of(source.partial)
     assert parts == target.size_of(target.partial), f"{source} and {target} are partial in unlike ways"
     if parts == 1:
@@ -148,12 +149,12 @@ def _grids(source: Layout, target: Layout, shape: tuple[int, ...]) -> tuple[_Gri
 
 
 def rank_exchange(source: Layout, target: Layout, shape: tuple[int, ...], rank: int) -> RankExchange:
-    """What `rank` keeps, sends and receives when a tensor of the global `shape` goes from `source` to
+    """What `rank` holds on to, sends and receives when a tensor of the global `shape` goes from `source` to
     `target`.
 
     Every missing element is received once, from one holder of it. Readers of a block are spread over its
     replicas; among those that still have room the nearest serves. Both layouts
-    must have the same number of ranks and, where they are partial, of parts.
+    must have the same number of ranks and, where they are partial, of partial values.
     """
     before, after = _grids(source, target, shape)
     mine, new_index = before.index(rank), after.index(rank)
@@ -195,7 +196,7 @@ def _readers_count(before: _Grid, after: _Grid, block: Index) -> int:
 
 
 def _sender(before: _Grid, after: _Grid, block: Index, reader: int) -> int:
-    """The holder of `block` that sends `reader` its piece."""
+    """The holder of `block` that sends `reader` its box."""
     if before.replicas == 1:
         return before.holder(block, 0)
     if _readers_count(before, after, block) <= _EXACT:
@@ -207,7 +208,7 @@ def _sender(before: _Grid, after: _Grid, block: Index, reader: int) -> int:
 
 
 def _served_by(before: _Grid, after: _Grid, block: Index, sender: int) -> Iterator[int]:
-    """The readers that get their piece of `block` from its holder `sender`; see `_sender`.
+    """The readers that get their box of `block` from its holder `sender`; see `_sender`.
 
     Where there are far too many readers to look at each, they are dealt to the holders in turn.
     """
@@ -245,7 +246,7 @@ def missing_elements(source: Layout, target: Layout, shape: tuple[int, ...]) -> 
 
     Elements of their new slices that the ranks do not hold yet, summed over all ranks: the least that any
     sequence of collectives can move, and what an exchange moves. Messages: the most blocks of which any rank
-    lacks a piece.
+    lacks a box.
     """
     if 0 in shape:
         return 0, 0
@@ -274,7 +275,7 @@ def _total(values: Any, ranks: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _indices(mesh: tuple[int, ...], axes: Axes) -> Any:
-    """For every rank its place along a dimension that `axes` cut, as an array."""
+    """For every rank its place along a dimension that `axes` shard, as an array."""
     ranks = np.arange(math.prod(mesh))
     found = np.zeros_like(ranks)
     for a in axes:
@@ -283,7 +284,7 @@ def _indices(mesh: tuple[int, ...], axes: Axes) -> Any:
 
 
 def spans_one_dimension(boxes: Sequence[Box], global_box: Box) -> int | None:
-    """The dimension along which the parts `boxes` of `global_box` stand side by side; None where there is none."""
+    """The dimension along which the boxes `boxes` of `global_box` lie side by side; None where there is none."""
     dims = range(len(global_box.begin))
     unlike = [d for d in dims if any((b.begin[d], b.end[d]) != (global_box.begin[d], global_box.end[d]) for b in boxes)]
     return unlike[0] if len(unlike) == 1 else None

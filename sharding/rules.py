@@ -1,4 +1,4 @@
-"""Rule strings that depend on shapes: broadcasting and reshaping. Pure functions of shapes, no knowledge of
+"""These rule strings depend on shapes: broadcasting and reshaping. They are pure functions of shapes, and know no
 operators.
 """
 
@@ -41,7 +41,7 @@ def same_rule(shape: Sequence[int], inputs: int, outputs: int = 1) -> str:
 
 
 def sized(name: str, size: int) -> str:
-    """A factor that only outputs have, with its size; "1" where there is nothing to cut. Raises MspcError for a
+    """A factor that only outputs have, with its size; "1" where there is nothing to shard. Raises MspcError for a
     negative size."""
     if size < 0:
         raise MspcError(f"the result would have the negative size {size} along a dimension")

@@ -1,8 +1,8 @@
-"""A change of layout as MindSpore lists it: the steps of one rank, by their names and integers.
+"""A change of layout is listed here as MindSpore lists it: the steps of one rank, by their names and integers.
 
-mspc itself moves tensors by `passes.communication.redistribution_plan`, which sends fewer bytes. These lists are what
-`mindspore.parallel._tensor` answers; its rules are those of MindSpore's tensor redistribution: bring both layouts to
-one mesh and to one shape, then slice, exchange and gather dimension by dimension, in ascending order.
+mspc itself redistributes tensors by `passes.communication.redistribution_plan`, which sends fewer bytes. These lists
+are what `mindspore.parallel._tensor` answers; its rules are those of MindSpore's tensor redistribution: bring both
+layouts to one mesh and to one shape, then slice, exchange and gather dimension by dimension, in ascending order.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ NONE = -1
 
 @dataclass(frozen=True)
 class PlacedTensor:
-    """mesh: sizes of the mesh axes, row-major. axes: the mesh axis that cuts each dimension, `NONE` where none does.
-    shape: of the whole tensor."""
+    """A tensor and the mesh on which it lies, as MindSpore's lists of steps have them.
+
+    mesh: sizes of the mesh axes, row-major. axes: the mesh axis that shards each dimension, `NONE` where none does.
+    shape: of the global tensor.
+    """
 
     mesh: tuple[int, ...]
     axes: tuple[int, ...]
@@ -45,7 +48,7 @@ class PlacedTensor:
             if not NONE <= number < len(sizes) or (axis != NONE and axis in axes):
                 raise MspcError(f"the tensor map {tuple(tensor_map)} does not fit the device matrix {sizes}")
             if axis != NONE and size % sizes[axis]:
-                raise MspcError(f"a dimension of size {size} cannot be cut {sizes[axis]} ways; the shape is {dims}")
+                raise MspcError(f"a dimension of size {size} cannot be sharded {sizes[axis]} ways; the shape is {dims}")
             axes.append(axis)
         remaining = {axis: i for i, axis in enumerate(axis for axis, size in enumerate(sizes) if size > 1)}
         return PlacedTensor(tuple(s for s in sizes if s > 1), tuple(remaining.get(axis, NONE) for axis in axes), dims)
@@ -128,7 +131,7 @@ class _Walk:
         return bool(ready)
 
     def _exchange(self, left: list[int], wanted: Sequence[int]) -> bool:
-        """Gather the dimensions that hold an axis and cut those that want it."""
+        """Gather the dimensions that hold an axis and shard those that want it."""
         before = len(left)
         for d in tuple(left):
             holder = next((other for other in left if self.axes[other] == wanted[d]), None)
@@ -150,7 +153,7 @@ class _Walk:
     def _take_slice(self, d: int, axis: int) -> None:
         parts, part = self.mesh[axis], coordinates(self.mesh, self.place)[axis]
         if self.local[d] % parts:
-            raise MspcError(f"dimension {d} of a slice of shape {tuple(self.local)} cannot be cut {parts} ways")
+            raise MspcError(f"dimension {d} of a slice of shape {tuple(self.local)} cannot be sharded {parts} ways")
         size = self.local[d] // parts
         begin, end = [0] * len(self.local), list(self.local)
         begin[d], end[d] = part * size, (part + 1) * size
@@ -207,7 +210,7 @@ def _parts(sizes: Sequence[int], fine: Sequence[int]) -> list[list[int]]:
 
 
 def _with_mesh(placed: PlacedTensor, mesh: tuple[int, ...]) -> PlacedTensor | None:
-    """On a finer mesh: a dimension that is cut along an axis of several factors becomes several dimensions."""
+    """On a finer mesh: a dimension that is sharded along an axis of several factors becomes several dimensions."""
     parts = _parts(placed.mesh, mesh)
     axes: list[int] = []
     shape: list[int] = []

@@ -1,4 +1,4 @@
-"""Machines whose rates come along: what `--machine h200` means, and the machine where none is named.
+"""Machines whose rates are known: `--machine h200` names one of them, and one of them is assumed where none is named.
 
 The shares of a data sheet that a machine reaches are those measured on the H200.
 """

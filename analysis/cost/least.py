@@ -1,8 +1,8 @@
-"""What no plan of a network can take less than: its products and its updates, shared by all ranks and nothing beside.
+"""The least time of a step under any plan: that of the network's products and updates, shared out over all ranks.
 
-However operators are cut, fused and ordered, every product is computed somewhere, a rank has its share of one at least,
-and one after the other they are on one stream; updates read and write every parameter. All else may hide: collectives
-behind what is computed, what works element by element in the operators around it.
+However operators are sharded, fused and ordered, every product is computed somewhere, a rank has its share of one at
+least, and one after the other they are on one stream; updates read and write every parameter. All else may hide:
+collectives behind what is computed, what works element by element in the operators around it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def least_seconds(nodes: Iterable[Node], ranks: int, machine: Machine) -> float:
     """Seconds of a step by `Timeline` at least, whatever the plan.
 
     Args:
-        nodes: of the graph that all ranks share, with the types of whole tensors; what is computed again does not
+        nodes: of the graph that all ranks share, with the types of global tensors; what is recomputed does not
         count.
     """
     updated = 0

@@ -1,4 +1,4 @@
-"""The machine that costs are reckoned for: how fast it computes, reads and writes, and sends between ranks.
+"""A machine is described here by its rates: how fast it computes, reads and writes, and sends between ranks.
 
 One description serves all that asks what is cheaper: the order of a step's nodes, what runs beside a collective, the
 report, the search. Nothing is measured when it is asked, so that the answer is the same on every rank.
@@ -36,7 +36,7 @@ PAIRWISE = frozenset({"AlltoAll", "AlltoAllV", "CollectiveScatter", "CollectiveG
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Something per second, by how much there is of it.
+    """A rate per second that depends on an amount: bytes or operations.
 
     points: (amount, per second), by rising amount; one point where the rate is the same for all. Between two of them
     the logarithm of the rate is straight over that of the amount, as where small amounts take the same time; outside
@@ -72,9 +72,9 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What joins ranks. latency: seconds of a collective of no bytes between two ranks. bandwidth: bytes per second
-    that a rank sends, by how many a collective sends. hop: seconds that every further rank of a group adds. own: links
-    of collectives that are measured apart, by operator."""
+    """The network between ranks. latency: seconds of a collective of no bytes between two ranks. bandwidth: bytes per
+    second that a rank sends, by how many a collective sends. hop: seconds that every further rank of a group adds. own:
+    links of collectives that are measured apart, by operator."""
 
     latency: float
     bandwidth: Rate

@@ -1,4 +1,4 @@
-"""What nodes cost on a rank: bytes that collectives send and seconds of everything, by one description of a machine.
+"""The cost of a node on a rank is the bytes that it sends and the seconds that it takes by the rates of a machine.
 
 The figures are rough: enough to decide what should run beside a collective, and to compare layouts.
 """
@@ -26,7 +26,7 @@ def sent_bytes(node: Node) -> float:
 def seconds(node: Node, machine: Machine = H200) -> float:
     """Time of one node that runs, by itself."""
     if isinstance(node.op, Collective):
-        # Only their number is asked for: who they are would be asked of every rank anew (`ir.varying`).
+        # Only their number is read: which ranks they are would be asked of every rank anew (`ir.varying`).
         ranks = node.op.members if len(node.op.members) else range(UNKNOWN_GROUP)
         return machine.collective_seconds(node.op.name, sent_bytes(node), ranks)
     return machine.kernel + max(machine.memory.seconds(moved_bytes(node)), _computing(node, machine))

@@ -1,4 +1,5 @@
-"""A step on its streams: what is computed, what is sent, and what of that hides behind the rest."""
+"""A step is laid out on its streams here: what is computed, what is sent, and how much of that hides behind the rest.
+"""
 
 from __future__ import annotations
 

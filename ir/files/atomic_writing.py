@@ -1,4 +1,4 @@
-"""The one way in which mspc writes a file: beside its place, and moved there when it is whole."""
+"""mspc writes every file in this one way: beside its place, and moved there when it is complete."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Paths that data name. A script is trusted and may write where it likes; a compiled folder comes from anywhere, and
-its files may name nothing but files of that folder, links resolved."""
+"""This module checks paths that data name. A script is trusted and may write where it likes; a compiled folder comes
+from anywhere, and its files may name nothing but files of that folder, links resolved.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON and TOML that files hold, read strictly: where a standard leaves something open, it is a mistake."""
+"""This module reads JSON and TOML from files strictly: where a standard leaves something open, it is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wire format of Protocol Buffers, as far as files of MindSpore need it: read without trusting a single length.
+"""This module reads the wire format of Protocol Buffers, as far as files of MindSpore need it, and trusts no length.
 
 Source: the Protocol Buffers encoding guide. A message is a row of fields; each begins with its number and kind, as a
 variable-length integer: 0 an integer of that sort, 1 eight bytes, 2 a length and so many bytes, 5 four bytes.
@@ -112,7 +112,7 @@ def put_integer(number: int, value: int) -> bytes:
 
 
 def put_head(number: int, size: int) -> bytes:
-    """What stands before the bytes of a field."""
+    """The number, the kind and the length before the bytes of a field."""
     return put_varint(number << 3 | BYTES) + put_varint(size)
 
 

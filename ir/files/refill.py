@@ -1,9 +1,10 @@
-"""A folder whose contents are replaced while it stays: a mount point, or one that cannot change places with another.
+"""This module replaces the contents of a folder while the folder stays: a mount point, or one that cannot be exchanged
+with another.
 
 The new contents come into the folder under the name of unfinished things, and the ending of that name says how far
 things are: `.new`, they are being written; `.whole`, the old contents move away; `.ready`, the new ones move to their
 names. Whatever is left half done is finished by the next who comes by. One file, the sign, is the first to leave and
-the last to come, so that a folder that has it is whole.
+the last to come, so that a folder that has it is complete.
 """
 
 from __future__ import annotations

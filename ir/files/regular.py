@@ -1,5 +1,6 @@
-"""Reading of files that a user names: regular ones of a size that fits, so that no reader waits for ever or takes all
-memory. A FIFO is never opened."""
+"""This module reads files that a user names: regular ones of a size that fits, so that no reader waits for ever or
+takes all memory. A FIFO is never opened.
+"""
 
 from __future__ import annotations
 

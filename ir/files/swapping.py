@@ -1,4 +1,4 @@
-"""Two names of a file system that change places in one step, where the system can do that."""
+"""This module exchanges two names of a file system in one step, where the system can do that."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ MOUNTS = Path("/proc/self/mountinfo")
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """What stands at `one` is at `other` afterwards, and the other way round; at no time is either name free.
+    """Exchange two names: the file of `one` is that of `other` afterwards, and the other way round; at no time is
+    either name free.
 
     Returns:
         Whether that was possible here at all; where not, nothing has changed.

@@ -1,5 +1,6 @@
-"""What is being written, under a name of its own beside its place. Whoever writes it holds a lock on it, so that what a
-killed process has left behind can be told from what another one is writing, whatever became of process numbers."""
+"""A file that is being written has a name of its own beside its place. Whoever writes it holds a lock on it, so that
+what a killed process has left behind can be told from what another one is writing, whatever became of process numbers.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 UNFINISHED = re.compile(r"\..*\.\d+-[0-9a-f]{8}\.new")
-"""Names of what is not whole yet, or not needed any more: it may be removed once nobody holds it."""
+"""Names of what is not complete yet, or not needed any more: it may be removed once nobody holds it."""
 LONGEST = 200
 """Bytes of a name that are taken over: file systems take 255, and more comes behind."""
 
@@ -70,7 +71,7 @@ def _new(folder: Path, name: str, flags: int) -> TemporaryPath:
 
 @contextlib.contextmanager
 def held(path: Path) -> Generator[bool]:
-    """Hold what stands at `path` inside the block; False where somebody else does, or nobody can."""
+    """Hold the file at `path` inside the block; False where somebody else does, or nobody can."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,5 @@
-"""Writes safetensors files one tensor at a time, so that no more than one is in memory, and reads them, slices too.
+"""This module writes safetensors files one tensor at a time, so that no more than one is in memory, and reads them and
+slices of them.
 
 The bytes are those of `safetensors.numpy.save`: the length of a header, the header as JSON, the tensors behind it.
 Every element type that mspc knows is read as it was written, BFloat16 as the type of that name in ml_dtypes.
@@ -24,7 +25,7 @@ CODES = {
     "UInt32": "U32", "Int32": "I32",
     "BFloat16": "BF16", "Float16": "F16", "UInt16": "U16", "Int16": "I16", "Int8": "I8", "UInt8": "U8", "Bool": "BOOL",
 }  # fmt: skip
-"""The format's names of element types, in the order in which tensors stand in a file: wide ones first."""
+"""The format's names of element types, in the order in which tensors lie in a file: wide ones first."""
 
 ABOUT_FILE = "__metadata__"
 """The entry of a header that is no tensor."""
@@ -53,7 +54,7 @@ class StoredTensor:
 
 
 def in_order(tensors: Sequence[StoredTensor]) -> list[StoredTensor]:
-    """The tensors in the order in which they stand in a file, and are made. Raises MspcError for an element type that
+    """The tensors in the order in which they lie in a file, and are made. Raises MspcError for an element type that
     the format does not have."""
     order = list(CODES)
     for tensor in tensors:
@@ -63,7 +64,7 @@ def in_order(tensors: Sequence[StoredTensor]) -> list[StoredTensor]:
 
 
 def write_tensors(file: BinaryIO, tensors: Sequence[StoredTensor], about: Mapping[str, str] | None = None) -> None:
-    """Write the tensors to a file that is open for writing, and in its header what is to be said about it. Raises
+    """Write the tensors to a file that is open for writing, and in its header the facts about it. Raises
     OSError; MspcError for a name that the format cannot hold."""
     ordered = in_order(tensors)
     file.write(header_of(ordered, about))
@@ -72,8 +73,8 @@ def write_tensors(file: BinaryIO, tensors: Sequence[StoredTensor], about: Mappin
 
 
 def header_of(ordered: Sequence[StoredTensor], about: Mapping[str, str] | None = None) -> bytes:
-    """What stands in a file before its tensors, its own length included. Raises MspcError for a name that the format
-    cannot hold."""
+    """The header of a file, which comes before its tensors, its own length included. Raises MspcError for a name that
+    the format cannot hold."""
     for tensor in ordered:
         _check_name(tensor.name)
     header: dict[str, Any] = {ABOUT_FILE: dict(about)} if about else {}
@@ -112,9 +113,10 @@ def _check_name(name: str) -> None:
 
 
 class TensorFile:
-    """A safetensors file that is open for reading; its header is checked, its tensors are read when they are asked for.
+    """A safetensors file that is open for reading; its header is checked, its tensors are read when somebody needs
+    them.
 
-    header: what stands before the tensors. about: what it says about the file. size: of the file, in bytes.
+    header: the facts before the tensors. about: what it says about the file. size: of the file, in bytes.
 
     Raises:
         OSError: it cannot be read. ValueError: it is no such file, or damaged. MspcError: it is no regular file.
@@ -159,7 +161,7 @@ class TensorFile:
 
 
 def _read_header(text: bytes, size: int) -> tuple[dict[str, tuple[TensorType, int]], dict[str, str]]:
-    """Type and place of every tensor, and what is said about the file; the tensors fill the `size` bytes behind the
+    """Type and place of every tensor, and the facts about the file; the tensors fill the `size` bytes behind the
     header, without gaps."""
     try:
         header = parsed_json(text)

@@ -1,4 +1,4 @@
-"""Files of TOML: how they are read, and how a string stands in one."""
+"""This module reads files of TOML, and writes a string as TOML has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does an attribute's value fit its field? Checks built from the annotations of an operator class."""
+"""These checks, built from the annotations of an operator class, tell whether an attribute's value fits its field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the comment lines of a file say: header facts, scope, source spans. Used by `mspc.ir.text.parser`."""
+"""This module reads the comment lines of a file: facts of the header, scopes and source spans. `mspc.ir.text.parser`
+uses it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What mspc itself reads of the further facts of a file: which values they may have. Others are carried along."""
+"""This table has the further facts of a file that mspc itself reads, and the values that they may have. Others are
+carried along.
+"""
 
 from __future__ import annotations
 

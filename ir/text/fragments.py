@@ -1,4 +1,5 @@
-"""The small texts inside a file (attributes, layouts, types, values) -> Python values, by grammar.lark.
+"""This module reads the small texts inside a file (attributes, layouts, types, values) into Python values, by
+grammar.lark.
 
 A file repeats few of them, so each is read once. Used by `mspc.ir.text.parser` alone.
 """
@@ -243,7 +244,7 @@ def _read(text: str, start: str) -> Any:
 
 
 def unexpected(error: UnexpectedInput, text: str) -> str:
-    """What stands where the grammar allows something else."""
+    """The text that stands where the grammar allows something else."""
     at = error.pos_in_stream
     if at is None or at < 0 or at >= len(text):
         return "the text ends too early"

@@ -1,4 +1,4 @@
-"""What a text may ask for. Beyond these lie slips of the pen and damage, which would fill the memory."""
+"""These limits bound what a text may hold. Beyond them lie typing errors and damage, which would fill the memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a piece of text, and the names and strings that pieces hold."""
+"""This module has the error of a malformed piece of text, and reads the names and strings that such pieces hold."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 
 class Malformed(Exception):
-    """A piece of text that is wrong: what, and how many characters behind the start of the piece."""
+    """A malformed piece of text: the message, and how many characters behind the start of the piece the error is."""
 
     def __init__(self, message: str, offset: int = 0, expected: tuple[str, ...] = ()) -> None:
         super().__init__(message)

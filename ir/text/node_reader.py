@@ -1,4 +1,4 @@
-"""Nodes and results of a graph: from the items of the grammar to `Node`s."""
+"""This module makes the nodes and the results of a graph from the items of the grammar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A node's name and primitive_attrs -> its operator and the user's strategies. Used by `mspc.ir.text.parser`."""
+"""This module makes an operator and the user's strategies from a node's name and its primitive_attrs.
+`mspc.ir.text.parser` uses it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ class OperatorReader:
         self.known: dict[tuple[str, str], tuple[OpLike, Any, Any]] = {}
 
     def read(self, name: str, text: str, at: int) -> tuple[OpLike, Any, Any]:
-        """(operator, in strategy, out strategy); `text` stands in braces at a character of the file."""
+        """(operator, in strategy, out strategy); `text` is in braces at a character of the file."""
         found = self.known.get((name, text))
         if found is None:
             attributes = dict(self.source.piece(read_attributes, text, at))

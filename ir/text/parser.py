@@ -1,4 +1,5 @@
-"""Text -> graphs: what `mspc.ir.text.printer` writes, and MindSpore's own dumps, as docs/ir-format.md specifies.
+"""The parser reads texts into graphs: what `mspc.ir.text.printer` writes, and MindSpore's own dumps, as
+docs/ir-format.md specifies.
 
 Nothing of a file is evaluated or imported: operators are looked up in the registry that the caller hands in.
 """
@@ -56,7 +57,7 @@ def parse(text: str, registry: Registry, file: str = "<text>", frames: bool = Tr
 
 
 class _Reader:
-    """One file on its way from text to graphs."""
+    """The state of reading one file from text to graphs."""
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading

@@ -1,4 +1,4 @@
-"""Graph -> text, in the two-line node form of MindSpore's dumps; docs/ir-format.md specifies it.
+"""The printer writes a graph as text, in the two-line node form of MindSpore's dumps; docs/ir-format.md specifies it.
 
 Deterministic: numbers follow the run order, attributes their declaration; no addresses, no times.
 """
@@ -110,7 +110,7 @@ def _module_lines(module: Module, is_open: Callable[[Node], bool] | None = None)
 
 
 class _GraphWriter:
-    """Appends the nodes of one graph to `lines`; keeps the texts of call stacks that nodes share.
+    """Appends the nodes of one graph to `lines`; remembers the texts of call stacks that nodes share.
 
     header: where the attributes of the file's main graph begin. left_open: the lines that are still to be written.
     """

@@ -1,4 +1,5 @@
-"""What the readers of one file share: its text, its dialect, the values and types met so far."""
+"""The readers of one file share this state: its text, its dialect, and the values and types that they have met so far.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _FOREIGN_HEADER = re.compile(r"^(?:# IR entry:|subgraph instance: )", re.MULTILI
 
 
 class Reading:
-    """One file on its way from text to graphs.
+    """The state of reading one file from text to graphs.
 
     foreign: MindSpore wrote it. opaque: its operators, operands and types are not mspc's. frames: source spans are
     read too. parameter_names: of `header`. references, forwards: what can be resolved once the whole file is

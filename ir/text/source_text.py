@@ -1,4 +1,4 @@
-"""The text of one file under reading: what is wrong at a character becomes an MspcError with its line."""
+"""This module holds the text of a file that is read: an error at a character becomes an MspcError with its line."""
 
 from __future__ import annotations
 

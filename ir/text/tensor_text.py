@@ -1,4 +1,4 @@
-"""Texts of constants: `Tensor(shape=[2], dtype=Float32, value=[1.0, 2.0])` -> Constant."""
+"""This module reads texts of constants: `Tensor(shape=[2], dtype=Float32, value=[1.0, 2.0])` becomes a Constant."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read_tensor(text: str) -> Constant | Symbol:
         raise Malformed(f"[{dims}] is no shape")
     shape = tuple(map(int, sizes))
     if math.prod(shape) > LARGEST_CONSTANT:
-        raise Malformed(f"a constant of shape {shape} is too large to stand in a file")
+        raise Malformed(f"a constant of shape {shape} is too large for a file")
     if "..." in value or "\n" in value:
         return Symbol(" ".join(text.split()))
     elements = value.replace("[", " ").replace("]", " ").replace(",", " ").split()

@@ -1,4 +1,4 @@
-"""Texts of attribute values, strings, layouts and constants, as the text form spells them."""
+"""This module writes attribute values, strings, layouts and constants as the text form has them."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def layout_text(layout: Layout | None) -> str:
 
 
 def layouts_text(layouts: Any) -> str:
-    """One layout, or several separated by `;`; a tuple inside stands in parentheses."""
+    """One layout, or several separated by `;`; a tuple inside is in parentheses."""
     if not isinstance(layouts, tuple):
         return layout_text(layouts)
     entries = cast("tuple[Any, ...]", layouts)
@@ -152,7 +152,7 @@ def layouts_text(layouts: Any) -> str:
 
 @lru_cache(maxsize=65536)
 def type_text(type: Any) -> str:
-    """The type's own text, kept, since networks repeat the same types."""
+    """The type's own text, which is remembered, since networks repeat the same types."""
     return str(type)
 
 

@@ -1,4 +1,4 @@
-"""What all collectives share: the group, its two forms, who waits for whom, what is sent."""
+"""All collectives share this base: the group, its two forms, who waits for whom, and what is sent."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _REDUCE_OPS = ("sum", "max", "min", "prod")
 
 
 class Meeting(NamedTuple):
-    """ranks: who meet. label: tells meetings of the same ranks apart that need no common order. said: what all of them
-    must say alike."""
+    """A meeting of ranks for a collective. ranks: those that meet. label: distinguishes meetings of the same ranks that
+    need no common order. said: the facts in which all of them must agree."""
 
     ranks: Ranks
     label: str
@@ -49,7 +49,7 @@ def message(source: int, target: int, type: Type, tag: int | None = None) -> Mee
 
 
 class Collective(Op, abstract=True):
-    """What all collectives share. A subclass has the fields `group` and `rank_list`, and those that
+    """The base of all collectives. A subclass has the fields `group` and `rank_list`, and those that
     the compiler inserts have `mesh` and `axes`.
 
     A collective must run even if nobody on a rank reads the result: the other ranks wait for it.
@@ -59,12 +59,12 @@ class Collective(Op, abstract=True):
     has_side_effect = True
     is_collective = True
     instead: ClassVar[tuple[str, ...]] = ()
-    """What to write in a network of whole tensors for what scripts use it for, a note each."""
+    """What to write in a network of global tensors for what scripts use it for, a note each."""
     widens = False
     ordered: ClassVar[bool] = True
     """Whether the order of the ranks matters to the result."""
     agrees: ClassVar[bool] = False
-    """Whether all ranks have the same result, or each its part of what is the same for all."""
+    """Whether all ranks have the same result, or each its slice of what is the same for all."""
     omitted = ("group", "mesh", "axes", "rank_list")
     """The text of one form leaves out the fields of the other."""
     answers: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""Collectives of a group of ranks, as operators like any other, and the abstract changes of placement.
+"""Collectives of a group of ranks are operators like any other; so are the abstract changes of placement.
 
 Every one has two forms. In the graph of all ranks the group is named by mesh axes (`mesh`, `axes`): types
 are global, and the operator changes the placement alone. On a rank (`localize`) it is named by its ranks
@@ -41,7 +41,7 @@ class AllReduce(Collective):
     """
 
     instead: ClassVar[tuple[str, ...]] = (
-        "gradients are whole there, and so are their sums: clip with ops.clip_by_global_norm, or take the root of the "
+        "gradients are global there, and so are their sums: clip with ops.clip_by_global_norm, or take the root of the "
         "sums of squares, none of them divided by how many ranks hold a slice",
     )
     op: str = "sum"
@@ -160,7 +160,7 @@ class ReduceScatter(Collective):
 
 
 class AlltoAll(Collective):
-    """Piece i of the tensor, cut along `split_dim`, goes to rank i of the group; what arrives is joined along
+    """Slice i of the tensor along `split_dim` goes to rank i of the group; what arrives is joined along
     `concat_dim`. `split_count` is the size of the group."""
 
     split_count: int = 1
@@ -347,11 +347,11 @@ class Redistribute(LayoutChange):
 
 
 class LocalSlice(LayoutChange):
-    """A change of layout for which every rank keeps a part of what it holds; nothing is sent."""
+    """A change of layout for which every rank takes a slice of what it holds; nothing is sent."""
 
     def localize(self, placement: Placement) -> Op:
         shape = placement.in_types[0].shape
-        if 0 in shape:  # every rank has all elements, whichever other dimensions are cut
+        if 0 in shape:  # every rank has all elements, whichever other dimensions are sharded
             return Reshape(self.target.local_shape(shape))
         old = self.source.slices_for(placement.rank, shape)
         new = self.target.slices_for(placement.rank, shape)

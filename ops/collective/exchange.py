@@ -1,4 +1,4 @@
-"""The free exchange of pieces between ranks: one abstract operator, and what it becomes on a rank."""
+"""The free exchange of slices between ranks is one abstract operator here, with what it becomes on a rank."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from mspc.sharding.pieces import Box, RankExchange, rank_exchange, spans_one_dim
 
 
 class Exchange(LayoutChange):
-    """A change of layout for which every rank sends each other rank the piece that it lacks.
+    """A change of layout for which every rank sends each other rank the slice that it lacks.
 
-    A rank runs one NeighborExchange, and PasteSlices or Concat where its new slice has several pieces.
+    A rank runs one NeighborExchange, and PasteSlices or Concat where its new slice is made of several.
     """
 
     def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
@@ -42,12 +42,12 @@ def exchanged(
     shared: object = None,
     again: bool = False,
 ) -> Value:
-    """What a rank holds after an exchange among `ranks` ranks, from what it holds before.
+    """The value that a rank holds after an exchange among `ranks` ranks, made from the one that it holds before.
 
     reason: what for, where the operator that is carried out has no reason of its own. shared: tells exchanges apart,
     alike on all ranks: operators that ask for equal ones of one value share them. again: with others that do not say so
-    it shares what is received alone, and puts the pieces together once more: they are small, and what they make is not
-    kept in memory for a gradient.
+    it shares what is received alone, and puts the slices together once more: they are small, and what they make is not
+    saved for a gradient.
     """
     first = len(b.nodes)
     found = _exchanged(b, x, part, ranks, reason)

@@ -1,8 +1,8 @@
-"""How collectives run on a GPU: packing kernels around the communicator's work on arrays that stay where they are.
+"""Collectives run on a GPU as packing kernels around the communicator's work, on arrays whose addresses do not change.
 
-A communicator on GPUs moves whole arrays: a gather leaves the members' arrays one after the other, a scatter takes them
-so. Along another axis than the first the parts are put in order by a kernel, through bytes that are set aside when the
-launch is made.
+A communicator on GPUs moves entire arrays: a gather leaves the members' arrays one after the other, a scatter takes
+them so. Along another axis than the first the slices are put in order by a kernel, through bytes that are set aside
+when the launch is made.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Ranks = tuple[int, ...]
 
 
 class DeviceCommunicator(Protocol):
-    """What a communicator on GPUs offers beside `runtime.comm.Communicator`: work on the current stream that allocates
-    nothing and can be captured. Arrays are contiguous."""
+    """The methods that a communicator on GPUs has beside `runtime.comm.Communicator`: work on the current stream that
+    allocates nothing and can be captured. Arrays are contiguous."""
 
     rank: int
 
@@ -43,17 +43,17 @@ class DeviceCommunicator(Protocol):
         ...
 
     def reduce_scatter_into(self, array: Array, out: Array, op: str, ranks: Ranks) -> None:
-        """`array` is one part for every member, one after the other; `out` this rank's, combined."""
+        """`array` has one part for every member, one after the other; `out` is this rank's, combined."""
         ...
 
     def all_to_all_into(self, array: Array, out: Array, ranks: Ranks) -> None:
-        """`array` is one part for every member, one after the other; `out` the parts from every member."""
+        """`array` has one part for every member, one after the other; `out` has the parts from every member."""
         ...
 
     def exchange_into(
         self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]], ranks: Ranks | None = None
     ) -> None:
-        """Arrays to ranks and from ranks, all at once; pieces between two ranks keep their order."""
+        """Arrays to ranks and from ranks, all at once; arrays between two ranks stay in their order."""
         ...
 
     def broadcast_into(self, arrays: Sequence[Array], outs: Sequence[Array], root: int, ranks: Ranks) -> None: ...

@@ -1,4 +1,4 @@
-"""The exchange of borders between neighbours in a plane, as several operators."""
+"""The exchange of borders between neighbours in a plane is made of several operators."""
 
 from __future__ import annotations
 

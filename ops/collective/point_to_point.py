@@ -1,4 +1,4 @@
-"""Sends and receives between two ranks, and the barrier, for scripts that place their work by hand."""
+"""Scripts that place their work by hand send and receive between two ranks, and meet at the barrier."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class Send(Collective):
         return send
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        """What is sent leaves from a copy, beside the step's work, which goes on: two ranks that both send before they
-        receive would wait for each other."""
+        """What is sent leaves from a copy, beside the step's work, which continues: two ranks that both send before
+        they receive would wait for each other."""
         rank, tag, comm = self.dest_rank, self.sr_tag, device.comm
         held = device.empty(inputs[0].shape, inputs[0].dtype)
         copy = launch_copies(device, (inputs[0], inputs[0]), (held, out))

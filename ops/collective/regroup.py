@@ -1,8 +1,9 @@
-"""An all-to-all and a gather whose data arrive out of order, put in order by each rank on its own.
+"""An all-to-all and a gather, whose data arrive out of order, are put in order by each rank on its own.
 
-Where one dimension loses axes and only some of them, not the minor ones, cut another dimension afterwards, no sequence
-of ordered collectives reaches the floor. An exchange of pieces does, with a message for every rank that holds a piece:
-thousands on thousands of ranks. Two collectives and a local transposition send the same bytes in far fewer messages.
+Where one dimension loses axes and only some of them, not the minor ones, shard another dimension afterwards, no
+sequence of ordered collectives reaches the floor. An exchange of slices does, with a message for every rank that holds
+one: thousands on thousands of ranks. Two collectives and a local transposition send the same bytes in far fewer
+messages.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from mspc.ops.tensor.reshape import Reshape
 
 @dataclass(frozen=True, slots=True)
 class Regrouping:
-    """lost: axes that stop cutting dimension `concat_dim`, major to minor. moved: those of them that cut `split_dim`
-    afterwards, in that order. gathered: the others."""
+    """The two collectives of a change of layout. lost: axes that stop sharding dimension `concat_dim`, major to minor.
+    moved: those of them that shard `split_dim` afterwards, in that order. gathered: the others."""
 
     mesh: tuple[int, ...]
     concat_dim: int

@@ -1,4 +1,4 @@
-"""Collectives with one rank at which everything arrives, or from which it comes.
+"""These collectives have one rank at which everything arrives, or from which it comes.
 
 What a rank computes depends on which it is: `rank_id` is its number in the group, filled in where a script calls the
 operator.
@@ -27,7 +27,7 @@ NOTHING = (1,)
 
 
 class Rooted(Collective, abstract=True):
-    """What these collectives share; a subclass has the fields `group`, `rank_list` and `rank_id`."""
+    """The base of these collectives; a subclass has the fields `group`, `rank_list` and `rank_id`."""
 
     omitted = ("group", "rank_list", "rank_id")
     differs_by_rank = True
@@ -86,7 +86,7 @@ class Reduce(Rooted):
 
     @classmethod
     def sent_bytes(cls, operand: float, group: float) -> float:
-        """Those of an AllReduce, of which only one rank keeps the result."""
+        """Those of an AllReduce, of which only one rank stores the result."""
         return 2 * operand * (group - 1) / group
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
@@ -126,11 +126,11 @@ class CollectiveGather(Rooted):
 
     @classmethod
     def sent_bytes(cls, operand: float, group: float) -> float:
-        """Those of an AllGather, of which only one rank keeps the result."""
+        """Those of an AllGather, of which only one rank stores the result."""
         return operand * (group - 1)
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
-        """Every rank gets its part of the gradient."""
+        """Every rank gets its slice of the gradient."""
         gathered_shape = (x.shape[0] * self.group_size, *x.shape[1:])
         given = dout if self.at_root else Constant(np.zeros(gathered_shape), x.tensor_type.dtype)
         return (b.emit(CollectiveScatter(self.dest_rank, self.group, self.rank_list, self.rank_id), given),)
@@ -153,7 +153,7 @@ class CollectiveScatter(Rooted):
     group: str = WORLD_GROUPS[0]
     rank_list: Ranks = ()
     rank_id: int = 0
-    ordered = False  # of what travels, a broadcast; each rank takes its part by its number
+    ordered = False  # of what travels, a broadcast; each rank takes its slice by its number
     named = ("src_rank",)
 
     @property
@@ -166,7 +166,7 @@ class CollectiveScatter(Rooted):
         return x.with_shape(part)
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
-        """The parts' gradients come together on the rank that had the tensor; on the others it had no effect."""
+        """The slices' gradients come together on the rank that had the tensor; on the others it had no effect."""
         back = b.emit(CollectiveGather(self.src_rank, self.group, self.rank_list, self.rank_id), dout)
         return (back if self.at_root else _zeros(x),)
 

@@ -1,4 +1,4 @@
-"""AlltoAll of pieces of different sizes."""
+"""This AlltoAll sends slices of different sizes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mspc.sharding.groups import WORLD_GROUPS
 
 
 class AlltoAllV(Collective):
-    """Pieces of a tensor of one dimension go to the ranks of the group in order, and what arrives is joined in order.
+    """Slices of a tensor of one dimension go to the ranks of the group in order, and what arrives is joined in order.
 
     Called as `AlltoAllV(group, block_size)(x, send_numel_list, recv_numel_list)`: how many blocks of `block_size`
     elements go to and come from each rank. The numbers may differ from rank to rank.
@@ -64,7 +64,7 @@ class AlltoAllV(Collective):
         return [meeting for meeting in to + of if meeting.ranks != (rank, rank)]
 
     def _pieces(self, counts: Sequence[int]) -> list[tuple[int, int]]:
-        """(rank, elements) of the pieces that are not empty."""
+        """(rank, elements) of the slices that are not empty."""
         return [(rank, n * self.block_size) for rank, n in zip(self.ranks, counts, strict=True) if n]
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
@@ -92,6 +92,6 @@ class AlltoAllV(Collective):
 
 
 def _split(x: Any, pieces: Sequence[tuple[int, int]]) -> list[tuple[int, Any]]:
-    """(rank, its part) of an array in which the pieces stand one after another."""
+    """(rank, its slice) of an array in which the slices lie one after another."""
     ends = accumulate(n for _, n in pieces)
     return [(rank, x[end - n : end]) for (rank, n), end in zip(pieces, ends, strict=True)]

@@ -1,4 +1,4 @@
-"""How a tensor is to be sharded at one point of a network, apart from any operator that computes."""
+"""A constraint says how a tensor is to be sharded at one point of a network, apart from any operator that computes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _itself(x: Any) -> Any:
 
 
 def constrained(b: Builder, value: Value, entry: Any, instance: str = "") -> Node:
-    """`value` held to `entry`, a tuple of cuts or a NamedLayout."""
+    """`value` held to `entry`, a tuple of numbers of slices or a NamedLayout."""
     node = b.emit(ShardingConstraint(), value, instance=instance)
     node.in_strategy = (entry,)
     return node

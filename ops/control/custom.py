@@ -1,4 +1,4 @@
-"""Operators whose function the script gives, and gradients that it gives."""
+"""The script gives the function of these operators, and may give their gradients."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class ScriptFunction(str):
 
 
 class Custom(Op):
-    """What a function of the script computes of arrays of NumPy, at every step.
+    """An operator whose function is the script's: it computes on arrays of NumPy, at every step.
 
     called: its name, and in the process of the script itself. given: its arguments, nested as in the call, with
     `TENSOR` in the places of the operands. results: types of what it returns. several: it returns a tuple.
-    cuts: its rule, which says along which dimensions the script has said that slices may be handed in; "" for none.
+    cuts: its rule, which says along which dimensions the script allows slices to be handed in; "" for none.
     """
 
     called: str = ""
@@ -106,15 +106,15 @@ def _filled(given: Any, arrays: Iterator[Any]) -> Any:
 
 
 def replicated_rule(inputs: Sequence[Sequence[int]], results: Sequence[Sequence[int]]) -> str:
-    """The rule of an operator no dimension of which can be cut."""
+    """The rule of an operator no dimension of which can be sharded."""
     return rule_of(inputs, results, [[""] * len(shape) for shape in (*inputs, *results)])
 
 
 def rule_of(inputs: Sequence[Sequence[int]], results: Sequence[Sequence[int]], labels: Sequence[Sequence[str]]) -> str:
-    """The rule of an operator whose dimensions of one label are cut together; those without stay whole.
+    """The rule of an operator whose dimensions of one label are sharded together; those without are not sharded.
 
     Raises:
-        MspcError: dimensions of one label have different sizes, or an operand is cut where no result is.
+        MspcError: dimensions of one label have different sizes, or an operand is sharded where no result is.
     """
     shapes, count, texts = [*inputs, *results], len(inputs), list[str]()
     sizes: dict[str, int] = {}
@@ -124,11 +124,11 @@ def rule_of(inputs: Sequence[Sequence[int]], results: Sequence[Sequence[int]], l
         names: list[str] = []
         for dimension, (size, label) in enumerate(zip(shape, row, strict=True)):
             if label and sizes.setdefault(label, size) != size:
-                raise MspcError(f"Custom: one axis cuts dimensions of sizes {sizes[label]} and {size}")
+                raise MspcError(f"Custom: one axis shards dimensions of sizes {sizes[label]} and {size}")
             if label and label not in shared:
                 raise MspcError(
-                    f"Custom: dimension {dimension} of {own} is cut, and no dimension of {other} with it",
-                    notes=["say with out_strategy how the results are cut"],
+                    f"Custom: dimension {dimension} of {own} is sharded, and no dimension of {other} with it",
+                    notes=["say with out_strategy how the results are sharded"],
                 )
             names.append(label or f"t{place}d{dimension}{f'={size}' if place >= count else ''}!")
         texts.append(" ".join(names))
@@ -147,9 +147,9 @@ class GradientPlaceholder(Op):
 
 
 class OwnGradient(Op):
-    """The first `results` operands, whose gradient the script gives. Behind them stand what they were computed from,
-    a placeholder for each result's gradient, and what the script computes of these, for each of what they came from.
-    The pass `grad` puts the operators in place and takes this one out."""
+    """The first `results` operands, whose gradient the script gives. Behind them come those that they were computed
+    from, a placeholder for each result's gradient, and what the script computes of these, for each of what they came
+    from. The pass `grad` puts the operators in place and takes this one out."""
 
     results: int = 1
     sources: int = 1

@@ -1,4 +1,4 @@
-"""An operator that writes a tensor to a file while the network runs."""
+"""This operator writes a tensor to a file while the network runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data of a queue that a device fills by itself, which there is none of here."""
+"""GetNext reads a queue that a device fills by itself; there is no such queue here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An operator that prints tensors while the network runs."""
+"""This operator prints tensors while the network runs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ PLACE = "{}"
 
 
 class Print(Op):
-    """Prints values, a line each, at every step: of the first tensor this rank's slice, the others whole. Called as
-    `Print()("x is", x)`; the result is the first tensor, a zero where there is none. Tensors may stand in tuples, lists
+    """Prints values, a line each, at every step: of the first tensor this rank's slice, all of the others. Called as
+    `Print()("x is", x)`; the result is the first tensor, a zero where there is none. Tensors may be in tuples, lists
     and dicts; all else is shown as Python shows it when the network is read.
 
-    lines: the texts and, in the places of tensors, `PLACE`, which stands twice where a text has it.
+    lines: the texts and, in the places of tensors, `PLACE`, which is doubled where a text has it.
     """
 
     lines: tuple[str, ...] = (PLACE,)
@@ -85,7 +85,7 @@ def _escaped(text: str) -> str:
 
 
 def _places(line: str) -> int:
-    """How many tensors stand in a line."""
+    """How many tensors a line has."""
     return line.replace(2 * PLACE, "").count(PLACE)
 
 

@@ -1,4 +1,4 @@
-"""Operators that give the graph its shape: tuples, ordering, the request for a gradient."""
+"""These operators give a graph its shape: tuples, ordering, and the request for a gradient."""
 
 from __future__ import annotations
 

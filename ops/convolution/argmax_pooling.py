@@ -1,6 +1,6 @@
-"""Pooling that tells where the greatest values are, and its reverse, which puts values to their places.
+"""This pooling tells where the greatest values are; its reverse puts values to their places.
 
-Places are counted along all dimensions of an image, the last running fastest, so that height and width stay whole.
+Places are counted along all dimensions of an image, the last running fastest, so that height and width are not sharded.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Gradients = Sequence[Value | None]
 
 
 def replicated_sides(image: Sequence[int], counts: Sequence[int], channels: str = "c") -> tuple[str, str]:
-    """The rule's sides of an image and a result whose dimensions stay whole."""
+    """The rule's sides of an image and a result whose dimensions are not sharded."""
     places = " ".join(f"p{d}={n}!" for d, n in enumerate(image))
     return f"n {channels} {places}", f"n {channels} " + " ".join(f"q{d}={n}!" for d, n in enumerate(counts))
 
@@ -232,7 +232,7 @@ class AdaptiveMaxPool3D(_AdaptiveMax):
 
 
 class _Unpool(Op, abstract=True):
-    """output_shape: the images' whole shape; () for the least image that a pooling of these windows makes x of."""
+    """output_shape: the images' global shape; () for the least image that a pooling of these windows makes x of."""
 
     ksize: Any = 1
     strides: Any = 0

@@ -1,4 +1,6 @@
-"""Windows over arrays [batch, channels, ...] one place after another: where maxima stand, and sums of columns."""
+"""These kernels slide windows over arrays [batch, channels, ...], place by place, and find where maxima are and sums of
+columns.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from mspc.ops.convolution.window import Window
 
 
 def greatest_places(xp: Any, x: Any, along: Sequence[Window], counts: Sequence[int]) -> tuple[Any, Any]:
-    """(the greatest value that every position looks at, where in the image the first of those values stands, Int64)."""
+    """(the greatest value that every position looks at, where in the image the first of those values is, Int64)."""
     image = padded(xp, x, along, -math.inf)
     found: Any = None
     at: Any = None

@@ -1,4 +1,5 @@
-"""What convolutions share: attributes, the rule over batch, channels, groups and the dimensions of the image."""
+"""Convolutions share this base: attributes, and the rule over batch, channels, groups and the dimensions of the image.
+"""
 
 from __future__ import annotations
 
@@ -125,9 +126,9 @@ class Convolution(ImageOperator, abstract=True):
         needed, lengths = self.needed(type, layout), type.shape[2:]
         part = border_exchange(layout, type.shape, placement.rank, needed)
         wide = exchanged(b, image, part, layout.ranks, BORDERS, request(layout, type.shape, needed), again)
-        counts, cuts, here = self.counts(lengths), layout.strategy[2:], place_of(layout, placement.rank)
+        counts, slice_counts, here = self.counts(lengths), layout.strategy[2:], place_of(layout, placement.rank)
         return wide, [
-            window.on_places(needed(d, i), own_span(counts[d], cuts[d], i))
+            window.on_places(needed(d, i), own_span(counts[d], slice_counts[d], i))
             for d, (window, i) in enumerate(zip(self.along(lengths), here, strict=True))
         ]
 
@@ -142,7 +143,7 @@ class Convolution(ImageOperator, abstract=True):
 
 
 def image_tokens(lengths: Sequence[int], counts: Sequence[int], along: Sequence[Window]) -> tuple[str, str]:
-    """Factors of the dimensions of an image and of the result: both are cut together, into slices that stay whole."""
+    """Factors of the dimensions of an image and of the result: both are sharded together, or not at all."""
     image: list[str] = []
     result: list[str] = []
     for d, (length, count, window) in enumerate(zip(lengths, counts, along, strict=True)):

@@ -1,4 +1,4 @@
-"""Parts of images that boxes name, in another size: CropAndResize and ROIAlign.
+"""CropAndResize and ROIAlign resize the parts of images that boxes name.
 
 Every row and column of a part is a weighted sum of the image's, so that a part is a matrix for its rows times the image
 times one for its columns.

@@ -1,4 +1,5 @@
-"""What every position of a convolution looks at, written out as a column, and columns added up to an image again.
+"""What a convolution looks at from every position is written out as a column, and columns are added up to an image
+again.
 
 A column holds all places that a window looks at, over all channels, so that the weights of all output channels times
 the columns are the result. Chellapilla, Puri and Simard, "High Performance Convolutional Neural Networks for Document
@@ -70,7 +71,7 @@ def chunks(xp: Any, column: int, counts: Sequence[int], images: int) -> list[Spa
 
 
 def empty(xp: Any, name: str, shape: Sequence[int], dtype: Any) -> Any:
-    """An array that is written and read again before the next one of this name on this thread is asked for."""
+    """An array that is written and read again before this thread takes the next one of this name."""
     return scratch(name, shape, dtype) if xp is np else xp.empty(shape, dtype)
 
 

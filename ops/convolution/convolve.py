@@ -1,9 +1,9 @@
-"""Convolutions and their gradients, over images of two and of three dimensions.
+"""Convolutions and their gradients run over images of two and of three dimensions.
 
-Height and width may be cut: a rank then gets the places beside its slice from its neighbours before it convolves. The
-gradient of the weights reads the image with the same borders, and does not send them again; that of the image reads the
-result's gradient with its borders. So every position meets every place of its window on one rank, the one that holds
-the position, and padding counts on the ranks as on one device: 0 times infinity is NaN at the same places.
+Height and width may be sharded: a rank then gets the places beside its slice from its neighbours before it convolves.
+The gradient of the weights reads the image with the same borders, and does not send them again; that of the image reads
+the result's gradient with its borders. So every position meets every place of its window on one rank, the one that
+holds the position, and padding counts on the ranks as on one device: 0 times infinity is NaN at the same places.
 """
 
 from __future__ import annotations
@@ -154,12 +154,12 @@ class _InputGradient(_Backward, abstract=True):
         layout, types = placement.in_layouts[0], placement.in_types
         if not is_sharded(layout):
             return None
-        shape, lengths, cuts = types[0].shape, self.input_size[2:], layout.strategy[2:]
+        shape, lengths, slice_counts = types[0].shape, self.input_size[2:], layout.strategy[2:]
         needed, here = self.positions(layout, lengths), place_of(layout, placement.rank)
         part = border_exchange(layout, shape, placement.rank, needed)
         wide = exchanged(b, inputs[0], part, layout.ranks, BORDERS, request(layout, shape, needed))
         along = [
-            window.on_places(own_span(lengths[d], cuts[d], i), needed(d, i))
+            window.on_places(own_span(lengths[d], slice_counts[d], i), needed(d, i))
             for d, (window, i) in enumerate(zip(self.along(lengths), here, strict=True))
         ]
         local = replace(self, **self.on_slices(placement))

@@ -1,4 +1,4 @@
-"""Convolutions each of whose groups has one input channel: no matrix product, but place by place of the window."""
+"""Convolutions whose groups have one input channel each run place by place of the window, not as matrix products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pooling by windows of one size at places drawn for every image and channel. Graham 2014.
+"""Fractional pooling has windows of one size at places drawn at random for every image and channel. Graham 2014.
 
 With k places a window, n of the image, m of the result and a number u drawn from [0, 1), window i begins at
 floor((i + u) * a) - floor(u * a) with a = (n - k) / (m - 1), and the last at n - k. As in PyTorch, the numbers of a
@@ -117,7 +117,7 @@ class FractionalMaxPoolWithFixedKsize(_Fractional):
 
 
 class FractionalMaxPool3DWithFixedKsize(_Fractional):
-    """The same of [n, c, d, h, w], with numbers [n or 1, c, 3]."""
+    """The same pooling of [n, c, d, h, w], with numbers [n or 1, c, 3]."""
 
     dims = 3
     order = (0, 1, 2)

@@ -1,4 +1,4 @@
-"""Images read at places that a grid names: GridSampler2D and 3D, and their gradients.
+"""GridSampler2D and 3D, and their gradients, read images at places that a grid names.
 
 A grid's last dimension holds one number for every dimension of the image, the last of them first: -1 and 1 are its
 ends, the outer edges of the pixels there or, with align_corners, their centres.

@@ -1,4 +1,4 @@
-"""Operators on images whose channels come second, as scripts have them, or last, as tensor cores want them."""
+"""The channels of these operators' images come second, as scripts have them, or last, as tensor cores want them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def first_order(rank: int) -> Shape:
 
 class ImageOperator(Op, abstract=True):
     """With data_format "NHWC" or "NDHWC" all operands, weights too, and the result have dimension 1 at their end; such
-    operators stand in the graphs of ranks, where the pass channels_last makes them.
+    operators are in the graphs of ranks, where the pass channels_last makes them.
 
     Class attributes:
         dims: dimensions of the image. sizes_of: attributes that are shapes of an operand or of the result.
@@ -38,7 +38,7 @@ class ImageOperator(Op, abstract=True):
 
     @property
     def channels_last(self) -> bool:
-        """Whether dimension 1 of all operands stands at their end."""
+        """Whether dimension 1 of all operands is at their end."""
         given: Any = self  # the attribute has its place in each operator's own order
         return given.data_format == LAST[self.dims]
 

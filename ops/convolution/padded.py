@@ -1,4 +1,4 @@
-"""Images [batch, channels, ...] with their padding, and views of what windows look at in them."""
+"""Images [batch, channels, ...] are padded here, and views of them show what windows look at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pooling: the greatest or the mean of what a window looks at, channel by channel, and the gradients."""
+"""Pooling takes the greatest or the mean of what a window looks at, channel by channel; its gradients are here, too."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ Mean = _AvgPool | _AvgPoolGrad
 
 
 def mean_sides(op: Mean, image: Shape) -> tuple[str, str]:
-    """`Pooling.sides` of a mean. Where windows may end outside of padding that counts, the image stays whole."""
+    """`Pooling.sides` of a mean. Where windows may end outside of padding that counts, the image is not sharded."""
     override: Any = op.divisor_override
     if override is not None and (isinstance(override, bool) or not isinstance(override, int) or override < 0):
         raise MspcError(f"{op.name}: divisor_override must be a positive integer, 0 or None, not {override!r}")
@@ -216,13 +216,13 @@ class MaxPool3DGrad(_MaxPoolGrad):
 
 
 class AvgPool(_AvgPool):
-    """The mean of every window over height and width; padding does not count unless asked for."""
+    """The mean of every window over height and width; padding does not count by default."""
 
     samples = tuple(sample(x, **given) for x, given in (*TWO, ((2, 2, 7, 8), _COUNTED)))
 
 
 class AvgPool3D(_AvgPool):
-    """The mean of every window over depth, height and width; padding counts unless asked for."""
+    """The mean of every window over depth, height and width; padding counts by default."""
 
     count_include_pad: bool = True
     arguments = (

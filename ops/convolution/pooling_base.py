@@ -1,4 +1,4 @@
-"""What pooling shares: attributes, the rule over batch, channels and the image, borders of slices."""
+"""Pooling operators share this base: attributes, the rule over batch, channels and the image, and borders of slices."""
 
 from __future__ import annotations
 
@@ -125,10 +125,10 @@ class PoolingForward(Pooling, abstract=True):
         if not is_sharded(layout):
             return None
         lengths = type.shape[2:]
-        needed, counts, cuts = self.needed(lengths, layout), self.counts(lengths), layout.strategy[2:]
+        needed, counts, slice_counts = self.needed(lengths, layout), self.counts(lengths), layout.strategy[2:]
         part = border_exchange(layout, type.shape, placement.rank, needed)
         along = [
-            window.on_places(needed(d, i), own_span(counts[d], cuts[d], i))
+            window.on_places(needed(d, i), own_span(counts[d], slice_counts[d], i))
             for d, (window, i) in enumerate(zip(self.exact(lengths), place_of(layout, placement.rank), strict=True))
         ]
         return b.emit(self.on_rank(along), exchanged(b, inputs[0], part, layout.ranks, BORDERS))
@@ -145,11 +145,11 @@ class PoolingBackward(Pooling, abstract=True):
     def on_slice(self, b: Builder, placement: Placement, inputs: Sequence[Value], shape: Shape, images: int) -> Value:
         """Emit the operator on a slice of an image of the global `shape`; the first `images` operands are images."""
         layout, lengths = placement.in_layouts[0], shape[2:]
-        touching, along, cuts = self.positions(lengths, layout), self.exact(lengths), layout.strategy[2:]
+        touching, along, slice_counts = self.positions(lengths, layout), self.exact(lengths), layout.strategy[2:]
 
         def seen(d: int, part: int) -> Span:
             first, end = clipped(along[d].places(touching(d, part)), lengths[d])
-            own = own_span(lengths[d], cuts[d], part)  # no window may look at the last places
+            own = own_span(lengths[d], slice_counts[d], part)  # no window may look at the last places
             return min(first, own[0]), max(end, own[1])
 
         here = place_of(layout, placement.rank)
@@ -163,7 +163,7 @@ class PoolingBackward(Pooling, abstract=True):
             )
             for i, (x, type) in enumerate(zip(inputs, placement.in_types, strict=True))
         ]
-        spans = [(seen(d, i), own_span(lengths[d], cuts[d], i)) for d, i in enumerate(here)]
+        spans = [(seen(d, i), own_span(lengths[d], slice_counts[d], i)) for d, i in enumerate(here)]
         local = [w.on_places(seen(d, i), touching(d, i)) for d, (w, i) in enumerate(zip(along, here, strict=True))]
         size = (*placement.out_layouts[0].local_shape(shape)[:2], *(wide[1] - wide[0] for wide, _ in spans))
         found = b.emit(self.on_rank(local, **({} if images else {"input_size": size})), *operands)

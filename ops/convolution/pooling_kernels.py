@@ -1,4 +1,4 @@
-"""Pooling of arrays [batch, channels, ...], place by place of the window, some images' channels at a time."""
+"""These kernels pool arrays [batch, channels, ...] place by place of the window, some images' channels at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions and their gradients as matrix products of weights and columns.
+"""Convolutions and their gradients are computed here as matrix products of weights and columns.
 
 Threads share out images, or channels where images are few. Every sum is made in one order, however many threads there
 are: it is that of images and rows, whose pieces depend on shapes alone.

@@ -1,7 +1,7 @@
-"""Images of another size, and means of as many windows as one asks for: every row and column of the result is a
-weighted sum of the image's, given by a matrix.
+"""Images are resampled to another size, or to the means of as many windows as one asks for: every row and column of the
+result is a weighted sum of the image's, given by a matrix.
 
-Height and width stay whole on a rank: what a place of the result needs lies anywhere in the image.
+Height and width are not sharded: what a place of the result needs lies anywhere in the image.
 """
 
 from __future__ import annotations

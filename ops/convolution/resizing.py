@@ -1,4 +1,4 @@
-"""Images resized: nearest places, or weighted sums of those around."""
+"""These operators resize images: by the nearest places, or by weighted sums of those around."""
 
 from __future__ import annotations
 
@@ -40,16 +40,17 @@ class _Resized(Resampling, abstract=True):
         return sizes
 
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
-        """An image that a strategy cuts along height or width is stored so, and read whole along both: every rank
-        computes all places of its images and channels. With align_corners only these can be cut, as in MindSpore."""
+        """An image that a strategy shards along height or width is stored so, and gathered along both: every rank
+        computes all places of its images and channels. With align_corners only these two dimensions can be sharded, as
+        in MindSpore."""
         entries = spread(asked.in_strategy or ())
         if len(entries) != 1 or isinstance(entries[0], NamedLayout) or self.align_corners or asked.out_strategy:
             return None
-        cuts = entries[0]
-        if len(cuts) != len(inputs[0].shape) or all(shards == 1 for shards in cuts[2:]):
+        slice_counts = entries[0]
+        if len(slice_counts) != len(inputs[0].shape) or all(shards == 1 for shards in slice_counts[2:]):
             return None
-        made = b.emit(self, constrained(b, inputs[0], cuts))
-        made.in_strategy = ((*cuts[:2], *[1] * self.dims),)
+        made = b.emit(self, constrained(b, inputs[0], slice_counts))
+        made.in_strategy = ((*slice_counts[:2], *[1] * self.dims),)
         return [made]
 
     def places(self, length: int, count: int) -> Any:

@@ -1,4 +1,4 @@
-"""What windows look at, written out as columns, and the sum of such columns as an image."""
+"""Im2Col writes out as columns what windows look at, and Col2Im adds such columns up to an image."""
 
 from __future__ import annotations
 

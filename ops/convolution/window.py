@@ -1,4 +1,5 @@
-"""Windows that slide along the dimensions of an image: sizes, padding, and what a slice of the image needs of others.
+"""A window slides along the dimensions of an image: it has sizes and padding, and tells what a slice of the image needs
+of others.
 
 Position j of the result looks at places j * stride - before + t * dilation of the image, for t in [0, size). Places
 outside of the image are padding. Dumoulin and Visin, arXiv 1603.07285, have the arithmetic.
@@ -83,31 +84,31 @@ def clipped(span: Span, length: int) -> Span:
 
 
 def places_of_slices(
-    along: Sequence[Window], lengths: Sequence[int], counts: Sequence[int], cuts: Sequence[int]
+    along: Sequence[Window], lengths: Sequence[int], counts: Sequence[int], slice_counts: Sequence[int]
 ) -> Needed:
     """Which places of an image of these lengths the holder of a slice of the result looks at."""
 
     def needed(d: int, part: int) -> Span:
-        return clipped(along[d].places(own_span(counts[d], cuts[d], part)), lengths[d])
+        return clipped(along[d].places(own_span(counts[d], slice_counts[d], part)), lengths[d])
 
     return needed
 
 
 def positions_of_slices(
-    along: Sequence[Window], lengths: Sequence[int], counts: Sequence[int], cuts: Sequence[int]
+    along: Sequence[Window], lengths: Sequence[int], counts: Sequence[int], slice_counts: Sequence[int]
 ) -> Needed:
     """Which positions of the result look at a slice of the image."""
 
     def needed(d: int, part: int) -> Span:
-        return along[d].positions(own_span(lengths[d], cuts[d], part), counts[d])
+        return along[d].positions(own_span(lengths[d], slice_counts[d], part), counts[d])
 
     return needed
 
 
 @lru_cache(maxsize=4096)
 def slices_of(length: int, count: int, window: Window) -> int:
-    """The most equal slices into which the image and the result can be cut together so that a rank needs places of its
-    own slice and of the two beside it only; what divides it can be had as well."""
+    """The most equal slices into which the image and the result can be sharded together so that a rank needs places of
+    its own slice and of the two beside it only; what divides it can be had as well."""
     common = gcd(length, count)
     for parts in range(common, 1, -1):
         if common % parts == 0 and _reaches_neighbours(length, count, window, parts):
@@ -147,8 +148,8 @@ def sharding_mistake(
         return ""
     places = f"{length // shards} place{'s' * (length > shards)}"
     return (
-        f"cut {shards} ways is slices of {places}, but a window that spans {window.extent} reads beyond the slices "
-        f"beside its own, or a slice has no result"
+        f"would be sharded into {shards} slices of {places}, but a window that spans {window.extent} reads "
+        f"beyond the slices beside its own, or a slice has no result"
     )
 
 

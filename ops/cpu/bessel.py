@@ -1,4 +1,4 @@
-"""Bessel functions of order 0 and 1, of arrays of Float64 or of CuPy.
+"""These functions compute Bessel functions of order 0 and 1, of arrays of Float64 on NumPy or CuPy.
 
 Near 0 the modified ones are series whose terms have one sign, elsewhere sums over equidistant points of their
 integrals, whose integrands die out so quickly that these sums have all digits. J and Y are sums over the points of a

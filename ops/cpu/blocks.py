@@ -1,4 +1,4 @@
-"""Kernels that pass over memory once: several array functions applied to one cache-sized block after the other.
+"""These kernels pass over memory once: they apply several array functions to one cache-sized block after the other.
 
 An array function over 16 MB reads and writes main memory; ten of them in a row do so ten times. Applied block by
 block they meet their operands in the cache. Large arrays are shared out to as many threads as BLAS may use; every
@@ -90,7 +90,7 @@ def blockwise(xp: Any, work: Work, scratch: int = 0) -> Callable[..., Any]:
 
 
 def rowwise(xp: Any, work: Work, scratch: int = 0) -> Callable[..., Any]:
-    """The kernel `function(*operands, out=None)` of operands of one shape whose last dimension stays whole."""
+    """The kernel `function(*operands, out=None)` of operands of one shape whose last dimension is not split."""
 
     def kernel(*operands: Any, out: Any = None) -> Any:
         if out is None:

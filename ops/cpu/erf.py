@@ -1,4 +1,4 @@
-"""The error function of arrays: Taylor's polynomial about the nearest point of a table."""
+"""The error function of arrays is computed by Taylor's polynomial about the nearest point of a table."""
 
 from __future__ import annotations
 

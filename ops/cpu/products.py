@@ -1,7 +1,7 @@
-"""Matrix products on several threads, each with single-threaded BLAS on its part of the result.
+"""Matrix products run on several threads, each with single-threaded BLAS on its part of the result.
 
 BLAS's own threads wait for each other by spinning: on cores that others use too, a product of many small matrices
-then takes tens of times as long. Threads that share out a whole product meet once, and sleep while they wait.
+then takes tens of times as long. Threads that share out one product meet once, and sleep while they wait.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def share_out(calls: Sequence[Callable[[], object]], multiplications: int) -> No
 
 
 def _shares(x: Any, y: Any, out: Any, threads: int) -> Iterator[Product]:
-    """The product cut into one part for each thread: along the first batch dimension, the rows or the columns."""
+    """The product split into one part for each thread: along the first batch dimension, the rows or the columns."""
     batch, rows, columns = out.shape[0] if out.ndim > 2 else 0, out.shape[-2], out.shape[-1]
     by_batch, by_rows = batch >= threads, rows >= columns
     length = batch if by_batch else rows if by_rows else columns
@@ -79,7 +79,7 @@ def limit_blas() -> None:
 
 @contextmanager
 def one_blas_thread() -> Generator[None]:
-    """Inside, every product runs on the thread that asks for it."""
+    """Inside, every product runs on the thread that calls for it."""
     found = _blas_threads()
     assert found is not None
     get, set_to = found

@@ -1,5 +1,6 @@
-"""Memory that a kernel writes and reads again before it ends: kept by its thread, as fresh memory costs more than what
-is written to it."""
+"""A kernel has scratch memory that it writes and reads again before it ends; its thread stores it, as fresh memory
+costs more than what is written to it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 MOST_CACHED = 1 << 24
-"""Most bytes of an array that is kept: larger ones come from the system."""
+"""Most bytes of an array that is stored: larger ones come from the system."""
 
 
 class _Kept(threading.local):

@@ -1,4 +1,4 @@
-"""Threads that kernels share their work out to.
+"""Kernels share their work out to these threads.
 
 Calls go to threads through a queue: what wakes a thread is most of the cost of a small call, and a future's locks
 would double it.

@@ -1,4 +1,4 @@
-"""Kernels on Float16 and BFloat16: operands are widened to Float32, results rounded once.
+"""Kernels on Float16 and BFloat16 widen their operands to Float32, and round results once.
 
 NumPy's own functions round after every step, sum in the narrow type, or make Float32 of BFloat16. This is decided where
 a kernel is bound: a backend whose `halves` is False has none, and its kernels stay bare array functions.
@@ -18,7 +18,7 @@ Kernel = Callable[..., Any]
 
 
 class Computing(Protocol):
-    """What is asked of an operator here; see `mspc.ops.op.Op`."""
+    """The part of an operator's interface that this module uses; see `mspc.ops.op.Op`."""
 
     widens: ClassVar[bool]
     is_view: ClassVar[bool]

@@ -1,4 +1,6 @@
-"""Kernels of attention for a GPU: softmax and its gradient by rows of scores, and what brings operands in order."""
+"""These are the kernels of attention for a GPU: softmax and its gradient by rows of scores, and what brings operands in
+order.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One CUDA kernel for an elementwise operator, or for a chain of them with the reductions that close it.
+"""An elementwise operator is one CUDA kernel, and so is a chain of them with the reductions that close it.
 
 Every operand is read once and every result written once. A result may be an operand's memory: a thread reads what it
 overwrites before. Reductions have a fixed order: along rows by a warp or a block each, along columns or over everything

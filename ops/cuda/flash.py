@@ -1,4 +1,4 @@
-"""Fused attention of Float32 on a GPU by TF32 tensor cores, forward: the scores stay in registers.
+"""This is fused attention of Float32 on a GPU by TF32 tensor cores, forward; the scores stay in registers.
 
 The algorithm is that of Dao et al. (arXiv 2205.14135, 2307.08691): a block holds some queries and goes over the keys in
 tiles, keeping each query's largest score and sum so far.
@@ -284,7 +284,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_forward(
 
 @dataclass(frozen=True, slots=True)
 class ForwardTiles:
-    """How the forward kernel cuts its work.
+    """How the forward kernel divides its work.
 
     warps: of a block. bands: of 16 queries, that a warp holds. keys: of a tile. held: how many steps of 8 of a query's
     elements are in registers, the others being in shared memory. blocks: that a multiprocessor should hold at once,

@@ -1,4 +1,5 @@
-"""Fused attention of Float32 on a GPU by TF32 tensor cores, backward: the scores are made again, tile by tile.
+"""This is fused attention of Float32 on a GPU by TF32 tensor cores, backward; the scores are computed again, tile by
+tile.
 
 With weights P = exp(scale Q K^T - statistics) and slopes dP = dO V^T: dV = P^T dO, dS = P (dP - rowsum(dO O)),
 dQ = scale dS K, dK = scale dS^T Q (Dao et al., arXiv 2205.14135). One kernel in two forms, so that every sum has one
@@ -231,7 +232,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_backward(
 
 @dataclass(frozen=True, slots=True)
 class GradientTiles:
-    """How one form of the kernel cuts its work.
+    """How one form of the kernel divides its work.
 
     warps: of a block. bands: of 16 own rows, that a warp holds. columns: of a tile of the others. held: how many of its
     two matrices a warp keeps in registers; the others are in shared memory. blocks: that a multiprocessor should hold

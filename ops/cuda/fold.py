@@ -1,4 +1,4 @@
-"""CUDA kernels that make channels of the places within a stride, and the reverse, for images whose channels come last.
+"""These CUDA kernels make channels of the places within a stride, and the reverse, for images whose channels come last.
 
 A convolution of stride s looks at places s * m + r of the padded image for r in [0, s): with these as channels of place
 m it has no stride, and an image of few channels has enough of them for tensor cores.

@@ -1,4 +1,4 @@
-"""CUDA kernels that look rows up by integers and add rows up by them."""
+"""These CUDA kernels look rows up by integers, and add rows up by them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class RowLookup:
     """The places of a lookup: rows of `inner` elements in a table (batch, middle, size, inner), named by ids[batch,
     count]; the looked-up rows are (batch, middle, count, inner).
 
-    offset: of the first row of this part of the table. total: rows of the whole table, from whose end an id below 0
-    counts; 0: ids below 0 are no rows. An id that is no row of this part takes zeros and adds nothing.
+    offset: of the first row of this slice of the table. total: rows of the global table, from whose end an id below 0
+    counts; 0: ids below 0 are no rows. An id that is no row of this slice takes zeros and adds nothing.
     """
 
     batch: int

@@ -1,4 +1,5 @@
-"""CUDA source of loops over elements: loads in packs, a chain of expressions, stores, and reductions that close it.
+"""This module writes CUDA source of loops over elements: loads in packs, a chain of expressions, stores, and the
+reductions that close it.
 
 A loop runs over packs: `pack` elements side by side in the last dimension, which are loaded and stored at once. Sizes
 are arguments of the kernels; what changes the code (types, patterns of strides, packs in flight) is in the source.

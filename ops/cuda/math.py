@@ -1,4 +1,4 @@
-"""C++ functions that the `cuda` expressions of elementwise operators use beside CUDA's own, and numbers in them."""
+"""The `cuda` expressions of elementwise operators use these C++ functions beside CUDA's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CUDA kernels that move elements: transposes, slices, joins, repetition, padding, constants, triangles.
+"""These CUDA kernels move elements: transposes, slices, joins, repetition, padding, constants, triangles.
 
 Moves look at no value: an element is so many bytes, and where neighbours stay neighbours several are moved as one.
 """
@@ -182,7 +182,7 @@ def _transposed(device: Device, name: str, move: Move, size: int) -> Launch:
     along = move.source_strides.index(1)
     last = len(move.sizes) - 1
     others = [d for d in range(last) if d != along]
-    # A side that is shorter than a tile is taken whole, and more of the other with it.
+    # All of a side that is shorter than a tile is taken, and more of the other with it.
     side, room = (64, 4096) if size < 4 else (32, 1024)
     height, width = move.sizes[along], move.sizes[last]
     high = min(height, side if width >= side else room // min(width, side))
@@ -285,7 +285,7 @@ def put_inside(device: Device, name: str, source: Array, out: Array,
                cuts: Sequence[tuple[int, int, int]]) -> Launch | None:  # fmt: skip
     """Fill `out` with zeros and the elements of `source`.
 
-    cuts: (start, step, size) of every dimension of `out`: element k of `source` along it stands at start + step * k.
+    cuts: (start, step, size) of every dimension of `out`: element k of `source` along it lies at start + step * k.
     """
     lines = [coordinates(out.shape, "at")]
     terms: list[str] = []

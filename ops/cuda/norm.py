@@ -1,6 +1,6 @@
-"""CUDA kernels of all gradients of LayerNorm at once: dout and x are read once for three results.
+"""These CUDA kernels compute all gradients of LayerNorm at once: dout and x are read once for three results.
 
-As many blocks run as the GPU holds, and each works one row after the other. A row belongs to one or several whole
+As many blocks run as the GPU holds, and each works one row after the other. A row belongs to one or several full
 warps; their threads copy what they read of the next rows to shared memory while they work a row, so that the memory is
 never idle. Sums for gamma and beta stay in registers over all rows of a thread, are added within a block at its end,
 and over the blocks by a second kernel. The order of additions never changes.
@@ -19,8 +19,8 @@ from mspc.ops.device import Array, Device, Launch, c_type
 LONGEST = 8192
 """Columns of a row that the threads of a block can hold."""
 
-# The fastest cut of those measured on an H200 with 8192 rows of 1024 halves: 21.7 us where one block of 8 warps takes
-# 22.5 us and a copy of as many bytes 17.6 us. More warps would leave a thread too few registers for its columns.
+# The fastest division of those measured on an H200 with 8192 rows of 1024 halves: 21.7 us where one block of 8 warps
+# takes 22.5 us and a copy of as many bytes 17.6 us. More warps would leave a thread too few registers for its columns.
 _EACH = 128
 """Bytes of a thread's columns at most, as they are computed with; longer rows take more warps."""
 _WARPS = 4

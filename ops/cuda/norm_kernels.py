@@ -1,4 +1,4 @@
-"""C++ of the kernels of LayerNorm's gradients: rows that arrive in shared memory while others are worked.
+"""This is the C++ of the kernels of LayerNorm's gradients: rows arrive in shared memory while others are computed.
 
 `mspc.ops.cuda.norm` puts constants before it: ROWS of COLUMNS, packs of V columns, W warps of a row and WARPS of a
 block, STAGES rows of a warp in shared memory, BLOCKS of which RESIDENT share a multiprocessor, packs of P of gamma; the

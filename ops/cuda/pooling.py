@@ -1,4 +1,5 @@
-"""CUDA kernels of pooling and its gradients over images of up to three dimensions, channels second or last in memory.
+"""These CUDA kernels pool images of up to three dimensions, and compute the gradients; channels are second or last in
+memory.
 
 A thread makes some neighbouring channels of one place. A gradient is gathered: each place of the image looks at the
 windows that it is in, so that nothing is added up by atomics and the order never changes.

@@ -1,4 +1,4 @@
-"""CUDA reductions over any axes, of a value computed from operands of one shape.
+"""These CUDA reductions over any axes combine a value that is computed from operands of one shape.
 
 Neighbouring axes are merged; what is left is a sum along rows (the last axes), along columns (others), or both one
 after the other. Where one pass has too few results to fill the GPU, it makes partial ones, which a second pass
@@ -34,10 +34,10 @@ _ALIGNMENT = 256
 class Reduction:
     """totals of `text` along axes, combined by `how`: Sum, Product, Largest or Smallest.
 
-    In `text`, an operand's name is its element as the computing type A; `at` is the element's place in the whole.
+    In `text`, an operand's name is its element as the computing type A; `at` is the element's place in the operand.
     after: expression of the final result in `total`. before_each, before_row: statements before `text` and before the
-    elements of one `row` of the whole, seen as rows of kept elements; they read operands of other shapes through
-    their pointers `p_<name>`.
+    elements of one `row` of the operand, seen as rows of elements that remain; they read operands of other shapes
+    through their pointers `p_<name>`.
     """
 
     name: str
@@ -130,7 +130,7 @@ def _parts(outer: int, count: int, inner: int, multiprocessors: int, lanes: int)
 
 
 def _wide(outer: int, inner: int, multiprocessors: int, lanes: int) -> bool:
-    """Whether there are results enough for a thread to make whole ones."""
+    """Whether there are results enough for a thread to make complete ones."""
     return outer * inner // lanes >= multiprocessors * 1024
 
 
@@ -183,8 +183,8 @@ def _along_columns(device: Device, reduction: Reduction, each: _Pass, dtype: DTy
 
 
 _COLUMNS = r"""
-// Sums along the middle of (outer, COUNT, INNER), whose elements are cut into PARTS of LENGTH: X threads side by side
-// with V columns each, Y of them below each other.
+// Sums along the middle of (outer, COUNT, INNER), whose elements are divided into PARTS of LENGTH: X threads side by
+// side with V columns each, Y of them below each other.
 constexpr int TILES = (INNER + X * V - 1) / (X * V);
 extern "C" __global__ void __launch_bounds__(X * Y) @NAME@(@PARAMETERS@) {
     const int lane = threadIdx.x % X, deep = threadIdx.x / X;

@@ -1,6 +1,6 @@
-"""CUDA kernels that read rows and combine each of them: Softmax, the norms, cross entropies, sums along last axes.
+"""These CUDA kernels read rows and combine each of them: Softmax, the norms, cross entropies, sums along last axes.
 
-One generated kernel: a row belongs to some lanes of a warp, a whole warp or a block, by its length. Rows that fit are
+One generated kernel: a row belongs to some lanes of a warp, a full warp or a block, by its length. Rows that fit are
 held in registers, so that every operand is read once; longer ones are read again for every stage. A row may also lie
 along another axis, one thread for each then. Halves are computed in float; the order of additions never changes.
 """
@@ -48,7 +48,7 @@ class RowPass:
 
 @dataclass(slots=True)
 class Rows:
-    """What is computed of every row. In expressions an operand's name is its element's value in the computing type
+    """The computation on every row. In expressions an operand's name is its element's value in the computing type
     `A`, `column` the element's place in the row, `row` the row's number, COLUMNS the length of a row.
 
     rows, columns: of the full operands seen as (rows, columns). inner: elements between neighbours of a row, 1 where

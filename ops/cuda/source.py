@@ -1,4 +1,4 @@
-"""What the CUDA kernels of rows, reductions and moves share: element types, packs, sizes as constants of the source.
+"""The CUDA kernels of rows, reductions and moves share this source: element types, packs, and sizes as constants.
 
 Kernels are written for one shape: sizes are constants of the C++, so that the compiler divides by multiplying and
 unrolls. A network has few different shapes, and a compiled kernel is kept on disk.
@@ -92,7 +92,7 @@ def neutral(how: str, dtype: DType) -> str:
 
 
 def constants(**values: Any) -> str:
-    """C++ definitions of whole numbers and flags."""
+    """C++ definitions of integers and flags."""
     return "".join(
         f"constexpr {'bool' if isinstance(v, bool) else 'long long' if abs(v) >= 2**31 else 'int'} {name} = "
         f"{str(v).lower()}{'ll' if abs(v) >= 2**31 else ''};\n"

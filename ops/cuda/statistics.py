@@ -1,4 +1,4 @@
-"""CUDA kernels of the mean and variance of every channel of an image, whose channels come last or second.
+"""These CUDA kernels compute the mean and variance of every channel of an image, whose channels come last or second.
 
 One pass over the image: a thread adds up its elements and their squares apart from the first of them, which keeps the
 digits that matter; partial means and variances are combined pair by pair (Chan, Golub and LeVeque, 1979), first within

@@ -1,4 +1,4 @@
-"""One CUDA kernel for an optimizer's update of many parameters.
+"""One CUDA kernel runs an optimizer's update of many parameters.
 
 A table on the GPU holds where every member's operands lie and how many elements it has; a block updates one chunk of
 one member. Members of different sizes share a launch, and scalars are read from the GPU by every thread.
@@ -179,7 +179,7 @@ def _loop(
     op: Any, dtypes: Sequence[DType], tensors: Sequence[int], pack: int, flight: int, copy_type: DType | None,
     copied: str,
 ) -> list[str]:  # fmt: skip
-    """Packs of a block's span, and the elements behind the last whole one. copied: where element {0} of a copy is."""
+    """Packs of a block's span, and the elements behind the last full one. copied: where element {0} of a copy is."""
     mutates: Sequence[int] = op.mutates
     step = _BLOCK * pack
     place = f"const u64 i = at + u * {step};"

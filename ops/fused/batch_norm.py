@@ -1,4 +1,6 @@
-"""What is left of BatchNorm on a rank where the rest of it works element by element with its neighbours."""
+"""These operators are what remains of BatchNorm on a rank where the rest of it is fused into its elementwise
+neighbours.
+"""
 
 from __future__ import annotations
 

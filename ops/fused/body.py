@@ -1,4 +1,4 @@
-"""The lines of a fused operator: one operator each, as text, read into operators without evaluating anything.
+"""A fused operator has lines: each is one operator as text, which is read without evaluating anything.
 
 `Mul(x0, t1)` multiplies operand 0 of the fused operator by the result of line 1. Attributes follow the operands in
 the spelling of the graph text: `Cast(t0, dst_type=Float16)`, `ReduceSum(t1, keep_dims=false, axis=(0))`.
@@ -83,7 +83,7 @@ def read_line(line: str) -> BodyLine:
 
 
 def _split(text: str) -> list[str]:
-    """The parts between the commas that stand in no brackets and no string."""
+    """The parts between the commas that are in no brackets and no string."""
     if not text.strip():
         return []
     parts, depth = [""], 0

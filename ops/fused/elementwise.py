@@ -1,4 +1,4 @@
-"""Several operators that work element by element as one, which passes over memory once."""
+"""This operator is several elementwise ones, and passes over memory once."""
 
 from __future__ import annotations
 

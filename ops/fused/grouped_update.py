@@ -1,4 +1,4 @@
-"""Updates of many parameters by one optimizer as one operator."""
+"""This operator updates many parameters by one optimizer."""
 
 from __future__ import annotations
 

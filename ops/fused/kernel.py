@@ -1,4 +1,4 @@
-"""The kernels of fused operators: line after line for one block of the result after the other.
+"""The kernels of fused operators run line after line for one block of the result after the other.
 
 A block is so small that operands, what lines hand to each other and results stay in the cache of a core. Every line
 runs the operator's own array function on the same elements as unfused, so the results are the same bits.
@@ -26,7 +26,7 @@ from mspc.ops.tensor.broadcast import Reduce
 from mspc.ops.tensor.cast import Cast
 
 SMALL = 1024
-"""Elements up to which the lines run on whole arrays: these are in the cache anyway."""
+"""Elements up to which the lines run on entire arrays: these are in the cache anyway."""
 CACHE = 1 << 20
 """Bytes that the blocks of a thread may fill together: the cache of one core."""
 LEAST, MOST = 8192, 65536
@@ -37,7 +37,7 @@ Shape = tuple[int, ...]
 
 
 def plain_kernel(be: ArrayBackend, steps: Sequence[BodyLine], returns: Sequence[int]) -> Kernel:
-    """`function(*operands)`: the lines one after the other on whole arrays."""
+    """`function(*operands)`: the lines one after the other on entire arrays."""
     count = operand_count(steps)
     program: list[tuple[Kernel, int, int, tuple[int, ...]]] = []
     for step in steps:
@@ -95,7 +95,7 @@ def _copied(result: Any, out: Any) -> Any:
 
 
 def _places(step: BodyLine, count: int) -> tuple[int, ...]:
-    """Where the operands of a line stand in the list of operands and results of lines."""
+    """The places of the operands of a line in the list of operands and results of lines."""
     return tuple(index if kind == "x" else count + index for kind, index in step.operands)
 
 
@@ -104,8 +104,8 @@ class _Call:
     """A line as blocks run it.
 
     function: takes the operands' blocks, and `out` where there is a target. places: its operands among operands and
-    results of lines; `at`: where its own result stands there. target: the block that it writes to, of the whole
-    arrays' and then of scratch; -1 where the function makes one. copy: the whole array to which the result is copied
+    results of lines; `at`: the place of its own result there. target: the block that it writes to, of the entire
+    arrays' and then of scratch; -1 where the function makes one. copy: the entire array to which the result is copied
     when the block is done, -1 for none.
     """
 
@@ -119,11 +119,11 @@ class _Call:
 class _Schedule:
     """How a fused operator is worked off for operands of certain shapes.
 
-    unreduced: the lines, reductions aside, whose results are needed as whole arrays. dims: the result's dimensions,
+    unreduced: the lines, reductions aside, whose results are needed as entire arrays. dims: the result's dimensions,
     neighbours that are broadcast alike merged where arrays are contiguous; merged: the operands' shapes in these.
-    split: the dimension of which a block takes `size`; those before are walked one by one, those behind are whole.
+    split: the dimension of which a block takes `size`; those before are walked one by one, those behind are not split.
     folded: reductions over trailing dimensions, made block by block: (line, dimensions that remain, function).
-    later: reductions of whole arrays: (line, function).
+    later: reductions of entire arrays: (line, function).
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class _Schedule:
             dead = [slots[o] for o in over if o in slots]
             if step.op.in_place:
                 free += dead
-            # An operand may stand in the memory of a result, so that nothing may read operands once that is written.
+            # An operand may lie in the memory of a result, so that nothing may read operands once that is written.
             first_safe = number + (1 if step.op.in_place else 0)
             read_later = any(
                 last["x", i] >= first_safe

@@ -1,4 +1,6 @@
-"""A matrix product with what follows it: a tensor that is added, a bias, GeLU, or a product with GeLU's derivative."""
+"""This operator is a matrix product with what follows it: a tensor that is added, a bias, GeLU, or a product with
+GeLU's derivative.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ class FusedMatMul(Op):
         sides = {"addend": out, "before": out, "bias": factors[-1]}
         names = self._names()[2:]
         if self.activation or names:
-            # What is added, and GeLU, want the whole sum: the summed factor is not cut.
+            # What is added, and GeLU, want the complete sum: the summed factor is not sharded.
             left, _, right = ins.partition(", ")
             ins = ", ".join(" ".join(f if f in factors else f"{f}!" for f in side.split()) for side in (left, right))
         results = f"{out}, {out}" if self.keeps_before else out

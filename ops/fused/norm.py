@@ -1,4 +1,4 @@
-"""LayerNorm with the conversions around it, and all its gradients at once; made when operators are fused."""
+"""LayerNorm is fused here with the conversions around it, or all its gradients are computed at once."""
 
 from __future__ import annotations
 

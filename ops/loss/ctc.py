@@ -1,4 +1,5 @@
-"""Connectionist temporal classification: how likely all ways are in which labels lie along a longer sequence.
+"""The loss of connectionist temporal classification tells how likely all alignments of labels along a longer sequence
+are.
 
 Rule: Graves and others, Connectionist Temporal Classification (ICML 2006), with logarithms of probabilities.
 """

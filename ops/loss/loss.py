@@ -1,5 +1,5 @@
-"""Losses as single operators. Means are over the whole batch: on a rank partial means, or the whole count as
-a field.
+"""These losses are single operators. Their means are over the global batch: a rank has partial means, or the global
+count as a field.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SoftmaxCrossEntropyWithLogits(Op):
     """Cross entropy of every row of logits[n, c] with labels[n, c], and its derivative in the logits:
     (loss[n], [n, c]).
 
-    The class dimension must stay whole. The labels of a row sum to 1 and get no gradient, as in MindSpore.
+    The class dimension must not be sharded. The labels of a row sum to 1 and get no gradient, as in MindSpore.
     """
 
     distributions = (1,)
@@ -94,7 +94,7 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
     """The mean cross entropy of logits[n, c] with the classes labels[n]; with is_grad its derivative in the
     logits.
 
-    batch: the whole number of rows, 0 where this rank has all.
+    batch: the global number of rows, 0 where this rank has all.
     """
 
     is_grad: bool = False

@@ -1,4 +1,4 @@
-"""Classes drawn at random for losses over a sample of them."""
+"""Classes are drawn at random here for losses over a sample of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class UniformCandidateSampler(Op):
     tuple of (classes, how often each true class is expected among them, how often each drawn class is).
 
     The draw depends on seed and step alone, so that all ranks draw the same. unique: no class twice.
-    remove_accidental_hits: true classes come only after all others; x must then be whole.
+    remove_accidental_hits: true classes come only after all others; x must then be replicated.
     """
 
     num_true: int = 1

@@ -1,4 +1,4 @@
-"""Arithmetic on two tensors, elementwise with broadcasting; sums of many."""
+"""These operators do arithmetic on two tensors, elementwise with broadcasting, or add up many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Bessel functions of order 0 and 1: J, Y and the modified I and K; the last two also scaled by an exponential."""
+"""These are the Bessel functions of order 0 and 1: J, Y and the modified I and K; the last two also scaled by an
+exponential.
+"""
 
 from __future__ import annotations
 

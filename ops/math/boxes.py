@@ -1,4 +1,6 @@
-"""Boxes in images, [n, 4] as x1, y1, x2, y2: how much they overlap, and how one differs from another."""
+"""These operators take boxes in images, [n, 4] as x1, y1, x2, y2, and tell how much they overlap, and how one differs
+from another.
+"""
 
 from __future__ import annotations
 

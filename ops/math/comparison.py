@@ -1,4 +1,6 @@
-"""Comparison and logic, elementwise with broadcasting; Select, which chooses between tensors by them."""
+"""These operators compare, or compute with truth values, elementwise with broadcasting; Select chooses between tensors
+by them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Complex numbers and their parts. A gradient is that of the real and of the imaginary part as one complex number."""
+"""These operators make complex numbers and take their parts. A gradient is that of the real and of the imaginary part
+as one complex number.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Discrete cosine transforms of type 2, orthonormal, along dimensions that stay whole."""
+"""These are discrete cosine transforms of type 2, orthonormal, along dimensions that are not sharded."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def cosines(xp: Any, points: int) -> Any:
 
 
 class DCTN(Op):
-    """The cosine transform along `dim` (() for all dimensions, or for the last ones where `s` says how many), each cut
-    or filled up with zeros to the size in `s` (() for those of the operand) first.
+    """The cosine transform along `dim` (() for all dimensions, or for the last ones where `s` says how many), each
+    truncated or filled up with zeros to the size in `s` (() for those of the operand) first.
 
     Called as `DCTN()(x, type, s, axes, norm)`; MindSpore has type 2 and the norm "ortho" alone. Complex numbers are
     transformed part by part. Class attributes: given: names of a user's arguments. inverse: which way.
@@ -119,7 +119,7 @@ class IDCTN(DCTN):
 
 
 class DCT(DCTN):
-    """The cosine transform along one dimension, the last unless said otherwise. Called as `DCT()(x, type, n, axis,
+    """The cosine transform along one dimension, by default the last. Called as `DCT()(x, type, n, axis,
     norm)`."""
 
     given = ("type", "n", "axis", "norm")

@@ -1,4 +1,4 @@
-"""Distances, norms and tests of whole rows."""
+"""These operators compute distances, norms and tests of rows that are not sharded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows as integers of 8 bits, each with a scale of its own."""
+"""Rows become integers of 8 bits here, each with a scale of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of one tensor, element by element: powers, exponentials, signs, rounding."""
+"""These are functions of one tensor, element by element: powers, exponentials, signs, rounding."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ class Sign(_Step):
 
 
 class Floor(_Step):
-    """The largest whole number not above x."""
+    """The largest integer not above x."""
 
     float_only = True
     array_function = "floor"
@@ -222,7 +222,7 @@ class Floor(_Step):
 
 
 class Ceil(_Step):
-    """The smallest whole number not below x."""
+    """The smallest integer not below x."""
 
     float_only = True
     array_function = "ceil"
@@ -231,7 +231,7 @@ class Ceil(_Step):
 
 
 class Round(_Step):
-    """The nearest whole number, halves to the even one."""
+    """The nearest integer, halves to the even one."""
 
     float_only = True
     array_function = "rint"
@@ -240,7 +240,7 @@ class Round(_Step):
 
 
 class Rint(_Step):
-    """The nearest whole number, halves to the even one."""
+    """The nearest integer, halves to the even one."""
 
     float_only = True
     array_function = "rint"

@@ -1,4 +1,6 @@
-"""Factors of matrices of the last two dimensions: orthogonal and triangular ones, singular vectors, eigenvectors."""
+"""These operators factor matrices of the last two dimensions: orthogonal and triangular factors, singular vectors,
+eigenvectors.
+"""
 
 from __future__ import annotations
 

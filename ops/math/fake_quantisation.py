@@ -1,4 +1,5 @@
-"""Numbers as training has them for networks that are quantised later: rounded, and read again."""
+"""These operators round numbers to quantised ones and read them again, for training networks that are quantised later.
+"""
 
 from __future__ import annotations
 
@@ -138,7 +139,7 @@ class _PerChannel(_FakeQuant, abstract=True):
 
 
 class FakeQuantPerChannel(_PerChannel):
-    """As FakeQuantPerLayer, for every channel."""
+    """FakeQuantPerLayer with its own numbers for every channel."""
 
     samples = (
         sample((8, 4, 2), (4,), (4,), low=0.5, gradient=False),
@@ -158,7 +159,7 @@ class FakeQuantPerChannel(_PerChannel):
 
 
 class FakeQuantPerChannelGrad(_PerChannel):
-    """As FakeQuantPerLayerGrad, for every channel."""
+    """FakeQuantPerLayerGrad with its own numbers for every channel."""
 
     linear_in = (0,)
     bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")

@@ -1,7 +1,7 @@
-"""Products whose operands are sharded finer than the product uses them (`enable_nd_tp`).
+"""The operands of these products are sharded finer than the product uses them (`enable_nd_tp`).
 
-x [..., m, k] is cut by axes that cut n as well, and w [..., k, n] perhaps too. Both are gathered; the partial sums are
-scattered over the dimension from which x was gathered (n for k).
+x [..., m, k] is sharded by axes that shard n as well, and w [..., k, n] may be, too. Both are gathered; the partial
+sums are scattered over the dimension from which x was gathered (n for k).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class FinerProduct:
 
 
 def finer_product(name: str, transposed: tuple[bool, bool], entries: Sequence[object]) -> FinerProduct:
-    """What layouts `entries` of a product ask for. Raises MspcError where they are no layouts of matrices."""
+    """How a product of the layouts `entries` is computed. Raises MspcError where they are no layouts of matrices."""
     layouts = [entry for entry in entries if isinstance(entry, NamedLayout) and len(entry.axes) > 1]
     if len(entries) != 2 or len(layouts) != 2:
         raise MspcError(f"{name}: {REQUEST} needs a Layout for each of its two tensors")

@@ -1,4 +1,4 @@
-"""Discrete Fourier transforms along dimensions that stay whole, and the rotations that go with them.
+"""These are discrete Fourier transforms along dimensions that are not sharded, and those of real results.
 
 `norm` says who divides by the number of points n: "backward" (also None) the inverse transforms, "forward" the others,
 "ortho" both, by sqrt(n). The gradient of a transform is the one the other way with the norms exchanged, as its matrix
@@ -29,7 +29,7 @@ AS_IT_IS = -1
 
 
 class Transform(Op, abstract=True):
-    """A transform along the dimensions `dim`, each cut or filled up with zeros to the size in `s` first.
+    """A transform along the dimensions `dim`, each truncated or filled up with zeros to the size in `s` first.
 
     s: as many sizes as dimensions, -1 for the operand's own, () for all of these. dim: () for all dimensions, or, where
     `s` says how many, for the last ones. Class attributes: given: names of the fields of a user's call. takes_real,
@@ -147,14 +147,14 @@ class Transform(Op, abstract=True):
 
 
 class _Line(Transform, abstract=True):
-    """Along one dimension, the last unless said otherwise. Called as `FFT()(x, n, dim, norm)`."""
+    """A transform along one dimension, by default the last. Called as `FFT()(x, n, dim, norm)`."""
 
     given = ("n", "dim", "norm")
     default_dim = (-1,)
 
 
 class _Plane(Transform, abstract=True):
-    """Along two dimensions, the last two unless said otherwise. Called as `FFT2()(x, s, dim, norm)`."""
+    """A transform along two dimensions, by default the last two. Called as `FFT2()(x, s, dim, norm)`."""
 
     default_dim = (-2, -1)
 

@@ -1,4 +1,6 @@
-"""What Fourier transforms need beside: other sizes, frequencies that count twice, the frequency 0 in the middle."""
+"""Fourier transforms need these functions: other sizes, frequencies that count twice, and the frequency 0 in the
+middle.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,13 @@ Gradients = Sequence[Value | None]
 
 
 def replicated_along(shape: Sequence[int], axes: Sequence[int]) -> str:
-    """The rule of an operator that gives a tensor of the same shape, and whose dimensions `axes` must stay whole."""
+    """The rule of an operator that gives a tensor of the same shape; its dimensions `axes` must not be sharded."""
     names = [name + "!" * (d in axes) for d, name in enumerate(factor_names(len(shape)))]
     return f"{' '.join(names)} -> {' '.join(names)}"
 
 
 class FitSizes(Op):
-    """x with the dimensions `axes` as long as `sizes` says: cut at their ends, or filled up with zeros there."""
+    """x with the dimensions `axes` as long as `sizes` says: truncated at their ends, or filled up with zeros there."""
 
     axes: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()

@@ -1,4 +1,5 @@
-"""The gamma function's logarithm and its derivative, the zeta function, and incomplete gamma and beta functions.
+"""These are the gamma function's logarithm and its derivative, the zeta function, and incomplete gamma and beta
+functions.
 
 All are computed in Float64: by the asymptotic series of Stirling and the formula of Euler and Maclaurin behind a
 recurrence, and by power series (DLMF 5.11, 25.11, 8.7, 8.17).

@@ -1,4 +1,4 @@
-"""Products of groups of rows, each with a matrix of its own, as mixtures of experts have them."""
+"""These operators multiply groups of rows, each by a matrix of its own, as mixtures of experts do."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ class GroupedMatmul(Op):
 
     def rule(self, *types: TensorType) -> str:
         if self.group_type == 0 and not self.biased:
-            return "m! k!, e! k! n!, e! -> m! n!"  # of the whole: its parts carry out what a strategy asks for
+            return "m! k!, e! k! n!, e! -> m! n!"  # of the composite operator: its parts carry out a strategy
         raise MspcError(f"{self.name} is several operators: it has no sharding rule of its own")
 
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
@@ -222,8 +222,8 @@ class GroupedMatmul(Op):
             added = (product, bias, inputs[-1])[: 3 if self.group_type == 0 else 2]
             after = b.emit(GroupedRows() if self.group_type == 0 else Add(), *added)
             if given:
-                cuts = (places[id(operands[0])][0], places[id(operands[1])][-1])
-                after.in_strategy = (cuts, *[places[id(value)] for value in added[1:]])
+                slice_counts = (places[id(operands[0])][0], places[id(operands[1])][-1])
+                after.in_strategy = (slice_counts, *[places[id(value)] for value in added[1:]])
             made.append(b.emit(Add(), product, after) if self.group_type == 0 else after)
         return made
 

@@ -1,4 +1,6 @@
-"""Bitwise operators and division that truncates towards 0."""
+"""These operators compute on integers: bit by bit, shifts, greatest common divisors, and division that truncates
+towards 0.
+"""
 
 from __future__ import annotations
 

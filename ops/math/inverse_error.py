@@ -1,4 +1,4 @@
-"""The inverse of the error function."""
+"""This operator is the inverse of the error function."""
 
 from __future__ import annotations
 

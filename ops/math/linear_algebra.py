@@ -1,4 +1,6 @@
-"""Matrices of the last two dimensions: traces, triangular systems, Cholesky factors, least squares."""
+"""These operators take matrices of the last two dimensions: traces, triangular systems, Cholesky factors, least
+squares.
+"""
 
 from __future__ import annotations
 

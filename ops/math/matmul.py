@@ -1,4 +1,4 @@
-"""Matrix products and the bias that follows them."""
+"""These operators are matrix products, and the bias that follows them."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ class _Product(Op, abstract=True):
 class MatMul(_Product):
     """x[m, k] @ y[k, n] -> [m, n]; x is [k, m] when transpose_a, y is [n, k] when transpose_b.
 
-    Cutting k leaves partial sums. With the strategy ((a, b), (a, b)) on a * b ranks both operands are stored so, and
-    gathered: x along k, y along k, so that the result is cut (a, b).
+    Sharding k leaves partial sums. With the strategy ((a, b), (a, b)) on a * b ranks both operands are stored so, and
+    gathered: x along k, y along k, so that the result is sharded (a, b).
     """
 
 

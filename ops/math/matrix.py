@@ -1,4 +1,6 @@
-"""Square matrices of the last two dimensions: inverses, determinants, systems of equations, exponentials."""
+"""These operators take square matrices of the last two dimensions: inverses, determinants, systems of equations,
+exponentials.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Operators as `mindspore.mint` has them: the arguments of known operators in another order, given at the call."""
+"""These operators are as `mindspore.mint` has them: known operators whose arguments come in another order, at the call.
+"""
 
 from __future__ import annotations
 

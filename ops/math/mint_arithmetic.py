@@ -1,4 +1,6 @@
-"""Arithmetic and creation with the arguments of `mindspore.mint`: scale factors and ranges given at the call."""
+"""These operators of arithmetic and creation have the arguments of `mindspore.mint`: scale factors and ranges given at
+the call.
+"""
 
 from __future__ import annotations
 
@@ -203,7 +205,7 @@ class LinSpaceExt(LinSpace):
         return super().call(*args[:3])
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy cuts the result."""
+        """MindSpore's strategy shards the result."""
         return rule.outputs
 
 
@@ -213,7 +215,7 @@ class Arange(Range):
     samples = Range.samples
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy cuts the result."""
+        """MindSpore's strategy shards the result."""
         return rule.outputs
 
 

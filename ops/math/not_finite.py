@@ -1,4 +1,4 @@
-"""Decompositions of matrices that hold NaN or infinity."""
+"""This module decides what decompositions of matrices give that hold NaN or infinity."""
 
 from __future__ import annotations
 

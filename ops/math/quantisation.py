@@ -1,4 +1,4 @@
-"""Numbers as integers of 8 bits: rounding to them, and reading them."""
+"""These operators round numbers to integers of 8 bits, and read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of matrices of integers, and of numbers with such a matrix."""
+"""These operators multiply matrices of integers, or numbers by such a matrix."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mspc.ops.tensor.creation import ZerosLike
 def product(
     emit: Emit, transposed: tuple[bool, bool], operands: tuple[Any, Any], cuts: tuple[Cuts | None, Cuts | None]
 ) -> tuple[Any, Cuts | None]:
-    """(the product of matrices, how its strategy cuts it)."""
+    """(the product of matrices, how its strategy shards it)."""
     kind = MatMul if all(len(x.shape) == 2 for x in operands) else BatchMatMul
     found = emit(kind(*transposed), *operands, cuts=together(*cuts))
     x, y = cuts

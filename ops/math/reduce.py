@@ -1,4 +1,4 @@
-"""Reductions along axes other than the plain sum; what a partial result combines by is `reduction`."""
+"""These are the reductions along axes other than the plain sum; `reduction` says how their partial results combine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Gradients = Sequence[Value | None]
 
 
 class ReduceMean(Reduce):
-    """Mean along `axis`, of integers cut off to one; partial means of equal parts combine by their mean, those of
+    """Mean along `axis`, of integers truncated to one; partial means of equal parts combine by their mean, those of
     integers do not."""
 
     reduction = "mean"
@@ -166,7 +166,7 @@ class ReduceProd(Reduce):
 class ReduceProdGrad(Op):
     """Gradient of ReduceProd: dout times the product of all other elements, which may hold zeros.
 
-    dout has size 1 along `axis`, which must stay whole.
+    dout has size 1 along `axis`, which must not be sharded.
     """
 
     axis: tuple[int, ...] = ()

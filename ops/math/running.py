@@ -1,4 +1,4 @@
-"""Running sums and products."""
+"""These operators compute running sums and products."""
 
 from __future__ import annotations
 

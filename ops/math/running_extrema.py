@@ -1,4 +1,4 @@
-"""Running maxima and minima, and their places."""
+"""These operators compute running maxima and minima, and their places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Singular values."""
+"""This operator computes singular values."""
 
 from __future__ import annotations
 

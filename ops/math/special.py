@@ -1,4 +1,4 @@
-"""Special functions: the error function and its relatives, products with a logarithm."""
+"""These are special functions: the error function and its relatives, and products with a logarithm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trigonometric and hyperbolic functions and their inverses; angles are in radians."""
+"""These are trigonometric and hyperbolic functions and their inverses; angles are in radians."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Activation functions and the operators of their gradients, which fuse several array passes into one."""
+"""These are activation functions and the operators of their gradients, which fuse several array passes into one."""
 
 from __future__ import annotations
 

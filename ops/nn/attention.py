@@ -1,4 +1,5 @@
-"""Attention as one operator, and its gradients: the scores of queries and keys never stand in memory."""
+"""Attention is one operator here, with its gradients: the scores of queries and keys are never in memory all at once.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ class FlashAttentionScore(AttentionOp):
     looks at keys of its own document alone, and at none behind the last end. real_shift, drop_mask and attn_mask
     are broadcast to [batch, heads, queries, keys]; where attn_mask (Bool or UInt8) is true a query does not look at a
     key. drop_mask (Bool or UInt8, a number for every weight; MindSpore packs bits) says which weights of the softmax
-    are kept, and count 1 / keep_prob times.
+    remain, and count 1 / keep_prob times.
     A query that looks at no key gives zeros, and is the only case in which ways to compute it may differ.
 
     sparse_mode: 0 attn_mask, and where it is given only keys from `pre_tokens` before the query's place to
@@ -68,7 +69,7 @@ class FlashAttentionScore(AttentionOp):
 
     Operands of Float16 and BFloat16 are summed in Float32.
 
-    With the attribute `enable_ring_attention` or `enable_flash_sp` a strategy may cut the sequence of key and value,
+    With the attribute `enable_ring_attention` or `enable_flash_sp` a strategy may shard the sequence of key and value,
     too; see ring_attention.
     """
 

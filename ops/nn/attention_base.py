@@ -1,4 +1,4 @@
-"""What attention and its gradients share: attributes, sizes, rules, views of the operands."""
+"""Attention and its gradients share this base: attributes, sizes, rules, and views of the operands."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AttentionOp(Op, abstract=True):
 
     optional: which of the operands that may be left out are there. packed: where it is not 0, query, key and value
     are one operand in `input_layout`, the heads of query followed by so many of key and as many of value; so is their
-    gradient. first_query, all_queries: where they are not 0, the queries are a rank's part of so many, from that place
+    gradient. first_query, all_queries: where they are not 0, the queries are a rank's slice of so many, from that place
     on. Only a rank's own graph has these forms. The other fields are MindSpore's.
     """
 
@@ -183,8 +183,8 @@ class AttentionOp(Op, abstract=True):
             raise MspcError(f"{self.name} takes {wanted} tensors, not {len(types)}")
 
     def texts(self, types: Sequence[TensorType]) -> dict[str, str]:
-        """The rule's text of every tensor. Batch, heads and queries may be cut, keys and the depth of a head must stay
-        whole. A head of key and value goes with all heads of the query that look at it."""
+        """The rule's text of every tensor. Batch, heads and queries may be sharded, keys and the depth of a head
+        must not be. A head of key and value goes with all heads of the query that look at it."""
         shape = self.sizes(types)
         group = f" g={shape.group}" if shape.group > 1 else ""
         m = f"m={shape.key_heads}"
@@ -237,7 +237,7 @@ class AttentionOp(Op, abstract=True):
 
     @property
     def by_arrays(self) -> bool:
-        """Whether weights are dropped or documents kept apart, which no kernel of a GPU does: they are computed array
+        """Whether weights are dropped or documents are separate, which no kernel of a GPU does: they are computed array
         by array there."""
         return "drop_mask" in self.optional or ENDS[0] in self.optional
 

@@ -1,4 +1,5 @@
-"""Attention on arrays of NumPy or CuPy, one group of heads at a time: the scores of all heads are never there at once.
+"""These functions compute attention on arrays of NumPy or CuPy, one group of heads at a time: the scores of all heads
+are never there at once.
 
 Every function takes arrays in the operator's `input_layout` and a `Shape` that says what is in them.
 """
@@ -40,8 +41,8 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What makes a score of a product: score = scale * product + shift, left out where mask holds or outside of
-    low <= key - query <= high. None where there is no limit.
+    """The terms that turn a product into a score: score = scale * product + shift, left out where mask holds or outside
+    of low <= key - query <= high. None where there is no limit.
 
     keep_mask: where it holds a weight counts 1 / keep_prob times, elsewhere it is dropped; None: all count once.
     """
@@ -67,7 +68,7 @@ def by_head(x: Any, layout: str, heads: int) -> Any:
 
 
 def split_heads(name: str, packed: Any, layout: str, heads: int, key_heads: int) -> list[Any]:
-    """Query, key and value that stand one behind the other in the dimension of the heads: types or views of an array.
+    """Query, key and value that lie one behind the other in the dimension of the heads: types or views of an array.
 
     Raises:
         MspcError: the dimension does not hold so many heads of equal depth.
@@ -165,7 +166,7 @@ def _scores(xp: Any, shape: Shape, scores: Scores, q: Any, k: Any, at: tuple[int
 def _score_gradients(
     xp: Any, shape: Shape, scores: Scores, operands: Sequence[Any], statistics: Any, at: tuple[int, int], rows: slice
 ) -> tuple[Any, Any]:
-    """(weights as far as they are kept, gradients of the scores)."""
+    """(weights as far as they remain, gradients of the scores)."""
     q, k, v, dout = operands
     dtype = statistics.dtype
     logarithm = statistics[at[0], rows]

@@ -1,7 +1,7 @@
-"""Attention on a GPU: through the device's fused kernel where it has one for the operands, or our own of TF32, else by
-products of matrices around kernels for the softmax and its gradient.
+"""Attention runs on a GPU through the device's fused kernel where it has one for the operands, or mspc's own of TF32,
+else by products of matrices around kernels for the softmax and its gradient.
 
-Heads of the query that share a head of key and value stand one after the other, so that they are rows of one matrix:
+Heads of the query that share a head of key and value lie one after the other, so that they are rows of one matrix:
 [batch, heads, queries, depth] is also [batch, key heads, group * queries, depth].
 """
 

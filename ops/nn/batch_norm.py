@@ -1,6 +1,6 @@
-"""Normalisation of every channel by the mean and variance of a batch. Ioffe and Szegedy, arXiv 1502.03167.
+"""BatchNorm normalises every channel by the mean and variance of a batch. Ioffe and Szegedy, arXiv 1502.03167.
 
-The statistics are those of the whole batch: ranks that share it add theirs up, first the means and then the squares of
+The statistics are those of the global batch: ranks that share it add theirs up, first the means and then the squares of
 the distances from the mean, which is exact where sums of squares are not.
 """
 
@@ -98,7 +98,7 @@ class _Shared(Op, abstract=True):
         own = next((group for group in self.sharers if placement.rank in group), ())
         axes = [a for d, dim in enumerate(layout.dims) if d != 1 for a in dim]
         if own and axes:
-            raise MspcError(f"{self.name}: groups of ranks have no meaning where the compiler cuts the batch")
+            raise MspcError(f"{self.name}: groups of ranks have no meaning where the compiler shards the batch")
         if own:
             return tuple(sorted(own)), _elements(type.shape) * len(own)
         ranks = layout.group(axes, placement.rank) if axes else (placement.rank,)
@@ -166,17 +166,17 @@ class BatchNorm(_Shared):
         return TupleType((found[0], *(TensorType(kind, t.shape) for t in found[1:])))
 
     def strategy_mistake(self, asked: RequestedSharding) -> str:
-        """MindSpore's `group_size` has so many neighbours share their statistics, along a batch that alone is cut. Here
-        they are always those of the whole batch, of which a group is a part that no strategy could ask for."""
+        """MindSpore's `group_size` has so many neighbours share their statistics, along a batch that alone is sharded.
+        Here they are always those of the global batch, of which a group is a part that no strategy could ask for."""
         size = asked.attrs.get("group_size")
         if size is None:
             return ""
         if isinstance(size, bool) or not isinstance(size, int) or size < 1 or size & (size - 1):
             return f"group_size is {size!r}, not a power of two"
         entry: Any = (asked.in_strategy or ((),))[0]
-        cuts: tuple[int, ...] = entry.strategy if isinstance(entry, NamedLayout) else entry
-        if any(shards != 1 for shards in cuts[1:]):
-            return f"with a group_size the strategy may cut the batch alone, and is {cuts} for input 0"
+        slice_counts: tuple[int, ...] = entry.strategy if isinstance(entry, NamedLayout) else entry
+        if any(shards != 1 for shards in slice_counts[1:]):
+            return f"with a group_size the strategy may shard the batch alone, and is {slice_counts} for input 0"
         return ""
 
     def rule(self, x: TensorType, gamma: TensorType, beta: TensorType, mean: TensorType, variance: TensorType) -> str:

@@ -1,4 +1,5 @@
-"""Kernels of BatchNorm: some channels of all images at a time, which stay in the cache for all passes over them.
+"""The kernels of BatchNorm take some channels of all images at a time, which stay in the cache for all passes over
+them.
 
 Every channel is worked by itself, so the number of threads changes no bit. Images are [batch, channels, elements];
 means and variances are numbers of the channels.

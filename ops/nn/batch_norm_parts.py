@@ -1,4 +1,4 @@
-"""The steps of BatchNorm on one rank, between which ranks add up what they have."""
+"""BatchNorm takes several steps on one rank, between which ranks add up their sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows on their way to the experts that compute them, and back, in networks that serve."""
+"""These operators of networks that serve bring rows to the experts that compute them, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two products with an activation between them, for all rows or for every expert's own."""
+"""These operators are two products with an activation between them, for all rows or for every expert's own."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class FFN(WithOptionalOperands):
         shape = tuple(x.shape)
         if len(shape) > 2:
             if at is not None and any(n != 1 for n in at[1:-1]):
-                raise MspcError(f"{self.name}: the first and the last dimension of x {shape} can be cut, not {at}")
+                raise MspcError(f"{self.name}: the first and the last dimension of x {shape} can be sharded, not {at}")
             x = emit(Reshape((math.prod(shape[:-1]), shape[-1])), x)
             at = None if at is None else (at[0], at[-1])
         ends = found["expert_tokens"]
@@ -107,7 +107,7 @@ class FFN(WithOptionalOperands):
     def _layer(
         self, emit: Emit, layer: str, x: Any, at: Cuts | None, ends: Any, found: dict[str, Any], shards: dict[str, Any]
     ) -> tuple[Any, Cuts | None]:
-        """(x @ weight + bias of one layer, how it is cut)."""
+        """(x @ weight + bias of one layer, how it is sharded)."""
         names = (f"weight{layer}", f"antiquant_scale{layer}", f"antiquant_offset{layer}")
         weight, of_weight, of_ends = found[names[0]], shards[names[0]], shards["expert_tokens"]
         if found[names[1]] is not None:
@@ -157,6 +157,6 @@ class FFN(WithOptionalOperands):
 
 
 class FFNExt(FFN):
-    """As FFN."""
+    """The same operator as FFN, under its other name."""
 
     samples = FFN.samples[:1]

@@ -1,4 +1,6 @@
-"""The operators with which MindSpore serves networks: attention over prompts, and over what is kept of them."""
+"""MindSpore serves networks with these operators: attention over prompts, and over keys and values that are stored of
+them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from mspc.ops.op import ArrayBackend, RequestedSharding, Sample, sample
 
 
 def _entry(name: str, shape: Sequence[int], sides: tuple[int, ...]) -> tuple[int, ...]:
-    """What a strategy says of an operand behind value where [batch, heads, queries, keys] are cut by `sides`."""
+    """What a strategy says of an operand behind value where [batch, heads, queries, keys] are sharded by `sides`."""
     if name in (QUERIES, KEYS):
         return sides[:1]
     mine = {4: sides, 3: (sides[0], *sides[2:]), 2: sides[2:]}.get(len(shape), ())
@@ -39,7 +41,7 @@ def _sample(*shapes: tuple[int, ...], **attributes: Any) -> Sample:
 
 
 class PromptFlashAttention(ServingAttention):
-    """Attention over whole prompts; see ServingAttention. Quantised operands are not built."""
+    """Attention over entire prompts; see ServingAttention. Quantised operands are not built."""
 
     order = (
         MASK, QUERIES, KEYS, SHIFT, "deq_scale1", "quant_scale1", "deq_scale2", "quant_scale2", "quant_offset2"
@@ -75,8 +77,8 @@ class PromptFlashAttention(ServingAttention):
 
 
 class IncreFlashAttention(ServingAttention):
-    """Attention of one query for each sequence, over keys and values that are kept; see ServingAttention. The lengths
-    are those of the keys, cut as the batch is where a strategy leaves them whole. attn_mask is [batch, keys],
+    """Attention of one query for each sequence, over keys and values that are stored; see ServingAttention. The lengths
+    are those of the keys, sharded as the batch is where a strategy does not shard them. attn_mask is [batch, keys],
     [batch, 1, keys] or [batch, 1, 1, keys]."""
 
     order = (MASK, KEYS, SHIFT, *_QUANTISED, SCALE, OFFSET, "block_table", "kv_padding_size")
@@ -169,14 +171,14 @@ class FusedInferAttentionScore(ServingAttention):
         return result, sums if self.softmax_lse_flag else be.xp.zeros((1,), sums.dtype)
 
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
-        """As in MindSpore, the operands behind value are cut as query is, whatever their own entries say, and with one
-        query a sequence key and value may be stored in parts of theirs (see ring_attention)."""
+        """As in MindSpore, the operands behind value are sharded as query is, whatever their own entries say, and with
+        one query a sequence key and value may be stored in slices of theirs (see ring_attention)."""
         entries = spread(asked.in_strategy or ())
         if not entries or any(isinstance(entry, NamedLayout) for entry in entries):
             return None
         axes = {"BNSD": (0, 1, 2)}.get(self.input_layout, (0, 2, 1))
         if max(axes) >= len(entries[0]):
-            return None  # said by the pass that checks strategies
+            return None  # the pass that checks strategies reports it
         sides = (*(entries[0][axis] for axis in axes), 1)
         wanted = [_entry(name, x.shape, sides) for name, x in zip(self.given, inputs[3:], strict=True)]
         asked = replace(asked, in_strategy=(*entries[:3], *wanted))

@@ -1,4 +1,4 @@
-"""Tensors made as long as 1 along an axis, which must stay whole."""
+"""These operators make tensors as long as 1 along an axis, which must not be sharded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalisations. What they normalise over must stay whole."""
+"""These operators normalise over dimensions that must not be sharded."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ class LayerNormGammaGrad(Norm):
     )
 
     def rule(self, dout: TensorType, x: TensorType, mean: TensorType, variance: TensorType) -> str:
-        # Once the statistics are given, every element is on its own: nothing must stay whole.
+        # Once the statistics are given, every element is on its own: every dimension may be sharded.
         names = factor_names(len(x.shape))
         begin = axis_in(self.name, self.begin_norm_axis, len(names))
         full = " ".join(names)

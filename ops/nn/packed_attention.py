@@ -1,7 +1,8 @@
-"""Attention of sequences of several lengths that stand one behind the other (`input_layout` "TND"), and its gradients.
+"""Attention and its gradients are here for sequences of several lengths that lie one behind the other (`input_layout`
+"TND").
 
 A sequence looks at itself alone. `actual_seq_qlen` and `actual_seq_kvlen` say where each ends among the queries and the
-keys; what stands behind the last end looks at nothing and is looked at by nothing.
+keys; what is behind the last end looks at nothing and is looked at by nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ NAMES = ("query", "key", "value", "actual_seq_qlen", "actual_seq_kvlen")
 
 
 class _Packed(Op, abstract=True):
-    """parts: the sequences stand in so many equal parts of the tokens and of the lists of ends, none across a border.
+    """parts: the sequences lie in so many equal parts of the tokens and of the lists of ends, none across a border.
     first_query, first_key: tokens before this rank's; first_part: before the part of the tokens that it is in.
     Class attributes: ends_at: the operand that lists the ends of queries; that of the ends of keys is the next.
     """
@@ -81,7 +82,7 @@ class _Packed(Op, abstract=True):
         return {first: shape.queries + 1, first + 1: shape.keys + 1}
 
     def texts(self, types: Sequence[TensorType]) -> dict[str, str]:
-        """The rule's text of every tensor: parts, queries and heads may be cut."""
+        """The rule's text of every tensor: parts, queries and heads may be sharded."""
         shape = self.sizes(types)
         n = f"(m={shape.key_heads} g={shape.group})" if shape.group > 1 else "m"
         part, inner = (f"(p={self.parts} ", ")") if self.parts > 1 else ("", "")
@@ -115,14 +116,14 @@ class _Packed(Op, abstract=True):
         if len(entries) < 3 or not isinstance(self, FlashAttentionVarlen):
             return None
         named = any(isinstance(entry, NamedLayout) for entry in entries)
-        cuts = [entry.strategy if isinstance(entry, NamedLayout) else entry for entry in entries]
-        query, key, value, *rest = cuts
+        slice_counts = [entry.strategy if isinstance(entry, NamedLayout) else entry for entry in entries]
+        query, key, value, *rest = slice_counts
         if (self.parts,) == key[:1] and rest == [key[:1], key[:1]] and not named:
             return None
         if query[0] % key[0]:
-            raise MspcError(f"{self.name}: the strategy cuts the keys {key[0]} ways and the queries {query[0]} ways")
+            raise MspcError(f"{self.name}: the strategy shards the keys {key[0]} ways, the queries {query[0]} ways")
         if any(shards not in (1, key[0]) for entry in rest for shards in entry):
-            raise MspcError(f"{self.name}: the lists of ends are cut as the keys are, {key[0]} ways, or not at all")
+            raise MspcError(f"{self.name}: the lists of ends are sharded as the keys are, {key[0]} ways, or not at all")
         for name, value_of in zip(NAMES[3:], self.ends_of(inputs), strict=True):
             if value_of.shape[0] % key[0]:
                 raise MspcError(f"{self.name}: {name} has {value_of.shape[0]} ends, which {key[0]} does not divide")
@@ -133,7 +134,7 @@ class _Packed(Op, abstract=True):
     def strategy_mistake(self, asked: RequestedSharding) -> str:
         query, key = (asked.in_strategy or ((), ()))[:2]
         if isinstance(query, tuple) and isinstance(key, tuple) and query[:1] != key[:1]:
-            return f"the strategy cuts the queries {query[:1]} and the keys {key[:1]}; only Layouts may cut them apart"
+            return f"the strategy shards queries {query[:1]} and keys {key[:1]}; only Layouts may shard them apart"
         return ""
 
     def sequences(self, shape: Shape, operands: Sequence[Any]) -> Iterator[tuple[slice, slice, Scores]]:
@@ -177,7 +178,7 @@ class _Packed(Op, abstract=True):
 
 
 class FlashAttentionVarlen(_Packed):
-    """What FlashAttentionScore is in the layout "TND", of (query, key, value, ends of queries, ends of keys): a tuple
+    """FlashAttentionScore in the layout "TND", of (query, key, value, ends of queries, ends of keys): a tuple
     (softmax_max, softmax_sum, softmax_out, attention_out) as there, the statistics [tokens, heads, 1]."""
 
     samples = (

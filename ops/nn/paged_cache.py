@@ -1,4 +1,4 @@
-"""Keys and values that a serving network keeps, in blocks of places: writing them, and attention over them."""
+"""A serving network stores keys and values in blocks of places: these operators write them, and attend to them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class KVCacheScatterUpdate(Op):
         return f"{' '.join(names)}, {names[0]}, {' '.join(new)} -> {' '.join(names)}"
 
     def localize(self, placement: Placement) -> Op:
-        """Updates as long as `axis` are cut with it: both slices start at the same place."""
+        """Updates as long as `axis` are sharded with it: both slices start at the same place."""
         shape = placement.in_types[0].shape
         if placement.in_types[2].shape == shape:
             return self

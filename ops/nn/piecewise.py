@@ -1,4 +1,4 @@
-"""Activation functions made of pieces; their gradients choose by comparisons."""
+"""These activation functions are defined piece by piece; their gradients choose by comparisons."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ _SELU_ALPHA = 1.6732632423543772
 
 
 class HSigmoid(Activation):
-    """x / 6 + 1 / 2, cut off below 0 and above 1."""
+    """x / 6 + 1 / 2, clipped to [0, 1]."""
 
     cuda = "clip({0} * T(1.0 / 6.0) + T(0.5), T(0), T(1))"
 

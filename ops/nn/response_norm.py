@@ -1,4 +1,4 @@
-"""Local response normalisation: a place divided by a power of the squares of the channels around it."""
+"""Local response normalisation divides a place by a power of the squares of the channels around it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ChannelWindowSum(_OfChannels):
 
 
 class LRN(_OfChannels):
-    """x / (bias + alpha * (the sum of the squares of the channels around))**beta; the channels stay whole.
+    """x / (bias + alpha * (the sum of the squares of the channels around))**beta; the channels are not sharded.
 
     norm_region: "ACROSS_CHANNELS" alone.
     """

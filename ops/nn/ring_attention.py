@@ -1,8 +1,8 @@
-"""Attention whose keys and values are stored on other ranks than those that read them: in parts of the sequence, or
+"""Keys and values of attention may be stored on other ranks than those that read them: in slices of the sequence, or
 beside other queries than those that share their heads. Every rank gathers what it looks at before it computes.
 
-MindSpore sends parts of the sequence round in a ring, as many bytes in all (`enable_ring_attention`,
-`enable_flash_sp`), or combines what ranks find in their parts. The result is the same; here a rank holds all keys and
+MindSpore sends slices of the sequence round in a ring, as many bytes in all (`enable_ring_attention`,
+`enable_flash_sp`), or combines what ranks find in their slices. The result is the same; here a rank holds all keys and
 values of its heads while it computes.
 """
 
@@ -33,8 +33,8 @@ def keys_gathered(
     """`op` of (query, key, value, ...) with keys and values that are stored as the strategy says and read otherwise;
     None where the strategy stores them as they are read.
 
-    sequence: they are read whole along the sequence. key_heads: where it is not 0, there are so many, and they are read
-    where their queries stand.
+    sequence: they are gathered along the sequence. key_heads: where it is not 0, there are so many, and they are read
+    where their queries are.
     """
     given = asked.in_strategy
     if given is None or layout not in SEQUENCES or len(given) != len(inputs):
@@ -53,9 +53,9 @@ def keys_gathered(
 
 
 def _beside_queries(query: Any, entry: Any, heads: int, key_heads: int) -> Any:
-    """A Layout of keys with their heads along the axes that cut those of the queries: the first of these that cut the
-    `key_heads` groups, since a group's queries stand one after the other. Unchanged where it cuts another number of
-    times, which is a mistake for others to tell."""
+    """A Layout of keys with their heads along the axes that shard those of the queries: the first of these that shard
+    the `key_heads` groups, since a group's queries lie one after the other. Unchanged where it has another number of
+    slices, which is a mistake for others to tell."""
     if not (isinstance(query, NamedLayout) and isinstance(entry, NamedLayout)):
         return entry
     if entry.device_matrix != query.device_matrix or max(len(query.axes), len(entry.axes)) <= heads:
@@ -63,16 +63,16 @@ def _beside_queries(query: Any, entry: Any, heads: int, key_heads: int) -> Any:
     axes = query.axes[heads]
     while math.prod(query.device_matrix[axis] for axis in axes) > key_heads:
         axes = axes[:-1]
-    cuts = math.prod(query.device_matrix[axis] for axis in axes)
-    return _with_axes(entry, heads, axes) if entry.strategy[heads] == cuts else entry
+    slice_count = math.prod(query.device_matrix[axis] for axis in axes)
+    return _with_axes(entry, heads, axes) if entry.strategy[heads] == slice_count else entry
 
 
 def _with_axes(entry: Any, dimension: int, axes: tuple[int, ...]) -> Any:
     """A strategy with one dimension along these axes, counted from the left; a tuple of numbers only with none."""
     if not isinstance(entry, NamedLayout):
-        return tuple(1 if i == dimension else cuts for i, cuts in enumerate(entry))
+        return tuple(1 if i == dimension else count for i, count in enumerate(entry))
     if dimension >= len(entry.axes):
         return entry
-    last, cuts = len(entry.device_matrix) - 1, list(entry.tensor_map)
-    cuts[dimension] = -1 if not axes else last - axes[0] if len(axes) == 1 else tuple(last - a for a in axes)
-    return replace(entry, tensor_map=tuple(cuts))
+    last, tensor_map = len(entry.device_matrix) - 1, list(entry.tensor_map)
+    tensor_map[dimension] = -1 if not axes else last - axes[0] if len(axes) == 1 else tuple(last - a for a in axes)
+    return replace(entry, tensor_map=tuple(tensor_map))

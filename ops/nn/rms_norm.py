@@ -1,4 +1,4 @@
-"""Normalisation by the root of the mean square, of rows that are whole or sharded."""
+"""RmsNorm normalises by the root of the mean square, of rows that may be sharded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RmsNorm(Norm):
     """x / sqrt(mean(x^2) + epsilon) * gamma and the reciprocal root: a tuple of two.
 
     The mean is over the dimensions of gamma, the last ones of x. Zhang and Sennrich, arXiv 1910.07467.
-    A strategy that cuts these makes it several operators, whose mean is a sum over the ranks.
+    A strategy that shards these makes it several operators, whose mean is a sum over the ranks.
     """
 
     epsilon: float = 1e-6
@@ -76,9 +76,9 @@ class RmsNorm(Norm):
         entries = asked.in_strategy or ()
         if len(entries) != 2 or asked.out_strategy is not None:
             return None
-        if any(len(_cuts(entry)) != len(value.shape) for entry, value in zip(entries, inputs, strict=True)):
-            return None  # said by the pass that checks strategies
-        last = _cuts(entries[0])[len(x.shape) - dims :]
+        if any(len(_slice_counts(entry)) != len(value.shape) for entry, value in zip(entries, inputs, strict=True)):
+            return None  # the pass that checks strategies reports it
+        last = _slice_counts(entries[0])[len(x.shape) - dims :]
         if all(shards == 1 for shards in last):
             return None
         _check_same(self.name, entries[0], entries[1], last)
@@ -121,7 +121,7 @@ class RmsNorm(Norm):
         ).launch(device)  # fmt: skip
 
 
-def _cuts(entry: Any) -> tuple[int, ...]:
+def _slice_counts(entry: Any) -> tuple[int, ...]:
     return entry.strategy if isinstance(entry, NamedLayout) else entry
 
 
@@ -133,25 +133,25 @@ def _replicated_behind(entry: Any, leading: int) -> Any:
 
 
 def _check_same(name: str, first: Any, second: Any, last: tuple[int, ...]) -> None:
-    """Raise MspcError where gamma is not cut as the last dimensions of x are."""
+    """Raise MspcError where gamma is not sharded as the last dimensions of x are."""
     if isinstance(first, NamedLayout) and isinstance(second, NamedLayout):
         same = first.axes[len(first.axes) - len(last) :] == second.axes
     else:
-        same = last == _cuts(second)
+        same = last == _slice_counts(second)
     if not same:
         raise MspcError(
-            f"{name}: the last dimensions of input 0 are cut {last}, but input 1 {_cuts(second)}",
-            notes=["cut both alike"],
+            f"{name}: the last dimensions of input 0 are sharded {last}, but input 1 {_slice_counts(second)}",
+            notes=["shard both alike"],
         )
 
 
 def _check_divides(name: str, entry: Any, shape: Sequence[int]) -> None:
-    """Raise MspcError where a cut is none of its dimension, once for all operators that would say so."""
-    for d, (shards, size) in enumerate(zip(_cuts(entry), shape, strict=True)):
+    """Raise MspcError where a strategy does not divide a dimension, once for all operators that would say so."""
+    for d, (shards, size) in enumerate(zip(_slice_counts(entry), shape, strict=True)):
         if shards < 1 or size % shards:
             raise MspcError(
                 f"{name}: dimension {d} of input 0 is {size}, which {shards} does not divide",
-                notes=[f"cut it {', '.join(str(n) for n in range(1, size + 1) if size % n == 0)} ways"],
+                notes=[f"shard it {', '.join(str(n) for n in range(1, size + 1) if size % n == 0)} ways"],
             )
 
 

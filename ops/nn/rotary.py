@@ -1,4 +1,4 @@
-"""Rotary position embedding of queries and keys."""
+"""These operators give queries and keys their rotary position embedding."""
 
 from __future__ import annotations
 

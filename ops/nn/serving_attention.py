@@ -1,4 +1,6 @@
-"""Attention of networks that serve: operands that may be padded, lengths of the sequences beside them, no gradient."""
+"""This attention is for networks that serve: operands may be padded, lengths of the sequences come beside them, and
+there is no gradient.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ class ServingAttention(Op, abstract=True):
     Operands, of which those behind value may be None: attn_mask [queries, keys], [batch or 1, queries, keys] or
     [batch or 1, 1, queries, keys], not 0 where a query does not look at a key (a triangle of (2048, 2048), which is not
     read, in the sparse modes 2 to 4); pse_shift, added to the scores, [batch or 1, heads or 1, queries, keys];
-    actual_seq_lengths, actual_seq_lengths_kv [batch], of the sequences that stand at the beginning of the padded ones.
+    actual_seq_lengths, actual_seq_lengths_kv [batch], of the sequences at the beginning of the padded ones.
     A query behind its length gives zeros, and nobody looks at a key behind its own. antiquant_scale and
     antiquant_offset, where the operator takes them, are those of key and those of value, [2, heads * depth] or [2,
     heads, 1, depth] with the heads of key or those of query: key stands for (key + offset) * scale, and may be Int8.
@@ -103,7 +105,7 @@ class ServingAttention(Op, abstract=True):
 
     @property
     def scored(self) -> FlashAttentionScore:
-        """The operator that gives the same where no length is said."""
+        """The operator that gives the same where no length is given."""
         names = {MASK: "attn_mask", SHIFT: "real_shift"}
         there = tuple(names[name] for name in self.given if name in names)
         mode, before, behind = self.sparse

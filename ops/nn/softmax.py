@@ -1,4 +1,4 @@
-"""Softmax and its logarithm. The axis they normalise must stay whole."""
+"""Softmax and its logarithm normalise along an axis that must not be sharded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Axis = int | tuple[int, ...]
 
 
 def normalised_rule(name: str, shape: Sequence[int], axis: Axis, inputs: int) -> str:
-    """`inputs` tensors of one shape; the dimensions `axis` must stay whole."""
+    """`inputs` tensors of one shape; the dimensions `axis` must not be sharded."""
     if not shape:
         raise MspcError(f"{name}: a number has no axis {axis}", kind=ValueError)
     axes = axes_in(name, ints_of(name, "axis", axis), len(shape))

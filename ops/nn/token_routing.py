@@ -1,4 +1,6 @@
-"""Which tokens go to which expert, as far as an expert takes them: tables for those who send them there and back."""
+"""These operators decide which tokens go to which expert, as far as an expert takes them, and make the tables for those
+who send them there and back.
+"""
 
 from __future__ import annotations
 

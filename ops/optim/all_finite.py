@@ -1,4 +1,4 @@
-"""Whether anything has overflowed: one truth about many tensors, for the scaling of a loss."""
+"""AllFinite tells whether anything has overflowed: it gives one truth about many tensors, for the scaling of a loss."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AT_ONCE = 64
 class AllFinite(Op):
     """True where no element of any operand is an infinity or not a number, a scalar. Called as `AllFinite()((a, b))`.
 
-    Every rank looks at the slices that it holds, however each operand is cut; one truth per rank is then combined.
+    Every rank looks at the slices that it holds, however each operand is sharded; one truth per rank is then combined.
     """
 
     reduction = "all"

@@ -1,5 +1,5 @@
-"""Updates of parameters. Kernels write into the arrays of their mutated operands and return the new
-parameter.
+"""These operators update parameters. Kernels write into the arrays of the operands that they overwrite, and return the
+new parameter.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Random masks that depend on the seed, the step and the place of an element alone, not on the ranks.
+"""Random masks depend on the seed, the step and the place of an element alone, not on the ranks.
 
 A counter-based generator: the bits of element i are the i-th output of SplitMix64 (Steele, Lea and Flood,
 "Fast splittable pseudorandom number generators", 2014), started from a key made of seeds and step. A rank
-computes its slice from where it begins, so that a sharded run equals the whole one bit by bit.
+computes its slice from where it begins, so that a sharded run equals one device's bit by bit.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def draw(
 def _merged(
     shape: Sequence[int], begin: Sequence[int], local: Sequence[int]
 ) -> tuple[list[int], list[int], list[int]]:
-    """(shape, begin, local) of the same elements, where dimensions that the slice holds whole have gone into those
+    """(shape, begin, local) of the same elements, where dimensions that are not sharded have gone into those
     before them; there is at least one."""
     merged, starts, sizes = [1], [0], [1]
     for n, start, size in zip(shape, begin, local, strict=True):
@@ -153,8 +153,8 @@ def device_word(shape: Sequence[int], begin: Sequence[int], local: Sequence[int]
 class Dropout(DrawnByPlace):
     """x / keep_prob where a random mask keeps it, 0 elsewhere, and the mask: a tuple of two.
 
-    The mask depends on Seed0, Seed1, the backend's step and the element's place in the whole tensor. shape,
-    begin, local: the whole shape, where this rank's slice begins and its sizes, () where it holds all.
+    The mask depends on Seed0, Seed1, the backend's step and the element's place in the global tensor. shape,
+    begin, local: the global shape, where this rank's slice begins and its sizes, () where it holds all.
     """
 
     keep_prob: float = 0.5
@@ -190,11 +190,11 @@ class Dropout(DrawnByPlace):
 
     def random_dims(self, rank: int) -> int:
         """Of an operand of so many dimensions how many leading ones have draws of their own; what lies behind them is
-        kept or dropped as a whole."""
+        stored or dropped together."""
         return rank
 
     def part(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """(whole shape, where this rank's slice begins, its sizes) of all draws for an operand of this shape."""
+        """(global shape, where this rank's slice begins, its sizes) of all draws for an operand of this shape."""
         local = self.local or shape
         random_dims = len(local) - len(shape) + self.random_dims(len(shape))
         begin = self.begin or (0,) * random_dims
@@ -266,7 +266,7 @@ extern "C" __global__ void __launch_bounds__(256) dropout(const T* x, const long
 
 
 class _ChannelDropout(Dropout, abstract=True):
-    """Dropout of whole channels. Class attribute: rank: how many dimensions x has, [n, c] and those of an image."""
+    """Dropout of entire channels. Class attribute: rank: how many dimensions x has, [n, c] and those of an image."""
 
     rank: ClassVar[int] = 4
 
@@ -280,13 +280,13 @@ class _ChannelDropout(Dropout, abstract=True):
 
 
 class Dropout2D(_ChannelDropout):
-    """x / keep_prob with whole channels of [n, c, h, w] set to 0 at random, and the mask of its shape: a tuple of 2."""
+    """x / keep_prob with entire channels of [n, c, h, w] set to 0 at random, and its mask: a tuple of 2."""
 
     samples = (sample((4, 8, 2, 2), keep_prob=0.7, Seed0=1), sample((2, 4, 3, 1), Seed1=2))
 
 
 class Dropout3D(_ChannelDropout):
-    """The same of [n, c, d, h, w]."""
+    """Dropout2D of [n, c, d, h, w]."""
 
     rank = 5
     samples = (sample((4, 2, 2, 2, 3), keep_prob=0.25, Seed0=1),)

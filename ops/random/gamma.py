@@ -1,4 +1,4 @@
-"""Numbers of the gamma distribution, the same on any number of ranks.
+"""These operators draw numbers of the gamma distribution, the same on any number of ranks.
 
 Drawn as Marsaglia and Tsang, "A simple method for generating gamma variables", 2000: a number is tried until one is
 taken. Every try has words of its own, so that an element's number depends on no other element.
@@ -50,7 +50,7 @@ class Gamma(Drawn):
         return replace(self, shape=result_shape), tuple(tensors)
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy cuts the result first."""
+        """MindSpore's strategy shards the result first."""
         return (*rule.outputs, *rule.inputs)
 
     def rule(self, alpha: TensorType, beta: TensorType) -> str:

@@ -1,4 +1,6 @@
-"""MindSpore's older dropout in two steps, and random numbers; reproducible on any number of ranks, see random.py."""
+"""These operators are MindSpore's older dropout in two steps, and random numbers; they are the same on any number of
+ranks, see dropout.py.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,10 @@ _RANDOM = NotDifferentiable("its result is drawn, not computed")
 
 
 class Drawn(DrawnByPlace, abstract=True):
-    """shape: of the whole result. begin, local: where this rank's slice begins and its sizes, () for all of it;
-    where every rank has rows of its own, shape is a rank's own until it is known which.
+    """An operator that draws random numbers.
+
+    shape: of the global result. begin, local: where this rank's slice begins and its sizes, () for all of it; where
+    every rank has rows of its own, shape is a rank's own until it is known which.
 
     By position a user gives the seeds.
     """
@@ -95,7 +99,7 @@ class DropoutGenMask(Drawn):
         return replace(self, shape=shape_of(self.name, "shape", args[0])), (args[1],)
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy cuts the result."""
+        """MindSpore's strategy shards the result."""
         return rule.outputs
 
     def infer(self, *types: Any) -> Any:
@@ -176,7 +180,7 @@ class UniformReal(Drawn):
         return replace(self, shape=shape_of(self.name, "shape", found["shape"])), tensors
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy cuts the result."""
+        """MindSpore's strategy shards the result."""
         return rule.outputs
 
     def result_dtype(self, *types: TensorType) -> DType:

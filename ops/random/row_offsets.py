@@ -1,4 +1,4 @@
-"""Where a rank's part of random numbers lies that are drawn for the rows of a whole batch."""
+"""This module finds where a rank's slice lies of the random numbers that are drawn for the rows of the global batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ Shape = tuple[int, ...]
 def place_of_rows(
     shape: Sequence[int], rows: Sequence[int], rank: int, ranks: int
 ) -> tuple[Shape, Shape, Shape]:
-    """(whole shape, where the rank's part begins, the part's shape) of a tensor in which every rank has its own rows.
+    """(global shape, where the rank's slice begins, the slice's shape) of a tensor in which every rank has its own
+    rows.
 
     Args:
         shape: of a rank's tensor. rows: (dimension, outer): the dimension holds `outer` equal parts, each of which

@@ -1,4 +1,4 @@
-"""Blocks of places as channels or images, and back: every element is kept and only moves."""
+"""Blocks of places become channels or images here, and the reverse: elements only change their places."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class SpaceToDepth(_ChannelBlocks):
     def rule(self, x: TensorType) -> str:
         size, shape = self.size(), _image(self.name, x.shape)
         if shape[2] % size or shape[3] % size:
-            raise MspcError(f"{self.name}: an image of {shape[2]} x {shape[3]} has no whole blocks of {size} x {size}")
+            raise MspcError(f"{self.name}: an image of {shape[2]} x {shape[3]} has no full blocks of {size} x {size}")
         return f"n c (h r={size}!) (w s={size}!) -> n (r! s! c) h w"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -133,7 +133,7 @@ class SpaceToBatchND(_BatchBlocks):
         for d, (n, size) in enumerate(zip(wide, sizes, strict=True)):
             if n % size:
                 raise MspcError(
-                    f"{self.name}: dimension {first + d} has {n} places with its paddings, no whole blocks of {size}"
+                    f"{self.name}: dimension {first + d} has {n} places with its paddings, no full blocks of {size}"
                 )
         others = [f"k{d}" for d in range(first - 1)]
         ins = [f"p{d}!" for d in range(len(sizes))]

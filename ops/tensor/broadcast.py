@@ -1,4 +1,4 @@
-"""Broadcasting and its transpose, the sum; gradients of broadcast operands end here."""
+"""These operators broadcast, or do the reverse, the sum, in which gradients of broadcast operands end."""
 
 from __future__ import annotations
 

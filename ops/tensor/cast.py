@@ -1,4 +1,4 @@
-"""Conversion of element types."""
+"""Cast converts element types."""
 
 from __future__ import annotations
 

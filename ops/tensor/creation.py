@@ -1,4 +1,4 @@
-"""Tensors made from nothing but their description. On a rank they make their slice alone."""
+"""These operators make tensors from a description alone. On a rank they make their slice only."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class OnesLike(_Like):
 class Range(_Made):
     """start, start + delta, ... below limit. Called as `Range()(start, limit, delta)`.
 
-    maxlen: the greatest length allowed. first, count: the part that this rank makes; count -1 is all of it.
+    maxlen: the greatest length allowed. first, count: the slice that this rank makes; count -1 is all of it.
     """
 
     maxlen: int = 1000000
@@ -207,7 +207,7 @@ class Range(_Made):
         return replace(self, **numbers, dtype=dtype_arg(self.name, "dtype", dtype)), tensors
 
     def length(self) -> int:
-        """Number of elements of the whole. Raises MspcError where there is none or too many."""
+        """Number of elements of the global tensor. Raises MspcError where there is none or too many."""
         if self.delta == 0:
             raise MspcError("Range: delta must not be 0")
         for name in ("start", "limit", "delta"):
@@ -228,7 +228,7 @@ class Range(_Made):
         return self.dtype
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy cuts the result."""
+        """MindSpore's strategy shards the result."""
         return rule.outputs
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -299,7 +299,7 @@ class Eye(_Made):
 class LinSpace(_Made):
     """num numbers from start to stop, both included. Called as `LinSpace()(start, stop, num)`.
 
-    first, count: the part that this rank makes; count -1 is all of it.
+    first, count: the slice that this rank makes; count -1 is all of it.
     """
 
     start: float = 0.0
@@ -331,7 +331,7 @@ class LinSpace(_Made):
         return FLOAT32
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy cuts the result."""
+        """MindSpore's strategy shards the result."""
         return rule.outputs
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -353,7 +353,7 @@ class LinSpace(_Made):
 class LinSpaceBetween(Op):
     """num numbers from start to stop, which are tensors without dimensions; what LinSpace becomes for these.
 
-    first, count: the part that this rank makes; count -1 is all of it.
+    first, count: the slice that this rank makes; count -1 is all of it.
     """
 
     num: int = 1
@@ -371,7 +371,7 @@ class LinSpaceBetween(Op):
         return f", -> a={self.num if self.count < 0 else self.count}"
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy cuts the result."""
+        """MindSpore's strategy shards the result."""
         return rule.outputs
 
     def bprop(self, b: Builder, start: Value, stop: Value, out: Value, dout: Value) -> Gradients:

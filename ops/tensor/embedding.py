@@ -1,7 +1,7 @@
-"""Looking rows up by integers: Gather, its gradient, OneHot. The looked-up axis may be cut.
+"""Gather, its gradient and OneHot look rows up by integers. The looked-up axis may be sharded.
 
-A rank that holds a part of the looked-up axis knows by `offset` where its part begins; integers of other
-parts give zeros, so that the ranks' results are partial sums.
+A rank that holds a slice of the looked-up axis knows by `offset` where its slice begins; integers of other
+slices give zeros, so that the ranks' results are partial sums.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def require_integer(name: str, index: int, operand: TensorType) -> None:
 class Gather(Op):
     """Rows of a table: params[..., ids, ...] along `axis`. Called as `Gather()(params, ids, axis)`.
 
-    Integers count from the end when negative. offset, total: where this rank's part of the axis begins and
-    the size of the whole axis, total 0 where the table is whole.
+    Integers count from the end when negative. offset, total: where this rank's slice of the axis begins and
+    its global size, total 0 where it is not sharded.
     """
 
     batch_dims: int = 0
@@ -334,7 +334,7 @@ def batch_grid(xp: Any, shape: Sequence[int], batch: int) -> list[Any]:
 
 
 def shard_begin(placement: Placement, operand: int, axis: int) -> int | None:
-    """Where the rank's part of an operand's axis begins, None where the axis is whole."""
+    """Where the rank's slice of an operand's axis begins, None where the axis is not sharded."""
     layout = placement.in_layouts[operand]
     if not layout.dims[axis]:
         return None
@@ -349,9 +349,9 @@ def require_places(xp: Any, ids: Any, total: int) -> None:
 
 
 def local_places(xp: Any, ids: Any, offset: int, size: int, total: int) -> tuple[Any, Any]:
-    """(places within a part of `size` that begins at `offset` of `total`, which of the ids lie there).
+    """(places within a slice of `size` that begins at `offset` of `total`, which of the ids lie there).
 
-    Places of other parts are 0. Raises IndexError where an id is outside of the whole (on the CPU).
+    Places of other slices are 0. Raises IndexError where an id is outside of the global axis (on the CPU).
     """
     require_places(xp, ids, total)
     places = xp.where(ids < 0, ids + total, ids) - offset
@@ -360,5 +360,5 @@ def local_places(xp: Any, ids: Any, offset: int, size: int, total: int) -> tuple
 
 
 def only_inside(xp: Any, rows: Any, inside: Any) -> Any:
-    """`rows` where `inside`, zeros elsewhere: what another part of a table owns may be NaN or infinite here."""
+    """`rows` where `inside`, zeros elsewhere: what another slice of a table holds may be NaN or infinite here."""
     return xp.where(inside, rows, xp.zeros((), rows.dtype))

@@ -1,4 +1,6 @@
-"""The place of an extremum along a dimension that is cut: every part finds its own, and the best of these is taken."""
+"""This module finds the place of an extremum along a sharded dimension: every slice finds its own, and the best of
+these is taken.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +23,22 @@ from mspc.ops.tensor.reshape import Reshape
 
 
 def parts_of(name: str, axis: int, asked: RequestedSharding, x: Value) -> int:
-    """How many ways the strategy cuts dimension `axis` of x; 1 where the operator takes the strategy as it is.
+    """Into how many slices the strategy shards dimension `axis` of x; 1 where the operator takes the strategy as it is.
 
     Raises:
-        MspcError: the cut does not divide the dimension.
+        MspcError: the number of slices does not divide the dimension.
     """
     entries = asked.in_strategy or ()
     if len(entries) != 1 or asked.out_strategy is not None:
         return 1
-    cuts = entries[0].strategy if isinstance(entries[0], NamedLayout) else entries[0]
-    if len(cuts) != len(x.shape) or not all(isinstance(shards, int) for shards in cuts):
-        return 1  # said by the pass that checks strategies
+    slice_counts = entries[0].strategy if isinstance(entries[0], NamedLayout) else entries[0]
+    if len(slice_counts) != len(x.shape) or not all(isinstance(shards, int) for shards in slice_counts):
+        return 1  # the pass that checks strategies reports it
     place = axis_in(name, axis, len(x.shape))
-    if x.shape[place] % cuts[place]:
+    if x.shape[place] % slice_counts[place]:
         size = x.shape[place]
-        raise MspcError(f"{name}: dimension {place} of input 0 is {size}, which {cuts[place]} does not divide")
-    return cuts[place]
+        raise MspcError(f"{name}: dimension {place} of input 0 is {size}, which {slice_counts[place]} does not divide")
+    return slice_counts[place]
 
 
 def best_of_parts(
@@ -44,8 +46,9 @@ def best_of_parts(
 ) -> tuple[Value, Value]:
     """(places as Int32, values) of the extremum of x along `axis`, which has size 1 in both.
 
-    parts: how many ways `entry`, the strategy of x, cuts the dimension. extremum: the operator that gives (place,
-    value) along an axis, made of the axis and whether it is kept. gather: takes elements of (places, indices) there.
+    parts: into how many slices `entry`, the strategy of x, shards the dimension. extremum: the operator that gives
+    (place, value) along an axis, made of the axis and whether it remains. gather: takes elements of (places, indices)
+    there.
     """
     axis %= len(x.shape)
     size = x.shape[axis] // parts
@@ -75,14 +78,14 @@ def _with_strategy(b: Builder, op: Op, entry: Any, x: Value) -> Node:
 
 
 def _with_replicated(entry: Any, place: int) -> Any:
-    """A strategy with a whole dimension put in at `place`."""
+    """A strategy with a dimension that is not sharded put in at `place`."""
     if isinstance(entry, NamedLayout):
         return replace(entry, tensor_map=(*entry.tensor_map[:place], -1, *entry.tensor_map[place:]))
     return (*entry[:place], 1, *entry[place:])
 
 
 def _replicated_at(entry: Any, place: int) -> Any:
-    """A strategy whose dimension `place` is whole."""
+    """A strategy whose dimension `place` is not sharded."""
     if isinstance(entry, NamedLayout):
         return replace(entry, tensor_map=(*entry.tensor_map[:place], -1, *entry.tensor_map[place + 1 :]))
     return (*entry[:place], 1, *entry[place + 1 :])

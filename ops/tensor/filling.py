@@ -1,4 +1,4 @@
-"""A tensor filled with a number that a graph computes."""
+"""This operator fills a tensor with a number that a graph computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that are split by hand (`manual_split`): equal parts, gathered where they are looked up.
+"""Tables that are split by hand (`manual_split`) have equal slices here, which are gathered where they are looked up.
 
 A user promises that the integers of one part of the fields name rows of one part of the table. Here the table is
 stored in equal parts and gathered, so that any integers give the right rows.
@@ -23,7 +23,7 @@ REQUESTS = ("manual_split", "manual_split_with_offset")
 def gathered_by_hand(
     b: Builder, op: Op, axis: int, offset: int, asked: RequestedSharding, inputs: Sequence[Value]
 ) -> Sequence[Value] | None:
-    """The look-up `op` in a table that is stored in parts, None where nobody asks for it.
+    """The look-up `op` in a table that is stored in slices, None where there is no such attribute.
 
     Raises:
         MspcError: the attribute does not fit the strategy or the table.
@@ -43,8 +43,8 @@ def gathered_by_hand(
         raise MspcError(f"{label} needs offset 0, not {offset}")
     if not table or len(sizes) != table[0] or not ids or table[0] != ids[-1]:
         raise MspcError(
-            f"{label} has {len(sizes)} parts, but the strategy cuts the table {table[0] if table else 1} ways and the "
-            f"fields {ids[-1] if ids else 1} ways"
+            f"{label} has {len(sizes)} parts, but the strategy shards the table {table[0] if table else 1} ways and "
+            f"the fields {ids[-1] if ids else 1} ways"
         )
     used, ranks = math.prod(table), b.graph.attrs.get("ranks", 1)
     if used < ranks:

@@ -1,4 +1,6 @@
-"""Margins that are filled with the tensor's own elements: mirrored, repeated, or gone on with at the other end."""
+"""These operators add margins that are filled with the tensor's own elements: mirrored, repeated, or continued at the
+other end.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def source_places(mode: str, size: int, pair: tuple[int, int]) -> Any:
 
 
 class _Margins(Op, abstract=True):
-    """paddings: (before, after) of every dimension; those that get a margin stay whole."""
+    """paddings: (before, after) of every dimension; those that get a margin are not sharded."""
 
     mode: str = "reflect"
     paddings: Any = ()
@@ -75,8 +77,8 @@ class _Margins(Op, abstract=True):
 class MirrorPad(_Margins):
     """x with margins in which it is mirrored: about its last element (mode "REFLECT") or behind it ("SYMMETRIC").
 
-    Called as `MirrorPad(mode)(x, paddings)`. The mode "EDGE" repeats the last element, "CIRCULAR" goes on at the other
-    end.
+    Called as `MirrorPad(mode)(x, paddings)`. The mode "EDGE" repeats the last element, "CIRCULAR" continues at the
+    other end.
     """
 
     samples = (

@@ -1,4 +1,4 @@
-"""Masks: triangles of matrices and filling by a mask."""
+"""These operators take triangles of matrices, and fill places that a mask names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors of one value with the arguments of `mindspore.mint`."""
+"""These operators make tensors of one value with the arguments of `mindspore.mint`."""
 
 from __future__ import annotations
 

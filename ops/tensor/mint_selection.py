@@ -1,4 +1,5 @@
-"""Choosing along one dimension with the arguments of `mindspore.mint`: extrema, sorting, the k largest."""
+"""These operators choose along one dimension with the arguments of `mindspore.mint`: extrema, sorting, the k largest.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +24,10 @@ Gradients = Sequence[Value | None]
 
 
 class _Ordered(Op, abstract=True):
-    """Values chosen along `dim`, which must stay whole, and their places: a tuple of two."""
+    """Values chosen along `dim`, which must not be sharded, and their places: a tuple of two."""
 
     def pair(self, x: TensorType, names: Sequence[str], axis: int, size: int) -> str:
-        """The rule where `size` elements are kept; 0 drops the dimension."""
+        """The rule where `size` elements remain; 0 drops the dimension."""
         new = [f"{factor_names(1, len(names))[0]}={size}!"] if size > 1 else ["1"] if size else []
         return f"{' '.join(names)} -> {', '.join([' '.join((*names[:axis], *new, *names[axis + 1 :]))] * 2)}"
 
@@ -151,7 +152,7 @@ class TopkExt(_Ordered):
 
 
 class RepeatInterleaveTensor(Op):
-    """Slice i along `dim`, which must stay whole, repeats[i] times in a row; without dim those of x made flat.
+    """Slice i along `dim`, which must not be sharded, repeats[i] times in a row; without dim those of x made flat.
 
     Called as `RepeatInterleaveTensor()(input, repeats, dim)`; the repetitions must be known at compile time.
     """
@@ -189,7 +190,7 @@ class RepeatInterleaveTensor(Op):
         return f"{along_text(names, axis, f'{names[axis]}!')} -> {along_text(names, axis, total)}"
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy has an entry for `repeats`, which stays whole: ((2, 1), (1,))."""
+        """MindSpore's strategy has an entry for `repeats`, which is not sharded: ((2, 1), (1,))."""
         return (*rule.inputs, ((),))
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:

@@ -1,4 +1,4 @@
-"""A tensor that a script wants in another memory."""
+"""MoveTo puts a tensor into the memory that a script wants for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that move elements between places: transposes, concatenation and its reverse."""
+"""These operators move elements between places: transposes, concatenation and its reverse."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class _Joined(Op, abstract=True):
 
 
 class Concat(_Joined):
-    """The tensors in a row along `axis`, which must stay whole. Called as `Concat(axis)((a, b))`."""
+    """The tensors in a row along `axis`, which must not be sharded. Called as `Concat(axis)((a, b))`."""
 
     def rule(self, *types: TensorType) -> str:
         if not types:
@@ -158,7 +158,7 @@ class Concat(_Joined):
 
 
 class Split(Op):
-    """`output_num` equal parts along `axis`, which must stay whole; a tuple."""
+    """`output_num` equal parts along `axis`, which must not be sharded; a tuple."""
 
     takes_complex = True
     axis: int = 0

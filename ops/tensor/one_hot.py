@@ -1,4 +1,4 @@
-"""OneHot: rows of a unit matrix, chosen by integers."""
+"""OneHot gives rows of a unit matrix, chosen by integers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class OneHot(Op):
     )
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy of OneHot cuts the output: ((indices..., classes), (), ())."""
+        """MindSpore's strategy of OneHot shards the output: ((indices..., classes), (), ())."""
         return (*rule.outputs, (), ())
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:

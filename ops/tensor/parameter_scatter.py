@@ -1,4 +1,4 @@
-"""Changes of a parameter at places that integers give, and the same of a tensor.
+"""These operators change a parameter, or a tensor, at places that integers give.
 
 Every rank sees all integers and updates of its columns, and picks those that lie in its rows.
 """

@@ -1,4 +1,6 @@
-"""Parts of a tensor along one dimension, which must stay whole: unequal splits, one slice, gated halves, padding."""
+"""These operators work along one dimension, which must not be sharded: unequal splits, one slice, gated halves,
+padding.
+"""
 
 from __future__ import annotations
 
@@ -171,7 +173,7 @@ class Swiglu(Op):
 class PadV3(Op):
     """x with a margin of one value. Called as `PadV3()(x, paddings, value)`.
 
-    paddings holds (before, after) pairs, the last dimension first; dimensions that get a margin stay whole.
+    paddings holds (before, after) pairs, the last dimension first; dimensions that get a margin are not sharded.
     Only the mode "constant" is supported.
     """
 

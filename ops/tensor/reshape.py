@@ -1,4 +1,4 @@
-"""Operators that give the same elements, in the same order, another shape."""
+"""These operators give the same elements, in the same order, another shape."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Reshape(Op):
         if asked.in_strategy is None:
             return None
         if len(asked.in_strategy) != 1 or asked.out_strategy is not None:
-            raise MspcError(f"{self.name}: a strategy says how input 0 is cut, and nothing else")
+            raise MspcError(f"{self.name}: a strategy says how input 0 is sharded, and nothing else")
         entry, (x,) = asked.in_strategy[0], inputs
         scalar = not x.shape and entry == (1,)
         return (b.emit(self, constrained(b, x, () if scalar else entry)),)
@@ -158,7 +158,7 @@ class Squeeze(Op):
         return be.xp.squeeze(inputs[0], self.axis if self.axis != () else None)
 
     def localize(self, placement: Placement) -> Op:
-        # A slice may have size 1 where the whole tensor has not: name the dimensions.
+        # A slice may have size 1 where the global tensor has not: name the dimensions.
         shape = placement.in_types[0].shape
         given = ints_of(self.name, "axis", self.axis)
         axes = axes_in(self.name, given, len(shape)) if given else [d for d, n in enumerate(shape) if n == 1]

@@ -1,5 +1,6 @@
-"""Reading and writing at places that integers give. A rank that holds a part of the indexed dimensions leaves out what
-lies elsewhere."""
+"""These operators read and write at places that integers give. A rank that holds a slice of the indexed dimensions
+leaves out what lies elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ _OWN_LAYOUTS = "self_define_shard"
 
 
 class _Indexed(Op, abstract=True):
-    """begins: first elements of this rank's part of the indexed dimensions. sizes: of the whole dimensions. Both are
+    """begins: first elements of this rank's slice of the indexed dimensions. sizes: their global ones. Both are
     empty where the rank holds all of them."""
 
     begins: tuple[int, ...] = field(default=(), kw_only=True)
@@ -75,8 +76,8 @@ class _Indexed(Op, abstract=True):
     omitted = ("begins", "sizes")
 
     def located(self, xp: Any, indices: Any, shape: Sequence[int]) -> tuple[tuple[Any, ...], Any]:
-        """(index arrays within this rank's part, whose leading dimensions are those of `shape`; which of them lie
-        there, None for all). Raises IndexError where an index lies outside of the whole dimension (on the CPU)."""
+        """(index arrays within this rank's slice, whose leading dimensions are those of `shape`; which of them lie
+        there, None for all). Raises IndexError where an index lies outside of the global dimension (on the CPU)."""
         places = places_of(indices)
         for place, n in zip(places, self.sizes or shape, strict=False):
             require_places(xp, place, n)
@@ -89,7 +90,7 @@ class _Indexed(Op, abstract=True):
         return tuple(found), inside
 
     def written(self, xp: Any, indices: Any, updates: Any, shape: Sequence[int]) -> tuple[tuple[Any, ...], Any]:
-        """(index arrays, updates) of what lies in this rank's part."""
+        """(index arrays, updates) of what lies in this rank's slice."""
         places, inside = self.located(xp, indices, shape)
         return (places, updates) if inside is None else (tuple(p[inside] for p in places), updates[inside])
 
@@ -119,12 +120,12 @@ class GatherNd(_Indexed):
         return {1: least_indexed(types[0].shape, types[1])}
 
     def strategy_mistake(self, asked: RequestedSharding) -> str:
-        """MindSpore refuses a table that is cut by hand, but for `self_define_shard`; a search may cut it."""
+        """MindSpore refuses a table that is sharded by hand, but for `self_define_shard`; a search may shard it."""
         if asked.attrs.get(_OWN_LAYOUTS) is True:
             return ""
         table: Any = (asked.in_strategy or ((),))[0]
-        cuts: tuple[int, ...] = table.strategy if isinstance(table, NamedLayout) else table
-        return f"its strategy may cut the indices alone, and is {cuts} for input 0" if set(cuts) - {1} else ""
+        entry: tuple[int, ...] = table.strategy if isinstance(table, NamedLayout) else table
+        return f"its strategy may shard the indices alone, and is {entry} for input 0" if set(entry) - {1} else ""
 
     def rule(self, x: TensorType, indices: TensorType) -> str:
         tensor, places, slices = indexed_sides(self.name, x.shape, indices, 1)
@@ -195,7 +196,7 @@ class ScatterNd(_Indexed):
 
 
 class TensorScatterUpdate(_Indexed):
-    """x with the updates in place of what stands at indices[..., k]; of several the last counts.
+    """x with the updates in place of what is at indices[..., k]; of several the last counts.
 
     With `self_define_shard` indices and updates may come in any layout: they are gathered where x is written.
     """
@@ -216,7 +217,7 @@ class TensorScatterUpdate(_Indexed):
         return {1: least_indexed(types[0].shape, types[1])}
 
     def rule(self, x: TensorType, indices: TensorType, updates: TensorType) -> str:
-        # All updates must be seen by every rank that holds a part of x: their places are frozen.
+        # All updates must be seen by every rank that holds a slice of x: their places are frozen.
         tensor, places, slices = indexed_sides(self.name, x.shape, indices, 1)
         frozen = {place.rstrip("!") for place in places.split()}
         slices = " ".join(name + "!" * (name in frozen) for name in slices.split())

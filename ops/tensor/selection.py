@@ -1,5 +1,5 @@
-"""Operators that look along one axis, which must stay whole: extrema with their places, TopK, GatherD,
-running sums.
+"""These operators look along one axis, which must not be sharded: extrema with their places, TopK, GatherD, running
+sums.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class TopK(Op):
 class GatherD(Op):
     """out[..., j, ...] = x[..., index[..., j, ...], ...] along `dim`. `GatherD()(x, dim, index)`.
 
-    offset, total: where this rank's part of `dim` begins and the size of all of it, total 0 where it is whole.
+    offset, total: where this rank's slice of `dim` begins and the size of all of it, total 0 where it is not sharded.
     """
 
     dim: int = 0

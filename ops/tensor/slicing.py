@@ -1,4 +1,4 @@
-"""Strided slices with MindSpore's masks, and their gradient."""
+"""These operators are strided slices with MindSpore's masks, and their gradient."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Gradients = Sequence[Value | None]
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What happens to one dimension.
+    """The slice that is taken along one dimension.
 
     dim: of the source, -1 for a new dimension of size 1. start, step: of the elements taken. size: how many,
     -1 where one element is taken and the dimension goes. takes_all: all elements are taken in their order.
@@ -120,8 +120,8 @@ class _Strided(Op, abstract=True):
         return tuple(found)
 
     def localized(self, shape: Sequence[int], layout: Layout) -> dict[str, Any]:
-        """Fields of the slice on a rank that holds `layout` of a source of `shape`: whole dimensions are its
-        own.
+        """Fields of the slice on a rank that holds `layout` of a source of `shape`: dimensions that are not
+        sharded are its own.
         """
         local = layout.local_shape(shape)
         begin: list[int] = []

@@ -1,4 +1,4 @@
-"""Sorting along a dimension, with places of Int32."""
+"""Sort sorts along a dimension, and gives the places as Int32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that repeat elements or put some around them: Tile and Pad."""
+"""Tile and Pad repeat elements, or put some around them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Tile(Op):
     """x repeated `multiples[d]` times along every dimension d, aligned at the right. Called as `Tile()(x,
     multiples)`.
 
-    A repeated dimension is (repetitions, x's own), so that the repetitions can be cut.
+    A repeated dimension is (repetitions, x's own), so that the repetitions can be sharded.
     """
 
     takes_complex = True
@@ -58,7 +58,7 @@ class Tile(Op):
         return f"{' '.join(names[lead:])} -> {' '.join(outs)}"
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy of Tile has one entry per multiple; where that is above 1 it cuts the repetitions."""
+        """MindSpore's strategy of Tile has one entry per multiple; where that is above 1 it shards the repetitions."""
         return (tuple(dim[:1] for dim in rule.outputs[0]),)
 
     def layout_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
@@ -99,7 +99,7 @@ class Tile(Op):
 
 
 class Pad(Op):
-    """x with zeros around it: paddings[d] = (before, after) in dimension d; those stay whole."""
+    """x with zeros around it: paddings[d] = (before, after) in dimension d. Padded dimensions are not sharded."""
 
     takes_complex = True
     paddings: tuple[tuple[int, int], ...] = ()

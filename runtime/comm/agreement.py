@@ -1,4 +1,4 @@
-"""What ranks settle before their first step: that all can start, and that their graphs fit together."""
+"""Before their first step ranks agree that all can start, and that their graphs fit together."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _schedule(graph: Graph, rank: int) -> dict[str, tuple[list[str], list[Node]]
 
 
 def gathered(comm: Communicator, own: Any) -> list[Any]:
-    """What every rank hands over, by rank; JSON on the way."""
+    """The values that the ranks hand over, by rank; they travel as JSON."""
     everyone = tuple(range(comm.size))
     data = np.frombuffer(json.dumps(own).encode(), np.uint8)
     sizes = comm.all_gather(np.array([data.size]), everyone, 0)

@@ -1,8 +1,8 @@
-"""Pieces of an exchange that are received where they belong, so that no more than source and target are alive.
+"""Slices of an exchange are received where they belong, so that no more than source and target are alive.
 
 Input:  %1 = NeighborExchange(%0); %2 = TupleGetItem(%1); %3 = PasteSlices(%kept, %2), or Concat.
 Output: the kernel of %1 makes the tensor %3 and receives into its parts, which %2 shows; the kernel of %3 only puts
-        the pieces that came from elsewhere to theirs.
+        the slices that came from elsewhere to theirs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Readers = Mapping[Value, Sequence[Node]]
 
 
 def arrival_kernels(graph: Graph, backend: NumPyBackend) -> dict[int, Callable[..., Any]]:
-    """Kernels of exchanges and of the operators that join their pieces, by the index of their node."""
+    """Kernels of exchanges and of the operators that join their slices, by the index of their node."""
     nodes = graph.nodes
     exchanges = [index for index, node in enumerate(nodes) if isinstance(node.op, NeighborExchange)]
     if not exchanges or backend.xp is not np:
@@ -47,7 +47,7 @@ def arrival_kernels(graph: Graph, backend: NumPyBackend) -> dict[int, Callable[.
 
 
 class _Arrival:
-    """One exchange and the operator that joins its pieces; `target` lives from one to the other."""
+    """One exchange and the operator that joins its slices; `target` lives from one to the other."""
 
     def __init__(self, exchange: Node, join: Node, backend: NumPyBackend) -> None:
         op: Any = exchange.op
@@ -66,14 +66,14 @@ class _Arrival:
         self._arrivals = [(rank, arrivals[i]) for i, rank in enumerate(op.recv_rank_ids)]
 
     def receive(self, *arrays: Array) -> tuple[Array, ...]:
-        """The kernel of the exchange: the pieces, each a part of the target."""
+        """The kernel of the exchange: the slices that arrive, each a part of the target."""
         self._target = np.empty(self._shape, self._dtype)
         parts = [(rank, self._target[place]) for rank, place in self._arrivals]
         self._comm.exchange_into(list(zip(self._send_to, arrays, strict=True)), parts)
         return tuple(part for _, part in parts)
 
     def complete(self, *pieces: Array) -> Array:
-        """The kernel of the operator that joins: the target with the other pieces in it."""
+        """The kernel of the operator that joins: the target with the other slices in it."""
         target, self._target = self._target, None
         for i, place in self._others:
             target[place] = pieces[i]
@@ -81,7 +81,7 @@ class _Arrival:
 
 
 def _joined_by(exchange: Node, readers: Readers, results: Sequence[Value]) -> Node | None:
-    """The PasteSlices or Concat that alone reads the pieces, each once; None where there is no such operator."""
+    """The PasteSlices or Concat that alone reads the slices, each once; None where there is no such operator."""
     op = exchange.op
     items = readers.get(exchange, ())
     joins = dict.fromkeys(join for item in items for join in readers.get(item, ()))
@@ -94,14 +94,14 @@ def _joined_by(exchange: Node, readers: Readers, results: Sequence[Value]) -> No
 
 
 def _item_of(value: Value, exchange: Node) -> int | None:
-    """The index of the piece of `exchange` that `value` is, None where it is something else."""
+    """The index of the slice of `exchange` that `value` is, None where it is something else."""
     if isinstance(value, Node) and isinstance(value.op, TupleGetItem) and value.inputs[0] is exchange:
         return value.op.index
     return None
 
 
 def _places(join: Node) -> Iterator[Place]:
-    """Where each operand of a PasteSlices or Concat stands in the result."""
+    """The place of each operand of a PasteSlices or Concat in the result."""
     shapes = [value.shape for value in join.inputs]
     if isinstance(join.op, PasteSlices):
         begins = join.op.begins

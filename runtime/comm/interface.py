@@ -1,4 +1,4 @@
-"""What a kernel may ask of a communicator, and how parts are combined.
+"""This is the interface of communicators, which kernels use, and the way in which they combine the ranks' parts.
 
 All implementations combine parts with `combine`, in the order of the group's ranks, so that every rank
 gets the same bits and a simulation gives the bits of a run under MPI.
@@ -47,17 +47,17 @@ class Communicator(Protocol):
         ...
 
     def all_to_all(self, array: Array, ranks: Ranks, split_dim: int, concat_dim: int) -> Array:
-        """Piece i of `array`, cut along `split_dim`, goes to member i; what arrives is joined along
+        """Slice i of `array` along `split_dim` goes to member i; what arrives is joined along
         `concat_dim`."""
         ...
 
     def exchange(
         self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, tuple[int, ...], Any]]
     ) -> list[Array]:
-        """Send arrays to ranks and receive from ranks (rank, shape, dtype); pieces between two ranks
-        keep their order.
+        """Send arrays to ranks and receive from ranks (rank, shape, dtype); arrays between two ranks
+        stay in their order.
 
-        A piece to the calling rank itself is allowed."""
+        An array to the calling rank itself is allowed."""
         ...
 
     def exchange_into(self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]]) -> None:
@@ -158,7 +158,7 @@ def combine(parts: Sequence[Array], op: str) -> Array:
 
 
 def pieces(array: Array, count: int, axis: int) -> list[Array]:
-    """`array` cut into `count` equal contiguous pieces along `axis`.
+    """`array` split into `count` equal contiguous slices along `axis`.
 
     Raises:
         ValueError: `count` does not divide the dimension.

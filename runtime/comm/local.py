@@ -1,7 +1,7 @@
-"""N ranks in one process: threads that take turns, so that a run is reproducible.
+"""This communicator simulates ranks in one process by threads that take turns, so that a run is reproducible.
 
 One thread runs at a time. It hands over only where it communicates or pauses, always to the next rank in
-cyclic order that can go on; so prints come in the same order every time, and no kernel needs a lock.
+cyclic order that can continue; so prints come in the same order every time, and no kernel needs a lock.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Offer:
 
 @dataclass
 class _Rank:
-    """Where one rank stands: `waits_for` tells whether it may go on. For messages: `waiting` says for what, and `said`
+    """What one rank does: `waits_for` tells whether it may continue. For messages: `waiting` says for what, and `said`
     what it is about to do."""
 
     gate: threading.Lock = field(default_factory=threading.Lock)
@@ -120,7 +120,7 @@ class World:
         """Let the others run; return when it is this rank's turn again.
 
         Raises:
-            RankStopped: another rank has failed. ExecutionError: no rank can go on.
+            RankStopped: another rank has failed. ExecutionError: no rank can continue.
         """
         if self._hand_over(number):
             self.ranks[number].gate.acquire()
@@ -261,7 +261,7 @@ class LocalComm(Exchanging):
         return LocalComm(self.world, self.rank, GRAPH_CHANNELS + number)
 
     def pause(self) -> None:
-        """The end of a step: the other ranks reach theirs before this one goes on."""
+        """The end of a step: the other ranks reach theirs before this one continues."""
         self.world.park(self.rank)
 
     def _meet(self, kind: str, ranks: Ranks, brought: Any, compute: _Compute) -> Any:

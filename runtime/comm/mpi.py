@@ -1,4 +1,4 @@
-"""Collectives through MPI (mpi4py, host buffers).
+"""This communicator runs collectives through MPI (mpi4py, host buffers).
 
 Data travel as bytes and are combined here in the order of the group's ranks: MPI's own reductions may
 use another order on every rank count and do not know bfloat16.
@@ -34,7 +34,7 @@ class MpiComm(Exchanging):
     its members only, in the order in which they meet; so no rank outside a group can hold it up.
 
     Args:
-        channel: keeps graphs apart from one another, and from what is done outside of them: ranks that run different
+        channel: separates graphs from one another, and from what is done outside of them: ranks that run different
         graphs wait for each other, and never take one's data for the other's.
         watch: told when this rank waits for others, so that a rank that waits for ever can be named.
     """
@@ -201,15 +201,15 @@ def _bytes(array: Array) -> list[Any]:
 
 
 def _strided(array: Array) -> list[Any]:
-    """The elements of an array where they stand, contiguous or not, as an MPI message: MPI packs them in small parts
-    as it sends, so that no copy of the whole is made."""
+    """The elements of an array where they lie, contiguous or not, as an MPI message: MPI packs them in small parts
+    as it sends, so that no copy of the array is made."""
     if array.flags.c_contiguous:
         return _bytes(array)
     return [_memory(array), 1, _kind(array).Commit()]
 
 
 def _parts(array: Array, count: int, axis: int) -> list[Any]:
-    """The `count` equal parts of an array along `axis`, where they stand, as the message of a collective."""
+    """The `count` equal parts of an array along `axis`, where they lie, as the message of a collective."""
     rows = array.shape[axis] // count
     part = _kind(array[(slice(None),) * axis + (slice(0, rows),)])
     next_part = part.Create_resized(0, rows * array.strides[axis])

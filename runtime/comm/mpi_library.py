@@ -1,4 +1,4 @@
-"""MPI's start and end with the interpreter's lock released. The only file that imports mpi4py.
+"""MPI starts and ends here with the interpreter's lock released. This is the only file that imports mpi4py.
 
 Both wait for all ranks. mpi4py calls them with the lock held, so that no thread of a rank could tell for whom.
 """
@@ -12,7 +12,7 @@ import mpi4py
 mpi4py.rc.initialize = False
 mpi4py.rc.finalize = True
 
-from mpi4py import MPI  # noqa: E402  # it starts MPI as its settings say, which stand above
+from mpi4py import MPI  # noqa: E402  # it starts MPI as its settings say, which are set above
 
 __all__ = ["MPI", "end_mpi", "start_mpi"]
 

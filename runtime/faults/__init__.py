@@ -1,1 +1,1 @@
-"""What happens when ranks die, hang or compute a NaN: who notices it, and what is said."""
+"""Ranks may die, hang or compute a NaN: here is who notices it, and what the messages say."""

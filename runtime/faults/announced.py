@@ -1,4 +1,4 @@
-"""What a rank has said that it is about to do together with the others, for the message if they never come."""
+"""A rank announces what it is about to do together with others, for the message if they never come."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from mspc.ir.printable import shown
 
 
 def missed(rank: int, said: str, other: int, where: str) -> ExecutionError:
-    """The error of a rank that waits for one that is elsewhere. said: what it does and where, then a note a line."""
+    """The error of a rank that waits for one that is elsewhere. said: what that rank does and where, then a note a
+    line."""
     what, *notes = said.split("\n")
     return ExecutionError(f"rank {rank} {what}, but rank {other} {where}", notes=notes)
 

@@ -1,4 +1,4 @@
-"""Failures of a run that know their node, and the quiet one of a rank that another speaks for."""
+"""These are the failures of a run that know their node, and the silent one of a rank for which another reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds where a NaN or an infinity in the loss comes from.
+"""This module finds where a NaN or an infinity in the loss comes from.
 
 The losses are looked at once they are known, before the first update. When one is not finite the nodes
 so far run again, one by one, and their results are looked at: the parameters are still those that the
@@ -23,8 +23,8 @@ NOWHERE = np.iinfo(np.int64).max
 
 
 class NonFiniteSearch(Protocol):
-    """What the search needs of an executor; `search` is (what held such a value before the step or "", index of the
-    first node that makes one or `NOWHERE`)."""
+    """The part of an executor that the search uses; `search` is (what held such a value before the step or "", index of
+    the first node that makes one or `NOWHERE`)."""
 
     graph: Graph
     rank: int
@@ -44,7 +44,7 @@ class NonFiniteSearch(Protocol):
 
 
 class Stepping(NonFiniteSearch, Protocol):
-    """The same of an executor that holds its values in slots and runs node by node."""
+    """The same part of an executor that holds its values in slots and runs node by node."""
 
     plan: ExecutionPlan
     slots: list[Any]
@@ -134,7 +134,7 @@ def _communicates(executor: NonFiniteSearch) -> bool:
 
 
 def _same_on_all_ranks(executor: NonFiniteSearch, loss: Value) -> bool:
-    """In the modes that shard operators a step's loss is the whole batch's; elsewhere a rank's own."""
+    """In the modes that shard operators a step's loss is the global batch's; elsewhere a rank's own."""
     if isinstance(loss.layout, Layout):
         return loss.layout.is_replicated
     return executor.graph.attrs.get("mode") in ("semi_auto_parallel", "auto_parallel")

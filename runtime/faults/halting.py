@@ -1,4 +1,6 @@
-"""What is said of ranks that are stopped or do nothing, and the end of the job for one that is so for too long."""
+"""This module writes the messages about ranks that are stopped or idle, and ends the job of one that is so for too
+long.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from mspc.runtime.faults.stopped import NAMED, STOPPED, Stopped, state_of
 
 
 class Watching(Protocol):
-    """What is needed of the `Watch` of this rank."""
+    """The part of this rank's `Watch` that is used here."""
 
     rank: int
     size: int

@@ -1,4 +1,5 @@
-"""Ranks that others wait for and that do nothing: asleep, blocked on something outside of the job, dead-locked.
+"""This module finds ranks that others wait for and that do nothing: asleep, blocked on something outside of the job, or
+dead-locked.
 
 A rank works while its process or one below it uses a core or moves data, however long it computes; else it is idle.
 Everything here is read from /proc; elsewhere no rank counts as idle.

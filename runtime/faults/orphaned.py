@@ -1,5 +1,6 @@
-"""What a rank does whose mpirun has ended before it: nobody else would remove the files that Open MPI has made for the
-job."""
+"""This module is for ranks whose mpirun has ended before them: nobody else would remove the files that Open MPI has
+made for the job.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ def name_of(pid: int) -> str:
 
 
 def orphaned(parent: str, rank: int, place: str) -> str:
-    """What is said of a rank whose parent, a program of this name, has ended: mpirun, or its part on another host. Why
-    it has, a rank cannot know."""
+    """The message about a rank whose parent, a program of this name, has ended: mpirun, or its part on another host.
+    Why it has, a rank cannot know."""
     if parent in DAEMONS:
         return f"rank {rank} ends {place}: {parent}, mpirun's part on this host, was killed or has lost mpirun's host"
     return f"rank {rank} ends {place}: mpirun was killed or has lost a host"

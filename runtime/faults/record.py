@@ -1,4 +1,4 @@
-"""What a rank writes down for the others of its host: where it is, whom it waits for, how often it has met whom.
+"""A rank writes a record for the others of its host: where it is, whom it waits for, and how often it has met whom.
 
 A job's ranks map one file of 64-bit words, a record for each. A rank writes its own record alone and reads all; nothing
 here takes a lock, so a reader believes what it reads twice.
@@ -63,7 +63,7 @@ def group_of(channel: int, ranks: tuple[int, ...]) -> int:
 
 
 def messages_of(channel: int) -> int:
-    """What a rank that waits for messages of a channel has for a meeting."""
+    """The meeting of a rank that waits for messages of a channel."""
     return -1 - channel
 
 

@@ -1,4 +1,4 @@
-"""Ranks whose GPUs wait in a collective for one that does not come: who waits, where, and for whom.
+"""This module finds ranks whose GPUs wait in a collective for one that does not come: who waits, where, and for whom.
 
 A GPU leaves a mark before every collective and at the end of every step; nothing else can be seen of a step that is
 replayed. Everything here works on these marks and on the ranks' graphs.
@@ -30,7 +30,7 @@ GRAPHS = 128
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where a GPU was last seen: graph, step from 1, index of a collective's node or `END`."""
+    """The place at which a GPU was last seen: graph, step from 1, index of a collective's node or `END`."""
 
     graph: int
     step: int
@@ -174,7 +174,7 @@ def shown_ranks(ranks: Sequence[int]) -> str:
 
 
 def behind(verdict: Verdict, member: int, mark: Mark | None, record: Any, schedule: Schedule) -> str:
-    """What keeps a missing rank, as the end of "rank 0, which ..."."""
+    """The reason why a rank is missing, as the end of "rank 0, which ..."."""
     wanted = verdict.mark
     if record[STATE] == ENDED:
         return "has ended"

@@ -1,4 +1,5 @@
-"""Ranks whose processes do not run: stopped by a signal, held by a debugger, or held up before their first record.
+"""This module finds ranks whose processes do not run: stopped by a signal, held by a debugger, or held up before their
+first record.
 
 Everything here is read from /proc; elsewhere no rank counts as stopped.
 """
@@ -69,7 +70,7 @@ class Stopped:
         return self._records[rank][PID] or self._early.get(rank, 0)
 
     def complete(self) -> None:
-        """All ranks have come up: those without a record here are on other hosts, so nobody is asked for them."""
+        """All ranks have come up: those without a record here are on other hosts, so none of them is looked for."""
         self._siblings = None
 
     def _ask(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Who waits for whom in a job, and the search for ranks that wait for ever."""
+"""This module knows which rank of a job waits for which, and searches for ranks that wait for ever."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PATIENCE = 1.5
 """Seconds for which ranks must have been seen to wait in vain."""
 
 OWN_PAUSE = 1.0
-"""Seconds between two looks after which whoever looks has stood still itself, and knows nothing of that time."""
+"""Seconds between two looks after which whoever looks has been stopped itself, and knows nothing of that time."""
 
 
 class Waiting:
@@ -95,7 +95,7 @@ def blockers(rank: int, records: Sequence[Any]) -> list[int]:
 
 
 class Stuck:
-    """Looks for ranks that wait and can never go on: for one that has ended, or for one another.
+    """Looks for ranks that wait and can never continue: for one that has ended, or for one another.
 
     A rank is waited for in vain only where it has not begun the call that it is waited for in, so that one that stands
     still for a while in a call that others have left holds up nobody.
@@ -136,7 +136,7 @@ class Stuck:
         return before if before is not None and before[0] == calls else (calls, now)
 
     def _in_vain(self, waiting: dict[int, list[int]]) -> list[int]:
-        """Of the ranks that wait for others those that can never go on, ascending."""
+        """Of the ranks that wait for others those that can never continue, ascending."""
         found = set(waiting)
         while True:
             left = {

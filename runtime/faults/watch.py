@@ -1,4 +1,4 @@
-"""Watches the ranks of a job on one host, so that one that dies or stops ends the job with a message.
+"""The watch looks after the ranks of a job on one host, so that one that dies or stops ends the job with a message.
 
 All ranks map one small file. Each writes there where it is: its process, its step, its node, and whom it
 waits for.
@@ -153,7 +153,7 @@ class Watch:
         write_text(self._own, text)
 
     def said(self, rank: int) -> str:
-        """What a rank has said last."""
+        """The last text that a rank has left."""
         return read_text(self.record(rank))
 
     def end(self) -> None:

@@ -1,4 +1,5 @@
-"""cuDNN's fused attention for Float16 and BFloat16, forward and backward, on arrays that stay where they are.
+"""This module runs cuDNN's fused attention for Float16 and BFloat16, forward and backward, on arrays whose addresses do
+not change.
 
 A graph of cuDNN's is built for every distinct set of shapes, strides and settings and kept on the device, in its
 attribute `fused_attention`; launches of the same kind share it and its workspace. A launch must have run once before it

@@ -1,4 +1,5 @@
-"""cuDNN's convolutions and their gradients on arrays that stay where they are, in any order of their dimensions.
+"""This module runs cuDNN's convolutions and their gradients on arrays whose addresses do not change, in any order of
+their dimensions.
 
 A graph of cuDNN's is built for every distinct set of shapes, strides and settings and kept by `Convolutions`; of the
 kernels that cuDNN proposes for it the fastest is taken, by one trial of each. A launch must have run once before it is
@@ -74,7 +75,7 @@ class Convolutions:
                         self._fastest(kind, operands | {"image": copy}, even, place))  # fmt: skip
 
     def _room(self, like: Array, shape: tuple[int, ...], place: int = 0) -> tuple[Array, int]:
-        """(an array in scratch memory, from `place` on, whose channels stand where those of `like` do, its end)."""
+        """(an array in scratch memory, from `place` on, whose channels lie where those of `like` do, its end)."""
         last = _is_channels_last(like)
         order = last_order(len(shape)) if last else tuple(range(len(shape)))
         stored = tuple(shape[d] for d in order)

@@ -1,4 +1,5 @@
-"""One GPU as the runtime and the operators see it: streams, memory, kernels compiled from CUDA C++."""
+"""This module gives the runtime and the operators one GPU: its streams, its memory, and kernels compiled from CUDA C++.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +93,7 @@ class GpuDevice:
         return cupy.ndarray(shape, dtype, memptr=memory.data + offset)
 
     def pinned(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """A NumPy array from and to which the GPU copies while the host goes on."""
+        """A NumPy array from and to which the GPU copies while the host continues."""
         size = int(np.prod(shape, dtype=np.int64))
         memory = cupy.cuda.alloc_pinned_memory(max(1, size * np.dtype(dtype).itemsize))
         return np.frombuffer(memory, np.uint8, size * np.dtype(dtype).itemsize).view(dtype).reshape(shape)
@@ -170,7 +171,7 @@ class GpuDevice:
             self._aside.append(self.signal())
 
     def rejoin(self) -> None:
-        """The current stream goes on once all that was begun aside is over."""
+        """The current stream continues once all that was begun aside is over."""
         while self._aside:
             self.wait(self._aside.pop())
 
@@ -181,7 +182,7 @@ class GpuDevice:
         return event
 
     def wait(self, event: Any) -> None:
-        """The current stream goes on once the event has come."""
+        """The current stream continues once the event has come."""
         cupy.cuda.get_current_stream().wait_event(event)
 
     def milliseconds(self, first: Any, second: Any) -> float:
@@ -191,7 +192,7 @@ class GpuDevice:
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """What `work` puts on the current stream, and on streams that it makes wait for it, as one CUDA graph.
 
-        Memory that CuPy takes meanwhile is kept for the replays.
+        Memory that CuPy takes meanwhile is reserved for the replays.
         """
         stream = cupy.cuda.get_current_stream()
         pool = cupy.cuda.MemoryPool()
@@ -211,7 +212,7 @@ class GpuDevice:
     # Work
 
     def kernel(self, source: str, name: str) -> Kernel:
-        """See `Device.kernel`; CuPy keeps compiled modules in a folder of its own, by their content."""
+        """See `Device.kernel`; CuPy stores compiled modules in a folder of its own, by their content."""
         module = self._modules.get(source)
         if module is None:
             module = self._modules[source] = cupy.RawModule(code=PRELUDE + source, options=_OPTIONS)

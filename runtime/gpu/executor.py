@@ -1,4 +1,4 @@
-"""Runs one rank's graph on a GPU, with the interface of `runtime.executor.Executor`.
+"""This executor runs one rank's graph on a GPU, with the interface of `runtime.executor.Executor`.
 
 Two steps are under way at most: while the GPU works on one, the host copies the next one's inputs into pinned memory
 and from there to the GPU on a stream of their own. Results come back into pinned memory; who reads one waits for it.
@@ -66,7 +66,7 @@ class GpuExecutor:
     Args:
         graph: the rank's graph with local types. device: see `GpuDevice`; its communicator joins the ranks.
         values: arrays of the parameters of kind "parameter" and "constant" by name; those of the device itself are
-            kept, others are copied to it.
+            used, others are copied to it.
         cursor: as in Executor. host: a communicator of arrays on the host, for what ranks agree on.
 
     Raises:

@@ -1,4 +1,5 @@
-"""Collectives of small arrays in one kernel: every rank writes to its peers' memory over NVLink and waits for theirs.
+"""Collectives of small arrays run in one kernel: every rank writes to its peers' memory over NVLink and waits for
+theirs.
 
 A collective of NCCL takes about 10 us however small it is. Here each 32-bit word travels in one 64-bit store together
 with the number of the call, so that its arrival needs no other signal (as in the protocol that NCCL calls LL). A box

@@ -1,4 +1,4 @@
-"""Matrix products on tensor cores through cuBLASLt, with what follows a product joined to it.
+"""Matrix products run on tensor cores through cuBLASLt, with the operators that follow a product joined to it.
 
 cuBLASLt reads matrices by columns. A row-major matrix is its own transpose read by columns, so the row-major product
 x @ y is computed as (y^T @ x^T)^T with the operands swapped and nothing moved.
@@ -78,7 +78,7 @@ class Unsupported(Exception):
 
 
 class Products:
-    """Makes products for one device. Choices of algorithms are kept by shape, so that `agree` can make all ranks
+    """Makes products for one device. Choices of algorithms are remembered by shape, so that `agree` can make all ranks
     take the same ones."""
 
     def __init__(self, device: Any) -> None:

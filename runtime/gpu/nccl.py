@@ -1,4 +1,4 @@
-"""Collectives between GPUs through NCCL, as CuPy hands it on. MPI carries the identities of the groups, no data.
+"""Collectives between GPUs run through NCCL, by CuPy's bindings. MPI carries the identities of the groups, no data.
 
 Everything goes to the current stream of CuPy and may be captured into a CUDA graph: nothing waits, and the forms that
 write into arrays allocate nothing. Groups have a communicator each, made once, in one order on all ranks.
@@ -197,7 +197,7 @@ class NcclComm:
             group.comm.allGather(array.data.ptr, out.data.ptr, array.nbytes, BYTE, self._stream())
 
     def reduce_scatter_into(self, array: Array, out: Array, op: str, ranks: Ranks) -> None:
-        """`array` holds a part for every member, one after the other; `out` is this rank's, combined."""
+        """`array` holds one part for every member, one after the other; `out` is this rank's, combined."""
         kind, number = combining(array.dtype, op)
         if len(ranks) == 1:
             self._copy(array, out)
@@ -370,7 +370,7 @@ class NcclComm:
         return self.xp.ascontiguousarray(array).reshape(array.shape)
 
     def _parts(self, array: Array, count: int, axis: int) -> Array:
-        """Shape (count, *part): `array` cut along `axis`."""
+        """Shape (count, *part): `array` split along `axis`."""
         if array.shape[axis] % count:
             raise ValueError(f"dimension {axis} of shape {array.shape} does not divide by {count} ranks")
         return self.xp.stack(self.xp.split(array, count, axis))

@@ -1,4 +1,4 @@
-"""The library NCCL as CuPy hands it on: its numbers, calls that belong together, and errors in words."""
+"""This module wraps CuPy's bindings of NCCL: its numbers, calls that belong together, and errors in words."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Which collectives run beside a node of the compute stream, and how many multiprocessors they take from it.
+"""This module finds which collectives run beside a node of the compute stream, and how many multiprocessors they take
+from it.
 
 A product fills all multiprocessors at once. Beside a collective that holds a few of them, its last blocks wait for the
-first to end, and it takes twice its time; one that is told how many are left is cut to fit.
+first to end, and it takes twice its time; one that is told how many are left is divided to fit.
 
 All ranks come to the same answer, since it depends on the graph and on fixed rates alone: what they compute alike they
 compute in the same way.

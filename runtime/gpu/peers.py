@@ -1,4 +1,4 @@
-"""Collectives of large arrays in one kernel: ranks of one host read and write each other's memory over NVLink.
+"""Collectives of large arrays run in one kernel: ranks of one host read and write each other's memory over NVLink.
 
 For AllReduce rank r adds up part r of all ranks' arrays and writes the sum into part r of all results: every byte
 crosses once in either direction, as in the best of rings, but in one step and with few multiprocessors. ReduceScatter

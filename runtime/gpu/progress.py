@@ -1,4 +1,4 @@
-"""How far a rank's GPU has come, written by the GPU itself where the rank's watch reads it, and the wait for a step.
+"""A rank's GPU writes how far it has come to memory that the rank's watch reads; the wait for a step is here, too.
 
 A step that is replayed shows the host nothing. A kernel of one thread before every collective writes its place to
 memory of the host; the watch hands it to the other ranks (`runtime.stalled`).
@@ -109,7 +109,7 @@ def out_of_memory(
     """Message and notes for a GPU whose memory does not suffice.
 
     Args:
-        node: that was to get memory, or None for the step as a whole. nbytes: that were asked for. peak: planned
+        node: that was to get memory, or None for the entire step. nbytes: that it needed. peak: planned
         bytes. held: bytes by what they are for. index: of the GPU.
     """
     what = f"{node.label} ({node.type})" if node is not None else "the step"

@@ -1,5 +1,5 @@
-"""One step of a rank's graph on a GPU: every value in its planned place, every node a launch, all of it captured into
-one CUDA graph that later steps replay.
+"""One step of a rank's graph runs on a GPU: every value has its planned place, every node is a launch, and all of it is
+captured into one CUDA graph that later steps replay.
 
 Nodes run on the compute stream, those with an attribute `stream` on the side stream that it names: they wait for what
 was launched before them, and the first node that reads their result waits for them (see `memory_plan` for what this
@@ -50,7 +50,7 @@ DELAY_CYCLES = 150_000
 
 @dataclass
 class Backend:
-    """What kernels that run through CuPy ask for: array module, communicator, number of the step."""
+    """What kernels that run through CuPy use: array module, communicator, number of the step."""
 
     comm: Any
     xp: Any
@@ -114,7 +114,7 @@ class GpuStep:
     # Building
 
     def arrays(self, value: Value) -> tuple[Array, ...]:
-        """The arrays in which a value stands, one per tensor."""
+        """The arrays that hold a value, one for each tensor."""
         types = element_types(value.type)
         return tuple(self._array(p, t) for p, t in zip(self.plan.places[value], types, strict=True))
 

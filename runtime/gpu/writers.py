@@ -1,4 +1,6 @@
-"""Who wrote last to the arrays of parameters on a GPU: what a step made of them holds until somebody else writes."""
+"""This module knows who wrote last to the arrays of parameters on a GPU: what a step made of them holds until somebody
+else writes.
+"""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ CUTS = {
     "several": ParameterCut((2, 2, 2), ((2, 0), (1,))),
     "whole": ParameterCut((8,), ((), ())),
 }
-"""Ways to cut a parameter of shape [16, 8] on 8 ranks."""
+"""Strategies of a parameter of shape [16, 8] on 8 ranks."""
 
 
 def mindspore(script: str, folder: Path) -> str:
@@ -100,8 +100,8 @@ def test_mindspore_reads_checkpoints(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["ckpt", "json"])
 def test_mindspore_puts_slices_together_by_our_strategy_files(suffix: str, tmp_path: Path) -> None:
-    """Slices and strategy file of mspc, transformed by MindSpore to whole tensors and to another strategy. Its JSON has
-    no words for several axes that cut one dimension."""
+    """Slices and strategy file of mspc, transformed by MindSpore to global tensors and another strategy. Its JSON has
+    no words for several axes that shard one dimension."""
     known = {name: cut for name, cut in CUTS.items() if suffix == "ckpt" or name != "several"}
     others = {name: known[other] for name, other in zip(known, reversed(known), strict=True)}
     for file, cuts in (("one", known), ("two", others)):
@@ -128,7 +128,7 @@ def test_mindspore_puts_slices_together_by_our_strategy_files(suffix: str, tmp_p
 
 
 def test_strategy_files_of_mindspore_are_read(tmp_path: Path) -> None:
-    """Written by MindSpore's own messages; slices that MindSpore makes of whole tensors are put together here."""
+    """Written by MindSpore's own messages; slices that MindSpore makes of global tensors are put together here."""
     cuts = {name: (list(c.device_matrix), [list(a) for a in c.tensor_map], c.optimizer_step, c.optimizer_size)
             for name, c in CUTS.items()}  # fmt: skip
     mindspore(

@@ -35,7 +35,7 @@ def read(place: Path) -> Any:
 
 
 def damages(place: Path, chance: random.Random) -> Iterator[tuple[str, str]]:
-    """(file, what was done to it) of one damage after another; the set is whole again before the next."""
+    """(file, what was done to it) of one damage after another; the set is mended before the next."""
     for name in FILES:
         data = (place / name).read_bytes()
         for at in range(len(data)):
@@ -63,7 +63,7 @@ def damages(place: Path, chance: random.Random) -> Iterator[tuple[str, str]]:
 
 
 def test_any_damage_is_noticed_or_does_no_harm(tmp_path: Path) -> None:
-    """Every byte of the index, of headers and of slices; cuts, losses, files of another rank or kind."""
+    """Every byte of the index, of headers and of slices; truncations, losses, files of another rank or kind."""
     place, chance = write_set(tmp_path, 1), random.Random(3)
     whole, noticed, tried = read(place), 0, 0
     for name, what in damages(place, chance):
@@ -98,7 +98,7 @@ def test_headers_of_all_ranks_are_damaged(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_the_header_of_another_set_is_noticed(tmp_path: Path) -> None:
-    """It is whole, its slices are equal, and it has another state of the rank."""
+    """It is complete, its slices are equal, and it has another state of the rank."""
     place, other = write_set(tmp_path / "a", 1), write_set(tmp_path / "b", 1)
     path = other / rank_file(1, 1)
     changed(path, lambda data: unsealed(bytes(data)).replace(b"[1,1]", b"[1,2]"))

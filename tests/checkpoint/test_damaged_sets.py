@@ -51,7 +51,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a missing file": (
         lambda place: (place / "rank_1-1.safetensors").unlink(), "rank_1-1.safetensors is missing",
     ),
-    "no index": (lambda place: (place / INDEX).unlink(), "is no whole checkpoint: index.json is missing"),
+    "no index": (lambda place: (place / INDEX).unlink(), "is no complete checkpoint: index.json is missing"),
     "half an index": (
         lambda place: changed(place / INDEX, lambda data: data[: len(data) // 2]), "index.json is damaged: ",
     ),
@@ -61,11 +61,11 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "another version": (index(lambda c: c.update(version=2)), "its version is 2; this mspc reads 1"),
     "a gap": (
-        index(lambda c: c["tensors"]["w"]["slices"].pop(0)), "tensor 'w' is not whole: no slice holds element [0, 0]",
+        index(lambda c: c["tensors"]["w"]["slices"].pop(0)), "tensor 'w' is incomplete: no slice holds element [0, 0]",
     ),
-    "an overlap": (index(lambda c: c["tensors"]["w"]["slices"][1].update(begin=[3, 0])), "tensor 'w' is not whole: "),
+    "an overlap": (index(lambda c: c["tensors"]["w"]["slices"][1].update(begin=[3, 0])), "tensor 'w' is incomplete: "),
     "a huge shape": (
-        index(lambda c: c["tensors"]["w"].update(shape=[1 << 40, 1 << 40])), "tensor 'w' is not whole: no slice holds",
+        index(lambda c: c["tensors"]["w"].update(shape=[1 << 40, 1 << 40])), "tensor 'w' is incomplete: no slice holds",
     ),
     "a slice outside": (index(lambda c: first(c).update(begin=[7, 0])), "has a slice of shape (4, 8) at (7, 0)"),
     "an offset behind": (index(lambda c: first(c).update(offset=1 << 50)), "has a slice behind the end of file 0"),

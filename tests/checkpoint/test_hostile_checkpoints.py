@@ -117,7 +117,7 @@ def test_every_cut_of_a_file_of_mindspores_format_is_noticed(tmp_path: Path) -> 
 
 STRATEGIES = {
     "of another network": ({"other": ParameterCut((2,), ((0,), ()))}, "no parameter of the strategy file is in "),
-    "of other dimensions": ({"w": ParameterCut((2,), ((0,),))}, "the strategy file cuts 1 dimensions"),
+    "of other dimensions": ({"w": ParameterCut((2,), ((0,),))}, "the strategy file shards 1 dimensions"),
     "of fewer ranks": ({"w": ParameterCut((1,), ((), ()))}, "the strategy file has 1"),
     "of more ranks": ({"w": ParameterCut((4,), ((0,), ()))}, "has no checkpoint of rank 2; the strategy file has 4"),
 }

@@ -139,7 +139,7 @@ def test_a_loop_of_the_scripts_own_goes_on(
 
 
 def test_a_rank_reads_its_slices_and_no_byte_more(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    """Every parameter and state once, when the step is compiled; nobody makes a whole tensor."""
+    """Every parameter and state once, when the step is compiled; nobody makes a global tensor."""
     read, found = Checkpoint.read, []
 
     def counted(source: Checkpoint, name: str, slices: Any = None) -> Any:

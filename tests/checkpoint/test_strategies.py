@@ -1,4 +1,4 @@
-"""Any strategy reads any checkpoint: slices equal those cut from the whole tensors, and no byte more is read."""
+"""Any strategy reads any checkpoint: slices equal those of the global tensors, and no byte more is read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAIRS = 50
 
 
 def meshes() -> list[tuple[int, int, int]]:
-    """(data, tensor, further cut by the optimizer) for all numbers of ranks."""
+    """(data, tensor, further sharded by the optimizer) for all numbers of ranks."""
     found: list[tuple[int, int, int]] = []
     for ranks in RANKS:
         for tensor in (n for n in range(1, ranks + 1) if ranks % n == 0):
@@ -39,7 +39,7 @@ def meshes() -> list[tuple[int, int, int]]:
 
 
 def layouts(mesh: tuple[int, int, int]) -> dict[str, Layout | None]:
-    """How a network cut that way holds its parameters and the states of its optimizer."""
+    """How a network that is sharded so holds its parameters and the states of its optimizer."""
     data, tensor, further = mesh
     found: dict[str, Layout | None] = {}
     for name, shape in SHAPES.items():

@@ -265,7 +265,7 @@ def test_an_unexpected_failure_names_pass_and_node(program: Path, monkeypatch: p
     ("old", "new", "message"),
     [
         ("ranks : 2", "ranks : 4", "is of 2 ranks; the header says 4"),
-        ("(8, 4)", "(7, 4)", "cuts a tensor of shape (7, 4) into slices that are not equal"),
+        ("(8, 4)", "(7, 4)", "shards a tensor of shape (7, 4) into slices that are not equal"),
     ],
 )
 def test_layouts_fit_the_graph(program: Path, tmp_path: Path, old: str, new: str, message: str) -> None:

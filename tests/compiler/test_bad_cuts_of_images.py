@@ -40,9 +40,9 @@ FOUR, BESIDE = (1, 1, 4, 1), "reads beyond the slices beside its own, or a slice
 
 @pytest.mark.parametrize(("cell", "shape", "expected"), [
     (lambda: nn.Conv2d(4, 4, 9), (4, 4, 8, 8),
-     f"cut 4 ways is slices of 2 places, but a window that spans 9 {BESIDE}"),
+     f"would be sharded into 4 slices of 2 places, but a window that spans 9 {BESIDE}"),
     (lambda: nn.Conv2d(4, 4, 3, dilation=4), (4, 4, 8, 8),
-     f"cut 4 ways is slices of 2 places, but a window that spans 9 {BESIDE}"),
+     f"would be sharded into 4 slices of 2 places, but a window that spans 9 {BESIDE}"),
     (lambda: nn.Conv2d(4, 4, 3), (4, 4, 6, 8), "has 6 places, which 4 does not divide\ncut it 1, 2, 3, 6 ways"),
     (lambda: nn.Conv2d(4, 4, 3, 2, "valid"), (4, 4, 8, 8),
      "makes 3 places of the result, which 4 does not divide\nuse 1 there"),
@@ -55,8 +55,8 @@ def test_height_sharded_finer_than_borders_allow(cell: Any, shape: tuple[int, ..
 def test_pools_sharded_finer_than_borders_allow() -> None:
     found = message(nn.MaxPool2d(5, 1, "same"), "max_pool", FOUR, (4, 4, 4, 4))
     assert found == (
-        "MaxPool 'max_pool': dimension 2 of input 0 cut 4 ways is slices of 1 place, but a window that spans 5 "
-        + BESIDE
+        "MaxPool 'max_pool': dimension 2 of input 0 would be sharded into 4 slices of 1 place, but a window that "
+        f"spans 5 {BESIDE}"
     )
     found = message(nn.AvgPool2d(3, 1, "same"), "avg_pool", (1, 1, 1, 4), (4, 4, 4, 6))
     assert found == (

@@ -177,11 +177,11 @@ def test_a_function_without_gradient_says_so() -> None:
 
 @pytest.mark.parametrize(("shard", "message"), [
     ("self.custom.shard(((4, 1), ((4, 1), (4, 2)), ()))",
-     "Custom: dimension 1 of input 2 is cut, and no dimension of a result with it"),
+     "Custom: dimension 1 of input 2 is sharded, and no dimension of a result with it"),
     ("self.custom.shard(((4, 1), ((4, 1), (4, 1))), ((4, 2),))",
-     "Custom: dimension 1 of result 0 is cut, and no dimension of an input with it"),
+     "Custom: dimension 1 of result 0 is sharded, and no dimension of an input with it"),
     ("self.custom.shard((layout('dp', 'None'), (layout('dp', 'None'),) * 2), (layout('None', 'dp'),))",
-     "Custom: one axis cuts dimensions of sizes 8 and 16"),
+     "Custom: one axis shards dimensions of sizes 8 and 16"),
     ("self.custom.shard(((4, 1),))", "Custom: in_strategy has 1 entries for 3 tensors"),
     ("self.custom.shard(((4,), ((4, 1), (4, 1))))", "Custom: the strategy of input 0 has 1 entries for 2 dimensions"),
 ])  # fmt: skip

@@ -46,7 +46,7 @@ NETWORKS = {
 }  # fmt: skip
 REFUSED = {
     "P.Reshape().shard(((2, 4),), ((8, 1),))|self.op(x, (32, 16))":
-        "Reshape: a strategy says how input 0 is cut, and nothing else",
+        "Reshape: a strategy says how input 0 is sharded, and nothing else",
     "P.Reshape().shard(((2, 3),))|self.op(x, (32, 16))":
         "ShardingConstraint 'op': dimension 1 of input 0 is 32, which 3 does not divide",
     "P.StridedSlice(ellipsis_mask=1).shard(((2, 4),))|self.op(x, (0, 0), (16, 32), (1, 1))":
@@ -56,7 +56,7 @@ REFUSED = {
     'P.Add().shard((layout("dp", "mp"),) * 2, (layout("dp", "mp"),))|self.op(x, self.w)':
         "Add 'op': it takes no out_strategy of Layouts: the result is laid out as the inputs are",
     "P.GatherNd().shard(((1, 2), (4, 1)))|self.op(x, ops.zeros((8, 1), ms.int32))":
-        "GatherNd 'op': its strategy may cut the indices alone, and is (1, 2) for input 0",
+        "GatherNd 'op': its strategy may shard the indices alone, and is (1, 2) for input 0",
     "P.Argmax(axis=1).shard(((2, 3),))|self.op(x)":
         "Argmax: dimension 1 of input 0 is 32, which 3 does not divide",
 }  # fmt: skip

@@ -378,7 +378,7 @@ net(tensor(8, 16))
         (6, (8, 1), "group_size is 6, not a power of two"),
         (0, (8, 1), "group_size is 0, not a power of two"),
         (True, (8, 1), "group_size is True, not a power of two"),
-        (2, (2, 4), "with a group_size the strategy may cut the batch alone, and is (2, 4) for input 0"),
+        (2, (2, 4), "with a group_size the strategy may shard the batch alone, and is (2, 4) for input 0"),
     ],
 )
 def test_a_group_of_ranks_that_share_statistics(

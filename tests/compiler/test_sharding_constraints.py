@@ -205,7 +205,7 @@ def test_mistakes_of_decomposed_and_other_operators_come_together(tmp_path: Path
     with pytest.raises(ErrorGroup) as raised:
         compiled_as(tmp_path, HEAD + NORM.replace("(4,))", "(2,))").replace("(1, 4)", "(1, 3)"))
     assert [error.message for error in raised.value.errors] == [
-        "RmsNorm: the last dimensions of input 0 are cut (4,), but input 1 (2,)",
+        "RmsNorm: the last dimensions of input 0 are sharded (4,), but input 1 (2,)",
         "MatMul 'matmul': dimension 1 of input 1 is 16, which 3 does not divide",
     ]
 

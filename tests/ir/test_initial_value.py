@@ -1,4 +1,4 @@
-"""Initial values as data: slices are parts of the whole, descriptions read back equal, damaged ones are refused."""
+"""Initial values as data: slices equal the global tensor's, descriptions read back equal, damaged ones are refused."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def gradient_graph(
 
 
 def strategies(rule: Rule, ranks: int) -> Iterator[list[int]]:
-    """Every number of cuts per factor that is legal on `ranks` ranks."""
+    """Every number of slices per factor that is legal on `ranks` ranks."""
     divisors = [d for d in range(1, ranks + 1) if ranks % d == 0]
     choices = [
         [1] if f in rule.frozen else [d for d in divisors if size % d == 0]
@@ -148,7 +148,7 @@ def strategies(rule: Rule, ranks: int) -> Iterator[list[int]]:
 
 
 def _majors_whole(dim: Sequence[int], cuts: Sequence[int], rule: Rule) -> bool:
-    """A minor factor of a dimension may be cut only where all before it are cut into single pieces."""
+    """A minor factor of a dimension may be sharded only where all before it have slices of size 1."""
     return all(
         cuts[minor] == 1 or all(cuts[major] == rule.sizes[major] for major in dim[:place])
         for place, minor in enumerate(dim)
@@ -172,7 +172,7 @@ def layouts_of(rule: Rule, cuts: Sequence[int], ranks: int, backwards: bool) -> 
 def check_sharded(
     op: Op, inputs: Sequence[Any], types: Sequence[TensorType], ranks: int, most: int | None = None
 ) -> int:
-    """Run `op` on simulated ranks under every legal strategy and compare with the whole run.
+    """Run `op` on simulated ranks under every legal strategy and compare with the run on one device.
 
     Where there are more than `most`, the first, the last and others spread between them stand for all.
 
@@ -192,7 +192,7 @@ def check_sharded(
         parts: list[dict[Any, list[Any]]] = [{} for _ in expected]
 
         def where(cuts: Any = cuts, ins: Any = ins, outs: Any = outs) -> str:
-            return f"{op} {rule} cuts {cuts} layouts {[str(x) for x in ins]} -> {[str(x) for x in outs]}"
+            return f"{op} {rule} strategy {cuts} layouts {[str(x) for x in ins]} -> {[str(x) for x in outs]}"
 
         runs = on_ranks(op, ranks, types, ins, out_types, outs, inputs)
         for rank, (results, inferred, operands) in enumerate(runs):

@@ -1,4 +1,4 @@
-"""Tables that are cut along the looked-up dimension: what another rank owns is NaN here and changes nothing."""
+"""Tables that are sharded along the looked-up dimension: what another rank owns is NaN here and changes nothing."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_whole_channels_are_left_out(cell: type[nn.Cell], shape: tuple[int, ...]
     assert np.array_equal(drop(x).asnumpy(), x.asnumpy())
     drop.set_train()
     found = drop(x).asnumpy().reshape(64, 32, -1)
-    assert np.array_equal(found.min(axis=2), found.max(axis=2)), "a channel is kept or left out as a whole"
+    assert np.array_equal(found.min(axis=2), found.max(axis=2)), "a channel is stored or left out entirely"
     assert {round(float(n), 5) for n in np.unique(found)} == {0.0, round(1 / 0.75, 5)}
     assert abs((found == 0).mean() - 0.25) < 0.05
     alone = drop(Tensor(np.ones(shape[1:], np.float32))).asnumpy().reshape(32, -1)

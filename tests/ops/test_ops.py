@@ -165,7 +165,7 @@ def test_text_reads_back_equal(name: str, index: int) -> None:
 def test_wrong_rule_is_caught() -> None:
     class WrongSoftmax(Op, abstract=True):
         def rule(self, x: TensorType) -> str:
-            return "a b -> a b"  # the axis b must stay whole
+            return "a b -> a b"  # the axis b must not be sharded
 
         def run(self, be: Any, *inputs: Any) -> Any:
             power = be.xp.exp(inputs[0])

@@ -135,11 +135,11 @@ class Net(nn.Cell):
 GRADIENT = "C.GradOperation(get_all=True)(Net())"
 EXPERTS = "tensor(2, 16, 8), tensor(2, 8, 4), Tensor([3, 5], ms.int64), tensor(2, 8), tensor(2, 4)"
 NETWORKS = {
-    "integers whose sums are cut": (
+    "integers whose sums are sharded": (
         "P.QuantBatchMatmul(dtype=ms.float32).shard(((2, 4), (4, 1), (1,), (1,), (1,)))",
         "whole(16, 8), tensor(8), tensor(8), Tensor(np.arange(8), ms.int32)", "Net()", "whole(4, 16)",
     ),
-    "a weight whose columns are cut": (
+    "a weight whose columns are sharded": (
         "P.WeightQuantBatchMatmul(True).shard(((1, 2), (1, 4), (1, 4), (1, 4), (4,)))",
         "whole(2, 8), tensor(1, 8), tensor(1, 8), None, None, tensor(8)", GRADIENT, "tensor(2, 4)",
     ),

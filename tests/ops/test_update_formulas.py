@@ -1,4 +1,4 @@
-"""Operators of updates beside their formulas, element by element, whole and block by block."""
+"""Operators of updates beside their formulas, element by element, at once and block by block."""
 
 from __future__ import annotations
 

@@ -294,14 +294,14 @@ def test_a_plan_says_how_parameters_are_stored(tmp_path: Path) -> None:
         (
             "(10, 20, 30, 4)",
             "(10, 20, 30)",
-            "manual_split has 3 parts, but the strategy cuts the table 4 ways and the fields 4 ways",
+            "manual_split has 3 parts, but the strategy shards the table 4 ways and the fields 4 ways",
         ),
         ("(10, 20, 30, 4)", "(10, 20, 30, 5)", "manual_split has 65 rows in all, the table 64"),
         ("(10, 20, 30, 4)", "4", "manual_split must be a tuple of numbers of rows, not 4"),
         (
             "(1, 4)))",
             "(4, 1)))",
-            "manual_split has 4 parts, but the strategy cuts the table 4 ways and the fields 1 ways",
+            "manual_split has 4 parts, but the strategy shards the table 4 ways and the fields 1 ways",
         ),
         (".shard(((4, 2), (1, 4)))", "", "manual_split needs a strategy of two tuples"),
         (
@@ -396,7 +396,7 @@ def test_a_norm_whose_gain_is_sharded_otherwise(tmp_path: Path) -> None:
     text = NETWORKS["a norm over a dimension that is cut"].replace("((2, 4), (4,))", "((2, 4), (2,))")
     with pytest.raises(MspcError) as raised:
         compiled(tmp_path, text)
-    assert raised.value.message == "RmsNorm: the last dimensions of input 0 are cut (4,), but input 1 (2,)"
+    assert raised.value.message == "RmsNorm: the last dimensions of input 0 are sharded (4,), but input 1 (2,)"
 
 
 def test_an_out_strategy_of_several_results_that_does_not_follow(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_sums_of_gradients_are_kept_as_states_though_they_ask_for_gradients(tmp_
 
 
 def test_of_sliced_states_the_parts_of_sums_over_ranks_are_gradients(tmp_path: Path) -> None:
-    """Whole gradients go into ReduceScatter, slices come out: of all parameters both, as they are made."""
+    """Global gradients go into ReduceScatter, slices come out: of all parameters both, as they are made."""
     graph, plan = planned(tmp_path, "Adam", "plain", "semi_auto_parallel")
     slices = _bytes(graph, trained=True)
     whole = sum(p.global_type.nbytes for p in graph.parameters if p.trainable and p.global_type is not None)

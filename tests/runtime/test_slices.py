@@ -1,4 +1,4 @@
-"""Cutting full tensors, gathering slices, feeding data, and what ranks settle before they start."""
+"""Slices of global tensors, their gathering, the feeding of data, and what ranks settle before they start."""
 
 from __future__ import annotations
 

@@ -84,7 +84,8 @@ def test_slices_of_tensors():
 
 
 @pytest.mark.parametrize(("source", "target", "rank", "message"), [
-    (((8,), (0,), (12,)), ((8,), (0,), (12,)), 0, "a dimension of size 12 cannot be cut 8 ways; the shape is (12,)"),
+    (((8,), (0,), (12,)), ((8,), (0,), (12,)), 0,
+     "a dimension of size 12 cannot be sharded 8 ways; the shape is (12,)"),
     (((8,), (0,), (16,)), ((8,), (0,), (8,)), 0, "a tensor of shape (16,) cannot become one of shape (8,)"),
     (((4,), (0,), (16,)), ((8,), (0,), (16,)), 0, "a mesh of 4 ranks does not fit the 8 ranks of the list"),
     (((8,), (1,), (16,)), ((8,), (0,), (16,)), 0, "the tensor map (1,) does not fit the device matrix (8,)"),

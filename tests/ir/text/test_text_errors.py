@@ -103,7 +103,7 @@ EXPECTED = [
     (
         "shape=[], dtype",
         "shape=[9999999999999], dtype",
-        "net.ir:19:17: error: a constant of shape (9999999999999,) is too large to stand in a file",
+        "net.ir:19:17: error: a constant of shape (9999999999999,) is too large for a file",
     ),
     (
         "\n  Return",

@@ -192,7 +192,7 @@ for dtype, shape in itertools.product(types, sizes):
         assert grad.dtype == dtype
         equal(grad.astype(ms.float32), whole[..., 4 * rank : 4 * rank + 4], f"gradient of borders of {dtype}")
 
-# A product whose weight is cut by hand, one slice a rank, beside the whole one: the loss and all gradients are equal.
+# A product whose weight is sharded by hand, beside the replicated one: the loss and all gradients are equal.
 rng = np.random.default_rng(3)
 inputs, first_weight, second_weight = (rng.integers(-3, 4, shape) for shape in ((4, 6), (6, 2 * size), (2 * size, 5)))
 inputs, first_weight, second_weight = (a.astype(np.float32) for a in (inputs, first_weight, second_weight))

@@ -1,4 +1,4 @@
-"""Attentions that the fused kernels of TF32 take, and ways to cut their work."""
+"""Attentions that the fused kernels of TF32 take, and forms in which their work is divided."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def prepared_case(device: TensorCores, case: Case) -> Prepared:
 
 
 def with_tiles(device: TensorCores, case: Case, number: int) -> Prepared:
-    """The same through another way to cut the work."""
+    """The same with the work divided otherwise."""
     known = expected(case)
     op, backward = known.op, gradient_of(known.op)
     out, grads = empty(op, known.inputs), empty(backward, known.operands)
@@ -101,7 +101,7 @@ def test_kernels_equal_numpy(prepared: dict[str, Prepared], name: str) -> None:
 
 
 def test_products_of_tf32_are_even(tmp_path: Path) -> None:
-    """With cut off operands, copies made at once: errors are TF32's, and have no direction."""
+    """With truncated operands, copies made at once: errors are TF32's, and have no direction."""
     if NEEDED is None:
         pytest.skip("needs g++")
     device = TensorCores(tmp_path, rounds=True, eager=True)
@@ -112,7 +112,7 @@ def test_products_of_tf32_are_even(tmp_path: Path) -> None:
         for found, wanted in zip(case.found, case.wanted, strict=True):
             error = found - wanted
             assert 5e-6 < np.linalg.norm(error) / np.linalg.norm(wanted) < 1e-3
-            # How much of it is the result itself, made larger or smaller: 1e-3 and more if operands were only cut off.
+            # How much of it is the result itself, made larger or smaller: 1e-3 and more if operands were truncated.
             assert abs(np.sum(error * wanted) / np.sum(wanted * wanted)) < 1e-4
 
 

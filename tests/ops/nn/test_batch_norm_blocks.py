@@ -1,4 +1,4 @@
-"""BatchNorm's kernels on images of which the cache holds some channels only, against the formula on whole arrays."""
+"""BatchNorm's kernels on images of which the cache holds some channels only, against the formula on entire arrays."""
 
 from __future__ import annotations
 

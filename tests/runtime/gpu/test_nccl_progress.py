@@ -101,7 +101,7 @@ def test_out_of_memory_names_node_bytes_and_peak() -> None:
     assert notes == [
         "parameters and optimizer states: 5.0 GiB (5,368,709,120 bytes)",
         "scratch: 1.5 KiB (1,500 bytes)",
-        "use more ranks, a smaller batch, or cut larger tensors over the ranks",
+        "use more ranks, a smaller batch, or shard larger tensors over the ranks",
     ]
     assert out_of_memory(None, 10, 20, {}, 0, 0)[0] == (
         "out of memory on GPU 0 (rank 0): the step needs 10 bytes; the plan's peak is 20 bytes"
