@@ -49,7 +49,7 @@ class Pass:
 
 
 BESIDE = ("mspc.search.passes",)
-"""Rooms of passes that stand with what they need, which passes/ does not import: a pass is found by its name alone."""
+"""Rooms of passes in folders that passes/ does not import, beside what they need: a pass is found by its name alone."""
 _KINDS = {"int": "a whole number", "bool": "true or false", "str": "a word"}
 
 

@@ -19,7 +19,7 @@ from mspc.ir.varying import Looks, Slot, Varying, VaryingConstant, constant_byte
 from mspc.passes.per_rank.rank_parts import GraphPositions, RankElement
 
 RANK = Slot(-1, 0, "rank")
-"""Where the rank's own number stands."""
+"""The slot of the rank's own number."""
 _NONE: frozenset[str] = frozenset()
 _HIDDEN = (tuple, int, str)
 """Classes of values that get stand-ins."""

@@ -30,7 +30,7 @@ KEYS = (PLAN_FILE, OPERATORS, RESULTS, PARAMETERS, RECOMPUTE, GATHER_AGAIN, PLAC
 
 
 class HeaderPlan(Protocol):
-    """What is said of a plan in a graph; a plan file has it."""
+    """What a graph's header holds of a plan; a plan file has it."""
 
     @property
     def operators(self) -> Mapping[str, tuple[Layout, ...]]: ...

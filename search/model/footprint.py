@@ -148,7 +148,7 @@ class Footprint:
         return len(self.sizes) - 1
 
     def _forward(self, node: Node, first: bool) -> int:
-        """A forward operator, where it stands or computed again."""
+        """A forward operator, in its place or recomputed."""
         if node not in self.model.of:
             return self._add([i for value in node.inputs for i in self._item(value, None, -1, first)], 0.0)
         operands = [i for place, value in enumerate(node.inputs) for i in self._item(value, node, place, first)]

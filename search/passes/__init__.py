@@ -1,1 +1,1 @@
-"""Operators of a whole graph get the layouts that cost least together."""
+"""The pass that gives all operators of a graph the layouts that cost least together."""

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 MOST = 3
-"""Calls that run at once at most: each holds a whole compile."""
+"""Calls that run at once at most: each holds a complete compile."""
 
 
 class ForkedCalls:

@@ -84,7 +84,7 @@ class LimitedPlans:
         if least > self.memory:
             raise MspcError(
                 f"no plan fits {self.memory} bytes of memory on a rank: at least {least} are needed",
-                notes=["for inputs as they arrive, results, and parameters and states cut over all ranks",
+                notes=["for inputs as they arrive, results, and parameters and states sharded over all ranks",
                        "take more ranks, or allow more memory"],
             )  # fmt: skip
         self._look_for_less(first)

@@ -324,7 +324,7 @@ def test_strategies_of_one_parameter_must_agree(tmp_path: Path, operators: tuple
         compiled(tmp_path, READERS % (*operators, "((2, 1), (2, 1))"))
     assert raised.value.kind is RuntimeError
     assert (
-        f"{operators[1]} 'second': its strategy cuts the parameter w (2, 1), but that of "
+        f"{operators[1]} 'second': its strategy shards the parameter w (2, 1), but that of "
         f"{operators[0]} 'first' (4, 2)"
     ) in str(raised.value)
 
@@ -340,7 +340,7 @@ def test_a_layout_of_tile_cannot_shard_a_repeated_dimension(tmp_path: Path) -> N
     with pytest.raises(MspcError) as raised:
         compiled(tmp_path, text.replace('"None"', '"sp"'))
     assert "Tile 'tile': the strategy" in str(raised.value)
-    assert "does not cut the result into contiguous slices" in str(raised.value)
+    assert "does not shard the result into contiguous slices" in str(raised.value)
 
 
 def test_out_strategy_sends_one_reduce_scatter(tmp_path: Path) -> None:

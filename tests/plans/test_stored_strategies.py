@@ -403,7 +403,9 @@ def test_an_out_strategy_of_several_results_that_does_not_follow(tmp_path: Path)
     text = NETWORKS["an out_strategy for every result"].replace("((4, 2, 1), (4, 2, 1), (4, 2, 1))", "((4, 1, 1),) * 3")
     with pytest.raises(MspcError) as raised:
         compiled(tmp_path, text)
-    assert raised.value.message == "LayerNorm 'norm': the out_strategy cuts result 0 (4, 1, 1), but it is cut (4, 2, 1)"
+    assert raised.value.message == (
+        "LayerNorm 'norm': the out_strategy shards result 0 (4, 1, 1), but it is sharded (4, 2, 1)"
+    )
 
 
 def test_dumped_gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
