@@ -1,4 +1,4 @@
-"""What a pass is, how its options are written (`slice_to_rank{rank=3}`) and how a list of passes runs."""
+"""Defines what a pass is, how its options are written (`slice_to_rank{rank=3}`) and how a list of passes runs."""
 
 from __future__ import annotations
 

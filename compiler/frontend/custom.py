@@ -1,4 +1,4 @@
-"""Operators and gradients that the script gives itself: `Custom`, and `bprop` of cells."""
+"""Compiles operators and gradients that the script defines itself: `Custom`, and `bprop` of cells."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _of_tensors(strategy: Any, given: Any) -> Iterator[Any]:
 
 
 def _cuts(op: CustomOp, custom: Custom, types: list[TensorType]) -> str:
-    """The rule that a strategy states: dimensions that it cuts along the same axes are cut together."""
+    """The rule that a strategy states: dimensions that it shards along the same axes are sharded together."""
     entries = list(_of_tensors(custom.in_strategy, _nested(op.given, iter(types))))
     if len(entries) != len(types):
         raise MspcError(f"Custom: in_strategy has {len(entries)} entries for {len(types)} tensors")
@@ -94,8 +94,8 @@ def _nested(given: Any, types: Iterator[TensorType]) -> Any:
 
 
 def _labels(entry: Any, shape: Sequence[int], what: str) -> list[str]:
-    """A name for every dimension that an entry cuts: that of its mesh axes, or, of a tuple, of its place from the
-    right; "" for those that it does not cut."""
+    """A name for every dimension that an entry shards: that of its mesh axes, or, of a tuple, of its place from the
+    right; "" for those that it does not shard."""
     cuts = list(entry.strategy if isinstance(entry, NamedLayout) else entry)
     if len(cuts) != len(shape):
         raise MspcError(f"Custom: the strategy of {what} has {len(cuts)} entries for {len(shape)} dimensions")

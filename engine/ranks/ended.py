@@ -1,4 +1,4 @@
-"""Why a job of `mspc launch` has ended, from what mpirun and the ranks have printed: the cause first, then the rest."""
+"""Finds out why a job of `mspc launch` has ended, from what mpirun and the ranks have printed: the cause first."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CONSEQUENCES = re.compile(
 class Ended:
     """A job that has ended.
 
-    status: mpirun's, negative for a signal. said: by mpirun. scheduler_log: where that stands. logs: of all ranks,
+    status: mpirun's, negative for a signal. said: by mpirun. scheduler_log: where that is. logs: of all ranks,
     where they are on this host. begins: bytes of each that are of earlier starts. printed: whether the lines of a rank
     have been printed. hosts: of the job; () for this one.
     """

@@ -1,4 +1,4 @@
-"""Jobs of `mspc launch`: ranks under mpirun, each with a log of its own, started again where that is asked for."""
+"""Runs the jobs of `mspc launch`: ranks under mpirun, each with a log of its own, restarted where an option says so."""
 
 from __future__ import annotations
 
@@ -146,6 +146,6 @@ def _said(job: LaunchJob) -> bytes:
 
 
 def exported(environment: Sequence[str], names: Sequence[str]) -> Iterator[str]:
-    """Names of the variables that ranks on other hosts get: those asked for, and what Python and mspc read."""
+    """Names of the variables that ranks on other hosts get: those that options name, and what Python and mspc read."""
     found = {name for name in environment if name.startswith(("MSPC_", "MS_")) or name in _FORWARDED}
     yield from sorted({*names, *found, RESTARTS})

@@ -1,4 +1,4 @@
-"""The order in which collectives go out, settled on the graph of all ranks, so that it is one order for all of them.
+"""Settles the order in which collectives go out on the graph of all ranks, so that it is one order for all of them.
 
 Input:  `%3 = MatMul(...)`, `%4 = MatMul(...)`, `%5 = AllReduce(%3)` ahead of the first reader of `%5`
 Output: `%3 = MatMul(...)`, `%4 = AllReduce(%3)`, `%5 = MatMul(...)`

@@ -1,4 +1,4 @@
-"""The cheapest way from one layout of a tensor to another: a pure function from two layouts to steps.
+"""Finds the cheapest way from one layout of a tensor to another: a pure function from two layouts to steps.
 
 For values that are not partial the answer is direct. On the coarsest mesh that refines both layouts,
 dimensions whose axes grow are sliced, dimensions whose axes shrink are gathered, and axes that leave the

@@ -1,4 +1,4 @@
-"""Which values are causal masks: one number up to a diagonal and another behind it, which hides the future.
+"""Finds the values that are causal masks: one number up to a diagonal and another behind it, which hides the future.
 
 A large constant is a parameter whose elements are not in the graph; `note_causal_masks` writes what they are like
 to its attribute `triangle`, as in `triangle: (0, 0.0, -inf)`. The pass that reads it takes it away, since it holds no

@@ -1,4 +1,4 @@
-"""What differs between the ranks' graphs, found once for all of them: the places where a rank's part depends on it.
+"""Finds once for all ranks where their graphs differ: the places where a rank's part depends on the rank.
 
 A place is an operator that says itself what it is on a rank (`localize`, `expand`), or a sharded constant. Equal
 operators on equal types and layouts are one place, so that many equal layers cost what one does. Everything else in a

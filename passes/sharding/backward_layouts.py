@@ -1,4 +1,4 @@
-"""Layouts of backward operators and updates, which follow their operands and the forward graph."""
+"""Gives backward operators and updates layouts, which follow their operands and the forward graph."""
 
 from __future__ import annotations
 

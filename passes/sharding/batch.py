@@ -1,5 +1,5 @@
-"""Which slices of a value are a rank's own rows: where the dimension along which data are fed goes, by the operators'
-factor rules.
+"""Finds which slices of a value are a rank's own rows: where the dimension along which data are fed goes, by the
+operators' factor rules.
 
 Input: `x` fed as `(2) [0, -]`, `%0 = MatMul(%x, %w)`, `%1 = Transpose(%0) {perm: (1, 0)}`. Then the rows are in `%0`
 as `(2) [0, -]` and in `%1` as `(2) [-, 0]`; a sum of `%0` over its rows, or `ReLU(%w)`, has none, whatever its size.

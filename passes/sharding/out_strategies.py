@@ -1,4 +1,4 @@
-"""What an out_strategy asks of an operator's results, and the redistribution that carries it out."""
+"""Checks what an out_strategy asks of an operator's results, and makes the redistribution that carries it out."""
 
 from __future__ import annotations
 

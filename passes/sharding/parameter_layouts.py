@@ -1,4 +1,4 @@
-"""Layouts of parameters: stored as their first configured readers need them, or else as their first."""
+"""Gives parameters layouts: they are stored as their first configured readers need them, or else as their first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search reckons with beside the bytes that are sent: read from and written to the header of a graph."""
+"""Reads from and writes to the header of a graph what a search reckons with beside the bytes that are sent."""
 
 from __future__ import annotations
 

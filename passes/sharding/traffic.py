@@ -1,4 +1,4 @@
-"""What a placement costs: bytes that the redistributions between operators make a rank send.
+"""Counts what a placement costs: bytes that the redistributions between operators make a rank send.
 
 The same accounting serves the pass that chooses layouts and the one that inserts redistributions: every value
 is brought once to each layout that somebody needs, from the cheapest copy that exists by then.

@@ -1,4 +1,4 @@
-"""Machines described by files: TOML with the rates that `Machine` has.
+"""Reads machines from files: TOML with the rates that `Machine` has.
 
     name = "two hosts"
     device = "GPU"                  # what programs are made for; "CPU" for NumPy

@@ -1,4 +1,4 @@
-"""Layouts of all forward operators at once: the cheapest plan of a step, or one whose distance to it is known."""
+"""Finds layouts of all forward operators at once: the cheapest plan of a step, or one whose distance to it is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The layouts of all operators of a graph: the plan that is found, or one of the usual ones or near it that sends less.
+"""Decides the layouts of all operators of a graph: the plan that is found, or a usual or near one that sends less.
 
 Gradients may go another way than the search reckons with, which only the passes know that place them.
 """

@@ -1,4 +1,4 @@
-"""What a rank would hold through a step, from an assignment alone: an estimate of what the memory plan will come to.
+"""Estimates what a rank would hold through a step, from an assignment alone, as the memory plan will count it.
 
 The step is run through as it will be compiled: values are brought to their readers once, cells are computed again
 before the first gradient that reads of them, gradients lie as the operands that they are of, those of parameters are

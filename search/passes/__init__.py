@@ -1,1 +1,1 @@
-"""The pass that gives all operators of a graph the layouts that cost least together."""
+"""The pass here gives all operators of a graph the layouts that cost least together."""

@@ -1,4 +1,4 @@
-"""Calls that run in processes forked from this one, at once as many as there are cores beside its own."""
+"""Runs calls in processes forked from this one, at once as many as there are cores beside its own."""
 
 from __future__ import annotations
 

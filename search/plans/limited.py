@@ -1,4 +1,4 @@
-"""The quickest plan within a limit of memory, by compiling plans until one fits.
+"""Finds the quickest plan within a limit of memory, by compiling plans until one fits.
 
 What the search foresees of a plan's memory is not what its program takes. A plan that is over the limit, though the
 search has foreseen less, has it look for one with so much less; and in networks that are compiled fast many plans are

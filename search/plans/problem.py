@@ -1,4 +1,4 @@
-"""A network as the search sees it where memory counts, read once for all plans that are compiled of it."""
+"""Describes a network as the search sees it where memory counts, read once for all plans that are compiled of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search's way: its own plan, and programs beside that, of which one may be quicker. The search adds up operators
+"""Compiles the search's own plan, and programs beside that, of which one may be quicker. The search adds up operators
 and collectives one by one, and cannot know what is fused, what hides and what travels together."""
 
 from __future__ import annotations
