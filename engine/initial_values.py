@@ -68,7 +68,7 @@ class Beginning:
 
 def beginning(name: str, kind: str, slices: Any, source: Any, array: Array) -> Beginning | None:
     """What is compared of first values that are in `array`. source: a script's Parameter or InitialValue that made
-    them, or an array. None for a parameter that is said to be each rank's."""
+    them, or an array. None for a parameter that is declared to be each rank's."""
     initial = source.initial if isinstance(source, Parameter) else source
     if getattr(source, "layerwise_parallel", False):
         return None

@@ -93,7 +93,7 @@ class UserState:
 
 
 class LineWriter(TextIOBase):
-    """Passes whole lines on, so that lines of several ranks do not mix."""
+    """Passes complete lines on, so that lines of several ranks do not mix."""
 
     def __init__(self, target: Any) -> None:
         self._target = target

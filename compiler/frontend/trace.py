@@ -2,9 +2,8 @@
 values, never run.
 
 Tensors are values of the graph; everything else (numbers, shapes, attributes, cells, functions) is known
-at compile time.
-All calls are inlined: the graph is flat. The other `frontend_*` files hold the parts; `trace` puts them
-together.
+at compile time. All calls are inlined: the graph is flat. The other files of this folder compile the kinds of
+statements and calls; `trace` calls them.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class AttentionMatch:
 
     nodes: what goes. last: the one whose result the fused operator gives. query, key, value: its operands.
     sparse_mode: of the operator, in place of a shift or a mask.
-    transposes: those of the operands, which go where nobody else reads them. cuts: what strategies say of each role,
+    transposes: those of the operands, which go where nobody else reads them. shards: what strategies say of each role,
         the number of slices, or of a layout the axes. mesh: the layouts' device matrix and the rest. cast: to which
         type query, key and value still are to be cast.
     """

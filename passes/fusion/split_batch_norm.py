@@ -4,7 +4,7 @@ Input:  `%1 = BatchNorm(%x, %gamma, %beta, %mean, %variance)`, `%2 = TupleGetIte
 Output: `%1 = BatchStatistics(%x, %mean, %variance)`, then x less the mean, times gamma / sqrt(variance + epsilon), plus
         beta, as Sub, Mul and Add: `fuse_elementwise` makes one kernel of these and of ReLU
 
-Where ranks share the statistics, the collectives stay between the parts. The gradient becomes two sums and one product;
+Where ranks share the statistics, the collectives stay between the sums. The gradient becomes two sums and one product;
 what both read is computed twice, because to store it would take memory.
 """
 

@@ -5,8 +5,8 @@ Output: the same with `rows: (0, 1)`: along dimension 0 rank r of 4 draws what o
 
 Where the rows of the batch are in a value follows from the inputs through the operators' factor rules; where a value is
 made of random numbers alone, from what it is combined with; and where nothing tells, its first dimension is taken for
-the batch if it has the batch's size and belongs to no parameter. What has no rows, such as a mask of weights, is drawn
-alike by all ranks.
+the batch if it has the batch's size and belongs to no parameter. What has no rows, such as a mask of weights, is
+sampled alike by all ranks.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ SIDES = {"in": ("in_strategy", "in_layout"), "out": ("out_strategy", "out_layout
 
 @dataclass(frozen=True)
 class Given:
-    """What a script has said of one operator: its in_strategy and its out_strategy, None where there is none."""
+    """What a script gives one operator: its in_strategy and its out_strategy, None where there is none."""
 
     operands: tuple[Any, ...] | None
     results: tuple[Any, ...] | None

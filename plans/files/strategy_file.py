@@ -153,8 +153,8 @@ def _check(shown: str, name: str, sharding: ParameterCut) -> None:
 
 def _as_message(strategies: StrategyFile) -> bytes:
     found = [put_integer(1, strategies.stage)]
-    for name, cuts in sorted(strategies.operators.items()):
-        rows = b"".join(put_bytes(2, _row(shards)) for shards in cuts)
+    for name, strategy in sorted(strategies.operators.items()):
+        rows = b"".join(put_bytes(2, _row(shards)) for shards in strategy)
         item = put_text(1, name) + put_bytes(2, put_integer(1, strategies.stage) + rows)
         found.append(put_bytes(2, item))
     for name, sharding in sorted(strategies.parameters.items()):
@@ -248,8 +248,8 @@ def _sharding(
 
 def _as_json(strategies: StrategyFile) -> str:
     operators = {
-        name: {"stage": strategies.stage, "parallel_strategy": [list(shards) for shards in cuts]}
-        for name, cuts in sorted(strategies.operators.items())
+        name: {"stage": strategies.stage, "parallel_strategy": [list(shards) for shards in strategy]}
+        for name, strategy in sorted(strategies.operators.items())
     }
     parameters = {
         name: {
@@ -275,11 +275,11 @@ def _json_map(sharding: ParameterCut) -> list[Any]:
 
 def _from_json(data: bytes) -> StrategyFile:
     content = json_without_checksum(_object(parsed_json(data), "it"))
-    cuts = _entries(content, "parallel_strategy_item", "operator")
+    entries = _entries(content, "parallel_strategy_item", "operator")
     layouts = _entries(content, "parallel_layout_item", "parameter")
     operators = {
         name: tuple(tuple(_integers(shards, what)) for shards in _list(entry, "parallel_strategy", what))
-        for name, (what, entry) in cuts.items()
+        for name, (what, entry) in entries.items()
     }
     parameters = {name: _json_sharding(entry, what) for name, (what, entry) in layouts.items()}
     stage = content.get("current_stage", 0)

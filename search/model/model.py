@@ -88,7 +88,7 @@ class CostModel:
     """The problem of one graph on one mesh. variables and factors are what `Elimination` takes; of: the variable of an
     operator or a parameter; about: of every factor its kind ("alone", "there", "back", ...) and the value it is of.
     subject: of the factor that is added next. counts_twice: what two readers share counts for each, so that plans
-    may cost less than they are said to. limited: memory counts, so that parameters may be sharded further than their
+    may cost less than the tables say. limited: memory counts, so that parameters may be sharded further than their
     readers need them."""
 
     def __init__(self, search: Search, mesh: tuple[int, ...]) -> None:

@@ -238,7 +238,7 @@ def test_table_as_json(tmp_path: Path) -> None:
     assert all(c["reason"] for c in table["collectives"])
     (sliced,) = table["slices"]
     assert (sliced["shape"], sliced["slice"]) == ([4, 8], [2, 8])
-    assert sliced["reason"].startswith("input x is whole")
+    assert sliced["reason"].startswith("input x is replicated")
     memory = table["memory"]
     assert (memory["weights"], memory["inputs"], memory["gradients"]) == (64, 128, 0)
     assert memory["step"] >= memory["lower_bound"] == memory["activations"]

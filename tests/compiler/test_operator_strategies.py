@@ -48,7 +48,7 @@ net = Net()
 nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.Momentum(net.trainable_params(), 0.1, 0.9))(
     tensor(16, 32), tensor(16, 16))
 """,
-    "a strategy of Tile that cuts the repetitions": """
+    "a strategy of Tile that shards the repetitions": """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -103,7 +103,7 @@ class Net(nn.Cell):
         return self.add(x, self.scatter(self.w, self.ids, self.rows))
 Net()(tensor(32, 8))
 """,
-    "complex numbers that move between layouts": """
+    "complex numbers that are redistributed": """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -120,7 +120,7 @@ net = Net()
 step(tensor(16, 8))
 """,
     **{
-        f"packed sequences cut by {how}": f"""
+        f"packed sequences sharded by {how}": f"""
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -139,7 +139,7 @@ ms.value_and_grad(net, None, net.trainable_params())(tensor(16, 4, 2))
         )
     },
     **{
-        f"grouped products whose {what} are cut": f"""
+        f"grouped products whose {what} are sharded": f"""
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -214,7 +214,7 @@ net = Net()
 ms.value_and_grad(net, (0, 1, 2), net.trainable_params())(
     tensor(8, 2, 4, 4), tensor(1, 2, 1, 4), tensor(1, 2, 1, 4), Tensor([0], ms.int32))
 """,
-    "indices and assignments across cut dimensions": """
+    "indices and assignments across sharded dimensions": """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -229,7 +229,7 @@ class Net(nn.Cell):
 net = Net()
 ms.value_and_grad(net, None, net.trainable_params())(tensor(8, 16))
 """,
-    "inputs cut by a virtual data set": """
+    "inputs sharded by a virtual data set": """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -240,7 +240,7 @@ class Net(nn.Cell):
         return self.matmul(x, y)
 Net()(tensor(8, 4), tensor(4, 8))
 """,
-    "an image cut along its height and its width": """
+    "an image sharded along its height and its width": """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -250,7 +250,7 @@ class Net(nn.Cell):
         return self.linear(self.nearest(x), (4, 8))
 C.GradOperation(get_all=True)(Net())(tensor(2, 2, 4, 4))
 """,
-    "numbers drawn with parameters that are cut": """
+    "numbers sampled with parameters that are sharded": """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -268,7 +268,7 @@ class Net(nn.Cell):
         return self.router(x, 2, 4, 0, 1.5, weights)
 Net()(Tensor(random.integers(0, 4, (2, 6, 2)), ms.int32), tensor(2, 6, 2))
 """,
-    "a cell cut by a layout, whose Cast one device does not have": """
+    "a cell sharded by a layout, whose Cast one device does not have": """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Attention whose keys and values stand on other ranks than those that read them equals one device."""
+"""Attention whose keys and values are on other ranks than those that read them equals one device."""
 
 from __future__ import annotations
 

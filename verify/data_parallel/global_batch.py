@@ -63,7 +63,7 @@ class GlobalBatchNetwork:
 
 def name_by_script(graph: Graph) -> None:
     """Number the operators that the script has: behind differentiation, which may depend on sizes, the graphs of a
-    rank's rows and of the whole batch have these in common."""
+    rank's rows and of the global batch have these in common."""
     for number, node in enumerate(graph.nodes):
         node.attrs[SCRIPT] = number
     graph.attrs[SCRIPT] = len(graph.nodes)
