@@ -150,7 +150,7 @@ def can_be(plan: Planned, folder: Path, machine: Path) -> bool:
     try:
         estimated(plan, folder, machine)
     except Failed as why:
-        if "cannot be cut as the plan" not in str(why):
+        if "cannot be sharded as the plan" not in str(why):
             raise
         print(f"{plan.name} of {plan.case} cannot be", flush=True)
         return False

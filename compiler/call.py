@@ -1,4 +1,5 @@
-"""Arguments of a launch: which are tensors that are fed at every step, and which are known at compile time."""
+"""Divides the arguments of a launch into tensors that are fed at every step and values that are known at compile
+time."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def call_tensors(call: Any) -> Iterator[TensorType | Placed]:
 def feed_call(config: Config, target: Any, call: Call, global_types: bool = False) -> list[Fed]:
     """How the tensors of `target(*call)` arrive; raises as `feed` does.
 
-    What is handed to a target that says that it takes no data is whole on every rank, as what a graph handed out so.
+    What is handed to a target that says that it takes no data is replicated, as what a graph handed out so.
     """
     tensors = list(call_tensors(call))
     types = [t.type if isinstance(t, Placed) else t for t in tensors]

@@ -1,4 +1,4 @@
-"""What a compile depends on besides the program: ranks, mode, how data arrive. Frozen; passed, never global."""
+"""Holds what a compile depends on besides the program: ranks, mode, how data arrive. Frozen; passed, never global."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SHARD_SIZE = ("parallel_optimizer_config['optimizer_weight_shard_size']", "opti
 STRATEGIES_FROM = (
     "strategy_ckpt_config['operator_load_file']", "strategy_ckpt_config['load_file']", "strategy_ckpt_load_file",
 )  # fmt: skip
-"""The settings that name a file by which operators are cut, as they go before each other."""
+"""The settings that name a file by which operators are sharded, in the order in which they go before each other."""
 _NONE = Terms()
 
 
@@ -49,14 +49,14 @@ class Config(_Attributes):
     force_fp32_communication: halves are summed over ranks in Float32, the gradients of their parameters among them.
 
     ranks: number of ranks. mode: a ParallelMode.
-    dataset_strategy: "data_parallel" (every rank feeds its own rows), "full_batch" (every rank feeds the whole
+    dataset_strategy: "data_parallel" (every rank feeds its own rows), "full_batch" (every rank feeds the global
     batch), or one strategy per input (tuples of ints or NamedLayouts).
     script_folder: file names in the text are relative to it.
     device: "CPU" or "GPU" (`device_target`); for GPUs attention that is written out becomes one operator.
     keeps_strategies: strategies for so many ranks stay on the operators though the mode shards nothing, so that the
         operators are those of a sharded compile, for comparing the two; 0: none do.
     search_terms: what a search reckons with beside the bytes sent.
-    strategies_from: a file that says how operators are cut, "" for none.
+    strategies_from: a file that says how operators are sharded, "" for none.
     set_at: the lines that have set what the script gave; errors point there.
     """
 
@@ -72,7 +72,7 @@ class Config(_Attributes):
 
     @property
     def sharded(self) -> bool:
-        """Whether operators are cut, so that strategies count."""
+        """Whether operators are sharded, so that strategies count."""
         return self.mode in SHARDED
 
     def place_of(self, *names: str) -> Location | None:
@@ -92,7 +92,7 @@ class Config(_Attributes):
 
     @property
     def feeds_own_rows(self) -> bool:
-        """Whether the graph that all ranks share has one rank's types: each takes its own rows for the whole batch."""
+        """Whether the graph that all ranks share has one rank's types: each takes its own rows for the batch."""
         return self.mode in ("data_parallel", "hybrid_parallel") and self.ranks > 1
 
     @staticmethod
@@ -201,7 +201,7 @@ def _feed_one(config: Config, type: TensorType, index: int, are_global: bool, en
     if are_global:
         if not layout.divides(type.shape):
             raise MspcError(
-                f"input {index} of shape {type.shape} cannot be cut {layout.strategy} for {n} ranks",
+                f"input {index} of shape {type.shape} cannot be sharded {layout.strategy} for {n} ranks",
                 config.place_of(*_DATA),
                 kind=RuntimeError,
             )

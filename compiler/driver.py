@@ -59,7 +59,7 @@ class Compiled:
 
     graph: all ranks' graph with collectives over mesh axes, before slicing. traced: what the front end found.
     fed: how the launch's arguments arrive. compile_id: equal exactly for equal programs. strategies: how operators are
-    cut, under the names that strategy files have for them.
+    sharded, under the names that strategy files have for them.
     """
 
     config: Config
@@ -86,7 +86,7 @@ class Compiled:
         self, rank: int, on_stage: OnStage | None = None, wanted: Collection[str] | None = None, alone: bool = False
     ) -> Graph:
         """The executable graph of one rank. `on_stage` is called for the stages that are `wanted`, all without it;
-        `alone`: no other rank will be asked for.
+        `alone`: no other rank's graph will be read.
 
         Raises:
             MspcError: there is no such rank.
@@ -159,7 +159,7 @@ class TracedCall:
 def trace_call(target: Any, call: Call, config: Config, global_types: bool = False) -> TracedCall:
     """Read `target(*call)`; raises as `compile_call` does.
 
-    What takes no data, an optimizer, hands back True for every update, not whole copies of all that it has changed.
+    What takes no data, an optimizer, hands back True for every update, not copies of all that it has changed.
     """
     if isinstance(target, Cell):
         target.distinguish_parameters()
@@ -236,7 +236,7 @@ def identity(ranks: int, text: str) -> str:
 
 
 def _plan_of(config: Config) -> PlanFile | None:
-    """The plan that operators are cut by, None where there is none. Raises MspcError."""
+    """The plan that operators are sharded by, None where there is none. Raises MspcError."""
     if not config.sharded or not config.strategies_from.endswith(SUFFIX):
         return None
     from mspc.plans.files.plan_file import read_plan  # late, as all that only a plan needs

@@ -1,4 +1,4 @@
-"""A compile that runs nothing, and what there is to know of it: strategies, layouts, operators."""
+"""Compiles without running anything, and returns the strategies, layouts and operators of the program."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class CompiledNetwork:
     """What is known of a network that was compiled.
 
     strategies: for every operator with a strategy, named by its cells and its place among those of its kind
-        (`Default/network-Net/MatMul-op0`), the number of cuts of every dimension of every tensor.
-    parameter_layouts: for every parameter the mesh, the mesh axis that cuts each dimension (counted from the last axis,
-        -1: none; a list of them where several do), one rank's shape, 0, True and "", as MindSpore lists them. Of a
-        parameter that optimizer parallel cuts further these are what its readers need, and in the last place stands the
+        (`Default/network-Net/MatMul-op0`), the number of slices of every dimension of every tensor.
+    parameter_layouts: for every parameter the mesh, the mesh axis that shards each dimension (counted from the last
+        axis, -1: none; a list of them where several do), one rank's shape, 0, True and "", as MindSpore lists them. Of
+        a parameter that optimizer parallel shards further these are what its readers need, and in the last place is the
         name of the group from which a rank gathers it.
     operators: one rank's operators before any are fused (`MatMul-0`): {"inputs": names and small constants, "attrs":
         the operator's fields, and facts that were attached to it}.
@@ -44,7 +44,7 @@ class CompiledNetwork:
 
 def compile_in_memory(target: Any, args: Sequence[Any], on_compiled: OnCompiled | None = None) -> CompiledNetwork:
     """Compile `target(*args)` for the ranks of the session, of `device_num` where no launcher said how many. The
-    script's parameters then know how they will be cut.
+    script's parameters then know how they will be sharded.
 
     `on_compiled` is called with what was compiled and the settings that it was compiled in.
 
@@ -116,7 +116,8 @@ def _parameter_layouts(graph: Graph, read: Mapping[str, Layout], rank: int) -> d
 
 
 def _gathering_group(stored: Layout, read: Layout, rank: int) -> str:
-    """The name of the group of ranks whose slices are together what is read; "" unless only dimension 0 was cut on."""
+    """The name of the group of ranks whose slices are together what is read; "" unless only dimension 0 was sharded
+    further."""
     mesh = common_mesh(stored.mesh, read.mesh)
     if stored == read or mesh is None or not stored.dims:
         return ""

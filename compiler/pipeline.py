@@ -1,4 +1,4 @@
-"""The whole compiler on one screen: which passes run in which mode, in order.
+"""Shows the compiler on one screen: which passes run in which mode, in order.
 
 A pass is a file of the same name under passes/ (one that searches: under search/passes/). Passes before
 `slice_to_rank` see the graph of all ranks and run once; those from it on run once for every kind of ranks that is asked

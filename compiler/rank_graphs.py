@@ -1,4 +1,4 @@
-"""Every rank's graph, with the passes behind the slicing run once for each kind of ranks (`passes.rank_kinds`)."""
+"""Makes every rank's graph; the passes behind the slicing run once for each kind of ranks (`passes.rank_kinds`)."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class RankGraphs:
     """The graphs of a program's ranks.
 
     graph: of all ranks. passes: names of those that run for a rank; the first one slices. on_pass: told of every pass
-    that runs. kind_of: the number of the kind of every rank that was asked for; ranks of none have none.
+    that runs. kind_of: the number of the kind of every rank whose graph was made; ranks of none have none.
     """
 
     graph: Graph
@@ -111,8 +111,8 @@ class RankGraphs:
     """Of ranks for which the passes run one by one."""
 
     def alone(self, rank: int, on_pass: OnPass) -> Graph:
-        """The graph of a rank behind the last pass, for a caller that wants no other: nothing is kept, and `on_pass` is
-        called behind every pass. Raises MspcError as `of` does."""
+        """The graph of a rank behind the last pass, for a caller that wants no other: nothing is stored, and `on_pass`
+        is called behind every pass. Raises MspcError as `of` does."""
         check_rank(self.graph, rank)
         steps = [find_pass(name, {"rank": rank} if name == self.passes[0] else {}) for name in self.passes]
 
@@ -147,7 +147,7 @@ class RankGraphs:
         return sum(map(len, self._runs.values()))
 
     def kind(self, rank: int, wanted: Collection[str] | None = None) -> int | None:
-        """The number of a rank's kind, None for a rank of none. wanted: the passes whose stages will be asked for of
+        """The number of a rank's kind, None for a rank of none. wanted: the passes whose stages will be read of
         this kind, all without it. Raises MspcError as `of` does."""
         self.of(rank, self.passes if wanted is None else wanted)
         return self.kind_of.get(rank)
@@ -235,7 +235,7 @@ def copied(graph: Graph, rank: int | None = None, parts: Sequence[RankElement] =
 def _own_node(
     node: Node, inputs: list[Value], rank: int | None, parts: Sequence[RankElement], ops: dict[int, OpLike]
 ) -> Node:
-    """A copy of a node; `ops` keeps the operators that were met, which many nodes share."""
+    """A copy of a node; `ops` holds the operators that were met, which many nodes share."""
     op = ops.get(id(node.op))
     if op is None:
         op = ops[id(node.op)] = node.op if rank is None else own_op(node.op, rank, parts)

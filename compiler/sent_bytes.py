@@ -1,4 +1,4 @@
-"""What the ranks of a compiled program send in a step, and which of them sends the most."""
+"""Counts what the ranks of a compiled program send in a step, and finds the one that sends the most."""
 
 from __future__ import annotations
 

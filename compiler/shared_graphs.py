@@ -1,4 +1,4 @@
-"""The graphs of all ranks once more, from the network as it was read: of a compile whose dumps were not kept."""
+"""Makes the graphs of all ranks once more from the traced network, for a compile that stored no dumps."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Stand-alone and hybrid mode run the script's own collectives as written: which gradients none of them reduces.
+"""Finds the gradients that no collective of the script reduces, in stand-alone and hybrid mode.
 
-Every rank feeds rows of its own, so that what is computed from them is the rank's own, until a collective makes it
-agree. A parameter that is updated by something of the rank's own differs between ranks from the first step on.
+These modes run the script's own collectives as written. Every rank feeds rows of its own, so that what is computed
+from them is the rank's own, until a collective makes it agree. A parameter that is updated by something of the rank's
+own differs between ranks from the first step on.
 """
 
 from __future__ import annotations

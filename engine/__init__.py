@@ -1,1 +1,1 @@
-"""From a script's call to running ranks: the engine captures calls, makes programs, and starts or simulates jobs."""
+"""The engine leads from a script's call to running ranks: captures calls, makes programs, starts or simulates jobs."""

@@ -1,5 +1,4 @@
-"""What stands behind a called cell: compiles it once per target and argument types, and runs this rank's
-graph."""
+"""Runs called cells: compiles one once per target and argument types, and runs this rank's graph."""
 
 from __future__ import annotations
 
@@ -160,7 +159,7 @@ class RankCalls:
         found = self._known.find(key)
         if found is None:
             found, cells = self._compile(target, call, frozen)
-            # As in MindSpore, a step that was set to train goes on so after its network has been evaluated.
+            # As in MindSpore, a step that was set to train continues to do so after its network has been evaluated.
             trained = bool(getattr(target, "training", False))
             self._known.add(key, found, cells, (target, args), self._stays(found), trained)
             self._drop_surplus(target)
@@ -235,7 +234,7 @@ class RankCalls:
         return place if not alone else OWN_GRAPHS + GRAPHS * place
 
     def _drop_surplus(self, target: Any) -> None:
-        """Give up a graph of the target where there are more than are kept."""
+        """Give up a graph of the target where there are more than are stored."""
         found = self._known.surplus(id(target))
         if found is None:
             return
@@ -253,7 +252,7 @@ class RankCalls:
         del self.compiled_calls[compiled_call.number]
 
     def _stays(self, compiled_call: CompiledCall) -> bool:
-        """Whether a graph is kept in any case: where ranks meet in it, and each may have called others before or its
+        """Whether a graph is stored in any case: where ranks meet in it, and each may have called others before or its
         GPU knows the memory of theirs."""
         if self.job.size == 1 or compiled_call.number >= OWN_GRAPHS:
             return False

@@ -183,7 +183,7 @@ def parse_input(text: str) -> TensorType:
 
 
 def build(target: NamedTarget, inputs: Sequence[str], session: state.Session) -> CapturedCall:
-    """The network that `target` names, called with whole inputs of the given types, by the settings of its file; in
+    """The network that `target` names, called with global inputs of the given types, by the settings of its file; in
     semi-automatic mode where that sets none that shards.
 
     Raises:
@@ -217,7 +217,7 @@ def build(target: NamedTarget, inputs: Sequence[str], session: state.Session) ->
 
 
 def _context_of(network: Any) -> FrozenContext:
-    """The settings of a file's own lines; semi-automatic mode with whole inputs where they say nothing of these."""
+    """The settings of a file's own lines; semi-automatic mode with global inputs where they say nothing of these."""
     context, asked = freeze(network), state.current().asked
     if context.parallel_mode not in SHARDED:
         context = replace(context, parallel_mode=ParallelMode.SEMI_AUTO_PARALLEL)

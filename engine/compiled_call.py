@@ -1,4 +1,4 @@
-"""One compiled target on a rank: its executor, and how its values and arguments arrive."""
+"""Runs one compiled target on a rank: its executor, and how its values and arguments arrive."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _constant(full: Any, parameter: GraphParameter, rank: int) -> Array:
 
 
 def _fit(parameter: GraphParameter, array: Array, rank: int) -> Array:
-    """What the graph takes of what the script feeds: the array itself, or this rank's slice of a whole
+    """What the graph takes of what the script feeds: the array itself, or this rank's slice of a global
     one."""
     if array.shape == parameter.shape:
         return array

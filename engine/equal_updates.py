@@ -1,8 +1,8 @@
-"""Data parallel mode: what ranks compute of values that all of them have alike, up to the updates of parameters.
+"""Compares what ranks in data parallel mode compute of values that all of them have alike, up to the updates.
 
-Each rank compiles a graph of its own there, which may hold its number: it may cut its own data, or draw numbers of its
-own. Behind the collectives that make gradients alike the ranks must compute the same, or their parameters drift apart:
-a schedule of the script with another rate on one rank, another norm to clip to.
+Each rank compiles a graph of its own there, which may hold its number: it may slice its own data, or draw numbers of
+its own. Behind the collectives that make gradients alike the ranks must compute the same, or their parameters drift
+apart: a schedule of the script with another rate on one rank, another norm to clip to.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LONGEST = 200
 """Characters of an operator that a message shows."""
 NOTES = (
     "ranks that train together share every update: what is behind the gradients' collectives must be the same on all",
-    "in data_parallel mode, parameter_broadcast=False says that every rank is meant to keep its own",
+    "in data_parallel mode, parameter_broadcast=False says that every rank is meant to have its own",
 )
 
 

@@ -1,4 +1,4 @@
-"""What several ranks have computed together, put together from what each of them has."""
+"""Puts what several ranks have computed together from what each of them has."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def global_outputs(
     """The outputs of a graph over the data of all ranks; all ranks call this together.
 
     Rows come in the order of the ranks. Of single numbers, which ranks compute each of its own rows, the mean is taken
-    where they are floating-point numbers, and all stand in one row else.
+    where they are floating-point numbers, and all are in one row else.
 
     Args:
         values: the graph's results, before slicing. own: what this rank has computed, None where it had no data.

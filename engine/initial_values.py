@@ -1,5 +1,5 @@
-"""Whether ranks that train together begin alike: the first values of what several ranks hold, and what optimizers were
-told.
+"""Checks that ranks that train together begin alike: the first values of what several ranks hold, and what optimizers
+were told.
 
 A parameter that an initializer makes is compared by how it is made; what a script brings by a checksum of this rank's
 slice. One small message tells whether all is equal. Only where it is not are values themselves looked at, and what
@@ -44,7 +44,7 @@ FEW = 4
 SAME = (
     "ranks that hold the same part of a parameter must begin with the same values: the same seed, the same files; "
     "or set_auto_parallel_context(parameter_broadcast=True) gives all of them those of rank 0",
-    "in data_parallel mode, parameter_broadcast=False says that every rank is meant to keep its own",
+    "in data_parallel mode, parameter_broadcast=False says that every rank is meant to have its own",
 )
 ALIKE = ("every rank must make its optimizer with the same settings: ranks that train together share every update",)
 
@@ -53,9 +53,9 @@ ALIKE = ("every rank must make its optimizer with the same settings: ranks that 
 class Beginning:
     """The first values of a parameter or a constant on this rank.
 
-    place: where its slice lies in the whole tensor, as text; "" for all of it. recipe: how an initializer makes the
-    whole, None where the script brought it. array: this rank's slice, where the job's device keeps it. trained: whether
-    gradients change it.
+    place: where its slice lies in the global tensor, as text; "" for all of it. recipe: how an initializer makes the
+    global tensor, None where the script brought it. array: this rank's slice, where the job's device stores it.
+    trained: whether gradients change it.
     """
 
     name: str
@@ -67,8 +67,8 @@ class Beginning:
 
 
 def beginning(name: str, kind: str, slices: Any, source: Any, array: Array) -> Beginning | None:
-    """What is compared of first values that stand in `array`. source: a script's Parameter or InitialValue that made
-    them, or an array. None for a parameter that is said to be each rank's."""
+    """What is compared of first values that are in `array`. source: a script's Parameter or InitialValue that made
+    them, or an array. None for a parameter that is declared to be each rank's."""
     initial = source.initial if isinstance(source, Parameter) else source
     if getattr(source, "layerwise_parallel", False):
         return None
@@ -91,7 +91,7 @@ def settings_of(cells: Iterable[Any]) -> dict[str, str]:
 
 
 def _told(kind: type) -> list[str]:
-    """The attributes of a cell that keep what it was made with. A script's own class may keep what is its rank's."""
+    """The attributes of a cell that hold what it was made with. A script's own class may hold what is its rank's."""
     own = [base for base in kind.__mro__ if base.__module__.startswith("mspc.")]
     signatures = [inspect.signature(base.__init__).parameters for base in own if "__init__" in vars(base)]
     return sorted({"weight_decays", *(name for names in signatures for name in names)} - {"self"})

@@ -1,5 +1,5 @@
-"""The job that this process is a rank of, alone or one of mpirun's: how it begins, and how it ends when
-a rank fails."""
+"""Describes the job that this process is a rank of, alone or one of mpirun's: how it begins, and how it ends when a
+rank fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Job:
     """comm: the communicator of this rank's graphs. aside: that of everything else, so that the two
     never mix.
     watch: of the job under mpirun, else None. hardware: the device that runs this rank's graphs.
-    profile: times steps where that was asked for, see `engine.profile.StepProfiler`.
+    profile: times steps where the command says so, see `engine.profile.StepProfiler`.
     meeting: the communicator of what ranks settle when they compile; None: `aside` is that.
     by_hand: the communicator of collectives that the script calls outside of a network; None: `aside` is that."""
 
@@ -61,7 +61,7 @@ class Job:
             self.watch.graph(graph, step)
 
     def step_done(self) -> None:
-        """The step has ended; the user's code goes on."""
+        """The step has ended; the user's code continues."""
         if self.watch is not None:
             self.watch.cursor[0] = -1
         if self.profile is not None:
@@ -138,7 +138,7 @@ def join_job(wishes: Wishes | None = None) -> Job:
 
         return Job(OneRank(), OneRank(), hardware=hardware)
     limit_threads()
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # lines of several ranks stay whole
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # lines of several ranks stay complete
     from mspc.runtime.faults.watch import Watch
 
     watch = Watch(mpi_rank(), size, job_name(), ranks_of_this_launcher)

@@ -1,4 +1,4 @@
-"""Collectives that a script calls outside of a network: the ranks make sure that they mean the same, then do it."""
+"""Runs collectives that a script calls outside of a network, once the ranks have made sure that they mean the same."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _run(backend: NumPyBackend, comm: Any, op: Op, types: Sequence[Type], arrays
 
 
 def _run_parts(backend: NumPyBackend, comm: Any, op: Op, types: Sequence[Type], arrays: Sequence[Array]) -> Any:
-    """An operator that stands for several, one after another."""
+    """An operator that consists of several, one after another."""
     graph = Graph("parts")
     inputs = [Parameter(f"x{i}", type, "input") for i, type in enumerate(types)]
     found = op.decompose(Builder(graph), RequestedSharding(None, None, {}), inputs)

@@ -1,5 +1,4 @@
-"""Where a script's Parameters are while graphs train them: every rank keeps its slices, reading one
-gathers it."""
+"""Stores a script's Parameters while graphs train them: every rank holds its slices, and reading one gathers it."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ Array = Any
 
 @dataclass
 class _Slice:
-    """One graph's slice of a parameter. array: where the job's device keeps it. version: of the values in it."""
+    """One graph's slice of a parameter. array: where the job's device stores it. version: of the values in it."""
 
     graph_parameter: GraphParameter
     array: Array
@@ -53,7 +52,7 @@ class ParameterStore:
         self._borrowed: dict[int, list[tuple[_Kept, int]]] = {}
         self._several: dict[int, list[tuple[_Kept, int]]] = {}
         """Of what a graph borrowed, by its number, the parameters of which there are several slices; others always have
-        the newest values. Asked for at every step, so kept."""
+        the newest values. Needed at every step, so stored."""
 
     def attach(self, parameter: Any, graph_parameter: GraphParameter, owner: Any) -> Array:
         """The array of `parameter` as this rank's graph holds it; from now on its values live here."""
@@ -101,7 +100,7 @@ class ParameterStore:
         return found
 
     def _initial(self, parameter: Any, graph_parameter: GraphParameter) -> Array:
-        """This rank's slice of the first values; the rest of a parameter that was not drawn yet never is."""
+        """This rank's slice of the first values; the rest of a parameter that was not sampled yet never is."""
         initial = parameter.initial
         if initial is None:
             return slice_parameter(graph_parameter, np.asarray(parameter.value), self._job.rank, "parameter")
@@ -119,7 +118,7 @@ class ParameterStore:
         self._borrowed.setdefault(owner.number, []).append((stored, index))
 
     def detach(self, compiled_call: Any) -> None:
-        """The launched graph is no longer kept; the values of its parameters are."""
+        """The launched graph is no longer stored; the values of its parameters are."""
         self._borrowed.pop(compiled_call.number, None)
         self._several.pop(compiled_call.number, None)
 
@@ -157,7 +156,7 @@ class ParameterStore:
         return gather(local, newest.graph_parameter.layout, shape, self._job.aside)
 
     def read(self, parameter: Any) -> Array:
-        """The full tensor, gathered where it is cut; then all ranks must read it."""
+        """The full tensor, gathered where it is sharded; then all ranks must read it."""
         stored = self._stored[id(parameter)]
         layout = stored.slices[stored.newest].graph_parameter.layout
         if self._job.size == 1 or layout is None or getattr(layout, "is_replicated", False):
@@ -167,7 +166,7 @@ class ParameterStore:
             return self._full(stored)
 
     def part(self, parameter: Any) -> tuple[Layout | None, Array]:
-        """How the newest values are cut (None: not at all), and this rank's slice of them."""
+        """How the newest values are sharded (None: not at all), and this rank's slice of them."""
         stored = self._stored[id(parameter)]
         newest = stored.slices[stored.newest]
         layout = newest.graph_parameter.layout

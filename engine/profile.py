@@ -1,6 +1,6 @@
-"""`mspc run --profile`: times some steps on every rank, gathers the times on rank 0, writes the trace.
+"""Profiles a run for `mspc run --profile`: times steps on every rank, gathers the times on rank 0, writes the trace.
 
-Timed are the launches of the first graph that trains, or of the first graph where none does. Its first two steps
+It times the launches of the first graph that trains, or of the first graph where none does. Its first two steps
 prepare: they count only where the run has no others.
 """
 
@@ -57,7 +57,7 @@ class _Noted:
 class Gathered:
     """What rank 0 knows of all ranks: times of their steps, the number of the first of these, their graphs.
 
-    executor: rank 0's, None where no network ran. job: rank 0's. file: of the trace, as it was asked for.
+    executor: rank 0's, None where no network ran. job: rank 0's. file: of the trace, as the command names it.
     """
 
     steps: Mapping[int, list[list[Timed]]]
@@ -136,7 +136,7 @@ class StepProfiler:
 
 
 def _gather(job: Any, noted: _Noted | None, file: Path) -> Gathered:
-    """The times of all ranks, which call this together; what is wanted of graphs stands on rank 0 alone."""
+    """The times of all ranks, which call this together; what is wanted of graphs is on rank 0 alone."""
     comm = job.aside
     first, steps = noted.best() if noted is not None else (0, [])
     everyone = tuple(range(comm.size))

@@ -1,4 +1,4 @@
-"""What `mspc run --profile` was asked for. Imports nothing heavy, as `commands.run` needs it."""
+"""Reads the options of `mspc run --profile`. Imports nothing heavy, as `commands.run` needs it."""
 
 from __future__ import annotations
 

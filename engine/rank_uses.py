@@ -1,4 +1,4 @@
-"""Whether a script asks for its rank for a name alone: of a folder of checkpoints, or in what it prints.
+"""Finds whether a script reads its rank for a name alone: of a folder of checkpoints, or in what it prints.
 
 What a script makes of its rank may decide anything, so that it is run for other ranks too. Not where the number goes,
 in the very expression that asks for it, into a text or a path and from there to something that only names files or
@@ -82,7 +82,7 @@ def _is_format(function: ast.expr) -> bool:
 
 
 def _meant(function: ast.expr, frame: FrameType) -> Any:
-    """What a name, or a name of a module, stands for where a script runs; None for anything else."""
+    """What a name, or a name of a module, refers to where a script runs; None for anything else."""
     if isinstance(function, ast.Name):
         for names in (frame.f_locals, frame.f_globals, vars(builtins)):
             if function.id in names:
@@ -95,7 +95,7 @@ def _meant(function: ast.expr, frame: FrameType) -> Any:
 
 @lru_cache(maxsize=64)
 def _read(file: str) -> tuple[dict[Any, ast.Call], dict[ast.AST, ast.AST]]:
-    """(the calls of a file by where they stand, what each expression stands in)."""
+    """(the calls of a file by their places, the expression or statement around each expression)."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):

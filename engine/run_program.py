@@ -34,7 +34,7 @@ Array = Any
 
 @dataclass(frozen=True)
 class Options:
-    """What `mspc run DIR` was asked for; see `commands.run.run_directory`."""
+    """The options of `mspc run DIR`; see `commands.run.run_directory`."""
 
     folder: Path
     data: Path | None = None

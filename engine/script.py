@@ -77,7 +77,7 @@ def read_script(path: Path) -> CodeType:
     except ValueError as error:  # a null byte
         raise MspcError(f"{path} is not Python: {error}") from None
     except (RecursionError, MemoryError):
-        raise MspcError(f"{path} is not Python: expressions stand too deep in expressions") from None
+        raise MspcError(f"{path} is not Python: expressions are nested too deep") from None
 
 
 def name_of(path: Path) -> str:
@@ -85,7 +85,7 @@ def name_of(path: Path) -> str:
     try:
         tree = ast.parse(source_of(path))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return path.stem  # what is wrong is said when it is run
+        return path.stem  # what is wrong is reported when it is run
     if not any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(tree)):
         return path.stem
     folder, parts = path.resolve().parent, [path.stem]
@@ -124,7 +124,7 @@ def run_script_as(name: str, path: Path, arguments: Sequence[str]) -> ModuleType
             importlib.import_module(package)
             module.__package__ = package
         sys.modules[name] = module
-        exec(code, module.__dict__)  # the user's program: running it is what was asked for
+        exec(code, module.__dict__)  # the user's program: running it is the command
     except MspcError:
         raise
     except Exception as error:

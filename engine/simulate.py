@@ -1,4 +1,4 @@
-"""`--simulate`: every rank runs the script from the top, in a thread of this process, in turns."""
+"""Simulates ranks for `--simulate`: every rank runs the script from the top, in a thread of this process, in turns."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def simulate_script(
 
 
 def simulated_hardware(wishes: Wishes | None, rank: int) -> Hardware:
-    """The device of a simulated rank, which rank 0 says is not the one that was asked for."""
+    """The device of a simulated rank, which rank 0 says is not the one that was requested."""
 
     def warn(text: str) -> None:
         if rank == 0:

@@ -1,4 +1,4 @@
-"""How many steps the graphs of a script have run in all, also in the runs that this one goes on from.
+"""Counts the steps that the graphs of a script have run in all, also in the runs that this one resumes.
 
 Random masks depend on the number of a step. Graphs are told apart by what they are for and the order in which the
 script runs them first, as `train.0`, so that a run on other ranks, with other graphs, finds its own.
@@ -11,14 +11,14 @@ from typing import Any
 
 
 class StepCounts:
-    """The counts of one script. earlier: those of the run that it goes on from."""
+    """The counts of one script. earlier: those of the run that it resumes."""
 
     def __init__(self, earlier: Mapping[str, int]) -> None:
         self._earlier = dict(earlier)
         self._names: dict[int, str] = {}
         self._known: list[Any] = []
         self._ended: dict[Any, list[str]] = {}
-        """Names of graphs that are no longer kept, by what tells such graphs apart from others."""
+        """Names of graphs that are no longer stored, by what tells such graphs apart from others."""
 
     def begin(self, executor: Any, identity: Any = None) -> None:
         """Have a graph that runs for the first time go on where it was, or where that of the same `identity` ended."""
@@ -30,7 +30,7 @@ class StepCounts:
             executor.go_on(steps - executor.step)
 
     def end(self, executor: Any, identity: Any) -> None:
-        """A graph is no longer kept."""
+        """A graph is no longer stored."""
         name = self._name(executor)
         self._earlier[name] = executor.step + executor.earlier_steps
         self._ended.setdefault(identity, []).append(name)

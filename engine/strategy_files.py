@@ -31,7 +31,7 @@ class StrategyFiles:
         self._written: set[str] = set()
 
     def write(self, compiled: Compiled, context: FrozenContext, trains: bool) -> None:
-        """Write what the script asks for, where the mode cuts anything. Raises MspcError."""
+        """Write what the script asks for, where the mode shards anything. Raises MspcError."""
         self.write_groups(compiled, context, trains)
         if not self._rank:
             self.write_cuts(compiled, context, trains)
@@ -51,7 +51,7 @@ class StrategyFiles:
                 write_groups(Path(path), groups, ranks_alike(compiled.graph, compiled.config.ranks, self._rank))
 
     def write_cuts(self, compiled: Compiled, context: FrozenContext, trains: bool) -> None:
-        """Write how operators and parameters are cut. Raises MspcError."""
+        """Write how operators and parameters are sharded. Raises MspcError."""
         if not compiled.config.sharded:
             return
         for path, of_operators, names in (

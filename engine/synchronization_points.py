@@ -1,4 +1,4 @@
-"""Where in its script a rank comes to a point at which it needs the others: what is said of it if they never come."""
+"""Notes where in its script a rank waits for the others, for the message that is printed if they never come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything global that a script can see and change, so that simulated ranks each have their own."""
+"""Separates everything global that a script can see and change, so that simulated ranks each have their own."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class UserState:
 
 
 class LineWriter(TextIOBase):
-    """Passes whole lines on, so that lines of several ranks do not mix."""
+    """Passes complete lines on, so that lines of several ranks do not mix."""
 
     def __init__(self, target: Any) -> None:
         self._target = target
@@ -137,7 +137,7 @@ class Nowhere(TextIOBase):
 
 
 class HeldBack(TextIOBase):
-    """Keeps text until it is released or dropped, then passes everything on."""
+    """Holds text until it is released or dropped, then passes everything on."""
 
     def __init__(self, target: Any) -> None:
         self._target = target

@@ -1,4 +1,4 @@
-"""The compiled graphs of a call, one for each setting of its cells, of which so many are kept of a target."""
+"""Stores the compiled graphs of a call, one for each setting of its cells, a limited number for each target."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mspc.api.nn.cell import Cell
 from mspc.ir.diagnostics import MspcError
 
 VARIABLE = "MSPC_KEPT_GRAPHS"
-"""The environment's name of how many graphs are kept of a cell or a function."""
+"""The environment's name of how many graphs are stored of a cell or a function."""
 MOST_GRAPHS = 64
 
 
 def graphs_to_keep() -> int:
-    """How many graphs are kept of a target. Raises MspcError where the environment says no number from 1."""
+    """How many graphs are stored of a target. Raises MspcError where the environment says no number from 1."""
     given = os.environ.get(VARIABLE, str(MOST_GRAPHS))
     if not given.isdecimal() or not int(given):
         raise MspcError(f"{VARIABLE} must be an integer from 1, not {given!r}")
@@ -25,10 +25,10 @@ def graphs_to_keep() -> int:
 
 class _Variant:
     """A graph that holds while its cells train or do not, as they did when it was read, and have the same buffers and
-    hooks. as_it_trained: whether it goes on when its cells train no longer.
+    hooks. as_it_trained: whether it still holds when its cells train no longer.
 
-    called: what its key names by id, which must not be used again. stays: whether it is kept in any case. used: when it
-    was called last.
+    called: what its key names by id, which must not be used again. stays: whether it is stored in any case. used: when
+    it was called last.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Variants:
     """The compiled graphs of a script's calls, by what is called and how: keys are tuples that begin with the id of the
     target, and its arguments.
 
-    most: how many graphs are kept of a target, see `surplus`. by_use: the graph goes first that was not called for
+    most: how many graphs are stored of a target, see `surplus`. by_use: the graph goes first that was not called for
     longest. It is the oldest else: that is the same one on all ranks, which compile together but need not call alike.
     """
 
@@ -67,7 +67,7 @@ class Variants:
         self._clock = count()
 
     def find(self, key: Any) -> Any:
-        """The graph of a call as its cells stand now, None where it is still to be compiled."""
+        """The graph of a call as its cells are now, None where it is still to be compiled."""
         for variant in self._known.get(key, ()):
             if variant.holds():
                 if self.by_use:
@@ -78,12 +78,12 @@ class Variants:
     def add(
         self, key: Any, compiled_call: Any, cells: Sequence[Cell], called: Any, stays: bool, as_it_trained: bool
     ) -> None:
-        """Keep a graph; `cells` are those whose `construct` stands in it."""
+        """Store a graph; `cells` are those whose `construct` is in it."""
         variant = _Variant(compiled_call, cells, called, stays, next(self._clock), as_it_trained)
         self._known.setdefault(key, []).append(variant)
 
     def surplus(self, target: int) -> tuple[Any, Any] | None:
-        """(key, graph) of the graph of a target, given by its id, that goes as there are more than are kept; it is no
+        """(key, graph) of the graph of a target, given by its id, that goes as there are more than are stored; it is no
         longer known. None where there are not."""
         own = [(key, variant) for key in self._known if key[0] == target for variant in self._known[key]]
         found = [(key, variant) for key, variant in own if not variant.stays]

@@ -1,4 +1,4 @@
-"""The files of a compile: a text per stage, `program.json`. Contents; output.py writes them."""
+"""Makes the contents of a compile's files: a text per stage, `program.json`. `folder` writes them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mspc.runtime.program import FORMAT, Settings
 LAST = "execute"
 MAIN_STAGES = ("frontend", "step_parallel_begin", "slice_to_rank", LAST)
 NO_FILES = -1
-"""A level below all: nothing is kept of a stage."""
+"""A level below all: nothing is stored of a stage."""
 
 File = tuple[str, bytes]
 
@@ -34,7 +34,7 @@ class StageFiles:
 
     @property
     def wanted(self) -> tuple[str, ...] | None:
-        """The names of the passes whose stages are kept; None: all."""
+        """The names of the passes whose stages are stored; None: all."""
         return {NO_FILES: (), 0: (LAST,), 1: MAIN_STAGES}.get(self.level)
 
     def __call__(self, stage: DumpPoint) -> None:
@@ -76,7 +76,7 @@ def program(
     """The text of `program.json`.
 
     execute: the file of every rank that was written. digests: SHA-256 of these files. settings: of the script.
-    values: the first values of the parameters and constants; those without a description stand in the weights.
+    values: the first values of the parameters and constants; those without a description are in the weights.
     network: the text of the graph as it was read; "" where one device cannot be compared with the ranks. kinds: a
     number for every rank, the same for those with equal programs.
     """
@@ -116,7 +116,7 @@ def program(
 
 
 def _plan(plan: PlanFile) -> dict[str, Any]:
-    """What the compile decided on, as a plan has it: how the operands of every operator are cut, and the rest."""
+    """What the compile decided on, as a plan has it: how the operands of every operator are sharded, and the rest."""
     if not plan.operators:
         return {}
     results = {name: [str(layout) for layout in layouts] for name, layouts in plan.results.items()}

@@ -1,5 +1,5 @@
-"""The first values of a compiled program's parameters and constants: as data where an initializer makes them, as arrays
-where the script brought arrays."""
+"""Describes the first values of a compiled program's parameters and constants: as data where an initializer makes them,
+as arrays where the script brought arrays."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from mspc.ir.types import TensorType, dtype_of
 class FirstValue:
     """The first values of a parameter or constant.
 
-    description: how they are made; None where only the script has them. make: the whole array, made when asked for and
-        not kept.
+    description: how they are made; None where only the script has them. make: the global array, made when called and
+        not stored.
     """
 
     name: str
@@ -35,7 +35,7 @@ def first_values(compiled: Compiled) -> list[FirstValue]:
     """Of every parameter and constant that the program uses, in its order.
 
     Raises:
-        MspcError: an initializer makes no tensor of the shape or element type that it is asked for.
+        MspcError: an initializer makes no tensor of the shape or element type that it is to make.
     """
     traced = compiled.traced
     return [
@@ -46,7 +46,7 @@ def first_values(compiled: Compiled) -> list[FirstValue]:
 
 
 def _first_value(name: str, source: Any) -> FirstValue:
-    """Of a Parameter of the script, a tensor that is not drawn yet, or an array."""
+    """Of a Parameter of the script, a tensor that is not sampled yet, or an array."""
     initial = source.initial if isinstance(source, Parameter) else source
     if isinstance(initial, InitialValue):
         try:

@@ -1,4 +1,4 @@
-"""The folder that a compile writes: made beside its place and put there at the end in one step, so never half there."""
+"""Writes the folder of a compile: it is made beside its place and put there in one step at the end, so never half."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ NOT_FREE = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.EXDEV)
 class OutputFolder:
     """Write files into a new folder; `commit` puts it in the place of `path`, else `path` stays as it was.
 
-    An earlier output of mspc is replaced as a whole and an empty folder filled. Whenever the process is killed, the
-    earlier output is whole or the new one is, and the next to write here removes what is left of the other.
+    An earlier output of mspc is replaced at once and an empty folder filled. Whenever the process is killed, the
+    earlier output is complete or the new one is, and the next to write here removes what is left of the other.
 
     Raises:
         MspcError: `path` holds files that mspc did not write, or cannot be written.
@@ -174,7 +174,7 @@ def _foreign(path: Path) -> list[str]:
 
 
 def _holds_dumps(path: Path) -> bool:
-    """Whether nothing but dumps stand at a path, be it one or a folder of them."""
+    """Whether nothing but dumps are at a path, be it one or a folder of them."""
     if path.is_symlink() or not path.is_dir():
         return path.is_file() and bool(DUMP.fullmatch(path.name))
     entries = list(path.iterdir())

@@ -1,4 +1,5 @@
-"""A network as a graph for a `.mindir` file: what the front end reads of it, node by node, with MindSpore's operators.
+"""Makes the graph of a network for a `.mindir` file: what the front end reads, node by node, with MindSpore's
+operators.
 
 Input:  `%1 = Reshape(%0) {shape: (2, 8)}`. Output: a node `Reshape` whose inputs are `%0` and a constant (2, 8).
 """

@@ -1,4 +1,4 @@
-"""The program of every rank: one for all, unless the script builds another network on another rank."""
+"""Makes the program of every rank: one for all, unless the script builds another network on another rank."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Rerun = Callable[[int], AbstractContextManager[CapturedCall]]
 @dataclass(frozen=True)
 class Built:
     """A launch, compiled. shared: the files of the stages that all ranks share. text: the graph as traced. network: the
-    same with what passes read from its header, "" where no files are kept."""
+    same with what passes read from its header, "" where no files are stored."""
 
     compiled: Compiled
     shared: list[File]
@@ -62,8 +62,8 @@ def compile_for(
     captured: CapturedCall, ranks: int, level: int, compared: Callable[[], bool] = lambda: False,
     on_pass: OnPass | None = None,
 ) -> Built:
-    """Compile `launch` for `ranks` ranks, keeping the files that `level` asks for, and its text where it will be
-    `compared` with what other ranks launch: that is asked once `construct` was read, which may ask for the rank.
+    """Compile `launch` for `ranks` ranks, storing the files that `level` names, and its text where it will be
+    `compared` with what other ranks launch: that is called once `construct` was read, which may read the rank.
     on_pass: told of every pass."""
     files = StageFiles(level)
     call = _traced(captured, ranks)
@@ -100,7 +100,7 @@ class Programs:
 
     Args:
         first: the program of the first rank that is wanted. wanted: all of them, ascending.
-        asked: whether the script asked for its rank. rerun: the script's launch as another rank,
+        asked: whether the script read its rank. rerun: the script's launch as another rank,
             inside of which that rank's session is in place.
     """
 
@@ -121,7 +121,7 @@ class Programs:
             first.compiled.graph.attrs["compile_id"] = self._identity
 
     def of_rank(self, rank: int) -> Built:
-        """The program from which the graph of `rank` is cut."""
+        """The program from which the graph of `rank` is sliced."""
         if not self.differ or rank == self._first_rank:
             return self.first
         built = self._compiled(rank, self.first.compiled.config.ranks, self._level)

@@ -1,5 +1,5 @@
-"""One graph for all sizes that a call may have: where graphs of several sizes are the same up to their integers, and
-these are polynomials of the sizes.
+"""Makes one graph for all sizes that a call may have: where graphs of several sizes are the same up to their integers,
+and these are polynomials of the sizes.
 
 Input:  a launch of a cell whose `set_inputs` leaves sizes open. Output: the text of `symbolic_graph.txt`.
 """
@@ -152,7 +152,7 @@ class _Compiles:
 
 
 def _others(size: int, symbol: _Symbol) -> list[int]:
-    """Sizes that a symbol may have beside that of the call: multiples of it first, which are cut as it is."""
+    """Sizes that a symbol may have beside that of the call: multiples of it first, which are sharded as it is."""
     step = max((d.rule.divisor for d in symbol.dimensions if d.rule is not None), default=1)
     found = [2 * size, 3 * size, 4 * size, size // 2, size // 4, size + step, size + 2 * step, size - step]
     return [n for n in dict.fromkeys(found) if n > 1 and n != size]  # a size of 1 is broadcast
@@ -177,7 +177,7 @@ def _other_cuts(one: Graph, other: Graph) -> str:
         return "other operators run"
     for value, same in zip(one.values(), other.values(), strict=True):
         if value.layout != same.layout or getattr(value, "in_layouts", None) != getattr(same, "in_layouts", None):
-            return f"{getattr(value, 'label', value.name)} is cut otherwise"
+            return f"{getattr(value, 'label', value.name)} is sharded otherwise"
     for node, same in zip(one.nodes, other.nodes, strict=True):
         fields = same.op.attributes()
         if node.op.is_collective and any(node.op.attributes().get(key) != fields.get(key) for key in _SAME):

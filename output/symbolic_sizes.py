@@ -1,4 +1,4 @@
-"""Integers of several texts as expressions of the sizes for which the texts were made."""
+"""Writes integers of several texts as expressions of the sizes for which the texts were made."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def merged(
 def _merged_parts(
     parts: Mapping[Point, list[str]], sizes: Sequence[Sequence[int]], names: Sequence[str]
 ) -> str | Point:
-    """The parts of one line, words and numbers in turns, as one; else a point that does not fit."""
+    """The tokens of one line, words and numbers in turns, as one; else a point that does not fit."""
     words = next(iter(parts.values()))
     for point, own in parts.items():
         if own[::2] != words[::2]:
@@ -118,6 +118,6 @@ def _expression(values: Mapping[Point, str], sizes: Sequence[Sequence[int]], nam
         return ""
     parts = {point: round(1 / value) for point, value in floats.items()}
     if any(part == 0 or abs(part * floats[point] - 1) > 2**-24 for point, part in parts.items()):
-        return ""  # a Float32 is no further from what it stands for
+        return ""  # a Float32 is no further from the number that it rounds
     found = polynomial(parts, sizes)
     return f"1/({shown(found, names)})" if found is not None else ""

@@ -1,4 +1,4 @@
-"""What a pass is, how its options are written (`slice_to_rank{rank=3}`) and how a list of passes runs."""
+"""Defines what a pass is, how its options are written (`slice_to_rank{rank=3}`) and how a list of passes runs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Pass:
 
 
 BESIDE = ("mspc.search.passes",)
-"""Rooms of passes that stand with what they need, which passes/ does not import: a pass is found by its name alone."""
+"""Rooms of passes in folders that passes/ does not import, beside what they need: a pass is found by its name alone."""
 _KINDS = {"int": "a whole number", "bool": "true or false", "str": "a word"}
 
 

@@ -1,4 +1,4 @@
-"""What a pass may need of the graph that it is given, and what is said where the graph lacks it."""
+"""Describes what a pass may need of the graph that it is given, and the message where the graph lacks it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Need:
     """A property of graphs.
 
     lacks: the node for which a graph has it not, True where that is no single node, or None. wants: what the pass
-    needs, and in which the graph fails; `{label}` stands for the node. remedy: what would be right.
+    needs, and in which the graph fails; `{label}` is replaced by the node's. remedy: what would be right.
     """
 
     lacks: Callable[[Graph], Node | bool | None]

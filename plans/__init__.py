@@ -1,1 +1,1 @@
-"""Strategies and plans as files: their names for operators, what they say of a graph, and how a graph takes it."""
+"""Strategies and plans are read and written here: how files name operators, and how a graph takes what they say."""

@@ -1,4 +1,4 @@
-"""What strategy and group files say of a graph whose layouts are decided on."""
+"""Makes the contents of strategy and group files from a graph whose layouts are decided on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan file says of `shard()`, given to a graph that was read; the rest is the pass `shard_by_plan`'s."""
+"""Gives what a plan file says of `shard()` to a graph that was read; the rest is the pass `shard_by_plan`'s."""
 
 from __future__ import annotations
 

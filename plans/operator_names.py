@@ -1,4 +1,4 @@
-"""What strategy files and plans call the operators of a graph, and how a graph gets its strategies from such a file."""
+"""Names the operators of a graph as strategy files and plans do, and gives a graph its strategies from such a file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ STRATEGIES, LAYOUTS = "step_parallel_begin", "propagate_sharding"
 CONFIGURED = "check_strategies"
 """The stage at which the script's strategies are on the operators."""
 _GIVING = (CONFIGURED, "shard_by_plan", "recompute_cells")
-"""The stages behind which all that is given may be on the operators: the last two are there where it is asked for."""
+"""The stages behind which all that is given may be on the operators: the last two are there where the settings say
+so."""
 
 
 def all_is_given(stage: str, graph: Graph) -> bool:
@@ -40,10 +41,10 @@ def all_is_given(stage: str, graph: Graph) -> bool:
 
 @dataclass
 class StrategyNames:
-    """The cuts of operators: of those that read a trainable parameter as `MatMul_w`, and of all as
+    """The strategies of operators: of those that read a trainable parameter as `MatMul_w`, and of all as
     `Default/network-Net/MatMul-op0`, by their cells and their place among those of their kind; layouts: the same with
     the ranks that hold the slices. results: of operators whose results' layouts do not follow from their operands'.
-    places: the names of the nodes. strategies: what was said of operators before all passes. stored:
+    places: the names of the nodes. strategies: what operators were given before all passes. stored:
     parameters as they are stored, where that does not follow from the operators; parameters: of them those that are
     trained and stored otherwise than their first reader needs them. gathered: those that gradients gather again.
     recomputed: cells that a plan has computed again."""
@@ -61,7 +62,7 @@ class StrategyNames:
     _asked: set[Node] = field(default_factory=set[Node])
 
     def note(self, graph: Graph) -> None:
-        """Keep the cuts of a graph's operators."""
+        """Note the strategies of a graph's operators."""
         for node, names, place in named(graph):
             if node.strategy is not None:
                 strategy = tuple(tuple(entry) for entry in node.strategy)
@@ -73,7 +74,8 @@ class StrategyNames:
         self.places = {node: place for node, _, place in named(graph)}
 
     def keep_strategies(self, graph: Graph) -> None:
-        """Note what the operators of a graph are asked for before any pass, and which gather operands again."""
+        """Note the strategies that the operators of a graph were given before any pass, and which gather operands
+        again."""
         self.strategies = {
             self.places[node]: Given(node.in_strategy, node.out_strategy)
             for node in graph.nodes
@@ -86,7 +88,7 @@ class StrategyNames:
         self.places |= dict(made_places(graph, self.places, kinds_of(self.places.values())))
 
     def note_layouts(self, graph: Graph) -> None:
-        """Keep the layouts of the operators that have names, as they are once they are decided on."""
+        """Note the layouts of the operators that have names, as they are once they are decided on."""
         ranks = int(graph.attrs.get("ranks", 1))
         for node, place in self.places.items():
             rule = rule_of(node) if node.in_layouts is not None else None
@@ -147,7 +149,7 @@ def shard_as_in_file(graph: Graph, file: str) -> None:
     """Give the operators that a strategy file names the strategies that it has for them; they go before the script's.
 
     Raises:
-        MspcError: there is no such file, or it names no operator of the graph, or cuts one of other dimensions.
+        MspcError: there is no such file, or it names no operator of the graph, or shards one of other dimensions.
     """
     from mspc.plans.files.strategy_file import read_strategies  # late, as only such a file needs it
 
@@ -164,7 +166,8 @@ def shard_as_in_file(graph: Graph, file: str) -> None:
         given = [shards for shards in strategy if shards] if len(strategy) != len(shapes) else list(strategy)
         if len(given) > len(shapes) or any(len(c) != len(s) for c, s in zip(given, shapes, strict=False) if c):
             raise node.error(
-                f"{node.label}: the strategy file {file} cuts it {strategy}, its operands have shapes {tuple(shapes)}",
+                f"{node.label}: the strategy file {file} shards it {strategy}, its operands have shapes "
+                f"{tuple(shapes)}",
                 ["the strategy file is of another network"],
             )
         if any(n != 1 for shards in given for n in shards):

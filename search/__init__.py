@@ -1,1 +1,1 @@
-"""The search for the layouts of a graph, its plans beside the usual ones, and the rates that it reckons with."""
+"""The search finds the layouts of a graph, and compares its plans with usual ones by rates that it measures."""

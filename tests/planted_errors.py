@@ -133,8 +133,8 @@ ERRORS = (
     Planted("mean-without-1/n", "passes/communication/redistribution_plan.py", "1.0 / count)", "1.0)"),
     Planted(
         "swapped-ranks", "runtime/comm/local.py",
-        "whole = np.concatenate(parts, axis)",
-        "whole = np.concatenate([*parts[1::-1], *parts[2:]], axis)",
+        "gathered = np.concatenate(parts, axis)",
+        "gathered = np.concatenate([*parts[1::-1], *parts[2:]], axis)",
     ),
     Planted("stale-gradient", "ops/collective/collectives.py", "one = super().kernel(be)\n", STALE),
     Planted(
@@ -144,8 +144,8 @@ ERRORS = (
     ),
     Planted(
         "transposed-all-to-all", "runtime/comm/local.py",
-        "return [np.concatenate([row[i] for row in cut], concat_dim) for i in range(len(parts))]",
-        "return [np.concatenate(cut[i], concat_dim) for i in range(len(parts))]",
+        "return [np.concatenate([row[i] for row in split], concat_dim) for i in range(len(parts))]",
+        "return [np.concatenate(split[i], concat_dim) for i in range(len(parts))]",
     ),
 )
 FREE = {

@@ -36,7 +36,7 @@ STEPS = (
     Planted("nesterov-without-gradient", "ops/optim/optimizer.py",
             "accumulation * momentum + gradient if self.use_nesterov", "accumulation * momentum if self.use_nesterov"),
     Planted("dampening-forgotten", "ops/optim/optimizer.py",
-            "moved = accum * momentum + gradient * (1 - self.dampening)", "moved = accum * momentum + gradient"),
+            "accumulated = accum * momentum + gradient * (1 - self.dampening)", "accumulated = accum * momentum + gradient"),
     Planted("decay-with-other-sign", "ops/optim/optimizer.py",
             "var -= lr * (m / (xp.sqrt(v) + epsilon) + decay * var)",
             "var -= lr * (m / (xp.sqrt(v) + epsilon) - decay * var)"),

@@ -1,4 +1,4 @@
-"""How far two arrays that should be equal are apart, and how far they may be."""
+"""Measures how far two arrays that should be equal are apart, and decides how far they may be."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def compare(
     """The row of one value.
 
     Args:
-        found: None where the ranks' parts do not fit together. least: the tolerance that floating-point values have at
+        found: None where the ranks' slices do not fit together. least: the tolerance that floating-point values have at
         least. before: of a parameter, what it was at first; its change is then compared, too.
     """
     noise = noise or Noise()

@@ -1,4 +1,4 @@
-"""Gradients beside finite differences: a judge of every gradient rule that knows none of them.
+"""Compares gradients with finite differences: a judge of every gradient rule that knows none of them.
 
 Along a random direction d of some parameters, (f(x + h d) - f(x - h d)) / 2h must be what the gradients make of d, in
 Float64 (`Doubled`).

@@ -1,4 +1,4 @@
-"""A differentiated graph of one device as Float64, in which gradients are judged."""
+"""Makes a differentiated graph of one device in Float64, in which gradients are judged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs that a comparison makes up: numbers of the kind that the network takes, from a seed."""
+"""Makes up inputs for a comparison: numbers of the kind that the network takes, from a seed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POSITIVE = ((0.0, 1.0),)
 
 @dataclass(frozen=True)
 class MadeInput:
-    """Global arrays for one input, one for each step. said: what their numbers are."""
+    """Global arrays for one input, one for each step. said: what their numbers are, in words."""
 
     arrays: tuple[Array, ...]
     said: str
@@ -37,7 +37,7 @@ def made_inputs(
     """Global arrays for every input of `graph`, by name, in their order.
 
     Floats are uniform, of both signs and of either (`positive`: in [0, 1)), booleans either. Integers that name places
-    (of a table, classes) lie where the graph has places; others are drawn from those that the script brought, or are
+    (of a table, classes) lie where the graph has places; others are sampled from those that the script brought, or are
     small. What an operator reads as distributions are such.
 
     Args:

@@ -1,4 +1,5 @@
-"""A compiled network on simulated ranks in some steps: by the executor, in its own memory, and operator by operator."""
+"""Runs some steps of a compiled network on simulated ranks: by the executor, in its own memory, and operator by
+operator."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What one device computes in some steps, operator by operator, and how far rounding alone moves it.
+"""Runs some steps on one device, operator by operator, and measures how far rounding alone moves its values.
 
 Where every rank trains on its own rows one device runs on the rows of each; the gradients that updates read are then
-combined by hand, but for those that the script's own collectives add up, which run between the places, and what speaks
-of the whole batch is computed of all rows.
+combined by hand, but for those that the script's own collectives add up, which run between the places, and what
+computes over the global batch is computed of all rows.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from mspc.verify.overflow import Poke
 
 Array = Any
 Values = dict[Any, Array]
-"""What `observe` keeps of a step."""
+"""What `observe` records of a step."""
 ROUNDINGS = 4
-"""How many rounding errors the inputs and weights of the runs are moved by of which noise is measured."""
+"""The number of rounding errors by which inputs and weights are moved in the runs that measure noise."""
 UNSURE = 0.25
-"""By which part of its tolerance a gradient is moved there before an update reads it."""
+"""The fraction of its tolerance by which a gradient is moved there before an update reads it."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class OneDevice:
 
     graph: its graph. weights: first values of parameters and constants. feeds: for every place (one, or one for each
     rank that has its own rows) and step the inputs. mark: see `observe`. mean: what updates read is the mean of the
-    places' gradients, not the sum. marked: the step, counted from 0, of which operators' values are kept.
+    places' gradients, not the sum. marked: the step, counted from 0, of which operators' values are recorded.
     kernels: see `kernel_of` of `observe`. combine: what an update reads of a gradient, in the place of that.
     """
 
@@ -147,8 +147,8 @@ class _Movement:
         return (array * (1 + self.amount * self._signs(array.shape, place))).astype(array.dtype)
 
     def gradient(self, name: str, gradient: Array, step: int) -> Array:
-        """A gradient that has moved by what its own comparison lets pass; in the opposite run the other way, so that
-        every element that may have either sign has both."""
+        """A gradient that has moved by what its own comparison lets pass; in the opposite run in the other direction,
+        so that every element that may have either sign has both."""
         size = float(np.max(np.abs(gradient.astype(np.float64)), initial=0.0))
         if not np.isfinite(size) or gradient.dtype.name not in _FLOATS:
             return gradient

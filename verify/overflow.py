@@ -1,5 +1,4 @@
-"""An overflow that is pretended where a network looks for one: one number of one tensor, so that one rank may see it
-alone."""
+"""Pretends an overflow where a network looks for one: one number of one tensor, so that one rank may see it alone."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ Array = Any
 class Poke:
     """An infinity in the last element of an operand of the operator that carries `number` under `mark`.
 
-    layout: that operand's on the ranks; None where each has its own. shape: of the whole operand.
+    layout: that operand's on the ranks; None where each has its own. shape: of the global operand.
     """
 
     mark: str

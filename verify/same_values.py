@@ -1,4 +1,4 @@
-"""One device beside many ranks: which values of which step are the same, on every rank that holds them."""
+"""Compares one device with many ranks: which values of which step are the same, on every rank that holds them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Comparison:
     """What one device computes, and how the ranks hold it.
 
     one, many: the graph of one device and that of all ranks before slicing. weights: first values. expected, noise: for
-    every step and place, see `OneDevice`, the noise where it is asked for; there is a place for every rank where each
+    every step and place, see `OneDevice`, the noise where it is needed; there is a place for every rank where each
     has rows of its own (`own_rows`). mark: attribute that numbers the operators of both graphs alike.
     """
 
@@ -66,7 +66,7 @@ class Comparison:
             if number not in numbers or number not in self.expected[step][0]:
                 continue
             row = self._row("operator", node.label, number, numbers[number], found, step)
-            if row is None:  # parts of it are needed nowhere
+            if row is None:  # slices of it are needed nowhere
                 continue
             if not row.same and first is None:
                 first = node
@@ -102,9 +102,10 @@ class Comparison:
     def _pairs(
         self, key: Any, value: Value, found: Sequence[Values], step: int
     ) -> list[tuple[int, Array, Array | None]]:
-        """(place, what one device has, what ranks have), None where the ranks' parts do not fit together.
+        """(place, what one device has, what ranks have), None where the ranks' slices do not fit together.
 
-        That is the whole value; and where no sum is left to take, it with the slice of every rank whose own is another.
+        That is the global value; and where no sum is left to take, it with the slice of every rank whose own is
+        another.
         """
         if self.own_rows:
             both = enumerate(zip(self.expected[step], found, strict=True))

@@ -1,4 +1,4 @@
-"""Some steps of a network on one device beside those of its ranks: what differs, in which step, and where."""
+"""Compares some steps of a network on one device with those of its ranks: what differs, in which step, and where."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STEPS = 3
 class Verified:
     """What was compared. first: the first operator that differs. note: what is known of a difference beside it.
     directions: in how many gradients were compared with finite differences. batches: in data parallel mode, how all
-    ranks compare with one device on the whole batch."""
+    ranks compare with one device on the global batch."""
 
     rows: list[ComparedValue] = field(default_factory=list[ComparedValue])
     first: Node | None = None
@@ -135,7 +135,7 @@ def _steps(made: dict[str, MadeInput]) -> list[list[Array]]:
 
 
 def _feeds(program: VerifiedProgram, made: dict[str, MadeInput]) -> list[list[list[Array]]]:
-    """For every place and step the inputs of one device: whole, or those of each rank."""
+    """For every place and step the inputs of one device: global, or those of each rank."""
     if not program.layouts:
         return [_steps(made)]
     batches = [list(zip(step, program.layouts, strict=True)) for step in _steps(made)]

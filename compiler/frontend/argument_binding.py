@@ -1,4 +1,4 @@
-"""Binding of a call's arguments to a function's parameters, with Python's rules."""
+"""Binds a call's arguments to a function's parameters, with Python's rules."""
 
 from __future__ import annotations
 

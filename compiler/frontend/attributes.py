@@ -1,4 +1,4 @@
-"""Names and attributes: where a value comes from in the user's program."""
+"""Evaluates names and attributes: where a value comes from in the user's program."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def set_attribute(tracer: Tracer, base: Any, name: str, value: Any) -> None:
     """`base.name = value`: what the compiled function reads from then on. The object itself stays as it is.
 
     Raises:
-        MspcError: the value would have to be kept from call to call, or the attribute is none that holds values.
+        MspcError: the value would have to be stored from call to call, or the attribute is none that holds values.
     """
     key = (id(base), name)
     plain = isinstance(base, Cell) or (hasattr(base, "__dict__") and not isinstance(base, type | types.ModuleType))
@@ -111,7 +111,7 @@ def set_attribute(tracer: Tracer, base: Any, name: str, value: Any) -> None:
     made_here = id(base) in tracer.owned
     if key in tracer.attributes_read and key not in tracer.attributes and not made_here:
         raise tracer.error(
-            f"attribute '{name}' is set after it is read, so that its value would be kept from call to call",
+            f"attribute '{name}' is set after it is read, so that its value would be stored from call to call",
             ["make it a Parameter(..., requires_grad=False) in __init__, and assign to that"],
         )
     if key not in tracer.attributes and not made_here:

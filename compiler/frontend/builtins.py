@@ -1,5 +1,5 @@
-"""Python's built-in functions inside `construct`: on what is known at compile time, and where it
-makes sense on tensors."""
+"""Evaluates Python's built-in functions inside `construct`: on what is known at compile time, and where it makes sense
+on tensors."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def super_of(t: Tracer, frame: Frame, node: ast.AST, *args: Any) -> Any:
     arguments = frame.source.tree.args
     positional = (*arguments.posonlyargs, *arguments.args)
     if not isinstance(owner, type) or not positional:
-        raise t.error("super() stands outside of a method", kind=RuntimeError)
+        raise t.error("super() is outside of a method", kind=RuntimeError)
     return super(owner, frame.locals[positional[0].arg])
 
 

@@ -1,5 +1,5 @@
-"""Calls inside `construct`: operators become nodes, cells and functions are inlined, all else is
-called as it is."""
+"""Evaluates calls inside `construct`: operators become nodes, cells and functions are inlined, all else is called as it
+is."""
 
 from __future__ import annotations
 

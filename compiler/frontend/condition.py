@@ -1,8 +1,8 @@
-"""Conditions on the contents of a tensor: the graph computes what either way leads to, and chooses.
+"""Compiles conditions on the contents of a tensor: the graph computes what either branch leads to, and chooses.
 
-`if` runs both branches; what a name then stands for is one operator `Select`, and updates of the branch that is not
+`if` runs both branches; what a name then refers to is one operator `Select`, and updates of the branch that is not
 taken change nothing. Where one branch returns, what follows belongs to the other, up to the end of the function. A
-branch that ends in `raise` is a check of contents, which no compile can make: it is left out, and that is said.
+branch that ends in `raise` is a check of contents, which no compile can make: it is left out, with a warning.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _remainder(tracer: Tracer, frame: Frame, rest: list[ast.stmt], block: Block)
 
 
 class _Paths:
-    """The two ways: each begins with the names, lists and dicts that there were before them."""
+    """The two branches: each begins with the names, lists and dicts that there were before them."""
 
     def __init__(self, tracer: Tracer, frame: Frame) -> None:
         self.tracer, self.frame = tracer, frame
@@ -142,7 +142,7 @@ class _Paths:
         self.tracer.runs = dict(self.runs)
 
     def join(self, holds: Value) -> None:
-        """Every name, and every element of a list or dict, stands for what either way left there."""
+        """Every name, and every element of a list or dict, refers to what either branch left there."""
         (left, one), (right, other) = self.ends
         self.frame.locals.clear()
         for name in {**left, **right}:

@@ -1,4 +1,4 @@
-"""Operators and gradients that the script gives itself: `Custom`, and `bprop` of cells."""
+"""Compiles operators and gradients that the script defines itself: `Custom`, and `bprop` of cells."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def call_custom(
         op, operands = custom.function_on(given, _type_of)
         op = replace(op, called=ScriptFunction.of(_name(tracer, custom.func), custom.func))
         if custom.in_strategy is not None and tracer.sharded:
-            op = replace(op, cuts=_cuts(op, custom, [value.tensor_type for value in operands]))
+            op = replace(op, cuts=_stated_rule(op, custom, [value.tensor_type for value in operands]))
     except MspcError as error:
         raise tracer.error(error.message, error.notes, kind=error.kind or RuntimeError) from None
     made, result = tracer.emit_on(op, operands, instance=custom.instance_name)
@@ -67,8 +67,8 @@ def _of_tensors(strategy: Any, given: Any) -> Iterator[Any]:
             yield entry
 
 
-def _cuts(op: CustomOp, custom: Custom, types: list[TensorType]) -> str:
-    """The rule that a strategy states: dimensions that it cuts along the same axes are cut together."""
+def _stated_rule(op: CustomOp, custom: Custom, types: list[TensorType]) -> str:
+    """The rule that a strategy states: dimensions that it shards along the same axes are sharded together."""
     entries = list(_of_tensors(custom.in_strategy, _nested(op.given, iter(types))))
     if len(entries) != len(types):
         raise MspcError(f"Custom: in_strategy has {len(entries)} entries for {len(types)} tensors")
@@ -94,15 +94,18 @@ def _nested(given: Any, types: Iterator[TensorType]) -> Any:
 
 
 def _labels(entry: Any, shape: Sequence[int], what: str) -> list[str]:
-    """A name for every dimension that an entry cuts: that of its mesh axes, or, of a tuple, of its place from the
-    right; "" for those that it does not cut."""
-    cuts = list(entry.strategy if isinstance(entry, NamedLayout) else entry)
-    if len(cuts) != len(shape):
-        raise MspcError(f"Custom: the strategy of {what} has {len(cuts)} entries for {len(shape)} dimensions")
+    """A name for every dimension that an entry shards: that of its mesh axes, or, of a tuple, of its place from the
+    right; "" for those that it does not shard."""
+    shard_counts = list(entry.strategy if isinstance(entry, NamedLayout) else entry)
+    if len(shard_counts) != len(shape):
+        raise MspcError(f"Custom: the strategy of {what} has {len(shard_counts)} entries for {len(shape)} dimensions")
     if not isinstance(entry, NamedLayout):
-        return [f"d{len(cuts) - i}" if shards > 1 else "" for i, shards in enumerate(cuts)]
+        return [f"d{len(shard_counts) - i}" if shards > 1 else "" for i, shards in enumerate(shard_counts)]
     axes = [axis if isinstance(axis, tuple) else (axis,) for axis in entry.tensor_map]
-    return ["m" + "_".join(map(str, axis)) if shards > 1 else "" for axis, shards in zip(axes, cuts, strict=True)]
+    return [
+        "m" + "_".join(map(str, axis)) if shards > 1 else ""
+        for axis, shards in zip(axes, shard_counts, strict=True)
+    ]
 
 
 def own_gradient(tracer: Tracer, function: Any, args: Sequence[Any], result: Any, run: Run) -> Any:

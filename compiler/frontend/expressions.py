@@ -1,4 +1,4 @@
-"""Expressions of the parsed program. One function per kind of syntax; a kind that is not listed is
+"""Evaluates expressions of the parsed program. One function per kind of syntax; a kind that is not listed is
 refused."""
 
 from __future__ import annotations
@@ -362,7 +362,7 @@ def _assign_item(tracer: Tracer, frame: Frame, target: ast.Subscript, value: Any
 
 
 def _assign_elements(tracer: Tracer, frame: Frame, target: ast.expr, base: Any, made: Value) -> None:
-    """The tensor that `target` names becomes `made`: a Parameter is updated, a name stands for the new tensor."""
+    """The tensor that `target` names becomes `made`: a Parameter is updated, a name refers to the new tensor."""
     if isinstance(base, Parameter):
         tracer.update(base, made)
         return

@@ -33,7 +33,7 @@ def call_gradient(
 ) -> Any:
     """The result of calling `request` with `args`.
 
-    run: calls the function with arguments. earlier: such a call that stands in the graph already, if there is one.
+    run: calls the function with arguments. earlier: such a call that is in the graph already, if there is one.
 
     Raises:
         MspcError: an argument or a result cannot be differentiated.

@@ -1,4 +1,4 @@
-"""Subscripts: of tensors, which become one StridedSlice, Gather or GatherNd, and of what is known at compile time."""
+"""Compiles subscripts: of tensors, to one StridedSlice, Gather or GatherNd, and of what is known at compile time."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ Label = tuple[str, int]
 
 
 def results_of(tracer: Tracer, parts: list[IndexEntry]) -> list[tuple[Label, int]]:
-    """The dimensions of what an index chooses, with their sizes: those of arrays stand where the arrays do, or in front
-    where a slice stands between them. (An element counts as an array beside arrays.)"""
+    """The dimensions of what an index chooses, with their sizes: those of arrays are where the arrays are, or in front
+    where a slice is between them. (An element counts as an array beside arrays.)"""
     chosen = [part for part in parts if part.kind == "places"]
     shape = broadcast_shape(tracer, chosen)
     spread = [(("places", i), size) for i, size in enumerate(shape)]
@@ -116,7 +116,7 @@ def broadcast_shape(tracer: Tracer, chosen: list[IndexEntry]) -> tuple[int, ...]
 
 
 def sliced(tracer: Tracer, x: Value, parts: list[IndexEntry]) -> Value:
-    """x with the slices cut and the elements taken, in one StridedSlice; whole where arrays choose."""
+    """x with the slices and the elements taken, in one StridedSlice; all of a dimension where arrays choose."""
     fields = slice_fields(x.shape, parts)
     return x if fields is None else tracer.emit(tracer.op("StridedSlice", **fields), x)
 
@@ -160,7 +160,7 @@ def _operand(tracer: Tracer, part: IndexEntry) -> Value:
 
 
 def unpacked(tracer: Tracer, value: Any, what: str) -> list[Any]:
-    """The elements of something that is iterated over at compile time; of a tensor, what stands at every place of its
+    """The elements of something that is iterated over at compile time; of a tensor, what is at every place of its
     first dimension.
 
     Raises:

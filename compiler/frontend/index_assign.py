@@ -1,4 +1,4 @@
-"""`x[index] = value` of a tensor of the graph: the new tensor, which the name then stands for."""
+"""Compiles `x[index] = value` of a tensor of the graph: makes the new tensor, which the name then refers to."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def with_elements(tracer: Tracer, x: Value, index: Any, value: Any) -> Value:
     masks = [part for part in parts if part.kind == "mask"]
     if len(masks) == 1 and all(part is masks[0] or part.takes_all(x.shape) for part in parts):
         return _masked(tracer, x, masks[0], given)
-    parts = without_masks(tracer, parts, "such a mask may stand beside whole dimensions only: x[:, mask] = value")
+    parts = without_masks(tracer, parts, "such a mask may be beside full dimensions only: x[:, mask] = value")
     if any(part.kind == "places" for part in parts):
         return _scattered(tracer, x, parts, given)
     fields = slice_fields(x.shape, parts)
@@ -88,7 +88,7 @@ def _masked(tracer: Tracer, x: Value, part: IndexEntry, value: Value) -> Value:
 
 
 def _scattered(tracer: Tracer, x: Value, parts: list[IndexEntry], value: Value) -> Value:
-    """Whole dimensions go behind the others, for which one array names every element that is written."""
+    """Full dimensions go behind the others, for which one array names every element that is written."""
     order = results_of(tracer, parts)
     complete = [part.dim for part in parts if part.takes_all(x.shape)]
     named = [part for part in parts if part.dim >= 0 and part.dim not in complete]

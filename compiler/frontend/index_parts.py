@@ -1,4 +1,4 @@
-"""An index of a tensor taken apart: what it says of every dimension, and in which order NumPy puts the results."""
+"""Takes an index of a tensor apart: what it says of every dimension, and in which order NumPy puts the results."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _entry(tracer: Tracer, entry: Any) -> Any:
 
 
 def _expanded(tracer: Tracer, shape: Shape, entries: Sequence[Any]) -> list[tuple[int, Any]]:
-    """(number, entry) with `...` written out and whole dimensions at the end."""
+    """(number, entry) with `...` written out and full dimensions at the end."""
     dots = [i for i, entry in enumerate(entries) if entry is Ellipsis]
     if len(dots) > 1:
         raise tracer.error("an index holds '...' more than once", kind=IndexError)

@@ -1,4 +1,4 @@
-"""Mistakes that come to light inside of functions and cells of mspc, in terms of what the script hands to them."""
+"""Names mistakes that come to light inside of functions and cells of mspc in terms of what the script hands to them."""
 
 from __future__ import annotations
 

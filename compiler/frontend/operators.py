@@ -1,4 +1,4 @@
-"""Python's operators on tensors and on what is known at compile time."""
+"""Evaluates Python's operators on tensors and on what is known at compile time."""
 
 from __future__ import annotations
 

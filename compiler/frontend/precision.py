@@ -1,4 +1,4 @@
-"""Mixed precision: Casts around operators, of a cell's inputs, parameters and constants, as its flags ask."""
+"""Applies mixed precision: Casts around operators, of a cell's inputs, parameters and constants, as its flags ask."""
 
 from __future__ import annotations
 

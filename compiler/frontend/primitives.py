@@ -1,4 +1,4 @@
-"""Calls of operators inside `construct`: nodes with the user's strategies and attributes."""
+"""Turns calls of operators inside `construct` into nodes with the user's strategies and attributes."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _fits(strategy: Any, node: Node) -> bool:
 
 def _of_operands(op: Op, strategy: Any, given: Sequence[Any], operands: Sequence[Any]) -> Any:
     """A strategy without the entries of tensors that the call was given and the operator does not read, if these are
-    whole and the operator does not say itself what has an entry."""
+    unsharded and the operator does not say itself what has an entry."""
     tensors = [value for value in given if isinstance(value, Value)]
     if strategy is None or not len(strategy) == len(tensors) > len(operands):
         return strategy

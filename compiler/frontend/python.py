@@ -1,4 +1,4 @@
-"""Calls inside `construct` that are neither operators nor inlined: classes, built-in and library
+"""Evaluates calls inside `construct` that are neither operators nor inlined: classes, built-in and library
 functions."""
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def call_python(tracer: Tracer, fn: Any, args: Args, kwargs: Kwargs, takes_tenso
             raise tracer.error(message, [COUNTED_LATER[name]], kind=TypeError)
         raise tracer.error(
             f"{name}() takes only what is known at compile time, not tensors",
-            ["operators on tensors stand in mindspore.ops"],
+            ["operators on tensors are in mindspore.ops"],
             kind=TypeError,
         )
     module = str(getattr(fn, "__module__", None) or type(fn).__module__).split(".")[0]

@@ -1,4 +1,4 @@
-"""Calls of cells and functions that a gradient may take up, so that their forward part stands in the graph once.
+"""Remembers calls of cells and functions that a gradient may take up, so that their forward part is in the graph once.
 
 `loss = net(x)` and then `grad(net, weights)(x)` is one run of `net` and its gradient, also where `net` draws random
 numbers or changes parameters. A run is taken up only while the parameters that it read still hold what it read.
@@ -25,7 +25,7 @@ from mspc.ops.op import Op
 
 @dataclass(frozen=True)
 class RememberedCall:
-    """A call that stands in the graph.
+    """A call that is in the graph.
 
     result: what it returned. first, last: its nodes are `nodes[first:last]`. called: the function and its arguments;
     the key knows them by their identity.

@@ -1,6 +1,6 @@
-"""Strategies of whole cells and functions: `cell.shard(...)` and `shard(fn, ...)`.
+"""Compiles strategies of complete cells and functions: `cell.shard(...)` and `shard(fn, ...)`.
 
-They cut the tensors that go in and out. Such a tensor passes through a ShardingConstraint; the operators inside take
+They shard the tensors that go in and out. Such a tensor passes through a ShardingConstraint; the operators inside take
 their strategies from it by propagation. Parameters that a plan names are read in the same way.
 """
 

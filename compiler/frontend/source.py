@@ -1,4 +1,4 @@
-"""Source of functions as syntax trees with true positions: what the front end reads instead of running.
+"""Parses the source of functions to syntax trees with true positions, which the front end reads instead of running.
 
 Only the lines of one function are parsed, not its whole file, which a lambda needs. Trees are the same for the same
 text, in whatever trace: nobody changes them. May be imported by the compiler only.
@@ -35,9 +35,9 @@ _TRACED_OWN = tuple(
         ("common", "derivatives"),
     )
 )  # fmt: skip
-"""Where functions that become part of a graph stand."""
+"""Where functions that become part of a graph are."""
 _SHOWN_OWN = tuple(os.path.join(_API, *place) for place in (("nn", ""), ("parallel", ""), ("ops", "hyper_map")))
-"""Whose frames are shown: what stands between the user's lines and an operator."""
+"""Whose frames are shown: what is between the user's lines and an operator."""
 _NOT_TRACED = tuple(os.path.join(_API, "nn", name) for name in ("cell.py", "cell_state.py"))
 _STANDARD_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
 _INSTALLED = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
@@ -198,7 +198,7 @@ def _parse_lines(file: SourceFile, code: types.CodeType) -> FunctionSource | Non
         return None
     head = lines[first - 1]
     indent = len(head) - len(head.lstrip())
-    # Code that can never run leaves no trace in the bytecode, so the block goes on while lines are
+    # Code that can never run leaves no trace in the bytecode, so the block continues while lines are
     # indented deeper.
     while last < len(lines):
         line = lines[last]

@@ -1,4 +1,4 @@
-"""What one trace keeps: the graph under construction, parameters found so far, the running functions, errors.
+"""Holds the state of one trace: the graph under construction, parameters found so far, the running functions, errors.
 
 Values of the interpreted program are graph values for tensors, and ordinary Python objects for all that
 is known at compile time. Lower front-end modules get the `Tracer` and call back through it, so that none
@@ -41,7 +41,7 @@ MAX_ERRORS = 20
 
 
 class Tracer:
-    """The state of one trace and the ways to make graph values."""
+    """The state of one trace and the methods that make graph values."""
 
     def __init__(self, name: str, sharded: bool, script_folder: str) -> None:
         self.graph = Graph(name)
@@ -80,7 +80,7 @@ class Tracer:
         self._weights: dict[int, Parameter] = {}
         self._tensors: dict[int, tuple[Any, Value]] = {}
 
-    # Where the program stands -----------------------------------------------------------------------------
+    # Where the program is ---------------------------------------------------------------------------------
 
     def at(self, frame: Frame, node: ast.AST) -> None:
         """What is emitted next comes from `node`."""
@@ -97,7 +97,7 @@ class Tracer:
         return MspcError(message, notes=notes, frames=self.builder.frames, kind=kind or RuntimeError)
 
     def note(self, error: MspcError) -> None:
-        """Keep a mistake to be reported at the end, once. Raises TooManyErrors when there are enough."""
+        """Note a mistake to be reported at the end, once. Raises TooManyErrors when there are enough."""
         if any(e.message == error.message and e.location == error.location for e in self.errors):
             return
         self.errors.append(error)
@@ -122,7 +122,7 @@ class Tracer:
     # Values -----------------------------------------------------------------------------------------------
 
     def is_tensor(self, value: Any) -> bool:
-        """Whether `value` stands for a tensor in the graph (constant tensors of the script included)."""
+        """Whether `value` is a tensor in the graph (constant tensors of the script included)."""
         return isinstance(value, Value | Tensor | np.ndarray)
 
     def value(self, value: Any, like: DType | None = None, what: str = "") -> Value:
@@ -252,7 +252,7 @@ class Tracer:
         made.phase = "update"
 
     def update_operands(self, op: Op, values: list[Value]) -> list[Value]:
-        """The operands of an update: parameters themselves where a plan or another element type stands between, what
+        """The operands of an update: parameters themselves where a plan or another element type is between, what
         is narrower than the parameter in its type unless the operator takes both, and what changes nothing where the
         program does not take the branch.
         """
@@ -269,7 +269,7 @@ class Tracer:
         if self.guard is None:
             return values
         if not op.neutral:
-            raise self.error(f"{op.name} cannot stand under a condition that depends on the contents of a tensor")
+            raise self.error(f"{op.name} cannot be under a condition that depends on the contents of a tensor")
         for index, neutral in op.neutral.items():
             value = values[index]
             otherwise = variable if neutral is None else Constant(neutral, value.tensor_type.dtype)

@@ -1,4 +1,4 @@
-"""Statements of the parsed program, and the run of a function's body.
+"""Runs statements of the parsed program, and the body of a function.
 
 A mistake in one statement is noted, what the statement would have assigned is poisoned, and the next
 statement is read: so independent mistakes are reported together, and none is reported that only follows

@@ -1,4 +1,4 @@
-"""Attributes and methods of tensors inside `construct`: `x.shape`, `x.reshape(...)`, `x.sum(axis=1)`.
+"""Evaluates attributes and methods of tensors inside `construct`: `x.shape`, `x.reshape(...)`, `x.sum(axis=1)`.
 
 Methods are functions of mspc.api.ops that take the tensor first; they are read as any function is.
 """

@@ -1,10 +1,9 @@
-"""From a network written in Python to one graph: `construct` is parsed and interpreted over graph
+"""Traces a network written in Python to one graph: `construct` is parsed and interpreted over graph
 values, never run.
 
 Tensors are values of the graph; everything else (numbers, shapes, attributes, cells, functions) is known
-at compile time.
-All calls are inlined: the graph is flat. The other `frontend_*` files hold the parts; `trace` puts them
-together.
+at compile time. All calls are inlined: the graph is flat. The other files of this folder compile the kinds of
+statements and calls; `trace` calls them.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from mspc.ir.types import TensorType, dtype_of
 
 @dataclass(frozen=True)
 class Leaf:
-    """Stands for a result of the graph in the structure of what the function returns."""
+    """Takes the place of a result of the graph in the structure of what the function returns."""
 
     index: int
 
@@ -98,7 +97,7 @@ def trace(
         sharded: whether strategies given with `shard()` count.
         script_folder: the user's files are shown relative to it.
         name: of the graph; made from the target's when empty.
-        other_mistakes: asked for what else is wrong with the part of the graph that could be read, when there are
+        other_mistakes: called for what else is wrong with the part of the graph that could be read, when there are
             mistakes, so that all come together.
 
     Raises:

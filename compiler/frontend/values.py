@@ -1,5 +1,4 @@
-"""Values of the interpreted program that are neither tensors nor plain Python objects, and the functions
-that run.
+"""Defines values of the interpreted program that are neither tensors nor plain Python objects, and running functions.
 
 Tensors are values of the graph; all that is known at compile time is an ordinary Python object.
 """
@@ -81,7 +80,7 @@ class TensorMethod:
 
 @dataclass(frozen=True, eq=False)
 class Undecided:
-    """What a name stands for behind an `if` on the contents of a tensor whose branches left values that are no tensors
+    """What a name refers to behind an `if` on the contents of a tensor whose branches left values that are no tensors
     of one type and shape. Something may wait for it; nothing else can be done with it."""
 
     left: Any
@@ -98,7 +97,7 @@ class Undecided:
 
 
 class Frame:
-    """One running function: its names and where it stands."""
+    """One running function: its names and its current line."""
 
     __slots__ = (
         "_local_names", "_spans", "call_frames", "depth", "enclosing", "following", "globals", "locals", "phase",
@@ -125,7 +124,7 @@ class Frame:
         self.to_float: Any = caller.to_float if caller else None
         self.depth = caller.depth + 1 if caller else 0
         self.following: tuple[list[ast.stmt] | None, ...] = ()
-        """What stands behind the statement in the blocks around it, outermost first; None for a loop."""
+        """What comes behind the statement in the blocks around it, outermost first; None for a loop."""
         self._local_names: frozenset[str] | None = None
         self._spans: dict[ast.AST, Frames] = {}
 
@@ -207,7 +206,7 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
 
 
 def contains_tensor(value: Any) -> bool:
-    """Whether a graph value stands anywhere in `value`."""
+    """Whether a graph value is anywhere in `value`."""
     if isinstance(value, Value | TensorMethod | Undecided):
         return True
     if isinstance(value, functools.partial):

@@ -1,4 +1,4 @@
-"""Why a job of `mspc launch` has ended, from what mpirun and the ranks have printed: the cause first, then the rest."""
+"""Finds out why a job of `mspc launch` has ended, from what mpirun and the ranks have printed: the cause first."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ CONSEQUENCES = re.compile(
     LAST_WORDS.pattern
     + rb"|\[[^\]\n]*\] \*\*\* An error occurred in |(?:-{40,}\n)?An MPI communication peer process has unexpectedly"
 )
-"""Finds what a rank, or MPI in it, says where mpirun or another rank has left it: why they have is said before it."""
+"""Finds what a rank, or MPI in it, prints where mpirun or another rank has left it: the cause is printed before
+that."""
 
 
 @dataclass(frozen=True)
 class Ended:
     """A job that has ended.
 
-    status: mpirun's, negative for a signal. said: by mpirun. scheduler_log: where that stands. logs: of all ranks,
-    where they are on this host. begins: bytes of each that are of earlier starts. printed: whether the lines of a rank
-    have been printed. hosts: of the job; () for this one.
+    status: mpirun's, negative for a signal. said: what mpirun has printed. scheduler_log: where that is. logs: of all
+    ranks, where they are on this host. begins: bytes of each that are of earlier starts. printed: whether the lines of
+    a rank have been printed. hosts: of the job; () for this one.
     """
 
     status: int
@@ -73,7 +74,7 @@ class Ended:
             complain(others)
         mark = "note" if others is not None else "error"
         if self.printed(rank):
-            complain(f"{mark}: rank {rank} ended the job with status {self.status}; what it said is in {path}")
+            complain(f"{mark}: rank {rank} ended the job with status {self.status}; its output is in {path}")
             return
         complain(f"{mark}: rank {rank} ended the job with status {self.status}; the end of {path}:")
         complain(_last_lines(own) if path.exists() else "  (it is on another host)")
@@ -124,7 +125,7 @@ class Ended:
 
 
 def lost_host(said: bytes) -> tuple[int, str] | None:
-    """(number of mpirun's part there, 0 where that is not said; name) of a host that mpirun says it has lost."""
+    """(number of mpirun's part there, 0 where mpirun does not say it; name) of a host that mpirun says it has lost."""
     found = [match for pattern in _LOST for match in pattern.finditer(said)]
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""What a rank reads from its environment of the launcher that started it. No other file reads such variables.
+"""Reads what the launcher tells a rank by its environment. No other file reads such variables.
 
 Imports nothing heavy: the number of BLAS threads must be set before NumPy is imported.
 """
@@ -80,7 +80,7 @@ def job_name() -> str:
 
 def limit_threads(local_ranks: int = 0) -> None:
     """Give every rank its share of the cores: one BLAS thread where ranks outnumber cores. Values that
-    the user set are kept. Without effect once NumPy is loaded."""
+    the user set remain. Without effect once NumPy is loaded."""
     local = local_ranks or (local_place()[1] if mpi_size() else 0)
     if local <= 1:
         return
@@ -91,7 +91,7 @@ def limit_threads(local_ranks: int = 0) -> None:
 
 
 def session_folder() -> str:
-    """The folder that this rank's mpirun keeps while the job runs; "" without one."""
+    """The folder that this rank's mpirun has while the job runs; "" without one."""
     return os.environ.get("PMIX_SERVER_TMPDIR", "")
 
 

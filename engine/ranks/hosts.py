@@ -1,4 +1,4 @@
-"""Hosts of a job: from a host file, a list on the command line, or a rank table.
+"""Finds the hosts of a job: from a host file, a list on the command line, or a rank table.
 
 A host file has a line for every host, as Open MPI reads it: `NAME slots=N`, N being 1 without it; `#` begins a comment.
 """
@@ -55,7 +55,7 @@ def read_host_file(path: Path) -> list[Host]:
         if not _COUNT.fullmatch(count):
             raise MspcError(f"slots={count:.40} of host {name!r} must be 1 or more, and below a million", where)
         if any(host.name == name for host in found):
-            raise MspcError(f"host {name!r} stands twice in the host file", where)
+            raise MspcError(f"host {name!r} is twice in the host file", where)
         found.append(Host(name, int(count)))
     if not found:
         raise MspcError(f"the host file {str(path)!r} names no host", notes=["a line is NAME slots=N"])
@@ -72,7 +72,7 @@ def read_hosts(text: str) -> list[Host]:
         if not is_host(name) or not _COUNT.fullmatch(slots):
             raise MspcError(f"--host {text!r:.200}: {part!r:.100} is no NAME or NAME:SLOTS")
         if any(host.name == name for host in found):
-            raise MspcError(f"--host {text!r}: {name!r} stands there twice")
+            raise MspcError(f"--host {text!r}: {name!r} is there twice")
         found.append(Host(name, int(slots)))
     return found
 

@@ -1,4 +1,4 @@
-"""Jobs of `mspc launch`: ranks under mpirun, each with a log of its own, started again where that is asked for."""
+"""Runs the jobs of `mspc launch`: ranks under mpirun, each with a log of its own, restarted where an option says so."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _run(job: LaunchJob, number: int, places: dict[int, int]) -> tuple[int, int 
     """(mpirun's status, the signal that this process got, bytes of the logs that were printed) of one start. places:
     bytes of the logs, by rank, that earlier starts wrote."""
     environment = {**mpirun_environment(), RESTARTS: str(number)}
-    for rank in range(job.ranks if not number else 0):  # what a rank of an earlier job said is not this one's
+    for rank in range(job.ranks if not number else 0):  # what a rank of an earlier job printed is not this one's
         job.log(rank).unlink(missing_ok=True)
     with open(job.folder / SCHEDULER_LOG, "ab" if number else "wb") as log:
         try:
@@ -109,7 +109,7 @@ def _run(job: LaunchJob, number: int, places: dict[int, int]) -> tuple[int, int 
 
 def _show_all(job: LaunchJob, places: dict[int, int], over: bool = False) -> None:
     """Print what the shown ranks have written from these bytes on, but until the job is `over` not what they say of
-    having been left: why they were is said first."""
+    having been left: the cause is printed first."""
     for rank in filter(job.shows, range(job.ranks)):
         places[rank] += _show(job.log(rank), places[rank], over)
 
@@ -122,7 +122,7 @@ def _size(path: Path) -> int:
 
 
 def _show(path: Path, begin: int, over: bool) -> int:
-    """Print whole lines of a log from a byte on; how many bytes they are."""
+    """Print complete lines of a log from a byte on; how many bytes they are."""
     try:
         with open(path, "rb") as file:
             file.seek(begin)
@@ -146,6 +146,6 @@ def _said(job: LaunchJob) -> bytes:
 
 
 def exported(environment: Sequence[str], names: Sequence[str]) -> Iterator[str]:
-    """Names of the variables that ranks on other hosts get: those asked for, and what Python and mspc read."""
+    """Names of the variables that ranks on other hosts get: those that options name, and what Python and mspc read."""
     found = {name for name in environment if name.startswith(("MSPC_", "MS_")) or name in _FORWARDED}
     yield from sorted({*names, *found, RESTARTS})

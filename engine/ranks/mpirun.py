@@ -1,4 +1,4 @@
-"""Starting the ranks of a run through Open MPI's mpirun."""
+"""Starts the ranks of a run through Open MPI's mpirun."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rank tables: the JSON files in which MindSpore's users list servers, devices and ranks.
+"""Reads rank tables: the JSON files in which MindSpore's users list servers, devices and ranks.
 
 Two forms are read. Version "1.0" has `server_list`, each server with its `device` list; the older one has `group_list`
 with `instance_list`, an entry for every rank. All numbers are strings there.
@@ -21,10 +21,10 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def read_rank_table(path: Path) -> list[Host]:
-    """Runs of ranks that stand on one host one after the other, in the order of ranks, with their devices.
+    """Runs of ranks that are on one host one after the other, in the order of ranks, with their devices.
 
     Raises:
-        MspcError: it cannot be read or is no rank table; ranks stand there twice or are missing.
+        MspcError: it cannot be read or is no rank table; ranks are there twice or are missing.
     """
     name = str(path)
     try:

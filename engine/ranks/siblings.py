@@ -1,4 +1,4 @@
-"""The processes that one launcher has started on this host, before they say themselves which ranks they are."""
+"""Finds the processes that one launcher has started on this host, before they say themselves which ranks they are."""
 
 from __future__ import annotations
 

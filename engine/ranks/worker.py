@@ -1,4 +1,4 @@
-"""What `mspc launch` starts for every rank: it opens the rank's log, takes its cores, and becomes the command.
+"""Runs what `mspc launch` starts for every rank: it opens the rank's log, takes its cores, and becomes the command.
 
     python worker.py FOLDER LOG_NAME CORES COMMAND [ARGUMENT ...]
 

@@ -1,1 +1,1 @@
-"""Passes that add gradients to a graph, and what is computed again for them."""
+"""The passes here add gradients to a graph, and recompute values for them."""

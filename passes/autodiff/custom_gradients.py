@@ -1,4 +1,4 @@
-"""Takes out what stands in the graph for gradients that the script gives, once gradients are taken."""
+"""Removes the placeholders of gradients that the script defines, once gradients are taken."""
 
 from __future__ import annotations
 

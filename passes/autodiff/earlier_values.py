@@ -1,4 +1,4 @@
-"""Keeps what an operator read of a parameter that is changed before the operator's gradient reads it again.
+"""Saves the value that an operator read of a parameter which changes before the operator's gradient reads it again.
 
 Input:  `%1 = Mul(%0, %para_p)`, `%2 = Assign(%para_p, ...)`, a gradient that passes through %1
 Output: `%1 = Identity(%para_p)`, `%2 = Mul(%0, %1)`, ... : the value as it was, which every reader of %1 gets.

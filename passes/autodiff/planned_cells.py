@@ -1,4 +1,4 @@
-"""Cells that a plan computes again for gradients: which there are, and how their operators are marked."""
+"""Finds the cells that a plan recomputes for gradients, and marks their operators."""
 
 from __future__ import annotations
 

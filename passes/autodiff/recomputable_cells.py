@@ -1,4 +1,4 @@
-"""Cells that a search may compute again for gradients, and what of them that is."""
+"""Finds the cells that a search may recompute for gradients, and which of their operators that concerns."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.passes.autodiff.planned_cells import within
 
 LARGE = 1 / 8
-"""The share of what is kept for gradients from which on a cell is looked at cell by cell."""
+"""From this share of all values saved for gradients on, the cells inside of a cell are looked at one by one."""
 INNER = 1 / 2
-"""The share of what it saves to compute a cell again that its own cells must save for that; and that of all that is
-kept which a cell may have at most, as the peak would not be lower."""
+"""The share of what recomputing a cell saves that recomputing its own cells must save, so that they are taken instead;
+and the share of all saved values that a cell may have at most, as the peak would not be lower."""
 
 
 @dataclass(frozen=True, eq=False)
 class RecomputableCell:
-    """A cell that may be computed again. inside: its operators whose results do not leave it; what leaves is kept.
+    """A cell that may be recomputed. inside: its operators whose results do not leave it; what leaves is saved.
     again: those of them that gradients need."""
 
     cell: str

@@ -1,9 +1,9 @@
-"""Computes the inside of marked cells again in the backward graph, instead of keeping it from the forward one.
+"""Recomputes the inside of marked cells in the backward graph, instead of saving it from the forward one.
 
 Input:  forward operators with `cnode_attrs: {recompute: "call of the cell"}`, read by backward operators
 Output: backward copies of them right before their first reader, from what enters the cell; the first results die early.
 
-What leaves a marked cell is kept: others hold it anyway. So is what was read of a parameter that has changed since. An
+What leaves a marked cell is saved: others hold it anyway. So is what was read of a parameter that has changed since. An
 operator that is marked itself, `{recompute: true}`, is computed again wherever its result goes. Copies have the
 strategy of their original. Facts: MindSpore's `Cell.recompute()` and `Primitive.recompute()`.
 """

@@ -1,4 +1,4 @@
-"""Computes again for gradients all cells for which that holds less memory, where the header asks for it.
+"""Recomputes for gradients all cells for which that holds less memory, where the header asks for it.
 
 Input:  `recompute_cells : true` in the header; `%1 = ReLU(%0)` in the cell `Default/network-Net`, read by a backward
         operator

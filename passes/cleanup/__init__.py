@@ -1,1 +1,1 @@
-"""Passes that take out what nobody needs."""
+"""The passes here remove what nobody needs."""

@@ -92,7 +92,7 @@ def _forward_values(graph: Graph) -> bool:
 
 
 def _gradients_of_both(remaining: Node, gone: Node) -> dict[str, str]:
-    """The attribute that names the parameters whose gradient the kept node is now, if any."""
+    """The attribute that names the parameters whose gradient the remaining node is now, if any."""
     names = [str(node.attrs["gradient_for"]) for node in (remaining, gone) if "gradient_for" in node.attrs]
     return {"gradient_for": ",".join(names)} if names else {}
 
@@ -209,7 +209,7 @@ def remove_dead(graph: Graph) -> bool:
     """Drop nodes without side effects whose results nobody reads, and constants nobody reads.
 
     Forward operators with a strategy stay until a rank's graph is made ready to run: a network that is called for its
-    gradients alone still shows how all of it is cut.
+    gradients alone still shows how all of it is sharded.
     """
     live = live_values(graph)
     shown: set[Value] = set()

@@ -1,12 +1,12 @@
-"""The order in which collectives go out, settled on the graph of all ranks, so that it is one order for all of them.
+"""Settles the order in which collectives go out on the graph of all ranks, so that it is one order for all of them.
 
 Input:  `%3 = MatMul(...)`, `%4 = MatMul(...)`, `%5 = AllReduce(%3)` ahead of the first reader of `%5`
 Output: `%3 = MatMul(...)`, `%4 = AllReduce(%3)`, `%5 = MatMul(...)`
 
-A collective stands behind the last of its operands, but no more than two collectives ahead of where it stood: what it
-makes stays alive until it is used. A gradient's reduction may move farther, as its result is no larger than its
+A collective is placed behind the last of its operands, but no more than two collectives ahead of where it was: its
+result stays alive until it is used. A gradient's reduction may move farther, as its result is no larger than its
 operand; but it lets the next other collective go first, since only the updates wait for it. Parameters are gathered
-ahead of few collectives too, and of few reductions: all ranks run collectives in this order, and gradients are whole
+ahead of few collectives too, and of few reductions: all ranks run collectives in this order, and gradients are partial
 until they are reduced. The `TupleGetItem`s of a bucket stay with it.
 """
 
@@ -30,7 +30,7 @@ behind these; its number."""
 
 
 def order_collectives(graph: Graph) -> bool:
-    """Move the collectives; True where any stands elsewhere than before. Other nodes keep their order."""
+    """Move the collectives. Returns whether any changed its place; other nodes keep their order."""
     nodes = graph.nodes
     place: dict[Value, int] = {node: i for i, node in enumerate(nodes)}
     collectives = [i for i, node in enumerate(nodes) if isinstance(node.op, Collective)]
@@ -65,13 +65,13 @@ def order_collectives(graph: Graph) -> bool:
 
 
 def _ahead_of(line: Sequence[Key], count: int, key: Key) -> int:
-    """The number of the operator behind which only so many of some collectives stand ahead of a key."""
+    """The number of the operator behind which only so many of some collectives come before a key."""
     before = bisect_left(line, key)
     return line[before - count][0] if before >= count else -1
 
 
 def _ready(node: Node, index: int, place: Mapping[Value, int], behind: Mapping[Value, int]) -> int:
-    """The number of the operator behind which all operands are there; where it stands if they always are."""
+    """The number of the operator behind which all operands are there; the node's own place if they always are."""
     if any(isinstance(value, Parameter) for value in node.inputs):
         return index
     found = [behind.get(value, place.get(value, -1)) for value in node.inputs]

@@ -4,7 +4,7 @@ Input:  `%5 = AllReduce(%3) {mirror_user_id: "w"}`, `%7 = AllReduce(%4) {mirror_
 Output: `%5 = AllReduce(%3, %4)` where the last of them is ready, and `TupleGetItem`s in the place of the others.
 
 The bytes stay the same, the messages are fewer. Gradients of parameters with another `comm_fusion` (an attribute, 1
-without it) go into other buckets; 0 keeps one on its own. A bucket holds at most `gradient_bucket` bytes of a rank's
+without it) go into other buckets; 0 leaves one on its own. A bucket holds at most `gradient_bucket` bytes of a rank's
 slices (header attribute; 0 turns this off). Without it that is MindSpore's default of 64 MB, or less where there are
 many gradients: buckets fill in the order in which gradients are ready, and while one travels the next is computed.
 """
@@ -29,7 +29,7 @@ from mspc.passes.communication.collective_order import order_collectives
 BUCKET = 64 << 20
 """Bytes at most."""
 SMALLEST = 16 << 20
-"""Bytes below which a bucket is not kept for the sake of overlap: half its time on the wire is latency at 4 MB."""
+"""Bytes below which a bucket is not separate for the sake of overlap: half its time on the wire is latency at 4 MB."""
 PARTS = 8
 """Into how many buckets many gradients go: the last one, which nothing hides, is one of them."""
 
@@ -97,7 +97,7 @@ def _reduces_gradient(node: Node) -> bool:
 def _changes_last(nodes: list[Node]) -> list[Node]:
     """The nodes with those that change parameters, and what needs them done, behind all others.
 
-    An optimizer that scales one gradient after another update would otherwise keep their reductions apart.
+    An optimizer that scales one gradient after another update would otherwise separate their reductions.
     """
     first: list[Node] = []
     last: list[Node] = []

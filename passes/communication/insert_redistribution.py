@@ -6,8 +6,8 @@ Output: `%3 = Redistribute(%2) {layout: (2, 4) [0, 1]}`, `%4 = ReLU(%3)`; every 
 One value is brought to one layout once, from the cheapest copy at hand, also for readers behind a Reshape to the shape
 that it has. Options of `Cell.recompute()` change that: what was brought for operators that are computed again may serve
 once more (`keeps_communication`), and parameters be brought once more for gradients (`gathers_again`). Terms of a sum
-that share a layout are added before they move, so that partial gradients are reduced once. Every inserted node carries
-a reason and the user's line.
+that share a layout are added before they are redistributed, so that partial gradients are reduced once. Every inserted
+node carries a reason and the user's line.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class InsertRedistribution(Pass):
         inserter.results()
         graph.nodes = inserter.nodes
         if inserter.reused:
-            remove_dead(graph)  # what would have been computed again for what was kept
+            remove_dead(graph)  # what would have been recomputed for what was saved
         return inserter.inserted > 0
 
 
@@ -81,8 +81,8 @@ class _Inserter:
             self.bring(node, self.wanted[node], None, self.graph.results.index(node))
 
     def add_by_layout(self, node: Node) -> None:
-        """Add the terms of every layout first, so that only the sums move; every rank cuts constants for itself.
-        Partial products and extrema are no sums: each moves by itself."""
+        """Add the terms of every layout first, so that only the sums are redistributed; every rank slices constants
+        itself. Partial products and extrema are no sums: each is redistributed by itself."""
         assert node.in_layouts is not None
         groups: dict[Layout, list[Value]] = {}
         constants = [value for value in node.inputs if isinstance(value, Constant)]
@@ -150,7 +150,7 @@ class _Inserter:
 
 
 def _gathers_again(value: Value, reader: Node | None) -> bool:
-    """Whether a gradient, or what it computes again, reads a parameter that is not to be kept gathered until then
+    """Whether a gradient, or what it computes again, reads a parameter that is not to be stored gathered until then
     (`parallel_optimizer_comm_recompute`)."""
     if not isinstance(value, Parameter) or reader is None or reader.phase != "backward" or reader.forward is None:
         return False
@@ -158,7 +158,7 @@ def _gathers_again(value: Value, reader: Node | None) -> bool:
 
 
 def _first_time(value: Value) -> Value | None:
-    """The node whose result is computed again here, where what was communicated of it is kept
+    """The node whose result is computed again here, where what was communicated of it is saved
     (`mp_comm_recompute=False`)."""
     if not isinstance(value, Node) or "recomputed" not in value.attrs or value.forward is None:
         return None
@@ -179,7 +179,7 @@ def reason(value: Value, source: Layout, target: Layout, reader: Node | None, in
     """One sentence: between which layouts, who needs it and why."""
     given = f"{_called(value)} is {_words(source)}"
     if reader is None:
-        return f"{given}, the caller receives result {index} as {_words(target)}"
+        return f"{given}, the caller receives result {index} {_words(target)}"
     if reader.phase == "update":
         why = "its update runs on the slices that each rank stores"
     elif reader.phase == "backward":
@@ -197,7 +197,7 @@ def _asked(reader: Node) -> str:
     if origin == PLAN:
         return f"given by {PLAN}"
     if origin == "batch":
-        return "no strategy given: batch cut"
+        return "no strategy given: sharded along the batch"
     return f"propagated from {origin}" if origin else "its layout"
 
 
@@ -215,8 +215,8 @@ def _called(value: Value) -> str:
 
 def _words(layout: Layout) -> str:
     if layout.is_replicated:
-        return "whole"
-    sharding = f"cut {layout.strategy}" if any(layout.dims) else "whole"
+        return "replicated"
+    sharding = f"sharded {layout.strategy}" if any(layout.dims) else "unsharded"
     mesh = f"({', '.join(map(str, layout.mesh))})"
     if not layout.partial:
         return f"{sharding} on mesh {mesh}"

@@ -63,5 +63,5 @@ def _lower(b: Builder, node: Node, op: Redistribute) -> Value:
         if step.scale != 1.0:
             value = b.emit(Mul(), value, b.constant(step.scale, type.dtype), name=node.name)
             value.layout = step.layout
-            value.attrs["reason"] = "a mean is the sum of the parts divided by their number"
+            value.attrs["reason"] = "a mean is the sum of the partial values divided by their number"
     return value

@@ -1,4 +1,4 @@
-"""Bytes that ranks send in a graph of all ranks, whose types are global."""
+"""Counts the bytes that ranks send in a graph of all ranks, whose types are global."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""The cheapest way from one layout of a tensor to another: a pure function from two layouts to steps.
+"""Finds the cheapest way from one layout of a tensor to another: a pure function from two layouts to steps.
 
-For finished values (no partial parts) the answer is direct. On the coarsest mesh that refines both layouts,
+For values that are not partial the answer is direct. On the coarsest mesh that refines both layouts,
 dimensions whose axes grow are sliced, dimensions whose axes shrink are gathered, and axes that leave the
 end of one dimension for the end of another move in one all-to-all. Where this works, every byte sent is one
 that its receiver lacked, with the fewest messages; gathers take the minor-most axes of a dimension only, as
-the data would be out of order otherwise. In all other cases the ranks exchange exactly the pieces that they
+the data would be out of order otherwise. In all other cases the ranks exchange exactly the blocks that they
 lack. Nothing larger than the larger of the two slices exists in between, as slices come first and gathers
 last (compare Rink et al., arXiv 2112.01075).
 
-Partial values are reduced first. Several ways to place the parts (reduced whole on every rank, or scattered
+Partial values are reduced first. Several ways to reduce (to the same on every rank, or scattered
 along a dimension, before or behind slices) are costed with the data movement that they leave, and the
 cheapest is taken.
 """
@@ -30,9 +30,9 @@ from mspc.sharding.pieces import missing_elements
 
 Dims = tuple[Axes, ...]
 FEW = 32
-"""Messages up to which an exchange of pieces is taken before two collectives and a transposition."""
+"""Messages up to which an exchange of blocks is taken before two collectives and a transposition."""
 _COMBINE = {**{op: op for op in ("sum", "max", "min", "prod")}, "mean": "sum", "all": "min", "any": "max"}
-"""How a collective combines the parts of a reduction; a mean is scaled after it, bools combine as numbers."""
+"""How a collective combines partial values; a mean is scaled after it, bools combine as numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def _collectives(
     """Slices, one all-to-all, gathers, in this order; None where they would send more than is missing.
 
     A rank keeps 1/m of its slice in an all-to-all of m ranks and all of it in a gather, so at most one
-    all-to-all is in a sequence that sends no byte in vain, and it stands before the gathers.
+    all-to-all is in a sequence that sends no byte in vain, and it comes before the gathers.
     """
     old, parts = on_mesh(source, mesh)
     new, new_parts = on_mesh(target, mesh)
@@ -203,7 +203,7 @@ def _elements(layout: Layout, shape: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Reduction:
-    """One way to reduce: axes sliced and axes scattered, per dimension, then axes reduced whole."""
+    """One way to reduce: axes sliced and axes scattered, per dimension, then axes that an all-reduce sums over."""
 
     sliced: Dims
     scattered: Dims
@@ -219,8 +219,8 @@ def _reduce(
     shape: tuple[int, ...],
     itemsize: int,
 ) -> RedistributionPlan:
-    """The cheapest of the ways to reduce `parts`, each followed by the movement that it leaves; one that ends in
-    hundreds of small pieces only where there is no other."""
+    """The cheapest of the ways to reduce `parts`, each followed by the redistribution that it leaves; one that ends in
+    hundreds of small blocks only where there is no other."""
     best: tuple[tuple[bool, float, int, int], RedistributionPlan] | None = None
     for reduction in _reductions(source, target, mesh, parts, shape):
         steps = _reducing_steps(source, mesh, reduction, parts, remaining, shape, itemsize)
@@ -237,11 +237,11 @@ def _reduce(
 def _reductions(
     source: Layout, target: Layout, mesh: tuple[int, ...], parts: Axes, shape: tuple[int, ...]
 ) -> list[_Reduction]:
-    """Ways to reduce worth costing.
+    """The ways to reduce that are worth costing.
 
     Scattering into the place where the target wants the axes is the start of all but the last few; what the
-    target does not cut is reduced whole or scattered along one dimension. Where the source has replicas,
-    each may reduce its own share and gather after: fewer bytes with more than two parts.
+    target does not shard is all-reduced or scattered along one dimension. Where the source has replicas,
+    each may reduce its own share and gather after: fewer bytes with more than two partial values.
     """
     old, old_parts = on_mesh(source, mesh)
     new: Dims = on_mesh(target, mesh)[0] if common_mesh(source.mesh, target.mesh) is not None else old

@@ -1,4 +1,4 @@
-"""Data parallel mode: adds every parameter's gradient over all ranks before it is used.
+"""In data parallel mode, adds every parameter's gradient over all ranks before it is used.
 
 Input:  the gradients of one rank's own batch. Output: the same with an AllReduce over all ranks behind each of them,
 and a multiplication by 1/ranks where `gradients_mean` is set. The loss stays each rank's own. Gradients that the script

@@ -14,7 +14,7 @@ are put off for fewer collectives, and at last not at all.
 
 Collectives keep their order among each other, which is that of the graph of all ranks. So ranks that share a group
 call its collectives in one order, and a runtime that runs node by node cannot come to a deadlock. A parameter, and a
-copy of it that is `kept`, is read and updated in the order in which the nodes stood, and nothing is updated before the
+copy of it that is `kept`, is read and updated in the original order of the nodes, and nothing is updated before the
 results of the graph that were known ahead of it.
 """
 
@@ -86,7 +86,7 @@ def _apart(nodes: Sequence[Node]) -> list[bool]:
 
 
 def _group(node: Node) -> Sequence[int]:
-    """The ranks of a collective. One group keeps to one stream: its ranks must call its collectives in one order."""
+    """The ranks of a collective. One group uses one stream: its ranks must call its collectives in one order."""
     return ascending(node.op.members) if isinstance(node.op, Collective) else ()
 
 
@@ -95,7 +95,7 @@ class _Facts:
 
     operands: the nodes whose results a node reads. is_view: its result is memory of its operands. changes: operands
     that it overwrites. is_collective: ranks run it together. apart: it has the stream of reductions. needs: the nodes
-    that must stand before it. costs: seconds.
+    that must come before it. costs: seconds.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -135,7 +135,7 @@ class _Facts:
                     read.setdefault(parameter, []).append(i)
             if mutates:
                 found += [r for r in self.results if r < i]
-            # A kept copy is overwritten with its parameter.
+            # A stored copy is overwritten with its parameter.
             if touched and (mutates or self.is_view[i] or SHADOW in node.attrs):
                 memory[node] = tuple(touched)
             if self.is_collective[i]:

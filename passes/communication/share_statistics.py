@@ -1,4 +1,4 @@
-"""Data parallel mode: what is said of a whole batch is said of all ranks' batches together.
+"""In data parallel mode, takes statistics of a batch over all ranks' rows together, the global batch.
 
 Input:  `%3 = BatchNorm(%2, ...) {is_training: true}`, in the graph that every rank runs on rows of its own
 Output: the same with `groups: ((0, 1, ..., 7))`: its mean and variance are those of all ranks' rows

@@ -1,4 +1,4 @@
-"""Sums over ranks that the compiler inserts: of halves in Float32, where the script asks for that."""
+"""Computes the compiler's sums of halves over ranks in Float32, where the script asks for that."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Passes that join several operators into one that passes over memory once."""
+"""The passes here join several operators into one that passes over memory once."""

@@ -31,7 +31,7 @@ HEADS_BEHIND = (0, 2, 1, 3)
 Users = Mapping[Value, Sequence[tuple[Node, int]]]
 Mesh = tuple[tuple[int, ...], tuple[str, ...], int] | None
 Roles = tuple[str, ...]
-"""What each dimension of a tensor is: "b" batch, "n" heads, "" one that must stay whole."""
+"""What each dimension of a tensor is: "b" batch, "n" heads, "" one that must not be sharded."""
 
 
 class _NoMatch(Exception):
@@ -44,9 +44,9 @@ class AttentionMatch:
 
     nodes: what goes. last: the one whose result the fused operator gives. query, key, value: its operands.
     sparse_mode: of the operator, in place of a shift or a mask.
-    transposes: those of the operands, which go where nobody else reads them. cuts: what strategies say of each role,
-        the number of parts, or of a layout the axes. mesh: the layouts' device matrix and the rest. cast: to which type
-        query, key and value still are to be cast.
+    transposes: those of the operands, which go where nobody else reads them. shards: what strategies say of each role,
+        the number of slices, or of a layout the axes. mesh: the layouts' device matrix and the rest. cast: to which
+        type query, key and value still are to be cast.
     """
 
     nodes: list[Node]
@@ -264,7 +264,7 @@ def _source(key: Value, perm: tuple[int, ...], match: AttentionMatch) -> Value:
 
 
 def _add_strategies(match: AttentionMatch, nodes: list[Node]) -> None:
-    """Note what the strategies of the products and of what stands between them say of batch and heads."""
+    """Note what the strategies of the products and of what is between them say of batch and heads."""
     for node in nodes:
         for index, operand in enumerate(node.inputs):
             _note(match, node, index, _roles(operand, len(node.shape)))
@@ -282,7 +282,8 @@ def _roles(value: Value, rank: int) -> Roles:
 
 
 def _note(match: AttentionMatch, node: Node, index: int, roles: Roles) -> None:
-    """Note how the strategy of one input cuts. Raises _NoMatch where strategies disagree or cut what stays whole."""
+    """Note how the strategy of one input shards. Raises _NoMatch where strategies disagree or shard what must not
+    be."""
     if node.out_strategy is not None:
         raise _NoMatch
     if node.in_strategy is None or (index >= len(node.in_strategy) and not roles):
@@ -294,7 +295,7 @@ def _note(match: AttentionMatch, node: Node, index: int, roles: Roles) -> None:
         given = given.tensor_map
     entry = cast("tuple[Any, ...]", given if isinstance(given, tuple) else ())
     if len(entry) != len(roles) or (match.shards and match.mesh != mesh):
-        raise _NoMatch  # among others a wrong strategy, which is reported where it stands
+        raise _NoMatch  # among others a wrong strategy, which is reported where it is
     match.mesh = mesh
     single = 1 if mesh is None else -1
     for role, count, size in zip(roles, entry, node.inputs[index].shape, strict=True):
@@ -304,7 +305,7 @@ def _note(match: AttentionMatch, node: Node, index: int, roles: Roles) -> None:
 
 
 def _check(match: AttentionMatch) -> None:
-    """Raises _NoMatch where the fused operator does not take the operands, or the operators stand in several places."""
+    """Raises _NoMatch where the fused operator does not take the operands, or the operators are in several places."""
     first = match.nodes[0]
     if any(node.phase != "forward" or node.attrs != first.attrs for node in match.nodes):
         raise _NoMatch

@@ -1,6 +1,6 @@
-"""Which values are causal masks: one number up to a diagonal and another behind it, which hides the future.
+"""Finds the values that are causal masks: one number up to a diagonal and another behind it, which hides the future.
 
-A large constant is a parameter whose elements do not stand in the graph; `note_causal_masks` writes what they are like
+A large constant is a parameter whose elements are not in the graph; `note_causal_masks` writes what they are like
 to its attribute `triangle`, as in `triangle: (0, 0.0, -inf)`. The pass that reads it takes it away, since it holds no
 longer for a slice.
 """
@@ -66,7 +66,7 @@ def forget_causal_masks(graph: Graph) -> bool:
 
 
 def causal_mask_of(value: Value) -> CausalMask | None:
-    """What `value` is at every step, if that is a triangle, made of constants by operators that keep one.
+    """What `value` is at every step, if that is a triangle, made of constants by operators that preserve one.
 
     Raises:
         MspcError: an attribute `triangle` is none.
@@ -131,7 +131,7 @@ def _elementwise(op: Elementwise, node: Node, depth: int) -> CausalMask | None:
 
 
 def _triangle(op: Tril | Triu, found: CausalMask) -> CausalMask | None:
-    """The triangle that Tril or Triu cuts out of a tensor that is all alike."""
+    """The triangle that Tril or Triu takes out of a tensor whose elements are all alike."""
     if found.diagonal is not None:
         return None
     zero = np.zeros_like(found.near)

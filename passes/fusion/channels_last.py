@@ -4,8 +4,8 @@ Input:  `%1 = Conv2D(%x, %w)`, `%2 = ReLU(%1)`, `%3 = ReduceMean(%2) {axis: (2, 
 Output: `%1 = Transpose(%x) {perm: (0, 2, 3, 1)}`, `%2 = Transpose(%w) {perm: (0, 2, 3, 1)}`,
         `%3 = Conv2D(%1, %2) {data_format: "NHWC"}`, `%4 = ReLU(%3)`, `%5 = ReduceMean(%4) {axis: (1, 2)}`
 
-Convolutions begin it, and what reads them goes on as long as it can: pooling, work element by element, sums, joins and
-slices. Values are transposed where others need them as they were, once for all of these.
+Convolutions begin it, and what reads them continues as long as it can: pooling, work element by element, sums, joins
+and slices. Values are transposed where others need them as they were, once for all of these.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class ChannelsLast(Pass):
 class _Walk:
     """The nodes in order, each as it was or with its channels last.
 
-    lasts, firsts: values with their channels last, and as they were, by what they were. moved: nodes that have become
-    what makes their value with its channels last.
+    lasts, firsts: values with their channels last, and as they were, by what they were. permuted: nodes that have
+    become what makes their value with its channels last.
     """
 
     def __init__(self, graph: Graph) -> None:

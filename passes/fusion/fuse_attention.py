@@ -8,8 +8,8 @@ Output: `%1 = FlashAttentionScore(%q, %k, %v) {head_num: 8, scale_value: 0.125, 
 Where query, key and value are transposed from (batch, sequence, heads, depth) and the result is transposed back,
 these transposes go too: the operator takes that layout. (Casts between them and the products stay.) The scale may be
 a factor of the scores, of the query or of the key; one addend and one mask (MaskedFill or Select with a number that
-the softmax makes 0) may follow, and casts between floating-point types may stand around the softmax. Every value in
-between must have no other reader. Strategies of the users must agree and cut batch and heads only; else what they
+the softmax makes 0) may follow, and casts between floating-point types may be around the softmax. Every value in
+between must have no other reader. Strategies of the users must agree and shard batch and heads only; else what they
 wrote stays. It comes before differentiation, so that the backward operators are those of the fused one. Numbers
 change by rounding; only a query whose every key is masked, which attends to all keys alike when written out, attends
 to none.

@@ -55,8 +55,8 @@ class FuseElementwise(Pass):
 class _Slot:
     """The place of a node that can be in a group, or of the members of a group in their old order.
 
-    position: number of the node, or of the member, that stands there. shape: what the members share. forward: whether
-    they belong to the forward phase; groups do not mix the phases, as that would keep values from one to the other.
+    position: number of the node, or of the member, at that place. shape: what the members share. forward: whether
+    they belong to the forward phase; groups do not mix the phases, as that would hold values from one to the other.
     inputs: what it reads of others. closing: members that are reductions. readers: slots that read a result;
     first_reader: the first node in no slot that does.
     """
@@ -129,7 +129,7 @@ class _Order:
             self._merge(movable, new)
 
     def _movable(self, slots: list[_Slot], place: int) -> list[_Slot]:
-        """Those of the slots that can be one group at this position; the new one, the last, stands nowhere yet."""
+        """Those of the slots that can be one group at this position; the new one, the last, has no place yet."""
         new = slots[-1]
         found = [s for s in slots if s is new or not self.updates.between(s.inputs, s.position, place)]
         while found:
@@ -246,7 +246,7 @@ def _fused(members: Sequence[Node], results: Sequence[Node], updates: Updates) -
 
 
 def _sources(node: Node, updates: Updates) -> list[Value]:
-    """The operands of a member; what stands behind a broadcast where the operator broadcasts by itself."""
+    """The operands of a member; the operand of a broadcast where the operator broadcasts by itself."""
     if not isinstance(node.op, Binary | Select):
         return node.inputs
     plain = [

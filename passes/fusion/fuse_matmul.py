@@ -128,7 +128,7 @@ class _Products(Rewriter):
     # How
 
     def _product(self, value: Value) -> Node | None:
-        """The product that stands for a value now, if one does."""
+        """The product that replaces a value now, if one does."""
         now = self.now(value)
         return now if isinstance(now, Node) and now in self.products else None
 
@@ -172,7 +172,7 @@ def _as_fused(product: Node) -> FusedMatMul:
 
 
 def _ordered(op: FusedMatMul, inputs: list[Value], product: Node) -> list[Value]:
-    """x, y, addend, bias, before: what came last stands last in `inputs`."""
+    """x, y, addend, bias, before: what came last is last in `inputs`."""
     had = _as_fused(product)
     if op.addend and not had.addend and had.bias:
         return [*inputs[:2], inputs[-1], *inputs[2:-1]]

@@ -38,7 +38,7 @@ class FuseNorm(Pass):
 
 
 class _Norms(Rewriter):
-    """One walk over the nodes: a norm and its gradients take with them what stands around."""
+    """One walk over the nodes: a norm and its gradients take in the operators around them."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
@@ -85,7 +85,7 @@ class _Norms(Rewriter):
             added.append(successor(made, 3, total))
             self.replace(total, added[-1])
         self.gone.add(node)
-        # A sum that is normalised stands where the sum stood: others may read it before the norm.
+        # A sum that is normalised takes the place of the sum: others may read it before the norm.
         self.put(node if total is None else total, added)
 
     def _sum_of_two(self, value: Value) -> Node | None:
@@ -115,7 +115,7 @@ class _Norms(Rewriter):
         if total is not None and other is not None:
             inputs.append(other)
             parts.append(total)
-        # The results must stand before all who read them, and all operands before the fused node.
+        # The results must come before all who read them, and all operands before the fused node.
         at = last if total is None else total
         first_read = min((self.place[u] for v in (scale, shift) for u in self.readers(v)), default=len(self.place))
         at = node if first_read <= self.place[at] else at

@@ -3,7 +3,7 @@
 Input:  `%70 = ApplyMomentum(w, moments.w, rate, %61, momentum)`, the same of b and so on
 Output: `%70 = GroupedUpdate(w, moments.w, rate, %61, momentum, b, ...) {update: "ApplyMomentum(...)", count: 2}`
 
-A group stands where the last of its members stood. A gradient that a `Cast` alone widens is read before the cast.
+A group takes the place of the last of its members. A gradient that a `Cast` alone widens is read before the cast.
 Copies of parameters in halves that the updates can keep up to date get the attribute `kept`, see
 `analysis.shadow_weights`.
 """
@@ -60,7 +60,7 @@ class _Group:
 
 
 def _groups(rewriter: Rewriter, updates: Updates) -> list[_Group]:
-    """The groups, of one member too. What may not stand before a member that moves closes its group."""
+    """The groups, of one member too. What may not come before a member that moves closes its group."""
     graph = rewriter.graph
     numbers = {node: number for number, node in enumerate(graph.nodes)}
     current: dict[Hashable, _Group] = {}
@@ -175,7 +175,7 @@ def _fuse(rewriter: Rewriter, found: _Group) -> None:
 
 
 def _parts(member: Node, rewriter: Rewriter) -> list[list[Value]]:
-    """For every result of a member the values that stand for it."""
+    """For every result of a member the values that replace it."""
     if isinstance(member.type, TensorType):
         return [[member] if member in rewriter.results or member in rewriter.users else []]
     found: list[list[Value]] = [[] for _ in element_types(member.type)]

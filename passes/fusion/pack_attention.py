@@ -72,7 +72,7 @@ class PackAttention(Pass):
 
 
 class _Plan(Rewriter):
-    """by_place: results of attentions by head, and the same in the order of the sequence. terms: of sums what stands
+    """by_place: results of attentions by head, and the same in the order of the sequence. terms: of sums what is
     for a term, None where it goes.
     """
 
@@ -84,7 +84,7 @@ class _Plan(Rewriter):
     def emit(
         self, place: Node, op: Op, inputs: Sequence[Value], like: Node, parts: Sequence[Node] = (), takes: bool = False
     ) -> Node:
-        """A new node in the place of one that goes, at the lines of `like`. It stands for all of `parts`, or `takes`
+        """A new node in the place of one that goes, at the lines of `like`. It replaces all of `parts`, or `takes`
         the names and facts of `like`."""
         type = op.infer(*[value.type for value in inputs])  # type: ignore[misc]  # structural operators take tuples
         made = Node(op, inputs, type, scope=like.scope, frames=like.frames, phase=like.phase)
@@ -182,7 +182,7 @@ def _pack_gradients(match: ProjectionMatch, back: AttentionReaders, gradient: No
 def _take_apart(
     joined: Node, axis: int, columns: Sequence[int], parts: Sequence[Node], place: Node, plan: _Plan
 ) -> None:
-    """Parts of a tensor in the place of the nodes that gave them one by one."""
+    """Put slices of a tensor in the place of the nodes that gave them one by one."""
     if len(set(columns)) == 1:
         split = plan.emit(place, Split(axis, len(columns)), [joined], parts[0])
         for index, part in enumerate(parts):

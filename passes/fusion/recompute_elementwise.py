@@ -100,7 +100,7 @@ class _Kernel:
                 replaced[part] = node
 
     def _needed(self, lines: Iterable[int]) -> list[int]:
-        """These lines and all that they read, in an order in which they can stand."""
+        """These lines and all that they read, in an order in which they can run."""
         found: dict[int, None] = {}
 
         def visit(line: int) -> None:

@@ -1,4 +1,4 @@
-"""The books of a pass that puts several nodes into one: what is made and where, what goes, what stands for what.
+"""Records what a pass does that puts several nodes into one: the new nodes, the removed ones, and the replacements.
 
 A pass walks over the nodes and notes what it joins; `Rewriter.apply` then changes the graph at once, so that positions
 and readers stay those of the graph as it was.
@@ -19,7 +19,7 @@ from mspc.ops.op import Op
 class Rewriter:
     """What becomes of the nodes of one graph.
 
-    replaced: the values that others stand for, by these. gone: nodes that go, whatever stands in their place.
+    replaced: the values that others replace, by these. gone: nodes that go, whatever takes their place.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -54,11 +54,11 @@ class Rewriter:
     # What changes
 
     def now(self, value: Value) -> Value:
-        """What stands for a value so far."""
+        """What replaces a value so far."""
         return self.replaced.get(value, value)
 
     def taken(self, node: Node) -> bool:
-        """Whether something is made in the place of a node, or stands for it."""
+        """Whether something is made in the place of a node, or replaces it."""
         return node in self._made or node in self.replaced
 
     def put(self, place: Node, nodes: Iterable[Node]) -> None:
@@ -70,7 +70,7 @@ class Rewriter:
         self.gone.add(place)
 
     def put_for(self, old: Node, nodes: Iterable[Node]) -> None:
-        """Make nodes where `old` stands, which may be one of those that were made."""
+        """Make nodes in the place of `old`, which may be one of those that were made."""
         place = self._places.pop(old, None)
         if place is None:
             self.put(old, nodes)
@@ -89,7 +89,7 @@ class Rewriter:
             self._made[place].remove(node)
 
     def replace(self, old: Value, new: Value) -> None:
-        """`new` stands for `old`, and for all that `old` stood for."""
+        """`new` replaces `old`, and all that `old` replaced."""
         for value in (*self._stood_for.pop(old, ()), old):
             self.replaced[value] = new
             self._stood_for.setdefault(new, []).append(value)

@@ -4,8 +4,8 @@ Input:  `%1 = BatchNorm(%x, %gamma, %beta, %mean, %variance)`, `%2 = TupleGetIte
 Output: `%1 = BatchStatistics(%x, %mean, %variance)`, then x less the mean, times gamma / sqrt(variance + epsilon), plus
         beta, as Sub, Mul and Add: `fuse_elementwise` makes one kernel of these and of ReLU
 
-Where ranks share the statistics, the collectives stay between the parts. The gradient becomes two sums and one product;
-what both read is computed twice, because to keep it would take memory.
+Where ranks share the statistics, the collectives stay between the sums. The gradient becomes two sums and one product;
+what both read is computed twice, because to store it would take memory.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _narrow(x: Value) -> Value:
 
 
 def _wide(b: Builder, x: Value, kind: DType) -> Value:
-    """x in the element type of the statistics, converted anew for every reader: to keep it would take memory."""
+    """x in the element type of the statistics, converted anew for every reader: to store it would take memory."""
     source = _narrow(x)
     return source if source.tensor_type.dtype == kind else b.emit(Cast(kind), source)
 

@@ -1,1 +1,1 @@
-"""Passes that make one rank's own graph."""
+"""The passes here make one rank's own graph."""

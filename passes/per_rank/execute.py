@@ -1,7 +1,7 @@
-"""The last pass on a rank's graph: nothing unused, nothing repeated, ready to run.
+"""Finishes a rank's graph as the last pass: nothing unused, nothing repeated, ready to run.
 
 Input: the rank's graph as sliced. Output: the same computation in as few nodes; layouts that only the compiler needed
-are gone, those of parameters stay, since a run cuts weights and inputs by them.
+are gone, those of parameters stay, since a run slices weights and inputs by them.
 """
 
 from __future__ import annotations

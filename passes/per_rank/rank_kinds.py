@@ -1,4 +1,4 @@
-"""Ranks of one kind: their graphs differ in nothing that a pass looks at, so that the passes run once for all of them.
+"""Finds ranks of one kind, whose graphs differ in nothing that a pass looks at: the passes run once for all of them.
 
 The passes get the graph of one rank in which stand-ins (`ir.varying`) take the place of what a rank's parts hold:
 groups, offsets, constants. A rank is of the kind if its parts are made alike (the same operators with values of the
@@ -19,7 +19,7 @@ from mspc.ir.varying import Looks, Slot, Varying, VaryingConstant, constant_byte
 from mspc.passes.per_rank.rank_parts import GraphPositions, RankElement
 
 RANK = Slot(-1, 0, "rank")
-"""Where the rank's own number stands."""
+"""The slot of the rank's own number."""
 _NONE: frozenset[str] = frozenset()
 _HIDDEN = (tuple, int, str)
 """Classes of values that get stand-ins."""

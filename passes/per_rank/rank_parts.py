@@ -1,6 +1,6 @@
-"""What differs between the ranks' graphs, found once for all of them: the places where a rank's part depends on it.
+"""Finds once for all ranks where their graphs differ: the places where a rank's part depends on the rank.
 
-A place is an operator that says itself what it is on a rank (`localize`, `expand`), or a constant that is cut. Equal
+A place is an operator that says itself what it is on a rank (`localize`, `expand`), or a sharded constant. Equal
 operators on equal types and layouts are one place, so that many equal layers cost what one does. Everything else in a
 rank's graph follows from types and layouts, which all ranks share.
 """
@@ -21,7 +21,7 @@ from mspc.ops.op import Op, Placement
 class Made:
     """A node that an operator becomes on a rank.
 
-    inputs: for each the number of an earlier one, or from -1 downwards an operand; a constant stands for itself.
+    inputs: for each the number of an earlier one, or from -1 downwards an operand; a constant is itself.
     reason: of a collective that is part of the operator. shared: (operand, key) of a node that operators share which
     ask the same of that operand, on all ranks alike.
     """
@@ -47,7 +47,7 @@ class RankElement:
 
 
 class _Asked(Placement):
-    """A placement that tells whether anybody asked for the rank."""
+    """A placement that tells whether anybody has read the rank."""
 
     _rank: int
     asked: bool
@@ -109,13 +109,13 @@ def _expanded(nodes: Sequence[Node], inputs: Sequence[Value], result: Value) -> 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConstantPlace:
-    """A constant that is cut."""
+    """A sharded constant."""
 
     constant: Constant
     layout: Layout
 
     def depends(self) -> bool:
-        """True: it is cut."""
+        """True: it is sharded."""
         return True
 
     def on(self, rank: int) -> RankElement:
@@ -201,7 +201,7 @@ def is_own(value: Value) -> bool:
 
 
 def _layouts(value: Value, ranks: int) -> tuple[Layout, ...]:
-    """Layouts of a value's tensors; without sharding every rank has its own whole tensors."""
+    """Layouts of a value's tensors; without sharding every rank has complete tensors of its own."""
     found = () if is_own(value) else element_layouts(value.layout)
     return found or tuple(Layout.replicated(ranks, len(t.shape)) for t in element_types(value.type))
 

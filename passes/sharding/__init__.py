@@ -1,1 +1,1 @@
-"""Passes that decide which layout every value has."""
+"""The passes here decide which layout every value has."""

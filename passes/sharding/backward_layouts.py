@@ -1,4 +1,4 @@
-"""Layouts of backward operators and updates, which follow their operands and the forward graph."""
+"""Gives backward operators and updates layouts, which follow their operands and the forward graph."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class BackwardLayouts:
         }
 
     def place(self, nodes: list[Node]) -> None:
-        """Let backward operators follow their operands in three ways, and keep the best.
+        """Let backward operators follow their operands in three ways, and take the best.
 
-        One looks for the fewest bytes at each operator, which may scatter sums, work on the pieces and change layouts
+        One looks for the fewest bytes at each operator, which may scatter sums, work on the slices and change layouts
         many times. The others go back to the layouts of the forward graph wherever they can, one with sums complete.
         """
         values = [*nodes, *self.graph.parameters]
@@ -89,7 +89,7 @@ class BackwardLayouts:
         store_operands(node)
 
     def mirrored(self, node: Node, options: tuple[ShardingChoice, ...]) -> tuple[ShardingChoice, ...]:
-        """Those that give the gradient of a forward value the value's own cut, if there are any."""
+        """Those that give the gradient of a forward value the value's own sharding, if there are any."""
         forward = node.forward
         if forward is None:
             return options
@@ -102,14 +102,14 @@ class BackwardLayouts:
         same = tuple(o for o in options if o.outputs[0].without_partial() == wanted)
         rule = self.rules[node]
         if not same and isinstance(node.op, AddN) and isinstance(wanted, Layout) and rule is not None:
-            # Where a term is cut finer than the result, no choice of the operands' own cuts goes back to the result's.
+            # Where a term is sharded finer than the result, no choice from the operands goes back to the result's.
             same = (make_choice(rule, *merge(rule, ((rule.outputs[0], wanted),), self.ranks)),)
         complete = tuple(o for o in same if not o.outputs[0].partial) if self.mirrors == "whole" else ()
         return complete or same or options
 
     def leads_to_update(self, node: Node, rule: Rule, op: Op) -> bool:
         """Whether a node runs on a parameter's slices: element by element it makes what an update reads, and no partial
-        operand goes through it that nobody needs whole before."""
+        operand goes through it that nobody needs complete before."""
         if node.phase != "update" or node not in self.wanted or not elementwise(rule):
             return False
         return not any(
@@ -118,8 +118,8 @@ class BackwardLayouts:
         )
 
     def needed_complete(self, value: Value) -> bool:
-        """Whether a reader of a value cannot take it in partial sums. One that could then reads the whole value too: of
-        two sums that are rounded otherwise a quotient, as of an optimizer's moments, may be far off."""
+        """Whether a reader of a value cannot take it in partial sums. One that could then reads the complete value too:
+        of two sums that are rounded otherwise a quotient, as of an optimizer's moments, may be far off."""
         return any(
             self.rules.get(user) is not None and isinstance(op := user.op, Op)
             and (bool(op.mutates) or not (op.additive or index in op.linear_in))
@@ -127,7 +127,8 @@ class BackwardLayouts:
         )  # fmt: skip
 
     def options(self, node: Node, rule: Rule) -> tuple[ShardingChoice, ...]:
-        """Choices of a backward operator; where it multiplies matrices, those that cut it as far as its forward one."""
+        """Choices of a backward operator; where it multiplies matrices, those that shard it as far as its forward
+        one."""
         hints = self.search.reader_hints(node, rule)
         forward = node.forward
         if len(rule.outputs) == 1:

@@ -1,9 +1,10 @@
-"""Which slices of a value are a rank's own rows: where the dimension along which data are fed goes, by the operators'
-factor rules.
+"""Finds which slices of a value are a rank's own rows: where the dimension along which data are fed goes, by the
+operators' factor rules.
 
-Input: `x` fed as `(2) [0, -]`, `%0 = MatMul(%x, %w)`, `%1 = Transpose(%0) {perm: (1, 0)}`. Then the rows stand in `%0`
+Input: `x` fed as `(2) [0, -]`, `%0 = MatMul(%x, %w)`, `%1 = Transpose(%0) {perm: (1, 0)}`. Then the rows are in `%0`
 as `(2) [0, -]` and in `%1` as `(2) [-, 0]`; a sum of `%0` over its rows, or `ReLU(%w)`, has none, whatever its size.
-This is about what values mean, not about where operators run: one may need a dimension whole that still is the batch.
+This is about what values mean, not about where operators run: one may need a dimension unsharded that still is the
+batch.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def _of_node(node: Node, found: dict[Value, Rows], named: dict[str, Rows], ranks
 
 
 def _noted(node: Node, ranks: int) -> Layout:
-    """The rows that stand in the node's attribute. Raises MspcError where a text says nothing that fits."""
+    """The rows that the node's attribute names. Raises MspcError where a text says nothing that fits."""
     text = str(node.attrs[ROWS])
     try:
         (layout,) = read_layouts(text)
@@ -113,7 +114,8 @@ def _noted(node: Node, ranks: int) -> Layout:
 
 
 def _through(rule: Rule, layouts: Rows) -> Rows:
-    """The rows of the results, where all of the cut arrives there; of operands cut otherwise the first counts."""
+    """The rows of the results, where all of the sharding arrives there; of operands sharded otherwise the first
+    counts."""
     sources = tuple((dims, layout) for dims, layout in zip(rule.inputs, layouts, strict=True) if layout is not None)
     first = sources[0][1]
     _, results = rule.layouts(*merge(rule, sources, first.ranks))
@@ -123,7 +125,7 @@ def _through(rule: Rule, layouts: Rows) -> Rows:
 
 @lru_cache(maxsize=16384)
 def _thawed(rule: Rule) -> Rule:
-    """The rule without factors that must stay whole: rows remain rows where an operator reads all of them."""
+    """The rule without factors that must not be sharded: rows remain rows where an operator reads all of them."""
     return replace(rule, frozen=frozenset()) if rule.frozen else rule
 
 

@@ -1,4 +1,4 @@
-"""Where the rows of the batch are in the values of a graph that every rank runs on rows of its own.
+"""Finds where the rows of the batch are in the values of a graph that every rank runs on rows of its own.
 
 Input:  `x` fed in rows, `%0 = MatMul(%x, %w)`, `%1 = Transpose(%0) {perm: (1, 0)}`, `%2 = Reshape(%1) {shape: (-1,)}`
 Output: `%0` (0, 1): along dimension 0; `%1` (1, 1): along dimension 1; `%2` (0, n): along dimension 0 in n parts

@@ -3,7 +3,7 @@
 Input:  `MatMul(%x, %w) {instance name: matmul} primitive_attrs: {in_strategy: ((2, 4), (4, 1))}`
 Output: the same node with `{in_layouts: (2, 4) [0, 1]; (2, 4) [1, -]} {layout: (2, 4) [0, -] sum[1]}`.
 
-The mesh of an operator is the list of its factors' cuts, in the order of the operator's largest input, and the
+The mesh of an operator is the list of its factors' shard counts, in the order of the operator's largest input, and the
 left-over ranks as last axis (MindSpore's repeated calculation). All mistakes are reported together.
 """
 
@@ -48,7 +48,8 @@ class CheckStrategies(Pass):
 
 
 def strategy_mistakes(graph: Graph, ranks: int) -> list[MspcError]:
-    """What is wrong with the strategies of a graph that may be unfinished, and whose operators may be whole yet."""
+    """What is wrong with the strategies of a graph that may be unfinished, and whose operators may not be
+    decomposed."""
     _, mistakes = decompose_nodes(graph, sharded=True)
     return [*mistakes.values(), *_attach_all(graph, ranks, mistakes)[1]]
 
@@ -84,7 +85,7 @@ def _check_ruleless(node: Node) -> None:
         raise node.error(f"{node.label} takes no strategy")
     if not isinstance(node.op, (*STRUCTURAL, OwnGradient, GradientPlaceholder)):  # these are gone behind `grad`
         raise node.error(
-            f"{node.label} has no sharding rule, so it cannot stand in a semi-automatic or automatic parallel network",
+            f"{node.label} has no sharding rule, so no semi-automatic or automatic parallel network can have it",
             notes=["`mspc ops` lists the operators that have one"],
         )
 
@@ -108,14 +109,16 @@ def _attach(node: Node, rule: Rule, ranks: int) -> None:
     else:
         mesh, axes = _from_tuples(node, rule, dims, strategy, ranks)
     if composite_conflict(rule, mesh, axes):
-        raise node.error(f"{node.label}: the strategy {_text(strategy)} does not cut the result into contiguous slices")
+        raise node.error(
+            f"{node.label}: the strategy {_text(strategy)} does not shard the result into contiguous slices"
+        )
     choice = make_choice(rule, mesh, axes)
     node.in_layouts = choice.inputs
     node.layout = choice.layout(node.type)
 
 
 def _with_replicated_dimensions(rule: Rule, dims: Sequence[tuple[Dim, ...]], strategy: Sequence[Any]) -> list[Any]:
-    """The strategy without cuts of dimensions that must stay whole. MindSpore's `skip_redistribution` lets every rank
+    """The strategy with 1 for dimensions that must not be sharded. MindSpore's `skip_redistribution` lets every rank
     take its own slice apart, as if that were the tensor; here it is gathered, so that the result is one device's."""
     found: list[Any] = []
     for tensor, entry in zip(dims, strategy, strict=False):
@@ -147,7 +150,7 @@ def _from_tuples(
         lead = len(tensor) - len(given) if from_right and len(given) == len(shapes[i]) else 0
         entry = (1,) * lead + given
         if not tensor and i < len(node.inputs) and _is_number(node.inputs[i]):
-            entry = ()  # it has nothing to cut, and scripts begin sums with 0
+            entry = ()  # it has nothing to shard, and scripts begin sums with 0
         if len(entry) != len(tensor):
             shape = f", whose shape is {shapes[i]}" if i < len(shapes) else ""
             raise node.error(
@@ -168,13 +171,13 @@ def _from_tuples(
                 rest //= part
                 if f in counts and counts[f] != part:
                     raise node.error(
-                        f"{node.label}: {where} is cut {part} ways, but {places[f]} is cut {counts[f]} ways, and both "
-                        f"are the same dimension of the operator",
-                        notes=[f"cut both {counts[f]} ways, or both {part} ways"],
+                        f"{node.label}: {where} is sharded into {part} slices, but {places[f]} into {counts[f]}, and "
+                        f"both are the same dimension of the operator",
+                        notes=[f"shard both into {counts[f]}, or both into {part}"],
                     )
                 counts[f], places[f] = part, where
                 if rest > 1 and part != rule.sizes[f]:
-                    raise node.error(f"{node.label}: {where} cannot be cut {shards} ways")
+                    raise node.error(f"{node.label}: {where} cannot be sharded into {shards} slices")
     order = _mesh_order(rule)
     used = math.prod(counts.values())
     if used > ranks or ranks % used:
@@ -185,7 +188,7 @@ def _from_tuples(
         )
         raise node.error(
             f"{node.label}: the strategy {_text(strategy)} {problem}",
-            notes=[f"the product of its cuts must divide {ranks}"],
+            notes=[f"the product of its numbers must divide {ranks}"],
         )
     mesh = (*(counts.get(f, 1) for f in order), ranks // used)
     axes: list[Axes] = [()] * len(rule.names)
@@ -198,36 +201,44 @@ def _from_tuples(
 def _check_shards(node: Node, rule: Rule, factors: Dim, size: int, shards: object, place: tuple[int, int]) -> None:
     where = f"dimension {place[1]} of input {place[0]}"
     if not isinstance(shards, int) or isinstance(shards, bool) or shards < 1:
-        raise node.error(f"{node.label}: {where} is cut {shards!r} ways; give an integer of at least 1")
+        raise node.error(f"{node.label}: {where} is sharded into {shards!r} slices; give an integer of at least 1")
     frozen = next((place for place, f in enumerate(factors) if f in rule.frozen), len(factors))
     parts = math.prod(rule.sizes[f] for f in factors[:frozen])
     if frozen < len(factors) and parts % shards:
         _raise_own_mistake(node, place, shards, where, parts)
     if shards > 1 and frozen < len(factors) and parts == 1:
         raise node.error(
-            f"{node.label}: {where} must stay whole, but the strategy cuts it {shards} ways", notes=["use 1 there"]
+            f"{node.label}: {where} must not be sharded, but the strategy shards it into {shards} slices",
+            notes=["use 1 there"],
         )
     if frozen < len(factors) and parts % shards:
         raise node.error(
-            f"{node.label}: {where} is {parts} parts that must stay whole each, and {shards} does not divide {parts}",
-            notes=[f"cut it {', '.join(str(n) for n in range(1, parts + 1) if parts % n == 0)} ways"],
+            f"{node.label}: {where} is {parts} parts that must not be sharded, and {shards} does not divide {parts}",
+            notes=[f"shard it into {', '.join(str(n) for n in range(1, parts + 1) if parts % n == 0)} slices"],
         )
     if shards > 1 and not factors:
-        raise node.error(f"{node.label}: {where} has size 1 and cannot be cut {shards} ways", notes=["use 1 there"])
+        raise node.error(
+            f"{node.label}: {where} has size 1 and cannot be sharded into {shards} slices", notes=["use 1 there"]
+        )
     if size % shards:
         legal = [n for n in range(1, size + 1) if size % n == 0][:8]
         raise node.error(
             f"{node.label}: {where} is {size}, which {shards} does not divide",
-            notes=[f"cut it {', '.join(map(str, legal[:-1]))} or {legal[-1]} ways" if legal[1:] else "use 1 there"],
+            notes=[
+                f"shard it into {', '.join(map(str, legal[:-1]))} or {legal[-1]} slices" if legal[1:] else "use 1 there"
+            ],
         )
 
 
 def _raise_own_mistake(node: Node, place: tuple[int, int], shards: int, where: str, parts: int) -> None:
-    """Raises MspcError where the operator can say more of a cut than its rule."""
+    """Raises MspcError where the operator can say more of a sharding than its rule."""
     told = cast(Op, node.op).sharding_mistake(operand_types(node), *place, shards)
     if told:
         ways = ", ".join(str(n) for n in range(1, parts + 1) if parts % n == 0)
-        raise node.error(f"{node.label}: {where} {told}", notes=[f"cut it {ways} ways" if parts > 1 else "use 1 there"])
+        raise node.error(
+            f"{node.label}: {where} {told}",
+            notes=[f"shard it into {ways} slices" if parts > 1 else "use 1 there"],
+        )
 
 
 def _mesh_order(rule: Rule) -> list[int]:
@@ -283,13 +294,13 @@ def _from_layouts(
                 axes[f], places[f] = own, where
     flat = [a for f in axes for a in f if mesh[a] > 1]
     if len(flat) != len(set(flat)):
-        raise node.error(f"{node.label}: one axis of the layout cuts two different dimensions of the operator")
+        raise node.error(f"{node.label}: one axis of the layout shards two different dimensions of the operator")
     return mesh, axes
 
 
 def _check_interleaved(node: Node, rule: Rule, tensor: tuple[Dim, ...], entry: NamedLayout, i: int) -> None:
     """Raise MspcError for parts that cannot run one after the other: of a parameter, which has no rows of a batch, and
-    of a dimension that the operator reads whole. The rule is MindSpore's."""
+    of a dimension that must not be sharded. The rule is MindSpore's."""
     at = entry.interleaved_at
     if entry.interleaved < 2 or at < 0:
         return
@@ -301,7 +312,7 @@ def _check_interleaved(node: Node, rule: Rule, tensor: tuple[Dim, ...], entry: N
         )
     if any(f in rule.frozen for f in tensor[at]):
         raise node.error(
-            f"{node.label}: {INTERLEAVED} takes dimension {at} of input {i} in parts, which must stay whole",
+            f"{node.label}: {INTERLEAVED} takes dimension {at} of input {i} in parts, which must not be sharded",
             notes=["name it for another dimension"],
         )
 
@@ -321,8 +332,8 @@ def _axes_of_factors(
             n -= 1
         if n < len(rest) and math.prod(mesh[a] for a in rest[:n]) != size:
             raise node.error(
-                f"{node.label}: {where} is {size} parts one after the other, and the axis of size {mesh[rest[n]]} cuts "
-                f"across them",
+                f"{node.label}: {where} is {size} parts one after the other, and slices over the axis of size "
+                f"{mesh[rest[n]]} would cross them",
                 notes=[f"let axes come first whose product is {size}"],
             )
         found.append(rest[:n])

@@ -1,6 +1,7 @@
-"""Shared by the sharding passes: how one operator can be cut, and how a cut follows from layouts around it.
+"""Finds how one operator can be sharded, and which sharding follows from the layouts around it, for all sharding
+passes.
 
-An operator's cut gives every factor of its rule some axes of a mesh. From it follow the layouts that the
+An operator's sharding gives every factor of its rule some axes of a mesh. From it follow the layouts that the
 inputs need and the layouts of the results, partial ones included. Nothing here knows an operator by name.
 """
 
@@ -27,7 +28,7 @@ Source = tuple[tuple[Dim, ...], Layout]
 
 @dataclass(frozen=True, slots=True)
 class ShardingChoice:
-    """One way to cut an operator.
+    """One way to shard an operator.
 
     inputs: the layout needed of every input (partial where a linear operator lets a partial sum pass).
     outputs: the layout of every result tensor.
@@ -64,7 +65,7 @@ def make_choice(
     passed: Axes = (),
     reduction: str = "sum",
 ) -> ShardingChoice:
-    """The choice that cuts factor f by `axes[f]`.
+    """The choice that shards factor f over `axes[f]`.
 
     `passed` are axes over which input `passing` (all inputs where it is -1) stays partial, and so does the result.
     """
@@ -80,7 +81,7 @@ def make_choice(
 
 def operandwise_choice(op: Op, operands: Sequence[Layout], ranks: int) -> ShardingChoice:
     """The choice of an `operandwise` operator that takes its operands as they lie and gives a scalar: the result is
-    partial over all axes that cut any of them (over all ranks where their meshes cross)."""
+    partial over all axes that shard any of them (over all ranks where their meshes cross)."""
     mesh: tuple[int, ...] | None = (ranks,)
     for layout in operands:
         mesh = None if mesh is None else common_mesh(mesh, layout.mesh)
@@ -104,7 +105,7 @@ def _with_partial(
 def merge(rule: Rule, sources: tuple[Source, ...], ranks: int) -> tuple[tuple[int, ...], tuple[Axes, ...]]:
     """(mesh, axes of every factor) that follow from `sources`, the first one having the last word.
 
-    A later source adds what does not contradict: axes not yet used, on factors not yet cut. A source whose mesh
+    A later source adds what does not contradict: axes not yet used, on factors not yet sharded. A source whose mesh
     crosses the others' is passed over.
     """
     composite = any(len(dim) > 1 for dims in (*rule.inputs, *rule.outputs) for dim in dims)
@@ -157,7 +158,8 @@ def _shard_dimension(
 
 
 def _legalise(rule: Rule, mesh: tuple[int, ...], axes: list[Axes]) -> None:
-    """Drop cuts of a minor factor whose major factors are not cut to single elements: they would not be slices."""
+    """Drop shardings of a minor factor whose major factors are not sharded to single elements: they would not be
+    slices."""
     changed = True
     while changed:
         changed = False
@@ -172,7 +174,7 @@ def _legalise(rule: Rule, mesh: tuple[int, ...], axes: list[Axes]) -> None:
 
 
 def composite_conflict(rule: Rule, mesh: tuple[int, ...], axes: Sequence[Axes]) -> bool:
-    """Whether the cut is not a slice of some dimension made of several factors."""
+    """Whether a dimension made of several factors would not be sharded into contiguous slices."""
     legal = list(axes)
     _legalise(rule, mesh, legal)
     return legal != list(axes)
@@ -231,7 +233,7 @@ def choices(
 
 
 def _scattered(layout: Layout) -> list[Layout]:
-    """Where a partial value may go by a reduce-scatter: the partial axes cut one of its dimensions."""
+    """Where a partial value may go by a reduce-scatter: the partial axes shard one of its dimensions."""
     return [
         Layout.of(layout.mesh, [(*axes, *layout.partial) if d == at else axes for d, axes in enumerate(layout.dims)])
         for at in range(len(layout.dims))
@@ -304,7 +306,7 @@ def _looks_up(rule: Rule, node: Node) -> bool:
 @lru_cache(maxsize=4096)
 def points_of(rule: Rule) -> int:
     """Elements that an operator combines with each other. Factors of one input alone, or of results alone, lie beside
-    each other: a concatenation has those of its parts and of the whole."""
+    each other: a concatenation has those of its operands and of its result."""
     outs = {f for dims in rule.outputs for dim in dims for f in dim}
     readers = Counter(f for dims in rule.inputs for f in {f for dim in dims for f in dim})
     own = {f for f in range(len(rule.names)) if not readers[f] or (readers[f] == 1 and f not in outs)}

@@ -1,4 +1,4 @@
-"""Sharding constraints once they have had their say: who read one reads the constrained value itself."""
+"""Removes sharding constraints once they have taken effect: who read one reads the constrained value itself."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Input:  `%2 = RmsNorm(%x, %g) {in_strategy: ((2, 4), (4))}`, which normalises over a dimension that is to be sharded
 Output: `%2 = ShardingConstraint(%x) {in_strategy: ((2, 4))}`, ..., `%5 = ReduceMean(%4)`, ..., whose sums are partial
 
-Before gradients are taken, so that the backward operators are those of the parts.
+Before gradients are taken, so that the backward operators are those of the simpler operators.
 """
 
 from __future__ import annotations

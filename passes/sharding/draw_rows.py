@@ -1,12 +1,12 @@
-"""Data parallel mode: random numbers for rows of the batch are those that one device draws for the whole batch.
+"""In data parallel mode, draws for a rank's rows the random numbers that one device draws for them in the global batch.
 
 Input:  `%2 = Dropout(%1) {keep_prob: 0.9}` in the graph that every rank runs on rows of its own, fed `(4) [0, -]`
 Output: the same with `rows: (0, 1)`: along dimension 0 rank r of 4 draws what one device draws for the r-th quarter
 
 Where the rows of the batch are in a value follows from the inputs through the operators' factor rules; where a value is
 made of random numbers alone, from what it is combined with; and where nothing tells, its first dimension is taken for
-the batch if it has the batch's size and belongs to no parameter. What has no rows, such as a mask of weights, is drawn
-alike by all ranks.
+the batch if it has the batch's size and belongs to no parameter. What has no rows, such as a mask of weights, is
+sampled alike by all ranks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mspc.passes.sharding.batch_rows import FIRST, FedRows, Rows
 
 @dataclass(frozen=True)
 class DrawRows(Pass):
-    """Let operators that draw numbers draw those of the whole batch."""
+    """Let operators that draw numbers draw those of the global batch."""
 
     needs = (GLOBAL,)
 

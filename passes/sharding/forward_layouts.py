@@ -1,4 +1,4 @@
-"""Layouts of forward operators without a strategy: cut along the batch, or spread from what is decided."""
+"""Gives forward operators without a strategy layouts: sharded along the batch, or propagated from what is decided."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mspc.passes.sharding.unset_layouts import UnsetLayouts, bytes_of
 
 
 def shard_batch(search: Search, forward: list[Node]) -> None:
-    """Cut every operator along the batch, or as its neighbours are where that costs less; casts of parameters follow
+    """Shard every operator along the batch, or as its neighbours are where that costs less; casts of parameters follow
     their readers."""
     unset: list[Node] = []
     casts: list[Node] = []
@@ -31,7 +31,8 @@ def shard_batch(search: Search, forward: list[Node]) -> None:
 
 
 def shard_asked(search: Search, forward: list[Node]) -> None:
-    """Cut the operators of data parallel cells along the batch; those that follow their neighbours are left to that."""
+    """Shard the operators of data parallel cells along the batch; those that follow their neighbours are left to
+    that."""
     for node in forward:
         rule, op = search.rules[node], cast(Op, node.op)
         if node.attrs.get("strategy_gen_mode") != "data_parallel" or rule is None or node.in_layouts is not None:
@@ -115,8 +116,8 @@ def _upstream(search: Search, forward: list[Node], known: set[Value]) -> bool:
 
 
 def _share_out(search: Search, forward: list[Node], data: set[Value]) -> None:
-    """Nobody asked for anything and every rank has all the data: the operators that read them take a part of the batch
-    each, or all ranks would compute the same."""
+    """Shard the operators that read the data along the batch, where the script gives no strategy and every rank has the
+    global batch: otherwise all ranks would compute the same."""
     for node in forward:
         rule = search.rules[node]
         if rule is not None and rule.outputs[0] and any(v in data for v in node.inputs):

@@ -1,4 +1,4 @@
-"""Whole plans of layouts side by side: what each costs, which is kept, and how a graph takes one on."""
+"""Compares plans of layouts of a graph: what each costs, which is taken, and how the graph takes it on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def restore(values: Iterable[Value], states: Iterable[State]) -> None:
 
 
 def best_plan(found: Sequence[tuple[PlanTotal, list[State]]]) -> list[State]:
-    """Of several plans the one that is kept. The last looks for the fewest bytes at every operator alone; another is
+    """Of several plans the one that is taken. The last looks for the fewest bytes at every operator alone; another is
     taken where it does no more work, and sends fewer bytes, or hardly more in fewer changes of layout."""
     *others, (fewest, free) = found
     good = [

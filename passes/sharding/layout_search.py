@@ -1,6 +1,6 @@
-"""How one operator takes its layouts: of all its choices the one that makes ranks send the fewest bytes.
+"""Gives one operator its layouts: of all its choices the one that makes ranks send the fewest bytes.
 
-Every part of the propagation works on the one state that stands here: rules, costs, and what is decided so far.
+Every part of the propagation works on the one state that this module holds: rules, costs, and what is decided so far.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Search:
     """The graph whose layouts are searched.
 
     rules: of all operators, None where an operator has none. traffic: what its layouts cost, as far as they are known.
-    wanted: how updates need the values that lead to them, once parameters have their layouts. whole: how parameters are
-    stored that operators without a strategy may read in slices.
+    wanted: how updates need the values that lead to them, once parameters have their layouts. replicated: how
+    parameters are stored that operators without a strategy may read in slices.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -75,8 +75,8 @@ class Search:
     def choose(self, node: Node, source: str, upstream: bool = False) -> None:
         """Take the choice that costs the fewest bytes now and, by estimate, in the backward graph.
 
-        upstream: the result should lie as its readers want it; where the operands' own cuts do not lead there, those
-        may change their layout instead of the result.
+        upstream: the result should lie as its readers want it; where the operands' own shardings do not lead there,
+        those may change their layout instead of the result.
         """
         rule = self.rules[node]
         assert rule is not None

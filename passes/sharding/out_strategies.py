@@ -1,4 +1,4 @@
-"""What an out_strategy asks of an operator's results, and the redistribution that carries it out."""
+"""Checks what an out_strategy asks of an operator's results, and makes the redistribution that carries it out."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def out_layout(node: Node, ranks: int) -> Layout | None:
         while node.layout.size_of(axes) < shards and free:
             axes.append(free.pop(0))
         if node.layout.size_of(axes) != shards:
-            legal = f"the result is cut {natural.strategy}"
+            legal = f"the result is sharded {natural.strategy}"
             if node.layout.partial:
                 parts = node.layout.size_of(node.layout.partial)
                 legal += f", or one dimension {parts} times more, its {parts} partial sums scattered"
@@ -64,14 +64,14 @@ def _check_natural(node: Node, natural: Sequence[Layout], entries: Sequence[Any]
         wanted = entry.strategy if isinstance(entry, NamedLayout) else tuple(entry)
         if wanted != layout.without_partial().strategy:
             raise node.error(
-                f"{node.label}: the out_strategy cuts result {i} {wanted}, but it is cut {layout.strategy}",
-                notes=["of several results each can only be cut as it follows from the in_strategy"],
+                f"{node.label}: the out_strategy shards result {i} {wanted}, but it is sharded {layout.strategy}",
+                notes=["of several results each can only be sharded as it follows from the in_strategy"],
             )
 
 
 def _following(node: Node, wanted: Layout) -> Layout:
-    """`wanted` where the operator can hand it out: it cuts the result as the natural layout does, but that partial sums
-    may be scattered along any dimension, and repetitions that no input has (Tile) may be cut too."""
+    """`wanted` where the operator can hand it out: it shards the result as the natural layout does, but partial
+    sums may be scattered along any dimension, and repetitions that no input has (Tile) may be sharded too."""
     natural = node.tensor_layout
     if wanted.strategy == natural.strategy:
         return wanted
@@ -102,7 +102,7 @@ def _repetitions(rule: Rule, dim: Dim) -> int:
 def _checked(node: Node, layout: Layout) -> Layout:
     if len(layout.dims) != len(node.shape) or not layout.divides(node.shape):
         raise node.error(
-            f"{node.label}: the out_strategy cuts the result {layout.strategy}, which does not divide {node.shape}"
+            f"{node.label}: the out_strategy shards the result {layout.strategy}, which does not divide {node.shape}"
         )
     return layout
 

@@ -1,7 +1,7 @@
-"""Optimizer parallel: parameters that replicas would update alike are cut once more, so that each updates a part.
+"""Shards parameters that replicas would update alike once more, so that each updates a slice (optimizer parallel).
 
-The additional cut is on dimension 0, over the ranks that hold the same slice. Reading the parameter then
-gathers it, and its gradient is scattered to the parts; optimizer states follow the parameter. Facts: MindSpore's
+The additional sharding is on dimension 0, over the ranks that hold the same slice. Reading the parameter then
+gathers it, and its gradient is scattered to the slices; optimizer states follow the parameter. Facts: MindSpore's
 `enable_parallel_optimizer` with `parallel_optimizer_threshold` (KB, default 64) and `optimizer_weight_shard_size`.
 """
 
@@ -15,7 +15,7 @@ THRESHOLD = 64
 
 
 def shard_parameters(graph: Graph) -> None:
-    """Cut the graph's trainable parameters further, where its header asks for optimizer parallel.
+    """Shard the graph's trainable parameters further, where its header asks for optimizer parallel.
 
     One that is updated and that no operator reads (its gradient was computed by another graph) has no layout yet: all
     ranks are its replicas.
@@ -49,7 +49,7 @@ def why_not_sharded(graph: Graph) -> str:
 
 
 def _shard(parameter: Parameter, layout: Layout, size: int) -> Layout:
-    """The layout with dimension 0 cut over `size` neighbouring replicas (-1: all of them), where they divide it."""
+    """The layout with dimension 0 sharded over `size` neighbouring replicas (-1: all of them), where they divide it."""
     shape = parameter.shape
     axes = layout.unused
     replicas = layout.size_of(axes)

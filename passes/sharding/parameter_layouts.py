@@ -1,4 +1,4 @@
-"""Layouts of parameters: stored as their first configured readers need them, or else as their first."""
+"""Gives parameters layouts: they are stored as their first configured readers need them, or else as their first."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def store_operands(node: Node, replicated: Mapping[Value, Layout] | None = None)
 
 
 def settle_rest(graph: Graph, ranks: int) -> None:
-    """Whatever nobody reads is whole on every rank."""
+    """Replicate whatever nobody reads on every rank."""
     for parameter in graph.parameters:
         if parameter.layout is None:
             parameter.layout = Layout.replicated(ranks, len(parameter.shape))

@@ -1,4 +1,4 @@
-"""Placements that follow from the graph alone: of tuples, of operators cut along the batch, of the caller's results."""
+"""Places tuples, operators sharded along the batch, and the caller's results, which follow from the graph alone."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def followers(graph: Graph, rules: Mapping[Node, Rule | None]) -> dict[Node, lis
 
 
 def batch_choice(node: Node, rule: Rule, ranks: int) -> ShardingChoice:
-    """Cut the first dimension of the operator's main input as many ways as ranks allow, everything else whole.
+    """Shard the first dimension of the operator's main input into as many slices as ranks allow, and nothing else.
 
-    The main input is the first with the most dimensions that is neither parameter nor constant. Where its cut would not
-    be a slice of the result (a tensor that is repeated as a whole) the result's first dimension is cut instead.
+    The main input is the first with the most dimensions that is neither parameter nor constant. Where that would
+    not give slices of the result (of a tensor that is repeated) the result's first dimension is sharded instead.
     """
     order = sorted(
         range(len(rule.inputs)),
@@ -88,8 +88,8 @@ def batch_choice(node: Node, rule: Rule, ranks: int) -> ShardingChoice:
 
 
 def batch_choices(node: Node, rule: Rule, ranks: int) -> tuple[ShardingChoice, ...]:
-    """`batch_choice` and, where that leaves a partial result (what it cuts is a table, or is summed over), the cuts of
-    the first dimensions of inputs and result that are dimensions of the result."""
+    """`batch_choice` and, where that leaves a partial result (of a table, or of a sum over what it shards), the
+    shardings of the first dimensions of inputs and result that are dimensions of the result."""
     first = batch_choice(node, rule, ranks)
     if not any(layout.partial for layout in first.outputs):
         return (first,)
@@ -102,7 +102,7 @@ def batch_choices(node: Node, rule: Rule, ranks: int) -> tuple[ShardingChoice, .
 
 
 def _shard_factor(rule: Rule, factor: int, ranks: int) -> ShardingChoice | None:
-    """One factor cut as many ways as ranks allow; None where that would not be a slice of every tensor."""
+    """One factor sharded over as many ranks as possible; None where that would not give slices of every tensor."""
     shards = math.gcd(rule.sizes[factor], ranks)
     axes: list[Axes] = [(0,) if f == factor else () for f in range(len(rule.names))]
     if factor in rule.frozen or composite_conflict(rule, (shards, ranks // shards), axes):
@@ -128,7 +128,8 @@ def is_master(parameter: Parameter | None) -> bool:
 
 
 def result_layouts(graph: Graph) -> dict[Value, Layout]:
-    """How the caller receives the results: whole, or, where the header says `outputs: batch`, what is its own rows."""
+    """How the caller receives the results: replicated, or, where the header says `outputs: batch`, what is its own
+    rows."""
     ranks = int(graph.attrs.get("ranks", 1))
     tensors = [value for value in graph.results if element_types(value.type) == (value.type,)]
     shaped = [value for value in tensors if value.shape] if graph.attrs.get("outputs") == "batch" else []

@@ -1,4 +1,4 @@
-"""How an operator can be cut, given what a plan says of it."""
+"""Finds how an operator can be sharded, given what a plan says of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mspc.sharding.factors import Rule
 def options_of(
     node: Node, rule: Rule, layouts: tuple[Layout, ...], results: Sequence[Layout] | None, ranks: int
 ) -> list[ShardingChoice]:
-    """The ways to cut an operator that layouts of its operands, and those of its results, lead to. The first is what a
+    """The choices for an operator that layouts of its operands, and those of its results, lead to. The first is what a
     plan means that says nothing of results."""
     op = cast(Op, node.op)
     if op.operandwise:

@@ -1,4 +1,4 @@
-"""A plan as a graph carries it from the front end to `shard_by_plan`: in its header, beside the names of its operators.
+"""Carries a plan from the front end to `shard_by_plan`: in a graph's header, beside the names of its operators.
 
     plan_file : "plan.toml"
     plan_operators : (("Default/network-Net/MatMul-op0", "(2, 4) [0, -]", "(2, 4) [-, 1]"))
@@ -30,7 +30,7 @@ KEYS = (PLAN_FILE, OPERATORS, RESULTS, PARAMETERS, RECOMPUTE, GATHER_AGAIN, PLAC
 
 
 class HeaderPlan(Protocol):
-    """What is said of a plan in a graph; a plan file has it."""
+    """What a graph's header holds of a plan; a plan file has it."""
 
     @property
     def operators(self) -> Mapping[str, tuple[Layout, ...]]: ...

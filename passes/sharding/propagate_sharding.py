@@ -1,9 +1,9 @@
 """Gives every operator a sharding that the user left without one, and every parameter its slice.
 
-Semi-automatic mode: forward operators without a strategy are cut along the batch (where that sends less, they follow
-their neighbours). Automatic mode (sharding propagation): shardings spread from the configured operators and the data to
-their neighbours, downstream first, each operator taking what costs the fewest bytes; those of data parallel cells are
-sharded along the batch. Where the header names a `search_mode` that decides on all operators together,
+Semi-automatic mode: forward operators without a strategy are sharded along the batch (where that sends less, they
+follow their neighbours). Automatic mode (sharding propagation): shardings spread from the configured operators and the
+data to their neighbours, downstream first, each operator taking what costs the fewest bytes; those of data parallel
+cells are sharded along the batch. Where the header names a `search_mode` that decides on all operators together,
 `search_sharding` has done so, and nothing is left to do. In both modes a parameter is stored as its first reader needs
 it, configured readers first; backward operators follow their operands, updates follow their parameter. Then backward
 operators are revisited for as long as that saves bytes and costs no matrix work.
@@ -74,7 +74,7 @@ def _check_searched(graph: Graph) -> None:
 
 
 def finish(search: Search, forward: list[Node]) -> PlanTotal:
-    """Place all that follows from the layouts of the forward graph, and say what the whole costs."""
+    """Place all that follows from the layouts of the forward graph, and say what it all costs."""
     graph = search.graph
     store_parameters(search, forward)
     if release_constraints(graph):

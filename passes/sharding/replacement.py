@@ -1,4 +1,4 @@
-"""Puts operators in the place of those that cannot have the strategy they were given as a whole."""
+"""Replaces operators that cannot have the strategy they were given by several that can."""
 
 from __future__ import annotations
 

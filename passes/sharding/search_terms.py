@@ -1,4 +1,4 @@
-"""What a search reckons with beside the bytes that are sent: read from and written to the header of a graph."""
+"""Reads from and writes to the header of a graph what a search reckons with beside the bytes that are sent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEAST = -1
 """In place of a limit of memory: the plan that takes the least."""
 
 MILLION = 1_000_000
-"""Into so many parts the sum that a search looks for the least of is divided, to say what may be saved of it."""
+"""The number of parts that the sum which a search minimises is divided into, to say what may be saved of it."""
 OPERATIONS = 1e9
 """Of products: what `compute` is the cost of."""
 
@@ -41,7 +41,7 @@ class Terms:
 
     @classmethod
     def of(cls, attrs: Mapping[str, Any]) -> Terms:
-        """The terms that stand in a graph's header."""
+        """The terms in a graph's header."""
         return cls(**{f.name: attrs[_KEY + f.name] for f in fields(cls) if _KEY + f.name in attrs})
 
     def attributes(self) -> dict[str, Any]:
@@ -51,5 +51,5 @@ class Terms:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The sizes of the mesh that is asked for; () where none is."""
+        """The sizes of the mesh that the settings name; () where they name none."""
         return tuple(map(int, self.mesh.split("x"))) if self.mesh else ()

@@ -1,4 +1,4 @@
-"""Cuts a graph as a plan says that the front end has written into its header.
+"""Shards a graph as the plan says that the front end has written into its header.
 
 Input:  `plan_operators : (("Default/network-Net/MatMul-op0", "(2, 4) [0, 1]", "(2, 4) [1, -]"))` and
         `%0 = MatMul(%x, %w) {place: Default/network-Net/MatMul-op0}`
@@ -35,7 +35,7 @@ MOST_LISTED = 5
 
 @dataclass(frozen=True)
 class ShardByPlan(Pass):
-    """Compute cells again, store parameters and cut operators as the plan in the header says."""
+    """Recompute cells, store parameters and shard operators as the plan in the header says."""
 
     needs = (GLOBAL,)
 
@@ -57,7 +57,7 @@ class ShardByPlan(Pass):
 
 
 def _recompute(graph: Graph, plan: NotedPlan) -> None:
-    """Compute cells again, as a search does it: their copies follow what the originals are cut by. Raises MspcError
+    """Recompute cells, as a search does it: their copies follow the sharding of the originals. Raises MspcError
     where there is no such cell."""
     if not plan.recompute:
         return
@@ -103,7 +103,7 @@ def _shard_operators(graph: Graph, plan: NotedPlan) -> None:
 
 
 def _store(graph: Graph, plan: NotedPlan) -> None:
-    """Store parameters as a plan says. Raises MspcError where one is not there, or cannot be cut so."""
+    """Store parameters as a plan says. Raises MspcError where one is not there, or cannot be sharded so."""
     known = {p.name: p for p in graph.parameters if p.kind == "parameter"}
     unknown = [name for name in (*plan.parameters, *plan.gather_again) if name not in known]
     if unknown:
@@ -117,7 +117,7 @@ def _store(graph: Graph, plan: NotedPlan) -> None:
             shape = tuple(parameter.shape)
             raise MspcError(f"the plan {plan.file} stores {name} as {layout}, and its shape is {shape}")
         parameter.layout = layout
-        parameter.attrs["parallel_optimizer"] = False  # it is cut as it is to be
+        parameter.attrs["parallel_optimizer"] = False  # it is sharded as it is to be
     gathered = {known[name] for name in plan.gather_again}
     for node in graph.nodes:
         if node.phase == "forward" and any(value in gathered for value in node.inputs):
@@ -130,7 +130,7 @@ def _shard(
     """Give one operator the layouts of its operands and results. Raises MspcError where it cannot have them."""
     rule = rule_of(node)
     if rule is None:
-        raise node.error(f"{node.label}: the plan {file} cuts it, and it has no sharding rule")
+        raise node.error(f"{node.label}: the plan {file} shards it, and it has no sharding rule")
     _check_sizes(node, rule, layouts, results, file)
     if not layouts and results is None:
         return
@@ -140,7 +140,7 @@ def _shard(
         said = _shown(layouts) + (f" -> {_shown(results)}" if results is not None else "")
         next_to = _shown(options[0].inputs) + (f" -> {_shown(options[0].outputs)}" if results is not None else "")
         raise node.error(
-            f"{node.label} cannot be cut as the plan {file} says: {said}",
+            f"{node.label} cannot be sharded as the plan {file} says: {said}",
             notes=[f"its rule is {rule}", f"next to it is {next_to}"],
         )
     node.in_layouts, node.layout = choice.inputs, choice.layout(node.type)

@@ -1,7 +1,7 @@
-"""What several operators read must be cut alike for all of them: a parameter is stored once.
+"""Checks that a parameter which several operators read is sharded alike for all of them, as it is stored once.
 
 The rule is MindSpore's: it refuses a parameter whose readers were given different strategies. Slices of one number that
-two operators place on other ranks are moved, as those of a table that is also the head of a network.
+two operators place on other ranks are redistributed, as those of a table that is also the head of a network.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mspc.ops.control.constraint import is_constraint
 
 
 def differing_readers(graph: Graph) -> Iterator[MspcError]:
-    """A mistake for every operator whose strategy cuts a parameter unlike that of an operator before it.
+    """A mistake for every operator whose strategy shards a parameter unlike that of an operator before it.
 
     Operators without a strategy follow the stored layout, and a ShardingConstraint asks for a change of layout, so
     that neither counts.
@@ -30,8 +30,8 @@ def differing_readers(graph: Graph) -> Iterator[MspcError]:
             before, known = first.setdefault(value, (node, layout))
             if layout.strategy != known.strategy:
                 yield node.error(
-                    f"{node.label}: its strategy cuts the parameter {value.name} {layout.strategy}, but that of "
+                    f"{node.label}: its strategy shards the parameter {value.name} {layout.strategy}, but that of "
                     f"{before.label} {known.strategy}",
-                    notes=["a parameter is stored once: give all its readers strategies that cut it alike, "
+                    notes=["a parameter is stored once: give all its readers strategies that shard it alike, "
                            "or read it through reshard"],
                 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Who has said how an operator is cut, in words that `strategy_from` and the reasons of collectives have."""
+"""Names where an operator's strategy comes from, in the words of `strategy_from` and of the reasons of collectives."""
 
 from __future__ import annotations
 

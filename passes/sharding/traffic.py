@@ -1,4 +1,4 @@
-"""What a placement costs: bytes that the redistributions between operators make a rank send.
+"""Counts what a placement costs: bytes that the redistributions between operators make a rank send.
 
 The same accounting serves the pass that chooses layouts and the one that inserts redistributions: every value
 is brought once to each layout that somebody needs, from the cheapest copy that exists by then.
@@ -73,7 +73,7 @@ class Traffic:
         return total
 
     def of_sum(self, node: Node) -> float:
-        """Bytes spent inside an AddN: terms of one layout are added first and moved once."""
+        """Bytes spent inside an AddN: terms of one layout are added first and redistributed once."""
         if not isinstance(node.op, AddN) or node.in_layouts is None:
             return 0.0
         target = node.in_layouts[0]
@@ -88,12 +88,12 @@ class Traffic:
 
 
 def _added_first(node: Node, value: Value) -> bool:
-    """Whether `value` is a term of a sum that is added to others of its layout before the sum moves."""
+    """Whether `value` is a term of a sum that is added to others of its layout before the sum is redistributed."""
     return [other.layout for other in node.inputs].count(value.layout) > 1
 
 
 def bytes_between(source: Layout, target: Layout, type: TensorType) -> float:
-    """Mean bytes that a rank sends, with a trifle per message and collective so that of equal ways the shorter
+    """Mean bytes that a rank sends, with a trifle per message and collective so that of equal plans the shorter
     wins; infinite where there is no way (a final value does not become partial again)."""
     return 0.0 if source == target else _bytes(source, target, type.shape, type.dtype.itemsize)
 
@@ -130,8 +130,8 @@ def scatter_bytes(layout: Layout, shape: tuple[int, ...], itemsize: int) -> floa
 
 
 def gradient_bytes(node: Node, option: ShardingChoice, rule: Rule | None) -> float:
-    """An estimate of what the gradients of a forward operator will send: a gradient is partial over every cut that its
-    input does not have; a parameter's is reduced to all its holders, another may be scattered."""
+    """An estimate of what the gradients of a forward operator will send: a gradient is partial over every axis that
+    shards what its input does not have; a parameter's is reduced to all its holders, another may be scattered."""
     assert rule is not None
     if not option.work:
         return 0.0  # no elements
@@ -152,7 +152,7 @@ def gradient_bytes(node: Node, option: ShardingChoice, rule: Rule | None) -> flo
 
 
 def sent_inside(nodes: Iterable[Node]) -> float:
-    """Bytes that a rank sends inside of operators, cut as they are: borders of windows, statistics of a batch."""
+    """Bytes that a rank sends inside of operators, sharded as they are: borders of windows, statistics of a batch."""
     found: dict[Any, float] = {}
     for node in nodes:
         nbytes = _inside(node)

@@ -1,9 +1,9 @@
-"""Semi-automatic mode: layouts of operators without a strategy, cut along the batch or as their neighbours are.
+"""In semi-automatic mode, gives operators without a strategy layouts: along the batch or as their neighbours have them.
 
 Operators that read each other make a region, which ends at operators with a strategy, at parameters and at results. A
-region is cut along the batch, or every operator as its operands lie, or as its readers want it, whichever makes ranks
-send the fewest bytes; then single operators are revisited for as long as that saves any. Three things stay as a cut
-along the batch has them: regions that touch no operator with a strategy, the slices in which parameters are stored,
+region is sharded along the batch, or every operator as its operands lie, or as its readers want it, whichever makes
+ranks send the fewest bytes; then single operators are revisited for as long as that saves any. Three things stay as
+they are along the batch: regions that touch no operator with a strategy, the slices in which parameters are stored,
 and how much a product of matrices computes.
 """
 
@@ -28,7 +28,7 @@ BATCH, NEIGHBOURS = "batch", "its neighbours"
 ROUNDS = 3
 """How often single operators are revisited."""
 AS_GOOD = 1.001
-"""Of the ways that send hardly more bytes than the cheapest the one with the least work is taken."""
+"""Of the plans that send hardly more bytes than the cheapest the one with the least work is taken."""
 LEAST = 1e-3
 """Bytes that another choice must save."""
 
@@ -36,8 +36,8 @@ LEAST = 1e-3
 class UnsetLayouts:
     """The search for the layouts of `unset` operators, given in run order.
 
-    graded: values that have a gradient. batch: the ways to cut an operator along the batch, the usual one first.
-    chosen: how each operator is cut so far.
+    graded: values that have a gradient. batch: an operator's choices along the batch, the usual one first.
+    chosen: how each operator is sharded so far.
     """
 
     def __init__(self, search: Search, unset: Sequence[Node]) -> None:
@@ -101,7 +101,7 @@ class UnsetLayouts:
         return [user for user in dict.fromkeys(found) if user.phase == "forward"]
 
     def shard_batch(self, region: Sequence[Node]) -> None:
-        """Cut along the batch; operators that only move data follow what is around them."""
+        """Shard along the batch; operators that only move data follow what is around them."""
         waiting: list[Node] = []
         for node in region:
             if cast(Op, node.op).follows_neighbours or cast(Op, node.op).operandwise:
@@ -112,7 +112,7 @@ class UnsetLayouts:
             self.search.choose(node, NEIGHBOURS)
 
     def settle(self, region: Sequence[Node]) -> None:
-        """Keep the cheapest of the three ways; of those as good that with the least work, then the first."""
+        """Take the cheapest of the three plans; of those as good that with the least work, then the first."""
         values = [*region, *dict.fromkeys(f for node in region for f in self.search.followers.get(node, ()))]
         begin = [state_of(value) for value in values]
         found: list[tuple[float, float, list[State], dict[Node, str]]] = []
@@ -153,8 +153,8 @@ class UnsetLayouts:
                 return
 
     def options(self, node: Node) -> list[ShardingChoice]:
-        """The ways to cut an operator that leave undecided parameters whole where the batch is cut, and a product no
-        larger; those along the batch first."""
+        """The choices for an operator that leave undecided parameters replicated where the batch is sharded, and a
+        product no larger; those along the batch first."""
         rule, batch = self.rule(node), self.batch[node]
         hints = tuple(self.search.reader_hints(node, rule))
         others = choices(cast(Op, node.op), rule, operand_layouts(node), hints, self.search.ranks)
@@ -173,13 +173,13 @@ class UnsetLayouts:
         return [i for i, v in enumerate(node.inputs) if is_master(stored(v)) and v.layout is None]
 
     def may_read(self, node: Node, index: int, layout: Layout) -> bool:
-        """Whether an undecided parameter may be read so: as the batch has it, or in slices where that has it whole."""
+        """Whether an undecided parameter may be read so: as the batch has it, or in slices where that replicates it."""
         of_batch = {option.inputs[index] for option in self.batch[node]}
         return layout in of_batch or node.inputs[index] in self.replicated_parameters(node)
 
     def replicated_parameters(self, node: Node) -> dict[Parameter, Layout]:
-        """The undecided parameters of an operator that are stored whole, and how they lie then; it may read slices of
-        those that it does not change."""
+        """The undecided parameters of an operator that are stored replicated, and how they lie then; it may read slices
+        of those that it does not change."""
         found: dict[Parameter, Layout] = {}
         for i in self.open_parameters(node):
             value, of_batch = node.inputs[i], {option.inputs[i] for option in self.batch[node]}
@@ -189,7 +189,7 @@ class UnsetLayouts:
         return found
 
     def slice_bytes(self, node: Node) -> float:
-        """Bytes that bring the gradients of slices to where parameters are stored whole."""
+        """Bytes that bring the gradients of slices to where parameters are stored replicated."""
         found = 0.0
         replicated = self.replicated_parameters(node)
         for value, layout in zip(node.inputs, node.in_layouts or (), strict=True):

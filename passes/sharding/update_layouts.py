@@ -1,4 +1,4 @@
-"""Where updates of parameters run, and where they need the values that lead to them."""
+"""Decides where updates of parameters run, and where they need the values that lead to them."""
 
 from __future__ import annotations
 

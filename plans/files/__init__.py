@@ -1,1 +1,1 @@
-"""The formats: plans that people edit, and MindSpore's strategy and group files, with checksums."""
+"""The formats are plans that people edit, and MindSpore's strategy and group files, with checksums."""

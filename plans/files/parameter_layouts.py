@@ -1,7 +1,7 @@
-"""Between the cuts of parameters as strategy files have them and layouts.
+"""Converts between the shardings of parameters in strategy files and layouts.
 
-A further cut of dimension 0 by the parallel optimizer goes over the replicas that are nearest to each other: the
-fastest of the axes that cut nothing, one of them split where it must be.
+A further sharding of dimension 0 by the parallel optimizer goes over the replicas that are nearest to each other: the
+fastest of the axes that shard nothing, one of them split where it must be.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ def layout_of(name: str, sharding: ParameterCut) -> Layout:
     """The layout that a strategy file gives a parameter.
 
     Raises:
-        MspcError: the parts are unequal, or the optimizer's cut is not possible.
+        MspcError: the slices are unequal, or the optimizer's sharding is not possible.
     """
     if sharding.split_shape or sharding.field_size:
-        raise MspcError(f"parameter {name!r} is cut into unequal parts, which mspc does not read", kind=ValueError)
+        raise MspcError(f"parameter {name!r} is sharded into unequal slices, which mspc does not read", kind=ValueError)
     last = len(sharding.device_matrix) - 1
     dims = [tuple(last - axis for axis in axes) for axes in sharding.tensor_map]
     if not sharding.optimizer_step or not sharding.optimizer_size or not dims:
@@ -29,15 +29,15 @@ def layout_of(name: str, sharding: ParameterCut) -> Layout:
     further = shard_further(sharding.device_matrix, dims, sharding.optimizer_size)
     if further is None:
         raise MspcError(
-            f"parameter {name!r} is cut {sharding.optimizer_size} ways by the optimizer, which its device matrix "
-            f"{list(sharding.device_matrix)} does not allow", kind=ValueError,
+            f"parameter {name!r} is sharded into {sharding.optimizer_size} slices by the optimizer, which its device "
+            f"matrix {list(sharding.device_matrix)} does not allow", kind=ValueError,
         )  # fmt: skip
     return further
 
 
 def shard_further(mesh: Sequence[int], dims: Sequence[Axes], size: int) -> Layout | None:
-    """The layout with dimension 0 cut `size` ways more, -1 for as many as there are replicas; None where that cannot
-    be."""
+    """The layout with dimension 0 sharded over `size` more ranks, -1 for as many as there are replicas; None where that
+    cannot be."""
     mesh, dims = tuple(mesh), list(dims)
     used = {axis for axes in dims for axis in axes}
     free = [a for a in range(len(mesh)) if a not in used and mesh[a] > 1]
@@ -62,8 +62,8 @@ def shard_further(mesh: Sequence[int], dims: Sequence[Axes], size: int) -> Layou
 
 
 def sharding_of(layout: Layout) -> ParameterCut:
-    """The cut that a strategy file says for a layout: with one axis for every dimension, and a further cut by the
-    optimizer, where the layout can be said so, else with several axes for a dimension."""
+    """The sharding that a strategy file states for a layout: one axis for every dimension, and a further sharding by
+    the optimizer, where the layout can be stated so, else with several axes for a dimension."""
     mesh, dims = layout.mesh or (1,), layout.dims
     several = [d for d, axes in enumerate(dims) if len(axes) > 1]
     if several == [0]:

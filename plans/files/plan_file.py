@@ -1,4 +1,4 @@
-"""Plans as files that people read and edit: how every operator's operands are cut, in TOML.
+"""Reads and writes plans as files that people edit: how every operator's operands are sharded, in TOML.
 
     ranks = 8
     device = "GPU"
@@ -18,7 +18,7 @@ that it takes in partial sums, as its operand comes out, says so: "(4) [-, -] su
 operator's results where they do not follow from those of its operands.
 Operators that a file leaves out are not configured. `recompute` names cells that are computed again for gradients,
 `parameters` those that are stored otherwise than their first reader needs them, with their states, and `gather_again`
-those of them that are gathered for gradients once more instead of being kept.
+those of them that are gathered for gradients once more instead of being stored.
 
 `strategies` is what `shard()` says in the script, as the plan has it: with that table, which may be empty, neither the
 script's `shard()` nor its optimizer parallel count, so that the file says everything. Copies that are computed again
@@ -54,7 +54,7 @@ SIDES = {"in": ("in_strategy", "in_layout"), "out": ("out_strategy", "out_layout
 
 @dataclass(frozen=True)
 class Given:
-    """What a script has said of one operator: its in_strategy and its out_strategy, None where there is none."""
+    """What a script gives one operator: its in_strategy and its out_strategy, None where there is none."""
 
     operands: tuple[Any, ...] | None
     results: tuple[Any, ...] | None
@@ -85,7 +85,7 @@ class PlanFile:
 
 def write_plan(path: Path, plan: PlanFile) -> None:
     """Write a plan. Raises MspcError where that cannot be."""
-    lines = ["# How the operands of every operator are cut; see docs/search.md.", f"ranks = {plan.ranks}"]
+    lines = ["# How the operands of every operator are sharded; see docs/search.md.", f"ranks = {plan.ranks}"]
     if plan.device:
         lines.append(f"device = {quoted(plan.device)}")
     for key, names in (("recompute", plan.recompute), ("gather_again", plan.gather_again)):
@@ -149,7 +149,7 @@ def _table(shown: str, found: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _given(shown: str, name: str, value: Any) -> Given:
-    """What is said of one operator. Raises MspcError."""
+    """What the file states of one operator. Raises MspcError."""
     sides: dict[str, Any] = {}
     for text in cast("list[Any]", value) if isinstance(value, list) else [value]:
         side, found = _side(text)

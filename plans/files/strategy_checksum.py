@@ -1,5 +1,5 @@
-"""Checksums in strategy files, by which damage is noticed: MindSpore's formats have none, and its readers pass over
-fields that they do not know.
+"""Adds checksums to strategy files, by which damage is noticed: MindSpore's formats have none, and its readers pass
+over fields that they do not know.
 
 A message begins with a field of its own, the CRC-32 of all bytes behind it; JSON has it as an entry, of the other
 entries in one fixed spelling, so that spaces do not count. Files without one are MindSpore's, or older.

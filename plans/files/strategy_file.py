@@ -1,10 +1,10 @@
-"""MindSpore's strategy files, read and written: how operators and parameters of a network were cut.
+"""Reads and writes MindSpore's strategy files: how operators and parameters of a network were sharded.
 
 The format, as MindSpore 2.10 has it (`mindspore.train.node_strategy_pb2`), is `ParallelStrategyMap` of Protocol
 Buffers, or JSON where the name ends in `.json`: the stage; for operators, called `MatMul_w` by a parameter that they
-read, the cuts of every operand; for parameters the device matrix, for every dimension the axis that cuts it (counted
-from the last, -1: none), and the further cut of dimension 0 by the parallel optimizer. What mspc writes has a checksum
-beside that (`strategy_checksum`).
+read, the shard counts of every operand; for parameters the device matrix, for every dimension the axis that shards it
+(counted from the last, -1: none), and the further sharding of dimension 0 by the parallel optimizer. What mspc writes
+has a checksum beside that (`strategy_checksum`).
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ Cuts = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class ParameterCut:
-    """How a parameter was cut.
+    """How a parameter was sharded.
 
-    device_matrix: of the mesh. tensor_map: for every dimension the axes that cut it, counted from the last, the first
-    the most significant; () for none. optimizer_step, optimizer_size: of the further cut of
-    dimension 0: how far apart the ranks are, and how many, -1 for all replicas; 0 for no such cut. split_shape,
-    offsets, field_size: of cuts into unequal parts, which mspc does not make."""
+    device_matrix: of the mesh. tensor_map: for every dimension the axes that shard it, counted from the last, the first
+    the most significant; () for none. optimizer_step, optimizer_size: of the further sharding of
+    dimension 0: how far apart the ranks are, and how many, -1 for all replicas; 0 for none. split_shape,
+    offsets, field_size: of shardings into unequal slices, which mspc does not make."""
 
     device_matrix: tuple[int, ...]
     tensor_map: tuple[tuple[int, ...], ...]
@@ -135,7 +135,7 @@ def write_groups(path: Path, groups: Mapping[str, Iterable[int]], alike: Iterabl
 
 
 def _check(shown: str, name: str, sharding: ParameterCut) -> None:
-    """Whether a cut is one. Raises MspcError."""
+    """Check that a sharding is one. Raises MspcError."""
     ranks = 1
     for size in sharding.device_matrix:
         ranks = min(ranks * size, MOST_RANKS + 1)  # a file may have a million of sizes
@@ -143,8 +143,8 @@ def _check(shown: str, name: str, sharding: ParameterCut) -> None:
     fits = all(size > 0 for size in sharding.device_matrix) and 0 < ranks <= MOST_RANKS
     if not fits or any(not 0 <= axis < len(sharding.device_matrix) for axis in used) or len(set(used)) < len(used):
         raise MspcError(
-            f"{shown} is no strategy file: parameter {name!r} is cut {list(sharding.tensor_map)} on a device matrix "
-            f"{list(sharding.device_matrix)}", kind=ValueError,
+            f"{shown} is no strategy file: parameter {name!r} is sharded {list(sharding.tensor_map)} on a device "
+            f"matrix {list(sharding.device_matrix)}", kind=ValueError,
         )  # fmt: skip
 
 
@@ -153,8 +153,8 @@ def _check(shown: str, name: str, sharding: ParameterCut) -> None:
 
 def _as_message(strategies: StrategyFile) -> bytes:
     found = [put_integer(1, strategies.stage)]
-    for name, cuts in sorted(strategies.operators.items()):
-        rows = b"".join(put_bytes(2, _row(shards)) for shards in cuts)
+    for name, strategy in sorted(strategies.operators.items()):
+        rows = b"".join(put_bytes(2, _row(shards)) for shards in strategy)
         item = put_text(1, name) + put_bytes(2, put_integer(1, strategies.stage) + rows)
         found.append(put_bytes(2, item))
     for name, sharding in sorted(strategies.parameters.items()):
@@ -171,7 +171,7 @@ def _layouts(sharding: ParameterCut) -> bytes:
 
 
 def _map_rows(sharding: ParameterCut) -> list[list[int]]:
-    """One row of axes where at most one cuts each dimension, else a row for every dimension."""
+    """One row of axes where at most one shards each dimension, else a row for every dimension."""
     if all(len(axes) < 2 for axes in sharding.tensor_map):
         return [[axes[0] if axes else -1 for axes in sharding.tensor_map]]
     rows = [list(axes) or [-1] for axes in sharding.tensor_map]
@@ -248,8 +248,8 @@ def _sharding(
 
 def _as_json(strategies: StrategyFile) -> str:
     operators = {
-        name: {"stage": strategies.stage, "parallel_strategy": [list(shards) for shards in cuts]}
-        for name, cuts in sorted(strategies.operators.items())
+        name: {"stage": strategies.stage, "parallel_strategy": [list(shards) for shards in strategy]}
+        for name, strategy in sorted(strategies.operators.items())
     }
     parameters = {
         name: {
@@ -275,11 +275,11 @@ def _json_map(sharding: ParameterCut) -> list[Any]:
 
 def _from_json(data: bytes) -> StrategyFile:
     content = json_without_checksum(_object(parsed_json(data), "it"))
-    cuts = _entries(content, "parallel_strategy_item", "operator")
+    entries = _entries(content, "parallel_strategy_item", "operator")
     layouts = _entries(content, "parallel_layout_item", "parameter")
     operators = {
         name: tuple(tuple(_integers(shards, what)) for shards in _list(entry, "parallel_strategy", what))
-        for name, (what, entry) in cuts.items()
+        for name, (what, entry) in entries.items()
     }
     parameters = {name: _json_sharding(entry, what) for name, (what, entry) in layouts.items()}
     stage = content.get("current_stage", 0)
@@ -287,7 +287,7 @@ def _from_json(data: bytes) -> StrategyFile:
 
 
 def _json_sharding(entry: dict[str, Any], what: str) -> ParameterCut:
-    """The cut of one parameter. Raises ValueError."""
+    """The sharding of one parameter. Raises ValueError."""
     given = _list(entry, "tensor_map", what)
     several = any(isinstance(row, list) for row in given)
     rows = [row if isinstance(row, list) else [row] for row in given] if several else [given]
@@ -302,7 +302,7 @@ def _json_sharding(entry: dict[str, Any], what: str) -> ParameterCut:
 
 
 def _entries(content: dict[str, Any], key: str, kind: str) -> dict[str, tuple[str, dict[str, Any]]]:
-    """By name (what messages call it, its object) of all that stands under a key, which may be missing."""
+    """By name (what messages call it, its object) of all that is under a key, which may be missing."""
     found = _object(content.get(key) or {}, key)
     named = {name: f"{kind} {name!r}" for name in found}
     return {name: (what, _object(found[name], what)) for name, what in named.items()}

@@ -1,4 +1,4 @@
-"""What is not to be believed of measured rates: told from the measurements themselves.
+"""Tells from the measurements themselves which measured rates are not to be believed.
 
 A machine that does other work at the same time gives times that differ from one repeat to the next, rates that fall
 and rise again with the amount, and waits that no hardware has.
@@ -17,7 +17,7 @@ NOISY = 0.35
 VALLEY = 0.6
 """The share of the rates on both sides of it that a rate has at least: caches make rates fall, not rise again."""
 FALL = 0.5
-"""The share of the best rate that work keeps where there is more of it: what computes needs no larger cache."""
+"""The share of the best rate that work still has where there is more of it: what computes needs no larger cache."""
 SLOW_KERNEL = 5e-4
 """Seconds from one small operator to the next that no idle machine takes."""
 SLOW_LINK, SLOW_NETWORK = 1e-3, 1e-2

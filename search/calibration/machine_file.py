@@ -1,4 +1,4 @@
-"""Machines described by files: TOML with the rates that `Machine` has.
+"""Reads machines from files: TOML with the rates that `Machine` has.
 
     name = "two hosts"
     device = "GPU"                  # what programs are made for; "CPU" for NumPy
@@ -71,7 +71,7 @@ def read_machine(path: Path) -> Machine:
 
 
 class _Reading:
-    """Reads one file, whose name stands in every message."""
+    """Reads one file, whose name is in every message."""
 
     def __init__(self, shown: str) -> None:
         self.shown = shown

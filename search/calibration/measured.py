@@ -137,7 +137,7 @@ def calibrate(
 
 
 ALONE = Link(latency=1e-5, bandwidth=Rate.of(1e10))
-"""Stands for the link of a machine that was measured with one rank."""
+"""Takes the place of the link of a machine that was measured with one rank."""
 
 
 class _Timer:

@@ -1,1 +1,1 @@
-"""What the solver finds for the model of a graph, within its memory, and what lies near it; given to the operators."""
+"""The solver's layouts for the model of a graph, within its memory or near it, are given to the operators."""

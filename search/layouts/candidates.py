@@ -1,7 +1,7 @@
-"""Many plans of one model that take little memory or time, for those to be tried that the search has left out.
+"""Finds many plans of one model that take little memory or time, so that those which the search left out are tried.
 
 What a compiled program holds is more than sums of tables say: steps between layouts, what is fused, what is gathered
-ahead. So plans are looked for under several measures of memory, of every way to cut each operator the best, and are
+ahead. So plans are looked for under several measures of memory, for every sharding of each operator the best, and are
 then told apart by a run through the step (`Footprint`), and at last by compiling them.
 """
 
@@ -107,8 +107,8 @@ class Candidates:
         return tuple(found)
 
     def plain(self, values: Values) -> Values:
-        """The same plan with parameters stored as costs the least: what is cut further may hold more for being brought
-        together again."""
+        """The same plan with parameters stored as costs the least: what is sharded further may hold more for being
+        brought together again."""
         found = list(values)
         for parameter in self._parameters:
             found[parameter.variable] = parameter.best(found)
@@ -231,8 +231,8 @@ def _at_price(factors: Sequence[Factor], price: float) -> list[Factor]:
 
 
 def least_stored(model: CostModel) -> int:
-    """Bytes of parameters and inputs on a rank that no plan can do without: inputs as they arrive, everything else cut
-    by as many ranks as its shape lets, and what is returned as the caller receives it."""
+    """Bytes of parameters and inputs on a rank that no plan can do without: inputs as they arrive, everything else
+    sharded by as many ranks as its shape lets, and what is returned as the caller receives it."""
     graph, total = model.search.graph, 0.0
     users = model.search.traffic.users
     for parameter in graph.parameters:
@@ -248,7 +248,7 @@ def least_stored(model: CostModel) -> int:
 
 
 def _most_parts(shape: Sequence[int], ranks: int) -> int:
-    """Into how many equal parts at most a tensor can be cut, by axes of a mesh of so many ranks."""
+    """The most equal slices that a tensor can be sharded into, by axes of a mesh of so many ranks."""
     parts, left, prime = 1, ranks, 2
     sizes = list(shape)
     while left > 1:

@@ -1,4 +1,4 @@
-"""Layouts of all forward operators at once: the cheapest plan of a step, or one whose distance to it is known."""
+"""Finds layouts of all forward operators at once: the cheapest plan of a step, or one whose distance to it is known."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOURCE = "search"
 FAST = 1 << 16
 """Elements of a table in recursive programming, which may miss the best."""
 AXES = 3
-"""Axes of a mesh at most: every one multiplies the ways to cut an operator."""
+"""Axes of a mesh at most: every one multiplies the choices for an operator."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class FoundPlan:
 
 
 def mesh_of(search: Search) -> tuple[int, ...]:
-    """The mesh that layouts are looked for on: the one that is asked for, else the prime factors of the number of
+    """The mesh that layouts are looked for on: the one that the settings name, else the prime factors of the number of
     ranks, the smallest multiplied together until there are `AXES` at most, in the order that most layouts of configured
     operators and inputs fit. Of several hosts no axis is partly within one."""
     terms = Terms.of(search.graph.attrs)

@@ -1,4 +1,5 @@
-"""Plans near the best of a small network that is trained: for every choice of every operator the cheapest with it.
+"""Finds plans near the best of a small network that is trained: for every choice of every operator the cheapest with
+it.
 
 What a search adds up has gradients go the way of their values back. The passes behind it may find another way, of which
 only they know what it costs: through the gradient of a normalisation partial sums may pass where the value cannot.

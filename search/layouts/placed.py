@@ -1,4 +1,5 @@
-"""A plan of a model on a graph of its own: the same network, read again, whose layouts nobody has decided on yet."""
+"""Places a plan of a model on a graph of its own: the same network, read again, whose layouts nobody has decided on
+yet."""
 
 from __future__ import annotations
 

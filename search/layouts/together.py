@@ -1,4 +1,4 @@
-"""The layouts of all operators of a graph: the plan that is found, or one of the usual ones or near it that sends less.
+"""Decides the layouts of all operators of a graph: the plan that is found, or a usual or near one that sends less.
 
 Gradients may go another way than the search reckons with, which only the passes know that place them.
 """
@@ -38,7 +38,7 @@ def decide_together(graph: Graph) -> None:
     """
     search, forward = begun(graph)
     terms = Terms.of(graph.attrs)
-    timed = bool(terms.latency or terms.touch)  # `mspc search` compares times of whole programs
+    timed = bool(terms.latency or terms.touch)  # `mspc search` compares times of complete programs
     alone = timed or bool(terms.memory or terms.mesh) or any(is_constraint(node) for node in graph.nodes)
     before = _Decisions.of((*graph.nodes, *graph.parameters))
     candidates = _usual_plans(search, forward)
@@ -58,7 +58,7 @@ def decide_together(graph: Graph) -> None:
     graph.attrs["search_cost"] = round(total.nbytes)
     if share:
         graph.attrs["search_open"] = round((1 - share) * MILLION)
-    # Of gradients that go other ways nothing is proved.
+    # Of gradients that are redistributed otherwise nothing is proved.
     if share and not (timed or terms.memory or search.trains or placed.model.counts_twice):
         graph.attrs["search_bound"] = round(total.nbytes * share)
 

@@ -1,4 +1,4 @@
-"""The cheapest assignment whose memory is within a limit.
+"""Finds the cheapest assignment whose memory is within a limit.
 
 Memory gets a price, which is the best bound of its kind where the cheapest assignments under it are one within the
 limit and one over it (Lagrange's multiplier; Everett 1963). Between the two lies what is looked for: `Mixing` takes

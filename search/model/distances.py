@@ -1,9 +1,9 @@
-"""Bytes between layouts, for all pairs at once: what the planner of redistributions counts, as shares of the tensor.
+"""Computes the bytes of redistributions for all pairs of layouts at once, as the planner counts them, per tensor byte.
 
 A finished value costs a rank what it must receive, its new slice without what it holds of it: in the mean over the
 ranks as many bytes are sent as received, and the planner sends no other (see `redistribution_plan`). A partial value
-is reduced first: sliced where there are replicas, scattered along dimensions or reduced whole (ring algorithms: a
-reduce-scatter of n ranks sends (n - 1) / n of what a rank holds, an all-reduce twice that), then moved.
+is reduced first: sliced where there are replicas, scattered along dimensions or all-reduced (ring algorithms: a
+reduce-scatter of n ranks sends (n - 1) / n of what a rank holds, an all-reduce twice that), then redistributed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ EXACT = 64
 AT_ONCE = 1 << 24
 """Numbers of an intermediate array."""
 REMEMBERED = 16
-"""Matrices that are kept for the next problem of the same layouts."""
+"""Matrices that are remembered for the next problem of the same layouts."""
 TIE = 1e-9
-"""Of ways that send the same, that which moves least behind a reduction is taken, as by the planner."""
+"""Of reductions that send the same, that which redistributes least afterwards is taken, as by the planner."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class LayoutTable:
         return found
 
     def distances(self) -> Any:
-        """[source, target]: bytes that a rank sends in the mean, as a share of the whole tensor's; infinite where the
+        """[source, target]: bytes that a rank sends in the mean, as a share of the global tensor's; infinite where the
         target is partial and the source lies otherwise."""
         if self._matrix is None or len(self._matrix) != len(self.layouts):
             self._matrix = _distances(tuple(self.layouts), self.mesh, self.hosts)
@@ -133,7 +133,7 @@ class _Reduced:
 
 def _reductions(layout: Layout, mesh: tuple[int, ...], hosts: Hosts | None) -> list[_Reduced]:
     """Ways to reduce a partial layout: replicas may take a slice each first, and every partial axis is scattered along
-    a dimension or reduced whole."""
+    a dimension or all-reduced."""
     mesh = common_mesh(mesh, layout.mesh) or layout.mesh
     old, parts = on_mesh(layout, mesh)
     used = {*parts, *(a for axes in old for a in axes)}
@@ -161,8 +161,8 @@ def _reductions(layout: Layout, mesh: tuple[int, ...], hosts: Hosts | None) -> l
 def _missing(sources: list[Layout], targets: list[Layout], mesh: tuple[int, ...]) -> Any:
     """[source, target]: the share of a tensor that a rank of the target lacks, in the mean over the ranks.
 
-    Of many ranks the mean is a product over the dimensions, as if what two axes cut were independent of the rest: so it
-    is but where axes change places.
+    Of many ranks the mean is a product over the dimensions, as if what two axes shard were independent of the rest: so
+    it is but where axes change places.
     """
     if targets[0].ranks > EXACT:
         return np.maximum(_sizes(targets)[None] - _common(sources, targets, mesh), 0.0)
@@ -183,7 +183,7 @@ def _sizes(layouts: list[Layout]) -> Any:
 
 def _common(sources: list[Layout], targets: list[Layout], mesh: tuple[int, ...]) -> Any:
     """[source, target]: the mean share of a tensor that a rank has of both: of every dimension the smaller slice where
-    one holds the other, else what slices that lie at random have in common behind the axes that cut both first."""
+    one holds the other, else what slices that lie at random have in common behind the axes that shard both first."""
     codes: dict[tuple[tuple[int, ...], Axes], int] = {}
     rows = [[codes.setdefault(_on(layout, mesh, d), len(codes)) for d in range(len(layout.dims))]
             for layout in (*sources, *targets)]  # fmt: skip
@@ -196,7 +196,7 @@ def _common(sources: list[Layout], targets: list[Layout], mesh: tuple[int, ...])
 
 
 def _on(layout: Layout, mesh: tuple[int, ...], dimension: int) -> tuple[tuple[int, ...], Axes]:
-    """(a mesh, the axes on it that cut a dimension); the mesh of the search where the layout fits it."""
+    """(a mesh, the axes on it that shard a dimension); the mesh of the search where the layout fits it."""
     finer = common_mesh(mesh, layout.mesh)
     if finer is None:
         return layout.mesh, layout.dims[dimension]

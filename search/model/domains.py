@@ -1,4 +1,4 @@
-"""All ways to cut one operator on a mesh: every axis goes to a factor of its rule, or holds replicas."""
+"""Lists all shardings of one operator on a mesh: every axis goes to a factor of its rule, or holds replicas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mspc.sharding.factors import Rule
 @dataclass(frozen=True, eq=False)
 class Domain:
     """What an operator may choose. gradients: for every choice how the gradient of every operand comes out of the
-    operator's own gradient, cut as it is: partial over each axis that cuts what the operand does not have."""
+    operator's own gradient, sharded as it is: partial over each axis that shards what the operand does not have."""
 
     choices: tuple[ShardingChoice, ...]
     gradients: tuple[tuple[Layout, ...], ...]
@@ -31,8 +31,8 @@ THROUGH_ALL = -1
 
 @lru_cache(maxsize=4096)
 def domain_of(rule: Rule, mesh: tuple[int, ...], product: bool, passing: tuple[int, ...] = ()) -> Domain:
-    """The ways to cut an operator. A product of matrices takes as many ranks as any way does; others may be computed
-    by several ranks alike. Axes of one dimension stand in ascending order.
+    """The choices for an operator. A product of matrices takes as many ranks as any choice does; others may be computed
+    by several ranks alike. Axes of one dimension are in ascending order.
 
     Args:
         passing: operands whose partial sums may pass through the operator, which is linear in them.
@@ -54,7 +54,8 @@ def domain_of(rule: Rule, mesh: tuple[int, ...], product: bool, passing: tuple[i
 def _let_through(
     rule: Rule, mesh: tuple[int, ...], assignments: list[tuple[Axes, ...]], passing: tuple[int, ...]
 ) -> dict[ShardingChoice, tuple[Layout, ...]]:
-    """The ways in which partial sums over axes that cut nothing pass. Gradients come out whole along these axes."""
+    """The ways in which partial sums over axes that shard nothing pass. Gradients come out complete along these
+    axes."""
     found: dict[ShardingChoice, tuple[Layout, ...]] = {}
     for axes in assignments:
         if rule.reduction != "sum" and any(axes[f] for f in rule.reduced):

@@ -1,4 +1,4 @@
-"""What a rank would hold through a step, from an assignment alone: an estimate of what the memory plan will come to.
+"""Estimates what a rank would hold through a step, from an assignment alone, as the memory plan will count it.
 
 The step is run through as it will be compiled: values are brought to their readers once, cells are computed again
 before the first gradient that reads of them, gradients lie as the operands that they are of, those of parameters are
@@ -148,7 +148,7 @@ class Footprint:
         return len(self.sizes) - 1
 
     def _forward(self, node: Node, first: bool) -> int:
-        """A forward operator, where it stands or computed again."""
+        """A forward operator, in its place or recomputed."""
         if node not in self.model.of:
             return self._add([i for value in node.inputs for i in self._item(value, None, -1, first)], 0.0)
         operands = [i for place, value in enumerate(node.inputs) for i in self._item(value, node, place, first)]

@@ -1,11 +1,11 @@
-"""What a rank holds, as tables beside those of a search's costs, and the ways to hold less.
+"""Describes what a rank holds, as tables beside those of a search's costs, and the decisions that make it hold less.
 
 Most is alive somewhere among the gradients, with everything that those to come will read, or where updates begin, with
 all gradients; weights and states are always there. Every such moment is a row of factors whose sum must be within the
 memory: at first where gradients begin and where updates begin, and then where plans are found to have their peak.
-What lowers them is a decision like a layout: parameters that are cut further than their readers need them (as
-optimizer parallel does), which are gathered once and kept, or gathered again for gradients; and cells that are computed
-again. What that costs is in the factors of the model.
+What lowers them is a decision like a layout: parameters that are sharded further than their readers need them (as
+optimizer parallel does), which are gathered once and stored, or gathered again for gradients; and cells that are
+recomputed. What that costs is in the factors of the model.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class MemoryModel:
     """The memory of a model's assignments.
 
     static: factors of what is always there; moments: of what there is beside it at one moment or another, `BEGIN` and
-    `END` the first of them. switches: the variable of every cell that may be computed again, whose choices are to keep
+    `END` the first of them. switches: the variable of every cell that may be computed again, whose choices are to save
     its results and not to. early: for these variables, where the cell's operators run.
     """
 
@@ -290,7 +290,7 @@ class MemoryModel:
         ))  # fmt: skip
 
     def _switched(self, scope: tuple[int, ...], key: Any, made: Any, unless: int, only: int) -> Factor:
-        """A factor of what is kept: unless a cell is computed again, and only where another one is."""
+        """A factor of what is saved: unless a cell is recomputed, and only where another one is."""
         factor = self.model.made
         if unless != ALWAYS:
             return factor((*scope, unless), (*key, "unless"), lambda: made()[..., None] * [1.0, 0.0])

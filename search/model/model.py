@@ -1,7 +1,7 @@
-"""A graph's layouts as a problem of costs: a variable for every operator and parameter, tables between them.
+"""States the choice of a graph's layouts as a problem of costs: variables for operators and parameters, and tables.
 
-What is reckoned is a whole step: every value is brought to its readers, and where the network is trained every gradient
-goes the same way back, out of operators that are cut as the forward ones (`Domain.gradients`). A value with several
+A complete step is counted: every value is brought to its readers, and where the network is trained every gradient
+goes the same way back, out of operators that are sharded as the forward ones (`Domain.gradients`). A value with several
 readers may be brought somewhere once for all of them, and its gradients be added there.
 """
 
@@ -38,7 +38,8 @@ OF_WORK, OF_MEMORY = 1e-12, 1e-9
 """What a point of the iteration space and a byte of a parameter's slice count, in bytes sent: of plans that send the
 same, that with the fewest changes of layout is taken, then that with less memory and work."""
 FEW = 40
-"""Choices of a sum up to which partial sums may pass it: what runs along a whole network would have them everywhere."""
+"""Choices of a sum up to which partial sums may pass it: what runs along a network from end to end would have them
+everywhere."""
 BOTH_WAYS = 3
 """How many times what an operator reads and writes it and its gradient do together."""
 NEVER = 1e18
@@ -87,7 +88,7 @@ class CostModel:
     """The problem of one graph on one mesh. variables and factors are what `Elimination` takes; of: the variable of an
     operator or a parameter; about: of every factor its kind ("alone", "there", "back", ...) and the value it is of.
     subject: of the factor that is added next. counts_twice: what two readers share counts for each, so that plans
-    may cost less than they are said to. limited: memory counts, so that parameters may be cut further than their
+    may cost less than the tables say. limited: memory counts, so that parameters may be sharded further than their
     readers need them."""
 
     def __init__(self, search: Search, mesh: tuple[int, ...]) -> None:
@@ -117,7 +118,7 @@ class CostModel:
             key = (*(self.source(v) for v in node.inputs if not is_state(v)), self.search.rules[node])
             if node.in_layouts is not None or variable.size**3 <= SHARED or len(key) < 2:
                 self.of[node] = self.add(variable)
-            else:  # twins, as the three products in front of an attention, are cut alike
+            else:  # twins, as the three products in front of an attention, are sharded alike
                 self.of[node] = tied[key] if key in tied else tied.setdefault(key, self.add(variable))
         readings = self._readings()
         for source, readers in readings.items():
@@ -343,7 +344,7 @@ class CostModel:
 
             def cheaper(need: Numbers = need) -> Table:
                 direct, shared = (self.sent(direction, near, need, type, latency) for near in (at, numbers))
-                shared = shared + COLLECTIVE * (numbers[:, None] != need[None, :])  # of equal ways the straight one
+                shared = shared + COLLECTIVE * (numbers[:, None] != need[None, :])  # of equal ones the straight one
                 return np.minimum(direct[:, None, :], shared[None, :, :])
 
             key = (direction, at.tobytes(), numbers.tobytes(), need.tobytes(), *size)
@@ -361,7 +362,7 @@ class CostModel:
         self.about.append((key[0], self.subject))
 
     def made(self, variables: tuple[int, ...], key: Any, made: Callable[[], Table]) -> Factor:
-        """A factor; alike ones have one table between them. Of a variable that stands twice the diagonal counts."""
+        """A factor; alike ones have one table between them. Of a variable that is in it twice the diagonal counts."""
         order = sorted(range(len(variables)), key=lambda i: (variables[i], i))
         key = (key, tuple(order), tuple(variables.index(v) for v in variables))
 
@@ -386,7 +387,7 @@ def _completed(gradients: tuple[Layout, ...], complete: frozenset[int]) -> tuple
 
 
 def _further(model: CostModel, value: Value, number: int) -> int:
-    """A parameter's layout with its first dimension cut by the axes that hold replicas, as many as divide it."""
+    """A parameter's layout with its first dimension sharded over the axes that hold replicas, as many as divide it."""
     layout, type = model.layout(value, number), value.tensor_type
     mesh = common_mesh(model.mesh, layout.mesh) or layout.mesh
     dims, _ = on_mesh(layout, mesh)

@@ -1,7 +1,7 @@
-"""What an operator and its gradient send by themselves: inside of them, and for sums that are the gradient's own.
+"""Counts the bytes that an operator and its gradient send inside of them, and for sums that are the gradient's own.
 
-A gradient is cut as its forward operator is. Beside the gradients of operands, which `Model` brings to where they are
-wanted, it may exchange borders of windows or statistics, and may add up what only it reads, as the gradient of a
+A gradient is sharded as its forward operator is. Beside the gradients of operands, which `Model` brings to where they
+are wanted, it may exchange borders of windows or statistics, and may add up what only it reads, as the gradient of a
 maximum counts equal maxima.
 """
 
@@ -22,7 +22,7 @@ from mspc.sharding.factors import Rule
 
 class OwnBytes:
     """The backward operators of a graph by the forward operator that they differentiate; rules: of all operators.
-    complete: of forward operators the operands whose gradients come out complete however the operator is cut."""
+    complete: of forward operators the operands whose gradients come out complete however the operator is sharded."""
 
     def __init__(self, nodes: Sequence[Node], rules: Mapping[Node, Rule | None], ranks: int) -> None:
         self.rules, self.ranks = rules, ranks
@@ -75,7 +75,7 @@ class OwnBytes:
         )
 
     def sent(self, node: Node, types: Sequence[TensorType], choice: ShardingChoice) -> float:
-        """Bytes that a rank sends in an operator of operands of these types that is cut by a choice, and in its
+        """Bytes that a rank sends in an operator of operands of these types that is sharded by a choice, and in its
         gradient, which is taken to exchange nothing where the operator does not."""
         own = cast(Op, node.op).moved_bytes(types, choice.inputs)
         gradients = self.of.get(node, [])

@@ -1,4 +1,4 @@
-"""What it costs to compute a cell again for gradients: its operators once more, and what they send."""
+"""Counts what it costs to recompute a cell for gradients: its operators once more, and what they send."""
 
 from __future__ import annotations
 

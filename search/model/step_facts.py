@@ -1,4 +1,5 @@
-"""What a search wants to know of a training step: which values have gradients, how often parameters are there."""
+"""Collects what a search wants to know of a training step: which values have gradients, how often parameters are
+there."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Operators of a whole graph get the layouts that cost least together."""
+"""The pass here gives all operators of a graph the layouts that cost least together."""

@@ -1,1 +1,1 @@
-"""The plans of one network side by side: what the search finds, the usual ones, and those that fit into memory."""
+"""Plans of one network are compared: what the search finds, the usual ones, and those that fit into memory."""

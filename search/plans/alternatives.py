@@ -1,4 +1,4 @@
-"""The ways to cut a network that a search's table compares, and the programs that they make of one reading of it."""
+"""Lists the ways to shard a network that a search's table compares, and makes their programs from one traced graph."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AUTOMATIC, SEMI = {"mode": "auto_parallel"}, {"mode": "semi_auto_parallel"}
 
 @dataclass(frozen=True)
 class Alternative:
-    """One way to cut a network. settings: what is otherwise in `Config`. free: without the strategies of the script.
+    """One way to shard a network. settings: what is otherwise in `Config`. free: without the strategies of the script.
     tensor: ranks that share a product in pairs of products, 0 for none. replicated: nothing is sharded. again:
     cells are computed again for gradients."""
 
@@ -47,14 +47,14 @@ WAYS = (
     Alternative("optimizer parallel", {**SEMI, "parallel_optimizer": True}, free=True),
 )
 CONFIGURED = Alternative("as configured", {})
-REPLICATED = Alternative("whole", SEMI, free=True, replicated=True)
+REPLICATED = Alternative("replicated", SEMI, free=True, replicated=True)
 
 
 @dataclass(frozen=True)
 class PlanRequest:
     """What plans are wanted for. ranks: how many there are. machine: times are estimated for it. device: what programs
     are made for, "" for the script's. free: leave out the strategies of the script. memory: bytes that a rank has, 0
-    for any. mesh: that the search cuts for, as "8x4"; "" for any. seconds: for one search, 0 for any number."""
+    for any. mesh: that the search shards for, as "8x4"; "" for any. seconds: for one search, 0 for any number."""
 
     ranks: int
     machine: Machine
@@ -122,7 +122,7 @@ def all_ways(captured: CapturedCall, asked: PlanRequest) -> Iterator[Alternative
 
 
 def _replicate(graph: Graph) -> None:
-    """Give the operators of a graph, read but not compiled yet, strategies that cut nothing: for small networks the
+    """Give the operators of a graph, read but not compiled yet, strategies that shard nothing: for small networks the
     quickest, since nothing is sent."""
     for node in graph.nodes:
         rule = rule_of(node)

@@ -1,4 +1,4 @@
-"""Why an operator is cut as it is: what every other way would cost at least, and where."""
+"""Explains why an operator is sharded as it is: what every other choice would cost at least, and where."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mspc.search.solver.elimination import LARGEST, Assignment, Elimination, Fac
 NAMED = 8
 """Names that a message lists."""
 LEFT_OUT = "..."
-"""Stands for cells in an operator's name."""
+"""Takes the place of cells in an operator's name."""
 PLACES = 3
 """Tensors named as those that another way makes dearer."""
 WORDS = {"alone": "in", "there": "to the readers of", "back": "the gradient of"}
@@ -47,10 +47,10 @@ class Spent:
 
 @dataclass(frozen=True)
 class Alternative:
-    """One way to cut an operator. layouts: of its operands. seconds: what the cheapest plan with it takes more than the
-    cheapest of all, by bytes, collectives and memory traffic; infinite where there is none. where: what it is spent on,
-    the most first. memory: bytes at the peak of that plan on a rank, as foreseen; 0 where there is no limit. taken: it
-    is the one that stands."""
+    """One way to shard an operator. layouts: of its operands. seconds: what the cheapest plan with it takes more than
+    the cheapest of all, by bytes, collectives and memory traffic; infinite where there is none. where: what it is spent
+    on, the most first. memory: bytes at the peak of that plan on a rank, as foreseen; 0 where there is no limit. taken:
+    it is the one that the search took."""
 
     layouts: tuple[str, ...]
     seconds: float
@@ -62,8 +62,8 @@ class Alternative:
 @dataclass(frozen=True)
 class Explanation:
     """What is known of one operator. name: its name in plans. origin: who decided. line: "file:line: source". cannot:
-    what cannot be cut, and why. memory: what else than its layouts could lower memory, and what that would cost.
-    others: operators behind it that go by the name that was asked for, too."""
+    what cannot be sharded, and why. memory: what else than its layouts could lower memory, and what that would cost.
+    others: operators behind it that go by the given name, too."""
 
     name: str
     operator: str
@@ -86,7 +86,7 @@ class _Found(Exception):  # it ends a compile that has told enough
 
 
 def explain(captured: CapturedCall, asked: PlanRequest, name: str) -> Explanation:
-    """Why the search cuts an operator as it does.
+    """Explain why the search shards an operator as it does.
 
     Args:
         name: of the operator in plans, or what it ends in, or what the script calls the operator. Of several the
@@ -119,7 +119,8 @@ def explain(captured: CapturedCall, asked: PlanRequest, name: str) -> Explanatio
 
 def _named(places: Mapping[Node, str], name: str) -> list[Node]:
     """The operators that go by a name, in the order of the graph: one has it, or it is the end of theirs, in which
-    "..." stands for cells that are left out; or it is what the script calls them. Raises MspcError where none does."""
+    "..." takes the place of cells that are left out; or it is what the script calls them. Raises MspcError where none
+    does."""
     known = list(places.values())
     exact = [node for node, place in places.items() if place == name]
     if exact:
@@ -176,8 +177,8 @@ class _Question:
         )  # fmt: skip
 
     def _savings(self, best: Assignment, bandwidth: float) -> Iterator[str]:
-        """Where memory counts: what computing the operator's cell again, and cutting its parameters further, would save
-        of the cheapest plan and cost."""
+        """Where memory counts: what computing the operator's cell again, and sharding its parameters further, would
+        save of the cheapest plan and cost."""
         model, memory = self.model, self.memory
         if memory is None:
             return
@@ -211,7 +212,7 @@ class _Question:
         for factor, about in zip(self.model.factors, self.model.about, strict=True):
             ours, theirs = (float(factor.table[tuple(a.values[v] for v in factor.variables)]) for a in (best, other))
             if ours != theirs and about[0] in WORDS:
-                more[about] += theirs - ours  # pyright: ignore[reportArgumentType]  # counted in bytes, which may be parts
+                more[about] += theirs - ours  # pyright: ignore[reportArgumentType]  # bytes, which may be fractions
         ordered = sorted(more.items(), key=lambda item: -abs(item[1]))[:PLACES]
         return tuple(Spent(cost / bandwidth, WORDS[kind], self._called(value)) for (kind, value), cost in ordered)
 
@@ -219,15 +220,16 @@ class _Question:
         return self.places.get(value, value.label) if isinstance(value, Node) else str(getattr(value, "name", value))
 
     def _cannot(self) -> Sequence[str]:
-        """Dimensions that stay whole, and why."""
+        """Dimensions that are not sharded, and why."""
         rule = self.search.rules[self.node]
         assert rule is not None
         found: list[str] = []
         mesh = self.model.mesh
         for f, (name, size) in enumerate(zip(rule.names, rule.sizes, strict=True)):
             if f in rule.frozen:
-                found.append(f"{name} ({size}) stays whole: the operator's rule says so")
+                found.append(f"{name} ({size}) is not sharded: the operator's rule says so")
             elif size > 1 and any(size % axis for axis in mesh):
                 odd = sorted({axis for axis in mesh if size % axis})
-                found.append(f"{name} ({size}) is not cut {' or '.join(map(str, odd))} ways: it is no multiple")
+                counts = " or ".join(map(str, odd))
+                found.append(f"{name} ({size}) is not sharded into {counts} slices: it is no multiple")
         return found

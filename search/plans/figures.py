@@ -1,4 +1,4 @@
-"""What a compiled plan comes to on the rank that sends the most, and what is said and kept of it."""
+"""Computes what a compiled plan costs on the rank that sends the most, with remarks and the plan's file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mspc.search.plans.row import PlanResult, Remarks
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a way comes to. file: its plan's. configured: whether the script has cut operators itself."""
+    """What a way comes to. file: its plan's. configured: whether the script has sharded operators itself."""
 
     plan: PlanResult
     file: PlanFile
@@ -43,7 +43,7 @@ class Outcome:
 
 
 def is_configured(compiled: Compiled) -> bool:
-    """Whether the script has cut operators itself."""
+    """Whether the script has sharded operators itself."""
     return any(node.attrs.get("strategy_from") in GIVEN for node in compiled.graph.nodes)
 
 

@@ -1,4 +1,4 @@
-"""What a usual plan can do to take less memory on a rank: smaller slices of parameters, cells computed again."""
+"""Changes a usual plan so that it takes less memory on a rank: smaller slices of parameters, recomputed cells."""
 
 from __future__ import annotations
 

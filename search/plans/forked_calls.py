@@ -1,4 +1,4 @@
-"""Calls that run in processes forked from this one, at once as many as there are cores beside its own."""
+"""Runs calls in processes forked from this one, at once as many as there are cores beside its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 MOST = 3
-"""Calls that run at once at most: each holds a whole compile."""
+"""Calls that run at once at most: each holds a complete compile."""
 
 
 class ForkedCalls:

@@ -1,4 +1,4 @@
-"""The quickest plan within a limit of memory, by compiling plans until one fits.
+"""Finds the quickest plan within a limit of memory, by compiling plans until one fits.
 
 What the search foresees of a plan's memory is not what its program takes. A plan that is over the limit, though the
 search has foreseen less, has it look for one with so much less; and in networks that are compiled fast many plans are
@@ -84,7 +84,7 @@ class LimitedPlans:
         if least > self.memory:
             raise MspcError(
                 f"no plan fits {self.memory} bytes of memory on a rank: at least {least} are needed",
-                notes=["for inputs as they arrive, results, and parameters and states cut over all ranks",
+                notes=["for inputs as they arrive, results, and parameters and states sharded over all ranks",
                        "take more ranks, or allow more memory"],
             )  # fmt: skip
         self._look_for_less(first)

@@ -1,4 +1,4 @@
-"""What a search reckons with for a machine."""
+"""Computes what a search reckons with for a machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The usual way to cut transformers by hand: of two products in a row the first weight by columns, the second by rows,
+"""Shards transformers as is usual by hand: of two products in a row the first weight by columns, the second by rows,
 so that one sum over ranks follows the pair (Shoeybi et al., "Megatron-LM", 2019); the batch over the remaining ranks.
 """
 
@@ -22,8 +22,8 @@ def shard_in_pairs(graph: Graph, ranks: int, tensor: int) -> None:
     """Give the products of a graph, read but not compiled yet, strategies of pairs; `tensor` ranks share each.
 
     Raises:
-        MspcError: no product follows on another, a dimension cannot be cut so often, or a weight would be cut in both
-            ways.
+        MspcError: no product follows on another, a dimension cannot be sharded so often, or a weight would be sharded
+            by rows and by columns.
     """
     data = ranks // tensor
     opened: set[Value] = set()
@@ -38,7 +38,7 @@ def shard_in_pairs(graph: Graph, ranks: int, tensor: int) -> None:
         pairs += comes_open
         weight = node.inputs[1]
         if by_rows.setdefault(weight, comes_open) != comes_open:
-            raise MspcError(f"pairs cut {weight.name} by columns for one product and by rows for another")
+            raise MspcError(f"pairs shard {weight.name} by columns for one product and by rows for another")
         _shard(node, data, tensor, by_rows=comes_open)
         if not comes_open:
             opened.add(node)

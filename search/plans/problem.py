@@ -1,4 +1,4 @@
-"""A network as the search sees it where memory counts, read once for all plans that are compiled of it."""
+"""Describes a network as the search sees it where memory counts, read once for all plans that are compiled of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Read(Exception):  # it ends a compile that has told enough
 
 class Problem:
     """The model of a network, `memory` beside it, and programs of its assignments. compile: makes a program of
-    settings, with what decides on its graph. Raises MspcError of a network that cannot be cut."""
+    settings, with what decides on its graph. Raises MspcError of a network that cannot be sharded."""
 
     def __init__(self, config: Config, compile: Callable[[Config, Decide], Compiled]) -> None:
         terms = replace(config.search_terms, memory=LEAST)

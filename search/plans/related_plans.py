@@ -1,4 +1,4 @@
-"""The search's way: its own plan, and programs beside that, of which one may be quicker. The search adds up operators
+"""Compiles the search's own plan, and programs beside that, of which one may be quicker. The search adds up operators
 and collectives one by one, and cannot know what is fused, what hides and what travels together."""
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class SearchedNetwork:
 
     def _relatives(self) -> Iterator[tuple[str, Callable[[], Compiled | None]]]:
         """(what it is, how it is made) of every one; but for the last, they are the same whatever limit of memory is
-        asked for. Where a plan was made before there is none."""
+        given. Where a plan was made before there is none."""
         if len(self.network.call.traced.graph.nodes) > RELATED or len(self.plain.graph.nodes) > RELATED:
             return
         if self.asked.memory:
@@ -94,7 +94,7 @@ class SearchedNetwork:
             limit = int(peak * share)
             yield f"a search within {limit} bytes of memory", partial(self._near, limit)
         if self.asked.free or not is_configured(self.plain):
-            yield "every rank computing the whole", partial(self.network.compiled, REPLICATED)
+            yield "every rank computing everything", partial(self.network.compiled, REPLICATED)
         for values in self._others():
             yield "a search with one decision given", partial(self._made_of, values)
 

@@ -1,4 +1,4 @@
-"""One row of a search's table: what a plan comes to, and what is to be said of it."""
+"""Describes one row of a search's table: what a plan costs, and remarks on it."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Remarks:
 
 @dataclass(frozen=True)
 class PlanResult:
-    """What a way comes to on the rank that sends the most, `rank`. mesh: that the search was asked for. step, compute,
+    """What a way comes to on the rank that sends the most, `rank`. mesh: that the search was to take. step, compute,
     exposed: seconds of a step, of what it computes and of the communication that nothing hides, estimated. nbytes: sent
     in a step by that rank; mean_nbytes: by all in the mean. least: seconds that no plan's step takes less than. gap:
     the share of a step that another plan could save at most by that, None where it says nothing. search_gap: the same
     of what the search adds up, every operator and collective by itself, among plans of the kind that it looks for;
     None where nothing is proved. memory: bytes at the peak. collectives: how many. taken_from: where the search took
-    its plan from, "" for its own. remarks: what else is to be said of it."""
+    its plan from, "" for its own. remarks: other facts of it."""
 
     name: str
     ranks: int
@@ -72,14 +72,14 @@ class PlanResult:
 
 @dataclass(frozen=True)
 class UsualPlans:
-    """Usual plans that a search may take: they keep what the script says, where that counts. files: what the file of
+    """Usual plans that a search may take: they follow what the script says, where that counts. files: what the file of
     each says, by its name."""
 
     plans: Sequence[PlanResult]
     files: Mapping[str, PlanFile]
 
     def on(self, mesh: str) -> list[PlanResult]:
-        """Those that cut everything along the axes of a mesh; "" stands for any."""
+        """Those that shard everything over the axes of a mesh; "" means any."""
         axes = tuple(map(int, mesh.split("x"))) if mesh else ()
         return [plan for plan in self.plans if not axes or _lies_on(self.files[plan.name], axes)]
 

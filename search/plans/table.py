@@ -1,4 +1,4 @@
-"""Plans of one launch side by side: what the search finds, and the usual ways to cut a network."""
+"""Compares plans of one launch: what the search finds, and the usual ways to shard a network."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _outcome(network: PlannedNetwork, asked: PlanRequest, way: Alternative) -> O
 
 def _made_to_fit(network: PlannedNetwork, asked: PlanRequest, way: Alternative) -> tuple[Compiled, PlanResult]:
     """A way's program and its plan; where it takes too much memory the quicker variant that fits, but for the script as
-    it stands. Raises MspcError where none does."""
+    it is given. Raises MspcError where none does."""
     compiled = network.compiled(way)
     if way.name == CONFIGURED.name or not asked.memory:
         return compiled, figures(way.name, compiled, network.captured, asked, asked.memory)
@@ -138,7 +138,7 @@ def _made_to_fit(network: PlannedNetwork, asked: PlanRequest, way: Alternative) 
 
 
 def plan_of_file(captured: CapturedCall, asked: PlanRequest, file: Path) -> PlanResult:
-    """What a launch comes to that is cut as a plan says. Raises MspcError."""
+    """What a launch costs that is sharded as a plan says. Raises MspcError."""
     captured = shard_by_file(captured, file)
     own = config_of(captured, asked.ranks)
     own = replace(own, device=asked.device or own.device)
@@ -147,7 +147,8 @@ def plan_of_file(captured: CapturedCall, asked: PlanRequest, file: Path) -> Plan
 
 
 def shard_by_file(captured: CapturedCall, file: Path) -> CapturedCall:
-    """The launch with operators cut as a plan or a strategy file says; in automatic mode where its script cuts none."""
+    """The launch with operators sharded as a plan or strategy file says; in automatic mode where its script shards
+    none."""
     places = tuple(found for found in captured.context.set_at if found[0] not in STRATEGIES_FROM)
     context = replace(captured.context, operator_load_file=str(file), set_at=places)
     if context.parallel_mode == "stand_alone":

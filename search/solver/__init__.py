@@ -1,1 +1,1 @@
-"""The cheapest assignment of variables under a sum of cost tables, with limits and without; it knows no graph."""
+"""The solver finds the cheapest assignment of variables under a sum of cost tables, with limits and without."""

@@ -1,4 +1,4 @@
-"""The cheapest assignment of variables under a sum of cost tables, by elimination of one variable after the other.
+"""Finds the cheapest assignment of variables under a sum of cost tables, by eliminating one variable after the other.
 
 Exact where the tables that arise stay small. Where one would be too large its terms are minimised apart from each
 other ("mini-buckets", Dechter and Rish 2003): what comes out is then a lower bound, and the assignment, read back with

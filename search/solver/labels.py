@@ -1,11 +1,11 @@
-"""Assignments under limits, by reading an elimination back with many assignments at once.
+"""Finds assignments within limits, by reading an elimination back with many assignments at once.
 
 Variables are decided on in the reverse order of their elimination. What the elimination has left behind says of every
 partial assignment the least that it can come to, exactly or as a lower bound: one elimination for the costs, one for
 the costs with a price for what is limited, one for every limited sum. A partial assignment ("label") is given up where
-it cannot keep a limit, where it cannot be better than the best that is known, or where another one with the same open
-decisions is better in all respects (Handler and Zang 1980). Of the rest the most promising go on; the least bound of
-those that were given up for their number is what remains to be proved.
+it cannot be within a limit, where it cannot be better than the best that is known, or where another one with the same
+open decisions is better in all respects (Handler and Zang 1980). Of the rest the most promising are continued; the
+least bound of those that were given up for their number is what remains to be proved.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Labels:
         return tuple(values)
 
     def _open_variables(self) -> list[list[int]]:
-        """For every step the variables that are decided then and stand in a table of a later one."""
+        """For every step the variables that are decided then and are in a table of a later one."""
         found: list[list[int]] = []
         open_ones: set[int] = set()
         for buckets in reversed(self.steps):

@@ -1,4 +1,4 @@
-"""Assignments between two others: where these differ in parts that have nothing to do with each other, each part may be
+"""Finds assignments between two others: where these differ in parts that do not concern each other, each part may be
 as in either.
 
 What the parts change adds up, so that the best choice of them within a limit is a knapsack (Kellerer, Pferschy and

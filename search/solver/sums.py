@@ -1,4 +1,4 @@
-"""Sums of factors for whole assignments, all factors of one table at once."""
+"""Adds up factors for complete assignments, all factors of one table at once."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def test_a_strategy_file_that_does_not_fit(name: str, tmp_path: Path) -> None:
         (
             wire.put_bytes(3, wire.put_text(1, "w") + wire.put_bytes(2, wire.put_bytes(1, wire.put_integer(1, 2))
                            + wire.put_bytes(2, wire.put_integer(1, 5)))),
-            "parameter 'w' is cut [(5,)] on a device matrix [2]",
+            "parameter 'w' is sharded [(5,)] on a device matrix [2]",
         ),
     ],
 )  # fmt: skip
@@ -184,7 +184,7 @@ def test_hostile_strategy_files(data: bytes, message: str, tmp_path: Path) -> No
          "operator 'MatMul_w' has [1.5], which is no list of integers"),
         ('{"parallel_layout_item": {"w": {"tensor_map": [-1]}}}', "parameter 'w' has no dev_matrix"),
         ('{"parallel_layout_item": {"w": {"dev_matrix": [2], "tensor_map": [5]}}}',
-         "parameter 'w' is cut [(5,)] on a device matrix [2]"),
+         "parameter 'w' is sharded [(5,)] on a device matrix [2]"),
     ],
 )  # fmt: skip
 def test_hostile_strategy_files_of_json(text: str, message: str, tmp_path: Path) -> None:

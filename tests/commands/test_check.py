@@ -88,7 +88,7 @@ def test_what_breaks_is_what_the_compiles_table_says(quickstart: Path) -> None:
     assert sum(part for _, part in memory["memory"]) == 3488
     assert count["message"] == "2 AllReduces in a step, 1 may be"
     assert [c["row"]["line"] for c in forbidden["collectives"]] == ["net.py:40", "net.py:38"]
-    assert all("must be cut" in c["row"]["reason"] for c in forbidden["collectives"])
+    assert all("must be sharded" in c["row"]["reason"] for c in forbidden["collectives"])
 
 
 def test_limits_that_hold_and_options_before_the_file(quickstart: Path, tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_table_says_where_everything_comes_from(quickstart: tuple[Path, str]) ->
     assert re.search(r"^w +parameter +Float32 +\(32, 16\) +\(8, 16\) +512$", table, re.MULTILINE)
     scatter = re.search(r"^ReduceScatter +0-1-2-3 +384 +net\.py:\d+\n    (.*)$", table, re.MULTILINE)
     assert scatter is not None
-    assert "the result of MatMul 'matmul' is cut (2, 1) on mesh (2, 4) in 4 partial sums" in scatter[1]
+    assert "the result of MatMul 'matmul' is sharded (2, 1) on mesh (2, 4) in 4 partial sums" in scatter[1]
     assert max(map(len, table.splitlines()[1:-1])) <= 100
     assert "2503 bytes sent per step" in table
 
@@ -238,7 +238,7 @@ def test_table_as_json(tmp_path: Path) -> None:
     assert all(c["reason"] for c in table["collectives"])
     (sliced,) = table["slices"]
     assert (sliced["shape"], sliced["slice"]) == ([4, 8], [2, 8])
-    assert sliced["reason"].startswith("input x is whole")
+    assert sliced["reason"].startswith("input x is replicated")
     memory = table["memory"]
     assert (memory["weights"], memory["inputs"], memory["gradients"]) == (64, 128, 0)
     assert memory["step"] >= memory["lower_bound"] == memory["activations"]
@@ -494,11 +494,11 @@ def test_mistakes_of_python_and_of_strategies_come_together(tmp_path: Path) -> N
         f"{script.name}:12:13: error: ReLU 'relu': dimension 0 of input 0 is 16, which 3 does not divide\n"
         "            y = self.relu(x)\n"
         "                ^^^^^^^^^^^^\n"
-        "  note: cut it 1, 2, 4, 8 or 16 ways\n"
+        "  note: shard it into 1, 2, 4, 8 or 16 slices\n"
         f"{script.name}:14:16: error: Tanh 'tanh': the strategy ((16, 1),) needs 16 ranks, but there are 8\n"
         "            return self.tanh(y)\n"
         "                   ^^^^^^^^^^^^\n"
-        "  note: the product of its cuts must divide 8\n"
+        "  note: the product of its numbers must divide 8\n"
         "3 errors\n"
     )
     assert not (tmp_path / "saved_graph").exists()

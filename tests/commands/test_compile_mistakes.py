@@ -44,7 +44,7 @@ MISTAKES: dict[str, tuple[dict[str, str], str]] = {
         {"MATMUL": ".shard(((1, 8), (8, 1)))"},
         "net.py:16:13: error: MatMul 'first': dimension 1 of input 0 is 12, which 8 does not divide\n"
         f"    {AT_MATMUL}"
-        "  note: cut it 1, 2, 3, 4, 6 or 12 ways\n",
+        "  note: shard it into 1, 2, 3, 4, 6 or 12 slices\n",
     ),
     "a strategy has an entry too many": (
         {"MATMUL": ".shard(((2, 4), (4, 1), (1, 1)))"},
@@ -65,22 +65,21 @@ MISTAKES: dict[str, tuple[dict[str, str], str]] = {
         {"MATMUL": ".shard(((8, 4), (4, 1)))"},
         "net.py:16:13: error: MatMul 'first': the strategy ((8, 4), (4, 1)) needs 32 ranks, but there are 8\n"
         f"    {AT_MATMUL}"
-        "  note: the product of its cuts must divide 8\n",
+        "  note: the product of its numbers must divide 8\n",
     ),
     "a strategy does not divide the ranks": (
         {"MATMUL": ".shard(((1, 3), (3, 1)))"},
         "net.py:16:13: error: MatMul 'first': the strategy ((1, 3), (3, 1)) uses 3 ranks, which "
         "does not divide 8\n"
         f"    {AT_MATMUL}"
-        "  note: the product of its cuts must divide 8\n",
+        "  note: the product of its numbers must divide 8\n",
     ),
     "a strategy disagrees on the inner dimension": (
         {"MATMUL": ".shard(((2, 4), (2, 1)))"},
-        "net.py:16:13: error: MatMul 'first': dimension 0 of input 1 is cut 2 ways, but dimension "
-        "1 of input 0 is "
-        "cut 4 ways, and both are the same dimension of the operator\n"
+        "net.py:16:13: error: MatMul 'first': dimension 0 of input 1 is sharded into 2 slices, "
+        "but dimension 1 of input 0 into 4, and both are the same dimension of the operator\n"
         f"    {AT_MATMUL}"
-        "  note: cut both 4 ways, or both 2 ways\n",
+        "  note: shard both into 4, or both into 2\n",
     ),
     "shapes do not fit": (
         {"COLUMNS": "13"},
@@ -105,10 +104,10 @@ MISTAKES: dict[str, tuple[dict[str, str], str]] = {
         {"MATMUL": ".shard(((1, 8), (8, 1)))", "RELU": ".shard(((3, 1),))"},
         "net.py:16:13: error: MatMul 'first': dimension 1 of input 0 is 12, which 8 does not divide\n"
         f"    {AT_MATMUL}"
-        "  note: cut it 1, 2, 3, 4, 6 or 12 ways\n"
+        "  note: shard it into 1, 2, 3, 4, 6 or 12 slices\n"
         "net.py:18:16: error: ReLU 'act': dimension 0 of input 0 is 8, which 3 does not divide\n"
         f"    {AT_RELU}"
-        "  note: cut it 1, 2, 4 or 8 ways\n"
+        "  note: shard it into 1, 2, 4 or 8 slices\n"
         "2 errors\n",
     ),
 }

@@ -72,7 +72,7 @@ MISTAKES = {
     "no Python": ("x = (1,\n", "net.py:1:5: error: not Python: '(' was never closed\n    x = (1,\n        ^"),
     "a null byte": ("x\0", "error: net.py is not Python: source code string cannot contain null bytes"),
     "sums in sums": (
-        "x = 1" + "+1" * 30_000, "error: net.py is not Python: expressions stand too deep in expressions",
+        "x = 1" + "+1" * 30_000, "error: net.py is not Python: expressions are nested too deep",
     ),
     "an exit": ("import sys; sys.exit(3)", "error: net.py exited with 3 before it called a network"),
 }  # fmt: skip

@@ -168,7 +168,7 @@ def test_compiled_program(program: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert {(e["pid"], e["tid"], e["args"]["step"]) for e in found} == {
         (rank, stream, step) for rank in (0, 1) for stream in (0, 1) for step in (3, 4)
     }
-    assert any("the result of MatMul 'matmul' is whole" in e["args"].get("reason", "") for e in found)
+    assert any("the result of MatMul 'matmul' is unsharded" in e["args"].get("reason", "") for e in found)
 
 
 def test_short_runs_time_what_they_have(program: Path, capsys: pytest.CaptureFixture[str]) -> None:

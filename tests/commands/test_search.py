@@ -226,7 +226,7 @@ def test_the_search_takes_a_faster_plan_of_the_usual_ones(run: Run) -> None:
         ('ranks = 8\n[operators]\n"NAME" = ["(8) [0]"]\n',
          "MatMul 'matmul': the plan plan.toml has layouts (8) [0] for operands of 2, 2 dimensions"),
         ('ranks = 8\n[operators]\n"NAME" = ["(8) [0, -]", "(8) [0, -]"]\n',
-         "MatMul 'matmul' cannot be cut as the plan plan.toml says: (8) [0, -]; (8) [0, -]"),
+         "MatMul 'matmul' cannot be sharded as the plan plan.toml says: (8) [0, -]; (8) [0, -]"),
     ],
 )  # fmt: skip
 def test_plans_that_do_not_fit(run: Run, first_product: str, plan: str, said: str) -> None:

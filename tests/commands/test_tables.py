@@ -16,7 +16,7 @@ from mspc.commands.report.table import print_table
 from tests.conftest import HANG
 from tests.serving import SERVED
 
-REASON = "input 0 is cut (8, 1) on mesh (8), input 0 of MatMul 'matmul' must be cut (2, 4) on mesh (2, 4)"
+REASON = "input 0 is sharded (8, 1) on mesh (8), input 0 of MatMul 'matmul' must be sharded (2, 4) on mesh (2, 4)"
 NAME = "backbone.layers.31.attention.query.weight"
 TABLE = Table(
     "collectives",
@@ -42,8 +42,8 @@ def test_what_is_too_wide_goes_below_its_row() -> None:
         "operator   name                                         bytes",
         "    reason",
         f"AllReduce  {NAME}  1234567",
-        "    input 0 is cut (8, 1) on mesh (8), input 0 of MatMul 'matmul' must be cut",
-        "    (2, 4) on mesh (2, 4)",
+        "    input 0 is sharded (8, 1) on mesh (8), input 0 of MatMul 'matmul' must be",
+        "    sharded (2, 4) on mesh (2, 4)",
         "Split      w                                                8",
     ]
 

@@ -59,8 +59,8 @@ def script(tmp_path: Path) -> Callable[..., str]:
     [
         ("semi_auto_parallel", ".shard(((2, 2), (2, 1)))", "", {"output", "gradient", "parameter"}),
         ("auto_parallel", ".shard(((1, 4), (4, 1)))", ", full_batch=True", {"output", "gradient", "parameter"}),
-        ("data_parallel", "", ", gradients_mean=True", {"output", "parameter", "whole output", "whole parameter"}),
-        ("data_parallel", "", "", {"output", "whole output", "whole parameter"}),
+        ("data_parallel", "", ", gradients_mean=True", {"output", "parameter", "global output", "global parameter"}),
+        ("data_parallel", "", "", {"output", "global output", "global parameter"}),
     ],
 )
 def test_equal_programs_pass(

@@ -90,7 +90,7 @@ def test_sums_and_means_are_those_of_the_global_batch(
     verdict = said.splitlines()[-1]
     assert verdict.startswith("equal: ")
     assert "of one device with the whole batch" in verdict
-    assert "whole parameter  net.first.weight" in said
+    assert "global parameter  net.first.weight" in said
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_sums_and_means_are_those_of_the_global_batch(
     [
         ({"loss": "ops.sqrt(wrong.mean())"}, "is neither the sum nor the mean of those of the ranks' rows"),
         ({"loss": "wrong.sum() + self.net.last.weight.sum()", "mean": False},
-         "the gradient of net.last.weight of the whole batch is neither the sum nor the mean"),
+         "the gradient of net.last.weight of the global batch is neither the sum nor the mean"),
         ({"loss": "wrong.reshape(4, 4).mean()"}, "the network does not take it: "),
         ({"norm": "nn.SyncBatchNorm(6, process_groups=[[0], [1]])"},
          "the first of its values that has no such tie is"),
@@ -179,4 +179,4 @@ def test_reductions_of_the_script_count(verify: Callable[..., str], mean: bool, 
     reducer = f"nn.DistributedGradReducer(optimizer.parameters, {mean}, 2)"
     said = verify(loss=loss, mean=False, step=REDUCED.replace("REDUCE", reducer))
     assert said.splitlines()[-1].startswith("equal: ")
-    assert "whole parameter  loss.net.first.weight" in said
+    assert "global parameter  loss.net.first.weight" in said

@@ -1,4 +1,4 @@
-"""Gradient accumulation: parts of a batch one after the other, their gradients added before they are reduced."""
+"""Gradient accumulation: micro-batches one after the other, their gradients added before they are reduced."""
 
 from __future__ import annotations
 

@@ -35,7 +35,8 @@ def message(cell: Any, primitive: str, strategy: tuple[int, ...] | None, shape: 
     return "\n".join([error.message, *error.notes])
 
 
-FOUR, BESIDE = (1, 1, 4, 1), "reads beyond the slices beside its own, or a slice has no result\ncut it 1, 2 ways"
+FOUR = (1, 1, 4, 1)
+BESIDE = "reads beyond the slices beside its own, or a slice has no result\nshard it into 1, 2 slices"
 
 
 @pytest.mark.parametrize(("cell", "shape", "expected"), [
@@ -43,7 +44,8 @@ FOUR, BESIDE = (1, 1, 4, 1), "reads beyond the slices beside its own, or a slice
      f"would be sharded into 4 slices of 2 places, but a window that spans 9 {BESIDE}"),
     (lambda: nn.Conv2d(4, 4, 3, dilation=4), (4, 4, 8, 8),
      f"would be sharded into 4 slices of 2 places, but a window that spans 9 {BESIDE}"),
-    (lambda: nn.Conv2d(4, 4, 3), (4, 4, 6, 8), "has 6 places, which 4 does not divide\ncut it 1, 2, 3, 6 ways"),
+    (lambda: nn.Conv2d(4, 4, 3), (4, 4, 6, 8),
+     "has 6 places, which 4 does not divide\nshard it into 1, 2, 3, 6 slices"),
     (lambda: nn.Conv2d(4, 4, 3, 2, "valid"), (4, 4, 8, 8),
      "makes 3 places of the result, which 4 does not divide\nuse 1 there"),
 ])  # fmt: skip
@@ -60,18 +62,22 @@ def test_pools_sharded_finer_than_borders_allow() -> None:
     )
     found = message(nn.AvgPool2d(3, 1, "same"), "avg_pool", (1, 1, 1, 4), (4, 4, 4, 6))
     assert found == (
-        "AvgPool 'avg_pool': dimension 3 of input 0 has 6 places, which 4 does not divide\ncut it 1, 2, 3, 6 ways"
+        "AvgPool 'avg_pool': dimension 3 of input 0 has 6 places, which 4 does not divide\n"
+        "shard it into 1, 2, 3, 6 slices"
     )
     found = message(nn.MaxPool2d(2, 2, "pad", return_indices=True), "max_pool", (1, 1, 2, 1), (4, 4, 4, 4))
     assert found == (
-        "MaxPoolWithArgmaxV2 'max_pool': dimension 2 of input 0 must stay whole, but the strategy cuts it 2 ways\n"
+        "MaxPoolWithArgmaxV2 'max_pool': dimension 2 of input 0 must not be sharded, "
+        "but the strategy shards it into 2 slices\n"
         "use 1 there"
     )
 
 
 def test_batch_and_ranks() -> None:
     found = message(nn.Conv2d(4, 4, 3), "conv2d", (4, 1, 1, 1), (6, 4, 8, 8))
-    assert found == "Conv2D 'conv2d': dimension 0 of input 0 is 6, which 4 does not divide\ncut it 1, 2, 3 or 6 ways"
+    assert found == (
+        "Conv2D 'conv2d': dimension 0 of input 0 is 6, which 4 does not divide\nshard it into 1, 2, 3 or 6 slices"
+    )
     found = message(nn.Conv2d(4, 4, 3), "conv2d", (2, 1, 1, 1), (4, 4, 8, 8), 3)
     assert found.startswith("Conv2D 'conv2d': the strategy ((2, 1, 1, 1), (1, 1, 1, 1)) uses 2 ranks, which does not")
 

@@ -1,4 +1,5 @@
-"""MindSpore's operators that are several here, cut as their strategies say; functions whose operators carry facts."""
+"""MindSpore's operators that are several here, sharded as their strategies say; functions whose operators carry
+facts."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from mspc.commands.verify import verify_target
 from tests.compiler.test_operator_strategies import HEAD
 
 NETWORKS = {
-    "Index of a table that is cut": """
+    "Index of a sharded table": """
 from mindspore.ops.auto_generate.gen_ops_prim import Index
 class Net(nn.Cell):
     def __init__(self):

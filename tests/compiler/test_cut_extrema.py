@@ -1,4 +1,4 @@
-"""Extrema along a cut dimension and means of integers equal one device; strategies that an operator cannot take."""
+"""Extrema along a sharded dimension and means of integers equal one device; strategies that an operator cannot take."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NETWORKS = {
     "the mean of all integers": (
         "P.ReduceMean(True).shard(((8, 1),))", "self.op(ops.cast(x * self.w, ms.int64))", FORWARD,
     ),
-    "a reshape of what is cut": (
+    "a reshape of what is sharded": (
         "P.Reshape().shard(((2, 4),))", "self.op(self.w, (32, 16)) * ops.reshape(x, (32, 16))", GRADIENT,
     ),
     "a lookup by an offset": (

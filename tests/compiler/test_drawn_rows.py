@@ -1,4 +1,4 @@
-"""Data parallel mode: random numbers of the ranks are one device's with the whole batch, wherever rows are."""
+"""Data parallel mode: random numbers of the ranks are one device's with the global batch, wherever rows are."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_the_rows_are_those_of_the_global_batch(cell: Any, ranks: int) -> None:
 
 
 class Turned(_Net):
-    """Rows that are not first: columns, and parts of the only dimension."""
+    """Rows that are not first: columns, and blocks of the only dimension."""
 
     def construct(self, x: Any) -> Any:
         columns = ops.transpose(x, (1, 0))

@@ -48,4 +48,4 @@ def test_parameters_are_stored_in_the_slices_of_the_strategy(
 def test_a_strategy_on_fewer_ranks_is_none_of_these(tmp_path: Path) -> None:
     with pytest.raises(MspcError) as caught:
         compiled(tmp_path, NETWORK.format("((4, 1), (4, 1))"))
-    assert "dimension 0 of input 1 is cut 4 ways, but dimension 1 of input 0 is cut 1 ways" in str(caught.value)
+    assert "dimension 0 of input 1 is sharded into 4 slices, but dimension 1 of input 0 into 1" in str(caught.value)

@@ -1,4 +1,4 @@
-"""A network that is called for its gradients alone: its last operators are shown as they are cut, but never run."""
+"""A network that is called for its gradients alone: its last operators are shown as they are sharded, but never run."""
 
 from __future__ import annotations
 

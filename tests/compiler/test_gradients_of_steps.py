@@ -161,7 +161,7 @@ Step(net, nn.SGD(net.trainable_params(), 0.1))(Tensor(np.ones((4, 3), np.float32
 
 
 def test_verify_leaves_gradients_to_the_scripts_own_sums(tmp_path: Path) -> None:
-    """Clipped sums are those of one device with the whole batch; sums of what every rank has clipped are not."""
+    """Clipped sums are those of one device with the global batch; sums of what every rank has clipped are not."""
     script = tmp_path / "net.py"
     reduce, clip = "self.grad_reducer", "(lambda them: ops.clip_by_global_norm(them, 0.5))"
     script.write_text(CLIPPED.replace("FIRST", clip).replace("THEN", reduce))

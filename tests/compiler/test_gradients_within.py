@@ -1,4 +1,4 @@
-"""Gradients that a network takes within itself, or stops there: cut over ranks all is as on one device."""
+"""Gradients that a network takes within itself, or stops there: sharded over ranks all is as on one device."""
 
 from __future__ import annotations
 

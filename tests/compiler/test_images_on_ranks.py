@@ -1,4 +1,5 @@
-"""Convolutional networks on simulated ranks, cut every way, train as on one device: losses and all parameters."""
+"""Convolutional networks on simulated ranks, sharded along every dimension, train as on one device: losses and all
+parameters."""
 
 from __future__ import annotations
 

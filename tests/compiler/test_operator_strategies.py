@@ -48,7 +48,7 @@ net = Net()
 nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.Momentum(net.trainable_params(), 0.1, 0.9))(
     tensor(16, 32), tensor(16, 16))
 """,
-    "a strategy of Tile that cuts the repetitions": """
+    "a strategy of Tile that shards the repetitions": """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -103,7 +103,7 @@ class Net(nn.Cell):
         return self.add(x, self.scatter(self.w, self.ids, self.rows))
 Net()(tensor(32, 8))
 """,
-    "complex numbers that move between layouts": """
+    "complex numbers that are redistributed": """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -120,7 +120,7 @@ net = Net()
 step(tensor(16, 8))
 """,
     **{
-        f"packed sequences cut by {how}": f"""
+        f"packed sequences sharded by {how}": f"""
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -139,7 +139,7 @@ ms.value_and_grad(net, None, net.trainable_params())(tensor(16, 4, 2))
         )
     },
     **{
-        f"grouped products whose {what} are cut": f"""
+        f"grouped products whose {what} are sharded": f"""
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -214,7 +214,7 @@ net = Net()
 ms.value_and_grad(net, (0, 1, 2), net.trainable_params())(
     tensor(8, 2, 4, 4), tensor(1, 2, 1, 4), tensor(1, 2, 1, 4), Tensor([0], ms.int32))
 """,
-    "indices and assignments across cut dimensions": """
+    "indices and assignments across sharded dimensions": """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -229,7 +229,7 @@ class Net(nn.Cell):
 net = Net()
 ms.value_and_grad(net, None, net.trainable_params())(tensor(8, 16))
 """,
-    "inputs cut by a virtual data set": """
+    "inputs sharded by a virtual data set": """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -240,7 +240,7 @@ class Net(nn.Cell):
         return self.matmul(x, y)
 Net()(tensor(8, 4), tensor(4, 8))
 """,
-    "an image cut along its height and its width": """
+    "an image sharded along its height and its width": """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -250,7 +250,7 @@ class Net(nn.Cell):
         return self.linear(self.nearest(x), (4, 8))
 C.GradOperation(get_all=True)(Net())(tensor(2, 2, 4, 4))
 """,
-    "numbers drawn with parameters that are cut": """
+    "numbers sampled with parameters that are sharded": """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -268,7 +268,7 @@ class Net(nn.Cell):
         return self.router(x, 2, 4, 0, 1.5, weights)
 Net()(Tensor(random.integers(0, 4, (2, 6, 2)), ms.int32), tensor(2, 6, 2))
 """,
-    "a cell cut by a layout, whose Cast one device does not have": """
+    "a cell sharded by a layout, whose Cast one device does not have": """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -324,7 +324,7 @@ def test_strategies_of_one_parameter_must_agree(tmp_path: Path, operators: tuple
         compiled(tmp_path, READERS % (*operators, "((2, 1), (2, 1))"))
     assert raised.value.kind is RuntimeError
     assert (
-        f"{operators[1]} 'second': its strategy cuts the parameter w (2, 1), but that of "
+        f"{operators[1]} 'second': its strategy shards the parameter w (2, 1), but that of "
         f"{operators[0]} 'first' (4, 2)"
     ) in str(raised.value)
 
@@ -340,7 +340,7 @@ def test_a_layout_of_tile_cannot_shard_a_repeated_dimension(tmp_path: Path) -> N
     with pytest.raises(MspcError) as raised:
         compiled(tmp_path, text.replace('"None"', '"sp"'))
     assert "Tile 'tile': the strategy" in str(raised.value)
-    assert "does not cut the result into contiguous slices" in str(raised.value)
+    assert "does not shard the result into contiguous slices" in str(raised.value)
 
 
 def test_out_strategy_sends_one_reduce_scatter(tmp_path: Path) -> None:

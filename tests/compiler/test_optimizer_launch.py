@@ -1,4 +1,5 @@
-"""An optimizer that is launched by itself: its gradients are whole, its parameters and states are cut where asked."""
+"""An optimizer that is launched by itself: its gradients are replicated, its parameters and states sharded where a
+strategy says so."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def operators_are_sharded(graph: Graph, said: str) -> None:
 def updates_are_shared(graph: Graph, said: str) -> None:
     found = shapes(graph)
     assert found["weight"] == found["adam_m.weight"] == found["adam_v.weight"] == (16, 16)
-    assert found["kept"] == (16, 32)  # by its parallel_optimizer=False
+    assert found["replicated"] == (16, 32)  # by its parallel_optimizer=False
     assert found["bias"] == (32,)  # below the threshold
     assert sent(graph, "forward")["AllGather", (0, 2)] == 1
     assert {"weight"} in reduced(graph)
@@ -72,7 +72,7 @@ def blocks_are_computed_again(graph: Graph, said: str) -> None:
     gathered = [sent(graph, phase)["AllGather", (0, 4)] for phase in ("forward", "backward")]
     assert gathered == [4, 3]  # the first needs no gradient of its input
     again = [str(node.attrs["reason"]) for node in ops(graph, "ReduceScatter", "backward")]
-    assert not any("input 0 of BiasAdd" in reason for reason in again)  # what was communicated is kept
+    assert not any("input 0 of BiasAdd" in reason for reason in again)  # what was communicated is saved
 
 
 def parts_are_reduced_once(graph: Graph, said: str) -> None:

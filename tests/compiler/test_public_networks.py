@@ -37,7 +37,7 @@ zeros behind them, on every rank as many."""
 
 
 def plain(make: Callable[..., Any]) -> Callable[[int], nn.Cell]:
-    """A step of a network that is told how many ranks cut its tables."""
+    """A step of a network that is told how many ranks shard its tables."""
 
     def step(ranks: int) -> nn.Cell:
         net = make(ranks)
@@ -47,7 +47,7 @@ def plain(make: Callable[..., Any]) -> Callable[[int], nn.Cell]:
 
 
 def decoder(make: Callable[..., Any], **more: Any) -> Callable[[int], nn.Cell]:
-    """A step of a network that a parallel_config cuts, two by four."""
+    """A step of a network that a parallel_config shards, two by four."""
 
     def step(ranks: int) -> nn.Cell:
         cuts = {"data_parallel": 2, "model_parallel": 4} if ranks > 1 else {}
@@ -72,7 +72,7 @@ def translating(ranks: int) -> nn.Cell:
 
 
 def across(make: Callable[..., Any]) -> Callable[[int], nn.Cell]:
-    """A step of a network of images that is cut over four times two ranks."""
+    """A step of a network of images that is sharded over four times two ranks."""
 
     def step(ranks: int) -> nn.Cell:
         net = make(ranks // 2 or 1, min(ranks, 2))

@@ -194,7 +194,7 @@ def test_there_is_no_such_rank(root: Path) -> None:
 
 
 def test_a_pass_that_cannot_do_with_stand_ins_runs_for_every_rank(root: Path, monkeypatch: Any) -> None:
-    """A pass that keeps operators in a set, and one that reads the members of the groups."""
+    """A pass that collects operators in a set, and one that reads the members of the groups."""
     from mspc.passes.fusion.fuse_norm import FuseNorm
 
     plain = FuseNorm.run

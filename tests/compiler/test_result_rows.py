@@ -1,4 +1,5 @@
-"""What a called network hands back where every rank feeds its own rows: its rows of what has rows, the rest whole."""
+"""What a called network hands back where every rank feeds its own rows: its rows of what has rows, the rest
+replicated."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def _run(results: Results, ranks: int, mode: str, strategy: Any = "data_parallel
 
 
 def _check(results: Results, cuts: tuple[Any, ...], ranks: int, mode: str, strategy: Any = "data_parallel") -> None:
-    """`cuts`: by result the dimension of the rows, None where every rank gets the whole."""
+    """`cuts`: by result the dimension of the rows, None where every rank gets all of it."""
     (expected,) = _run(results, 1, "stand_alone")
     assert len(expected) == len(cuts)
     for rank, found in enumerate(_run(results, ranks, mode, strategy)):
@@ -93,7 +94,7 @@ CASES: dict[str, tuple[Results, tuple[Any, ...]]] = {
     "concatenated": (lambda net, x, y, ids: (ops.concat((x, y), 1), ops.concat((x[:4], y[:4]), 0)), (0, None)),
     "nested": (lambda net, x, y, ids: (x + y, (net.w, {"a": ops.relu(net.v)}), [ids, 3]), (0, None, None, 0)),
     "several results": (lambda net, x, y, ids: (ops.Split(1, 2)(x), ops.ArgMaxWithValue(1)(x)), (0, 0, 0, 0)),
-    "parts of the batch": (lambda net, x, y, ids: ops.Split(0, 2)(x), (None, None)),
+    "slices of the batch": (lambda net, x, y, ids: ops.Split(0, 2)(x), (None, None)),
     "gradients of inputs": (lambda net, x, y, ids: ops.grad(lambda a: ops.reduce_sum(ops.matmul(a, net.v)))(x), (0,)),
     "constant gradients": (
         lambda net, x, y, ids: (ops.grad(ops.reduce_sum)(x[:, :1]), ops.grad(lambda a: ops.reduce_sum(a[:, 0]))(y)),

@@ -1,4 +1,4 @@
-"""Attention whose keys and values stand on other ranks than those that read them equals one device."""
+"""Attention whose keys and values are on other ranks than those that read them equals one device."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_grouped_heads_in_another_number_of_shards_are_refused(tmp_path: Path) -
 def test_an_axis_that_cuts_across_groups_of_heads_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MspcError) as caught:
         compiled(tmp_path, GROUPED.format(width=4, queries='"all"', keys='"all"').replace("layout(", "line("))
-    assert "dimension 2 of input 0 is 2 parts one after the other, and the axis of size 8 cuts across" in str(
+    assert "input 0 is 2 parts one after the other, and slices over the axis of size 8 would cross" in str(
         caught.value
     )
 
@@ -92,4 +92,4 @@ def test_sequences_in_parts_equal_one_device(name: str, tmp_path: Path) -> None:
 def test_without_the_attribute_the_sequence_is_replicated(tmp_path: Path) -> None:
     with pytest.raises(MspcError) as caught:
         compiled(tmp_path, text_of("a ring").replace("enable_ring_attention\", True", "enable_ring_attention\", False"))
-    assert "dimension 1 of input 1 must stay whole, but the strategy cuts it 2 ways" in str(caught.value)
+    assert "dimension 1 of input 1 must not be sharded, but the strategy shards it into 2 slices" in str(caught.value)

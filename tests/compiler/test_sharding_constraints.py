@@ -1,4 +1,4 @@
-"""Layouts that are asked for beside operators that compute (`Cell.shard`, `reshard`, `VirtualDataset`), and operators
+"""Layouts that are given beside operators that compute (`Cell.shard`, `reshard`, `VirtualDataset`), and operators
 that are decomposed to carry out their strategies."""
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ net = Outer()
 nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.Momentum(net.trainable_params(), 0.1, 0.9))(
     tensor(8, 128), tensor(8, 128))
 """,
-    "norms of rows that are cut, in half precision, computed again": """
+    "norms of sharded rows, in half precision, recomputed": """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()

@@ -77,7 +77,7 @@ class Drawn(nn.Cell):
 
 
 def shard(net: nn.Cell, strategy: tuple[int, int, int, int], channels: int) -> int:
-    """Every convolution that can be cut so is; returns how many are."""
+    """Shard every convolution that can be; returns how many are."""
     count = 0
     for name, cell in net.cells_and_names():
         is_pooled = "pooling" in name and strategy[2] > 1  # one place of each image

@@ -1,4 +1,4 @@
-"""A rank that keeps a slice of a parameter holds nothing else of it, however the script made the parameter."""
+"""A rank that stores a slice of a parameter holds nothing else of it, however the script made the parameter."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ FINE = {
     },
     "values of rank 0": {"VALUES": "rank", "MORE": ", parameter_broadcast=True"},
     "slices of each rank": {"CUT": "2", "VALUES": "np.arange(4) // 2 * rank"},
-    "the same by other ways": {"VALUES": "(np.ones(4) if rank else 1)"},
+    "the same by other expressions": {"VALUES": "(np.ones(4) if rank else 1)"},
 }
 
 

@@ -1,4 +1,4 @@
-"""How many graphs of a cell are kept, and what becomes of the others."""
+"""A limited number of graphs of a cell is stored; others are given up and compiled again."""
 
 from __future__ import annotations
 

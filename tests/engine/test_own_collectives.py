@@ -96,7 +96,8 @@ def test_another_order_under_mpirun(tmp_path: Path) -> None:
 def test_a_compile_plays_the_other_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No other rank runs there: a collective gives what it would if all brought the same, and that is said once."""
+    """No other rank runs there: a collective gives what it would if all brought the same, and a warning says so
+    once."""
     monkeypatch.chdir(tmp_path)
     calls = "print(ops.AllReduce()(x).asnumpy().tolist(), ops.AllGather()(x).shape)\nNet()(x)\n"
     (tmp_path / "net.py").write_text(START + calls)

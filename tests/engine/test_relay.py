@@ -1,4 +1,5 @@
-"""What ranks print under an mpirun that mspc has started: it comes whole, and a job ends whose output goes nowhere."""
+"""What ranks print under an mpirun that mspc has started: it comes complete, and a job ends whose output goes
+nowhere."""
 
 from __future__ import annotations
 

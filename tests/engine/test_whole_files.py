@@ -1,4 +1,4 @@
-"""Files that are whole or not there: killed at every call, on a full disk, where names cannot be."""
+"""Files are complete or not there: killed at every call, on a full disk, where names cannot be."""
 
 from __future__ import annotations
 

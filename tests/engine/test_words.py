@@ -163,4 +163,4 @@ def test_a_traceback_that_was_shown_is_not_shown_again(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert (done.stdout + done.stderr).count("ValueError: once") == 1
     first = next(rank for rank in (0, 1) if f"rank {rank} ended the job" in done.stderr)
-    assert f"; what it said is in {tmp_path}/logs/worker_{first}.log" in done.stderr
+    assert f"; its output is in {tmp_path}/logs/worker_{first}.log" in done.stderr

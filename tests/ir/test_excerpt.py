@@ -56,8 +56,8 @@ def test_what_is_longer_than_a_terminal_is_shown_from_its_beginning() -> None:
 
 def test_texts_are_broken_at_spaces_on_a_terminal_alone() -> None:
     error = MspcError(
-        "MatMul 'matmul': dimension 0 of input 1 is cut 2 ways, but dimension 1 of input 0 is cut 4 ways",
-        Location("net.py", 3, 5, 10, "    x = y"), notes=["cut both 4 ways, or both 2 ways, " * 4],
+        "MatMul 'matmul': dimension 0 of input 1 is sharded into 2 slices, but dimension 1 of input 0 into 4",
+        Location("net.py", 3, 5, 10, "    x = y"), notes=["shard both into 4, or both into 2, " * 4],
     )  # fmt: skip
     whole = error.render().splitlines()
     assert str(error).splitlines() == whole

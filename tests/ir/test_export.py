@@ -53,7 +53,7 @@ def test_dot_shows_operators_shapes_and_collectives() -> None:
     product.frames = (Location("mspc/nn/basic.py", 3), Location("net.py", 7))
     product.scope, graph.nodes[1].scope = "Default/network-Net/layer-Dense", "Default/network-Net"
     graph.nodes[1].attrs |= {
-        "reason": "the result of Product 'matmul' is cut (2, 1), the caller receives result 0 as whole",
+        "reason": "the result of Product 'matmul' is sharded (2, 1), the caller receives result 0 replicated",
         "fused": ("Neg", "Add 'add'"),
     }
     assert to_dot(graph) == (
@@ -66,7 +66,7 @@ def test_dot_shows_operators_shapes_and_collectives() -> None:
         "  subgraph cluster_0 {\n"
         '    label="Default/network-Net"; color="#a0a0a0"; fontname="monospace";\n'
         '    n1 [label="%1 AllReduce\\nFloat32 (8, 16)\\ngroup (0, 1)\\nfused: Neg, Add \'add\'\\n'
-        "the result of Product 'matmul' is cut\\n(2, 1), the caller receives result 0 as\\nwhole\", "
+        "the result of Product 'matmul' is sharded\\n(2, 1), the caller receives result 0\\nreplicated\", "
         'shape=hexagon, style=filled, fillcolor="#f7b267"];\n'
         "    subgraph cluster_1 {\n"
         '      label="layer-Dense"; color="#a0a0a0"; fontname="monospace";\n'

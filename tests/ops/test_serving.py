@@ -130,7 +130,7 @@ REFUSED = {
     "P.PagedAttention(4, 0.5, 3)": "4 heads of query and 3 of the caches do not fit (2, 1, 8) and (6, 2, 4, 2)",
     "P.PagedAttention(4, 0.5, 4, mla_v_dim=3)": "mask_mode 'MASK_DEFAULT' and mla_v_dim 3 are not built",
     "P.PagedAttention(4, 0.5, 4, 'INT8')": "kv_cache_quant_mode must be 'DEFAULT', not 'INT8'",
-    PAGED.replace("(2, 1, 4)", "(2, 1, 2)", 1): "is cut 4 ways",
+    PAGED.replace("(2, 1, 4)", "(2, 1, 2)", 1): "is sharded into 4 slices",
 }
 
 

@@ -1,4 +1,4 @@
-"""What a compile keeps of initial values: how they are made, and arrays only where the script brought arrays."""
+"""A compile stores how initial values are made, and arrays only where the script brought arrays."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def after(folder: Path = Path()) -> dict[str, Any]:
 
 
 def test_a_compiled_program_starts_from_the_scripts_values(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also where other ranks hold other slices: the values do not depend on how they are cut."""
+    """Also where other ranks hold other slices: the values do not depend on how they are sharded."""
     run_script(script, 4, simulate=True, only_rank=0)
     losses = capsys.readouterr().out.replace("loss ", "")
     wanted = after()
@@ -179,7 +179,7 @@ def test_a_file_of_weights_goes_before_descriptions(script: Path) -> None:
 
 
 def test_a_folder_without_descriptions_still_runs(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As earlier versions of mspc wrote it: all values stand in the weights."""
+    """As earlier versions of mspc wrote it: all values are in the weights."""
     folder = compiled(script, weights=True)
     capsys.readouterr()
     run_directory(folder, data=Path("data.npz"), simulate=True)

@@ -1,4 +1,4 @@
-"""The output folder: replaced as a whole, filled when empty, refused when it holds somebody's files."""
+"""The output folder is replaced at once, filled when empty, refused when it holds somebody's files."""
 
 from __future__ import annotations
 

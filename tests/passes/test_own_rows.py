@@ -1,4 +1,4 @@
-"""Data parallel mode: a rank's graph takes its own rows for the whole batch, whatever an operator does with sizes."""
+"""Data parallel mode: a rank's graph takes its own rows for the batch, whatever an operator does with sizes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _localized() -> Iterator[tuple[str, int]]:
 
 
 def _fed(name: str, index: int, ranks: int) -> tuple[Graph, Op]:
-    """A graph that feeds an operator every rank's own rows; parameters that it changes are whole everywhere."""
+    """A graph that feeds an operator every rank's own rows; parameters that it changes are replicated."""
     op, sample = operator_of(name, index)
     graph = Graph("own_rows")
     graph.attrs = {"mode": "data_parallel", "ranks": ranks}

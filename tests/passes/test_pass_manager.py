@@ -15,7 +15,7 @@ from mspc.passes.base import VERIFY, Pass, PassManager
 
 @dataclass(frozen=True)
 class Forget(Pass):
-    """Lose the node that the result stands on."""
+    """Lose the node that makes the result."""
 
     def run(self, graph: Graph) -> bool:
         graph.nodes.clear()

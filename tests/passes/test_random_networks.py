@@ -56,7 +56,7 @@ def test_what_can_be_drawn_is_what_is_asked_for() -> None:
 
 
 def test_a_sum_that_is_missing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks that keep their own part of a sum: some of a few networks differ, and nothing else is said of them."""
+    """Ranks that hold their own term of a sum: some of a few networks differ, and nothing else is reported."""
     load_operators()
     monkeypatch.setattr(AllReduce, "bind", lambda self, comm: np.array)
     (seeds,) = random_networks.batches(3, random_networks.BATCH)

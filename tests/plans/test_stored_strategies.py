@@ -1,5 +1,5 @@
-"""Strategies that say more than how an operator's operands are cut: plans, stored cuts, dumps, cells with strategies of
-their own. Each network equals one device."""
+"""Strategies that say more than how an operator's operands are sharded: plans, stored strategies, dumps, cells with
+strategies of their own. Each network equals one device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mspc.ir.layout import Layout
 from tests.compiler.test_operator_strategies import HEAD, compiled
 
 NETWORKS = {
-    "a cell whose parameters are cut by a plan": """
+    "a cell whose parameters are sharded by a plan": """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -35,7 +35,7 @@ net = Outer()
 nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.Momentum(net.trainable_params(), 0.1, 0.9))(
     tensor(8, 8), tensor(8, 16))
 """,
-    "optimizers of small operators, on cut parameters": """
+    "optimizers of small operators, on sharded parameters": """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -176,7 +176,7 @@ loss = Loss()
 ms.value_and_grad(loss, None, loss.trainable_params())(
     Tensor(random.integers(0, 32, (8, 8)), ms.int32), tensor(8, 8), Tensor(random.integers(0, 4, (8, 8)), ms.int32))
 """,
-    "places in dimensions that are cut": """
+    "places in dimensions that are sharded": """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -220,7 +220,7 @@ class Train(nn.Cell):
 net = Net()
 Train(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))(tensor(8, 8))
 """,
-    "a norm over a dimension that is cut": """
+    "a norm over a dimension that is sharded": """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -256,7 +256,7 @@ C.GradOperation(get_all=True)(Net())(tensor(8, 8))
 }
 
 
-SMALL = "optimizers of small operators, on cut parameters"
+SMALL = "optimizers of small operators, on sharded parameters"
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -283,7 +283,7 @@ def test_optimizers_of_small_operators_work_on_the_slices_of_their_parameters(tm
 
 
 def test_a_plan_says_how_parameters_are_stored(tmp_path: Path) -> None:
-    graph = compiled(tmp_path, NETWORKS["a cell whose parameters are cut by a plan"]).graph
+    graph = compiled(tmp_path, NETWORKS["a cell whose parameters are sharded by a plan"]).graph
     layouts = [graph.parameter(name).layout for name in ("net.w", "net.b", "moments.net.w")]
     assert [layout.strategy for layout in layouts if isinstance(layout, Layout)] == [(1, 4), (4,), (1, 4)]
 
@@ -393,7 +393,7 @@ net(x), net(x)
 
 
 def test_a_norm_whose_gain_is_sharded_otherwise(tmp_path: Path) -> None:
-    text = NETWORKS["a norm over a dimension that is cut"].replace("((2, 4), (4,))", "((2, 4), (2,))")
+    text = NETWORKS["a norm over a dimension that is sharded"].replace("((2, 4), (4,))", "((2, 4), (2,))")
     with pytest.raises(MspcError) as raised:
         compiled(tmp_path, text)
     assert raised.value.message == "RmsNorm: the last dimensions of input 0 are sharded (4,), but input 1 (2,)"
@@ -403,7 +403,9 @@ def test_an_out_strategy_of_several_results_that_does_not_follow(tmp_path: Path)
     text = NETWORKS["an out_strategy for every result"].replace("((4, 2, 1), (4, 2, 1), (4, 2, 1))", "((4, 1, 1),) * 3")
     with pytest.raises(MspcError) as raised:
         compiled(tmp_path, text)
-    assert raised.value.message == "LayerNorm 'norm': the out_strategy cuts result 0 (4, 1, 1), but it is cut (4, 2, 1)"
+    assert raised.value.message == (
+        "LayerNorm 'norm': the out_strategy shards result 0 (4, 1, 1), but it is sharded (4, 2, 1)"
+    )
 
 
 def test_dumped_gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ def test_a_compile_writes_the_file() -> None:
     ("operators", "message"),
     [
         ({"MatMul_x": ((1, 2), (2, 1))}, "the strategy file s.ckpt names no operator of this network"),
-        ({"MatMul_w": ((2, 1, 1), (1, 2))}, "the strategy file s.ckpt cuts it ((2, 1, 1), (1, 2)), its operands have"),
+        ({"MatMul_w": ((2, 1, 1), (1, 2))}, "the strategy file s.ckpt shards it ((2, 1, 1), (1, 2)), its operands"),
         ({"MatMul_w": ((2, 1), (3, 2))}, "MatMul"),
     ],
 )

@@ -12,7 +12,7 @@ DTYPES = ("float32", "float64", "complex64", "complex128")
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rounding_errors_are_no_difference_and_more_is(dtype: str) -> None:
-    """Also of complex numbers, whose two parts are rounded alike."""
+    """Also of complex numbers, whose real and imaginary parts are rounded alike."""
     values = np.arange(1, 9).astype(dtype) * (1 + 1j if dtype.startswith("complex") else 1)
     step = np.finfo(dtype).eps
     assert compare("operator", "it", values, (values * (1 + step)).astype(dtype), 0.0).same

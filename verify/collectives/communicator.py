@@ -1,6 +1,6 @@
-"""A communicator's own collectives on numbers made for them, and what NumPy makes of the same numbers.
+"""Runs a communicator's own collectives on numbers made for them, beside what NumPy makes of the same numbers.
 
-Small and large arrays (which travel in other ways), groups in any order of ranks, element types of every width.
+Small and large arrays (which are sent by other means), groups in any order of ranks, element types of every width.
 """
 
 from __future__ import annotations

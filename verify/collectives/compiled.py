@@ -1,5 +1,5 @@
-"""The collectives of a compile on numbers made for them: a network's own may be such that a wrong maximum, or a flag
-that one rank alone sees, changes nothing.
+"""Runs the collectives of a compile on numbers made for them: a network's own may be such that a wrong maximum, or a
+flag that one rank alone sees, changes nothing.
 
 Input:  %4 = AllReduce(%3) {op: max, rank_list: (0, 1)}: both ranks bring numbers of either sign, then negative ones.
 Output: a row for every kind of collective whose results are not NumPy's of what all ranks brought.

@@ -1,4 +1,4 @@
-"""A compiled network on the ranks of mpirun, and MPI's communicator on numbers made for it.
+"""Runs a compiled network on the ranks of mpirun, and MPI's communicator on numbers made for it.
 
 The ranks' graphs go to them as text, weights and inputs as tensors, in a folder of which nothing is left behind; what
 they computed comes back in it.

@@ -1,4 +1,4 @@
-"""One rank of `mspc verify --mpi`, started by mpirun: `python -m mspc.verify.collectives.mpi_rank FOLDER`."""
+"""Runs one rank of `mspc verify --mpi`, started by mpirun: `python -m mspc.verify.collectives.mpi_rank FOLDER`."""
 
 from __future__ import annotations
 

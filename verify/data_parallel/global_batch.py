@@ -1,13 +1,13 @@
-"""Data parallel mode beside one device that trains on the whole batch.
+"""Compares data parallel mode with one device that trains on the global batch.
 
-What a network computes of a rank's rows and of the whole batch need not be alike. So one device runs on every rank's
+What a network computes of a rank's rows and of the global batch need not be alike. So one device runs on every rank's
 rows, each at a place of its own, and on all of them together; what holds between the two in mathematics is found out
 of their values, and then asked of the ranks:
 
-    rows    the whole value is the places', one after the other      sum    the places' values add up to it
+    rows    the global value is the places', one after the other      sum    the places' values add up to it
     same    every place has it                                      mean   they have it as their mean
 
-An update of the ranks reads a sum or a mean of gradients, as the script says. Where gradients are parts of a sum the
+An update of the ranks reads a sum or a mean of gradients, as the script says. Where gradients are terms of a sum the
 sum is one device's; where their mean is, as of a loss that is a mean over rows, the sum is that many times as large,
 and one device is given it so. The script's own collectives are treated alike.
 """
@@ -41,9 +41,9 @@ LOOSE = 64.0
 
 @dataclass
 class BatchComparison:
-    """What was compared with the whole batch. aside: what cannot be compared, and why. factors: by how many times the
+    """What was compared with the global batch. aside: what cannot be compared, and why. factors: by how many times the
     gradients that the ranks' updates read are those of one device, by parameter. reductions: what every output of the
-    whole batch is of the ranks'. apart: the first operator whose value has no tie to those of the ranks' rows."""
+    global batch is of the ranks'. apart: the first operator whose value has no tie to those of the ranks' rows."""
 
     rows: list[ComparedValue] = field(default_factory=list[ComparedValue])
     aside: list[str] = field(default_factory=list[str])
@@ -54,7 +54,7 @@ class BatchComparison:
 
 @dataclass(frozen=True)
 class GlobalBatchNetwork:
-    """The network on the whole batch. weights: first values. graph: None where it cannot be had, for this `reason`."""
+    """The network on the global batch. weights: first values. graph: None where it cannot be had, for this `reason`."""
 
     graph: Graph | None
     weights: dict[str, Array] = field(default_factory=dict[str, Array])
@@ -63,7 +63,7 @@ class GlobalBatchNetwork:
 
 def name_by_script(graph: Graph) -> None:
     """Number the operators that the script has: behind differentiation, which may depend on sizes, the graphs of a
-    rank's rows and of the whole batch have these in common."""
+    rank's rows and of the global batch have these in common."""
     for number, node in enumerate(graph.nodes):
         node.attrs[SCRIPT] = number
     graph.attrs[SCRIPT] = len(graph.nodes)
@@ -87,12 +87,12 @@ def difference_of(one: Graph, global_graph: Graph) -> str:
     """Why the two are not the same network on other batches; "" where they are."""
     own, all_of = int(one.attrs.get(SCRIPT, 0)), int(global_graph.attrs.get(SCRIPT, 0))
     if own != all_of:
-        return f"it has {all_of} operators for the whole batch and {own} for a rank's rows"
+        return f"it has {all_of} operators for the global batch and {own} for a rank's rows"
     others = {node.attrs[SCRIPT]: node for node in global_graph.nodes if SCRIPT in node.attrs}
     for node in one.nodes:
         other = others.get(node.attrs.get(SCRIPT))
         if other is not None and node.op.name != other.op.name:
-            return f"for the whole batch {other.label} stands in the place of {node.label}"
+            return f"for the global batch {other.label} is in the place of {node.label}"
     return ""
 
 
@@ -100,11 +100,11 @@ def compare_batches(
     batch: GlobalBatchNetwork, feeds: list[list[Array]], of_rows: OneDevice, places: Sequence[Sequence[Values]],
     ranks: Sequence[Sequence[Values]], mean: bool,
 ) -> BatchComparison:  # fmt: skip
-    """Compare what ranks computed with one device that was fed the whole batch.
+    """Compare what ranks computed with one device that was fed the global batch.
 
     Args:
-        feeds: the whole inputs of every step. of_rows: one device with every rank's rows. places, ranks: for every step
-        and rank what that computed, and what the rank did. mean: updates read the mean of
+        feeds: the global inputs of every step. of_rows: one device with every rank's rows. places, ranks: for every
+        step and rank what that computed, and what the rank did. mean: updates read the mean of
         the ranks' gradients.
     """
     found = BatchComparison()
@@ -129,7 +129,7 @@ def compare_batches(
         for step, values in enumerate(expected):
             relation = related(values[key], [place[key] for place in places[step]], least)
             if relation is None:
-                found.aside.append(f"output {index} of the whole batch is neither the ranks' outputs one after the "
+                found.aside.append(f"output {index} of the global batch is neither the ranks' outputs one after the "
                                    "other nor their sum nor their mean")  # fmt: skip
                 worst = None
                 break
@@ -137,9 +137,9 @@ def compare_batches(
                 found.reductions[index] = relation[0]
             mine = [rank[key] for rank in ranks[step]]
             for together in _joined(relation, mine, values[key]):
-                row = compare("whole output", str(index), values[key], together, least)
+                row = compare("global output", str(index), values[key], together, least)
                 if not row.same:
-                    row = compare("whole output", str(index), values[key], together, least, noise(step, 0, key))
+                    row = compare("global output", str(index), values[key], together, least, noise(step, 0, key))
                 worst = row if worst is None else max(worst, row, key=_badness)
         found.rows += [worst] if worst is not None else []
     for parameter in graph.parameters:
@@ -166,10 +166,10 @@ def _parameter(
     for step, values in enumerate(expected):
         for rank in range(count):
             mine = ranks[step][rank].get(name)
-            row = compare("whole parameter", name, values[name], mine, least, None, weights.get(name))
+            row = compare("global parameter", name, values[name], mine, least, None, weights.get(name))
             if not row.same and mine is not None:
                 allowed = noise(step, 0, name)
-                row = compare("whole parameter", name, values[name], mine, least, allowed, weights.get(name))
+                row = compare("global parameter", name, values[name], mine, least, allowed, weights.get(name))
             rows.append(row)
     return max(rows, key=_badness)
 
@@ -183,7 +183,7 @@ Relation = tuple[str, int]
 
 
 def related(value: Array, parts: Sequence[Array], least: float) -> Relation | None:
-    """What a value of the whole batch is of those of the places; None where it is none of these."""
+    """What a value of the global batch is of those of the places; None where it is none of these."""
     first = parts[0]
     if any(part.shape != first.shape for part in parts) or first.ndim != value.ndim:
         return None
@@ -196,7 +196,7 @@ def related(value: Array, parts: Sequence[Array], least: float) -> Relation | No
     for how in ("mean", "sum", "max", "min"):
         if _near(value, _reduced(how, parts), least):
             return how, 0
-    zero = least * LOOSE * max(map(_size, parts))  # parts that take each other away leave rounding
+    zero = least * LOOSE * max(map(_size, parts))  # terms that cancel each other leave rounding
     return ("sum", 0) if max(_size(value), _size(_reduced("sum", parts))) <= zero else None
 
 
@@ -226,7 +226,7 @@ def _near(value: Array, found: Array, least: float, times: float = LOOSE) -> boo
 
 
 def _joined(relation: Relation, parts: Sequence[Array], value: Array) -> list[Array | None]:
-    """The ranks' values together, or each that has to be the whole one; of other shapes None, which fits nothing."""
+    """The ranks' values together, or each that has to be the global one; of other shapes None, which fits nothing."""
     how, dimension = relation
     if any(np.ndim(part) != np.ndim(value) for part in parts):
         return [None]
@@ -239,7 +239,7 @@ def _joined(relation: Relation, parts: Sequence[Array], value: Array) -> list[Ar
 
 
 class _Followed:
-    """What one device with the whole batch takes in the place of sums over ranks."""
+    """What one device with the global batch takes in the place of sums over ranks."""
 
     def __init__(self, graph: Graph, places: Sequence[Values], mean: bool, found: BatchComparison) -> None:
         self.graph, self.places, self.mean, self.found = graph, places, mean, found
@@ -275,7 +275,7 @@ class _Followed:
         return gradient * gradient.dtype.type(factor)
 
     def kernel_of(self, node: Node, backend: NumPyBackend) -> Callable[..., Any] | None:
-        """What a collective of the script gives where one device stands for all ranks."""
+        """What a collective of the script gives where one device takes the place of all ranks."""
         op = node.op
         if not isinstance(op, Collective):
             return None
@@ -296,10 +296,10 @@ class _Followed:
                 source is not None and source.attrs.get(SCRIPT) in self.places[0]
             ) else ("same", 0)  # fmt: skip
             if relation is None or relation[0] not in (op.op, "same"):
-                self._aside(f"what {node.label} takes the {op.op} of is not that of the whole batch")
+                self._aside(f"what {node.label} takes the {op.op} of is not that of the global batch")
             return array
         if op.op != "sum":
-            self._aside(f"{node.label} multiplies, which says nothing of the whole batch")
+            self._aside(f"{node.label} multiplies, which says nothing of the global batch")
             return array
         if source is None:
             return array * array.dtype.type(len(self.places))
@@ -307,7 +307,7 @@ class _Followed:
         return array if factor is None else array * array.dtype.type(factor)
 
     def _factor(self, node: Node, array: Array, what: str) -> float | None:
-        """How many times the whole value the sum of the places' values is."""
+        """How many times the global value the sum of the places' values is."""
         number = node.attrs.get(SCRIPT)
         if number is None or number not in self.places[0]:
             self._aside(f"{what} is not known on every rank's rows")
@@ -318,7 +318,7 @@ class _Followed:
             self.factor_of[number] = factors.get(relation[0]) if relation is not None else None
         factor = self.factor_of[number]
         if factor is None:
-            self._aside(f"{what} of the whole batch is neither the sum nor the mean of those of the ranks' rows")
+            self._aside(f"{what} of the global batch is neither the sum nor the mean of those of the ranks' rows")
         return factor
 
     def _aside(self, why: str) -> None:

@@ -1,4 +1,4 @@
-"""Operators that draw numbers, on one device that has the rows of several places: it draws for the whole batch at once,
+"""Runs operators that draw numbers on one device that has the rows of several places: it draws for the global batch,
 and every place has its own rows of that."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Operators that speak of a whole batch, on one device that has the rows of several places one after the other."""
+"""Runs operators that compute over the global batch on one device that has the rows of several places in a row."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Array = Any
 
 
 def kernel_over_places(node: Node, backend: NumPyBackend) -> Callable[..., Any] | None:
-    """The kernel of an operator that in data parallel mode speaks of all ranks' rows, on the rows of all places that
-    share a batch; None for any other operator.
+    """The kernel of an operator that in data parallel mode computes over all ranks' rows, on the rows of all places
+    that share a batch; None for any other operator.
 
-    Arrays of two dimensions and more have rows. Each place keeps its own of the results, and of sums over rows, which
-    are added up later, its own part.
+    Arrays of two dimensions and more have rows. Each place takes its own of the results, and of sums over rows, which
+    are added up later, its own term.
     """
     comm, op = backend.comm, node.op
     if comm.size == 1 or not isinstance(op, Op):

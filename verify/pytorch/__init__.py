@@ -1,1 +1,1 @@
-"""What operators and whole networks are in PyTorch, and what PyTorch computes for them."""
+"""Operators and networks have counterparts in PyTorch here, which compute what they should."""

@@ -1,6 +1,6 @@
-"""One device beside PyTorch: every operator on the operands that it had, every gradient rule, and all gradients as
-PyTorch's own differentiation of the forward graph has them; updates beside their formulas, and the training steps that
-all networks share beside PyTorch's own."""
+"""Compares one device with PyTorch: every operator on the operands that it had, every gradient rule, and all gradients
+as PyTorch's own differentiation of the forward graph has them; updates beside their formulas, and the training steps
+that all networks share beside PyTorch's own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Tensor = Any
 GRADIENTS = 1e-6
 """How far gradients in Float64 may be apart, relative to the largest element: some kernels compute in Float32."""
 ZERO = 1e-12
-"""What stands for zero beside the largest of the gradients that are compared."""
+"""What counts as zero beside the largest of the gradients that are compared."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Against:
     unjudged: list[str] = field(default_factory=list[str])
 
     def add(self, row: ComparedValue, node: Node) -> None:
-        """Keep the worst row of each kind and name, and the first node that differs."""
+        """Record the worst row of each kind and name, and the first node that differs."""
         if not row.same and self.first is None:
             self.first = node
         for index, other in enumerate(self.rows):
@@ -146,7 +146,7 @@ def _rounding(operands: Sequence[Array], result: Array) -> Noise:
 
 
 class _Gradients:
-    """Compares gradients in Float64: of every operator of the forward graph, and of the whole graph."""
+    """Compares gradients in Float64: of every operator of the forward graph, and of the complete graph."""
 
     def __init__(
         self, judge: TorchJudge, doubled: Doubled, values: dict[str, Array], backend: NumPyBackend, found: Against

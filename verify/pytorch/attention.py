@@ -1,4 +1,4 @@
-"""Attention written out in PyTorch: the counterpart of the operator that keeps no scores."""
+"""Writes attention out in PyTorch, as the counterpart of the operator that stores no scores."""
 
 from __future__ import annotations
 

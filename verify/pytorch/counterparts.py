@@ -1,4 +1,4 @@
-"""What operators are in PyTorch: one line each, of the operator and its operands as tensors.
+"""Writes operators in PyTorch: one line each, of the operator and its operands as tensors.
 
 An operator that is missing here has no counterpart: it draws random numbers, changes parameters, sends to other ranks,
 or is the gradient of another, which is judged by differentiating that one.

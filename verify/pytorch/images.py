@@ -1,4 +1,4 @@
-"""Operators on images in PyTorch: what `torch_counterparts` has of convolutions, pooling, sampling and rearranging."""
+"""Writes operators on images in PyTorch for `counterparts`: convolutions, pooling, sampling and rearranging."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What special functions, matrices, Fourier transforms and running extrema are in PyTorch."""
+"""Writes special functions, matrices, Fourier transforms and running extrema in PyTorch."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The training steps that networks share, as optimizers and ways to scale a loss, are held to an outside judge."""
+"""Training steps that networks share, as optimizers and the scaling of a loss, are compared with PyTorch."""

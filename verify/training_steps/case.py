@@ -1,4 +1,4 @@
-"""What a case of a training step is: numbers made by mspc, and the same by PyTorch or a formula written down apart."""
+"""Defines a case of a training step: numbers made by mspc, and the same by PyTorch or a formula written down apart."""
 
 from __future__ import annotations
 

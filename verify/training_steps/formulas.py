@@ -1,4 +1,4 @@
-"""Optimizers that PyTorch has not, or has otherwise, beside their formulas, in Float64."""
+"""Compares optimizers that PyTorch has not, or has otherwise, with their formulas, in Float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole steps of a small network beside PyTorch's: clipping, accumulation of gradients, loss scales with overflow."""
+"""Compares steps of a small network with PyTorch's: clipping, accumulation of gradients, loss scales with overflow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OVERFLOWS = (2, 3)
 
 
 def complete_steps() -> list[Case]:
-    """A case for everything that stands between a loss and an update."""
+    """A case for everything that is between a loss and an update."""
     from mspc.api import nn
 
     return [
@@ -113,7 +113,7 @@ def _accumulations(nn: Any) -> list[Case]:
     found = [
         _case(f"nn.{name}", lambda kind=kind: _trained(
              lambda loss, optimizer: nn.TrainOneStepCell(kind(loss, 4), optimizer)), parts(4),
-             "the sum of the parts' losses, by PyTorch")
+             "the sum of the micro-batches' losses, by PyTorch")
         for name, kind in (("GradAccumulationCell", nn.GradAccumulationCell), ("PipelineCell", nn.PipelineCell),
                            ("MicroBatchInterleaved", nn.MicroBatchInterleaved))
     ]  # fmt: skip

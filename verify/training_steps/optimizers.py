@@ -1,4 +1,4 @@
-"""Every optimizer of mspc beside PyTorch's."""
+"""Compares every optimizer of mspc with PyTorch's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning rates beside PyTorch's schedules, or their formulas: of cells, of lists, and of schedulers."""
+"""Compares learning rates with PyTorch's schedules, or their formulas: of cells, of lists, and of schedulers."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def judged_apart() -> tuple[ComparedValue, ...]:
     try:
         return tuple(ComparedValue(**(entry | {"shape": tuple(entry["shape"])})) for entry in json.loads(done.stdout))
     except (ValueError, TypeError, KeyError):
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
         raise ExecutionError(f"the judge of training steps ended with status {done.returncode}: {last}") from None
 
 

@@ -1,5 +1,5 @@
-"""Operators that update parameters beside formulas in PyTorch's arithmetic: what the operands that they overwrite hold
-afterwards.
+"""Compares operators that update parameters with formulas in PyTorch's arithmetic: what the operands that they
+overwrite hold afterwards.
 
 Sources: Kingma and Ba 2015; Loshchilov and Hutter 2019; Sutskever et al. 2013; MindSpore's documentation.
 """

@@ -156,7 +156,7 @@ def depends_on_contents(self, x):
 
 
 @pytest.mark.parametrize(("use", "message"), [
-    (counted, "attribute 'count' is set after it is read, so that its value would be kept from call to call"),
+    (counted, "attribute 'count' is set after it is read, so that its value would be stored from call to call"),
     (replaced_cell, "attribute 'dense' cannot become another cell or Parameter: make them in __init__"),
     (of_the_class, "attribute 'training' cannot be set inside a compiled function"),
     (depends_on_contents, "attribute 'seen' cannot be set where that depends on the contents of a tensor"),

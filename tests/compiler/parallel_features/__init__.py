@@ -1,1 +1,1 @@
-"""MindSpore's documented forms of its ways to train in parallel, one script each."""
+"""MindSpore's documented forms of training in parallel are here, one script each."""

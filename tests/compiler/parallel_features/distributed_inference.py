@@ -1,7 +1,7 @@
 """Inference from what other strategies have trained: slices of all ranks by the strategy file, each file's own ranks.
 
-distributed_inference.py train: eight ranks train and save slices, and how they are cut.
-distributed_inference.py predict: any number of ranks load them, cut otherwise, and predict.
+distributed_inference.py train: eight ranks train and save slices, and how they are sharded.
+distributed_inference.py predict: any number of ranks load them, sharded otherwise, and predict.
 distributed_inference.py transform: a rank rewrites the slices that it needs.
 """
 

@@ -1,4 +1,4 @@
-"""Functions and cells whose inputs are cut by `shard`, in PyNative mode; all else follows by propagation."""
+"""Functions and cells whose inputs are sharded by `shard`, in PyNative mode; all else follows by propagation."""
 
 import mindspore as ms
 import numpy as np

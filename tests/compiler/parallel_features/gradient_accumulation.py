@@ -1,4 +1,4 @@
-"""Gradient accumulation: four parts of a batch, one update."""
+"""Gradient accumulation: four micro-batches, one update."""
 
 import mindspore as ms
 import mindspore.dataset as ds

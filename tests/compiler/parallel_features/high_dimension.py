@@ -1,4 +1,4 @@
-"""Tensor parallelism of two and of three dimensions: activations and weights are both cut over several axes."""
+"""Tensor parallelism of two and of three dimensions: activations and weights are both sharded over several axes."""
 
 import mindspore as ms
 import numpy as np

@@ -21,7 +21,7 @@ class Network(nn.Cell):
     def __init__(self):
         super().__init__()
         self.weight = Parameter(initializer("normal", [32, 32]), "weight")
-        self.replicated = Parameter(initializer("normal", [32, 32]), "kept", parallel_optimizer=False)
+        self.replicated = Parameter(initializer("normal", [32, 32]), "replicated", parallel_optimizer=False)
         self.bias = Parameter(initializer("zeros", [32]), "bias")
         self.first = ops.MatMul().shard(((4, 1), (1, 2)))
         self.second = ops.MatMul().shard(((4, 2), (2, 1)))

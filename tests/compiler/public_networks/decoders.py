@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al. 2019) and LLaMA (Touvron et al. 2023), cut over rows and heads by a parallel_config."""
+"""GPT-2 (Radford et al. 2019) and LLaMA (Touvron et al. 2023), sharded over rows and heads by a parallel_config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DLRM (Naumov et al. 2019): embedding tables cut by rows or by columns, and products of every two features."""
+"""DLRM (Naumov et al. 2019): embedding tables sharded by rows or by columns, and products of every two features."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DENSE, WIDTH, ROWS = 5, 8, (32, 16, 64)
 
 
 class Tower(nn.Cell):
-    """Layers of products and ReLUs, each of which is cut over rows of the batch and its outputs."""
+    """Layers of products and ReLUs, each of which is sharded over rows of the batch and its outputs."""
 
     def __init__(self, sizes: list[int], ranks: int, across: int = 1) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Tower(nn.Cell):
 
 
 class DLRM(nn.Cell):
-    """The loss of clicks. Table 0 is cut by rows, table 1 by columns, table 2 by both."""
+    """The loss of clicks. Table 0 is sharded by rows, table 1 by columns, table 2 by both."""
 
     def __init__(self, ranks: int = 1) -> None:
         super().__init__()

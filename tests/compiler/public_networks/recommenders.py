@@ -15,7 +15,7 @@ VOCAB, FIELDS, WIDTH, USERS, LENGTH = 64, 4, 8, 32, 6
 
 
 class WideDeep(nn.Cell):
-    """The loss of clicks; rows of the tables are cut over the ranks."""
+    """The loss of clicks; rows of the tables are sharded over the ranks."""
 
     def __init__(self, ranks: int = 1) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class DeepFM(nn.Cell):
 
 
 class NCF(nn.Cell):
-    """The loss of what users choose; columns of the tables are cut over the ranks."""
+    """The loss of what users choose; columns of the tables are sharded over the ranks."""
 
     def __init__(self, ranks: int = 1) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class NCF(nn.Cell):
 
 
 class SkipGram(nn.Cell):
-    """The loss of a word's neighbours against drawn words."""
+    """The loss of a word's neighbours against sampled words."""
 
     def __init__(self, ranks: int = 1) -> None:
         super().__init__()

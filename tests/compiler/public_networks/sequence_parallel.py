@@ -1,5 +1,6 @@
-"""LLaMA (Touvron et al. 2023) with sequence parallelism (Korthikanti et al. 2022): between the products that heads cut,
-norms and residuals are cut along the sequence. By tuples over rows of matrices, or by Layouts over three dimensions."""
+"""LLaMA (Touvron et al. 2023) with sequence parallelism (Korthikanti et al. 2022): between the products sharded over
+heads, norms and residuals are sharded along the sequence. By tuples over rows of matrices, or by Layouts over three
+dimensions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""ViT (Dosovitskiy et al. 2020) and Swin (Liu et al. 2021), cut over images and heads by strategies of operators."""
+"""ViT (Dosovitskiy et al. 2020) and Swin (Liu et al. 2021), sharded over images and heads by strategies of
+operators."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ IMAGE, PATCH, WIDTH, HEADS, CLASSES, WINDOW = 16, 4, 16, 4, 10, 2
 
 
 class Linear(nn.Cell):
-    """A product and a bias over the last dimension; `shard` cuts what comes in, or what comes out."""
+    """A product and a bias over the last dimension; `shard` shards what comes in, or what comes out."""
 
     def __init__(self, ins: int, outs: int, has_bias: bool = True) -> None:
         super().__init__()

@@ -295,7 +295,7 @@ class ShuffleNetV2(nn.Cell):
 
 
 class DropConnect(nn.Cell):
-    """Whole images of a branch left out of training (Huang et al. 2016)."""
+    """All of a branch is left out for some images in training (Huang et al. 2016)."""
 
     def __init__(self, drop_connect_rate: float = 0.0) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What is said of a job that has ended: the cause first."""
+"""The messages of a job that has ended name the cause first."""
 
 from __future__ import annotations
 

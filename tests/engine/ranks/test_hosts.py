@@ -42,7 +42,7 @@ def test_a_host_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "message"), [
     ("a slots=0\n", "hosts:1: error: slots=0 of host 'a' must be 1 or more, and below a million"),
     ("a\nb cores=3\n", "hosts:2: error: a line of a host file is NAME slots=N"),
-    ("a\na slots=2\n", "hosts:2: error: host 'a' stands twice in the host file"),
+    ("a\na slots=2\n", "hosts:2: error: host 'a' is twice in the host file"),
     ("-x\n", "hosts:1: error: a line of a host file is NAME slots=N"),
     ("# nobody\n", "the host file 'hosts' names no host"),
     ("a slots=²\n", "hosts:1: error: slots=² of host 'a' must be 1 or more, and below a million"),
@@ -59,7 +59,7 @@ def test_damaged_host_files(text: str, message: str, tmp_path: Path, monkeypatch
 
 def test_hosts_of_a_list() -> None:
     assert read_hosts("a:2,10.0.0.1:3,c") == [Host("a", 2), Host("10.0.0.1", 3), Host("c", 1)]
-    wrong = {"a:x": "'a:x' is no NAME or NAME:SLOTS", "a:²": "'a:²' is no NAME", "a,a:2": "'a' stands there twice"}
+    wrong = {"a:x": "'a:x' is no NAME or NAME:SLOTS", "a:²": "'a:²' is no NAME", "a,a:2": "'a' is there twice"}
     for text, message in wrong.items():
         with pytest.raises(MspcError, match=message):
             read_hosts(text)

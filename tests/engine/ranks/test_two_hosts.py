@@ -139,7 +139,7 @@ def test_a_host_whose_part_of_mpirun_is_killed_is_named_before_what_ranks_say(tw
     second = two_hosts.names[1]
     found = subprocess.run(["ip", "netns", "pids", second], capture_output=True, text=True, check=True).stdout.split()
     daemons = [int(pid) for pid in found if Path(f"/proc/{pid}/comm").read_text().strip() == "prted"]
-    os.kill(max(daemons), signal.SIGKILL)  # the first one has started it over what stands for ssh
+    os.kill(max(daemons), signal.SIGKILL)  # the first one has started it over what takes the place of ssh
     # Both streams as one, in the order in which they were written: behind the losses the cause comes first.
     printed, _ = job.communicate(timeout=HANG)
     assert job.returncode == 1

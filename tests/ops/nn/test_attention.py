@@ -326,7 +326,7 @@ def test_a_network_that_cuts_batch_and_heads(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("hidden", "message"),
     [
-        ("(1, 1, 16)", "dimension 2 of input 0 is 8 parts that must stay whole each, and 16 does not divide 8"),
+        ("(1, 1, 16)", "dimension 2 of input 0 is 8 parts that must not be sharded, and 16 does not divide 8"),
     ],
 )
 def test_heads_stay_whole(tmp_path: Path, hidden: str, message: str) -> None:

@@ -21,7 +21,7 @@ def compiled(root: Path, tmp_path: Path) -> dict[str, Compiled]:
     assert MARK in source
     source = source.replace("BATCH, SEQUENCE, HEADS = 8, 16, 8", "BATCH, SEQUENCE, HEADS = 8, 64, 8")
     found: dict[str, Compiled] = {}
-    for name, layer in (("kept", "Layer()"), ("recomputed", "Layer().recompute()")):
+    for name, layer in (("saved", "Layer()"), ("recomputed", "Layer().recompute()")):
         script = tmp_path / f"{name}.py"
         script.write_text(source.replace(MARK, f"[{layer} for _ in range(LAYERS)]"))
         captured = capture(script, ["4"], Session.of_rank(0, 8))
@@ -30,6 +30,6 @@ def compiled(root: Path, tmp_path: Path) -> dict[str, Compiled]:
 
 
 def test_recomputed_layers_hold_less_memory_and_do_more_work(compiled: dict[str, Compiled]) -> None:
-    stored, recomputed = (compiled[name].rank_graph(0) for name in ("kept", "recomputed"))
+    stored, recomputed = (compiled[name].rank_graph(0) for name in ("saved", "recomputed"))
     assert len(recomputed.nodes) > len(stored.nodes)
     assert plan_memory(recomputed).peak < 0.8 * plan_memory(stored).peak

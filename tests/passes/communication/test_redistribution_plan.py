@@ -100,7 +100,7 @@ def test_steps_of_finished_values(source, target, names, elements) -> None:
 
 
 REDUCTIONS = [
-    ("whole", ((8,), [(), ()], (0,)), ((8,), [(), ()]), ["AllReduce"], 2 * 7 / 8 * 256),
+    ("all-reduced", ((8,), [(), ()], (0,)), ((8,), [(), ()]), ["AllReduce"], 2 * 7 / 8 * 256),
     ("scatter", ((2, 4), [(0,), ()], (1,)), ((2, 4), [(0,), (1,)]), ["ReduceScatter"], 3 / 4 * 128),
     (
         "both",
@@ -123,9 +123,9 @@ REDUCTIONS = [
         ["LocalSlice", "AllReduce", "AllGather"],
         2 * 3 / 4 * 128 + 128,
     ),
-    ("kept parts", ((2, 4), [(1,), ()], (0,)), ((2, 4), [(), (1,)], (0,)), ["AlltoAll"], 3 / 4 * 64),
+    ("scattered before", ((2, 4), [(1,), ()], (0,)), ((2, 4), [(), (1,)], (0,)), ["AlltoAll"], 3 / 4 * 64),
     (
-        "some parts kept",
+        "some scattered before",
         ((2, 4), [(), ()], (0, 1)),
         ((2, 4), [(1,), ()], (0,)),
         ["ReduceScatter"],
@@ -217,7 +217,7 @@ def test_a_piece_comes_from_the_nearest_replica() -> None:
 
 @pytest.mark.parametrize("exact", [0, 512])
 def test_senders_and_receivers_agree(exact: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to choose senders: every piece that a rank expects is sent to it, and no other."""
+    """Both ways to choose senders: every block that a rank expects is sent to it, and no other."""
     monkeypatch.setattr(pieces, "_EXACT", exact)
     for source, target, shape in random_pairs(11, 60, SMALL):
         parts = [rank_exchange(source, target, shape, rank) for rank in range(source.ranks)]

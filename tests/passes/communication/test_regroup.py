@@ -1,4 +1,4 @@
-"""Many small pieces become one all-to-all, one gather and a local transposition; the bytes stay the least."""
+"""Many small blocks become one all-to-all, one gather and a local transposition; the bytes stay the least."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def sequences(graphs: list[Graph]) -> list[list[tuple[str, tuple[int, ...]]]]:
 
 
 def agree(graphs: list[Graph]) -> None:
-    """Any two ranks call the collectives of their common groups in one order; pieces only go where they are needed."""
+    """Any two ranks call the collectives of their common groups in one order; blocks only go where they are needed."""
     found = [[c for c in sequence if c[0] != "NeighborExchange"] for sequence in sequences(graphs)]
     for one, other in combinations(range(len(graphs)), 2):
         both = [[c for c in found[r] if {one, other} <= set(c[1])] for r in (one, other)]

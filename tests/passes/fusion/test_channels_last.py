@@ -17,7 +17,7 @@ BATCH, CHANNELS, LENGTHS = 2, 3, (4, 5)
 
 
 def random_images(seed: int) -> Graph:
-    """Convolutions with what may stand between them, over images whose dimensions all differ."""
+    """Convolutions with what may be between them, over images whose dimensions all differ."""
     draw = random.Random(seed)
     shape = (BATCH, CHANNELS, *LENGTHS)
     graph, b, parameters = new_graph(

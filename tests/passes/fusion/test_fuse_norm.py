@@ -42,7 +42,7 @@ def test_norm_whose_result_is_taken_out_twice() -> None:
 
 
 def test_unused_norm_of_a_sum_that_others_read() -> None:
-    """A norm that only shows how it is cut goes later, and would take the sum with it."""
+    """A norm that only shows how it is sharded goes later, and would take the sum with it."""
     for unused in (False, True):
         graph = residual()
         total = next(n for n in graph.nodes if n.op.name == "Add")

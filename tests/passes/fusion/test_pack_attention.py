@@ -161,7 +161,7 @@ FORMS = {
 }
 CUTS = [(1, 1), (1, 2), (2, 2)]
 REPLICATED = ("sequence first",)
-"""Forms whose rows are not cut as their batch is."""
+"""Forms whose rows are not sharded as their batch is."""
 
 
 def compiled(

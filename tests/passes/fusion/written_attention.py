@@ -18,7 +18,7 @@ from tests.interpret import random_feeds, run_global, same
 load_operators()
 
 HEADS = (2, 4, 1, 1)
-"""A strategy that cuts batch and heads."""
+"""A strategy that shards batch and heads."""
 
 
 class Written:

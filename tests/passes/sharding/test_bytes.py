@@ -122,18 +122,18 @@ def test_a_parameter_whose_rows_are_looked_up_sends_its_gradient_alone() -> None
 @pytest.mark.parametrize("strategy", [(2, 4), (1, 8), (1, 1), (2, 1)])
 @pytest.mark.parametrize("between", [ops.relu, lambda x: ops.tanh(ops.relu(x) + 1.0), lambda x: x.T.sin().T])
 def test_operators_between_equal_strategies_follow_them(strategy: Shape, between: Callable[[Any], Any]) -> None:
-    """Cut along the batch they would change their layout twice forward and twice back."""
+    """Sharded along the batch they would change their layout twice forward and twice back."""
     assert sent(Gradient(Between(strategy, strategy, between)), (64, 64)) == 0
 
 
 def test_a_chain_between_two_strategies_changes_its_layout_once() -> None:
-    """There and back; cut along the batch it was twice each."""
+    """There and back; sharded along the batch it was twice each."""
     once = sent(Gradient(Between((1, 8), (2, 4), lambda x: x * 1.0)), (64, 64))
     assert 0 < sent(Gradient(Between((1, 8), (2, 4), lambda x: ops.tanh(ops.relu(x) + 1.0))), (64, 64)) <= once
 
 
 def test_a_chain_changes_its_layout_where_it_is_smallest() -> None:
-    """Behind the sum over columns 1/64 is left; the sum's parts are complete on the way."""
+    """Behind the sum over columns 1/64 is left; the sum's terms are complete on the way."""
     narrow = Between((8, 1), (1, 1), lambda x: ops.tanh(ops.relu(x)).sum(1, keepdims=True))
     assert sent(narrow, (64, 64)) == 7 * 8 * 4
 
@@ -176,12 +176,12 @@ def test_states_follow_parameters_that_replicas_share_out(cuts: Any) -> None:
 
 @pytest.mark.parametrize("operator", [ops.Assign(), ops.AssignAdd(), ops.AssignSub()], ids=lambda o: o.name)
 def test_a_parameter_that_is_assigned_lies_as_its_new_value(operator: Any) -> None:
-    """Whole on every rank it took 7,168 bytes to bring the value there."""
+    """Replicated it took 7,168 bytes to bring the value there."""
     assert sent(Assigned(operator), (64, 32), (64, 32)) == 0
 
 
 def test_the_gradient_of_a_slope_is_reduced_once() -> None:
-    """A cut PReLU: the gradients of both products over two replicas, and that of 16 slopes on each rank."""
+    """A sharded PReLU: the gradients of both products over two replicas, and that of 16 slopes on each rank."""
     cell = Products(*COLUMN_ROW, between=nn.PReLU(64))
     cell.between.prelu.shard(((2, 4), (4,)))
     assert sent(momentum(cell), (64, 64)) == 2 * 6144 + 2 * 4096 + 16 * 4
@@ -205,7 +205,7 @@ def test_what_several_products_read_is_gathered_instead_of_their_results() -> No
 
 
 def test_the_borders_of_windows_count_beside_changes_of_layout() -> None:
-    """Slices of 8 x 4 places whose windows look at 12 x 10 on average are brought to whole images, and back; 2,816
+    """Slices of 8 x 4 places whose windows look at 12 x 10 on average are brought to complete images, and back; 2,816
     bytes where borders counted nothing."""
     pooled = Between((1, 1, 2, 4), (1, 1, 2, 4), lambda x: ops.max_pool2d(x, 9, 1, 4))
     assert sent(pooled, (8, 1, 16, 16)) == 2 * 7 / 8 * (8 * 16 * 16 * 4 / 8)
@@ -254,8 +254,8 @@ class Slopes(nn.Cell):
     ],
 )
 def test_an_operator_with_a_parameter_follows_the_product_before_it(strategy: Any, expected: int) -> None:
-    """The parameter is stored whole, read in slices, and the slices' gradients are gathered; 7,616, 4,032, 16,832 and
-    29,120 bytes where it had to be read whole. What the product sends: sums of its parts and its gradients."""
+    """The parameter is stored replicated, read in slices, and the slices' gradients are gathered; 7,616, 4,032, 16,832
+    and 29,120 bytes where it had to be read replicated. What the product sends: its partial sums and its gradients."""
     assert sent(momentum(Slopes(strategy)), (64, 64)) == expected
 
 

@@ -57,16 +57,17 @@ SOURCE = "\n    out = op(x)\n        ^^^^^"
 @pytest.mark.parametrize(
     ("strategy", "message", "note"),
     [
-        (((3, 1), (1, 1)), "dimension 0 of input 0 is 16, which 3 does not divide", "cut it 1, 2, 4, 8 or 16 ways"),
+        (((3, 1), (1, 1)), "dimension 0 of input 0 is 16, which 3 does not divide",
+         "shard it into 1, 2, 4, 8 or 16 slices"),
         (((2, 4),), "the strategy has 1 entries, but the operator has 2 tensor inputs",
          "give one tuple per input, for example ((1, 1), (1, 1))"),
         (((2, 4, 1), (4, 1)), "the strategy of input 0 is (2, 4, 1), which has 3 numbers for 2 dimensions, whose "
          "shape is (16, 32)", "give one number per dimension, for example (1, 1)"),
-        (((2, 4), (2, 1)), "dimension 0 of input 1 is cut 2 ways, but dimension 1 of input 0 is cut 4 ways, "
-         "and both are the same dimension of the operator", "cut both 4 ways, or both 2 ways"),
+        (((2, 4), (2, 1)), "dimension 0 of input 1 is sharded into 2 slices, but dimension 1 of input 0 into 4, "
+         "and both are the same dimension of the operator", "shard both into 4, or both into 2"),
         (((4, 4), (4, 1)), "the strategy ((4, 4), (4, 1)) needs 16 ranks, but there are 8",
-         "the product of its cuts must divide 8"),
-        (((0, 1), (1, 1)), "dimension 0 of input 0 is cut 0 ways; give an integer of at least 1", ""),
+         "the product of its numbers must divide 8"),
+        (((0, 1), (1, 1)), "dimension 0 of input 0 is sharded into 0 slices; give an integer of at least 1", ""),
     ],
 )  # fmt: skip
 def test_a_strategy_that_cannot_be(strategy: tuple, message: str, note: str) -> None:
@@ -85,7 +86,8 @@ def test_a_dimension_that_must_not_be_sharded() -> None:
     net = Sharded()
     net.emit("Softmax", ((2, 4),), net.tensor(16, 32), axis=-1)
     assert net.message() == (
-        "net.py:1:5: error: Softmax 'op1': dimension 1 of input 0 must stay whole, but the strategy cuts it 4 ways"
+        "net.py:1:5: error: Softmax 'op1': dimension 1 of input 0 must not be sharded, "
+        "but the strategy shards it into 4 slices"
         f"{SOURCE}\n  note: use 1 there"
     )
 
@@ -101,7 +103,7 @@ def test_one_axis_on_two_dimensions() -> None:
     net = Sharded()
     make: Callable[..., NamedLayout] = lambda *entries: NamedLayout((2, 4), ("dp", "mp"), entries)  # noqa: E731  # short
     net.matmul((make(1, 0), make(0, 1)))
-    assert "one axis of the layout cuts two different dimensions of the operator" in net.message()
+    assert "one axis of the layout shards two different dimensions of the operator" in net.message()
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,7 @@ def test_one_axis_on_two_dimensions() -> None:
     [
         ("input", "Neg", ""),
         ("parameter", "Neg", "interleaved_parallel takes input 0, the parameter w, in parts"),
-        ("input", "Softmax", "interleaved_parallel takes dimension 1 of input 0 in parts, which must stay whole"),
+        ("input", "Softmax", "interleaved_parallel takes dimension 1 of input 0 in parts, which must not be sharded"),
     ],
 )
 def test_parts_that_run_one_after_the_other(kind: str, operator: str, message: str) -> None:

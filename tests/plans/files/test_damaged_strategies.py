@@ -29,7 +29,7 @@ GROUPS = {"4-123": (0, 1, 2, 3), "2-77": (0, 4)}
 
 
 def damaged(whole: bytes, rng: random.Random) -> bytes:
-    """The bytes with some of them, side by side, others; with some lost; or cut off."""
+    """The bytes with some of them, side by side, others; with some lost; or truncated."""
     kind, at, size = rng.randrange(4), rng.randrange(len(whole)), rng.randrange(1, 9)
     if kind == 0:
         return whole[:at]
@@ -72,7 +72,7 @@ def test_damage_is_an_error_or_no_matter(
 
 
 def test_a_message_that_ends_between_two_entries_is_noticed(tmp_path: Path) -> None:
-    """It is a whole one of fewer entries, for those who look at nothing else."""
+    """It is a complete one of fewer entries, for those who look at nothing else."""
     path = tmp_path / "s.ckpt"
     write_strategies(path, GIVEN)
     whole = path.read_bytes()

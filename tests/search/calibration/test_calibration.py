@@ -60,7 +60,7 @@ def test_ranks_measure_their_links_together() -> None:
 def test_the_gpus_executor_is_measured_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(test_gpu_executor, "EmulatedGpu", TimedGpu)
     def executor(graph: Any, _: Any, values: Any, *__: Any, number: int, **___: Any) -> GpuExecutor:
-        folder = tmp_path / str(number)  # a device's kernels stand in a library of this folder
+        folder = tmp_path / str(number)  # a device's kernels are in a library of this folder
         folder.mkdir()
         return GpuExecutor(graph, test_gpu_executor.device(folder), values)
 
@@ -75,7 +75,7 @@ def test_the_gpus_executor_is_measured_where_there_is_one(tmp_path: Path, monkey
 
 
 class Pretended:
-    """Stands for a timer of a machine whose rates are known."""
+    """Takes the place of a timer of a machine whose rates are known."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine

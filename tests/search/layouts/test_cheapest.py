@@ -33,7 +33,7 @@ MOST = 300
 
 
 def small_network(seed: int) -> Graph:
-    """Two or three operators on 4 ranks, called forward; the caller wants the result whole."""
+    """Two or three operators on 4 ranks, called forward; the caller wants the result replicated."""
     rng = random.Random(seed)
     graph = Graph(f"small_{seed}")
     graph.attrs = {"ranks": 4, "mode": "auto_parallel", "outputs": "whole", "search_mode": "dynamic_programming"}

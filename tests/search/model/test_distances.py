@@ -43,7 +43,7 @@ def test_the_planner_sends_as_much(mesh: tuple[int, ...], dimensions: int) -> No
         assert places.layouts[i].partial, f"{places.layouts[i]} to {places.layouts[j]}: {found} for {expected}"
         assert found == pytest.approx(expected, rel=0.35)
         apart += 1
-    assert apart <= PAIRS / 20, "reductions whose parts the planner places otherwise are few"
+    assert apart <= PAIRS / 20, "partial sums that the planner places otherwise are few"
 
 
 @pytest.mark.parametrize("mesh", [(2, 2, 2), (4, 2, 2)], ids=str)

@@ -1,4 +1,4 @@
-"""`mspc search --memory`: where a compiled plan fits, one is found, and what is said to be needed is needed."""
+"""`mspc search --memory`: where a compiled plan fits, one is found, and what a message says is needed is needed."""
 
 from __future__ import annotations
 

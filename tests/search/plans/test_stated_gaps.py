@@ -10,7 +10,7 @@ from tests.searched_networks import Found, check
 
 NETWORKS, DRAWN, PARTS = 300, 1, 3
 SEARCHED, MANY = 8, 12
-"""Of so many networks times are searched for, too, and so many plans are drawn of each."""
+"""Of so many networks times are searched for, too, and so many plans are sampled of each."""
 
 
 @pytest.mark.parametrize("part", range(PARTS), ids=lambda part: f"part-{part + 1}-of-{PARTS}")

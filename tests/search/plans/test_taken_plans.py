@@ -1,4 +1,4 @@
-"""Usual plans that a search takes in place of its own, on the mesh that it was asked for."""
+"""Usual plans that a search takes in place of its own, on the mesh that it was to take."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def plan(name: str, step: float, mesh: str = "") -> PlanResult:
 
 
 def sharded(*mesh: int) -> PlanFile:
-    """A file in which one operator is cut along every axis of a mesh."""
+    """A file in which one operator is sharded over every axis of a mesh."""
     return PlanFile(8, {"MatMul-op0": (Layout.of(mesh, [[axis] for axis in range(len(mesh))]),)})
 
 

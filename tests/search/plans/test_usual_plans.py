@@ -1,7 +1,7 @@
 """What a search says is what its program sends, and no usual plan of the same network sends less.
 
-Networks are drawn: products, convolutions, rows of tables, attention, with losses of several kinds, every second one
-with an operator that is cut by hand.
+Networks are sampled: products, convolutions, rows of tables, attention, with losses of several kinds, every second one
+with an operator that is sharded by hand.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Drawn(nn.Cell):
         return cell
 
     def _shard(self, operator: Any, first: int, second: int) -> None:
-        """Cut a product by hand, once: rows and columns by divisors of the number of ranks."""
+        """Shard a product by hand, once: rows and columns by divisors of the number of ranks."""
         if not self.sharded:
             return
         self.sharded = False
