@@ -28,58 +28,53 @@ _LOGICAL = (
 )
 
 
-class Equal(Predicate):
+class _Comparison(Predicate, abstract=True):
+    """This is what comparisons of two numbers share."""
+
+    bprop = _BOOLEAN
+    samples = _COMPARED
+
+
+class Equal(_Comparison):
     """x == y."""
 
     array_function = "equal"
     cuda = "{0} == {1}"
-    bprop = _BOOLEAN
-    samples = _COMPARED
 
 
-class NotEqual(Predicate):
+class NotEqual(_Comparison):
     """x != y."""
 
     array_function = "not_equal"
     cuda = "{0} != {1}"
-    bprop = _BOOLEAN
-    samples = _COMPARED
 
 
-class Greater(Predicate):
+class Greater(_Comparison):
     """x > y."""
 
     array_function = "greater"
     cuda = "{0} > {1}"
-    bprop = _BOOLEAN
-    samples = _COMPARED
 
 
-class GreaterEqual(Predicate):
+class GreaterEqual(_Comparison):
     """x >= y."""
 
     array_function = "greater_equal"
     cuda = "{0} >= {1}"
-    bprop = _BOOLEAN
-    samples = _COMPARED
 
 
-class Less(Predicate):
+class Less(_Comparison):
     """x < y."""
 
     array_function = "less"
     cuda = "{0} < {1}"
-    bprop = _BOOLEAN
-    samples = _COMPARED
 
 
-class LessEqual(Predicate):
+class LessEqual(_Comparison):
     """x <= y."""
 
     array_function = "less_equal"
     cuda = "{0} <= {1}"
-    bprop = _BOOLEAN
-    samples = _COMPARED
 
 
 def _require_bool(name: str, *types: TensorType) -> None:
@@ -92,6 +87,8 @@ class _Logical(Predicate, abstract=True):
     """Numbers count as true where they are not 0."""
 
     promotes = "bool"
+    bprop = _BOOLEAN
+    samples = _LOGICAL
 
     def check(self, *types: TensorType) -> None:
         _require_bool(self.name, *types)
@@ -102,8 +99,6 @@ class LogicalAnd(_Logical):
 
     array_function = "logical_and"
     cuda = "{0} && {1}"
-    bprop = _BOOLEAN
-    samples = _LOGICAL
 
 
 class LogicalOr(_Logical):
@@ -111,8 +106,6 @@ class LogicalOr(_Logical):
 
     array_function = "logical_or"
     cuda = "{0} || {1}"
-    bprop = _BOOLEAN
-    samples = _LOGICAL
 
 
 class LogicalXor(_Logical):
@@ -120,8 +113,6 @@ class LogicalXor(_Logical):
 
     array_function = "logical_xor"
     cuda = "{0} != {1}"
-    bprop = _BOOLEAN
-    samples = _LOGICAL
 
 
 class LogicalNot(Unary):

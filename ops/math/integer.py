@@ -29,6 +29,9 @@ _SAMPLES = (
 
 
 class _Bitwise(Binary, abstract=True):
+    bprop = _INTEGER
+    samples = _SAMPLES
+
     def check(self, *types: TensorType) -> None:
         require_same(self.name, *types)
         for index, operand in enumerate(types):
@@ -44,8 +47,6 @@ class BitwiseAnd(_Bitwise):
 
     array_function = "bitwise_and"
     cuda = "{0} & {1}"
-    bprop = _INTEGER
-    samples = _SAMPLES
 
 
 class BitwiseOr(_Bitwise):
@@ -53,8 +54,6 @@ class BitwiseOr(_Bitwise):
 
     array_function = "bitwise_or"
     cuda = "{0} | {1}"
-    bprop = _INTEGER
-    samples = _SAMPLES
 
 
 class BitwiseXor(_Bitwise):
@@ -62,15 +61,12 @@ class BitwiseXor(_Bitwise):
 
     array_function = "bitwise_xor"
     cuda = "{0} ^ {1}"
-    bprop = _INTEGER
-    samples = _SAMPLES
 
 
 class _Shift(_Bitwise, abstract=True):
     """Shifts by the number of bits or more leave no digit."""
 
     left: ClassVar[bool] = False
-    bprop = _INTEGER
 
     def check(self, *types: TensorType) -> None:
         super().check(*types)
@@ -105,14 +101,11 @@ class Gcd(_Bitwise):
         "[&] { auto a = {0} < T(0) ? T(0) - {0} : {0}, b = {1} < T(0) ? T(0) - {1} : {1}; "
         "while (b != T(0)) { auto c = a % b; a = b; b = c; } return a; }()"
     )
-    bprop = _INTEGER
-    samples = _SAMPLES
 
 
 class PopulationCount(Op):
     """How many bits of a number are 1, UInt8; of a negative one those of its two's complement."""
 
-    bprop = _INTEGER
     samples = (
         sample((8, 16), dtypes=("Int16",), low=-99, high=99, gradient=False),
         sample((8,), dtypes=("Int64",), low=-9, high=9, gradient=False),

@@ -47,6 +47,8 @@ class _Scatter(Op, abstract=True):
     has_side_effect = True
     mutates = (0,)
     omitted = ("offset", "total")
+    bprop = _UPDATE
+    samples = _ROWS
 
     def infer(self, *types: Any) -> Any:
         inferred = super().infer(*types)
@@ -87,8 +89,6 @@ class ScatterAdd(_Scatter):
     """Adds to the rows of a parameter."""
 
     combine = "add"
-    bprop = _UPDATE
-    samples = _ROWS
 
 
 class ScatterSub(_Scatter):
@@ -96,47 +96,34 @@ class ScatterSub(_Scatter):
 
     takes_bool = False
     combine = "subtract"
-    bprop = _UPDATE
-    samples = _ROWS
 
 
 class ScatterMul(_Scatter):
     """Multiplies the rows of a parameter."""
 
     combine = "multiply"
-    bprop = _UPDATE
-    samples = _ROWS
 
 
 class ScatterDiv(_Scatter):
     """Divides the rows of a parameter."""
 
     combine = "divide"
-    bprop = _UPDATE
-    samples = _ROWS
 
 
 class ScatterMax(_Scatter):
     """The larger of the rows of a parameter and the updates."""
 
     combine = "maximum"
-    bprop = _UPDATE
-    samples = _ROWS
 
 
 class ScatterMin(_Scatter):
     """The smaller of the rows of a parameter and the updates."""
 
     combine = "minimum"
-    bprop = _UPDATE
-    samples = _ROWS
 
 
 class ScatterUpdate(_Scatter):
     """Puts the updates in place of rows of a parameter; of several for one row the last counts."""
-
-    bprop = _UPDATE
-    samples = _ROWS
 
 
 class _ScatterNd(TensorScatterUpdate, abstract=True):
@@ -146,6 +133,8 @@ class _ScatterNd(TensorScatterUpdate, abstract=True):
     combine: ClassVar[str] = ""
     has_side_effect = True
     mutates = (0,)
+    bprop = _UPDATE
+    samples = _PLACES
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         variable, indices, updates = inputs
@@ -160,16 +149,11 @@ class _ScatterNd(TensorScatterUpdate, abstract=True):
 class ScatterNdUpdate(_ScatterNd):
     """Puts the updates into a parameter at indices[..., k]."""
 
-    bprop = _UPDATE
-    samples = _PLACES
-
 
 class ScatterNdAdd(_ScatterNd):
     """Adds the updates to a parameter at indices[..., k]."""
 
     combine = "add"
-    bprop = _UPDATE
-    samples = _PLACES
 
 
 class ScatterNdSub(_ScatterNd):
@@ -177,12 +161,11 @@ class ScatterNdSub(_ScatterNd):
 
     takes_bool = False
     combine = "subtract"
-    bprop = _UPDATE
-    samples = _PLACES
 
 
 class _TensorScatter(TensorScatterUpdate, abstract=True):
     combine: ClassVar[str] = ""
+    samples = _PLACES
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         x, indices, updates = inputs
@@ -213,7 +196,6 @@ class TensorScatterMul(_TensorScatter):
 
     combine = "multiply"
     bprop = NotDifferentiable(_REPEATED)
-    samples = _PLACES
 
 
 class TensorScatterDiv(_TensorScatter):
@@ -221,7 +203,6 @@ class TensorScatterDiv(_TensorScatter):
 
     combine = "divide"
     bprop = NotDifferentiable(_REPEATED)
-    samples = _PLACES
 
 
 class TensorScatterMax(_TensorScatter):
@@ -229,7 +210,6 @@ class TensorScatterMax(_TensorScatter):
 
     combine = "maximum"
     bprop = NotDifferentiable(_REPEATED)
-    samples = _PLACES
 
 
 class TensorScatterMin(_TensorScatter):
@@ -237,7 +217,6 @@ class TensorScatterMin(_TensorScatter):
 
     combine = "minimum"
     bprop = NotDifferentiable(_REPEATED)
-    samples = _PLACES
 
 
 class _Inplace(Op, abstract=True):
