@@ -109,16 +109,23 @@ extern "C" __global__ void attention_softmax_gradient(
     W* slope = d + row * keys;
     W logarithm = statistics[row];
     if (logarithm == -(W)INFINITE) logarithm = 0;
-    W total = 0;
+    W total = 0, weights = 0;
     for (int j = threadIdx.x; j < keys; j += blockDim.x) {
         W value = score(mine[j], scale, at, j, shift, f_b, f_n, f_i, f_j, mask, m_b, m_n, m_i, m_j, low, high);
         W weight = EXP(value - logarithm);
         mine[j] = weight;
+        weights += weight;
         total += weight * slope[j];
     }
     total = over_block<Sum>(total, shared, (W)0);
+    W share = 1;
+    if (SHIFTED) {  // beside a number as -1e9, added to all keys, the logarithm of the sum is rounded away
+        weights = over_block<Sum>(weights, shared, (W)0);
+        share = weights == 0 ? 1 : 1 / weights;
+        total *= share;
+    }
     for (int j = threadIdx.x; j < keys; j += blockDim.x) {
-        W weight = mine[j];
+        W weight = mine[j] * share;
         g[row * keys + j] = narrow<G>(weight * (slope[j] - total) * factor);
         p[row * keys + j] = narrow<E>(weight);
     }

@@ -171,6 +171,10 @@ def _score_gradients(
     logarithm = statistics[at[0], rows]
     logarithm = xp.where(logarithm == -xp.inf, 0, logarithm)
     p = xp.exp(_scores(xp, shape, scores, q, k, at, rows, dtype) - logarithm)
+    if scores.shift is not None:
+        # Beside a number as -1e9, which a shift adds to all keys of a query, the logarithm of the sum is rounded away.
+        total = xp.sum(p, axis=-1, keepdims=True)
+        p /= xp.where(total == 0, 1, total)
     dp = _dropped(xp, scores, xp.matmul(dout[at[0], rows].astype(dtype), v[at].astype(dtype).T), at, rows)
     return _dropped(xp, scores, p, at, rows), p * (dp - xp.sum(p * dp, axis=-1, keepdims=True))
 
