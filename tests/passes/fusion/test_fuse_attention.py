@@ -418,6 +418,19 @@ def test_two_layers_that_hand_on_heads() -> None:
     same(run_global(w.graph, feeds), run_global(before, feeds))
 
 
+def test_a_transpose_that_two_layers_could_take_is_taken_once() -> None:
+    """It brings the heads of the first layer's result back, and for the second it brings the heads in front."""
+    w = Written()
+    w.graph.parameters = []
+    turned = [w.emit("Transpose", w.parameter(n, (4, 6, 8, 2)), perm=(0, 2, 1, 3)) for n in "qkv"]
+    w.query, w.key, w.value = turned  # type: ignore[assignment]  # nodes in the place of parameters
+    query = w.emit("Transpose", w.finish(w.scores()).results[0], perm=(0, 2, 1, 3))
+    key, value = (w.emit("Transpose", w.parameter(n, (4, 3, 6, 2)), perm=(0, 2, 1, 3)) for n in ("k2", "v2"))
+    weights = w.emit("Softmax", w.emit("BatchMatMul", query, key, transpose_b=True))
+    w.graph.results = [w.emit("Transpose", w.emit("BatchMatMul", weights, value), perm=(0, 2, 1, 3))]
+    assert fused(w.graph) is not None
+
+
 @pytest.mark.parametrize(("batch", "becomes_one"), [(1, True), (4, False)])
 def test_what_is_added_to_scores_without_heads_may_be_for_all_of_the_batch(batch: int, becomes_one: bool) -> None:
     """Of three dimensions the operator takes the first for heads, of which there is one."""
