@@ -412,18 +412,18 @@ def test_what_stays_apart(make: Callable[[Written], Graph]) -> None:
 
 def with_gradients(w: Written, of: Sequence[Any], changed: bool = False) -> Graph:
     """Attention with the gradients of x and of the weights; for the weights the rows `of`. `changed`: the weight of
-    query becomes another before the gradients read it."""
+    query becomes another before what reads the gradients."""
     products = w.products()
     query, key, value = map(w.heads, products)
     attention = w.attention(query, key, value)
     out = w.emit("TupleGetItem", attention, index=3)
-    if changed:
-        w.emit("Assign", w.weights[0], w.x)
     statistics = w.emit("TupleGetItem", attention, index=0)
     gradient = w.emit(
         "FlashAttentionScoreGrad", query, key, value, w.input("dy", (2, 4, 2, 4)), statistics, out, head_num=2,
         input_layout="BSND",
     )  # fmt: skip
+    if changed:
+        w.emit("Assign", w.weights[0], w.x)
     rows = [w.emit("Reshape", w.emit("TupleGetItem", gradient, index=i), shape=(8, 8)) for i in range(3)]
     terms = [w.emit("MatMul", dy, weight, transpose_b=True) for dy, weight in zip(rows, w.weights, strict=True)]
     made = [w.emit("MatMul", x, dy, transpose_a=True) for x, dy in zip(of, rows, strict=True)]
@@ -450,7 +450,7 @@ def test_products_of_gradients_by_something_else_stay_apart() -> None:
     check_small(with_gradients(w, [w.input("z", (8, 8))] * 3), False)
 
 
-def test_weights_that_change_before_the_gradients_read_them_stay_apart() -> None:
+def test_weights_that_change_before_gradients_are_multiplied_stay_apart() -> None:
     w = Written()
     w.weights[0].kind = "parameter"
     check_small(with_gradients(w, [w.x] * 3, changed=True), False)
