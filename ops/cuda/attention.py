@@ -11,7 +11,7 @@ import numpy as np
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import dtype_of
 from mspc.ops.device import Array, Device, Launch, c_type
-from mspc.ops.nn.attention_kernel import Scores, Shape
+from mspc.ops.nn.attention_kernel import LARGE, Scores, Shape
 
 THREADS = 128
 _ALIGNED = 256
@@ -119,7 +119,8 @@ extern "C" __global__ void attention_softmax_gradient(
     }
     total = over_block<Sum>(total, shared, (W)0);
     W share = 1;
-    if (SHIFTED) {  // beside a number as -1e9, added to all keys, the logarithm of the sum is rounded away
+    // Beside a number as -1e9, added to all keys, the logarithm of the sum is rounded away.
+    if (SHIFTED && (logarithm > LARGE || logarithm < -LARGE)) {
         weights = over_block<Sum>(weights, shared, (W)0);
         share = weights == 0 ? 1 : 1 / weights;
         total *= share;
@@ -235,7 +236,7 @@ class Kernels:
                 "E": element, "W": wide, "F": c_type(dtype_of(self._shift.dtype)), "M": self._mask_type,
                 "G": gradient or element, "SHIFTED": int(scores.shift is not None),
                 "MASKED": int(scores.mask is not None), "EXP": "exp" if double else "expf",
-                "LOG": "log" if double else "logf", "INFINITE": "__int_as_float(0x7f800000)",
+                "LOG": "log" if double else "logf", "LARGE": LARGE, "INFINITE": "__int_as_float(0x7f800000)",
             }.items()
         )  # fmt: skip
         return self._device.kernel(text + SOURCE, name)
