@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mspc import Tensor, nn, ops
+from mspc.compiler.config import Config
+from mspc.compiler.driver import compile_call
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
@@ -161,6 +164,27 @@ def test_constants_with_a_row_without_a_key(make: Any) -> None:
     mask, array = make(m)
     after = fused(m.finish(m.filled(m.scores(), mask, -1e9)), **({} if array is None else {"mask": array}))
     assert "ReduceAll" in operators(after)
+
+
+class Hidden(nn.Cell):
+    """Attention of x with itself and a constant mask."""
+
+    def __init__(self, hidden: np.ndarray) -> None:
+        super().__init__()
+        self.hidden = Tensor(hidden)
+
+    def construct(self, x: Any) -> Any:
+        scores = ops.masked_fill(ops.bmm(x, ops.transpose(x, (0, 2, 1))), self.hidden, -1e9)
+        return ops.bmm(ops.softmax(scores), x)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_compile_looks_into_the_constants_of_the_script(whole: bool) -> None:
+    hidden = np.random.default_rng(1).random((20, 20)) < 0.5
+    hidden[3] = whole
+    found = compile_call(Hidden(hidden), [Tensor(np.ones((2, 20, 4), np.float32))], Config(ranks=1, device="GPU"))
+    assert "FlashAttentionScore" in operators(found.graph)
+    assert ("ReduceAll" in operators(found.graph)) is whole
 
 
 # What is added -------------------------------------------------------------------------------------------------
