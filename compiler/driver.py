@@ -196,9 +196,11 @@ def compile_traced(
     names = passes_of(config.mode, config.device)
     if "fuse_attention" in names:
         from mspc.passes.fusion.causal_masks import note_causal_masks
+        from mspc.passes.fusion.masked_rows import note_rows
 
         arrays = {name: a for name, a in traced.constants.items() if not isinstance(a, InitialValue)}
         note_causal_masks(graph, arrays)
+        note_rows(graph, arrays)
     strategies = StrategyNames()
     strategies.name(graph)
     if plan is not None:

@@ -13,7 +13,7 @@ import numpy as np
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import dtype_of
 from mspc.ops.device import Array, Device, Launch, c_type
-from mspc.ops.nn.attention_kernel import Scores, Shape
+from mspc.ops.nn.attention_kernel import LARGE, Scores, Shape
 
 THREADS = 128
 _ALIGNED = 256
@@ -111,16 +111,24 @@ extern "C" __global__ void attention_softmax_gradient(
     W* slope = d + row * keys;
     W logarithm = statistics[row];
     if (logarithm == -(W)INFINITE) logarithm = 0;
-    W total = 0;
+    W total = 0, weights = 0;
     for (int j = threadIdx.x; j < keys; j += blockDim.x) {
         W value = score(mine[j], scale, at, j, shift, f_b, f_n, f_i, f_j, mask, m_b, m_n, m_i, m_j, low, high);
         W weight = EXP(value - logarithm);
         mine[j] = weight;
+        weights += weight;
         total += weight * slope[j];
     }
     total = over_block<Sum>(total, shared, (W)0);
+    W share = 1;
+    // Beside a number as -1e9, added to all keys, the logarithm of the sum is rounded away.
+    if (SHIFTED && (logarithm > LARGE || logarithm < -LARGE)) {
+        weights = over_block<Sum>(weights, shared, (W)0);
+        share = weights == 0 ? 1 : 1 / weights;
+        total *= share;
+    }
     for (int j = threadIdx.x; j < keys; j += blockDim.x) {
-        W weight = mine[j];
+        W weight = mine[j] * share;
         g[row * keys + j] = narrow<G>(weight * (slope[j] - total) * factor);
         p[row * keys + j] = narrow<E>(weight);
     }
@@ -230,7 +238,7 @@ class Kernels:
                 "E": element, "W": wide, "F": c_type(dtype_of(self._shift.dtype)), "M": self._mask_type,
                 "G": gradient or element, "SHIFTED": int(scores.shift is not None),
                 "MASKED": int(scores.mask is not None), "EXP": "exp" if double else "expf",
-                "LOG": "log" if double else "logf", "INFINITE": "__int_as_float(0x7f800000)",
+                "LOG": "log" if double else "logf", "LARGE": LARGE, "INFINITE": "__int_as_float(0x7f800000)",
             }.items()
         )  # fmt: skip
         return self._device.kernel(text + SOURCE, name)

@@ -10,12 +10,16 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 
 UNLIMITED = 2147483647
 """What `pre_tokens` and `next_tokens` are where nothing is left out."""
+LARGE = 64
+"""Statistics up to this size hold the logarithm of a sum well enough for gradients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +176,11 @@ def _score_gradients(
     logarithm = statistics[at[0], rows]
     logarithm = xp.where(logarithm == -xp.inf, 0, logarithm)
     p = xp.exp(_scores(xp, shape, scores, q, k, at, rows, dtype) - logarithm)
+    # A GPU cannot decide by numbers while its step is captured, and does it always.
+    if scores.shift is not None and (xp is not np or np.any(np.abs(logarithm) > LARGE)):
+        # Beside a number as -1e9, which a shift adds to all keys of a query, the logarithm of the sum is rounded away.
+        total = xp.sum(p, axis=-1, keepdims=True)
+        p /= xp.where(total == 0, 1, total)
     dp = _dropped(xp, scores, xp.matmul(dout[at[0], rows].astype(dtype), v[at].astype(dtype).T), at, rows)
     return _dropped(xp, scores, p, at, rows), p * (dp - xp.sum(p * dp, axis=-1, keepdims=True))
 

@@ -23,6 +23,7 @@ from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.masking import MaskedFill
 from mspc.ops.tensor.moving import Transpose
 from mspc.passes.fusion.causal_masks import causal_mode
+from mspc.passes.fusion.masked_rows import every_row_holds, may_be_infinite, may_hide
 
 MASKED = -1e4
 """A score replaced by this number or a lower one has no weight after the softmax."""
@@ -44,6 +45,8 @@ class AttentionMatch:
 
     nodes: what goes. last: the one whose result the fused operator gives. query, key, value: its operands.
     sparse_mode: of the operator, in place of a shift or a mask.
+    shifted_last: the shift is added behind the mask. filled: the number that masked scores are for the softmax, None
+        where no row can be masked as a whole. infinite: the shift may be minus infinity in whole rows.
     transposes: those of the operands, which go where nobody else reads them. shards: what strategies say of each role,
         the number of slices, or of a layout the axes. mesh: the layouts' device matrix and the rest. cast: to which
         type query, key and value still are to be cast.
@@ -59,6 +62,9 @@ class AttentionMatch:
     mask: Value | None = None
     inverted: bool = False
     sparse_mode: int = 0
+    shifted_last: bool = False
+    filled: float | None = None
+    infinite: bool = False
     layout: str = "BNSD"
     heads: int = 1
     transposes: list[Node] = field(default_factory=list["Node"])
@@ -106,6 +112,7 @@ def _matched(product: Node, users: Users, results: set[Value]) -> AttentionMatch
     _add_strategies(match, nodes)
     _take_layout(match, at.op.transpose_b, users, results)
     _hide_future(match, at.shape)
+    _take_hidden_rows(match)
     _check(match)
     return match
 
@@ -125,6 +132,7 @@ def _before(node: Node, match: AttentionMatch) -> Value:
         same_shape.sort(key=lambda i: not _is_product(node.inputs[i]))
         if same_shape:
             match.shift = node.inputs[1 - same_shape[0]]
+            match.shifted_last = match.mask is None
             return node.inputs[same_shape[0]]
     if isinstance(node.op, MaskedFill | Select) and match.mask is None:
         if isinstance(node.op, MaskedFill):
@@ -134,10 +142,24 @@ def _before(node: Node, match: AttentionMatch) -> Value:
             match.inverted = not isinstance(value, Constant)
             if not match.inverted:
                 value, masked = masked, value
-        lowest = isinstance(masked, Constant) and (masked.value * match.scale <= MASKED).all()
+        with np.errstate(over="ignore"):
+            lowest = isinstance(masked, Constant) and (masked.value * match.scale <= MASKED).all()
         if value.shape == node.shape and lowest:
+            match.filled = _at_softmax(node, masked.value, match.nodes)
             return value
     raise _NoMatch
+
+
+def _at_softmax(node: Node, number: Any, nodes: Sequence[Node]) -> float:
+    """What a number that `node` puts in the place of scores is for the softmax; NaN where it is several."""
+    number = np.asarray(number).astype(node.tensor_type.dtype.numpy)
+    behind = nodes[next(i for i, n in enumerate(nodes) if isinstance(n.op, Softmax)) + 1 : -1]
+    with np.errstate(over="ignore"):
+        for after in reversed(behind):
+            dtype = after.tensor_type.dtype.numpy
+            number = (number.astype(dtype) * np.asarray(_scaled(after)[0]).astype(dtype)).astype(dtype)
+    least, most = float(number.min()), float(number.max())
+    return least if least == most else math.nan
 
 
 def _is_product(value: Value) -> bool:
@@ -214,6 +236,25 @@ def _hide_future(match: AttentionMatch, scores: tuple[int, ...]) -> None:
         match.sparse_mode = causal_mode(match.mask, scores, lambda near, far: near == match.inverted and far != near)
     if match.sparse_mode:
         match.shift, match.mask, match.inverted = None, None, False
+
+
+def _take_hidden_rows(match: AttentionMatch) -> None:
+    """Note what rows without a key are to give. Raises _NoMatch where the operators around the fused one cannot say."""
+    shift, mask = match.shift, match.mask
+    if mask is None:
+        match.filled = None
+        if shift is not None and may_be_infinite(shift):
+            match.infinite = True
+            if not shift.shape:
+                raise _NoMatch
+        return
+    if every_row_holds(mask, match.inverted):
+        match.filled = None
+    elif not mask.shape or match.filled is None or math.isnan(match.filled):
+        raise _NoMatch
+    # Where all keys are hidden by one or the other, their weights are those of the sums.
+    if shift is not None and (may_hide(shift) or (match.shifted_last and match.filled is not None)):
+        raise _NoMatch
 
 
 def _hides_by_addition(near: Any, far: Any) -> bool:

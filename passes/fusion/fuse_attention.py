@@ -11,8 +11,9 @@ a factor of the scores, of the query or of the key; one addend and one mask (Mas
 the softmax makes 0) may follow, and casts between floating-point types may be around the softmax. Every value in
 between must have no other reader. Strategies of the users must agree and shard batch and heads only; else what they
 wrote stays. It comes before differentiation, so that the backward operators are those of the fused one. Numbers
-change by rounding; only a query whose every key is masked, which attends to all keys alike when written out, attends
-to none.
+change by rounding. A query whose every key is masked attends to all keys alike when written out, or is NaN where a
+masked score is minus infinity, but to none in the operator: its row is put right behind it, unless the graph shows that
+every row has a key. What cannot be put right, a mask beside an addend that may hide keys too, stays as it is written.
 
 An addend or a mask that is a constant triangle and hides from every query the keys behind its place becomes the
 operator's `sparse_mode`: 2 where places are counted from the beginnings of both sequences, 3 where from their ends.
@@ -37,6 +38,7 @@ from mspc.ops.tensor.cast import Cast
 from mspc.passes.base import Pass
 from mspc.passes.fusion.attention_match import AttentionMatch, fused_operator, match_attention, operands_of
 from mspc.passes.fusion.causal_masks import forget_causal_masks
+from mspc.passes.fusion.masked_rows import forget_rows, with_hidden_rows, with_infinite_rows
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class FuseAttention(Pass):
             if match is not None and not gone.intersection(operands_of(match)):
                 matches.append(match)
                 gone.update(match.nodes)
-        forgotten = forget_causal_masks(graph)
+        forgotten = forget_causal_masks(graph) | forget_rows(graph)
         if not matches:
             return forgotten
         _replace(graph, {match.last: match for match in matches})
@@ -98,6 +100,10 @@ def _emit(builder: Builder, match: AttentionMatch, replaced: Mapping[Value, Valu
     if match.shards:
         fused.in_strategy = tuple(_strategies(match, operands))
     result = builder.emit(TupleGetItem(3), fused, name=last.name)
+    if match.filled is not None:
+        result = with_hidden_rows(builder, result, operands[-1], operands[2], match.layout, match.filled)
+    if match.infinite:
+        result = with_infinite_rows(builder, result, operands[-1], match.layout)
     if result.type != last.type:
         result = builder.emit(Cast(last.tensor_type.dtype), result, name=last.name)
     for node in builder.nodes[made:]:

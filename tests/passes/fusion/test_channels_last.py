@@ -107,3 +107,21 @@ def test_only_what_comes_and_goes_is_transposed() -> None:
         "Transpose", "Transpose", "Conv2D", "ReLU", "Reshape", "Conv2D", "Add", "Transpose",
     ]  # fmt: skip
     assert "Conv2D" in REGISTRY
+
+
+def test_statistics_of_an_image_that_was_fed_read_it_with_its_channels_last() -> None:
+    """What makes it is no node that changes: there are two of it."""
+    graph, b, (x, w, *moving) = new_graph(
+        x=("input", (BATCH, CHANNELS, *LENGTHS)), w=("parameter", (CHANNELS, CHANNELS, 3, 3)),
+        mean=("parameter", (CHANNELS,)), variance=("parameter", (CHANNELS,)),
+    )  # fmt: skip
+    image = b.emit(op("Conv2D", out_channel=CHANNELS, kernel_size=3, pad_mode="same"), x, w)
+    statistics = b.emit(op("BatchStatistics"), x, *moving)
+    graph.results = [image, *(b.emit(op("TupleGetItem", index=i), statistics) for i in range(2))]
+    expected = run(graph)
+    made = run_passes(graph, parse_passes("channels_last"))
+    made.verify()
+    (found,) = [node for node in made.nodes if node.op.name == "BatchStatistics"]
+    assert found.inputs[0].shape == (BATCH, *LENGTHS, CHANNELS)
+    for a, c in zip(expected, run(made), strict=True):
+        np.testing.assert_allclose(a, c, rtol=1e-5, atol=1e-5)

@@ -20,7 +20,7 @@ from mspc.ir.graph import Graph
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
-from mspc.ir.types import BOOL, FLOAT16, FLOAT32, TensorType
+from mspc.ir.types import BOOL, FLOAT16, FLOAT32
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
 from mspc.output.programs import config_of
@@ -73,7 +73,7 @@ class Attention(nn.Cell):
     def heads(self, x):
         return self.split(ops.reshape(x, (BATCH, SEQUENCE, HEADS, DEPTH)), (0, 2, 1, 3))
 
-    def weights(self, query, key):
+    def weights(self, query, key, x):
         scale = DEPTH ** -0.5
         if KIND == "key turned":
             return self.softmax(self.scale(self.plain_scores(query, self.turn(key, (0, 1, 3, 2))), scale))
@@ -90,6 +90,9 @@ class Attention(nn.Cell):
             scores = ops.add(scores, self.place)
         if KIND == "filled":
             scores = ops.masked_fill(scores, self.hidden, -1e9)
+        if KIND == "rows":
+            hidden = ops.greater(ops.reduce_sum(x, 1), 0.0)
+            scores = ops.masked_fill(scores, ops.reshape(hidden, (BATCH, 1, SEQUENCE, 1)), -1e9)
         if KIND == "selected":
             scores = ops.select(ops.logical_not(self.hidden), scores, -1e9)
         if KIND.startswith("halves"):
@@ -113,7 +116,7 @@ class Attention(nn.Cell):
         query, key, value = self.heads(query), self.heads(key), self.heads(value)
         if KIND == "halves":
             query, key, value = (ops.cast(t, ms.float16) for t in (query, key, value))
-        mixed = self.mix(self.weights(query, key), value)
+        mixed = self.mix(self.weights(query, key, x), value)
         if KIND == "halves":
             mixed = ops.cast(mixed, ms.float32)
         mixed = ops.reshape(self.merge(mixed, (0, 2, 1, 3)), (BATCH * SEQUENCE, WIDTH))
@@ -135,7 +138,7 @@ step(Tensor(np.ones([BATCH * SEQUENCE, WIDTH]), ms.float32))
 '''
 KINDS = {
     "plain": "BSND", "key turned": "BNSD", "query scaled": "BSND", "divided": "BSND", "added": "BSND",
-    "computed": "BSND", "trained": "BSND", "filled": "BSND", "selected": "BSND", "halves": "BSND",
+    "computed": "BSND", "trained": "BSND", "filled": "BSND", "rows": "BSND", "selected": "BSND", "halves": "BSND",
     "halves around": "BSND", "three dimensions": "BSH",
 }  # fmt: skip
 """Forms of attention, and the layout of the operator that each becomes."""
@@ -193,8 +196,9 @@ def test_networks_give_the_same_numbers_on_every_number_of_ranks(script: Path, k
         assert (found["FlashAttentionScore"], found["Softmax"], found["BatchMatMul"]) == (1, 0, 0)
         op: Any = next(n.op for n in stage.nodes if n.op.name == "FlashAttentionScore")
         assert op.input_layout == KINDS[kind]
-        assert (op.sparse_mode, op.optional) == (2 * (kind in CAUSAL), ("real_shift",) * (kind == "trained"))
-        assert found["Transpose"] == {"BSND": 0, "BNSD": 4, "BSH": 4}[KINDS[kind]]
+        optional = {"trained": ("real_shift",), "rows": ("attn_mask",)}.get(kind, ())
+        assert (op.sparse_mode, op.optional) == (2 * (kind in CAUSAL), optional)
+        assert found["Transpose"] == {"BSND": int(kind == "rows"), "BNSD": 4, "BSH": 4}[KINDS[kind]]
         assert operators(graph)["FlashAttentionScoreGrad"] == 1
         assert operators(graph)["FlashAttentionScoreShiftGrad"] == (kind == "trained")
         same(run_on_ranks(graph, feeds) if ranks > 1 else run_global(graph, feeds), expected, tolerance)
@@ -377,9 +381,10 @@ def test_one_head_of_key_and_value_serves_all_heads() -> None:
 
 def test_mask_and_shift_together() -> None:
     w = Written()
-    masked = w.emit("Select", w.parameter("mask", (6, 6), BOOL), w.scores(), -1e9)
-    w.graph.parameters[-1].type = TensorType(BOOL, (6, 6))
-    node = fused(w.finish(w.emit("Add", w.parameter("shift", (8, 1, 6)), masked)))
+    shift = w.parameter("shift", (8, 1, 6))
+    shift.kind = "parameter"
+    shifted = w.emit("Add", shift, w.scores())
+    node = fused(w.finish(w.emit("Select", w.parameter("mask", (6, 6), BOOL), shifted, -1e9)))
     assert node is not None
     assert node.op.optional == ("real_shift", "attn_mask")  # type: ignore[attr-defined]  # of FlashAttentionScore
     assert node.inputs[-1].op.name == "LogicalNot"  # type: ignore[attr-defined]  # a Node
@@ -411,6 +416,19 @@ def test_two_layers_that_hand_on_heads() -> None:
     w.graph.verify()
     feeds = random_feeds(before)
     same(run_global(w.graph, feeds), run_global(before, feeds))
+
+
+def test_a_transpose_that_two_layers_could_take_is_taken_once() -> None:
+    """It brings the heads of the first layer's result back, and for the second it brings the heads in front."""
+    w = Written()
+    w.graph.parameters = []
+    turned = [w.emit("Transpose", w.parameter(n, (4, 6, 8, 2)), perm=(0, 2, 1, 3)) for n in "qkv"]
+    w.query, w.key, w.value = turned  # type: ignore[assignment]  # nodes in the place of parameters
+    query = w.emit("Transpose", w.finish(w.scores()).results[0], perm=(0, 2, 1, 3))
+    key, value = (w.emit("Transpose", w.parameter(n, (4, 3, 6, 2)), perm=(0, 2, 1, 3)) for n in ("k2", "v2"))
+    weights = w.emit("Softmax", w.emit("BatchMatMul", query, key, transpose_b=True))
+    w.graph.results = [w.emit("Transpose", w.emit("BatchMatMul", weights, value), perm=(0, 2, 1, 3))]
+    assert fused(w.graph) is not None
 
 
 @pytest.mark.parametrize(("batch", "becomes_one"), [(1, True), (4, False)])

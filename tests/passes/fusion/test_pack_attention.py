@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -408,6 +408,52 @@ def test_what_stays_apart(make: Callable[[Written], Graph]) -> None:
     before = print_graph(graph)
     assert not PackAttention().run(graph)
     assert print_graph(graph) == before
+
+
+def with_gradients(w: Written, of: Sequence[Any], changed: bool = False) -> Graph:
+    """Attention with the gradients of x and of the weights; for the weights the rows `of`. `changed`: the weight of
+    query becomes another before what reads the gradients."""
+    products = w.products()
+    query, key, value = map(w.heads, products)
+    attention = w.attention(query, key, value)
+    out = w.emit("TupleGetItem", attention, index=3)
+    statistics = w.emit("TupleGetItem", attention, index=0)
+    gradient = w.emit(
+        "FlashAttentionScoreGrad", query, key, value, w.input("dy", (2, 4, 2, 4)), statistics, out, head_num=2,
+        input_layout="BSND",
+    )  # fmt: skip
+    if changed:
+        w.emit("Assign", w.weights[0], w.x)
+    rows = [w.emit("Reshape", w.emit("TupleGetItem", gradient, index=i), shape=(8, 8)) for i in range(3)]
+    terms = [w.emit("MatMul", dy, weight, transpose_b=True) for dy, weight in zip(rows, w.weights, strict=True)]
+    made = [w.emit("MatMul", x, dy, transpose_a=True) for x, dy in zip(of, rows, strict=True)]
+    w.graph.results, w.graph.returns_tuple = [out, w.emit("AddN", *terms), *made], True
+    return w.graph
+
+
+def check_small(graph: Graph, packed: bool) -> None:
+    """Whether the graph is packed; the numbers stay."""
+    before = parse(print_graph(graph), REGISTRY).main
+    assert PackAttention().run(graph) is packed
+    graph.verify()
+    feeds = random_feeds(before)
+    same(run_global(graph, feeds), run_global(before, feeds))
+
+
+def test_gradients_of_a_small_graph_are_packed() -> None:
+    w = Written()
+    check_small(with_gradients(w, [w.x] * 3), True)
+
+
+def test_products_of_gradients_by_something_else_stay_apart() -> None:
+    w = Written()
+    check_small(with_gradients(w, [w.input("z", (8, 8))] * 3), False)
+
+
+def test_weights_that_change_before_gradients_are_multiplied_stay_apart() -> None:
+    w = Written()
+    w.weights[0].kind = "parameter"
+    check_small(with_gradients(w, [w.x] * 3, changed=True), False)
 
 
 def test_a_small_graph_is_packed() -> None:

@@ -1,0 +1,165 @@
+"""Rows of scores whose keys are all hidden: where there can be some, and the graph of what they give.
+
+Written out, such a row attends to all keys alike where a mask puts a number in the place of scores, and is NaN where
+scores become minus infinity. The fused operator gives zeros there, or on a GPU what its kernel makes of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.types import BOOL, TensorType
+from mspc.ops.bases import Elementwise
+from mspc.ops.math.arithmetic import Mul
+from mspc.ops.math.comparison import Equal, LogicalNot, Select
+from mspc.ops.math.reduce import ReduceAll, ReduceAny, ReduceMean
+from mspc.ops.tensor.broadcast import BroadcastTo
+from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.creation import Fill, Ones, Range, Zeros
+from mspc.ops.tensor.masking import Tril, Triu
+from mspc.ops.tensor.moving import Transpose
+from mspc.ops.tensor.reshape import ExpandDims, Reshape, Squeeze
+from mspc.passes.cleanup.simplify import Compiling
+from mspc.passes.fusion.causal_masks import causal_mask_of
+
+ROWS_HOLD = "rows_hold"
+"""The attribute of a Bool constant: whether every row of its last dimension holds a False, and whether a True."""
+LARGEST = 1 << 22
+"""Elements up to which a mask is computed from constants to look for rows."""
+SMALL = -1000.0
+"""A number above it that is added to scores hides no key beside a mask, which puts MASKED or less in their place."""
+MADE = Fill | Ones | Zeros | Range
+MOVED = Reshape | ExpandDims | BroadcastTo | Squeeze | Transpose
+
+
+def note_rows(graph: Graph, constants: Mapping[str, Any]) -> None:
+    """Write the attribute `rows_hold` of the graph's Bool constants; `constants` holds their elements by name."""
+    for parameter in graph.parameters:
+        if parameter.kind != "constant" or parameter.tensor_type.dtype != BOOL or parameter.name not in constants:
+            continue
+        rows = np.atleast_1d(np.asarray(constants[parameter.name]))
+        holds = bool((~rows).any(-1).all()), bool(rows.any(-1).all())
+        if any(holds):
+            parameter.attrs[ROWS_HOLD] = holds
+
+
+def forget_rows(graph: Graph) -> bool:
+    """Take away the attribute `rows_hold`, which does not hold for a slice; True where there was one."""
+    return any([parameter.attrs.pop(ROWS_HOLD, None) is not None for parameter in graph.parameters])
+
+
+def every_row_holds(mask: Value, wanted: bool) -> bool:
+    """Whether the graph shows that every row of a Bool tensor holds `wanted` at every step."""
+    triangle = causal_mask_of(mask)
+    if triangle is not None and triangle.diagonal is not None:
+        queries, keys = mask.shape[-2:]
+        near, far = triangle.diagonal >= 0, triangle.diagonal < keys - queries
+        return bool((near and triangle.near == wanted) or (far and triangle.far == wanted))
+    if isinstance(mask, Parameter):
+        return mask.attrs.get(ROWS_HOLD, (False, False))[wanted]
+    if isinstance(mask, Node) and isinstance(mask.op, LogicalNot):
+        return every_row_holds(mask.inputs[0], not wanted)
+    if isinstance(mask, Node) and isinstance(mask.op, Reshape | ExpandDims | BroadcastTo):
+        before = mask.inputs[0]
+        if before.shape and before.shape[-1] == mask.shape[-1] and every_row_holds(before, wanted):
+            return True
+    elements = _elements(mask)
+    return elements is not None and bool((elements == wanted).any(-1).all())
+
+
+def _elements(value: Value) -> Any:
+    """The elements of a value that is made of constants alone; None where it is not, or is large."""
+    if isinstance(value, Constant):
+        return value.value
+    if not isinstance(value, Node) or not isinstance(value.type, TensorType) or value.type.size > LARGEST:
+        return None
+    op = value.op
+    if not isinstance(op, Elementwise | MADE | MOVED | Tril | Triu) or op.has_side_effect:
+        return None
+    inputs = [_elements(operand) for operand in value.inputs]
+    if any(operand is None for operand in inputs):
+        return None
+    with np.errstate(all="ignore"):
+        return np.asarray(op.kernel(Compiling())(*inputs))
+
+
+def may_be_infinite(shift: Value) -> bool:
+    """Whether what is added to scores may be minus infinity: such numbers are written, or it is fed as it is."""
+    dtype = shift.tensor_type.dtype.numpy
+    with np.errstate(over="ignore"):
+        return any(
+            leaf.kind == "input" and straight
+            if isinstance(leaf, Parameter)
+            else np.asarray(_least(leaf)).astype(dtype) == -math.inf
+            for leaf, straight in _leaves(shift)
+        )
+
+
+def may_hide(shift: Value) -> bool:
+    """Whether what is added to scores may be SMALL or less, so that it hides keys."""
+    return any(
+        leaf.kind != "parameter" if isinstance(leaf, Parameter) else _least(leaf) <= SMALL for leaf, _ in _leaves(shift)
+    )
+
+
+def _least(leaf: Value) -> float:
+    if isinstance(leaf, Constant):
+        return float(np.min(leaf.value)) if leaf.value.size else 0.0
+    return float(leaf.op.value) if isinstance(leaf, Node) and isinstance(leaf.op, Fill) else 0.0
+
+
+def _leaves(value: Value) -> Iterator[tuple[Value, bool]]:
+    """(floating-point numbers of which a tensor is made element by element, whether they are only moved and cast)."""
+    seen: set[tuple[Value, bool]] = set()
+    waiting = [(value, True)]
+    while waiting:
+        at, straight = item = waiting.pop()
+        if item in seen or not isinstance(at.type, TensorType) or not at.type.dtype.is_float:
+            continue
+        seen.add(item)
+        if isinstance(at, Node) and isinstance(at.op, Elementwise | MOVED | Tril | Triu):
+            straight = straight and not (isinstance(at.op, Elementwise) and not isinstance(at.op, Cast | Select))
+            waiting += [(operand, straight) for operand in at.inputs]
+        else:
+            yield item
+
+
+def with_hidden_rows(b: Builder, out: Value, mask: Value, value: Value, layout: str, filled: float) -> Node:
+    """An attention's result in `layout` with the rows replaced that `mask` hides: by the mean of the values where
+    scores became the number `filled`, NaN where it is infinite. Gradients follow from the operators."""
+    rows = _in_layout(b, b.emit(ReduceAll(axis=(-1,), keep_dims=True), mask), layout)
+    sequence = -3 if layout == "BSND" else -2
+    mean = b.emit(ReduceMean(axis=(sequence,), keep_dims=True), value)
+    if not math.isfinite(filled):
+        # Of heads with such a row alone, as NaN goes into the gradients of all their values.
+        some = b.emit(ReduceAny(axis=(sequence,), keep_dims=True), rows) if len(rows.shape) >= -sequence else rows
+        mean = b.emit(Mul(), mean, _nan_where(b, some, out))
+    return b.emit(Select(), rows, mean, out)
+
+
+def with_infinite_rows(b: Builder, out: Value, shift: Value, layout: str) -> Node:
+    """An attention's result with NaN in the rows of which `shift` is minus infinity throughout, and their gradients."""
+    hidden = b.emit(Equal(), shift, b.constant(-math.inf, shift.tensor_type.dtype))
+    rows = _in_layout(b, b.emit(ReduceAll(axis=(-1,), keep_dims=True), hidden), layout)
+    return b.emit(Mul(), out, _nan_where(b, rows, out))
+
+
+def _nan_where(b: Builder, rows: Value, out: Value) -> Node:
+    dtype = out.tensor_type.dtype
+    return b.emit(Select(), rows, b.constant(math.nan, dtype), b.constant(1, dtype))
+
+
+def _in_layout(b: Builder, rows: Value, layout: str) -> Value:
+    """Facts of rows, [batch, heads, queries, 1] from the right, for a result in `layout`."""
+    rank = len(rows.shape)
+    if layout != "BSND" or rank < 2:
+        return rows
+    if rank == 2:
+        return b.emit(ExpandDims(axis=1), rows)
+    return b.emit(Transpose((*range(rank - 3), rank - 2, rank - 3, rank - 1)), rows)
