@@ -120,6 +120,6 @@ def _mspc(
 
 def main() -> None:
     """Run the command that the arguments name."""
-    if sys.argv[1:2] != ["run"]:  # there the script goes on, whose garbage may hold arrays
+    if sys.argv[1:2] != ["run"]:  # there the script continues, whose garbage may hold arrays
         look_rarely()
     raise SystemExit(run_guarded(lambda: app(prog_name="mspc", obj=CONSOLE)))

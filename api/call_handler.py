@@ -36,7 +36,7 @@ class CallHandler(Protocol):
         ...
 
     def go_on_from(self, steps: dict[str, int]) -> None:
-        """Count the steps of graphs on from those of an earlier run; their random numbers go on, too."""
+        """Count the steps of graphs on from those of an earlier run; their random numbers continue, too."""
         ...
 
     def collective(self, op: Any, types: Any, arrays: Any) -> Any:

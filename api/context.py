@@ -225,7 +225,7 @@ def freeze(target: Any = None) -> FrozenContext:
 
     `target` is the cell or function that is launched; an `AutoParallel` cell brings options of its own: its attribute
     `parallel_settings`, a dict with keys of `set_auto_parallel_context`, and `asked` and `set_at`, how and where the
-    script gave them. A function that `shard` gave takes whole inputs, unless the script says how data arrive.
+    script gave them. A function that `shard` gave takes global inputs, unless the script says how data arrive.
     """
     session = state.current()
     settings = getattr(target, "parallel_settings", None)

@@ -109,7 +109,7 @@ def _location(file: str, code: object, instruction: int, line: int) -> Location:
 
 @functools.lru_cache
 def _from_here(file: str, here: str) -> str:
-    """A file's name in a folder, or the whole of it where it lies elsewhere."""
+    """A file's name in a folder, or its full path where it lies elsewhere."""
     shown = os.path.relpath(file, here)
     return file if shown.startswith("..") else shown
 

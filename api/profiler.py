@@ -136,7 +136,7 @@ def tensorboard_trace_handler(*_: Any, **__: Any) -> Callable[[Any], None]:
 
 
 class _ExperimentalConfig:
-    """Further options of MindSpore's profiler, kept as attributes: what it is given to notes nothing, and says so.
+    """Further options of MindSpore's profiler, stored as attributes: what it is given to notes nothing, and says so.
 
     Raises:
         TypeError: there is no option of a name.

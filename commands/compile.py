@@ -42,8 +42,8 @@ class CompileOptions:
     where there are more than `few`. few: so many at most are written where their networks are their own; 0 for all.
     inputs: types of a named network's inputs. json: where the table goes as JSON ("-": stdout), if anywhere.
     weights: write all first values, those too that a run can make by itself. strategies: a file that says how operators
-    are cut.
-    loudness: what is said beside what was asked for. all_rows: of the tables, not a summary.
+    are sharded.
+    loudness: what is printed beside what was requested. all_rows: of the tables, not a summary.
     """
 
     ranks: int | None = None

@@ -339,7 +339,7 @@ def _given_names(program: ScriptFiles) -> frozenset[str]:
 
 
 class _Everything(frozenset[str]):
-    """Holds every name: of a program that is not read as a whole."""
+    """Holds every name: of a program that is not read completely."""
 
     def __contains__(self, name: object) -> bool:
         return True

@@ -260,7 +260,7 @@ def _defaults(arguments: ast.arguments) -> list[ast.AST]:
 
 
 def _catches(handler: ast.ExceptHandler) -> bool:
-    """Whether a handler takes a missing name and goes on."""
+    """Whether a handler takes a missing name and continues."""
     if any(isinstance(node, ast.Raise) for node in handler.body):
         return False
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]

@@ -30,7 +30,7 @@ _ARGUMENTS: dict[str, Table] = {
     "parallel.AutoParallel.pipeline": {**settings.AUTO_PARALLEL, "stages": settings.PARALLEL["pipeline_stages"]},
     "nn.PipelineCell": settings.PIPELINE_CELL,
     "train.CheckpointConfig": table(
-        Setting("exception_save", False, ignored="the last checkpoint that is whole stays, whatever ends the run"),
+        Setting("exception_save", False, ignored="the last complete checkpoint stays, whatever ends the run"),
     ),
     "train.Model": table(Setting("boost_level", "O0", ignored="no step is approximated")),
     "train.Model.predict": table(Setting("backend", None, ignored="the network runs as ever")),

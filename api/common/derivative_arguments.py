@@ -48,7 +48,7 @@ def _is_axis(axis: Any, nested: bool) -> bool:
 
 def batch_size(name: str, shapes: Sequence[Any], axes: Sequence[Any], cells: int = 0) -> int:
     """How many slices there are. shapes: lists for arguments that are tuples. cells: so many they must be, unless 0.
-    Raises ValueError where tensors have different numbers of them, or none is cut."""
+    Raises ValueError where tensors have different numbers of them, or none is sliced."""
     sizes = {cells} - {0}
     for shape, axis in _pairs(name, shapes, axes):
         if axis is None:

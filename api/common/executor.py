@@ -40,7 +40,7 @@ class CellGraphExecutor:
                 here.
 
         Returns:
-            The whole name of the phase, which holds what is known of it, and True.
+            The full name of the phase, which holds what is known of it, and True.
 
         Raises:
             TypeError: `phase` is no string or `obj` cannot be called. MspcError: the network is refused, with the kind
@@ -61,7 +61,7 @@ class CellGraphExecutor:
         return Phase(f"{phase}.{facts.compile_id}", facts), True
 
     def get_strategy(self, phase: str) -> dict[str, list[list[int]]]:
-        """For every operator that was cut the number of cuts of every dimension of every tensor.
+        """For every operator that was sharded, the number of slices of every dimension of every tensor.
 
         Raises:
             KeyError: it is no name that `compile` returned.

@@ -25,7 +25,7 @@ class GradientFunction:
     positions: indices of the arguments to differentiate by; () for none.
     weights: parameters to differentiate by, None for none.
     has_aux: only the first result of fn is differentiated; the others are returned as they are.
-    get_all: gradients of all positions come as a tuple, also of one; with `weights` the whole result is
+    get_all: gradients of all positions come as a tuple, also of one; with `weights` the complete result is
         (gradients of inputs, gradients of weights).
     sens_param: the last argument of the call is the sensitivity (the gradient of the result).
     value: the result of fn is returned too: (value, gradients).

@@ -31,7 +31,7 @@ class HeldSlice(InitialValue):
             raise MspcError(
                 f"parameter '{self.name}': only this rank's own slice was loaded",
                 notes=[
-                    "it is whole again when the network trains, cut as it was when the checkpoint was written",
+                    "the global tensor is there when the network trains, sharded as when the checkpoint was written",
                     "load_distributed_checkpoint reads the files of all ranks for any strategy",
                 ],
             )

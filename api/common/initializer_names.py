@@ -1,4 +1,4 @@
-"""What scripts write where an initializer is asked for: names, numbers, classes, objects."""
+"""What scripts may give as an initializer: names, numbers, classes, objects."""
 
 from __future__ import annotations
 

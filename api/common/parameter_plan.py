@@ -1,4 +1,4 @@
-"""`parameter_plan` of `shard()`: cuts of a cell's parameters, by name."""
+"""`parameter_plan` of `shard()` says how the parameters of a cell are sharded, by name."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _checked_strategy(name: Any, strategy: Any, label: str) -> Any:
     cuts: Any = strategy.strategy if isinstance(strategy, NamedLayout) else strategy
     if not isinstance(name, str) or not isinstance(cuts, tuple) or not all(_is_shard_count(shards) for shards in cuts):
         raise ApiTypeError(
-            f"{label}: parameter_plan maps names to tuples of cuts or Layouts, not {name!r} to {strategy!r}",
+            f"{label}: parameter_plan maps names to tuples of integers or Layouts, not {name!r} to {strategy!r}",
             ['write {"self.weight": (2, 4)}'],
         )
     return strategy

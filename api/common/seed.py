@@ -39,7 +39,7 @@ def get_seed() -> int | None:
 
 
 def next_initial_value() -> tuple[int, int]:
-    """Seed and counter of the next tensor whose first values are asked for."""
+    """Seed and counter of the next tensor whose first values are requested."""
     session = state.current()
     session.initializers += 1
     return (DEFAULT_SEED if session.seed is None else session.seed), session.initializers - 1

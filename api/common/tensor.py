@@ -117,7 +117,7 @@ class Tensor(TensorMethods, TensorOperators):
 
     @property
     def value(self) -> np.ndarray:
-        """The values; drawn now when the tensor came from an initializer."""
+        """The values; sampled now when the tensor came from an initializer."""
         if self._array is None:
             if self.declared is not None:
                 raise ApiValueError(f"a tensor of shape {self.shape} has no values: it declares inputs in set_inputs")
@@ -142,23 +142,24 @@ class Tensor(TensorMethods, TensorOperators):
 
     @property
     def has_init(self) -> bool:
-        """Whether the values are still to be drawn."""
+        """Whether the values are still to be sampled."""
         return self._array is None and self._lazy is not None
 
     @property
     def initial(self) -> InitialValue | None:
-        """How an initializer makes the values that the tensor has now, drawn already or not; None where it does not."""
+        """How an initializer makes the values that the tensor has now, sampled already or not; None where it does
+        not."""
         return self._lazy
 
     def fill_slices(self, slices: tuple[slice, ...] | None = None) -> np.ndarray:
-        """The values in `slices` (None: all); a tensor that was not drawn yet keeps nothing of them."""
+        """The values in `slices` (None: all); a tensor that was not sampled yet stores nothing of them."""
         if self.has_init:
             assert self._lazy is not None
             return self._lazy.fill(slices)
         return self.value if slices is None else self.value[slices]
 
     def init_data(self, *_: Any) -> Tensor:
-        """Returns the tensor: its values are drawn when somebody reads them, and are the same whenever that is."""
+        """Returns the tensor: its values are sampled when somebody reads them, and are the same whenever that is."""
         return self
 
     def asnumpy(self) -> np.ndarray:
@@ -299,7 +300,7 @@ class Tensor(TensorMethods, TensorOperators):
         return self
 
     def astype(self, dtype: Any, copy: bool = True) -> Tensor:
-        """The values in another element type; of a tensor that is not drawn yet none is drawn."""
+        """The values in another element type; of a tensor that is not sampled yet none is sampled."""
         cast = self.initial.cast(dtype_of(dtype)) if self.initial is not None else None
         return Tensor(cast) if cast is not None else self.computed("astype", dtype, copy)
 
@@ -340,7 +341,7 @@ def _plain_index(index: Any) -> Any:
 
 
 def _redrawn(lazy: InitialValue, undrawn: bool, dtype: DType) -> InitialValue | None:
-    """The values in another element type; where they were drawn already, only if they stay these values."""
+    """The values in another element type; where they were sampled already, only if they stay these values."""
     return lazy.restyled(dtype) if undrawn else lazy.cast(dtype)
 
 
@@ -379,7 +380,7 @@ def _unwrapped(data: Any) -> Any:
 
 def derived(array: Any, operands: Iterable[Any]) -> Tensor:
     """A tensor around `array`, made of `operands`: REPLICATED where one of them is and the others are Parameters'. A
-    part of a whole tensor is not: it may be the rank's own."""
+    slice of a global tensor is not: it may be the rank's own."""
     made = Tensor.from_array(array)
     shaped = [x for x in operands if isinstance(x, (Tensor, np.ndarray)) and x.shape]
     marks = {getattr(x, "placement", None) for x in shaped}

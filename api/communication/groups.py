@@ -38,5 +38,5 @@ def listed(ranks: tuple[int, ...]) -> str:
 
 
 def world_size(session: state.Session) -> int:
-    """Ranks of the whole job; before a launcher says, as many as the script's device_num."""
+    """All ranks of the job; before a launcher says, as many as the script's device_num."""
     return session.size if session.launched else session.parallel.get("device_num") or session.size

@@ -40,7 +40,7 @@ class Cell(CellState):
 
     takes_data: ClassVar[bool] = True
     """Whether the tensors that a script hands in are data, of which every rank may have its own rows. An optimizer's
-    are gradients, which every rank has whole. Given with the class: `class Optimizer(Cell, takes_data=False)`."""
+    are gradients, which are replicated. Given with the class: `class Optimizer(Cell, takes_data=False)`."""
 
     parameter_layout_dict: Mapping[str, Any] = MappingProxyType({})
     """How the parameters lie on the ranks since the last compile by `_cell_graph_executor`; nothing before."""
@@ -286,8 +286,8 @@ class Cell(CellState):
     def shard(
         self, in_strategy: Any, out_strategy: Any = None, parameter_plan: Any = None, device: str = "", level: int = 0
     ) -> Cell:
-        """Say how the inputs of this cell are cut and return the cell; `parameter_plan` maps names of
-        parameters (or paths to them, as "self.dense.weight") to cuts.
+        """Say how the inputs of this cell are sharded and return the cell; `parameter_plan` maps names of
+        parameters (or paths to them, as "self.dense.weight") to strategies.
 
         Raises TypeError or ValueError for what is no strategy of this cell's tensors."""
         label = f"{type(self).__name__}.shard"
@@ -298,7 +298,7 @@ class Cell(CellState):
         return self
 
     def set_data_parallel(self) -> None:
-        """Cut what is inside and has no strategy along the batch in automatic mode, as semi-automatic mode does.
+        """Shard what is inside and has no strategy along the batch in automatic mode, as semi-automatic mode does.
 
         Raises ValueError in PyNative mode."""
         if get_context("mode") == PYNATIVE_MODE:
@@ -306,7 +306,7 @@ class Cell(CellState):
         self.add_flags_recursive(strategy_gen_mode="data_parallel")
 
     def recompute(self, **options: Any) -> Cell:
-        """Compute what is inside again in the backward part instead of keeping it. mp_comm_recompute=False keeps what
+        """Compute what is inside again in the backward part instead of saving it. mp_comm_recompute=False saves what
         was communicated there; with parallel_optimizer_comm_recompute=True parameters whose updates are shared are
         gathered again. Other options are said to change nothing.
 
@@ -371,7 +371,7 @@ class Cell(CellState):
         return tuple(self._declared_inputs.values())
 
     def init_parameters_data(self, auto_parallel_mode: bool = False) -> dict[Parameter, Parameter]:
-        """Accepted; initial values are drawn when they are needed. Returns every parameter mapped
+        """Accepted; initial values are sampled when they are needed. Returns every parameter mapped
         to itself.
         """
         return {parameter: parameter for parameter in self.get_parameters()}

@@ -116,7 +116,7 @@ class CellState:
         object.__setattr__(self, name, value)
 
     def put_flags(self, flags: Mapping[str, Any]) -> None:
-        """Keep flags, which are attributes too where there is none of that name; `fp16`, `bf16` and `fp32` are
+        """Store flags, which are attributes too where there is none of that name; `fp16`, `bf16` and `fp32` are
         `to_float`."""
         own = cast(Any, self).get_flags()
         before = own.get("to_float")

@@ -42,7 +42,7 @@ def as_dtype(value: Any, dtype: Any) -> Any:
 
 
 class FixedLossScaleUpdateCell(Cell):
-    """Keeps the loss scale; a step with overflow is left out all the same."""
+    """Leaves the loss scale as it is; a step with overflow is left out all the same."""
 
     def __init__(self, loss_scale_value: float) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ __all__ = ["SparseTensorDenseMatmul", "SparseToDense"]
 
 
 class SparseToDense(Cell):
-    """A COOTensor as a whole tensor."""
+    """A COOTensor as a dense tensor."""
 
     def construct(self, coo_tensor: Any) -> Any:
         return coo_tensor.to_dense()

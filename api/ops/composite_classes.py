@@ -103,8 +103,8 @@ class DropoutExt(CompositeMarks):
         self.in_strategy: Any = None
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> DropoutExt:
-        """Say how x is cut, and return the operator; out_strategy follows from that. Entries behind that of x, those of
-        seed and offset, change nothing."""
+        """Say how x is sharded, and return the operator; out_strategy follows from that. Entries behind that of x,
+        those of seed and offset, change nothing."""
         self.in_strategy = in_strategy if in_strategy is None else tuple(in_strategy)[:1]
         return self
 

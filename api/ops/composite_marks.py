@@ -10,7 +10,7 @@ from mspc.api.placement import note_place
 from mspc.api.setting_kind import place_of_caller, say_once
 from mspc.ops.operator_arguments import describe
 
-PARTS = "it is several operators here, each cut as its operands are"
+PARTS = "it is several operators here, each sharded as its operands are"
 
 
 class CompositeMarks:
@@ -18,7 +18,7 @@ class CompositeMarks:
     would."""
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Self:
-        """Take a strategy; one that cuts nothing is quiet. Raises TypeError or ValueError for what is none."""
+        """Take a strategy; one that shards nothing is quiet. Raises TypeError or ValueError for what is none."""
         name = type(self).__name__
         given = [check_strategy(each, f"{name}.shard: {what}_strategy")
                  for what, each in (("in", in_strategy), ("out", out_strategy))]  # fmt: skip

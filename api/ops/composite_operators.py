@@ -177,7 +177,7 @@ class LogSpace:
 
 
 class Logit:
-    """`ops.logit`: log(x / (1 - x)), with x kept within [eps, 1 - eps] where eps is not negative. Called with x."""
+    """`ops.logit`: log(x / (1 - x)), with x clipped to [eps, 1 - eps] where eps is not negative. Called with x."""
 
     def __init__(self, eps: float = -1.0) -> None:
         self.eps = None if eps < 0 else eps
@@ -247,7 +247,7 @@ class MultiMarginLoss:
 
 
 class Multinomial:
-    """`ops.multinomial`, drawn with replacement. Called as `Multinomial(seed)(x, num_samples)`."""
+    """`ops.multinomial`, sampled with replacement. Called as `Multinomial(seed)(x, num_samples)`."""
 
     def __init__(self, seed: int = 0, seed2: int = 0, dtype: Any = INT32) -> None:
         self.seed, self.dtype = (seed or seed2) or None, dtype

@@ -62,7 +62,7 @@ class DynamicRNN:
     (outputs, outputs, memories, the gates in this order, the tanh of the memories), each [time, batch, hidden].
 
     forget_bias: added to the gate. The numbers of time steps are known at compile time. is_training changes nothing:
-    what gradients need is kept where there are any.
+    what gradients need is saved where there are any.
 
     Raises:
         ValueError: another argument is not its default, or seq_length is given.
@@ -102,7 +102,7 @@ class DynamicGRUV2:
     bias_input, bias_hidden, seq_length, init_h)`, the biases or None, init_h [batch, hidden]: a tuple of (outputs,
     outputs, update, reset, new, what the state says to new), each [time, batch, hidden].
 
-    The numbers of time steps are known at compile time. is_training changes nothing: what gradients need is kept where
+    The numbers of time steps are known at compile time. is_training changes nothing: what gradients need is saved where
     there are any.
 
     Raises:

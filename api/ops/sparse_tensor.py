@@ -97,7 +97,7 @@ class COOTensor(_Sparse, _Coordinates):
         return self.indices, self.values, self.shape
 
     def to_dense(self) -> Any:
-        """The whole tensor."""
+        """The dense tensor."""
         return ops.ScatterNd()(self.indices, self.values, self.shape)
 
     def to_csr(self) -> CSRTensor:
@@ -151,7 +151,7 @@ class CSRTensor(_Sparse, _Rows):
         return COOTensor(ops.stack((rows, self.indices), 1), self.values, self.shape)
 
     def to_dense(self) -> Any:
-        """The whole matrix."""
+        """The dense matrix."""
         return self.to_coo().to_dense()
 
     def mv(self, dense_vector: Any) -> Any:

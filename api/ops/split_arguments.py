@@ -1,4 +1,4 @@
-"""Where tensors are cut, from arguments known when a network is compiled."""
+"""Where tensors are split, from arguments known when a network is compiled."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _KEY = "cost_model"
 
 
 def set_cost_model_context(**kwargs: Any) -> None:
-    """Keep weights, and say that they change nothing.
+    """Store weights, and say that they change nothing.
 
     Raises:
         ValueError: there is no such weight.

@@ -14,7 +14,7 @@ _KEY = "algo_parameters"
 
 
 def set_algo_parameters(**values: Any) -> None:
-    """Set options of the search for strategies. They are checked and kept; sharding propagation has no use for them,
+    """Set options of the search for strategies. They are checked and stored; sharding propagation has no use for them,
     which is said.
 
     Raises:

@@ -25,7 +25,7 @@ __getattr__ = beside(__name__)
 
 
 def set_cur_net(net: Any) -> None:
-    """Nothing has to be kept: what saves a network here is handed it."""
+    """Nothing has to be stored: what saves a network here is handed it."""
 
 
 class LossMonitor(Callback):

@@ -52,7 +52,7 @@ class ModelCheckpoint(Callback):
 
     @property
     def latest_ckpt_file_name(self) -> str:
-        """The newest checkpoint that is whole; "" before the first."""
+        """The newest complete checkpoint; "" before the first."""
         from mspc.api.train.checkpoint_folders import latest
 
         return latest(self._saved)
@@ -150,7 +150,7 @@ class ModelCheckpoint(Callback):
 
             if isinstance(error, FailedElsewhere):  # that rank says why
                 return
-            print(f"warning: {error.message}; training goes on", file=sys.stderr, flush=True)
+            print(f"warning: {error.message}; training continues", file=sys.stderr, flush=True)
             return
         if path is not None:
             self._saved = [*(known for known in self._saved if known != path), path]

@@ -239,7 +239,7 @@ def _operators(first: RankFacts, second: RankFacts, foreign: bool) -> Iterator[D
 
 def _operator_text(fact: OperatorFact, with_attributes: bool) -> str:
     told = f" {{{fact.attributes}}}" if with_attributes and fact.attributes else ""
-    sharding = f", cut {fact.sharding}" if fact.sharding else ""
+    sharding = f", sharded {fact.sharding}" if fact.sharding else ""
     return f"{'; '.join(fact.inputs)} -> {'; '.join(fact.outputs)}{told}{sharding}".strip()
 
 

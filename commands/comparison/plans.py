@@ -1,4 +1,4 @@
-"""What two plans say of cells and parameters, beside how operators are cut. Data only."""
+"""What two plans say of cells and parameters, beside how operators are sharded. Data only."""
 
 from __future__ import annotations
 

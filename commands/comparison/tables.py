@@ -91,7 +91,7 @@ def _tables_of_sums(sums: RankSums, names: tuple[str, str]) -> list[Table]:
 
 
 def figures_table(sums: RankSums, names: tuple[str, str], only: Sequence[str] = ()) -> Table:
-    """Sums of the whole step; of some names alone where any are given."""
+    """Sums of the step; of some names alone where any are given."""
     return Table(
         f"figures of a step; on {where_of(sums.ranks, names)}", ("figure", *names, "second - first"),
         [_figure(figure) for figure in sums.figures if not only or figure.name in only], (1, 2, 3),
@@ -110,7 +110,7 @@ def _rows(differences: Sequence[Difference]) -> list[tuple[str, ...]]:
 
 
 def _text(text: str | None) -> str:
-    return NOTHING if text is None else text or "whole"
+    return NOTHING if text is None else text or "replicated"
 
 
 def both_text(first: object, second: object) -> str:

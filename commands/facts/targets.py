@@ -24,7 +24,7 @@ SCRIPTS_OWN = CompileOptions()
 
 
 def is_script(target: str) -> bool:
-    """Whether a target is a script, or a network in one ("net.py:Net(32)"). What lies there under the whole name goes
+    """Whether a target is a script, or a network in one ("net.py:Net(32)"). What lies there under the full name goes
     first: a folder is one whatever it is called. Raises MspcError as `parse_target`."""
     if os.path.isdir(target):
         return False

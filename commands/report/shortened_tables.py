@@ -1,4 +1,4 @@
-"""Tables that are cut at a number of rows and say what is missing, and names of what is alike in repeated layers."""
+"""Tables that end at a number of rows and say what is missing, and names of what is alike in repeated layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much a command says beside what was asked for: `--verbose` and `--quiet`."""
+"""How much a command says beside what was requested: `--verbose` and `--quiet`."""
 
 from __future__ import annotations
 

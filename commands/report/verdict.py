@@ -17,7 +17,7 @@ MOST_KINDS = 15
 
 
 def print_values(rows: Sequence[ComparedValue], title: str, all_rows: bool) -> None:
-    """Print the values: every one, where there is room on a screen or all of them are asked for, else by kind."""
+    """Print the values: every one, where there is room on a screen or all of them are requested, else by kind."""
     table = comparison_table(rows, title)
     if all_rows or len(fit(table, line_width()).lines) <= SCREEN:
         print_table(table)

@@ -32,7 +32,7 @@ class Verb:
 
 VERBS = (
     Verb("compile", "Compile for all ranks; run nothing."),
-    Verb("search", "Find the best way to cut a network; run nothing."),
+    Verb("search", "Find the best way to shard a network; run nothing."),
     Verb("calibrate", "Measure this machine, for mspc search."),
     Verb("run", "Train a script, or run a compile, on all ranks."),
     Verb("launch", "Start a script on many ranks, of several hosts too.", "mspc.commands.launch",

@@ -32,7 +32,7 @@ def view(
     ranks: Ranks = None,
     input_: Inputs = None,
     strategies: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="As for compile: how a script's operators are cut.")
+        Path | None, typer.Option(metavar="FILE", help="As for compile: how a script's operators are sharded.")
     ] = None,
     quiet: Quiet = False,
 ) -> None:

@@ -1,6 +1,6 @@
 """What the next best layouts of an operator would cost where it stands, by the tables that the search goes by.
 
-Of every operator that a search could decide on all ways to cut it are compared with all else as it is: what it sends
+Of every operator that a search could decide on all ways to shard it are compared with all else as it is: what it sends
 inside, what brings its operands from where they lie and its result to who reads it, and the same for gradients.
 """
 
@@ -33,7 +33,8 @@ LITTLE = 1e-3
 
 @dataclass(frozen=True)
 class OperatorAlternative:
-    """One way to cut an operator. seconds: what it takes more than the one that stands, infinite where it cannot be."""
+    """One way to shard an operator. seconds: what it takes more than the one that stands, infinite where it cannot
+    be."""
 
     operands: tuple[Layout, ...]
     seconds: float

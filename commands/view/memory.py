@@ -17,9 +17,9 @@ from mspc.runtime.memory_plan import plan_memory
 def memory_facts(graph: Graph) -> dict[str, Any]:
     """The memory of a step.
 
-    `sizes` are the bytes of what stands all the time and of the arena; `blocks` has a row for every piece of the arena:
-    offset, bytes, the first and the last node for which it is kept, and the nodes whose results stand in it; `kinds`
-    which of `classes` these are.
+    `sizes` are the bytes of what is stored all the time and of the arena; `blocks` has a row for every block of the
+    arena: offset, bytes, the first and the last node for which it is held, and the nodes whose results stand in it;
+    `kinds` which of `classes` these are.
     """
     plan = plan_memory(graph)
     last = _last_reads(graph)

@@ -17,7 +17,7 @@ HEIGHT = 720
 
 
 class View:
-    """A page. html: the whole of it, as `mspc view` writes it."""
+    """A page. html: all of it, as `mspc view` writes it."""
 
     def __init__(self, html: str) -> None:
         self.html = html

@@ -24,7 +24,7 @@ BUILT = Path(__file__).parent / "page" / "built"
 
 
 def html_of(facts: Mapping[str, Any]) -> str:
-    """The whole page."""
+    """The page."""
     code, styles = (_built(name) for name in ("view.js", "view.css"))
     data = _visible(json.dumps(facts, separators=(",", ":"), ensure_ascii=False, allow_nan=False))
     data = data.replace("<", f"\\u{ord('<'):04x}")

@@ -154,7 +154,7 @@ class VOCDataset(_AnnotatedDataset):
 
 
 def _objects(name: str, path: Path) -> list[tuple[str, list[float], int, int]]:
-    """(class, box, whether it is difficult, whether it is cut off) of every object that a file of VOC describes."""
+    """(class, box, whether it is difficult, whether it is truncated) of every object that a file of VOC describes."""
     text = read_text(name, path)
     try:
         if "<!ENTITY" in text:

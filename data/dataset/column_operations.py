@@ -1,4 +1,4 @@
-"""Operations that cut, fill up, join, repeat and compare values of columns."""
+"""Operations that slice, fill up, join, repeat and compare values of columns."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Mask(Operation):
 
 
 class PadEnd(EachOperation):
-    """Values cut off or filled up at the end of every dimension to a shape, None for a size that stays. pad_value: what
-    they are filled up with, 0 or an empty string unless given."""
+    """Values truncated or filled up at the end of every dimension to a shape, None for a size that stays. pad_value:
+    what they are filled up with, 0 or an empty string unless given."""
 
     def __init__(self, pad_shape: Sequence[int | None], pad_value: Any = None) -> None:
         if not isinstance(pad_shape, list | tuple) or not pad_shape:

@@ -51,7 +51,7 @@ class ExampleFile:
         at, size = 0, len(self.data)
         while at < size:
             if size - at < 12:
-                raise self.damaged(len(found), f"is cut off at byte {at}")
+                raise self.damaged(len(found), f"is truncated at byte {at}")
             length, check = struct.unpack_from("<QI", self.data, at)
             if masked_crc(self.data[at : at + 8]) != check:
                 raise self.damaged(len(found), f"has a wrong checksum of its length at byte {at}")

@@ -78,7 +78,7 @@ def distinct(function: str, what: str, names: Sequence[str]) -> list[str]:
 
 
 def workers_of(function: str, workers: Any, default: int) -> int:
-    """How many workers are asked for. What they make does not depend on their number."""
+    """How many workers are requested. What they make does not depend on their number."""
     return default if workers is None else integer(function, "num_parallel_workers", workers)
 
 

@@ -74,8 +74,8 @@ class Header:
 
 
 def damaged(path: Path | str, why: str) -> MspcError:
-    """The error of a file that is no file of records, or not whole."""
-    return MspcError(f"{str(path)!r} is no whole file of records: {why}")
+    """The error of a file that is no file of records, or not complete."""
+    return MspcError(f"{str(path)!r} is no complete file of records: {why}")
 
 
 def read_header(function: str, path: Path) -> Header:

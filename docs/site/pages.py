@@ -209,8 +209,8 @@ def operator_pages() -> Iterator[tuple[str, str]]:
     for room, rows in sorted(rooms.items()):
         lines = [
             f"# {room}", "",
-            "A letter is a dimension: the same letter is the same size and is cut alike, one in no result is added up, "
-            "and `!` stays whole.", "",
+            "A letter is a dimension: one letter is one size and is sharded alike, one in no result is added up, "
+            "and `!` stays replicated.", "",
             "| operator | what it does | rule | gradient | attributes |", "|---|---|---|---|---|",
         ]  # fmt: skip
         for row in sorted(rows, key=lambda row: str(row["name"])):
@@ -228,7 +228,7 @@ def passes() -> str:
     from mspc.passes.base import find_pass
 
     groups = {
-        "In every mode": pipeline.PREPARING, "Operators that are cut": pipeline.SHARDED,
+        "In every mode": pipeline.PREPARING, "Operators that are sharded": pipeline.SHARDED,
         "Data parallel": pipeline.DATA_PARALLEL, "Without communication": pipeline.WITHOUT_COMMUNICATION,
         "For every kind of ranks": pipeline.PER_RANK,
         "On GPUs": (*pipeline.FOR_GPU, *pipeline.FOR_GPU_RANKS, *pipeline.FOR_GPU_KERNELS),

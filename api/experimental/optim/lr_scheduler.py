@@ -21,7 +21,7 @@ class LRScheduler:
     from `base_lrs`, those of the beginning.
 
     Args:
-        last_epoch: -1 to begin; else the schedule goes on behind this step.
+        last_epoch: -1 to begin; else the schedule continues behind this step.
 
     Raises:
         TypeError: it is no optimizer of `mindspore.experimental.optim`.

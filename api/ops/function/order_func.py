@@ -97,10 +97,10 @@ def gather_elements(input: Any, dim: int, index: Any) -> Any:
 
 
 def pad(input_x: Any, padding: Any, mode: str = "constant", value: Any = None) -> Any:
-    """`input_x` with margins: pairs (before, after), that of the last dimension first; negative ones cut elements off.
+    """`input_x` with margins: pairs (before, after), that of the last dimension first; negative ones take elements off.
 
     mode: "constant" fills them with `value` (0 unless given), "reflect" mirrors the tensor, "replicate" repeats its
-    last element, "circular" goes on at its other end.
+    last element, "circular" continues at its other end.
 
     Raises:
         ValueError: another mode, or margins that do not fit.

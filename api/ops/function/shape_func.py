@@ -140,7 +140,7 @@ def combinations(input: TensorLike, r: int = 2, with_replacement: bool = False) 
 
 
 def kron(input: TensorLike, other: TensorLike) -> Any:
-    """Every element of the input times the whole other tensor, block by block."""
+    """Every element of the input times all of the other tensor, block by block."""
     rank = max(len(input.shape), len(other.shape))
     first = (1,) * (rank - len(input.shape)) + input.shape
     second = (1,) * (rank - len(other.shape)) + other.shape

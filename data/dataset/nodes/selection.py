@@ -17,7 +17,7 @@ from mspc.data.dataset.pipeline_random import DataPass
 
 
 class Shuffled(RowwiseNode):
-    """Rows in random order, drawn from a window of rows. fixed: every epoch has the same order."""
+    """Rows in random order, sampled from a window of rows. fixed: every epoch has the same order."""
 
     def __init__(self, source: PipelineNode, window: int, key: int, fixed: bool = False) -> None:
         super().__init__(source)

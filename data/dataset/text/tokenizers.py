@@ -1,4 +1,4 @@
-"""Texts taken apart, and changed as a whole."""
+"""Texts split into tokens, or changed as one."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class UnicodeCharTokenizer(_Tokenizer):
 
 
 class RegexTokenizer(_Tokenizer):
-    """What stands between matches of delim_pattern, and the matches that keep_delim_pattern matches as a whole."""
+    """What stands between matches of delim_pattern, and the matches that keep_delim_pattern matches entirely."""
 
     def __init__(self, delim_pattern: str, keep_delim_pattern: str = "", with_offsets: bool = False) -> None:
         super().__init__(with_offsets)

@@ -152,7 +152,7 @@ class LinearTransformation(EachOperation):
 
 
 class RandomResize(EachOperation):
-    """The image in another size, as `Resize`, by a way to find pixels that is drawn for each image."""
+    """The image in another size, as `Resize`, by a way to find pixels that is sampled for each image."""
 
     def __init__(self, size: Any) -> None:
         self.resizes = [Resize(size, method) for method in (Inter.NEAREST, Inter.BILINEAR, Inter.BICUBIC, Inter.AREA)]
