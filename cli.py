@@ -1,4 +1,5 @@
-"""The command line: `mspc COMMAND`, of the commands that `commands.verbs.table` names. A command is loaded when called.
+"""The command line is `mspc COMMAND`, with the commands that `commands.verbs.table` names. A command is loaded when
+called.
 
 Nothing here may import NumPy or networkx: `mspc --help` answers at once.
 """

@@ -1,6 +1,5 @@
-"""The hook through which a called cell reaches the compiler. Commands and `import mspc` decide
-what stands behind it.
-"""
+"""This is the hook through which a called cell reaches the compiler. Commands and `import mspc` decide what stands
+behind it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`set_context` and `set_auto_parallel_context`: what a script asks of the compiler, frozen when a
-graph is launched.
-"""
+"""`set_context` and `set_auto_parallel_context` take a script's settings, which are frozen when a graph is launched."""
 
 from __future__ import annotations
 
@@ -206,7 +204,7 @@ def set_ps_context(**values: Any) -> None:
 
 def set_offload_context(offload_config: Mapping[str, Any]) -> None:
     """Say what of a network waits outside of the device's memory: nothing does here, and every entry that says
-    otherwise is said to change nothing, once. An older name, which MindSpore 2.10 has no more.
+    otherwise changes nothing, as one warning says. It is an older name, which MindSpore 2.10 has no more.
 
     Raises:
         ValueError: an entry or its value is not known. TypeError: a value has the wrong type.

@@ -1,6 +1,4 @@
-"""Errors of the Python API: members of the one family that are also the built-in exception a
-script expects.
-"""
+"""Errors of the Python API are members of the one family and also the built-in exception that a script expects."""
 
 from __future__ import annotations
 

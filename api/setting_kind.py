@@ -1,4 +1,4 @@
-"""What a setting of a script is: its default, its check, what it changes, and where or why it changes nothing."""
+"""A setting of a script has a default, a check, what it changes, and where or why it changes nothing."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class CallSite:
 
 @dataclass(frozen=True)
 class Setting:
-    """One keyword of a function that sets something. A value other than the default is heeded, refused, or said to
-    change nothing, once.
+    """One keyword of a function that sets something. A value other than the default is heeded, refused, or
+    changes nothing, as one warning says.
 
     changes: what it does; "" for nothing, anywhere. ignored: why it changes nothing. refused: what is wrong with
     other values.

@@ -1,5 +1,5 @@
-"""Every setting that a script can give, one line each: name, default, legal values, and what it changes or why it
-changes nothing. `FrozenContext`, `Config` and the graph's header have from here what they hold.
+"""Every setting that a script can give has a row: name, default, legal values, and what it changes or why it changes
+nothing. `FrozenContext`, `Config` and the graph's header have from here what they hold.
 
 A new setting is a line here, and a pass that reads its `attribute` from the header.
 """

@@ -1,4 +1,4 @@
-"""The state of one rank's session, and the one holder of the session that runs now.
+"""This module has the state of one rank's session, and is the one holder of the session that runs now.
 
 A process under mpirun has one session. A simulation has one per rank and puts the right one in place
 (`swap`) whenever the turn changes. This holder is the only global state of mspc.

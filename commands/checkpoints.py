@@ -1,4 +1,4 @@
-"""`mspc ckpt`: what checkpoints hold, how two differ, and checkpoints written again."""
+"""`mspc ckpt` shows what checkpoints hold and how two differ, and writes checkpoints again."""
 
 from __future__ import annotations
 

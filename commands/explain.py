@@ -1,4 +1,4 @@
-"""`mspc search --explain NODE` and `--compare A B`: why an operator is sharded so, and what two plans differ in."""
+"""`mspc search --explain NODE` tells why an operator is sharded so, and `--compare A B` what two plans differ in."""
 
 from __future__ import annotations
 

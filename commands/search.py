@@ -1,4 +1,4 @@
-"""`mspc search`: plans for a network side by side, and the one that the search finds as a file."""
+"""`mspc search` prints plans for a network side by side, and writes the one that the search finds as a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of `mspc search` alone. Imports nothing heavy."""
+"""These options belong to `mspc search` alone. The module imports nothing heavy."""
 
 from __future__ import annotations
 

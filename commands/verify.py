@@ -1,4 +1,4 @@
-"""`mspc verify`: some steps on one device and the same on N simulated ranks must give the same numbers."""
+"""`mspc verify` runs some steps on one device and the same on N simulated ranks, which must give the same numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an expression of a script stands for, as far as its text says: nothing is run."""
+"""This module says what an expression of a script stands for, as far as its text says: nothing is run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a script: its own, and the modules that it imports from beside it and from its packages."""
+"""A program is the files of a script: its own, and the modules that it imports from beside it and from its packages."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class ScriptFiles:
     def __init__(self, script: Path, most: int | None = None) -> None:
         self.most = most
         self.is_complete = True
-        """Whether every file that was asked for could be read within `most`."""
+        """Whether every file that was requested could be read within `most`."""
         self.script = read_source(script)
         self.roots = _roots(script)
         self._read: dict[Path, ScriptFile] = {_real(script): self.script}

@@ -1,4 +1,5 @@
-"""Which functions of a program its script can come to, by the names that are mentioned on the way: nothing is run."""
+"""This module finds which functions of a program its script can come to, by the names that are mentioned on the way:
+nothing is run."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ class _Part:
 class Reach:
     """The modules, functions and classes that the run of a script may come to. A function counts where code that is
     reached mentions its name; a method, where its class is reached, too, or where what its class stands on may call it.
-    So what is said not to be reached is not, unless names are put together while it runs."""
+    So what is listed as not reached is not, unless names are put together while it runs."""
 
     def __init__(self, evaluation: KnownValues) -> None:
         self._evaluation = evaluation

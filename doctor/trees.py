@@ -1,4 +1,4 @@
-"""Walks through syntax trees, which programs of hundreds of files take several times."""
+"""This module walks through syntax trees, which programs of hundreds of files take several times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What mspc takes and what changes nothing: functions, and arguments of functions, by the settings that they set."""
+"""This module lists what mspc takes and what changes nothing: functions, and arguments of functions, by the settings
+that they set."""
 
 from __future__ import annotations
 

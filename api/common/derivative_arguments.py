@@ -1,4 +1,4 @@
-"""Arguments of products with Jacobians and of mapped functions that are known at compile time."""
+"""This module checks arguments of products with Jacobians and of mapped functions that are known at compile time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mspc.ops.operator_arguments import describe
 
 
 def no_weights(name: str, weights: Any) -> None:
-    """Raises ValueError where gradients of parameters are asked for."""
+    """Raises ValueError where gradients of parameters are requested."""
     if weights is not None:
         note = "value_and_grad(fn, None, weights) gives gradients of parameters"
         raise ApiValueError(f"{name}(): weights must be None", [note])

@@ -1,4 +1,4 @@
-"""Compiling a cell without running it, under the names that MindSpore's own programs and tests use."""
+"""A cell is compiled here without running it, under the names that MindSpore's own programs and tests use."""
 
 from __future__ import annotations
 

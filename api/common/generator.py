@@ -1,4 +1,4 @@
-"""Generators of random numbers, each with a seed and a place in its sequence."""
+"""Generators of random numbers each have a seed and a place in its sequence."""
 
 from __future__ import annotations
 

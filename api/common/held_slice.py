@@ -1,4 +1,5 @@
-"""A rank's own slice of a tensor, in place of an initializer: what it has read from the checkpoint that it wrote."""
+"""A rank's own slice of a tensor takes the place of an initializer: it was read from the checkpoint that the rank
+wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The values that initializers will make: the same seed and counter give the same numbers on every rank.
+"""Initial values are described here before they are made: the same seed and counter give the same numbers on every
+rank.
 
 An `InitialValue` knows shape, dtype and how to draw; nothing is sampled before someone asks, and a rank
 may ask for its slice alone. Those of mspc's own initializers can be described as data (`ir/initial_value.py`).

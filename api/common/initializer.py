@@ -1,4 +1,4 @@
-"""`mindspore.common.initializer`: the function `initializer` and the classes behind its names."""
+"""`mindspore.common.initializer` has the function `initializer` and the classes behind its names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Initializers: how the first values of parameters are sampled."""
+"""Initializers say how the first values of parameters are sampled."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""`Parameter`: a tensor with a name that training changes. While a graph trains it, its values
-live in the runtime.
-"""
+"""A `Parameter` is a tensor with a name that training changes. While a graph trains it, its values live in the
+runtime."""
 
 from __future__ import annotations
 
@@ -174,8 +173,8 @@ class Parameter(Tensor):
 
     @property
     def param_info(self) -> Parameter:
-        """What is said of the parameter beside its values: the parameter itself. Set, it takes over the name and the
-        marks of another one. Raises TypeError for what is none."""
+        """What MindSpore notes of the parameter beside its values is the parameter itself. Set, it takes over the name
+        and the marks of another one. Raises TypeError for what is none."""
         return self
 
     @param_info.setter
@@ -224,7 +223,7 @@ class Parameter(Tensor):
         return self
 
     def add_pipeline_stage(self, stage: int) -> None:
-        """That it changes nothing is said at a launch. Raises TypeError for no integer, ValueError below 0."""
+        """A launch warns that it changes nothing. Raises TypeError for no integer, ValueError below 0."""
         found = checked("Parameter.add_pipeline_stage", STAGE, {"pipeline_stage": stage})
         note_asked(state.current().asked, "", STAGE, found, f"add_pipeline_stage({stage})")
 

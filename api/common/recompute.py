@@ -1,5 +1,5 @@
-"""`recompute(block, x)`: a cell whose values are computed again for its gradient. It is compiled as a function of a
-script is."""
+"""`recompute(block, x)` calls a cell whose values are computed again for its gradient. It is compiled as a function of
+a script is."""
 
 from __future__ import annotations
 

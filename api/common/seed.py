@@ -1,4 +1,4 @@
-"""`set_seed`: the one seed behind initial values, shuffling and dropout."""
+"""`set_seed` sets the one seed behind initial values, shuffling and dropout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Initializers of matrices and of convolutions' weights, and of deviations that depend on the shape."""
+"""These initializers fill matrices and convolutions' weights, or have deviations that depend on the shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Symbol`: what a script says of a dimension whose size differs from call to call."""
+"""A `Symbol` says what a script knows of a dimension whose size differs from call to call."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`Tensor`: an array with MindSpore's interface, for everything outside a compiled graph. NumPy
-does the work.
-"""
+"""A `Tensor` is an array with MindSpore's interface, for everything outside a compiled graph. NumPy does the work."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ class Tensor(TensorMethods, TensorOperators):
             arrays keep their element type.
         dtype: element type; None keeps the data's.
         shape, init: instead of data: a shape (with dtype) and an initializer that draws the values
-            when asked for.
+            when they are read.
         const_arg: accepted; every tensor that a network is called with may change from call to call.
 
     Raises:
@@ -309,8 +307,8 @@ class Tensor(TensorMethods, TensorOperators):
         return self.astype(dtype)
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
-        """The tensor itself: gradients are those that `grad` is asked for, and requires_grad is a Parameter's, which is
-        said."""
+        """Returns the tensor itself: `grad` says which gradients there are, and requires_grad is a Parameter's, as a
+        warning says."""
         say_once(
             "requires_grad_",
             f"{place_of_caller()}Tensor.requires_grad_({requires_grad}) changes nothing: grad() and value_and_grad() "

@@ -1,4 +1,5 @@
-"""Who I am among the ranks: `init`, ranks, sizes, groups. Nothing here talks to other ranks."""
+"""A script asks this module for its rank and its groups: `init`, ranks, sizes, groups. Nothing here talks to other
+ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of ranks by name, and the calls that need `init()` first."""
+"""This module knows groups of ranks by name, and which calls need `init()` first."""
 
 from __future__ import annotations
 

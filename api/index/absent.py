@@ -1,4 +1,4 @@
-"""What is said of names of MindSpore that mspc lacks: what to write instead, or why there is no such thing."""
+"""This module answers for names of MindSpore that mspc lacks: what to write instead, or why there is no such thing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def said_of(path: str, prefix: str = "") -> str:
 
 
 def why_absent(path: str, known: Iterable[str]) -> str:
-    """What is said of a name that mspc lacks, `nn.Tril` without the first: what stands for it, why there is none, or
+    """The message for a name that mspc lacks, `nn.Tril` without the first: what stands for it, why there is none, or
     the known names that are most like it; "" where nothing is known."""
     from mspc.ir.nearest import nearest  # only on the way to an error
 

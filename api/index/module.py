@@ -1,4 +1,4 @@
-"""What a public module answers that is asked for a name: what the index has of it, as scripts get that."""
+"""A public module that is asked for a name answers by this module: it gives what the index has, as scripts get that."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def find(module: str, name: str) -> Any:
     if row is None or not (row.is_of_tensors or module == "ops"):
         home, own = places_of(module)[name] if row is None else (row.home, row.target)
         return getattr(importlib.import_module(home), own)
-    from mspc.api.index.asked import object_of  # where a name is asked for: it imports NumPy
+    from mspc.api.index.asked import object_of  # where a name is used: it imports NumPy
 
     return object_of(row, name)
 

@@ -1,5 +1,5 @@
-"""Functions of `mint` whose arguments differ from those of `ops`. They are parsed when a compiled function calls them,
-so they keep to the part of Python that mspc compiles; called by a script they run at once."""
+"""The arguments of these functions of `mint` differ from those of `ops`. They are parsed when a compiled function calls
+them, so they keep to the part of Python that mspc compiles; called by a script they run at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments of functions of `mint` that are known at compile time."""
+"""This module checks arguments of functions of `mint` that are known at compile time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of `mint` that draw random numbers. They are compiled as those of `mint.functions`."""
+"""These functions of `mint` sample random numbers. They are compiled as those of `mint.functions`."""
 
 from __future__ import annotations
 

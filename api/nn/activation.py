@@ -1,4 +1,4 @@
-"""Activations as cells."""
+"""This module has activations as cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adaptive summation: gradients of ranks are added where they are orthogonal, and averaged where they are parallel."""
+"""Adaptive summation adds gradients of ranks where they are orthogonal, and averages them where they are parallel."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class AdaSumByGradWrapCell(_AdaSum):
     (1 - g.h / (2 g.g)) g + (1 - g.h / (2 h.h)) h; of more, the sums of pairs are added up so again.
 
     In semi-automatic and automatic mode every rank has the gradient of the global batch already, whose adaptive sum it
-    is, which is said. In data parallel mode the compiler adds up no gradient that goes through here.
+    is, as a warning says. In data parallel mode the compiler adds up no gradient that goes through here.
 
     Raises:
         RuntimeError: in stand_alone mode, with optimizer parallel, or on a number of ranks that is no power of 2.

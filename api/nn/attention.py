@@ -1,4 +1,4 @@
-"""Attention of several heads."""
+"""This module has the cell of attention with several heads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers: Dense, Embedding, Dropout, LayerNorm, Flatten."""
+"""This module has the basic layers: Dense, Embedding, Dropout, LayerNorm, Flatten."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""`Cell`: the building block of networks. Its attributes are collected here; its `construct` is
-parsed, never run.
-"""
+"""A `Cell` is the building block of networks. Its attributes are collected here; its `construct` is parsed, never
+run."""
 
 from __future__ import annotations
 
@@ -252,7 +251,7 @@ class Cell(CellState):
 
     @pipeline_stage.setter
     def pipeline_stage(self, stage: int) -> None:
-        """That it changes nothing is said at a launch. Raises TypeError for no integer, ValueError below 0."""
+        """A launch warns that it changes nothing. Raises TypeError for no integer, ValueError below 0."""
         found = checked("Cell.pipeline_stage", STAGE, {"pipeline_stage": stage})
         note_asked(state.current().asked, "", STAGE, found, f"Cell.pipeline_stage = {stage}")
         object.__setattr__(self, "_stage", stage)
@@ -308,7 +307,7 @@ class Cell(CellState):
     def recompute(self, **options: Any) -> Cell:
         """Compute what is inside again in the backward part instead of saving it. mp_comm_recompute=False saves what
         was communicated there; with parallel_optimizer_comm_recompute=True parameters whose updates are shared are
-        gathered again. Other options are said to change nothing.
+        gathered again. Other options change nothing, as a warning says.
 
         Raises ValueError or TypeError where there is no such option or value."""
         found = checked("Cell.recompute", RECOMPUTE, options)

@@ -1,4 +1,4 @@
-"""Cells that hold other cells in order."""
+"""These cells hold other cells in order."""
 
 from __future__ import annotations
 

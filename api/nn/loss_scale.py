@@ -1,6 +1,5 @@
-"""Training steps with a scaled loss: gradients too small for a narrow element type are kept from vanishing, and a step
-whose gradients have overflowed changes nothing.
-"""
+"""These training steps scale the loss: gradients too small for a narrow element type do not vanish, and a step whose
+gradients have overflowed changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalisation of channels as layers: by the batch, by groups of channels, by each image."""
+"""These layers normalise channels: by the batch, by groups of channels, by each image."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ class GlobalBatchNorm(SyncBatchNorm):
 
 
 def _ranks() -> int:
-    """How many ranks the script runs on, as far as it has said: by `init` or by `device_num`."""
+    """How many ranks the script runs on, as far as it has told: by `init` or by `device_num`."""
     session = state.current()
     return get_auto_parallel_context("device_num") if session.initialized else session.parallel.get("device_num", 1)
 

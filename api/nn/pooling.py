@@ -1,4 +1,4 @@
-"""Pooling as layers."""
+"""This module has pooling as layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recurrent layers, unrolled over a length that is known when the network is compiled: RNN, LSTM, GRU."""
+"""This module has recurrent layers and their cells."""
 
 from __future__ import annotations
 

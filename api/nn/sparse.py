@@ -1,4 +1,4 @@
-"""Products with sparse tensors as cells."""
+"""These cells are products with sparse tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands between a network and its data set in MindSpore's networks, under its names."""
+"""These cells lie between a network and its data set in MindSpore's networks, under its names."""
 
 from __future__ import annotations
 

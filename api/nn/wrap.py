@@ -1,4 +1,4 @@
-"""Cells that turn a network into something to train or to evaluate."""
+"""These cells turn a network into something to train or to evaluate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that make tensors."""
+"""These functions make tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that change the shape of tensors, join them, split them and choose from them."""
+"""These functions change the shape of tensors, join them, split them and choose from them."""
 
 from __future__ import annotations
 

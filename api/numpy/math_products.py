@@ -1,4 +1,4 @@
-"""Products of tensors, values of functions given by points or coefficients, and element types of results."""
+"""These functions are products of tensors, values of functions by points or coefficients, and types of results."""
 
 from __future__ import annotations
 

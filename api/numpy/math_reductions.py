@@ -1,4 +1,4 @@
-"""Sums, means, extrema and the like, along dimensions."""
+"""These functions are sums, means, extrema and the like, along dimensions."""
 
 from __future__ import annotations
 

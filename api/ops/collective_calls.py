@@ -1,4 +1,4 @@
-"""Collectives as scripts call them: what is checked first, and calls outside of a network."""
+"""This module checks the collectives that scripts call, and runs calls outside of a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`constexpr`: functions that are called as they are when a network is compiled."""
+"""`constexpr` makes functions that are called as they are when a network is compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classes of MindSpore's operators that are a few operators here. They are made and called as operators are."""
+"""These classes of MindSpore's operators are a few operators here. They are made and called as operators are."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FloatStatus(CompositeMarks):
 
 class _StatusWord(CompositeMarks):
     """An operator on the eight numbers in which an Ascend device notes overflows. There are none here: the numbers stay
-    zeros, which is said."""
+    zeros, as a warning says."""
 
     def __init__(self) -> None:
         name = type(self).__name__
@@ -72,7 +72,7 @@ class NPUClearFloatStatusV2(_StatusWord):
 
 class ControlDepend:
     """MindSpore 1's order between two operators whose results are known by name; their order is that of the script
-    here, which is said. Called as `ControlDepend()(src, dst)`, src ahead of dst.
+    here, as a warning says. Called as `ControlDepend()(src, dst)`, src ahead of dst.
 
     Raises:
         TypeError: depend_mode is no integer.
@@ -157,7 +157,7 @@ def add_flags(fn: Any = None, **flags: Any) -> Any:
 
 
 class _Summary:
-    """Notes a value for a summary of the training. Nothing is written, which is said. Called as `(name, value)`."""
+    """Notes a value for a summary of the training. Nothing is written, as a warning says. Called as `(name, value)`."""
 
     def __init__(self) -> None:
         say_once(

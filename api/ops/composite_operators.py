@@ -1,4 +1,4 @@
-"""Classes of MindSpore's operators whose arguments stand otherwise than in the function of `ops` that they are."""
+"""The arguments of these classes of MindSpore's operators differ from those of the function of `ops` that they are."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ class Median:
     """(the median along an axis, its place), of all elements with global_median. Called with the tensor.
 
     Raises:
-        ValueError: ignore_nan is asked for.
+        ValueError: ignore_nan is True.
     """
 
     def __init__(
@@ -299,7 +299,7 @@ class ResizeNearestNeighborV2:
     """`ops.ResizeNearestNeighbor` with the size given where it is called, as `(image, size)`.
 
     Raises:
-        ValueError: half_pixel_centers is asked for.
+        ValueError: half_pixel_centers is True.
     """
 
     def __init__(self, align_corners: bool = False, half_pixel_centers: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Classes of MindSpore's operators on whole sequences, made of others: labels along them, recurrent layers."""
+"""These classes of MindSpore's operators on sequences are made of others: labels along them, recurrent layers."""
 
 from __future__ import annotations
 

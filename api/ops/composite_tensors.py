@@ -1,4 +1,4 @@
-"""Classes of MindSpore's operators on tensors that are a few operators here, sharded as the class is."""
+"""These classes of MindSpore's operators on tensors are a few operators here, sharded as the class is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Custom`: a function of the script on arrays as an operator."""
+"""`Custom` makes an operator of a script's function on arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that run at once, with NumPy, outside of networks."""
+"""Operators run at once outside of networks, with NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a sum over products in Einstein's notation is carried out: as diagonals, sums, transposes and matrix products.
+"""A sum over products in Einstein's notation is carried out as diagonals, sums, transposes and matrix products.
 
 Called as it is when a network is compiled; `ops.einsum` carries the plan out.
 """

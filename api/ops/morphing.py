@@ -1,4 +1,4 @@
-"""`Morph`: a function of the user's as an operator."""
+"""`Morph` makes an operator of a user's function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`MultitypeFuncGraph`: a function with a form for each combination of kinds of arguments."""
+"""`MultitypeFuncGraph` is a function with a form for each combination of kinds of arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments of functions of `mindspore.numpy`, checked and worked out when a network is compiled."""
+"""Arguments of functions of `mindspore.numpy` are checked and worked out when a network is compiled."""
 
 from __future__ import annotations
 

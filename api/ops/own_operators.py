@@ -1,5 +1,5 @@
-"""Operators that a script defines as classes: shapes and element types of what comes out of them. To scripts this is
-`ops.primitive`."""
+"""A script defines operators as classes, which say shapes and element types of what comes out of them. To scripts this
+is `ops.primitive`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Primitive`: an operator as users hold it, with a strategy and an instance name around the frozen Op.
+"""A `Primitive` is an operator as users hold it, with a strategy and an instance name around the frozen Op.
 
 `ops.MatMul` is a subclass of Primitive made for the Op of that name. Inside `construct` the front end
 reads the primitive; called anywhere else it runs at once with NumPy.
@@ -63,7 +63,7 @@ class Primitive:
         self.out_strategy: Strategies = None
         self.instance_name = ""
         self.attrs: dict[str, Any] = {}
-        self._mistake = ""  # of the constructor's, said where the operator is called
+        self._mistake = ""  # of the constructor's, raised where the operator is called
 
     @staticmethod
     def of(op: Op) -> Primitive:
@@ -130,7 +130,7 @@ class Primitive:
         return self.add_prim_attr("recompute", mode)
 
     def _offload(self, backward_prefetch: Any = "Auto") -> Primitive:
-        """Checked, and said to change nothing. Raises ValueError for anything but "Auto"."""
+        """Check the value; a warning says that it changes nothing. Raises ValueError for anything but "Auto"."""
         label = f"{self.name}._offload"
         checked(label, OFFLOADED_CELLS, {"backward_prefetch": backward_prefetch}, f"{label}()")
         return self
@@ -143,7 +143,7 @@ class Primitive:
         return self.add_prim_attr("primitive_target", device_target)
 
     def place(self, role: str, rank_id: int) -> None:
-        """A process for the operator: checked, and said to change nothing. Raises TypeError, ValueError."""
+        """Check a process for the operator; a warning says that it changes nothing. Raises TypeError, ValueError."""
         note_place(f"{self.name}.place", role, rank_id)
 
     def set_stage(self, stage: int) -> Primitive:

@@ -1,5 +1,5 @@
-"""Sparse tensors: tuples of dense ones, which networks compute with. How many values they hold is known when they are
-made."""
+"""Sparse tensors are tuples of dense ones, which networks compute with. How many values they hold is known when they
+are made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a tensor goes from one layout to another, as MindSpore lists it: `mindspore.parallel._tensor`.
+"""This module lists how a tensor goes from one layout to another, as MindSpore's `mindspore.parallel._tensor` does.
 
 A layout is (device matrix, tensor map, global shape); the map counts mesh axes from the last one, -1: not
 sharded. Checkpoints are redistributed by `mspc.checkpoint`, which reads what a rank needs and no more.

@@ -1,4 +1,4 @@
-"""`AutoParallel`: a network or a training function that is split over all ranks."""
+"""`AutoParallel` is a network or a training function that is sharded over all ranks."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class AutoParallel(Cell):
 
         Args:
             shard_size: number of ranks that share, -1 for all. threshold: smallest parameter in KiB.
-            optimizer_level: "level1"; the others do the same, which is said.
+            optimizer_level: "level1"; the others do the same, as a warning says.
         """
         if (
             isinstance(shard_size, bool)

@@ -1,4 +1,4 @@
-"""Checkpoints of one strategy for another: whole folders, rank by rank, or straight into a network."""
+"""Checkpoints of one strategy become those of another: complete folders, rank by rank, or straight into a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Layout`: a mesh of ranks with named axes, from which tensors take the axes that shard them."""
+"""A `Layout` is a mesh of ranks with named axes, from which tensors take the axes that shard them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files in which MindSpore stores the strategies of operators: what scripts say of them is checked."""
+"""MindSpore stores the strategies of operators in files; what scripts say of these is checked here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints of other ranks that hold the same as one that is lost."""
+"""This module finds checkpoints of other ranks that hold the same as one that is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What MindSpore's private `parallel._utils` says of how a script runs in parallel; training steps ask there."""
+"""Training steps ask MindSpore's private `parallel._utils` how a script runs in parallel; this module answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`reshard`: the same tensor in another layout."""
+"""`reshard` gives the same tensor in another layout."""
 
 from __future__ import annotations
 

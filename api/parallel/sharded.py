@@ -1,4 +1,4 @@
-"""What `shard(fn, ...)` returns: a function with strategies, as plain data."""
+"""`shard(fn, ...)` returns a function with strategies, which is plain data."""
 
 from __future__ import annotations
 

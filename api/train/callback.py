@@ -1,4 +1,4 @@
-"""Callbacks: what happens beside training, at its steps and epochs."""
+"""Callbacks do what happens beside training, at its steps and epochs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When ModelCheckpoint saves, and what."""
+"""This module says when ModelCheckpoint saves, and what."""
 
 from __future__ import annotations
 

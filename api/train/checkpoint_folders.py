@@ -1,4 +1,5 @@
-"""Where the checkpoints of a run go: global tensors, the slices of one rank, or sets that all ranks write."""
+"""The checkpoints of a run are global tensors, the slices of one rank, or sets that all ranks write; each has its
+place."""
 
 from __future__ import annotations
 

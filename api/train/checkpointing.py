@@ -1,4 +1,4 @@
-"""Checkpoints while a network is trained."""
+"""Checkpoints are written here while a network is trained."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class ModelCheckpoint(Callback):
                 self._guarded(lambda saver=saver: saver.go_on(wait))
 
     def _guarded(self, work: Callable[[], Path | None]) -> None:
-        """Do what may publish a checkpoint; a failure ends training or is said, as was asked."""
+        """Do what may publish a checkpoint; a failure ends training or is printed as a warning, as was asked."""
         try:
             path = work()
         except ApiValueError:

@@ -1,4 +1,4 @@
-"""What a checkpoint is made of: the parameters and further values that a script hands over, by name."""
+"""A checkpoint is made of entries: the parameters and further values that a script hands over, by name."""
 
 from __future__ import annotations
 

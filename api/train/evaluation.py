@@ -1,4 +1,4 @@
-"""A pass over a data set that feeds metrics."""
+"""An evaluation is a pass over a data set that feeds metrics."""
 
 from __future__ import annotations
 

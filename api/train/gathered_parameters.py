@@ -1,4 +1,4 @@
-"""Global parameters out of slices, as MindSpore's own checkpoint callbacks ask for them."""
+"""Slices become global parameters here, as MindSpore's own checkpoint callbacks ask for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callbacks that record what a run has found, or call functions of the script."""
+"""These callbacks record what a run has found, or call functions of the script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs in MindSpore's `.mindir` files."""
+"""Graphs are written to MindSpore's `.mindir` files and read from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Model`: trains and evaluates a network over data sets."""
+"""A `Model` trains and evaluates a network over data sets."""
 
 from __future__ import annotations
 

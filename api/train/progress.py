@@ -1,4 +1,4 @@
-"""A bar on a terminal that says how far a run is."""
+"""This is a bar on a terminal that says how far a run is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Going on from the newest checkpoint of a run, as if it had never ended."""
+"""A run resumes from its newest checkpoint, as if it had never ended."""
 
 from __future__ import annotations
 

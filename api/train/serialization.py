@@ -1,4 +1,5 @@
-"""Checkpoints as files: parameters by name, written as global tensors or in slices, and read where they are needed."""
+"""Checkpoints are files of parameters by name, written as global tensors or in slices, and read where they are
+needed."""
 
 from __future__ import annotations
 

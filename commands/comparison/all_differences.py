@@ -1,4 +1,4 @@
-"""What two compiles, dumps or plans differ in. Data only.
+"""This module finds what two compiles, dumps or plans differ in, as data.
 
 Operators and collectives of the two are matched by phase, cells, instance name, source line and place among those of
 their kind; what is equal in all of it finds each other first, so that only what a change brings about is left.

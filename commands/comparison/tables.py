@@ -1,4 +1,4 @@
-"""The tables of a comparison, for a terminal and for a page."""
+"""This module makes the tables of a comparison, for a terminal and for a page."""
 
 from __future__ import annotations
 

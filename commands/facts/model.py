@@ -1,4 +1,4 @@
-"""The facts of a compile, a dump or a plan. Data only."""
+"""These classes hold the facts of a compile, a dump or a plan; they are data only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which part of a step a node belongs to."""
+"""This module says which part of a step a node belongs to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts from what a user names: the folder of a compile, a text graph, a plan."""
+"""Facts are read from what a user names: the folder of a compile, a text graph, a plan."""
 
 from __future__ import annotations
 

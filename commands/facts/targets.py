@@ -1,4 +1,5 @@
-"""What a command is given: files that are there, or a script or a network that is compiled for the moment. One rule."""
+"""A command is given files that are there, or a script or a network that is compiled for the moment; one rule tells
+them apart. One rule."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def target_facts(target: str, options: CompileOptions = SCRIPTS_OWN, machine: Ma
 
 
 def check_used(targets: tuple[str, ...], options: CompileOptions) -> None:
-    """Raise MspcError where something is said of how scripts are compiled, and no target is one."""
+    """Raise MspcError where options say how scripts are compiled, and no target is one."""
     given = [
         name
         for name, value in (

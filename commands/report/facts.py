@@ -1,4 +1,4 @@
-"""What the table of a compile says: operators, parameters, collectives, totals. Data only."""
+"""These classes hold what the table of a compile says: operators, parameters, collectives, totals."""
 
 from __future__ import annotations
 

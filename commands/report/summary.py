@@ -1,4 +1,4 @@
-"""The table of a compile on one screen: a row for every kind of layer, and the dearest collectives.
+"""The table of a compile fits one screen: a row for every kind of layer, and the dearest collectives.
 
 How many lines it has does not depend on how many layers a network has.
 """

@@ -1,4 +1,4 @@
-"""What `mspc verify` prints: the table, how its numbers were made, the verdict."""
+"""`mspc verify` prints the table, how its numbers were made, and the verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The options of `mspc ckpt show | diff | merge | transform | check`. Each imports its work when it is called."""
+"""This module declares the options of `mspc ckpt show | diff | merge | transform | check`. Each imports its work when
+it is called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The commands of `mspc`: a row each, and in this folder a file each, which is loaded when the command is called.
+"""The commands of `mspc` have a row each here, and in this folder a file each, which is loaded when the command is
+called.
 
 A file has a function called as the command is (with `_` behind it where Python has the word), whose parameters are the
 options, or `app`: commands below the command. `mspc --help` is made of the rows alone.

@@ -1,4 +1,4 @@
-"""`mspc view` as a command. Imports its work when called."""
+"""This module declares the options of `mspc view`. It imports its work when it is called."""
 
 from __future__ import annotations
 

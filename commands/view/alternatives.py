@@ -1,4 +1,4 @@
-"""What the next best layouts of an operator would cost where it stands, by the tables that the search goes by.
+"""This module computes what the next best layouts of an operator would cost, by the tables that the search goes by.
 
 Of every operator that a search could decide on all ways to shard it are compared with all else as it is: what it sends
 inside, what brings its operands from where they lie and its result to who reads it, and the same for gradients.

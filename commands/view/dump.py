@@ -1,4 +1,4 @@
-"""What a folder or a file holds, as graphs: every mistake in it is told before anything is shown."""
+"""A folder or a file is read as graphs: every mistake in it is told before anything is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that the page shows, as one value of JSON."""
+"""All that the page shows is one value of JSON."""
 
 from __future__ import annotations
 

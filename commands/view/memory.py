@@ -1,4 +1,4 @@
-"""What lives in a rank's memory while its step runs, by the plan that executors have."""
+"""The page shows what lives in a rank's memory while its step runs, by the plan that executors have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mspc.view(...)`: the page of `mspc view` in the cell of a notebook."""
+"""`mspc.view(...)` shows the page of `mspc view` in the cell of a notebook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page as one file of HTML: facts as JSON, the code that draws them, nothing from anywhere else.
+"""The page is one file of HTML: facts as JSON, the code that shows them, nothing from anywhere else.
 
 Facts are data alone: `<` is escaped in them, so that no text of a dump ends the element that holds it, and the page's
 policy lets nothing run but the code that came along, by its digest. Control characters of names are shown as escapes.

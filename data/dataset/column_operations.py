@@ -1,4 +1,4 @@
-"""Operations that slice, fill up, join, repeat and compare values of columns."""
+"""These operations slice, fill up, join, repeat and compare values of columns."""
 
 from __future__ import annotations
 

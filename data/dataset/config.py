@@ -1,4 +1,5 @@
-"""`dataset.config`: settings of data pipelines: their seed, how many workers share a stage, how far they read ahead."""
+"""`dataset.config` has settings of data pipelines: their seed, how many workers share a stage, how far they read
+ahead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records as TensorFlow writes them: files of them, and the example that each holds.
+"""This module reads records as TensorFlow writes them: files of them, and the example that each holds.
 
 Source: TensorFlow's description of its record files: eight bytes with a length, a masked CRC-32C of them, so many
 bytes, and a CRC-32C of these. An example is a message of Protocol Buffers: features by name, each a list of bytes, of

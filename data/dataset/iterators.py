@@ -1,4 +1,4 @@
-"""What a loop over a data set reads: the rows of one epoch after another."""
+"""A loop over a data set reads from these iterators the rows of one epoch after another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pillow, the library that reads images and changes their size; imported where it is used."""
+"""Pillow, the library that reads images and changes their size, is imported here where it is used."""
 
 from __future__ import annotations
 

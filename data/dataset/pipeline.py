@@ -1,4 +1,4 @@
-"""Data sets as scripts have them: what stands over the nodes of the engine, step by step.
+"""Data sets, as scripts have them, put the nodes of the engine together step by step.
 
 Every pass over a data set is an epoch; whatever is random is sampled anew for each, from the seed of `set_seed`, equal
 on all ranks and whatever the number of workers.

@@ -1,4 +1,4 @@
-"""Rows of an iterator that cannot be started again, as a generator object or an open file."""
+"""An iterator that cannot be started again, as a generator object or an open file, gives its rows once."""
 
 from __future__ import annotations
 

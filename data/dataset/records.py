@@ -1,4 +1,4 @@
-"""Data sets of records in files, as `mindspore.mindrecord` writes them."""
+"""These data sets are records in files, as `mindspore.mindrecord` writes them."""
 
 from __future__ import annotations
 

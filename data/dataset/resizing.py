@@ -1,4 +1,4 @@
-"""Images of bytes made larger: the numbers of Pillow's filters, by NumPy over several images at once.
+"""Images of bytes are made larger with the numbers of Pillow's filters, by NumPy over several images at once.
 
 Pillow holds Python's lock while it hands an image over, and works on one number after another. Here every step is one
 call over many numbers, without the lock. Making images smaller reads many pixels for each new one; Pillow does that.

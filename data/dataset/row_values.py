@@ -1,4 +1,4 @@
-"""Values of rows, and checks of arguments."""
+"""This module makes values of rows, and checks arguments."""
 
 from __future__ import annotations
 

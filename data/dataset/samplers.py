@@ -1,4 +1,4 @@
-"""Samplers: which rows of a source an epoch has, and in which order."""
+"""Samplers say which rows of a source an epoch has, and in which order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where rows come from: Python generators and arrays."""
+"""Rows come from Python generators and arrays here."""
 
 from __future__ import annotations
 

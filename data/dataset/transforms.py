@@ -1,4 +1,4 @@
-"""Operations on any column."""
+"""These operations apply to any column."""
 
 from __future__ import annotations
 

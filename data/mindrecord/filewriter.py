@@ -1,4 +1,4 @@
-"""Writing of records: into one file or a set of them, each complete when it is at its place."""
+"""Records are written into one file or a set of them, each complete when it is at its place."""
 
 from __future__ import annotations
 

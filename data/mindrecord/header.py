@@ -1,4 +1,4 @@
-"""The beginning of a file of records: where its pages lie and what its fields are.
+"""The beginning of a file of records says where its pages lie and what its fields are.
 
 A file is a header, in JSON behind its length (eight bytes, little end first), then pages of one size. A page has rows
 of values ("RAW_DATA") or of bytes ("BLOB_DATA"). Source: files that MindSpore 2.10 wrote.

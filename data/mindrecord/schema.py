@@ -1,4 +1,4 @@
-"""What the fields of a record are: their types and shapes, and how a value of each is written and read."""
+"""The fields of a record have types and shapes, which say how a value of each is written and read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading of records by their numbers, of one file and of a set of them."""
+"""Records are read by their numbers, of one file and of a set of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The pages of the site: docs/, the README, CONTRIBUTING, the samples, and what is made from the code.
+"""This module makes the pages of the site: docs/, the README, CONTRIBUTING, the samples, and what is made from the
+code.
 
 Links that lead to another page are turned to where it stands on the site; those to other files of the checkout become
 plain text.

@@ -1,4 +1,4 @@
-"""A classifier that trains with any strategy, saves at every step, and resumes from the newest checkpoint it finds.
+"""This classifier trains with any strategy, saves at every step, and resumes from the newest checkpoint it finds.
 
 mspc run train.py --ranks 8 -- --tensor 4 --steps 10
 """

@@ -1,4 +1,4 @@
-"""Operator-level parallelism: a classifier of handwritten digits, its operators sharded in different ways.
+"""Operator-level parallelism shards the operators of a classifier of handwritten digits in different ways.
 
     mspc compile net.py --ranks 8 --save-graphs     # what every rank will do, as text
     mspc run net.py --ranks 8                       # train under mpirun; --simulate: without MPI

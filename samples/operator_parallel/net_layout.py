@@ -1,4 +1,4 @@
-"""The network of `net.py`, its strategies written as Layouts: tensors name the axes of a device mesh.
+"""This is the network of `net.py` with its strategies written as Layouts: tensors name the axes of a device mesh.
 
     mspc compile net_layout.py --ranks 8 --save-graphs
     mspc run net_layout.py --ranks 8

@@ -1,4 +1,4 @@
-"""The quick start: a network with one hidden layer, sharded over eight ranks and trained on random data.
+"""The quick start is a network with one hidden layer, sharded over eight ranks and trained on random data.
 
     mspc compile net.py --ranks 8 --save-graphs     # what every rank will do, as text
     mpirun -n 8 mspc run net.py                     # train; as root or on few cores see run_with_mpi.sh

@@ -1,4 +1,4 @@
-"""A small language model, sharded over ranks by tensor and by data parallelism.
+"""This is a small language model, sharded over ranks by tensor and by data parallelism.
 
     mspc run net.py                           # one rank: nothing is split
     mspc run net.py --ranks 8                 # four ranks share each layer, two groups of four share the batch

@@ -1,4 +1,4 @@
-"""Cells of `mint.nn` for images: convolutions, normalisation and pooling, with the arguments of PyTorch."""
+"""These cells of `mint.nn` are for images: convolutions, normalisation and pooling, with the arguments of PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cells of `mint.nn` whose arguments differ from those of `nn`."""
+"""The arguments of these cells of `mint.nn` differ from those of `nn`."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Embedding(Cell):
             distribution of deviation 1 unless given. _freeze: whether it is not trained.
 
     Raises:
-        ValueError: max_norm, scale_grad_by_freq or sparse is asked for; norm_type is that of max_norm.
+        ValueError: max_norm, scale_grad_by_freq or sparse is set; norm_type is that of max_norm.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""AdaFactor: Adam that stores the squares of a matrix as one number per row and one per column."""
+"""AdaFactor is Adam that stores the squares of a matrix as one number per row and one per column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adam and its form with decoupled weight decay."""
+"""This module has Adam and its form with decoupled weight decay."""
 
 from __future__ import annotations
 

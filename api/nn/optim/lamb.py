@@ -1,4 +1,4 @@
-"""Lamb: Adam whose step is as long as the parameter is large."""
+"""Lamb is Adam whose step is as long as the parameter is large."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LARS: gradients as long as their parameters, for another optimizer."""
+"""LARS makes gradients as long as their parameters, for another optimizer."""
 
 from __future__ import annotations
 

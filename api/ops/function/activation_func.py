@@ -1,4 +1,5 @@
-"""Activations. Those made of several operators compute in Float32 where differences of near numbers are taken."""
+"""This module has activations as functions. Those made of several operators compute in Float32 where differences of
+near numbers are taken."""
 
 from __future__ import annotations
 

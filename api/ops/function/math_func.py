@@ -1,4 +1,4 @@
-"""Arithmetic, products and reductions."""
+"""These functions are arithmetic, products and reductions."""
 
 from __future__ import annotations
 

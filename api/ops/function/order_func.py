@@ -1,4 +1,4 @@
-"""Functions that choose, sort and turn round elements, and that put them into or take them from a diagonal."""
+"""These functions choose, sort and turn round elements, and put them into or take them from a diagonal."""
 
 from __future__ import annotations
 

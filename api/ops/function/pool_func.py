@@ -1,4 +1,4 @@
-"""Functions that pool images."""
+"""These functions pool images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that draw random numbers: the same on any number of ranks, others in every step."""
+"""These functions sample random numbers: the same on any number of ranks, others in every step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that give a tensor other dimensions: more of them, parts along them, and tensors side by side."""
+"""These functions give a tensor other dimensions: more of them, parts along them, and tensors side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions element by element that are made of others: signs, extrema beside NaN, exponents and gamma functions."""
+"""These functions work element by element and are made of others: signs, extrema beside NaN, gamma functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of sparse tensors, whose number of values is known."""
+"""These functions take sparse tensors, whose number of values is known."""
 
 from __future__ import annotations
 

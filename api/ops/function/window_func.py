@@ -1,4 +1,4 @@
-"""Windows over signals, and transforms of the parts that they take out."""
+"""These functions are windows over signals, and transforms of the parts that they take out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention whose heads are sharded over ranks."""
+"""This module has attention whose heads are sharded over ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the cells of a Transformer are sharded."""
+"""These objects say how the cells of a Transformer are sharded."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class TransformerOpParallelConfig:
 
     data_parallel, model_parallel, vocab_emb_dp: as in `EmbeddingOpParallelConfig`. recompute: whether layers are
     computed again for their gradients, or a `TransformerRecomputeConfig`. The other arguments must stay at their
-    defaults, or change nothing in the cells here, which is said; a script's own cells may read `use_seq_parallel`.
+    defaults, or change nothing in the cells here, as a warning says; a script's own cells may read `use_seq_parallel`.
 
     Raises:
         TypeError, ValueError: an argument is something else, or asks for a pipeline or for several experts.

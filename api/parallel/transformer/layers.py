@@ -1,4 +1,4 @@
-"""Linear layers, norms, embeddings and feed-forward networks that are sharded."""
+"""This module has linear layers, norms, embeddings and feed-forward networks that are sharded."""
 
 from __future__ import annotations
 

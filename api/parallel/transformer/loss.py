@@ -1,4 +1,4 @@
-"""The loss of a language model."""
+"""This module has the loss of a language model."""
 
 from __future__ import annotations
 

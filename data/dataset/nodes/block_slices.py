@@ -1,4 +1,4 @@
-"""Blocks that several threads make, each some of the rows, straight into the memory of the complete block."""
+"""Several threads make a block here, each some of the rows, straight into the memory of the complete block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sources whose rows can be reached by number: an order of them, divided into blocks."""
+"""These sources reach rows by their numbers: an order of them is divided into blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows chosen, put in another order or repeated; columns chosen; data sets one behind another or side by side."""
+"""These stages choose, reorder or repeat rows, choose columns, and put data sets one behind another or side by side."""
 
 from __future__ import annotations
 

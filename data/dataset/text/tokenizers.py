@@ -1,4 +1,4 @@
-"""Texts split into tokens, or changed as one."""
+"""These operations split texts into tokens, or change a text as one."""
 
 from __future__ import annotations
 

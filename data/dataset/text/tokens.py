@@ -1,4 +1,4 @@
-"""Operations on lists of tokens: numbers of words, windows, parts."""
+"""These operations work on lists of tokens: numbers of words, windows, parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`mindspore.dataset.vision`: operations on images, arrays [height, width, channels] unless said otherwise."""
+"""`mindspore.dataset.vision` has operations on images, which are arrays [height, width, channels] unless stated
+otherwise."""
 
 from __future__ import annotations
 

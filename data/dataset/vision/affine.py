@@ -1,4 +1,4 @@
-"""Images moved by affine maps: turned, shifted, scaled, sheared."""
+"""These operations apply affine maps to images: they rotate, shift, scale and shear."""
 
 from __future__ import annotations
 

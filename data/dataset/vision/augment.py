@@ -1,4 +1,4 @@
-"""Operations that are sampled from lists of operations, by the papers that propose them."""
+"""These operations are sampled from lists of operations, by the papers that propose them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images with their channels in another order or space, and numbers of pixels under a matrix."""
+"""These operations put channels into another order or space, and numbers of pixels under a matrix."""
 
 from __future__ import annotations
 

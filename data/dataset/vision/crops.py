@@ -1,4 +1,4 @@
-"""Parts of images, and images with borders."""
+"""These operations take parts of images, and put borders around them."""
 
 from __future__ import annotations
 

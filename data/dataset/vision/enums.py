@@ -1,5 +1,4 @@
-"""Choices that operations on images take: values between pixels, what borders hold, how images are divided into
-patches."""
+"""Operations on images take these choices: values between pixels, what borders hold, how patches are made."""
 
 from __future__ import annotations
 

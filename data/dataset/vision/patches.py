@@ -1,4 +1,4 @@
-"""Images divided into patches."""
+"""This operation divides images into patches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images turned, moved, blurred, and with parts taken out of them."""
+"""These operations rotate, shift and blur images, and take parts out of them."""
 
 from __future__ import annotations
 
