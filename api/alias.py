@@ -146,7 +146,7 @@ def public(found: Any) -> Any:
 
 
 def find_public(package: str, name: str) -> Any:
-    """An attribute of a public module that stands in a folder of mspc's own: `mspc.ops.relu`, `mspc.ops.operations`.
+    """An attribute of a public module that is in a folder of mspc's own: `mspc.ops.relu`, `mspc.ops.operations`.
 
     Raises:
         AttributeError: there is none.

@@ -72,7 +72,7 @@ def bucket(fusion: tuple[tuple[str, Any], ...]) -> int:
 
 
 def later_stages(stages: Mapping[str, int] | None) -> str:
-    """What is wrong with the stages that `PipelineCell` is given for cells; "" where all stand in the first."""
+    """What is wrong with the stages that `PipelineCell` is given for cells; "" where all are in the first."""
     later = [f"{cell!r} into stage {stage}" for cell, stage in (stages or {}).items() if stage != 0]
     return f"stage_config puts {later[0]}; networks of several stages are not built" if later else ""
 

@@ -64,7 +64,7 @@ class Session:
     @classmethod
     def from_environment(cls) -> Session:
         """Rank and size as the launcher of this process says; one rank without one."""
-        # By name: what reads a launcher's variables stands above this layer.
+        # By name: what reads a launcher's variables is above this layer.
         return cls(**importlib.import_module("mspc.engine.ranks.environment").place())
 
     @classmethod

@@ -220,7 +220,7 @@ def shown(result: Result) -> str:
 
 
 def measure_all(options: argparse.Namespace, folder: Path, machine: Path) -> list[Planned]:
-    """Make the plans at once, then time one after the other; what is known by then stands in the folder."""
+    """Make the plans at once, then time one after the other; what is known by then is in the folder."""
     cases = [(network, smaller, int(ranks)) for smaller in options.smaller.split(",")
              for network in options.networks.split(",") for ranks in options.ranks.split(",")]  # fmt: skip
     with ThreadPoolExecutor(options.jobs) as pool:

@@ -222,7 +222,7 @@ class KnownValues:
         return next((value for value in found if value is not MISSING), MISSING)
 
     def public_bases(self, cls: OwnClass, below: tuple[ast.ClassDef, ...] = ()) -> list[Instance] | None:
-        """The classes of mspc that a class stands on; None where it stands on others that are not known."""
+        """The classes of mspc that a class derives from; None where it derives from others that are not known."""
         found: list[Instance] = []
         if cls.node in below or any(word.arg == "metaclass" for word in cls.node.keywords):
             return None

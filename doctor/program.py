@@ -68,7 +68,7 @@ class ScriptFiles:
     """A script and the modules of its own: in the folders in which Python would look for them (the script's, the one
     that holds its package, those of PYTHONPATH), installed libraries left out.
 
-    most: how many files may be read, None for all. Of what stands in the others nothing is known then.
+    most: how many files may be read, None for all. Of what is in the others nothing is known then.
 
     Raises:
         MspcError: a file is missing, cannot be read, or is not Python.

@@ -55,7 +55,7 @@ class Public:
 @dataclass(frozen=True, eq=False)
 class Instance:
     """An object of a class that a script made. name: of the class, as the script calls it. or_below: it may be of a
-    class that stands on this one."""
+    class that derives from this one."""
 
     cls: type
     name: str

@@ -53,7 +53,7 @@ class CellGraphExecutor:
         unknown = sorted(options.keys() - {"do_convert", "jit_config_dict"})
         if unknown:
             raise ApiTypeError(f"compile has no argument {unknown[0]!r}")
-        # By name: both stand above this layer.
+        # By name: both are above this layer.
         write = importlib.import_module("mspc.engine.strategy_files").write_once
         facts = importlib.import_module("mspc.compiler.in_memory").compile_in_memory(obj, args, write)
         if hasattr(obj, "__dict__"):  # not through its class: what asks for gradients is frozen

@@ -43,7 +43,7 @@ def checked_plan(cell: Any, plan: Any, label: str) -> Plan:
 
 
 def _checked_strategy(name: Any, strategy: Any, label: str) -> Any:
-    """A tuple of ints or a Layout, which may stand in a tuple of its own."""
+    """A tuple of ints or a Layout, which may be in a tuple of its own."""
     if isinstance(strategy, tuple) and len(strategy) == 1 and isinstance(strategy[0], NamedLayout):
         strategy = strategy[0]
     cuts: Any = strategy.strategy if isinstance(strategy, NamedLayout) else strategy

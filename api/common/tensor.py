@@ -53,7 +53,7 @@ class Tensor(TensorMethods, TensorOperators):
     alone, every rank has all of it; data where it is fed."""
 
     declared: tuple[Any, ...] | None = None
-    """Sizes of which some are known at a call only: the tensor has no values, and stands in `Cell.set_inputs`."""
+    """Sizes of which some are known at a call only: the tensor has no values, and is in `Cell.set_inputs`."""
 
     def __init__(
         self, input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None, const_arg: bool = False

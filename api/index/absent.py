@@ -13,10 +13,10 @@ def absent_names() -> dict[str, IndexRow]:
 
 
 def said_of(path: str, prefix: str = "") -> str:
-    """What the index says of a name without the first, or of what it stands below; "" where that is nothing. What it
+    """What the index says of a name without the first, or of what it is below; "" where that is nothing. What it
     says of a name of `ops` counts in all modules of `ops`.
 
-    prefix: what stands ahead of a name to write instead, "mindspore.".
+    prefix: what is ahead of a name to write instead, "mindspore.".
     """
     parts, rows = path.split("."), absent_names()
     places = [".".join(parts[:end]) for end in range(len(parts), 0, -1)]

@@ -67,7 +67,7 @@ def is_expression(row: IndexRow) -> bool:
 
 
 def _parts(row: IndexRow) -> tuple[str, str]:
-    """("(parameters)" or "", what stands behind the "=")."""
+    """("(parameters)" or "", what is behind the "=")."""
     if not row.target.startswith("("):
         return "", row.target
     end = _end_of_parameters(row.target)
@@ -214,7 +214,7 @@ def _value(row: IndexRow, node: ast.expr) -> Any:
 
 
 def tree_at(path: str, line: int, name: str) -> ast.FunctionDef:
-    """The tree of the row of a function that stands in a line of a table.
+    """The tree of the row of a function that is in a line of a table.
 
     Raises:
         LookupError: there is none.

@@ -20,7 +20,7 @@ Getter = Callable[[str], Any]
 def places_of(module: str) -> dict[str, tuple[str, str]]:
     """(module that defines it, its name there) of every object that a public module shows; ("", "") of what rows make.
 
-    What is taken from all of another public module stands where that one has it from.
+    What is taken from all of another public module is where that one has it from.
     """
     found: dict[str, tuple[str, str]] = {}
     for home in rows_of(module, "all"):
@@ -75,7 +75,7 @@ def find(module: str, name: str) -> Any:
 
 class _Package(ModuleType):
     """A public package. A module below it that is imported hides no name of the index: `parallel.shard` is a function,
-    which stands in `parallel/shard.py`."""
+    which is in `parallel/shard.py`."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (isinstance(value, ModuleType) and value.__name__ == f"{self.__name__}.{name}"):
@@ -85,7 +85,7 @@ class _Package(ModuleType):
 def answers(
     package: str, otherwise: Getter | None = None, names: Callable[[], Iterable[str]] = tuple
 ) -> tuple[Getter, Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a public module whose objects all stand elsewhere.
+    """`__getattr__` and `__dir__` of a public module whose objects are all defined elsewhere.
 
     Args:
         package: the full name of the module of mspc.

@@ -75,7 +75,7 @@ def norm(input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, 
 
 
 def argsort(input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
-    """The places that the elements come from when they stand in order along `dim`, Int64."""
+    """The places that the elements come from when they are in order along `dim`, Int64."""
     _, places = ops.SortExt()(input, dim, descending, stable)
     return places
 

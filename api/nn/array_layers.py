@@ -72,7 +72,7 @@ class Triu(Cell):
 
 
 class Range(Cell):
-    """Numbers from start, or from 0 to it where it stands alone, below limit, by delta."""
+    """Numbers from start, or from 0 to it where it is given alone, below limit, by delta."""
 
     def __init__(self, start: Any, limit: Any = None, delta: Any = 1) -> None:
         super().__init__()

@@ -146,7 +146,7 @@ class CellState:
     # Buffers --------------------------------------------------------------------------------------
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Give the cell a tensor that is no parameter: the attribute `name`. A `persistent` one stands in `state_dict`.
+        """Give the cell a tensor that is no parameter: the attribute `name`. A `persistent` one is in `state_dict`.
 
         Raises:
             TypeError: the name is no string, the tensor no Tensor. KeyError: the name is empty, has a dot, or is that

@@ -126,7 +126,7 @@ dropout_ext_op = _DropoutExtEach()
 
 
 def make_range(start: int, limit: int | None = None, delta: int = 1) -> Any:
-    """Integers from start, or from 0 to it where it stands alone, below limit, a tuple."""
+    """Integers from start, or from 0 to it where it is given alone, below limit, a tuple."""
     for name, value in (("start", start), ("limit", limit), ("delta", delta)):
         if isinstance(value, bool) or not (isinstance(value, int) or (value is None and name == "limit")):
             raise ApiTypeError(f"make_range: {name} must be an integer, not {describe(value)}")

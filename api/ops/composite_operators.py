@@ -201,7 +201,7 @@ class SearchSorted:
 
 
 class LowerBound(SearchSorted):
-    """The first place in each sorted row at which a value may stand. Called as `LowerBound(out_type)(sorted_x,
+    """The first place in each sorted row at which a value may be inserted. Called as `LowerBound(out_type)(sorted_x,
     values)`."""
 
     def __init__(self, out_type: Any = INT32) -> None:
@@ -209,7 +209,7 @@ class LowerBound(SearchSorted):
 
 
 class UpperBound(SearchSorted):
-    """The last place in each sorted row at which a value may stand. Called as `UpperBound(out_type)(sorted_x,
+    """The last place in each sorted row at which a value may be inserted. Called as `UpperBound(out_type)(sorted_x,
     values)`."""
 
     def __init__(self, out_type: Any = INT32) -> None:

@@ -97,10 +97,10 @@ class DynamicRNN:
 
 
 class DynamicGRUV2:
-    """A GRU over x [time, batch, inputs], with weights [inputs, 3 hidden] and [hidden, 3 hidden] whose gates stand as
-    reset, update, new ("rzh") or update, reset, new ("zrh"). Called as `DynamicGRUV2()(x, weight_input, weight_hidden,
-    bias_input, bias_hidden, seq_length, init_h)`, the biases or None, init_h [batch, hidden]: a tuple of (outputs,
-    outputs, update, reset, new, what the state says to new), each [time, batch, hidden].
+    """A GRU over x [time, batch, inputs], with weights [inputs, 3 hidden] and [hidden, 3 hidden] whose gates are in the
+    order reset, update, new ("rzh") or update, reset, new ("zrh"). Called as `DynamicGRUV2()(x, weight_input,
+    weight_hidden, bias_input, bias_hidden, seq_length, init_h)`, the biases or None, init_h [batch, hidden]: a tuple of
+    (outputs, outputs, update, reset, new, what the state says to new), each [time, batch, hidden].
 
     The numbers of time steps are known at compile time. is_training changes nothing: what gradients need is saved where
     there are any.

@@ -28,7 +28,7 @@ class Layout:
 
     Raises:
         TypeError: an argument is no tuple, a size no integer, a name no string. ValueError: sizes and
-names do not fit, a name is empty, "None" or stands twice.
+names do not fit, a name is empty, "None" or given twice.
     """
 
     def __init__(self, device_matrix: Any, alias_name: Any, rank_list: Any = None) -> None:
@@ -121,7 +121,7 @@ names do not fit, a name is empty, "None" or stands twice.
         }
 
     def _repr_html_(self) -> str:
-        """A table for notebooks: where every rank stands in the mesh."""
+        """A table for notebooks: where every rank is in the mesh."""
         sizes, names = self.device_matrix[: self._axes], self.alias_name[: self._axes]
         places = itertools.islice(itertools.product(*map(range, sizes)), SHOWN_RANKS)
         mesh = ", ".join(f"{name}={size}" for name, size in zip(names, sizes, strict=True))

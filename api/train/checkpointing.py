@@ -23,7 +23,7 @@ __all__ = ["CheckpointConfig", "ModelCheckpoint"]
 
 
 class ModelCheckpoint(Callback):
-    """Saves parameters, and where the run stands, to `<directory>/<prefix>-<epoch>_<step>.safetensors`.
+    """Saves parameters, and how far the run is, to `<directory>/<prefix>-<epoch>_<step>.safetensors`.
 
     A sharded parameter is gathered first, so every rank writes full parameters. With `integrated_save=False` every rank
     writes its slices: in one directory for all ranks to one set, the folder `<prefix>-<epoch>_<step>`, which is there

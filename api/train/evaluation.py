@@ -22,7 +22,7 @@ class Evaluation:
 
     Args:
         network: what is called with the rows of a data set. metrics: by name.
-        indexes: where the loss, the output and the label stand among its outputs; None where it says nothing of that:
+        indexes: where the loss, the output and the label are among its outputs; None where it says nothing of that:
             then metrics take what `inputs_of` says.
     """
 

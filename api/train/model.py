@@ -42,7 +42,7 @@ class Model:
         loss_fn: a Cell or function of (output, label). optimizer: an Optimizer; without it `network`
             trains itself.
         metrics: names or Metrics for `eval`. eval_network: used by `eval` instead of network and loss_fn.
-            eval_indexes: where loss, output and label stand among its outputs; without them it returns (loss, output,
+            eval_indexes: where loss, output and label are among its outputs; without them it returns (loss, output,
             label), or what the metrics take.
         amp_level: how much of the training step computes in half precision: "O0" to "O3" or "auto", see
             `amp.build_train_network`. Evaluation then runs the same network in half precision.

@@ -63,7 +63,7 @@ def resume_training(
         train_dataset: is read on from where it was. checkpoint: this one, not the newest.
 
     Returns:
-        where the run stands.
+        how far the run is.
 
     Raises:
         ValueError: the checkpoint is of another network; all names and shapes that differ are listed. Or the folder has
@@ -96,7 +96,7 @@ def resume_training(
 
 
 def _prefix_of(folder: Path, given: str | None) -> str:
-    """The prefix of the checkpoints to resume from. Raises ValueError where others stand in the folder, or several do:
+    """The prefix of the checkpoints to resume from. Raises ValueError where others are in the folder, or several do:
     a run that begins there would end by writing over what somebody meant to resume from."""
     there = prefixes_in(folder)
     if given in there or not there:

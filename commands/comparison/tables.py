@@ -11,7 +11,7 @@ from mspc.commands.report.text import group, size_text, time_text
 
 NOTHING = "-"
 LONGEST = 30
-"""Characters of a name that stands above a column; where one is longer it is "first" and "second"."""
+"""Characters of a name that is above a column; where one is longer it is "first" and "second"."""
 
 
 def tables(found: Differences) -> list[Table]:
@@ -38,7 +38,7 @@ def tables(found: Differences) -> list[Table]:
 
 
 def names_of(found: Differences) -> tuple[str, str]:
-    """What stands above the columns of the two."""
+    """What is above the columns of the two."""
     return found.names if max(map(len, found.names)) <= LONGEST else ("first", "second")
 
 
@@ -114,7 +114,7 @@ def _text(text: str | None) -> str:
 
 
 def both_text(first: object, second: object) -> str:
-    """What stands in a column for the two."""
+    """What is in a column for the two."""
     return str(first) if first == second else f"{first} -> {second}"
 
 

@@ -33,7 +33,7 @@ LITTLE = 1e-3
 
 @dataclass(frozen=True)
 class OperatorAlternative:
-    """One way to shard an operator. seconds: what it takes more than the one that stands, infinite where it cannot
+    """One way to shard an operator. seconds: what it takes more than the present one, infinite where it cannot
     be."""
 
     operands: tuple[Layout, ...]
@@ -41,7 +41,7 @@ class OperatorAlternative:
 
 
 def next_ways(configured: Graph, decided: Graph, machine: Machine) -> dict[int, list[OperatorAlternative]]:
-    """By number of a node, the ways that stand and the cheapest others.
+    """By number of a node, the present ways and the cheapest others.
 
     Args:
         configured: the graph ahead of the pass that decides on layouts. decided: behind it, with the same nodes.
@@ -63,10 +63,10 @@ def next_ways(configured: Graph, decided: Graph, machine: Machine) -> dict[int, 
 
 
 def _model(graph: Graph, decided: Graph) -> CostModel:
-    """The problem on the mesh of the layouts that stand, where a search could take it: else on the search's own."""
+    """The problem on the mesh of the present layouts, where a search could take it: else on the search's own."""
     search = Search(graph)
     search.structure([node for node in graph.nodes if node.phase == "forward"])
-    own = mesh_of(Search(decided))  # of its orders the one that the layouts which stand fit
+    own = mesh_of(Search(decided))  # of its orders the one that the present layouts fit
     mesh: tuple[int, ...] | None = own
     for other in dict.fromkeys(layout.mesh for node in decided.nodes for layout in node.in_layouts or () if layout):
         mesh = None if mesh is None else common_mesh(mesh, other)
@@ -75,7 +75,7 @@ def _model(graph: Graph, decided: Graph) -> CostModel:
 
 
 class _Neighbours:
-    """The tables around every operator, read at the layouts that stand."""
+    """The tables around every operator, read at the present layouts."""
 
     def __init__(self, model: CostModel, configured: Graph, decided: Graph, machine: Machine) -> None:
         self.model = model
@@ -117,7 +117,7 @@ class _Neighbours:
         return found
 
     def _ways(self, variable: int) -> list[OperatorAlternative]:
-        """The way that stands and the `NEXT` cheapest others; nothing where it is none of the model's."""
+        """The present way and the `NEXT` cheapest others; nothing where it is none of the model's."""
         stands = self.stands.get(variable)
         if stands is None:
             return []

@@ -145,7 +145,7 @@ class Duplicate:
 
 
 class Unique:
-    """(every element once in the order in which they come first, where each element stands among them, how often each
+    """(every element once in the order in which they come first, where each element is among them, how often each
     comes), the places and counts Int32."""
 
     def __call__(self, *values: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

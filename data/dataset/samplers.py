@@ -79,7 +79,7 @@ class BuiltinSampler:
         return np.asarray(chosen)[np.asarray(self._limited(self._order(len(chosen), of_child, reading)), np.int64)]
 
     def position(self, place: Any) -> Any:
-        """Where the row at a place of this shard stands in the order of all shards; of an array of places, each."""
+        """Where the row at a place of this shard is in the order of all shards; of an array of places, each."""
         return place
 
     def count(self, rows: int) -> int:

@@ -29,7 +29,7 @@ LENGTH = struct.Struct("<Q")
 
 @dataclass(frozen=True)
 class Header:
-    """What stands at the beginning of a file.
+    """What is at the beginning of a file.
 
     pages: of each page, in order, as the file says it. fields: of a record. indexed: names of the fields that the index
     has. shards: names of all files of the set. shard: the number of this one.

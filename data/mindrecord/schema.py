@@ -26,7 +26,7 @@ class RecordField:
 
     @property
     def is_blob(self) -> bool:
-        """Whether it stands in the pages of bytes, not among the values that the index may have."""
+        """Whether it is in the pages of bytes, not among the values that the index may have."""
         return self.type == "bytes" or self.shape is not None
 
     @property

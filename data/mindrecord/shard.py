@@ -60,7 +60,7 @@ class Shard:
                 rows = index.execute(f"SELECT ROW_ID, {_PLACES} FROM INDEXES ORDER BY ROW_ID").fetchall()
         except sqlite3.Error as error:
             raise MspcError(f"{str(path)!r} is no complete index of records: {error}") from None
-        except UnicodeDecodeError:  # of a message of SQLite's that shows what stands in the file
+        except UnicodeDecodeError:  # of a message of SQLite's that shows what is in the file
             raise MspcError(f"{str(path)!r} is no complete index of records: its tables have no names") from None
         try:
             found = np.array(rows, np.int64).reshape(-1, 7)
@@ -137,7 +137,7 @@ class Shard:
 class RecordSet:
     """The records of several files, one file behind another.
 
-    Args: files: one of a set, whose others stand beside it, or a list of those that are read.
+    Args: files: one of a set, whose others are beside it, or a list of those that are read.
 
     Raises:
         MspcError: a file is missing or damaged, or has other fields than the first one.

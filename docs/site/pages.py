@@ -1,7 +1,7 @@
 """This module makes the pages of the site: docs/, the README, CONTRIBUTING, the samples, and what is made from the
 code.
 
-Links that lead to another page are turned to where it stands on the site; those to other files of the checkout become
+Links that lead to another page are turned to where it is on the site; those to other files of the checkout become
 plain text.
 """
 
@@ -49,7 +49,7 @@ def all_pages() -> dict[str, str]:
 
 
 def contents(places: Iterable[str]) -> Iterator[str]:
-    """The order of the pages, for Sphinx; those of docs/ that no list names stand among the guides."""
+    """The order of the pages, for Sphinx; those of docs/ that no list names are among the guides."""
     named = {"index.md", *FIRST, *FORMATS, *LAST}
     sections = {
         "Start": FIRST, "Samples": [p for p in places if p.startswith("samples/")],
@@ -63,7 +63,7 @@ def contents(places: Iterable[str]) -> Iterator[str]:
 
 
 def sources() -> dict[str, str]:
-    """Files of the checkout that are pages: where each stands on the site."""
+    """Files of the checkout that are pages: where each is on the site."""
     found = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
     found |= {f"samples/{p.parent.name}/README.md": f"samples/{p.parent.name}.md"
               for p in sorted((ROOT / "samples").glob("*/README.md"))}  # fmt: skip

@@ -22,7 +22,7 @@ from mspc.ir.types import INT64
 
 
 def argsort(input: Any, axis: int = -1, descending: bool = False) -> Any:
-    """The places that the elements come from when they stand in order along `axis`, Int32."""
+    """The places that the elements come from when they are in order along `axis`, Int32."""
     _, places = ops.Sort(axis, descending)(input)
     return places
 

@@ -25,7 +25,7 @@ def max_pool3d(
     x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:  # fmt: skip
-    """max_pool2d over depth, height and width; the last two arguments stand the other way round, as in MindSpore."""
+    """max_pool2d over depth, height and width; the last two arguments are the other way round, as in MindSpore."""
     moves = kernel_size if stride is None else stride
     if return_indices:
         return ops.MaxPool3DWithArgmax(kernel_size, moves, padding, dilation, ceil_mode)(x)

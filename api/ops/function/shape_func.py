@@ -52,7 +52,7 @@ def atleast_2d(inputs: TensorLike | Sequence[Any]) -> Any:
 
 
 def atleast_3d(inputs: TensorLike | Sequence[Any]) -> Any:
-    """Three dimensions: a vector stands in the middle one, a matrix in the first two; of a tuple or a list each."""
+    """Three dimensions: a vector is in the middle one, a matrix in the first two; of a tuple or a list each."""
     if isinstance(inputs, tuple | list):
         return tuple([atleast_3d(x) for x in inputs])
     if not hasattr(inputs, "shape"):

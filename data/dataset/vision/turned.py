@@ -232,7 +232,7 @@ class ResizedCrop(EachOperation):
 class PadToSize(EachOperation):
     """The image with borders that make it of a size, (height, width) or one number for both.
 
-    offset: what stands above and left of it, as much as below and right unless given. fill_value: what borders hold.
+    offset: what is above and left of it, as much as below and right unless given. fill_value: what borders hold.
     padding_mode: Border.CONSTANT alone.
     """
 
