@@ -1,2 +1,1 @@
-"""This package has what networks read: data sets and files of records. Nothing of the compiler and of the runtime knows
-it."""
+"""This package has what networks read: data sets and files of records. The compiler and the runtime do not know it."""

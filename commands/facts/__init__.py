@@ -1,2 +1,1 @@
-"""This package reads what the files of a compile say of operators, layouts, collectives, memory and times, once per
-kind of ranks."""
+"""What files of a compile say of operators, layouts, collectives, memory and times is read here by kind of ranks."""

@@ -1,5 +1,4 @@
-"""`mindspore.dataset.vision` has operations on images, which are arrays [height, width, channels] unless stated
-otherwise."""
+"""`mindspore.dataset.vision` has operations on images; arrays are [height, width, channels] by default."""
 
 from __future__ import annotations
 
