@@ -1,6 +1,6 @@
 """The functional form: a launch hands gradients to the script, which hands them to the optimizer in another launch.
 
-Losses and parameters are one device's, however parameters are cut and whatever the script does with the gradients.
+Losses and parameters are one device's, however parameters are sharded and whatever the script does with the gradients.
 """
 
 from __future__ import annotations
@@ -183,8 +183,8 @@ init()
 ms.set_auto_parallel_context(parallel_mode="data_parallel")
 net = nn.Dense(4, 2)
 opt = nn.SGD(net.trainable_params(), 0.1)
-loss, grads = ms.value_and_grad(lambda x: ops.reduce_mean(net(x)), None, opt.parameters)(Tensor(np.ones((2, 4), np.float32)))
-for _ in range(2):
+loss, grads = ms.value_and_grad(lambda x: ops.reduce_mean(net(x)), None, opt.parameters)(Tensor(np.ones((2, 4),
+np.float32))) for _ in range(2):
     opt(grads)
 """  # noqa: E501
 

@@ -1,4 +1,4 @@
-"""The sample of checkpoints: a run that goes on with other ranks ends where one ends that nobody has ended."""
+"""The sample of checkpoints: a run that resumes on other ranks ends where one ends that nobody has ended."""
 
 from __future__ import annotations
 
