@@ -50,7 +50,7 @@ class ReduceOp:
 
 
 _INIT = table(Setting("init", ""))
-"""What a line that calls `init` is kept by."""
+"""The key by which a line that calls `init` is stored."""
 
 
 def init(backend_name: str | None = None) -> None:

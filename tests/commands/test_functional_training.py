@@ -183,8 +183,8 @@ init()
 ms.set_auto_parallel_context(parallel_mode="data_parallel")
 net = nn.Dense(4, 2)
 opt = nn.SGD(net.trainable_params(), 0.1)
-loss, grads = ms.value_and_grad(lambda x: ops.reduce_mean(net(x)), None, opt.parameters)(Tensor(np.ones((2, 4),
-np.float32))) for _ in range(2):
+loss, grads = ms.value_and_grad(lambda x: ops.reduce_mean(net(x)), None, opt.parameters)(Tensor(np.ones((2, 4), np.float32)))
+for _ in range(2):
     opt(grads)
 """  # noqa: E501
 
