@@ -1,4 +1,5 @@
-"""The command line: `mspc COMMAND`, of the commands that `commands.verbs.table` names. A command is loaded when called.
+"""The command line is `mspc COMMAND`, with the commands that `commands.verbs.table` names. A command is loaded when
+called.
 
 Nothing here may import NumPy or networkx: `mspc --help` answers at once.
 """
@@ -120,6 +121,6 @@ def _mspc(
 
 def main() -> None:
     """Run the command that the arguments name."""
-    if sys.argv[1:2] != ["run"]:  # there the script goes on, whose garbage may hold arrays
+    if sys.argv[1:2] != ["run"]:  # there the script continues, whose garbage may hold arrays
         look_rarely()
     raise SystemExit(run_guarded(lambda: app(prog_name="mspc", obj=CONSOLE)))

@@ -1,4 +1,4 @@
-"""Checks of arguments in scripts that import MindSpore's private `_checkparam`: functions, as MindSpore 2 has them, and
+"""Scripts that import MindSpore's private `_checkparam` check arguments here: functions, as MindSpore 2 has them, and
 the classes `Validator` and `Rel` of MindSpore 1.
 
 Every check returns what it was given. It raises TypeError for the wrong type and ValueError for the wrong value; the

@@ -1,4 +1,4 @@
-"""Public modules: `mindspore.nn` and `mspc.nn` are mspc/api/nn. One finder serves both names."""
+"""Public modules are found here: `mindspore.nn` and `mspc.nn` are mspc/api/nn. One finder serves both names."""
 
 from __future__ import annotations
 
@@ -140,13 +140,13 @@ def public(found: Any) -> Any:
     """What a script gets that asks for a public name: functions and classes say what they take."""
     if not isinstance(found, FunctionType | type) or not found.__module__.startswith(PUBLIC):
         return found
-    from mspc.api.guarded import guarded  # where a name is asked for: it imports NumPy
+    from mspc.api.guarded import guarded  # where a name is used: it imports NumPy
 
     return guarded(found)
 
 
 def find_public(package: str, name: str) -> Any:
-    """An attribute of a public module that stands in a folder of mspc's own: `mspc.ops.relu`, `mspc.ops.operations`.
+    """An attribute of a public module that is in a folder of mspc's own: `mspc.ops.relu`, `mspc.ops.operations`.
 
     Raises:
         AttributeError: there is none.
@@ -195,7 +195,7 @@ def uninstall() -> None:
 
 
 def _hint(module: ModuleType, full: str) -> str:
-    """What is said of a name that a public module lacks."""
+    """The message for a name that a public module lacks."""
     from mspc.api.index.absent import why_absent  # only on the way to an error
 
     return why_absent(full.partition(".")[2], dir(module))

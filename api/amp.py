@@ -1,4 +1,5 @@
-"""Mixed precision, as `mindspore.amp`: which parts of a network compute in half precision, and loss scaling.
+"""Mixed precision, as `mindspore.amp` has it, says which parts of a network compute in half precision, and scales
+losses.
 
 Weights stay in Float32 (master weights); the compiler casts them, the inputs and the constants of the cells that
 compute in half precision, and gradients come back in Float32. The lists are MindSpore's.

@@ -1,6 +1,5 @@
-"""The hook through which a called cell reaches the compiler. Commands and `import mspc` decide
-what stands behind it.
-"""
+"""This is the hook through which a called cell reaches the compiler. Commands and `import mspc` decide what stands
+behind it."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ class CallHandler(Protocol):
         ...
 
     def go_on_from(self, steps: dict[str, int]) -> None:
-        """Count the steps of graphs on from those of an earlier run; their random numbers go on, too."""
+        """Count the steps of graphs on from those of an earlier run; their random numbers continue, too."""
         ...
 
     def collective(self, op: Any, types: Any, arrays: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Checks of the values of settings: each takes a name and a value and returns the value to keep."""
+"""Values of settings are checked here: each check takes a name and a value and returns the value to store."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ _FUSED = ("openstate", "allreduce", "allgather", "reducescatter")
 FUSED_BY_DEFAULT: dict[str, Any] = {"openstate": True} | {
     name: {"mode": "auto", "config": None} for name in _FUSED[1:]
 }
-"""What of `comm_fusion` holds where nothing is said."""
+"""The settings of `comm_fusion` where a script gives none."""
 
 
 def comm_fusion(key: str, value: Any) -> dict[str, Any]:

@@ -1,6 +1,4 @@
-"""`set_context` and `set_auto_parallel_context`: what a script asks of the compiler, frozen when a
-graph is launched.
-"""
+"""`set_context` and `set_auto_parallel_context` take a script's settings, which are frozen when a graph is launched."""
 
 from __future__ import annotations
 
@@ -206,7 +204,7 @@ def set_ps_context(**values: Any) -> None:
 
 def set_offload_context(offload_config: Mapping[str, Any]) -> None:
     """Say what of a network waits outside of the device's memory: nothing does here, and every entry that says
-    otherwise is said to change nothing, once. An older name, which MindSpore 2.10 has no more.
+    otherwise changes nothing, as one warning says. It is an older name, which MindSpore 2.10 has no more.
 
     Raises:
         ValueError: an entry or its value is not known. TypeError: a value has the wrong type.
@@ -225,7 +223,7 @@ def freeze(target: Any = None) -> FrozenContext:
 
     `target` is the cell or function that is launched; an `AutoParallel` cell brings options of its own: its attribute
     `parallel_settings`, a dict with keys of `set_auto_parallel_context`, and `asked` and `set_at`, how and where the
-    script gave them. A function that `shard` gave takes whole inputs, unless the script says how data arrive.
+    script gave them. A function that `shard` gave takes global inputs, unless the script says how data arrive.
     """
     session = state.current()
     settings = getattr(target, "parallel_settings", None)

@@ -1,6 +1,4 @@
-"""Errors of the Python API: members of the one family that are also the built-in exception a
-script expects.
-"""
+"""Errors of the Python API are members of the one family and also the built-in exception that a script expects."""
 
 from __future__ import annotations
 
@@ -109,7 +107,7 @@ def _location(file: str, code: object, instruction: int, line: int) -> Location:
 
 @functools.lru_cache
 def _from_here(file: str, here: str) -> str:
-    """A file's name in a folder, or the whole of it where it lies elsewhere."""
+    """A file's name in a folder, or its full path where it lies elsewhere."""
     shown = os.path.relpath(file, here)
     return file if shown.startswith("..") else shown
 

@@ -1,7 +1,6 @@
-"""Public functions, constructors and methods as scripts get them: what Python says of arguments that do not fit, they
-say in mspc's words. Numbers, truths, strings and functions are looked at before, by their annotations; all else only
-where the call has failed, so that a good call costs next to nothing.
-"""
+"""Public functions, constructors and methods are wrapped here: what Python says of arguments that do not fit, they say
+in mspc's words. Numbers, truths, strings and functions are looked at before, by their annotations; all else only where
+the call has failed, so that a good call costs next to nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ def guarded(found: Any) -> Any:
 def _guard_members(cls: type[Any]) -> None:
     for name, member in list(vars(cls).items()):
         if name == "__init__":
-            _guard_maker(cls, name, cls.__init__)  # that of a dataclass is made when it is asked for
+            _guard_maker(cls, name, cls.__init__)  # that of a dataclass is made when it is used
         elif name == "__new__":
             _guard_maker(cls, name, member)
         elif name.startswith("_") or name == "construct":

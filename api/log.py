@@ -1,5 +1,5 @@
-"""`mindspore.log`: messages of scripts, on the error stream. `GLOG_v` says from which level on: 0 debug, 1 info,
-2 warning (the default), 3 error, 4 critical."""
+"""`mindspore.log` writes messages of scripts to the error stream. `GLOG_v` says from which level on: 0 debug, 1 info, 2
+warning (the default), 3 error, 4 critical."""
 
 from __future__ import annotations
 

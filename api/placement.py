@@ -1,4 +1,4 @@
-"""What scripts say of the device that a part of a network runs on."""
+"""Scripts say which device a part of a network runs on; this module checks it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mindspore.profiler`: takes what scripts ask of it, and says that `mspc run --profile` times their steps instead."""
+"""`mindspore.profiler` takes what scripts ask of it, and says that `mspc run --profile` times their steps instead."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def tensorboard_trace_handler(*_: Any, **__: Any) -> Callable[[Any], None]:
 
 
 class _ExperimentalConfig:
-    """Further options of MindSpore's profiler, kept as attributes: what it is given to notes nothing, and says so.
+    """Further options of MindSpore's profiler, stored as attributes: what it is given to notes nothing, and says so.
 
     Raises:
         TypeError: there is no option of a name.
@@ -157,8 +157,8 @@ _OPTIONS: dict[str, Any] = {
 
 
 class mstx:
-    """Marks in the trace of an Ascend device. There is none here, which is said; `mspc run SCRIPT --profile FILE` times
-    the steps of a script as it stands."""
+    """Marks in the trace of an Ascend device. There is none here, as a warning says; `mspc run SCRIPT --profile FILE`
+    times the steps of a script as it stands."""
 
     @staticmethod
     def mark(message: str, stream: Any = None, domain: str = "default") -> None:

@@ -1,4 +1,4 @@
-"""The plugin through which tests have `import mindspore`: pytest loads it where mspc is installed.
+"""Tests have `import mindspore` by this plugin: pytest loads it where mspc is installed.
 
 A package of that name that is installed comes first, so that it is left alone.
 """

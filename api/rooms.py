@@ -1,4 +1,4 @@
-"""The folders whose modules scripts import: what networks are made of, and what they read.
+"""This module names the folders whose modules scripts import: what networks are made of, and what they read.
 
 api/ is laid out as MindSpore is, module for module, and data/ beside it; the index has the modules whose place is
 another.

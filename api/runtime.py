@@ -1,6 +1,5 @@
-"""What `mindspore.runtime` offers: settings of device memory, checked and said to have no effect; waiting for a GPU and
-the memory taken there; and which device a script asks for.
-"""
+"""`mindspore.runtime` has settings of device memory, which are checked and change nothing, as a warning says; it waits
+for a GPU, tells the memory taken there, and says which device a script wants."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ def __dir__() -> list[str]:
 
 
 def asked_device() -> dict[str, Any]:
-    """What the script has said of its device: `device` ("cpu", "gpu", "" where it says nothing), `how` it said that,
+    """What the script has set of its device: `device` ("cpu", "gpu", "" where it says nothing), `how` it said that,
     `index` of the device or None, whether runs must be `deterministic`, and the lines that say so: `place`,
     `index_place`.
 

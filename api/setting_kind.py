@@ -1,4 +1,4 @@
-"""What a setting of a script is: its default, its check, what it changes, and where or why it changes nothing."""
+"""A setting of a script has a default, a check, what it changes, and where or why it changes nothing."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class CallSite:
 
 @dataclass(frozen=True)
 class Setting:
-    """One keyword of a function that sets something. A value other than the default is heeded, refused, or said to
-    change nothing, once.
+    """One keyword of a function that sets something. A value other than the default is heeded, refused, or
+    changes nothing, as one warning says.
 
     changes: what it does; "" for nothing, anywhere. ignored: why it changes nothing. refused: what is wrong with
     other values.
@@ -89,7 +89,7 @@ def table(*settings: Setting) -> dict[str, Setting]:
 
 
 def checked(function: str, settings: Table, values: Mapping[str, Any], shown: str = "") -> dict[str, Any]:
-    """The values to keep of a call `function(**values)`; says what changes nothing. `shown`: the call as the script
+    """The values to store of a call `function(**values)`; says what changes nothing. `shown`: the call as the script
     wrote it, where it has other words.
 
     Raises:
@@ -108,7 +108,7 @@ def checked(function: str, settings: Table, values: Mapping[str, Any], shown: st
 def note_asked(
     asked: dict[str, tuple[str, str]], function: str, settings: Table, found: Mapping[str, Any], shown: str = ""
 ) -> None:
-    """Keep in `asked`, by name, how and where the script wrote what may change nothing where a network is launched."""
+    """Note in `asked`, by name, how and where the script wrote what may change nothing where a network is launched."""
     for key, value in found.items():
         for name, setting in with_entries({key: settings[key]}):
             own = value if name == key else (value or {}).get(setting.name, setting.default)
@@ -118,7 +118,7 @@ def note_asked(
 
 
 def note_places(places: dict[str, Location], settings: Table, found: Mapping[str, Any]) -> None:
-    """Keep in `places`, by name, the line of the user's file that runs now: it has set what was found."""
+    """Note in `places`, by name, the line of the user's file that runs now: it has set what was found."""
     here = caller_location()
     for key, value in found.items():
         for name, setting in with_entries({key: settings[key]}):

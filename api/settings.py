@@ -1,5 +1,5 @@
-"""Every setting that a script can give, one line each: name, default, legal values, and what it changes or why it
-changes nothing. `FrozenContext`, `Config` and the graph's header have from here what they hold.
+"""Every setting that a script can give has a row: name, default, legal values, and what it changes or why it changes
+nothing. `FrozenContext`, `Config` and the graph's header have from here what they hold.
 
 A new setting is a line here, and a pass that reads its `attribute` from the header.
 """
@@ -25,8 +25,8 @@ GRAPHS_ALWAYS = "networks are compiled to graphs in every mode"
 STAYS = "everything stays on the device"
 MEMORY = "memory is planned for each network, and nothing more is taken"
 FUSES = "operators are fused always"
-CUTS_LOADED = "operators are cut as the file says"
-CUTS_SAVED = "how operators and parameters are cut is written to the file"
+CUTS_LOADED = "operators are sharded as the file says"
+CUTS_SAVED = "how operators and parameters are sharded is written to the file"
 ONE_STAGE = "there is one pipeline stage"
 LIKE_PRODUCTS = "convolutions round where products do, by matmul_allow_tf32"
 TIMED = "kernels of convolutions are timed, and the fastest runs"
@@ -72,7 +72,7 @@ def bucket(fusion: tuple[tuple[str, Any], ...]) -> int:
 
 
 def later_stages(stages: Mapping[str, int] | None) -> str:
-    """What is wrong with the stages that `PipelineCell` is given for cells; "" where all stand in the first."""
+    """What is wrong with the stages that `PipelineCell` is given for cells; "" where all are in the first."""
     later = [f"{cell!r} into stage {stage}" for cell, stage in (stages or {}).items() if stage != 0]
     return f"stage_config puts {later[0]}; networks of several stages are not built" if later else ""
 
@@ -129,8 +129,8 @@ CONTEXT = table(
     Setting("enable_graph_kernel", False, boolean, ignored=FUSES),
     Setting("graph_kernel_flags", "", text, ignored=FUSES),
     Setting("enable_reduce_precision", True, boolean, ignored="element types are those of the network"),
-    Setting("enable_compile_cache", False, boolean, ignored="a compile is not kept"),
-    Setting("compile_cache_path", ".", text, ignored="a compile is not kept"),
+    Setting("enable_compile_cache", False, boolean, ignored="a compile is not stored"),
+    Setting("compile_cache_path", ".", text, ignored="a compile is not stored"),
     Setting("deterministic", "OFF", one_of("OFF", "ON"), "the same bits at every run", compiled=_on),
     Setting("jit_config", {}, mapping, ignored=GRAPHS_ALWAYS),
     Setting("jit_level", "", text, ignored=GRAPHS_ALWAYS),
@@ -148,8 +148,8 @@ CONTEXT = table(
 """Keywords of `set_context`."""
 
 _OPTIMIZER = (
-    Setting("gradient_accumulation_shard", False, boolean, ignored="accumulated gradients are cut as their parameters"),
-    Setting("parallel_optimizer_threshold", 64, integer(0), "KiB from which a parameter is cut", modes=SHARDED,
+    Setting("gradient_accumulation_shard", False, boolean, ignored="accumulated gradients are sharded like parameters"),
+    Setting("parallel_optimizer_threshold", 64, integer(0), "KiB from which a parameter is sharded", modes=SHARDED,
             needs="enable_parallel_optimizer", field="optimizer_threshold", attribute="parallel_optimizer_threshold"),
     Setting("optimizer_weight_shard_size", -1, integer(-1), "ranks that share an update", modes=SHARDED,
             needs="enable_parallel_optimizer", field="optimizer_shard_size", attribute="optimizer_weight_shard_size"),
@@ -187,23 +187,23 @@ PARALLEL = table(
             attribute="search_mode", compiled=_search),
     Setting("auto_parallel_search_mode", "", one_of(*SEARCHES), "as search_mode", modes=("auto_parallel",)),
     Setting("sharding_propagation", False, boolean, "as search_mode", modes=("auto_parallel",)),
-    Setting("parameter_broadcast", False, boolean, "parameters that are not cut start with the values of rank 0",
+    Setting("parameter_broadcast", False, boolean, "parameters that are not sharded start with the values of rank 0",
             modes=DATA_PARALLEL + SHARDED),
     Setting("strategy_ckpt_load_file", "", text, CUTS_LOADED, refused=missing_file, modes=SHARDED),
     Setting("strategy_ckpt_save_file", "", text, CUTS_SAVED, modes=SHARDED),
     Setting("strategy_ckpt_config", {}, _names(_STRATEGY_FILES), "see its entries", entries=_STRATEGY_FILES),
     Setting("group_ckpt_save_file", "", text, "which ranks hold the same is written to the file",
             modes=DATA_PARALLEL + SHARDED),
-    Setting("full_batch", False, boolean, "every rank feeds the whole batch", modes=SHARDED),
+    Setting("full_batch", False, boolean, "every rank feeds the global batch", modes=SHARDED),
     Setting("full_batch_is_set", False, boolean, ignored="it says whether full_batch was given"),
-    Setting("dataset_strategy", "data_parallel", checks.dataset_strategy, "how data are cut", modes=SHARDED),
+    Setting("dataset_strategy", "data_parallel", checks.dataset_strategy, "how data are sharded", modes=SHARDED),
     Setting("enable_parallel_optimizer", False, boolean, "replicas share a parameter's update", modes=SHARDED,
             needs="enable_parallel_optimizer", attribute="parallel_optimizer"),
     Setting("parallel_optimizer_config", {}, _names(_OPTIMIZER), "see its entries", entries=_OPTIMIZER),
     Setting("optimizer_weight_shard_size", -1, integer(-1), "as in parallel_optimizer_config", modes=SHARDED,
             needs="enable_parallel_optimizer"),
     Setting("optimizer_weight_shard_aggregated_save", False, boolean, ignored="integrated_save of "
-            "CheckpointConfig says whether saved parameters are whole"),
+            "CheckpointConfig says whether saved parameters are global"),
     Setting("force_fp32_communication", False, boolean, "halves are summed over ranks in Float32",
             modes=(*DATA_PARALLEL, *SHARDED), attribute="force_fp32_communication"),
     Setting("all_reduce_fusion_config", [], integers, ignored="gradients are merged by size; see comm_fusion"),
@@ -281,13 +281,13 @@ DATASET = table(
     Setting("fast_recovery", True, boolean, ignored="a resumed pipeline draws what it would have drawn"),
     Setting("multiprocessing_start_method", "fork", one_of("fork", "spawn"), ignored="worker processes are forked"),
     Setting("video_backend", "CPU", one_of("CPU", "Ascend"), ignored="there is no Ascend here"),
-    Setting("sending_batches", 0, integer(0), ignored="batches are handed on when they are asked for"),
+    Setting("sending_batches", 0, integer(0), ignored="batches are handed on when they are needed"),
 )
 """What `dataset.config.set_...` sets, apart from the seed."""
 
 AUTO_PARALLEL = table(
     Setting("optimizer_level", "level1", one_of("level1", "level2", "level3"), ignored="optimizer states and updates "
-            "are cut, as with 'level1'"),
+            "are sharded, as with 'level1'"),
     Setting("output_broadcast", False, boolean, ignored=ONE_STAGE),
     Setting("interleave", False, boolean, ignored=ONE_STAGE),
     Setting("scheduler", "1f1b", text, ignored=ONE_STAGE),
@@ -328,7 +328,7 @@ JIT = table(
 RECOMPUTE = table(
     Setting("mp_comm_recompute", True, boolean, "communication between what is computed again is done again"),
     Setting("parallel_optimizer_comm_recompute", False, boolean, "parameters are gathered again for gradients"),
-    Setting("recompute_slice_activation", False, boolean, ignored="what is kept stays in its layout"),
+    Setting("recompute_slice_activation", False, boolean, ignored="what is saved stays in its layout"),
     Setting("output_recompute", False, boolean, ignored=GRAPHS_ALWAYS),
     Setting("use_reentrant", True, boolean, ignored=GRAPHS_ALWAYS),
 )  # fmt: skip
@@ -340,7 +340,7 @@ SET_GRAD = table(
 """The argument of `Cell.set_grad`."""
 
 OFFLOADED_CELLS = table(
-    Setting("backward_prefetch", None, one_of("Auto"), ignored="what gradients keep stays on the device"),
+    Setting("backward_prefetch", None, one_of("Auto"), ignored="what is saved for gradients stays on the device"),
 )
 """The argument of `Cell.offload` and `Primitive._offload`."""
 

@@ -1,4 +1,4 @@
-"""The state of one rank's session, and the one holder of the session that runs now.
+"""This module has the state of one rank's session, and is the one holder of the session that runs now.
 
 A process under mpirun has one session. A simulation has one per rank and puts the right one in place
 (`swap`) whenever the turn changes. This holder is the only global state of mspc.
@@ -18,20 +18,20 @@ from mspc.ir.location import Location
 class Session:
     """Everything that differs between ranks or outlives a call.
 
-    rank, size: of the whole job. local_rank, local_size: on this host.
+    rank, size: of the job of all ranks. local_rank, local_size: on this host.
     launched: rank and size were set by a launcher and win over the environment.
     claimed: ranks that the environment speaks of where no launcher has started this process, else 0.
     initialized: `init()` was called. backend: what it was given, "nccl", or "" for none.
     seed: of `set_seed`, None before. dataset_seed: of `dataset.config.set_seed`, which wins for data sets.
-    initializers: how many initial values were asked for so far. shuffles, dropouts: how many random stages
+    initializers: how many initial values were requested so far. shuffles, dropouts: how many random stages
         of data sets and dropout layers were made. draws: how many random operators without seeds ran outside of a
         network.
     groups: user-made groups of ranks by name.
     general, parallel, offload: what `set_context`, `set_auto_parallel_context` and `set_offload_context` have set.
     asked: how and where the script wrote some of them. set_at: the lines that have set them, and called `init`.
     said: what was warned of. speaks: whether this rank warns for all.
-    background: what writes checkpoints while the script goes on. resumed: folders and prefixes of the checkpoints that
-        the run goes on from.
+    background: what writes checkpoints while the script continues. resumed: folders and prefixes of the checkpoints
+        that the run resumes from.
     frozen: (what the context was last frozen from, the result), so that calls in a row need not do it again.
     """
 
@@ -64,7 +64,7 @@ class Session:
     @classmethod
     def from_environment(cls) -> Session:
         """Rank and size as the launcher of this process says; one rank without one."""
-        # By name: what reads a launcher's variables stands above this layer.
+        # By name: what reads a launcher's variables is above this layer.
         return cls(**importlib.import_module("mspc.engine.ranks.environment").place())
 
     @classmethod

@@ -2,7 +2,7 @@
 
     python -m benchmarks.checkpoints [--gigabytes 4] [--folder DIR]
 
-Writes a set of 8 ranks (data 2 x tensor 4, states of the optimizer cut over replicas), then loads it with other
+Writes a set of 8 ranks (data 2 x tensor 4, states of the optimizer sharded over replicas), then loads it with other
 strategies, each rank of which is a process of its own, and reads the byte ranges of the same slices with `os.preadv`
 into memory of the same size. Last it transforms the set for another strategy. Says the speeds of both, their relation,
 and the largest resident memory of any process.
@@ -39,19 +39,19 @@ WIDTH = 4096
 STATES = ("", "moment1.", "moment2.")
 SAVED = (2, 4, 2)
 LOADED = ((4, 2, 4), (1, 4, 1), (8, 1, 1), (1, 1, 1))
-"""(data, tensor, further cut of dimension 0 over replicas)."""
+"""(data, tensor, further slices of dimension 0 over replicas)."""
 LIMIT = 900 << 20
-"""Bytes that a rank keeps at most."""
+"""Bytes that a rank holds at most."""
 
 
 def shapes(gigabytes: float) -> dict[str, tuple[int, int]]:
-    """Matrices of a transformer's sizes, half of them cut by rows and half by columns."""
+    """Matrices of a transformer's sizes, half of them sharded by rows and half by columns."""
     count = max(1, round(gigabytes * 2**30 / (3 * 4 * WIDTH * WIDTH)))
     return {f"layer{i}.{'up' if i % 2 else 'down'}": (WIDTH, WIDTH) for i in range(count)}
 
 
 def layouts(tensors: dict[str, tuple[int, int]], mesh: tuple[int, int, int]) -> dict[str, Layout]:
-    """How every tensor and its states are cut."""
+    """How every tensor and its states are sharded."""
     data, tensor, further = mesh
     found: dict[str, Layout] = {}
     for name in tensors:
@@ -87,7 +87,7 @@ def _slice(name: str, shape: tuple[int, int], layout: Layout, rank: int, numbers
 
 
 def load(folder: Path, mesh: tuple[int, int, int], rank: int, gigabytes: float) -> dict[str, Any]:
-    """One rank's load; what it has taken. A rank keeps what it has read, unless that alone is more than the limit."""
+    """One rank's load; what it has taken. A rank holds what it has read, unless that alone is more than the limit."""
     cuts = layouts(shapes(gigabytes), mesh)
     start = time.perf_counter()
     opened = open_checkpoint(folder)

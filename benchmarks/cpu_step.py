@@ -63,7 +63,7 @@ def main() -> None:
         f"JAX, {RANKS} devices, rows": [options.peers, str(HERE / "cpu_step_jax.py"), *steps, str(RANKS), "rows"],
         f"mspc, {RANKS} ranks": [*launcher(), *one_rank],
     }
-    # Every load printed is that of the whole machine over the last minute, the rows' own processes included.
+    # Every load printed is that of the entire machine over the last minute, the rows' own processes included.
     print(f"{options.layers} layers, {options.steps} steps, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     medians: dict[str, float] = {}
     for name, command in rows.items():

@@ -104,7 +104,7 @@ def plans(network: str, smaller: str, ranks: int, machine: Path, folder: Path) -
 
 
 def mixtures(texts: list[str]) -> dict[str, str]:
-    """Plans whose operators are cut as one or another of those say; of images, by height in place of batches."""
+    """Plans whose operators are sharded as one or another of those say; of images, by height in place of batches."""
     first, last = texts[0], texts[-1]
     lines = operators(first)
     number = len(lines)
@@ -125,7 +125,7 @@ def mixtures(texts: list[str]) -> dict[str, str]:
 
 
 def operators(text: str) -> list[str]:
-    """The lines of a plan's file that cut an operator each."""
+    """The lines of a plan's file that shard an operator each."""
     table = text.partition(OPERATORS)[2].partition("\n[")[0]
     return [line for line in table.splitlines() if line.startswith('"')]
 
@@ -146,7 +146,7 @@ def measured(plan: Planned, folder: Path, device: str, steps: str) -> Planned:
 
 
 def can_be(plan: Planned, folder: Path, machine: Path) -> bool:
-    """Whether every operator of a mixture can be cut as it says."""
+    """Whether every operator of a mixture can be sharded as it says."""
     try:
         estimated(plan, folder, machine)
     except Failed as why:
@@ -220,7 +220,7 @@ def shown(result: Result) -> str:
 
 
 def measure_all(options: argparse.Namespace, folder: Path, machine: Path) -> list[Planned]:
-    """Make the plans at once, then time one after the other; what is known by then stands in the folder."""
+    """Make the plans at once, then time one after the other; what is known by then is in the folder."""
     cases = [(network, smaller, int(ranks)) for smaller in options.smaller.split(",")
              for network in options.networks.split(",") for ranks in options.ranks.split(",")]  # fmt: skip
     with ThreadPoolExecutor(options.jobs) as pool:

@@ -1,4 +1,4 @@
-"""Compiles of networks that no rank could hold whole: time, peak memory and bytes written of one rank's compile.
+"""Compiles of networks that no rank could hold unsharded: time, peak memory and bytes written of one rank's compile.
 
     python benchmarks/large.py [--tries N]
 

@@ -1,7 +1,7 @@
 """Which of MindSpore's public names mspc has, module by module: `docs/names.md`, made from the index.
 
 The tests hold the document to the index, and write it anew with `--update-goldens`. What the index says of MindSpore is
-taken from an installed one in two steps, for which two interpreters may be needed, as no mspc may stand in the way of
+taken from an installed one in two steps, for which two interpreters may be needed, as no mspc may be in the way of
 the first:
 
     python benchmarks/public_names.py list > names.json     # where MindSpore is installed

@@ -32,7 +32,7 @@ ROWS, SEQUENCE = 64, 4096
 
 @dataclass(frozen=True)
 class Size:
-    """A network: layers, width, heads, heads of keys, hidden width, words; ranks to cut it for. step: by how much the
+    """A network: layers, width, heads, heads of keys, hidden width, words; ranks to shard it for. step: by how much the
     hidden width grows from layer to layer, so that none is like another."""
 
     layers: int

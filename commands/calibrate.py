@@ -1,4 +1,4 @@
-"""`mspc calibrate`: measures the machine under this command, and writes its rates as a file.
+"""`mspc calibrate` measures the machine under this command, and writes its rates as a file.
 
 Imports nothing heavy at the top: a rank sets its number of BLAS threads before NumPy is loaded.
 """

@@ -1,4 +1,4 @@
-"""`mspc check`: holds a compile to a budget."""
+"""`mspc check` holds a compile to a budget."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mspc.ir.files.atomic_writing import check_writable, shown_path
 from mspc.ir.late_dataclass import dataclass
 
 MOST = 5
-"""Collectives of a broken limit that are printed where not all are asked for, those that send most."""
+"""Collectives of a broken limit that are printed where not all are requested, those that send most."""
 BROKEN = 1
 """Exit status where a limit does not hold."""
 
@@ -43,8 +43,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class CheckOutput:
-    """What is said. every: all collectives of a limit, not the dearest alone. quiet: nothing but what breaks. baseline:
-    where the figures of this compile go."""
+    """What is printed. every: all collectives of a limit, not the dearest alone. quiet: nothing but what breaks.
+    baseline: where the figures of this compile go."""
 
     json: Path | None = None
     baseline: Path | None = None

@@ -1,4 +1,4 @@
-"""`mspc ckpt`: what checkpoints hold, how two differ, and checkpoints written again."""
+"""`mspc ckpt` shows what checkpoints hold and how two differ, and writes checkpoints again."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _difference(first: Checkpoint, second: Checkpoint, name: str, paths: tuple[P
 
 
 def merge_checkpoint(path: Path, out: Path, strategy: Path | None, json: Path | None) -> None:
-    """Write whole tensors into one file. Raises MspcError."""
+    """Write global tensors into one file. Raises MspcError."""
     check_files({"FILE": out, "--json": None if json == STDOUT else json})
     if out.suffix not in (".ckpt", ".safetensors"):
         raise MspcError(f"{out} ends in neither .safetensors nor .ckpt, so its format is not known")
@@ -186,5 +186,5 @@ def check_checkpoint(path: Path, strategy: Path | None, json: Path | None) -> in
         if not damaged:
             rest = f", {unchecked} of them without a checksum that can be compared here" if unchecked else ""
             rest += "" if source.is_sealed else "; its headers have no checksums, or none that can be compared here"
-            print_line(f"whole: {len(source.tensors)} tensors, {source.files.bytes_read} bytes{rest}")
+            print_line(f"complete: {len(source.tensors)} tensors, {source.files.bytes_read} bytes{rest}")
     return int(bool(damaged))

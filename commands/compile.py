@@ -1,4 +1,4 @@
-"""`mspc compile`: from a script to files and a table; nothing is run."""
+"""`mspc compile` goes from a script to files and a table; nothing is run."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class CompileOptions:
     where there are more than `few`. few: so many at most are written where their networks are their own; 0 for all.
     inputs: types of a named network's inputs. json: where the table goes as JSON ("-": stdout), if anywhere.
     weights: write all first values, those too that a run can make by itself. strategies: a file that says how operators
-    are cut.
-    loudness: what is said beside what was asked for. all_rows: of the tables, not a summary.
+    are sharded.
+    loudness: what is printed beside what was requested. all_rows: of the tables, not a summary.
     """
 
     ranks: int | None = None
@@ -151,7 +151,7 @@ class FoundCall:
         return self.session.rank_was_asked and self.ranks > 1
 
     def why_again(self, runs: int) -> str:
-        """What is said where the script ran several times, for a network that does not depend on the rank."""
+        """What is printed where the script ran several times, for a network that does not depend on the rank."""
         place = self.session.seen[0]
         where = f"{place} asks which rank it is ({place.text.strip()})" if place else "it may ask which rank it is"
         return f"the script was run {runs} times, once for each of so many ranks, as {where}; their networks are equal"
@@ -272,7 +272,7 @@ def _wanted(options: CompileOptions, ranks: int) -> Sequence[int]:
 
 
 def _no_rank(rank: int, ranks: int, may_mean_ranks: bool = False) -> MspcError:
-    """The error of a rank that is none; may_mean_ranks: nobody has said on the command line how many there are."""
+    """The error of a rank that is none; may_mean_ranks: nobody has given on the command line how many there are."""
     example = f", as in --ranks {rank}" if rank > 1 else ""
     notes = [f"--ranks says how many ranks there are{example}; --rank names those that are written"]
     return MspcError(f"there is no rank {rank}; ranks are 0 to {ranks - 1}", notes=notes if may_mean_ranks else [])

@@ -1,4 +1,4 @@
-"""What a shell offers behind a half-written word: operators, passes, element types, files.
+"""A shell is offered these words behind a half-written one: operators, passes, element types, files.
 
 Imported at every start of `mspc`, so nothing heavy stands at the top.
 """

@@ -1,4 +1,4 @@
-"""`mspc diff`: what two compiles, dumps or plans differ in."""
+"""`mspc diff` tells what two compiles, dumps or plans differ in."""
 
 from __future__ import annotations
 

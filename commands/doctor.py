@@ -1,4 +1,4 @@
-"""`mspc doctor`: what a script uses of MindSpore that mspc lacks or ignores."""
+"""`mspc doctor` tells what a script uses of MindSpore that mspc lacks or ignores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mspc search --explain NODE` and `--compare A B`: why an operator is cut so, and what two plans differ in."""
+"""`mspc search --explain NODE` tells why an operator is sharded so, and `--compare A B` what two plans differ in."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mspc.search.plans.table import plan_of_file
 
 
 def explain_node(captured: CapturedCall, asked: PlanRequest, name: str, top: int, json: Path | None) -> None:
-    """Print why an operator is cut as it is, and the next `top` ways. Raises MspcError."""
+    """Print why an operator is sharded as it is, and the next `top` strategies. Raises MspcError."""
     found = explain(captured, asked, name)
     if json is not None:
         write_json(asdict(found), json)
@@ -35,7 +35,7 @@ def explain_node(captured: CapturedCall, asked: PlanRequest, name: str, top: int
     print_line(f"decided by {found.origin} (*), for {asked.machine.name}")
     shown = [a for a in found.alternatives if a.taken]
     shown += [a for a in found.alternatives if not a.taken][:top]
-    print_line(f"{len(found.alternatives)} ways to cut it, the cheapest first, each with the cheapest plan around it:")
+    print_line(f"{len(found.alternatives)} ways to shard it, cheapest first, each with the cheapest plan around it:")
     for way in sorted(shown, key=lambda a: a.seconds):
         more = "never" if isinf(way.seconds) else f"{time_text(way.seconds)} more" if way.seconds else "the least"
         held = f", {size_text(way.memory)} held" if asked.memory else ""
@@ -83,7 +83,7 @@ def compare_plans(captured: CapturedCall, asked: PlanRequest, files: Sequence[Pa
         headings = ("operator", str(files[0]), str(files[1]))
         print_table(Table(f"operators that differ: {len(rows)} of {len(names)}", headings, rows, (), (2, 1)))
     else:
-        print_line("the plans cut every operator alike")
+        print_line("the plans shard every operator alike")
     if memory:
         print_table(memory_table(memory, (str(files[0]), str(files[1]))))
     print_table(Table(f"what they come to on {asked.machine.name}", COMPARED, _sides(plans, files), (1, 2, 3, 4, 5, 6)))

@@ -1,4 +1,4 @@
-"""How often the process of a command looks for garbage, and among which objects."""
+"""This module says how often the process of a command looks for garbage, and among which objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mspc launch`: starts the ranks of a job, on this host or on several, with a log for each.
+"""`mspc launch` starts the ranks of a job, on this host or on several, with a log for each.
 
 The options are those of MindSpore's msrun; Open MPI's mpirun does the work. Imports nothing heavy.
 """

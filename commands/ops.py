@@ -1,4 +1,4 @@
-"""`mspc ops`: what operators there are, and how each may be sharded."""
+"""`mspc ops` shows what operators there are, and how each may be sharded."""
 
 from __future__ import annotations
 

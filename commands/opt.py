@@ -1,4 +1,4 @@
-"""`mspc opt`: reads a text graph, runs passes on it, prints the result. For tests and for people."""
+"""`mspc opt` reads a text graph, runs passes on it and prints the result, for tests and for people."""
 
 from __future__ import annotations
 

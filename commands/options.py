@@ -1,4 +1,4 @@
-"""Options that several commands have. Imports nothing heavy."""
+"""These options belong to several commands. The module imports nothing heavy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugin through which tests have `mspc_budget`: pytest loads it where mspc is installed."""
+"""Tests have `mspc_budget` by this plugin: pytest loads it where mspc is installed."""
 
 from __future__ import annotations
 

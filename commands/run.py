@@ -1,4 +1,4 @@
-"""`mspc run`: trains a script, or executes a compiled program, on all ranks.
+"""`mspc run` trains a script, or executes a compiled program, on all ranks.
 
 Imports nothing heavy at the top: a rank sets its number of BLAS threads before NumPy is loaded.
 """

@@ -1,4 +1,4 @@
-"""`mspc search`: plans for a network side by side, and the one that the search finds as a file."""
+"""`mspc search` prints plans for a network side by side, and writes the one that the search finds as a file."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ NAMED = 3
 class SearchOptions:
     """The flags of `mspc search`. ranks: several numbers are tried one after the other. top: rows for each. free: leave
     out the script's strategies. machine: its name or a file, "" for H200s. memory: bytes that a rank has, 0 for any.
-    meshes: as "8x4", that the search cuts for. seconds: for one search, 0 for any number. explain: an operator to tell
-    of instead; compare: two plans. out: where the plan goes."""
+    meshes: as "8x4", that the search shards for. seconds: for one search, 0 for any number. explain: an operator to
+    tell of instead; compare: two plans. out: where the plan goes."""
 
     compile: CompileOptions
     ranks: tuple[int, ...] = ()
@@ -84,7 +84,7 @@ def meshes_of(text: str | None) -> tuple[str, ...]:
 
 
 def cases_of(ranks: Sequence[int], meshes: Sequence[str]) -> list[tuple[int | None, str]]:
-    """(ranks, mesh) of everything that is asked for; None for the script's own number of ranks."""
+    """(ranks, mesh) of everything that is requested; None for the script's own number of ranks."""
     sizes = {mesh: math.prod(map(int, mesh.split("x"))) for mesh in meshes}
     found: list[tuple[int | None, str]] = []
     for number in dict.fromkeys([*ranks, *sizes.values()]):

@@ -1,4 +1,4 @@
-"""The options of `mspc search` alone. Imports nothing heavy."""
+"""These options belong to `mspc search` alone. The module imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ MemorySize = Annotated[
     str | None, typer.Option(metavar="SIZE", help="Memory of a rank that a plan may take: '80GB'.")
 ]
 Meshes = Annotated[
-    str | None, typer.Option(metavar="MxN[,MxN...]", help="Mesh that is cut for, or several: '8x8,16x4'.")
+    str | None, typer.Option(metavar="MxN[,MxN...]", help="Mesh that is sharded for, or several: '8x8,16x4'.")
 ]
 TimeLimit = Annotated[
     float, typer.Option(min=0, metavar="SECONDS", help="End a search with the best so far; 0: when it is done.")
 ]
 Explained = Annotated[
-    str, typer.Option(metavar="NODE", help="Why an operator is cut so, and what else there is, instead of plans.")
+    str, typer.Option(metavar="NODE", help="Why an operator is sharded so, and what else there is, instead of plans.")
 ]
 TwoPlans = Annotated[
     tuple[Path, Path] | None, typer.Option(metavar="A B", help="What two plan files differ in, instead of plans.")

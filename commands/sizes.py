@@ -1,4 +1,4 @@
-"""Sizes, times and shares as people write them."""
+"""This module writes sizes, times and shares as people do."""
 
 from __future__ import annotations
 

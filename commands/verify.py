@@ -1,4 +1,4 @@
-"""`mspc verify`: some steps on one device and the same on N simulated ranks must give the same numbers."""
+"""`mspc verify` runs some steps on one device and the same on N simulated ranks, which must give the same numbers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def verify_target(target: str, options: CompileOptions, seed: int, with_torch: b
         ranks beside one device. mpi: the ranks run under mpirun.
 
     Raises:
-        MspcError: both of these are asked for, the program cannot be compiled, or the folder not be read.
+        MspcError: both of these are requested, the program cannot be compiled, or the folder not be read.
         ExecutionError: a value differs, or the ranks do not run.
     """
     check_json(options.json)
@@ -114,7 +114,7 @@ def _program(captured: CapturedCall, many: Compiled, seed: int) -> VerifiedProgr
 def _global_batch(
     captured: CapturedCall, one: Compiled, types: Sequence[TensorType], alone: Config
 ) -> GlobalBatchNetwork:
-    """The launch on the whole batch."""
+    """The launch on the global batch."""
     try:
         compiled, _ = _compiled(_with_global_types(captured, types), alone)
     except MspcError as error:

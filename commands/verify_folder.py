@@ -1,5 +1,5 @@
-"""`mspc verify` of a compiled folder, edited by hand or not: its ranks beside one device with the network as it was
-read from the script, whose text stands in `program.json`."""
+"""`mspc verify` of a compiled folder, edited by hand or not, compares its ranks with one device that runs the network
+as it was read from the script, whose text is in `program.json`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What networks read: data sets and files of records. Nothing of the compiler and of the runtime knows it."""
+"""This package has what networks read: data sets and files of records. The compiler and the runtime do not know it."""

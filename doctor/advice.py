@@ -1,4 +1,4 @@
-"""What to write instead of a name that mspc lacks."""
+"""This module says what to write instead of a name that mspc lacks."""
 
 from __future__ import annotations
 

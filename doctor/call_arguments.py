@@ -1,4 +1,4 @@
-"""Arguments of calls: which of them mspc does not take, and which change nothing here."""
+"""This module finds which arguments of calls mspc does not take, and which change nothing here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an expression of a script stands for, as far as its text says: nothing is run."""
+"""This module says what an expression of a script stands for, as far as its text says: nothing is run."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ class KnownValues:
         return next((value for value in found if value is not MISSING), MISSING)
 
     def public_bases(self, cls: OwnClass, below: tuple[ast.ClassDef, ...] = ()) -> list[Instance] | None:
-        """The classes of mspc that a class stands on; None where it stands on others that are not known."""
+        """The classes of mspc that a class derives from; None where it derives from others that are not known."""
         found: list[Instance] = []
         if cls.node in below or any(word.arg == "metaclass" for word in cls.node.keywords):
             return None
@@ -339,7 +339,7 @@ def _given_names(program: ScriptFiles) -> frozenset[str]:
 
 
 class _Everything(frozenset[str]):
-    """Holds every name: of a program that is not read as a whole."""
+    """Holds every name: of a program that is not read completely."""
 
     def __contains__(self, name: object) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""Goes through the files of a script and collects what mspc lacks or ignores."""
+"""An examination goes through the files of a script and collects what mspc lacks or ignores."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def examine(script: Path) -> list[Finding]:
 
 def examine_alone(script: Path) -> list[Finding]:
     """What one file uses, read with no more than FILES_BEHIND_ERROR of those it imports from, so that it takes as long
-    in a tree of thousands. What others may have given it is not said to lack.
+    in a tree of thousands. What others may have given it is not listed as lacking.
 
     Raises:
         MspcError: the file is missing, cannot be read, or is not Python.
@@ -260,7 +260,7 @@ def _defaults(arguments: ast.arguments) -> list[ast.AST]:
 
 
 def _catches(handler: ast.ExceptHandler) -> bool:
-    """Whether a handler takes a missing name and goes on."""
+    """Whether a handler takes a missing name and continues."""
     if any(isinstance(node, ast.Raise) for node in handler.body):
         return False
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]

@@ -1,4 +1,4 @@
-"""What is found in a script."""
+"""These classes hold what is found in a script."""
 
 from __future__ import annotations
 

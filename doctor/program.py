@@ -1,4 +1,4 @@
-"""The files of a script: its own, and the modules that it imports from beside it and from its packages."""
+"""A program is the files of a script: its own, and the modules that it imports from beside it and from its packages."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ScriptFiles:
     """A script and the modules of its own: in the folders in which Python would look for them (the script's, the one
     that holds its package, those of PYTHONPATH), installed libraries left out.
 
-    most: how many files may be read, None for all. Of what stands in the others nothing is known then.
+    most: how many files may be read, None for all. Of what is in the others nothing is known then.
 
     Raises:
         MspcError: a file is missing, cannot be read, or is not Python.
@@ -77,7 +77,7 @@ class ScriptFiles:
     def __init__(self, script: Path, most: int | None = None) -> None:
         self.most = most
         self.is_complete = True
-        """Whether every file that was asked for could be read within `most`."""
+        """Whether every file that was requested could be read within `most`."""
         self.script = read_source(script)
         self.roots = _roots(script)
         self._read: dict[Path, ScriptFile] = {_real(script): self.script}

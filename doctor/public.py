@@ -1,4 +1,4 @@
-"""The names that scripts can have from mspc, asked of mspc itself: modules, members, attributes, arguments."""
+"""This module asks mspc itself for the names that scripts can have: modules, members, attributes, arguments."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Public:
 @dataclass(frozen=True, eq=False)
 class Instance:
     """An object of a class that a script made. name: of the class, as the script calls it. or_below: it may be of a
-    class that stands on this one."""
+    class that derives from this one."""
 
     cls: type
     name: str
@@ -73,7 +73,7 @@ def module_exists(path: str) -> bool:
 
 
 def is_own(first: str, path: str) -> bool:
-    """Whether `mspc.<path>` is one of mspc's modules that are not for scripts: nothing is said of these."""
+    """Whether `mspc.<path>` is one of mspc's modules that are not for scripts: nothing is listed of these."""
     return first == "mspc" and not module_exists(path) and alias.PublicFinder().leaves(path)
 
 
@@ -175,7 +175,7 @@ def _name_of(cls: Any, first: str) -> str:
 
 
 def annotated(cls: Any, name: str) -> Instance | None:
-    """An object that is said to be of a class of mspc; None for a cell or an
+    """An object that is known to be of a class of mspc; None for a cell or an
     operator, of which scripts have their own."""
     is_known = inspect.isclass(cls) and cls.__module__.startswith("mspc.") and not issubclass(cls, Primitive | Cell)
     return Instance(cls, name, or_below=True) if is_known else None

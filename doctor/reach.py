@@ -1,4 +1,5 @@
-"""Which functions of a program its script can come to, by the names that are mentioned on the way: nothing is run."""
+"""This module finds which functions of a program its script can come to, by the names that are mentioned on the way:
+nothing is run."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ class _Part:
 
 class Reach:
     """The modules, functions and classes that the run of a script may come to. A function counts where code that is
-    reached mentions its name; a method, where its class is reached, too, or where what its class stands on may call it.
-    So what is said not to be reached is not, unless names are put together while it runs."""
+    reached mentions its name; a method, where its class is reached, too, or where what its class derives from may call
+    it. So what is listed as not reached is not, unless names are put together while it runs."""
 
     def __init__(self, evaluation: KnownValues) -> None:
         self._evaluation = evaluation
@@ -85,7 +86,7 @@ class Reach:
             self._waiting_for[node.name].append(found)
 
     def _may_call(self, found: _Found) -> bool:
-        """Whether Python, or a class that the method's class stands on, may call it."""
+        """Whether Python, or a class that the method's class derives from, may call it."""
         assert found.cls is not None
         assert not isinstance(found.node, str)
         name = found.node.name

@@ -1,4 +1,4 @@
-"""Scopes of a file and what binds the names in them, as far as the text shows it."""
+"""This module finds the scopes of a file and what binds the names in them, as far as the text shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Walks through syntax trees, which programs of hundreds of files take several times."""
+"""This module walks through syntax trees, which programs of hundreds of files take several times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _fields(kind: type[ast.AST]) -> tuple[str, ...]:
 
 
 def children(node: ast.AST) -> tuple[ast.AST, ...]:
-    """The nodes right below one, apart from operators, contexts and constants; they are kept with it."""
+    """The nodes right below one, apart from operators, contexts and constants; they are stored with it."""
     found = node.__dict__.get("children_of_doctor")
     if found is None:
         made: list[ast.AST] = []

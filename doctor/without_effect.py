@@ -1,4 +1,5 @@
-"""What mspc takes and what changes nothing: functions, and arguments of functions, by the settings that they set."""
+"""This module lists what mspc takes and what changes nothing: functions, and arguments of functions, by the settings
+that they set."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ _ARGUMENTS: dict[str, Table] = {
     "parallel.AutoParallel.pipeline": {**settings.AUTO_PARALLEL, "stages": settings.PARALLEL["pipeline_stages"]},
     "nn.PipelineCell": settings.PIPELINE_CELL,
     "train.CheckpointConfig": table(
-        Setting("exception_save", False, ignored="the last checkpoint that is whole stays, whatever ends the run"),
+        Setting("exception_save", False, ignored="the last complete checkpoint stays, whatever ends the run"),
     ),
     "train.Model": table(Setting("boost_level", "O0", ignored="no step is approximated")),
     "train.Model.predict": table(Setting("backend", None, ignored="the network runs as ever")),

@@ -1,4 +1,4 @@
-"""What scripts import from MindSpore's private library in C++, `_c_expression`."""
+"""This package has what scripts import from MindSpore's private library in C++, `_c_expression`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of caches between a host's tensors and a device's."""
+"""This module plans blocks of caches that are copied between a host's tensors and a device's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What scripts import from MindSpore's private package `_extends`."""
+"""This package has what scripts import from MindSpore's private package `_extends`."""
 
 from __future__ import annotations
 

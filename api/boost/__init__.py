@@ -1,4 +1,4 @@
-"""`mindspore.boost`: training steps that put the gradients of several steps together."""
+"""`mindspore.boost` has training steps that put the gradients of several steps together."""
 
 from __future__ import annotations
 

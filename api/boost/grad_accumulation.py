@@ -1,4 +1,4 @@
-"""Gradients of several steps added up before the parameters change."""
+"""Gradients of several steps are added up here before the parameters change."""
 
 from __future__ import annotations
 

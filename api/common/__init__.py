@@ -1,4 +1,4 @@
-"""`mindspore.common`: the Tensor, the Parameter, initializers, element types, and the seed."""
+"""`mindspore.common` has the Tensor, the Parameter, initializers, element types, and the seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small functions among the public names."""
+"""This module has small functions that are public names."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def tensor(input_data: Any = None, dtype: Any = None, shape: Any = None, init: A
 
 
 def mutable(input_data: Any, dynamic_len: bool = False) -> Any:
-    """What it is given: numbers and tuples that a compiled function gets are known when it is compiled, which is said
-    where they hold numbers; tensors may change from call to call in any case."""
+    """Returns what it is given: numbers and tuples that a compiled function gets are known when it is compiled, as a
+    warning says where they hold numbers; tensors may change from call to call in any case."""
     if dynamic_len or not isinstance(input_data, Tensor):
         say_once(
             "mutable",

@@ -1,4 +1,4 @@
-"""What MindSpore asks of its compiler by functions: here they say that nothing is to be asked."""
+"""MindSpore's compiler is asked by these functions; here they answer that there is nothing to ask."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Products with Jacobians, Jacobians, and functions of a row made functions of a batch. They are compiled as functions
-of a script are.
+"""This module has products with Jacobians, Jacobians, and functions of a row that become functions of a batch. They are
+compiled as functions of a script are.
 
 A product along a direction is the derivative, by the weights of the results, of the gradient's product with it.
 """

@@ -1,4 +1,4 @@
-"""Element types under MindSpore's names (`mindspore.float32`, `mindspore.common.dtype`)."""
+"""This module has element types under MindSpore's names (`mindspore.float32`, `mindspore.common.dtype`)."""
 
 from __future__ import annotations
 

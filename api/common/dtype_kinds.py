@@ -1,4 +1,4 @@
-"""Kinds of element types: `isinstance(x.dtype, Float)`."""
+"""This module has kinds of element types, for `isinstance(x.dtype, Float)`."""
 
 from __future__ import annotations
 

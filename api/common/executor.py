@@ -1,4 +1,4 @@
-"""Compiling a cell without running it, under the names that MindSpore's own programs and tests use."""
+"""A cell is compiled here without running it, under the names that MindSpore's own programs and tests use."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CellGraphExecutor:
                 here.
 
         Returns:
-            The whole name of the phase, which holds what is known of it, and True.
+            The full name of the phase, which holds what is known of it, and True.
 
         Raises:
             TypeError: `phase` is no string or `obj` cannot be called. MspcError: the network is refused, with the kind
@@ -53,7 +53,7 @@ class CellGraphExecutor:
         unknown = sorted(options.keys() - {"do_convert", "jit_config_dict"})
         if unknown:
             raise ApiTypeError(f"compile has no argument {unknown[0]!r}")
-        # By name: both stand above this layer.
+        # By name: both are above this layer.
         write = importlib.import_module("mspc.engine.strategy_files").write_once
         facts = importlib.import_module("mspc.compiler.in_memory").compile_in_memory(obj, args, write)
         if hasattr(obj, "__dict__"):  # not through its class: what asks for gradients is frozen
@@ -61,7 +61,7 @@ class CellGraphExecutor:
         return Phase(f"{phase}.{facts.compile_id}", facts), True
 
     def get_strategy(self, phase: str) -> dict[str, list[list[int]]]:
-        """For every operator that was cut the number of cuts of every dimension of every tensor.
+        """For every operator that was sharded, the number of slices of every dimension of every tensor.
 
         Raises:
             KeyError: it is no name that `compile` returned.

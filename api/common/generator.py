@@ -1,4 +1,4 @@
-"""Generators of random numbers, each with a seed and a place in its sequence."""
+"""Generators of random numbers each have a seed and a place in its sequence."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def initial_seed() -> int:
 
 
 def get_rng_state() -> Any:
-    """What draws outside of networks go on from, a tensor."""
+    """What draws outside of networks continue from, a tensor."""
     return default_generator.get_state()
 
 

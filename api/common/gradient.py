@@ -1,4 +1,4 @@
-"""Requests for gradients as plain data: what `value_and_grad`, `grad` and `GradOperation` return.
+"""Requests for gradients are plain data: what `value_and_grad`, `grad` and `GradOperation` return.
 
 They hold what to differentiate and with respect to what; the front end turns them into a Gradient node
 when they are called inside a compiled function. Called by a script, they launch a graph themselves.
@@ -25,7 +25,7 @@ class GradientFunction:
     positions: indices of the arguments to differentiate by; () for none.
     weights: parameters to differentiate by, None for none.
     has_aux: only the first result of fn is differentiated; the others are returned as they are.
-    get_all: gradients of all positions come as a tuple, also of one; with `weights` the whole result is
+    get_all: gradients of all positions come as a tuple, also of one; with `weights` the complete result is
         (gradients of inputs, gradients of weights).
     sens_param: the last argument of the call is the sensitivity (the gradient of the result).
     value: the result of fn is returned too: (value, gradients).
@@ -195,7 +195,7 @@ class JitFunction:
 def jit(function: Any = None, *, fn: Any = None, **options: Any) -> Any:
     """Mark a function to be compiled when it is called, as `@jit` or `@jit(...)`. `fn` is an older name of `function`.
 
-    Options that are not at their defaults are said to change nothing.
+    A warning says of options that are not at their defaults that they change nothing.
 
     Raises:
         TypeError: it is no function. ValueError, TypeError: there is no such option or value.

@@ -1,4 +1,5 @@
-"""A rank's own slice of a tensor, in place of an initializer: what it has read from the checkpoint that it wrote."""
+"""A rank's own slice of a tensor takes the place of an initializer: it was read from the checkpoint that the rank
+wrote."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class HeldSlice(InitialValue):
             raise MspcError(
                 f"parameter '{self.name}': only this rank's own slice was loaded",
                 notes=[
-                    "it is whole again when the network trains, cut as it was when the checkpoint was written",
+                    "the global tensor is there when the network trains, sharded as when the checkpoint was written",
                     "load_distributed_checkpoint reads the files of all ranks for any strategy",
                 ],
             )

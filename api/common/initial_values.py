@@ -1,6 +1,7 @@
-"""The values that initializers will make: the same seed and counter give the same numbers on every rank.
+"""Initial values are described here before they are made: the same seed and counter give the same numbers on every
+rank.
 
-An `InitialValue` knows shape, dtype and how to draw; nothing is drawn before someone asks, and a rank
+An `InitialValue` knows shape, dtype and how to draw; nothing is sampled before someone asks, and a rank
 may ask for its slice alone. Those of mspc's own initializers can be described as data (`ir/initial_value.py`).
 """
 
@@ -41,7 +42,7 @@ __all__ = [
 
 
 class InitialValue:
-    """Values that will be drawn: by what, of which shape and dtype, with which seed and counter.
+    """Values that will be sampled: by what, of which shape and dtype, with which seed and counter.
 
     zero_row: this index of the first dimension holds zeros instead.
     """
@@ -55,7 +56,7 @@ class InitialValue:
 
     @staticmethod
     def filled(number: Any, shape: tuple[int, ...], dtype: DType) -> InitialValue:
-        """One number everywhere; the random numbers of the values that are asked for later do not depend on it."""
+        """One number everywhere; the random numbers of the values that are requested later do not depend on it."""
         made = object.__new__(InitialValue)
         made.init, made.shape, made.dtype = Constant(number), shape, dtype
         made.seed = made.counter = 0
@@ -76,7 +77,7 @@ class InitialValue:
         return described
 
     def fill(self, slices: Slices | None = None) -> np.ndarray:
-        """The values in `slices` of the whole tensor (None: all of it), the same as in the whole tensor.
+        """The values in `slices` of the global tensor (None: all of it), the same as in the global tensor.
 
         Besides the result no more than a block is held at a time, unless the initializer draws a tensor as one.
         """
@@ -96,7 +97,7 @@ class InitialValue:
         return result
 
     def restyled(self, dtype: DType) -> InitialValue:
-        """Drawn by the same random numbers in another element type."""
+        """Sampled by the same random numbers in another element type."""
         return self._with(dtype=dtype)
 
     def cast(self, dtype: DType) -> InitialValue | None:

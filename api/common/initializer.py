@@ -1,4 +1,4 @@
-"""`mindspore.common.initializer`: the function `initializer` and the classes behind its names."""
+"""`mindspore.common.initializer` has the function `initializer` and the classes behind its names."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _assignment(arr: Any, num: Any) -> Any:
 
 
 def initializer(init: Any, shape: Any = None, dtype: Any = FLOAT32) -> Tensor:
-    """A Tensor whose values are drawn when they are needed.
+    """A Tensor whose values are sampled when they are needed.
 
     Args:
         init: a name ("normal", "zeros", ...), a number, an Initializer, its class, or a Tensor of that shape.

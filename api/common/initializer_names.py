@@ -1,4 +1,4 @@
-"""What scripts write where an initializer is asked for: names, numbers, classes, objects."""
+"""Scripts give an initializer as a name, a number, a class or an object; this module finds what each means."""
 
 from __future__ import annotations
 

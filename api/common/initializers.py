@@ -1,4 +1,4 @@
-"""Initializers: how the first values of parameters are drawn."""
+"""Initializers say how the first values of parameters are sampled."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__: tuple[str, ...] = ()
 
 
 class Initializer:
-    """How values are drawn. mspc's own say it as data, by `distribution`; those of scripts override
+    """How values are sampled. mspc's own say it as data, by `distribution`; those of scripts override
     `_initialize(array)`, which fills an array, as in MindSpore, or `draw`."""
 
     def __init__(self, **kwargs: Any) -> None:
@@ -41,12 +41,12 @@ class Initializer:
         arr[...] = self.draw(RandomStream(*next_initial_value()).generator(), arr.shape)
 
     def of_shape(self, shape: tuple[int, ...]) -> Initializer:
-        """What draws a tensor of `shape`, where the distribution depends on it."""
+        """What samples a tensor of `shape`, where the distribution depends on it."""
         return self
 
     independent = False
-    """Whether every element is drawn in the same way, so that parts of a tensor can be drawn alone. Others are drawn
-    whole, and the slice kept."""
+    """Whether every element is sampled in the same way, so that a slice of a tensor can be sampled alone. Of others
+    the global tensor is sampled, of which the slice is taken."""
 
     needs_random = True
 
@@ -153,7 +153,7 @@ class Uniform(Initializer):
 
 
 class TruncatedNormal(Initializer):
-    """Normal distribution, values outside mean + [a, b] sigma drawn again."""
+    """Normal distribution, values outside mean + [a, b] sigma sampled again."""
 
     independent = True
 

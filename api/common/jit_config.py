@@ -1,4 +1,4 @@
-"""`JitConfig`: how MindSpore would compile a network."""
+"""`JitConfig` says how MindSpore would compile a network."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from mspc.api.settings import JIT_CONFIG
 
 
 class JitConfig:
-    """Options of a compile, for `Cell.set_jit_config` and `jit`. They are checked, and none changes anything, which is
-    said of those that are not at their defaults.
+    """Options of a compile, for `Cell.set_jit_config` and `jit`. They are checked, and none changes anything, as a
+    warning says of those that are not at their defaults.
 
     Raises:
         ValueError: an option is not known or has an impossible value. TypeError: a value of the wrong type.

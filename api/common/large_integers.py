@@ -1,4 +1,4 @@
-"""Arrays of integers as large as 64 bits hold."""
+"""This module makes arrays of integers as large as 64 bits hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What scripts ask of the engine that runs MindSpore's operators one by one: here they run as they are called."""
+"""Scripts ask this of the engine that runs MindSpore's operators one by one; here operators run as they are called."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class PyNativeExecutor:
             call_handler.current().synchronize()
 
     def set_async_for_graph(self, flag: bool) -> None:
-        """Checked, and said to change nothing. Raises TypeError for anything but True or False."""
+        """Check the value; a warning says that it changes nothing. Raises TypeError for anything but True or False."""
         if boolean("set_async_for_graph: flag", flag):
             why = "results are waited for when a script looks at them"
             say_once("set_async_for_graph", f"{place_of_caller()}set_async_for_graph(True) changes nothing here: {why}")

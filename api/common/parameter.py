@@ -1,6 +1,5 @@
-"""`Parameter`: a tensor with a name that training changes. While a graph trains it, its values
-live in the runtime.
-"""
+"""A `Parameter` is a tensor with a name that training changes. While a graph trains it, its values live in the
+runtime."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ class Store(Protocol):
         ...
 
     def part(self, parameter: Parameter) -> tuple[Layout | None, np.ndarray]:
-        """How the tensor is cut (None: not at all), and this rank's slice of it."""
+        """How the tensor is sharded (None: not at all), and this rank's slice of it."""
         ...
 
 
@@ -66,12 +65,12 @@ class Parameter(Tensor):
     """A tensor that belongs to a network.
 
     Args:
-        default_input: Tensor, array, number or list; values of an `initializer` are drawn when they
+        default_input: Tensor, array, number or list; values of an `initializer` are sampled when they
             are needed.
         name: None takes the name of the attribute that holds the parameter.
         requires_grad: whether training changes it.
-        layerwise_parallel: kept out of the gradient reduction of data parallel modes.
-        parallel_optimizer: may be cut over replicas by the parallel optimizer.
+        layerwise_parallel: left out of the gradient reduction of data parallel modes.
+        parallel_optimizer: may be sharded over replicas by the parallel optimizer.
 
     The full name of a parameter is the path of attributes of the cells that hold it, then its own
     name. `owned`: a cell holds it already, so that an optimizer's list of it does not rename it.
@@ -111,7 +110,7 @@ class Parameter(Tensor):
         self.parallel_optimizer = parallel_optimizer
         self.comm_fusion = 1
         self.laid_out: Layout | None = None
-        """How a compile that ran nothing has cut it: slices of a rank's own checkpoint are known by that."""
+        """How a compile that ran nothing has sharded it: slices of a rank's own checkpoint are known by that."""
         self.owned = False
 
     @property
@@ -159,8 +158,8 @@ class Parameter(Tensor):
         self._array = self._lazy = None
 
     def part(self) -> tuple[Layout | None, np.ndarray]:
-        """How the ranks hold the parameter now (None: whole), and what this rank holds, which no other need ask for.
-        The array is the one that training goes on to change."""
+        """How the ranks hold the parameter now (None: replicated), and what this rank holds, which no other need ask
+        for. The array is the one that further training changes."""
         return (None, self.fill_slices()) if self.store is None else self.store.part(self)
 
     def requires_grad_(self, requires_grad: bool = True) -> Parameter:
@@ -174,8 +173,8 @@ class Parameter(Tensor):
 
     @property
     def param_info(self) -> Parameter:
-        """What is said of the parameter beside its values: the parameter itself. Set, it takes over the name and the
-        marks of another one. Raises TypeError for what is none."""
+        """What MindSpore notes of the parameter beside its values is the parameter itself. Set, it takes over the name
+        and the marks of another one. Raises TypeError for what is none."""
         return self
 
     @param_info.setter
@@ -224,7 +223,7 @@ class Parameter(Tensor):
         return self
 
     def add_pipeline_stage(self, stage: int) -> None:
-        """That it changes nothing is said at a launch. Raises TypeError for no integer, ValueError below 0."""
+        """A launch warns that it changes nothing. Raises TypeError for no integer, ValueError below 0."""
         found = checked("Parameter.add_pipeline_stage", STAGE, {"pipeline_stage": stage})
         note_asked(state.current().asked, "", STAGE, found, f"add_pipeline_stage({stage})")
 
@@ -247,7 +246,7 @@ class Parameter(Tensor):
         return twin
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
-        """A parameter of its own under the same name, with the values of now; a store keeps this one alone."""
+        """A parameter of its own under the same name, with the values of now; a store holds this one alone."""
         twin = memo[id(self)] = self.clone()
         twin.given_name, twin.owned = self.given_name, self.owned
         return twin
@@ -260,7 +259,7 @@ class Parameter(Tensor):
         return self.store is None and self._array is None and self._lazy is not None
 
     def _repr_html_(self) -> None:
-        """No table in notebooks: values are drawn when they are needed."""
+        """No table in notebooks: values are sampled when they are needed."""
 
     def __repr__(self) -> str:
         described = f"name={self.name}, shape={self.shape}, dtype={self.dtype}"

@@ -1,4 +1,4 @@
-"""`parameter_plan` of `shard()`: cuts of a cell's parameters, by name."""
+"""`parameter_plan` of `shard()` says how the parameters of a cell are sharded, by name."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def checked_plan(cell: Any, plan: Any, label: str) -> Plan:
 
 
 def _checked_strategy(name: Any, strategy: Any, label: str) -> Any:
-    """A tuple of ints or a Layout, which may stand in a tuple of its own."""
+    """A tuple of ints or a Layout, which may be in a tuple of its own."""
     if isinstance(strategy, tuple) and len(strategy) == 1 and isinstance(strategy[0], NamedLayout):
         strategy = strategy[0]
     cuts: Any = strategy.strategy if isinstance(strategy, NamedLayout) else strategy
     if not isinstance(name, str) or not isinstance(cuts, tuple) or not all(_is_shard_count(shards) for shards in cuts):
         raise ApiTypeError(
-            f"{label}: parameter_plan maps names to tuples of cuts or Layouts, not {name!r} to {strategy!r}",
+            f"{label}: parameter_plan maps names to tuples of integers or Layouts, not {name!r} to {strategy!r}",
             ['write {"self.weight": (2, 4)}'],
         )
     return strategy

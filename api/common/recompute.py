@@ -1,5 +1,5 @@
-"""`recompute(block, x)`: a cell whose values are computed again for its gradient. It is compiled as a function of a
-script is."""
+"""`recompute(block, x)` calls a cell whose values are computed again for its gradient. It is compiled as a function of
+a script is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def recompute(
     block: Any, *args: Any, use_reentrant: bool = True, output_recompute: bool = False, early_stop: bool = True,
     context_fn: Any = None, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    """`block(*args, **kwargs)` of a cell, whose values are not kept for the gradient but computed again.
+    """`block(*args, **kwargs)` of a cell, whose values are not saved for the gradient but computed again.
 
     use_reentrant, output_recompute, early_stop and context_fn say in MindSpore how hooks do that; here the graph does.
 

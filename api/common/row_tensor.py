@@ -1,4 +1,4 @@
-"""`RowTensor`: some rows of a tensor, as a script may keep them. Gradients of tables are whole tensors here."""
+"""A `RowTensor` has some rows of a tensor, as a script may hold them. Gradients of tables are dense tensors here."""
 
 from __future__ import annotations
 

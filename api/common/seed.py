@@ -1,4 +1,4 @@
-"""`set_seed`: the one seed behind initial values, shuffling and dropout."""
+"""`set_seed` sets the one seed behind initial values, shuffling and dropout."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def get_seed() -> int | None:
 
 
 def next_initial_value() -> tuple[int, int]:
-    """Seed and counter of the next tensor whose first values are asked for."""
+    """Seed and counter of the next tensor whose first values are requested."""
     session = state.current()
     session.initializers += 1
     return (DEFAULT_SEED if session.seed is None else session.seed), session.initializers - 1

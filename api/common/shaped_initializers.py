@@ -1,4 +1,4 @@
-"""Initializers of matrices and of convolutions' weights, and of deviations that depend on the shape."""
+"""These initializers fill matrices and convolutions' weights, or have deviations that depend on the shape."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Identity(Initializer):
 
 
 class Orthogonal(Initializer):
-    """`gain` times a matrix with orthonormal rows or columns (Saxe et al. 2014); it is drawn whole, then cut."""
+    """`gain` times a matrix with orthonormal rows or columns (Saxe et al. 2014); the global matrix is sampled, then
+    sharded."""
 
     def __init__(self, gain: float = 1.0) -> None:
         self.gain = gain
@@ -72,8 +73,8 @@ class Dirac(Initializer):
 
 
 class Sparse(Initializer):
-    """A matrix of deviation `sigma`, with zeros in a share `sparsity` of every column, rounded up; drawn whole, then
-    cut.
+    """A matrix of deviation `sigma`, with zeros in a share `sparsity` of every column, rounded up. The global
+    matrix is sampled, then sharded.
 
     Raises:
         ValueError: sparsity is not from 0 to 1; when values are made, that the tensor is no matrix.
@@ -97,7 +98,7 @@ class Sparse(Initializer):
 class VarianceScaling(Initializer):
     """Mean 0 and variance scale / fan, where the fan is that of `mode`: "fan_in", "fan_out" or their mean, "fan_avg".
 
-    distribution: "truncated_normal" (between -2 and 2 deviations of the normal distribution that is cut),
+    distribution: "truncated_normal" (between -2 and 2 deviations of the normal distribution that is truncated),
     "untruncated_normal" or "uniform".
 
     Raises:

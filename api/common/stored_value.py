@@ -1,4 +1,4 @@
-"""Values that stand in a checkpoint: a parameter keeps their place, and reads what it needs when that is known."""
+"""Values that lie in a checkpoint: a parameter holds their place, and reads what it needs when that is known."""
 
 from __future__ import annotations
 

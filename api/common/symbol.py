@@ -1,4 +1,4 @@
-"""`Symbol`: what a script says of a dimension whose size differs from call to call."""
+"""A `Symbol` says what a script knows of a dimension whose size differs from call to call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mspc.api.errors import ApiTypeError, ApiValueError
 class Symbol:
     """A dimension of unknown size: `divisor * n + remainder` for some n from 1.
 
-    It stands in the shape of a tensor that declares an input, see `Cell.set_inputs`. Every call has shapes of its own.
+    It is in the shape of a tensor that declares an input, see `Cell.set_inputs`. Every call has shapes of its own.
 
     Args:
         max: the largest size; it counts where it is above `min`. min: the smallest size.

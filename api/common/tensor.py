@@ -1,6 +1,4 @@
-"""`Tensor`: an array with MindSpore's interface, for everything outside a compiled graph. NumPy
-does the work.
-"""
+"""A `Tensor` is an array with MindSpore's interface, for everything outside a compiled graph. NumPy does the work."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ class Tensor(TensorMethods, TensorOperators):
             arrays keep their element type.
         dtype: element type; None keeps the data's.
         shape, init: instead of data: a shape (with dtype) and an initializer that draws the values
-            when asked for.
+            when they are read.
         const_arg: accepted; every tensor that a network is called with may change from call to call.
 
     Raises:
@@ -55,7 +53,7 @@ class Tensor(TensorMethods, TensorOperators):
     alone, every rank has all of it; data where it is fed."""
 
     declared: tuple[Any, ...] | None = None
-    """Sizes of which some are known at a call only: the tensor has no values, and stands in `Cell.set_inputs`."""
+    """Sizes of which some are known at a call only: the tensor has no values, and is in `Cell.set_inputs`."""
 
     def __init__(
         self, input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None, const_arg: bool = False
@@ -117,7 +115,7 @@ class Tensor(TensorMethods, TensorOperators):
 
     @property
     def value(self) -> np.ndarray:
-        """The values; drawn now when the tensor came from an initializer."""
+        """The values; sampled now when the tensor came from an initializer."""
         if self._array is None:
             if self.declared is not None:
                 raise ApiValueError(f"a tensor of shape {self.shape} has no values: it declares inputs in set_inputs")
@@ -142,23 +140,24 @@ class Tensor(TensorMethods, TensorOperators):
 
     @property
     def has_init(self) -> bool:
-        """Whether the values are still to be drawn."""
+        """Whether the values are still to be sampled."""
         return self._array is None and self._lazy is not None
 
     @property
     def initial(self) -> InitialValue | None:
-        """How an initializer makes the values that the tensor has now, drawn already or not; None where it does not."""
+        """How an initializer makes the values that the tensor has now, sampled already or not; None where it does
+        not."""
         return self._lazy
 
     def fill_slices(self, slices: tuple[slice, ...] | None = None) -> np.ndarray:
-        """The values in `slices` (None: all); a tensor that was not drawn yet keeps nothing of them."""
+        """The values in `slices` (None: all); a tensor that was not sampled yet stores nothing of them."""
         if self.has_init:
             assert self._lazy is not None
             return self._lazy.fill(slices)
         return self.value if slices is None else self.value[slices]
 
     def init_data(self, *_: Any) -> Tensor:
-        """Returns the tensor: its values are drawn when somebody reads them, and are the same whenever that is."""
+        """Returns the tensor: its values are sampled when somebody reads them, and are the same whenever that is."""
         return self
 
     def asnumpy(self) -> np.ndarray:
@@ -299,7 +298,7 @@ class Tensor(TensorMethods, TensorOperators):
         return self
 
     def astype(self, dtype: Any, copy: bool = True) -> Tensor:
-        """The values in another element type; of a tensor that is not drawn yet none is drawn."""
+        """The values in another element type; of a tensor that is not sampled yet none is sampled."""
         cast = self.initial.cast(dtype_of(dtype)) if self.initial is not None else None
         return Tensor(cast) if cast is not None else self.computed("astype", dtype, copy)
 
@@ -308,8 +307,8 @@ class Tensor(TensorMethods, TensorOperators):
         return self.astype(dtype)
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
-        """The tensor itself: gradients are those that `grad` is asked for, and requires_grad is a Parameter's, which is
-        said."""
+        """Returns the tensor itself: `grad` says which gradients there are, and requires_grad is a Parameter's, as a
+        warning says."""
         say_once(
             "requires_grad_",
             f"{place_of_caller()}Tensor.requires_grad_({requires_grad}) changes nothing: grad() and value_and_grad() "
@@ -340,7 +339,7 @@ def _plain_index(index: Any) -> Any:
 
 
 def _redrawn(lazy: InitialValue, undrawn: bool, dtype: DType) -> InitialValue | None:
-    """The values in another element type; where they were drawn already, only if they stay these values."""
+    """The values in another element type; where they were sampled already, only if they stay these values."""
     return lazy.restyled(dtype) if undrawn else lazy.cast(dtype)
 
 
@@ -379,7 +378,7 @@ def _unwrapped(data: Any) -> Any:
 
 def derived(array: Any, operands: Iterable[Any]) -> Tensor:
     """A tensor around `array`, made of `operands`: REPLICATED where one of them is and the others are Parameters'. A
-    part of a whole tensor is not: it may be the rank's own."""
+    slice of a global tensor is not: it may be the rank's own."""
     made = Tensor.from_array(array)
     shaped = [x for x in operands if isinstance(x, (Tensor, np.ndarray)) and x.shape]
     marks = {getattr(x, "placement", None) for x in shaped}

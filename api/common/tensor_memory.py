@@ -1,4 +1,4 @@
-"""Tensors of what lies in memory already."""
+"""This module makes tensors of what lies in memory already."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""The methods of a Tensor that compute: functions of mspc.api.ops that take a tensor first, looked up on first use and
-run at once, so that they give what they give in a compiled function.
-"""
+"""The methods of a Tensor that compute are functions of mspc.api.ops that take a tensor first, looked up on first use
+and run at once, so that they give what they give in a compiled function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Python's operators on Tensors outside of a compiled graph: NumPy computes, in element types as MindSpore's."""
+"""Python's operators on Tensors outside of a compiled graph are computed by NumPy, in element types as MindSpore's."""
 
 from __future__ import annotations
 

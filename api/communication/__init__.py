@@ -1,4 +1,4 @@
-"""`mindspore.communication`: which rank a script is, and how groups of ranks are made."""
+"""`mindspore.communication` says which rank a script is, and makes groups of ranks."""
 
 from __future__ import annotations
 

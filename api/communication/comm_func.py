@@ -1,4 +1,4 @@
-"""Collectives as functions, as `mindspore.communication.comm_func`: in compiled functions and outside of them.
+"""Collectives are functions here, as in `mindspore.communication.comm_func`, in compiled functions and outside of them.
 
 Ranks are named by their numbers in the job. Results are new tensors; gradients are those of the operators.
 """

@@ -1,4 +1,5 @@
-"""Who I am among the ranks: `init`, ranks, sizes, groups. Nothing here talks to other ranks."""
+"""A script asks this module for its rank and its groups: `init`, ranks, sizes, groups. Nothing here talks to other
+ranks."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ class ReduceOp:
 
 
 _INIT = table(Setting("init", ""))
-"""What a line that calls `init` is kept by."""
+"""The key by which a line that calls `init` is stored."""
 
 
 def init(backend_name: str | None = None) -> None:

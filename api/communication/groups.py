@@ -1,4 +1,4 @@
-"""Groups of ranks by name, and the calls that need `init()` first."""
+"""This module knows groups of ranks by name, and which calls need `init()` first."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ def listed(ranks: tuple[int, ...]) -> str:
 
 
 def world_size(session: state.Session) -> int:
-    """Ranks of the whole job; before a launcher says, as many as the script's device_num."""
+    """All ranks of the job; before a launcher says, as many as the script's device_num."""
     return session.size if session.launched else session.parallel.get("device_num") or session.size

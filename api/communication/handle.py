@@ -1,4 +1,4 @@
-"""What the functions of collectives share: the handle of work that is done already, and ranks checked by name."""
+"""The functions of collectives share the handle of work that is done already, and the checks of ranks by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mspc.api.errors import ApiTypeError, ApiValueError
 
 
 class CommHandle:
-    """Work that was asked for with `async_op=True`. It is done when the function returns: a compiled graph finds by
+    """Work that was requested with `async_op=True`. It is done when the function returns: a compiled graph finds by
     itself what can run at the same time."""
 
     def wait(self) -> None:
@@ -20,7 +20,7 @@ _DONE = CommHandle()
 
 
 def handle_of(async_op: bool) -> CommHandle | None:
-    """What stands beside a result: a handle where one was asked for."""
+    """What is returned beside a result: a handle where one was requested."""
     return _DONE if async_op else None
 
 

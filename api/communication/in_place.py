@@ -1,5 +1,5 @@
-"""Functions that put their results into tensors that they are given. A compiled function has values, no places, so that
-they run outside of one only, as in MindSpore."""
+"""These functions put their results into tensors that they are given. A compiled function has values, no places, so
+that they run outside of one only, as in MindSpore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages between ranks as plain data, for `batch_isend_irecv`."""
+"""Messages between ranks are plain data here, for `batch_isend_irecv`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`device_context.ascend`: settings of a device that is not here, each of which says so."""
+"""`device_context.ascend` has settings of a device that is not here; each of them says so."""
 
 from __future__ import annotations
 

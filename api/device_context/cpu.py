@@ -1,4 +1,4 @@
-"""`device_context.cpu`."""
+"""`device_context.cpu` has the settings of the CPU."""
 
 from __future__ import annotations
 

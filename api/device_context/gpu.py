@@ -1,4 +1,4 @@
-"""`device_context.gpu`: `gpu_config` of `set_context`, entry by entry."""
+"""`device_context.gpu` has `gpu_config` of `set_context`, entry by entry."""
 
 from __future__ import annotations
 

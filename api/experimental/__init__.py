@@ -1,1 +1,1 @@
-"""`mindspore.experimental`: optimizers whose learning rates are changed by schedulers."""
+"""`mindspore.experimental` has optimizers whose learning rates are changed by schedulers."""

@@ -1,4 +1,4 @@
-"""Which devices there are: of GPUs what their driver shows in files."""
+"""This module tells which devices there are: of GPUs what their driver shows in files."""
 
 from __future__ import annotations
 

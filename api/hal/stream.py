@@ -1,5 +1,5 @@
-"""Streams and events of a device. Work that a script asks for outside of a network is done when the call returns, and
-steps keep their own order, so streams have nothing to order: they are always ready, which is said once."""
+"""Streams and events of a device have nothing to order here: work that a script starts outside of a network is done
+when the call returns, and steps stay in their own order. They are always ready, and a warning says so once."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ class Stream:
 
 
 class Event:
-    """A moment. enable_timing: whether `elapsed_time` is asked for; blocking changes nothing."""
+    """A moment. enable_timing: whether `elapsed_time` will be called; blocking changes nothing."""
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False) -> None:
         self.enable_timing = enable_timing
         self.moment: float | None = None
 
     def record(self, stream: Stream | None = None) -> None:
-        """Now, in whatever stream. Waits for all steps under way where times are asked for."""
+        """Now, in whatever stream. Waits for all steps under way where times are measured."""
         if self.enable_timing:
             _wait()
         self.moment = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What is said of names of MindSpore that mspc lacks: what to write instead, or why there is no such thing."""
+"""This module answers for names of MindSpore that mspc lacks: what to write instead, or why there is no such thing."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def absent_names() -> dict[str, IndexRow]:
 
 
 def said_of(path: str, prefix: str = "") -> str:
-    """What the index says of a name without the first, or of what it stands below; "" where that is nothing. What it
+    """What the index says of a name without the first, or of what it is below; "" where that is nothing. What it
     says of a name of `ops` counts in all modules of `ops`.
 
-    prefix: what stands ahead of a name to write instead, "mindspore.".
+    prefix: what is ahead of a name to write instead, "mindspore.".
     """
     parts, rows = path.split("."), absent_names()
     places = [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
@@ -29,7 +29,7 @@ def said_of(path: str, prefix: str = "") -> str:
 
 
 def why_absent(path: str, known: Iterable[str]) -> str:
-    """What is said of a name that mspc lacks, `nn.Tril` without the first: what stands for it, why there is none, or
+    """The message for a name that mspc lacks, `nn.Tril` without the first: what stands for it, why there is none, or
     the known names that are most like it; "" where nothing is known."""
     from mspc.ir.nearest import nearest  # only on the way to an error
 

@@ -1,4 +1,5 @@
-"""Objects of rows as scripts get them: functions of tensors and classes of operators with their arguments checked."""
+"""Objects of rows are made here as scripts get them: functions and classes of operators with their arguments
+checked."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Names that the files of a package define, found in their text: no module is imported for that, and nothing is entered
-by hand.
-"""
+"""Names that the files of a package define are found in their text: no module is imported for that, and nothing is
+entered by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions made of rows: as Python has them, with their signature and their words, and with the line of the row.
+"""Functions are made of rows as Python has them, with their signature, their words, and the line of the row.
 
 An expression is parsed, looked through and translated; nothing is evaluated but the functions when they are called.
 """
@@ -67,7 +67,7 @@ def is_expression(row: IndexRow) -> bool:
 
 
 def _parts(row: IndexRow) -> tuple[str, str]:
-    """("(parameters)" or "", what stands behind the "=")."""
+    """("(parameters)" or "", what is behind the "=")."""
     if not row.target.startswith("("):
         return "", row.target
     end = _end_of_parameters(row.target)
@@ -156,7 +156,7 @@ def _end_of_parameters(text: str) -> int:
 
 
 def _parameters(arguments: ast.arguments) -> Iterator[ast.arg]:
-    """In the order in which Python keeps what is said of them."""
+    """In the order in which Python stores their attributes."""
     yield from (*arguments.posonlyargs, *arguments.args)
     yield from filter(None, (arguments.vararg,))
     yield from arguments.kwonlyargs
@@ -214,7 +214,7 @@ def _value(row: IndexRow, node: ast.expr) -> Any:
 
 
 def tree_at(path: str, line: int, name: str) -> ast.FunctionDef:
-    """The tree of the row of a function that stands in a line of a table.
+    """The tree of the row of a function that is in a line of a table.
 
     Raises:
         LookupError: there is none.

@@ -1,4 +1,4 @@
-"""What a public module answers that is asked for a name: what the index has of it, as scripts get that."""
+"""A public module that is asked for a name answers by this module: it gives what the index has, as scripts get that."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Getter = Callable[[str], Any]
 def places_of(module: str) -> dict[str, tuple[str, str]]:
     """(module that defines it, its name there) of every object that a public module shows; ("", "") of what rows make.
 
-    What is taken from all of another public module stands where that one has it from.
+    What is taken from all of another public module is where that one has it from.
     """
     found: dict[str, tuple[str, str]] = {}
     for home in rows_of(module, "all"):
@@ -68,14 +68,14 @@ def find(module: str, name: str) -> Any:
     if row is None or not (row.is_of_tensors or module == "ops"):
         home, own = places_of(module)[name] if row is None else (row.home, row.target)
         return getattr(importlib.import_module(home), own)
-    from mspc.api.index.asked import object_of  # where a name is asked for: it imports NumPy
+    from mspc.api.index.asked import object_of  # where a name is used: it imports NumPy
 
     return object_of(row, name)
 
 
 class _Package(ModuleType):
     """A public package. A module below it that is imported hides no name of the index: `parallel.shard` is a function,
-    which stands in `parallel/shard.py`."""
+    which is in `parallel/shard.py`."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (isinstance(value, ModuleType) and value.__name__ == f"{self.__name__}.{name}"):
@@ -85,7 +85,7 @@ class _Package(ModuleType):
 def answers(
     package: str, otherwise: Getter | None = None, names: Callable[[], Iterable[str]] = tuple
 ) -> tuple[Getter, Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a public module whose objects all stand elsewhere.
+    """`__getattr__` and `__dir__` of a public module whose objects are all defined elsewhere.
 
     Args:
         package: the full name of the module of mspc.

@@ -1,4 +1,4 @@
-"""Stubs of the public modules, made from the names that there are: what editors and type checkers read.
+"""Stubs of the public modules are made from the names that there are, for editors and type checkers.
 
 They are made when mspc is installed, as two stub packages, of `mspc` and of `mindspore`, which import everything from
 where it is defined; operators and rows of the index, which no file defines as Python, have a line each.

@@ -1,4 +1,4 @@
-"""The tables: which row has which name. Of a row no more is read than its names before it is asked for."""
+"""The tables say which row has which name. Of a row no more is read than its names until a script uses it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class IndexRow:
 
     @property
     def doc(self) -> str:
-        """What is said of it below the row."""
+        """The description below the row."""
         found: list[str] = []
         lines = _lines(self.path)
         for line in lines[_end(lines, self.line) :]:
@@ -76,7 +76,7 @@ def _lines(path: str) -> tuple[str, ...]:
 
 
 def _end(lines: tuple[str, ...], line: int) -> int:
-    """The last line of a row that begins on `line`, without what is said of it."""
+    """The last line of a row that begins on `line`, without its description."""
     while line < len(lines) and lines[line].startswith(_MORE):
         line += 1
     return line

@@ -1,4 +1,4 @@
-"""`mindspore.mint`: functions that take their arguments in PyTorch's order."""
+"""`mindspore.mint` has functions that take their arguments in PyTorch's order."""
 
 from __future__ import annotations
 

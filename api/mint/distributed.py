@@ -1,4 +1,5 @@
-"""Collectives as in PyTorch, as `mindspore.mint.distributed`: results go into tensors that are given.
+"""Collectives have PyTorch's arguments here, as in `mindspore.mint.distributed`: results go into tensors that are
+given.
 
 They are called outside of compiled functions; inside, those of `communication.comm_func` return what these put into
 their arguments. Objects that are no tensors do not travel: nothing is pickled here.

@@ -1,5 +1,5 @@
-"""Functions of `mint` whose arguments differ from those of `ops`. They are parsed when a compiled function calls them,
-so they keep to the part of Python that mspc compiles; called by a script they run at once."""
+"""The arguments of these functions of `mint` differ from those of `ops`. They are parsed when a compiled function calls
+them, so they keep to the part of Python that mspc compiles; called by a script they run at once."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def norm(input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, 
 
 
 def argsort(input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
-    """The places that the elements come from when they stand in order along `dim`, Int64."""
+    """The places that the elements come from when they are in order along `dim`, Int64."""
     _, places = ops.SortExt()(input, dim, descending, stable)
     return places
 

@@ -1,4 +1,4 @@
-"""Groups of parameters as PyTorch's optimizers have them: each with a learning rate and arguments of its own."""
+"""Groups of parameters are as PyTorch's optimizers have them: each with a learning rate and arguments of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TAKEN = ("params", "lr", "weight_decay", "initial_lr")
 
 
 def grouped(name: str, params: Any, rate: Any, decay: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """(groups as an optimizer takes them, each with a learning rate of its own; what else was said of each)."""
+    """(groups as an optimizer takes them, each with a learning rate of its own; the other options of each)."""
     if isinstance(params, Parameter) or not isinstance(params, Iterable):
         raise ApiTypeError(f"{name}: params must be a list of Parameters, not {describe(params)}")
     found = list(params)

@@ -1,4 +1,4 @@
-"""Arguments of functions of `mint` that are known at compile time."""
+"""This module checks arguments of functions of `mint` that are known at compile time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def limits(name: str, given: Sequence[Any]) -> tuple[int, int, Any]:
 
 
 def sample_shape(name: str, mean: Any, std: Any, size: Any) -> Shape:
-    """The shape of what is drawn: `size`, or that of mean and deviation together. Raises ValueError where all are
+    """The shape of what is sampled: `size`, or that of mean and deviation together. Raises ValueError where all are
     numbers and no size is given."""
     if size is not None:
         return shape_of_sizes(name, ints(name, "size", size))

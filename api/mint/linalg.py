@@ -1,4 +1,4 @@
-"""`mindspore.mint.linalg`: functions of matrices whose arguments stand as in PyTorch."""
+"""`mindspore.mint.linalg` has functions of matrices with the arguments of PyTorch."""
 
 from __future__ import annotations
 

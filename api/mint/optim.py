@@ -1,4 +1,4 @@
-"""`mindspore.mint.optim`: optimizers whose arguments and formulas are PyTorch's; weight decay spares no parameter.
+"""`mindspore.mint.optim` has optimizers whose arguments and formulas are PyTorch's; weight decay spares no parameter.
 
 Groups may have every argument for themselves, and `mindspore.experimental.optim.lr_scheduler` changes their rates.
 """

@@ -1,4 +1,4 @@
-"""Functions of `mint` that draw random numbers. They are compiled as those of `mint.functions`."""
+"""These functions of `mint` sample random numbers. They are compiled as those of `mint.functions`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mspc.ir.types import FLOAT32
 
 
 def rand(*size: Any, generator: Any = None, dtype: Any = None, device: Any = None) -> Any:
-    """Numbers drawn evenly from [0, 1), Float32 unless `dtype` is given."""
+    """Numbers sampled uniformly from [0, 1), Float32 unless `dtype` is given."""
     on_device("rand", device)
     return ops.rand(*size, dtype=dtype, seed=generator)
 
@@ -24,15 +24,15 @@ def randn(*size: Any, generator: Any = None, dtype: Any = None, device: Any = No
 
 
 def randint(*limits_and_size: Any, generator: Any = None, dtype: Any = None, device: Any = None) -> Any:
-    """Integers drawn evenly: `randint(high, size)` from 0, `randint(low, high, size)` from low to high, without high;
-    Int64 unless `dtype` is given."""
+    """Integers sampled uniformly: `randint(high, size)` from 0, `randint(low, high, size)` from low to high, without
+    high; Int64 unless `dtype` is given."""
     on_device("randint", device)
     low, high, size = limits("randint", limits_and_size)
     return ops.randint(low, high, size, generator, dtype=dtype)
 
 
 def rand_like(input: TensorLike, *, dtype: Any = None, device: Any = None) -> Any:
-    """Numbers drawn evenly from [0, 1), of the shape of the input, and of its type unless `dtype` is given."""
+    """Numbers sampled uniformly from [0, 1), of the shape of the input, and of its type unless `dtype` is given."""
     on_device("rand_like", device)
     return ops.rand_like(input, dtype=dtype)
 
@@ -45,8 +45,8 @@ def randn_like(input: TensorLike, *, dtype: Any = None, device: Any = None) -> A
 
 
 def randint_like(input: TensorLike, *between: int, dtype: Any = None, device: Any = None) -> Any:
-    """Integers drawn evenly below `high`, or from low to high, without high, of the shape of the input, and of its type
-    unless `dtype` is given."""
+    """Integers sampled uniformly below `high`, or from low to high, without high, of the shape of the input, and of its
+    type unless `dtype` is given."""
     on_device("randint_like", device)
     low, high, size = limits("randint_like", (*between, input.shape))
     return ops.randint(low, high, size, dtype=input.dtype if dtype is None else dtype)

@@ -1,4 +1,4 @@
-"""Functions of `mint` that choose elements, put them at places, sort and count them. They are compiled as those of
+"""These functions of `mint` choose elements, put them at places, sort and count them. They are compiled as those of
 `mint.functions`."""
 
 from __future__ import annotations

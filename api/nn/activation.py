@@ -1,4 +1,4 @@
-"""Activations as cells."""
+"""This module has activations as cells."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ class LeakyReLU(Cell):
 
 
 class RReLU(Cell):
-    """x where it is not negative, elsewhere x times a slope drawn evenly from [lower, upper), in every step anew."""
+    """x where it is not negative, elsewhere x times a slope sampled uniformly from [lower, upper), in every step
+    anew."""
 
     def __init__(self, lower: float = 1 / 8, upper: float = 1 / 3) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Pooling to a size that one asks for."""
+"""These cells pool images to a size that is given."""
 
 from __future__ import annotations
 

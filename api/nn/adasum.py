@@ -1,4 +1,4 @@
-"""Adaptive summation: gradients of ranks are added where they are orthogonal, and averaged where they are parallel."""
+"""Adaptive summation adds gradients of ranks where they are orthogonal, and averages them where they are parallel."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _AdaSum(Cell):
             raise ApiRuntimeError(f"{name} adds up what ranks have computed; there is one rank in stand_alone mode")
         if context.get_auto_parallel_context("enable_parallel_optimizer"):
             raise ApiRuntimeError(
-                f"{name} needs whole gradients; with enable_parallel_optimizer ranks have slices",
+                f"{name} needs global gradients; with enable_parallel_optimizer ranks have slices",
                 set_where("enable_parallel_optimizer"),
             )
         self.are_global = mode in _SHARDED
@@ -49,7 +49,7 @@ class _AdaSum(Cell):
             say_once(
                 name,
                 f"{place_of_caller()}{name} changes nothing here: in {mode} mode all ranks have the gradient of the "
-                "whole batch, and the adaptive sum of equal gradients is that gradient",
+                "global batch, and the adaptive sum of equal gradients is that gradient",
             )
 
     def sums(self, values: Any) -> Any:
@@ -76,8 +76,8 @@ class AdaSumByGradWrapCell(_AdaSum):
     "Scaling distributed training with adaptive summation", 2020): of two, g and h,
     (1 - g.h / (2 g.g)) g + (1 - g.h / (2 h.h)) h; of more, the sums of pairs are added up so again.
 
-    In semi-automatic and automatic mode every rank has the gradient of the whole batch already, whose adaptive sum it
-    is, which is said. In data parallel mode the compiler adds up no gradient that goes through here.
+    In semi-automatic and automatic mode every rank has the gradient of the global batch already, whose adaptive sum it
+    is, as a warning says. In data parallel mode the compiler adds up no gradient that goes through here.
 
     Raises:
         RuntimeError: in stand_alone mode, with optimizer parallel, or on a number of ranks that is no power of 2.

@@ -1,4 +1,4 @@
-"""Functions of arrays as cells."""
+"""This module has functions of arrays as cells."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ClipByNorm(Cell):
     def construct(self, x: Any, clip_norm: Any) -> Any:
         wide = ops.cast(x, FLOAT32)
         squares = ops.reduce_sum(wide * wide, () if self.axis is None else self.axis, True)
-        # Where x is 0 throughout, the gradient of the root is not asked for.
+        # Where x is 0 throughout, the gradient of the root is not requested.
         norm = ops.sqrt(ops.select(squares > 0.0, squares, ops.ones_like(squares)))
         longest = ops.cast(clip_norm, FLOAT32)
         return ops.cast(wide * longest / ops.maximum(norm, longest), x.dtype)
@@ -72,7 +72,7 @@ class Triu(Cell):
 
 
 class Range(Cell):
-    """Numbers from start, or from 0 to it where it stands alone, below limit, by delta."""
+    """Numbers from start, or from 0 to it where it is given alone, below limit, by delta."""
 
     def __init__(self, start: Any, limit: Any = None, delta: Any = 1) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Attention of several heads."""
+"""This module has the cell of attention with several heads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class MultiheadAttention(Cell):
     Called with query [length, batch, embed_dim], key [source, batch, kdim] and value [source, batch, vdim], the batch
     first with batch_first; without a batch all of them, the masks and the results lack that dimension. Masks:
     key_padding_mask [batch, source] and attn_mask [length, source] or [batch * heads, length, source]; True forbids,
-    numbers are added. add_bias_kv: a key and a value that are learnt stand behind the others, add_zero_attn: zeros do;
+    numbers are added. add_bias_kv: a key and a value that are learnt are behind the others, add_zero_attn: zeros do;
     no mask is on them. Returns the output and the weights [batch, length, source] (of each head without
     average_attn_weights, None without need_weights).
 

@@ -1,4 +1,4 @@
-"""Layers: Dense, Embedding, Dropout, LayerNorm, Flatten."""
+"""This module has the basic layers: Dense, Embedding, Dropout, LayerNorm, Flatten."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ class RMSNorm(Cell):
 
 
 def _without_row(table: Tensor, row: int) -> Tensor:
-    """The table with zeros in one row; one that is not drawn yet is not drawn for that."""
+    """The table with zeros in one row; one that is not sampled yet is not sampled for that."""
     if table.initial is not None:
         return Tensor(table.initial.without_row(row))
     rows = table.asnumpy()

@@ -1,6 +1,5 @@
-"""`Cell`: the building block of networks. Its attributes are collected here; its `construct` is
-parsed, never run.
-"""
+"""A `Cell` is the building block of networks. Its attributes are collected here; its `construct` is parsed, never
+run."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ class Cell(CellState):
 
     takes_data: ClassVar[bool] = True
     """Whether the tensors that a script hands in are data, of which every rank may have its own rows. An optimizer's
-    are gradients, which every rank has whole. Given with the class: `class Optimizer(Cell, takes_data=False)`."""
+    are gradients, which are replicated. Given with the class: `class Optimizer(Cell, takes_data=False)`."""
 
     parameter_layout_dict: Mapping[str, Any] = MappingProxyType({})
     """How the parameters lie on the ranks since the last compile by `_cell_graph_executor`; nothing before."""
@@ -252,7 +251,7 @@ class Cell(CellState):
 
     @pipeline_stage.setter
     def pipeline_stage(self, stage: int) -> None:
-        """That it changes nothing is said at a launch. Raises TypeError for no integer, ValueError below 0."""
+        """A launch warns that it changes nothing. Raises TypeError for no integer, ValueError below 0."""
         found = checked("Cell.pipeline_stage", STAGE, {"pipeline_stage": stage})
         note_asked(state.current().asked, "", STAGE, found, f"Cell.pipeline_stage = {stage}")
         object.__setattr__(self, "_stage", stage)
@@ -286,8 +285,8 @@ class Cell(CellState):
     def shard(
         self, in_strategy: Any, out_strategy: Any = None, parameter_plan: Any = None, device: str = "", level: int = 0
     ) -> Cell:
-        """Say how the inputs of this cell are cut and return the cell; `parameter_plan` maps names of
-        parameters (or paths to them, as "self.dense.weight") to cuts.
+        """Say how the inputs of this cell are sharded and return the cell; `parameter_plan` maps names of
+        parameters (or paths to them, as "self.dense.weight") to strategies.
 
         Raises TypeError or ValueError for what is no strategy of this cell's tensors."""
         label = f"{type(self).__name__}.shard"
@@ -298,7 +297,7 @@ class Cell(CellState):
         return self
 
     def set_data_parallel(self) -> None:
-        """Cut what is inside and has no strategy along the batch in automatic mode, as semi-automatic mode does.
+        """Shard what is inside and has no strategy along the batch in automatic mode, as semi-automatic mode does.
 
         Raises ValueError in PyNative mode."""
         if get_context("mode") == PYNATIVE_MODE:
@@ -306,9 +305,9 @@ class Cell(CellState):
         self.add_flags_recursive(strategy_gen_mode="data_parallel")
 
     def recompute(self, **options: Any) -> Cell:
-        """Compute what is inside again in the backward part instead of keeping it. mp_comm_recompute=False keeps what
+        """Compute what is inside again in the backward part instead of saving it. mp_comm_recompute=False saves what
         was communicated there; with parallel_optimizer_comm_recompute=True parameters whose updates are shared are
-        gathered again. Other options are said to change nothing.
+        gathered again. Other options change nothing, as a warning says.
 
         Raises ValueError or TypeError where there is no such option or value."""
         found = checked("Cell.recompute", RECOMPUTE, options)
@@ -371,7 +370,7 @@ class Cell(CellState):
         return tuple(self._declared_inputs.values())
 
     def init_parameters_data(self, auto_parallel_mode: bool = False) -> dict[Parameter, Parameter]:
-        """Accepted; initial values are drawn when they are needed. Returns every parameter mapped
+        """Accepted; initial values are sampled when they are needed. Returns every parameter mapped
         to itself.
         """
         return {parameter: parameter for parameter in self.get_parameters()}

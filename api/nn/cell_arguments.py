@@ -1,4 +1,4 @@
-"""Arguments of cells: checked, and made into parameters."""
+"""Arguments of cells are checked here, and made into parameters."""
 
 from __future__ import annotations
 

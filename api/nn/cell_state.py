@@ -1,4 +1,4 @@
-"""What a cell holds beside parameters, and all of it by name: buffers, `state_dict`, `load_state_dict`, hooks."""
+"""This module has what a cell holds beside parameters: buffers, `state_dict`, `load_state_dict` and hooks."""
 
 from __future__ import annotations
 
@@ -85,11 +85,12 @@ class CellState:
         return Primitive.of(Cast())
 
     def offload(self, backward_prefetch: Any = "Auto") -> None:
-        """Checked, and said to change nothing. Raises ValueError for anything but "Auto"."""
+        """Check the value; a warning says that it changes nothing. Raises ValueError for anything but "Auto"."""
         checked("Cell.offload", OFFLOADED_CELLS, {"backward_prefetch": backward_prefetch}, "Cell.offload()")
 
     def place(self, role: str, rank_id: int) -> None:
-        """A process for all its operators: checked, and said to change nothing. Raises TypeError, ValueError."""
+        """Check a process for all its operators; a warning says that it changes nothing. Raises TypeError,
+        ValueError."""
         note_place("Cell.place", role, rank_id)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
@@ -116,7 +117,7 @@ class CellState:
         object.__setattr__(self, name, value)
 
     def put_flags(self, flags: Mapping[str, Any]) -> None:
-        """Keep flags, which are attributes too where there is none of that name; `fp16`, `bf16` and `fp32` are
+        """Store flags, which are attributes too where there is none of that name; `fp16`, `bf16` and `fp32` are
         `to_float`."""
         own = cast(Any, self).get_flags()
         before = own.get("to_float")
@@ -145,7 +146,7 @@ class CellState:
     # Buffers --------------------------------------------------------------------------------------
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Give the cell a tensor that is no parameter: the attribute `name`. A `persistent` one stands in `state_dict`.
+        """Give the cell a tensor that is no parameter: the attribute `name`. A `persistent` one is in `state_dict`.
 
         Raises:
             TypeError: the name is no string, the tensor no Tensor. KeyError: the name is empty, has a dot, or is that

@@ -1,4 +1,4 @@
-"""A convolution or a dense layer with the normalisation and the activation behind it."""
+"""These cells are a convolution or a dense layer with the normalisation and the activation behind it."""
 
 from __future__ import annotations
 

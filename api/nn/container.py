@@ -1,4 +1,4 @@
-"""Cells that hold other cells in order."""
+"""These cells hold other cells in order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Ordered(Cell):
         return self._add(cell, self._front())
 
     def _front(self) -> str:
-        """What stands in front of the number in the names of the first cell's parameters: MindSpore 2.10 takes it over
+        """What is in front of the number in the names of the first cell's parameters: MindSpore 2.10 takes it over
         for a cell that is added later, and finds it in the last place where the name has the cell's number, unless the
         next cell's has its own there. So cells of numbered cells get names such as `0.1.0.weight`, which stand in
         checkpoints."""

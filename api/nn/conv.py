@@ -1,4 +1,4 @@
-"""Convolutions as layers."""
+"""This module has convolutions as layers."""
 
 from __future__ import annotations
 

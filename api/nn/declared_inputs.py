@@ -1,4 +1,4 @@
-"""What `Cell.set_inputs` declares of a cell's inputs, and whether a call is as declared."""
+"""`Cell.set_inputs` declares a cell's inputs by this module, which says whether a call is as declared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning rates as lists, one number per step; they change from epoch to epoch."""
+"""These functions give learning rates as lists, one number per step; they change from epoch to epoch."""
 
 from __future__ import annotations
 

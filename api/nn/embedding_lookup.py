@@ -1,4 +1,4 @@
-"""Tables of embeddings that are cut over ranks as a word says: by batch, by rows, by columns, by fields."""
+"""Tables of embeddings are sharded over ranks as a word says: by batch, by rows, by columns, by fields."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ class EmbeddingLookup(Cell):
     """Rows of a table [vocab_size, embedding_size] at indices [batch, fields].
 
     Args:
-        slice_mode: in semi-automatic and automatic parallel mode, what is cut over all ranks: "batch_slice" the
-            batch, "table_row_slice" and "table_column_slice" the table, "field_slice" the fields and the table's rows.
+        slice_mode: in semi-automatic and automatic parallel mode, what is sharded over all ranks: "batch_slice"
+            the batch, "table_row_slice" and "table_column_slice" the table, "field_slice" the fields and the table's
+            rows.
         manual_shapes: for "field_slice" the number of rows that belong to each rank's fields.
-        target: "CPU" or "DEVICE": where MindSpore looks up; here it is the rank's device, which is said where that is
-            another. sparse, vocab_cache_size: accepted; they say how the table is kept there.
+        target: "CPU" or "DEVICE": where MindSpore looks up; here it is the rank's device, as a warning says where that
+            is another. sparse, vocab_cache_size: accepted; they say how the table is stored there.
     """
 
     BATCH_SLICE = "batch_slice"

@@ -1,4 +1,4 @@
-"""Cells that are a function of `ops`, and layers over two inputs or over time."""
+"""These cells are a function of `ops`, or layers over two inputs or over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients that a script adds up over ranks itself, in a step of its own."""
+"""A script adds up gradients over ranks by this cell, in a training step of its own."""
 
 from __future__ import annotations
 

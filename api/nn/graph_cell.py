@@ -1,4 +1,4 @@
-"""A cell that computes a graph from a file."""
+"""This cell computes a graph from a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers that rearrange, resize and compare images."""
+"""These layers rearrange, resize and compare images."""
 
 from __future__ import annotations
 

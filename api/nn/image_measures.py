@@ -1,4 +1,4 @@
-"""How alike two batches of images are: PSNR, SSIM."""
+"""PSNR and SSIM measure how alike two batches of images are."""
 
 from __future__ import annotations
 

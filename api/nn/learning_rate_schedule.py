@@ -1,4 +1,4 @@
-"""Learning rates that are computed from the number of the step, inside the graph."""
+"""These learning rates are computed from the number of the step, inside the graph."""
 
 from __future__ import annotations
 

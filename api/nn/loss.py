@@ -1,4 +1,4 @@
-"""Losses."""
+"""This module has losses as cells."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Training steps with a scaled loss: gradients too small for a narrow element type are kept from vanishing, and a step
-whose gradients have overflowed changes nothing.
-"""
+"""These training steps scale the loss: gradients too small for a narrow element type do not vanish, and a step whose
+gradients have overflowed changes nothing."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ def as_dtype(value: Any, dtype: Any) -> Any:
 
 
 class FixedLossScaleUpdateCell(Cell):
-    """Keeps the loss scale; a step with overflow is left out all the same."""
+    """Leaves the loss scale as it is; a step with overflow is left out all the same."""
 
     def __init__(self, loss_scale_value: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Loss scaling in a script's own training function: the scalers of `mindspore.amp`, in and outside of a network."""
+"""The scalers of `mindspore.amp` scale the loss in a script's own training function, in and outside of a network."""
 
 from __future__ import annotations
 

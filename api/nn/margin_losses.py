@@ -1,4 +1,4 @@
-"""Losses that ask a class to be ahead of the others by a margin, as cells."""
+"""These losses want a class to be ahead of the others by a margin; they are cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalisation of channels as layers: by the batch, by groups of channels, by each image."""
+"""These layers normalise channels: by the batch, by groups of channels, by each image."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mspc.ir.types import FLOAT32
 
 Groups = tuple[tuple[int, ...], ...]
 SHARDED = ("semi_auto_parallel", "auto_parallel")
-"""Modes in which the compiler cuts the batch, so that statistics are always the whole batch's."""
+"""Modes in which the compiler shards the batch, so that statistics are always those of the global batch."""
 
 
 class _BatchNorm(Cell):
@@ -84,7 +84,7 @@ class BatchNorm1d(_BatchNorm):
 class BatchNorm2d(_BatchNorm):
     """Batch normalisation of images [n, num_features, h, w].
 
-    In training every channel is normalised by the mean and variance of the whole batch, over all ranks that share it,
+    In training every channel is normalised by the mean and variance of the global batch, over all ranks that share it,
     and the moving statistics follow; else by the moving statistics.
 
     Args:
@@ -140,7 +140,7 @@ class SyncBatchNorm(_BatchNorm):
     """Batch normalisation whose statistics are those of groups of ranks, where every rank's graph is its own.
 
     In data parallel mode those of all ranks are taken anyway, unless `process_groups` says otherwise; where the
-    compiler cuts the batch they are always the whole batch's.
+    compiler shards the batch they are always those of the global batch.
 
     Args:
         process_groups: lists of ranks that share their statistics; None: all ranks.
@@ -158,8 +158,8 @@ class SyncBatchNorm(_BatchNorm):
         if get_auto_parallel_context("parallel_mode") in SHARDED:
             if process_groups is not None:
                 raise ApiValueError(
-                    "SyncBatchNorm: process_groups has no meaning where the compiler cuts the batch: statistics are "
-                    "the whole batch's"
+                    "SyncBatchNorm: process_groups has no meaning where the compiler shards the batch: statistics "
+                    "are those of the global batch"
                 )
             groups = ()
         super().__init__(num_features, eps, momentum, affine, gamma_init, beta_init, moving_mean_init, moving_var_init,
@@ -191,7 +191,7 @@ class GlobalBatchNorm(SyncBatchNorm):
 
 
 def _ranks() -> int:
-    """How many ranks the script runs on, as far as it has said: by `init` or by `device_num`."""
+    """How many ranks the script runs on, as far as it has told: by `init` or by `device_num`."""
     session = state.current()
     return get_auto_parallel_context("device_num") if session.initialized else session.parallel.get("device_num", 1)
 

@@ -1,4 +1,4 @@
-"""Margins as layers."""
+"""These layers put margins around tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pooling as layers."""
+"""This module has pooling as layers."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ class MaxUnpool3d(_MaxUnpool):
 
 
 class FractionalMaxPool2d(Cell):
-    """The greatest of windows at drawn places of [n, c, h, w] or [c, h, w]; arguments as `ops.fractional_max_pool2d`
+    """The greatest of windows at random places of [n, c, h, w] or [c, h, w]; arguments as `ops.fractional_max_pool2d`
     has them."""
 
     dims = 2

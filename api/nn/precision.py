@@ -1,4 +1,4 @@
-"""In which element type the operators of a network compute: what `Cell.to_float` and `amp` leave for the compiler."""
+"""`Cell.to_float` and `amp` say in which element type operators compute; the compiler reads it here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recurrent layers, unrolled over a length that is known when the network is compiled: RNN, LSTM, GRU."""
+"""This module has recurrent layers and their cells."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def _simple(given: Any, state: Any, weight: Any, bias: Any, nonlinearity: str) -
 
 
 def _lstm(given: Any, state: Any, weight: Any, bias: Any, nonlinearity: str) -> Any:
-    """(output, memory) after one step; gates stand as input, forget, memory, output."""
+    """(output, memory) after one step; gates are in the order input, forget, memory, output."""
     enter, forget, fresh, leave = ops.Split(1, 4)(given + _project(state[0], weight, bias))
     memory = ops.sigmoid(forget) * state[1] + ops.sigmoid(enter) * ops.tanh(fresh)
     return ops.sigmoid(leave) * ops.tanh(memory), memory
 
 
 def _gru(given: Any, state: Any, weight: Any, bias: Any, nonlinearity: str) -> Any:
-    """The next state, a tuple of one; gates stand as reset, update, new."""
+    """The next state, a tuple of one; gates are in the order reset, update, new."""
     reset, update, fresh = ops.Split(1, 3)(given)
     own_reset, own_update, own_fresh = ops.Split(1, 3)(_project(state[0], weight, bias))
     fresh = ops.tanh(fresh + ops.sigmoid(reset + own_reset) * own_fresh)

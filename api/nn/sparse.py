@@ -1,4 +1,4 @@
-"""Products with sparse tensors as cells."""
+"""These cells are products with sparse tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["SparseTensorDenseMatmul", "SparseToDense"]
 
 
 class SparseToDense(Cell):
-    """A COOTensor as a whole tensor."""
+    """A COOTensor as a dense tensor."""
 
     def construct(self, coo_tensor: Any) -> Any:
         return coo_tensor.to_dense()

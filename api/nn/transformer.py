@@ -17,7 +17,7 @@ from mspc.ir.types import FLOAT32
 
 
 class _Layer(Cell):
-    """What layers of encoder and decoder share: attention to oneself and two linear layers; parameters stand in
+    """What layers of encoder and decoder share: attention to oneself and two linear layers; parameters are in
     MindSpore's order."""
 
     looks: ClassVar[bool] = False

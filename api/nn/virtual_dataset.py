@@ -1,4 +1,4 @@
-"""What stands between a network and its data set in MindSpore's networks, under its names."""
+"""These cells lie between a network and its data set in MindSpore's networks, under its names."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__: tuple[str, ...] = ()
 
 
 class VirtualDataset(Cell):
-    """Hands tensors on as a tuple, every one cut as `shard` says; without `shard` they come as they are."""
+    """Hands tensors on as a tuple, every one sharded as `shard` says; without `shard` they come as they are."""
 
     def __init__(self) -> None:
         super().__init__(auto_prefix=False)
         self.parts: tuple[Any, ...] = ()
 
     def shard(self, in_strategy: Any, *args: Any, **kwargs: Any) -> Any:
-        """Cut the tensors, one tuple or Layout for each, and return self."""
+        """Shard the tensors, one tuple or Layout for each, and return self."""
         self.parts = tuple(ops.ShardingConstraint().shard((strategy,)) for strategy in in_strategy or ())
         return self
 

@@ -1,4 +1,4 @@
-"""Cells that turn a network into something to train or to evaluate."""
+"""These cells turn a network into something to train or to evaluate."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class TrainOneStepCell(Cell):
     `grad`, which takes the gradient of the loss behind the inputs, `grad_no_sens`, which does not, `parallel_mode`,
     `mean`, `degree`, and `reducer_flag`: whether ranks add up gradients, which `grad_reducer` then does: in data
     parallel and in hybrid mode, as in MindSpore; `use_graceful_exit`, which is False: a run that is interrupted ends,
-    and goes on from its last checkpoint. In data parallel mode the step leaves that to the compiler, unless
+    and resumes from its last checkpoint. In data parallel mode the step leaves that to the compiler, unless
     `grad_reducer` was replaced.
     """
 
@@ -184,7 +184,7 @@ class GradAccumulationCell(Cell):
 
     Only one part is computed at a time (mark the network with `recompute()` where its activations must not wait for the
     backward graph). The parts' gradients are added on each rank before they are reduced, so the ranks communicate
-    gradients once for the whole batch.
+    gradients once for the global batch.
     """
 
     parts = "micro_size"

@@ -1,4 +1,4 @@
-"""`mindspore.numpy`: functions that take NumPy's arguments and give MindSpore's element types."""
+"""`mindspore.numpy` has functions that take NumPy's arguments and give MindSpore's element types."""
 
 from __future__ import annotations
 

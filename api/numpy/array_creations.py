@@ -1,4 +1,4 @@
-"""Functions that make tensors."""
+"""These functions make tensors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None) -> 
 
 
 def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None) -> Any:
-    """Numbers from start, or from 0 to it where it stands alone, up to stop, without it, by step."""
+    """Numbers from start, or from 0 to it where it is given alone, up to stop, without it, by step."""
     first, last, by = (0, start, 1) if stop is None else (start, stop, 1)
     by = by if step is None else step
     are_integers = isinstance(first, int) and isinstance(last, int) and isinstance(by, int)

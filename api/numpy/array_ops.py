@@ -1,4 +1,4 @@
-"""Functions that change the shape of tensors, join them, cut them and choose from them."""
+"""These functions change the shape of tensors, join them, split them and choose from them."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def broadcast_arrays(*args: Any) -> Any:
 
 
 def tile(a: Any, reps: Any) -> Any:
-    """Repeated along every dimension; new ones stand ahead."""
+    """Repeated along every dimension; new ones come first."""
     reps = (reps,) if isinstance(reps, int) else tuple(reps)
     missing = len(a.shape) - len(reps)
     return ops.tile(a, (1,) * missing + reps if missing > 0 else reps)

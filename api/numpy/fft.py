@@ -1,4 +1,5 @@
-"""`mindspore.numpy.fft`: Fourier transforms whose arguments stand as in `numpy.fft`; compiled as those of `ops`."""
+"""`mindspore.numpy.fft` has Fourier transforms with the arguments of `numpy.fft`; they are compiled as those of
+`ops`."""
 
 from __future__ import annotations
 

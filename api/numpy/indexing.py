@@ -1,4 +1,4 @@
-"""Elements by their places, and functions applied piece by piece."""
+"""These functions choose elements by their places, or apply functions to one slice after another."""
 
 from __future__ import annotations
 

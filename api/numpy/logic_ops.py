@@ -1,4 +1,4 @@
-"""Comparisons and truths."""
+"""These functions compare elements and combine truths."""
 
 from __future__ import annotations
 

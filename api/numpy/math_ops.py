@@ -1,4 +1,4 @@
-"""Arithmetic and functions element by element."""
+"""These functions are arithmetic, element by element."""
 
 from __future__ import annotations
 

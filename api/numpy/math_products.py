@@ -1,4 +1,4 @@
-"""Products of tensors, values of functions given by points or coefficients, and element types of results."""
+"""These functions are products of tensors, values of functions by points or coefficients, and types of results."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def multi_dot(arrays: Any) -> Any:
 
 
 def kron(a: Any, b: Any) -> Any:
-    """Every element of a times the whole of b."""
+    """Every element of a times all of b."""
     left, right = pair(a, b)
     rank = max([len(left.shape), len(right.shape)])
     mine = (1,) * (rank - len(left.shape)) + left.shape

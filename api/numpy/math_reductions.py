@@ -1,4 +1,4 @@
-"""Sums, means, extrema and the like, along dimensions."""
+"""These functions are sums, means, extrema and the like, along dimensions."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
 
 
 def _beside(a: Any, value: Any, axis: int) -> Any:
-    """What stands beside `a` along an axis: a tensor, or one row of a number."""
+    """What is beside `a` along an axis: a tensor, or one row of a number."""
     found = as_type(array(value), a.dtype)
     if len(found.shape) == 0:
         found = ops.broadcast_to(found, tuple([1 if d == axis else size for d, size in enumerate(a.shape)]))

@@ -1,4 +1,4 @@
-"""How numbers and tensors of several element types come together."""
+"""This module says which element type results of numbers and tensors of several element types have."""
 
 from __future__ import annotations
 

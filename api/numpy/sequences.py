@@ -1,4 +1,4 @@
-"""Polynomials and functions given by their values in a row: convolutions, slopes, powers of matrices."""
+"""These functions take polynomials and functions as values in a row: convolutions, slopes, powers of matrices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that MindSpore keeps and hands out again; mspc makes a new one each time, with a strategy of its own."""
+"""MindSpore stores operators and hands them out again; mspc makes a new one each time, with a strategy of its own."""
 
 from __future__ import annotations
 

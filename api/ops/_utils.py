@@ -1,4 +1,4 @@
-"""Shapes of results, for operators that scripts write: MindSpore's private `ops._utils`."""
+"""These functions give shapes of results, for operators that scripts write, as MindSpore's private `ops._utils`."""
 
 from __future__ import annotations
 

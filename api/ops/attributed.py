@@ -1,4 +1,4 @@
-"""`_add_attr`: a function whose operators carry facts."""
+"""`_add_attr` makes a function whose operators carry attributes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Arguments of public functions, checked before the function runs: their number and names, and what each may be by its
-annotation. A compiled function asks the same before it reads the function.
-"""
+"""Arguments of public functions are checked before they run: number, names, and what annotations allow. A compiled
+function asks the same before it reads the function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collectives as scripts call them: what is checked first, and calls outside of a network."""
+"""This module checks the collectives that scripts call, and runs calls outside of a network."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def called(op: Op) -> Op:
     if not mistake and len(op.members) < session.size:
         mistake = op.mistake_on(session.rank)
     if mistake:
-        notes = ["ranks are numbered as in the whole job; create_group() makes a group of others"]
+        notes = ["ranks are numbered as in the job of all ranks; create_group() makes a group of others"]
         raise MspcError(mistake, notes=notes, kind=ValueError)
     return op.on_rank(session.rank) if op.differs_by_rank else op
 

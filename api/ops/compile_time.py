@@ -1,4 +1,4 @@
-"""`constexpr`: functions that are called as they are when a network is compiled."""
+"""`constexpr` makes functions that are called as they are when a network is compiled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mspc.ops.operator_arguments import describe
 
 
 class Constexpr:
-    """A function of what is known at compile time; a compiled function calls it and goes on with its result."""
+    """A function of what is known at compile time; a compiled function calls it and continues with its result."""
 
     def __init__(self, function: Callable[..., Any], name: str | None = None) -> None:
         functools.update_wrapper(self, function)

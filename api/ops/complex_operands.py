@@ -1,4 +1,4 @@
-"""Which operators take complex numbers outside of a network, where nobody asks for their gradients."""
+"""This module says which operators take complex numbers outside of a network, where there are no gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classes of MindSpore's operators that are a few operators here. They are made and called as operators are."""
+"""These classes of MindSpore's operators are a few operators here. They are made and called as operators are."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FloatStatus(CompositeMarks):
 
 class _StatusWord(CompositeMarks):
     """An operator on the eight numbers in which an Ascend device notes overflows. There are none here: the numbers stay
-    zeros, which is said."""
+    zeros, as a warning says."""
 
     def __init__(self) -> None:
         name = type(self).__name__
@@ -72,7 +72,7 @@ class NPUClearFloatStatusV2(_StatusWord):
 
 class ControlDepend:
     """MindSpore 1's order between two operators whose results are known by name; their order is that of the script
-    here, which is said. Called as `ControlDepend()(src, dst)`, src ahead of dst.
+    here, as a warning says. Called as `ControlDepend()(src, dst)`, src ahead of dst.
 
     Raises:
         TypeError: depend_mode is no integer.
@@ -103,8 +103,8 @@ class DropoutExt(CompositeMarks):
         self.in_strategy: Any = None
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> DropoutExt:
-        """Say how x is cut, and return the operator; out_strategy follows from that. Entries behind that of x, those of
-        seed and offset, change nothing."""
+        """Say how x is sharded, and return the operator; out_strategy follows from that. Entries behind that of x,
+        those of seed and offset, change nothing."""
         self.in_strategy = in_strategy if in_strategy is None else tuple(in_strategy)[:1]
         return self
 
@@ -126,7 +126,7 @@ dropout_ext_op = _DropoutExtEach()
 
 
 def make_range(start: int, limit: int | None = None, delta: int = 1) -> Any:
-    """Integers from start, or from 0 to it where it stands alone, below limit, a tuple."""
+    """Integers from start, or from 0 to it where it is given alone, below limit, a tuple."""
     for name, value in (("start", start), ("limit", limit), ("delta", delta)):
         if isinstance(value, bool) or not (isinstance(value, int) or (value is None and name == "limit")):
             raise ApiTypeError(f"make_range: {name} must be an integer, not {describe(value)}")
@@ -157,7 +157,7 @@ def add_flags(fn: Any = None, **flags: Any) -> Any:
 
 
 class _Summary:
-    """Notes a value for a summary of the training. Nothing is written, which is said. Called as `(name, value)`."""
+    """Notes a value for a summary of the training. Nothing is written, as a warning says. Called as `(name, value)`."""
 
     def __init__(self) -> None:
         say_once(

@@ -1,4 +1,4 @@
-"""Classes of MindSpore's operators that are functions here: made with its fields, called with its tensors."""
+"""These classes of MindSpore's operators are functions here: made with its fields, called with its tensors."""
 
 from __future__ import annotations
 

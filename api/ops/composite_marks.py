@@ -1,4 +1,4 @@
-"""Marks that scripts put on operators which are several operators here."""
+"""Scripts put these marks on operators which are several operators here."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from mspc.api.placement import note_place
 from mspc.api.setting_kind import place_of_caller, say_once
 from mspc.ops.operator_arguments import describe
 
-PARTS = "it is several operators here, each cut as its operands are"
+PARTS = "it is several operators here, each sharded as its operands are"
 
 
 class CompositeMarks:
-    """What scripts make and call as an operator. Its marks are checked, and change nothing, which is said of those that
-    would."""
+    """The base of what scripts make and call as an operator. Its marks are checked, and change nothing, as a warning
+    says of those that would."""
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Self:
-        """Take a strategy; one that cuts nothing is quiet. Raises TypeError or ValueError for what is none."""
+        """Take a strategy; one that shards nothing is quiet. Raises TypeError or ValueError for what is none."""
         name = type(self).__name__
         given = [check_strategy(each, f"{name}.shard: {what}_strategy")
                  for what, each in (("in", in_strategy), ("out", out_strategy))]  # fmt: skip
@@ -52,5 +52,5 @@ class CompositeMarks:
         return self.add_prim_attr("recompute", mode)
 
     def place(self, role: str, rank_id: int) -> None:
-        """A process for the operator: checked, and said to change nothing. Raises TypeError, ValueError."""
+        """Check a process for the operator; a warning says that it changes nothing. Raises TypeError, ValueError."""
         note_place(f"{type(self).__name__}.place", role, rank_id)

@@ -1,4 +1,4 @@
-"""Classes of MindSpore's operators whose arguments stand otherwise than in the function of `ops` that they are."""
+"""The arguments of these classes of MindSpore's operators differ from those of the function of `ops` that they are."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class LogSpace:
 
 
 class Logit:
-    """`ops.logit`: log(x / (1 - x)), with x kept within [eps, 1 - eps] where eps is not negative. Called with x."""
+    """`ops.logit`: log(x / (1 - x)), with x clipped to [eps, 1 - eps] where eps is not negative. Called with x."""
 
     def __init__(self, eps: float = -1.0) -> None:
         self.eps = None if eps < 0 else eps
@@ -201,7 +201,7 @@ class SearchSorted:
 
 
 class LowerBound(SearchSorted):
-    """The first place in each sorted row at which a value may stand. Called as `LowerBound(out_type)(sorted_x,
+    """The first place in each sorted row at which a value may be inserted. Called as `LowerBound(out_type)(sorted_x,
     values)`."""
 
     def __init__(self, out_type: Any = INT32) -> None:
@@ -209,7 +209,7 @@ class LowerBound(SearchSorted):
 
 
 class UpperBound(SearchSorted):
-    """The last place in each sorted row at which a value may stand. Called as `UpperBound(out_type)(sorted_x,
+    """The last place in each sorted row at which a value may be inserted. Called as `UpperBound(out_type)(sorted_x,
     values)`."""
 
     def __init__(self, out_type: Any = INT32) -> None:
@@ -220,7 +220,7 @@ class Median:
     """(the median along an axis, its place), of all elements with global_median. Called with the tensor.
 
     Raises:
-        ValueError: ignore_nan is asked for.
+        ValueError: ignore_nan is True.
     """
 
     def __init__(
@@ -247,7 +247,7 @@ class MultiMarginLoss:
 
 
 class Multinomial:
-    """`ops.multinomial`, drawn with replacement. Called as `Multinomial(seed)(x, num_samples)`."""
+    """`ops.multinomial`, sampled with replacement. Called as `Multinomial(seed)(x, num_samples)`."""
 
     def __init__(self, seed: int = 0, seed2: int = 0, dtype: Any = INT32) -> None:
         self.seed, self.dtype = (seed or seed2) or None, dtype
@@ -299,7 +299,7 @@ class ResizeNearestNeighborV2:
     """`ops.ResizeNearestNeighbor` with the size given where it is called, as `(image, size)`.
 
     Raises:
-        ValueError: half_pixel_centers is asked for.
+        ValueError: half_pixel_centers is True.
     """
 
     def __init__(self, align_corners: bool = False, half_pixel_centers: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Classes of MindSpore's operators on whole sequences, made of others: labels along them, recurrent layers."""
+"""These classes of MindSpore's operators on sequences are made of others: labels along them, recurrent layers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class DynamicRNN:
     (outputs, outputs, memories, the gates in this order, the tanh of the memories), each [time, batch, hidden].
 
     forget_bias: added to the gate. The numbers of time steps are known at compile time. is_training changes nothing:
-    what gradients need is kept where there are any.
+    what gradients need is saved where there are any.
 
     Raises:
         ValueError: another argument is not its default, or seq_length is given.
@@ -97,12 +97,12 @@ class DynamicRNN:
 
 
 class DynamicGRUV2:
-    """A GRU over x [time, batch, inputs], with weights [inputs, 3 hidden] and [hidden, 3 hidden] whose gates stand as
-    reset, update, new ("rzh") or update, reset, new ("zrh"). Called as `DynamicGRUV2()(x, weight_input, weight_hidden,
-    bias_input, bias_hidden, seq_length, init_h)`, the biases or None, init_h [batch, hidden]: a tuple of (outputs,
-    outputs, update, reset, new, what the state says to new), each [time, batch, hidden].
+    """A GRU over x [time, batch, inputs], with weights [inputs, 3 hidden] and [hidden, 3 hidden] whose gates are in the
+    order reset, update, new ("rzh") or update, reset, new ("zrh"). Called as `DynamicGRUV2()(x, weight_input,
+    weight_hidden, bias_input, bias_hidden, seq_length, init_h)`, the biases or None, init_h [batch, hidden]: a tuple of
+    (outputs, outputs, update, reset, new, what the state says to new), each [time, batch, hidden].
 
-    The numbers of time steps are known at compile time. is_training changes nothing: what gradients need is kept where
+    The numbers of time steps are known at compile time. is_training changes nothing: what gradients need is saved where
     there are any.
 
     Raises:

@@ -1,5 +1,5 @@
-"""Classes of MindSpore's operators that are a function of `ops` with arguments given ahead: `Cross(1)(x, y)` is
-`cross(x, y, dim=1)`. The index has a row for each."""
+"""These classes of operators are a function of `ops` with arguments given ahead: `Cross(1)(x, y)` is `cross(x, y,
+dim=1)`. The index has a row for each."""
 
 from __future__ import annotations
 

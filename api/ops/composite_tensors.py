@@ -1,4 +1,4 @@
-"""Classes of MindSpore's operators on tensors that are a few operators here, with the strategies of the whole."""
+"""These classes of MindSpore's operators on tensors are a few operators here, sharded as the class is."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from mspc.ops.operator_arguments import describe
 
 
 class _Sharded:
-    """Keeps a strategy until it is called."""
+    """Holds a strategy until it is called."""
 
     def __init__(self) -> None:
         self.in_strategy: Any = None
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Any:
-        """Say how the tensors are cut, and return the operator; out_strategy follows from that."""
+        """Say how the tensors are sharded, and return the operator; out_strategy follows from that."""
         self.in_strategy = in_strategy
         return self
 
@@ -27,7 +27,7 @@ class Index(_Sharded):
     Called as `Index()(x, indices)`. A strategy has an entry for x, and a tuple of them for the indices.
 
     Raises:
-        TypeError: indices are no tuple. ValueError: they are cut, and have different shapes.
+        TypeError: indices are no tuple. ValueError: they are sharded, and have different shapes.
     """
 
     def __call__(self, x: Any, indices: Any) -> Any:
@@ -47,7 +47,7 @@ class Index(_Sharded):
 class GroupNorm(_Sharded):
     """(every image's channels in groups, each normalised to mean 0 and variance 1, times weight, plus bias; the means
     and 1 / sqrt(variance + eps) of the groups [images, groups]). Called as
-    `GroupNorm()(x, num_groups, weight, bias, eps)`. The first entry of a strategy cuts the images of x.
+    `GroupNorm()(x, num_groups, weight, bias, eps)`. The first entry of a strategy shards the images of x.
 
     Raises:
         ValueError: the channels are no multiple of num_groups.

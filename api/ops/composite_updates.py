@@ -1,5 +1,5 @@
-"""Classes of MindSpore's operators that update parameters as optimizers do, of small operators. What is no Parameter
-among what they update is computed, and kept nowhere."""
+"""These classes of MindSpore's operators update parameters as optimizers do, by small operators. What is no Parameter
+among what they update is computed, and stored nowhere."""
 
 from __future__ import annotations
 

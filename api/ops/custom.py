@@ -1,4 +1,4 @@
-"""`Custom`: a function of the script on arrays as an operator."""
+"""`Custom` makes an operator of a script's function on arrays."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Custom(Primitive):
     reg_info: taken, and not read: it describes kernels of other kinds.
 
     With `shard` a strategy says along which dimensions `func` may be given slices: in_strategy those of the tensors,
-    out_strategy, of Layouts, those of the results, which are cut as the first tensor of their shape without it. A rank
-    then calls `func` with its slices. Without a strategy every rank calls it with all.
+    out_strategy, of Layouts, those of the results, which are sharded as the first tensor of their shape without it. A
+    rank then calls `func` with its slices. Without a strategy every rank calls it with all.
 
     Raises:
         TypeError: func or bprop is no function. ValueError: there is no such func_type, or it is not "pyfunc".

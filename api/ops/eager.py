@@ -1,4 +1,4 @@
-"""Operators that run at once, with NumPy, outside of networks."""
+"""Operators run at once outside of networks, with NumPy."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
         inferred = op.infer(*types)
         arrays = [np.array(a) if i in op.mutates else a for i, a in enumerate(arrays)]
         if meets_others(op):
-            result, args = run_on_ranks(op, types, arrays), ()  # what a rank gets of a whole tensor is its own
+            result, args = run_on_ranks(op, types, arrays), ()  # what a rank gets of a global tensor is its own
         else:
             result = op.kernel(EagerBackend())(*arrays)  # type: ignore[arg-type]  # EagerBackend is an ArrayBackend
         _write_back(op, operands, arrays)

@@ -1,4 +1,4 @@
-"""How a sum over products in Einstein's notation is carried out: as diagonals, sums, transposes and matrix products.
+"""A sum over products in Einstein's notation is carried out as diagonals, sums, transposes and matrix products.
 
 Called as it is when a network is compiled; `ops.einsum` carries the plan out.
 """
@@ -55,7 +55,8 @@ class EinsumPlan:
 
 
 def einsum_equation(terms: Sequence[Any], result: Sequence[Any]) -> str:
-    """The equation of a call whose labels stand as lists of numbers behind the tensors; `result` holds one, or none.
+    """The equation of a call whose labels are given as lists of numbers behind the tensors; `result` holds one, or
+    none.
 
     Raises:
         ValueError: a number has no letter. TypeError: they are no lists of numbers.

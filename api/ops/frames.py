@@ -1,5 +1,4 @@
-"""Windows over signals, the places that they cover, and frequencies, from arguments known when a network is
-compiled."""
+"""This module finds windows over signals, the places that they cover, and frequencies, when a network is compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments of functions over operators that are known at compile time: checked, and turned into what operators take.
+"""Arguments of functions that are known at compile time are checked here, and turned into what operators take.
 
 Unlike the functions, these are called as they are when a network is compiled.
 """

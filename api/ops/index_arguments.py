@@ -26,7 +26,7 @@ def margins(name: str, padding: Any, shape: Shape, mode: Any, value: Any) -> lis
     """(before, after) of every dimension, from pairs of which the first is that of the last dimension.
 
     Raises:
-        ValueError: an unknown mode, a value for a mode that takes none, no pairs, or more elements are cut off than
+        ValueError: an unknown mode, a value for a mode that takes none, no pairs, or more elements are taken off than
             there are, or, in a mode that reads the elements themselves, more wanted than it can give.
     """
     if mode not in _MODES:

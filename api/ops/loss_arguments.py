@@ -1,4 +1,4 @@
-"""Arguments of losses and activations that are known at compile time: checked, and turned into what operators take.
+"""Arguments of losses and activations known at compile time are checked, and turned into what operators take.
 
 Unlike them, these are called as they are when a network is compiled.
 """

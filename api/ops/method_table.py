@@ -1,6 +1,5 @@
-"""Which functions are methods of a tensor. A method is a function that takes the tensor first, the same one in a
-compiled function and on a Tensor outside of one. The index has its name, behind a dot.
-"""
+"""This module says which functions are methods of a tensor. A method is a function that takes the tensor first, the
+same one in a compiled function and on a Tensor outside of one. The index has its name, behind a dot."""
 
 from __future__ import annotations
 

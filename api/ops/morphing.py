@@ -1,4 +1,4 @@
-"""`Morph`: a function of the user's as an operator."""
+"""`Morph` makes an operator of a user's function."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Morph:
         return self.fn(*inputs)
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Morph:
-        """Say how inputs and results are cut, and return the operator; see `mindspore.shard`."""
+        """Say how inputs and results are sharded, and return the operator; see `mindspore.shard`."""
         self.fn = shard(self.fn, in_strategy, out_strategy)
         return self
 

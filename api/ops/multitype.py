@@ -1,4 +1,4 @@
-"""`MultitypeFuncGraph`: a function with a form for each combination of kinds of arguments."""
+"""`MultitypeFuncGraph` is a function with a form for each combination of kinds of arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("RowTensor", "RowTensorInner"), lambda value: isinstance(value, RowTensor)),
     **dict.fromkeys(("SparseTensor", "COOTensor", "CSRTensor", "MapTensor"), lambda _: False),
 }
-"""Those of sparse tensors fit nothing: gradients are whole tensors here."""
+"""Those of sparse tensors fit nothing: gradients are dense tensors here."""
 
 
 

@@ -1,4 +1,4 @@
-"""Arguments of functions of `mindspore.numpy`, checked and worked out when a network is compiled."""
+"""Arguments of functions of `mindspore.numpy` are checked and worked out when a network is compiled."""
 
 from __future__ import annotations
 
@@ -104,14 +104,14 @@ def made_line(values: np.ndarray, dtype: Any) -> Tensor:
 
 
 def pieces(name: str, size: int, wanted: Any, equal: bool) -> list[tuple[int, int]]:
-    """(first, behind the last) of every part of a dimension, of a number of parts or cut at places.
+    """(first, behind the last) of every part of a dimension, of a number of parts or split at places.
 
     Raises:
-        ValueError: `equal` parts are asked for and there are none.
+        ValueError: `equal` parts are requested and there are none.
     """
     if isinstance(wanted, int):
         if wanted < 1 or (equal and size % wanted):
-            raise ApiValueError(f"{name}(): {size} elements cannot be cut into {wanted} equal parts")
+            raise ApiValueError(f"{name}(): {size} elements cannot be split into {wanted} equal parts")
         ends = np.cumsum([size // wanted + (i < size % wanted) for i in range(wanted)]).tolist()
         return list(zip([0, *ends[:-1]], ends, strict=True))
     places = [slice(0, place).indices(size)[1] for place in wanted]

@@ -1,4 +1,4 @@
-"""Functions that are one operator: `ops.relu(x)`, of the operator's inputs and then its fields, in their order."""
+"""These functions are one operator: `ops.relu(x)`, of the operator's inputs and then its fields, in their order."""
 
 from __future__ import annotations
 

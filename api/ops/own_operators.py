@@ -1,5 +1,5 @@
-"""Operators that a script defines as classes: shapes and element types of what comes out of them. To scripts this is
-`ops.primitive`."""
+"""A script defines operators as classes, which say shapes and element types of what comes out of them. To scripts this
+is `ops.primitive`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from mspc.ops.control.custom import ScriptFunction
 
 class PrimitiveWithInfer(Custom):
     """A script's own operator whose kernel is of another program: a class that says with `infer_shape` and
-    `infer_dtype` what comes out, of the arguments' shapes and element types. Networks with it compile, and it is cut as
-    `Custom` is; a run ends with an error, as mspc has no kernel for it. `get_bprop`, where there is one, returns its
+    `infer_dtype` what comes out, of the arguments' shapes and element types. Networks with it compile, and it is
+    sharded as `Custom` is; a run ends with an error, as mspc has no kernel for it. `get_bprop`, where there is one,
+    returns its
     gradient: a function of the arguments, the result and its gradient, read as a network is.
 
     Raises:

@@ -1,4 +1,4 @@
-"""`Primitive`: an operator as users hold it, with a strategy and an instance name around the frozen Op.
+"""A `Primitive` is an operator as users hold it, with a strategy and an instance name around the frozen Op.
 
 `ops.MatMul` is a subclass of Primitive made for the Op of that name. Inside `construct` the front end
 reads the primitive; called anywhere else it runs at once with NumPy.
@@ -40,7 +40,7 @@ class Primitive:
     """An operator of a network.
 
     op: the operator with its attributes.
-    in_strategy, out_strategy: what `shard()` asked for: a tuple with one tuple of ints, or one
+    in_strategy, out_strategy: what `shard()` was given: a tuple with one tuple of ints, or one
         NamedLayout, per tensor.
     instance_name: the attribute of the cell that holds it.
     attrs: facts set with `add_prim_attr`.
@@ -63,7 +63,7 @@ class Primitive:
         self.out_strategy: Strategies = None
         self.instance_name = ""
         self.attrs: dict[str, Any] = {}
-        self._mistake = ""  # of the constructor's, said where the operator is called
+        self._mistake = ""  # of the constructor's, raised where the operator is called
 
     @staticmethod
     def of(op: Op) -> Primitive:
@@ -78,16 +78,15 @@ class Primitive:
         return self.op.name
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Primitive:
-        """Say how the inputs (and outputs) are cut, and return the primitive.
+        """Say how the inputs (and outputs) are sharded, and return the primitive.
 
         Args:
-            in_strategy: a tuple with one entry per tensor input: a tuple with the number of cuts of
-                every dimension,
-                or a Layout called with axis names. `((2, 4), (4, 1))`.
+            in_strategy: a tuple with one entry per tensor input: a tuple with the number of slices of
+                every dimension, or a Layout called with axis names. `((2, 4), (4, 1))`.
             out_strategy: the same for the outputs.
 
         Raises:
-            TypeError: an entry is neither. ValueError: a number of cuts below 1, or tuples and layouts mixed.
+            TypeError: an entry is neither. ValueError: a number of slices below 1, or tuples and layouts mixed.
         """
         label = f"{self.name}.shard"
         if in_strategy is None and out_strategy is not None:
@@ -127,11 +126,11 @@ class Primitive:
         return self
 
     def recompute(self, mode: bool = True) -> Primitive:
-        """Ask for the result to be computed again in the backward part instead of being kept."""
+        """Ask for the result to be computed again in the backward part instead of being saved."""
         return self.add_prim_attr("recompute", mode)
 
     def _offload(self, backward_prefetch: Any = "Auto") -> Primitive:
-        """Checked, and said to change nothing. Raises ValueError for anything but "Auto"."""
+        """Check the value; a warning says that it changes nothing. Raises ValueError for anything but "Auto"."""
         label = f"{self.name}._offload"
         checked(label, OFFLOADED_CELLS, {"backward_prefetch": backward_prefetch}, f"{label}()")
         return self
@@ -144,7 +143,7 @@ class Primitive:
         return self.add_prim_attr("primitive_target", device_target)
 
     def place(self, role: str, rank_id: int) -> None:
-        """A process for the operator: checked, and said to change nothing. Raises TypeError, ValueError."""
+        """Check a process for the operator; a warning says that it changes nothing. Raises TypeError, ValueError."""
         note_place(f"{self.name}.place", role, rank_id)
 
     def set_stage(self, stage: int) -> Primitive:
@@ -287,7 +286,7 @@ def check_strategy(strategy: Any, what: str) -> Strategies:
     tuple of tensors), or NamedLayouts.
 
     Raises:
-        TypeError: no tuple of tuples (or layouts), lists as in MindSpore. ValueError: cuts below 1, tuples and
+        TypeError: no tuple of tuples (or layouts), lists as in MindSpore. ValueError: numbers below 1, tuples and
             layouts mixed.
     """
     if strategy is None:
@@ -326,9 +325,9 @@ def _checked_entry(entry: Any, what: str) -> Any:
         return check_strategy(entry, what)
     for shards in cuts:
         if isinstance(shards, bool) or not isinstance(shards, (int, np.integer)):
-            raise PrimitiveTypeError(f"{what} holds {shards!r}, not a number of cuts", caller(), [_EXAMPLE])
+            raise PrimitiveTypeError(f"{what} holds {shards!r}, not a number of slices", caller(), [_EXAMPLE])
         if shards < 1:
-            raise PrimitiveValueError(f"{what} cuts a dimension {shards} ways; 1 is the least", caller())
+            raise PrimitiveValueError(f"{what} shards a dimension into {shards} slices; 1 is the least", caller())
     return tuple(int(shards) for shards in cuts)
 
 

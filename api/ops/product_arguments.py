@@ -1,4 +1,4 @@
-"""Arguments of products and norms of tensors, checked when a network is compiled."""
+"""Arguments of products and norms of tensors are checked when a network is compiled."""
 
 from __future__ import annotations
 

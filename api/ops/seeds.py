@@ -1,4 +1,4 @@
-"""Seeds of random operators, from what scripts give: a number, a Generator, or nothing."""
+"""Seeds of random operators are made of what scripts give: a number, a Generator, or nothing."""
 
 from __future__ import annotations
 

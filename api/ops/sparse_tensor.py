@@ -1,5 +1,5 @@
-"""Sparse tensors: tuples of dense ones, which networks compute with. How many values they hold is known when they are
-made."""
+"""Sparse tensors are tuples of dense ones, which networks compute with. How many values they hold is known when they
+are made."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class COOTensor(_Sparse, _Coordinates):
         return self.indices, self.values, self.shape
 
     def to_dense(self) -> Any:
-        """The whole tensor."""
+        """The dense tensor."""
         return ops.ScatterNd()(self.indices, self.values, self.shape)
 
     def to_csr(self) -> CSRTensor:
@@ -151,7 +151,7 @@ class CSRTensor(_Sparse, _Rows):
         return COOTensor(ops.stack((rows, self.indices), 1), self.values, self.shape)
 
     def to_dense(self) -> Any:
-        """The whole matrix."""
+        """The dense matrix."""
         return self.to_coo().to_dense()
 
     def mv(self, dense_vector: Any) -> Any:

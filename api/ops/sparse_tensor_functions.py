@@ -1,4 +1,4 @@
-"""What functions of the values of sparse tensors do, `csr_relu` and `coo_relu`: places without a value stay so."""
+"""`csr_relu`, `coo_relu` and the like apply to the values of sparse tensors: places without a value stay so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where tensors are cut, from arguments known when a network is compiled."""
+"""Arguments known when a network is compiled say where tensors are split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods of tensors whose arguments stand otherwise than those of the function of that name, or that have none."""
+"""The arguments of these methods of tensors differ from those of the function of that name, or there is no function."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Methods that change a tensor in place, `x.add_(y)`: outside of a network any tensor, in a network a parameter. What a
-network computes has no place: there `x = x.add(y)` says the same."""
+"""These methods change a tensor in place, `x.add_(y)`: outside of a network any tensor, in a network a parameter. What
+a network computes has no place: there `x = x.add(y)` says the same."""
 
 from __future__ import annotations
 

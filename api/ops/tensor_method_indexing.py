@@ -84,7 +84,7 @@ def take(self: Any, indices: TensorLike, axis: int | None = None, mode: str = "c
 
 
 def choose(self: Any, choices: Any, mode: str = "clip") -> Any:
-    """At every place the element of the choice, one of several tensors or the slices of one, that stands there.
+    """At every place the element of the choice, one of several tensors or the slices of one, that is there.
 
     Raises:
         ValueError: another mode than "clip" or "wrap".

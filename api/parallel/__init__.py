@@ -1,4 +1,4 @@
-"""`mindspore.parallel`: the ways in which a script says how its network is sharded."""
+"""`mindspore.parallel` has the ways in which a script says how its network is sharded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MindSpore's private `parallel._auto_parallel_context`: the settings of `set_auto_parallel_context` one by one."""
+"""MindSpore's private `parallel._auto_parallel_context` has the settings of `set_auto_parallel_context` one by one."""
 
 from __future__ import annotations
 

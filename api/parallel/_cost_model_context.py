@@ -1,5 +1,5 @@
-"""MindSpore's private `parallel._cost_model_context`: weights of the model by which it searches for strategies. mspc
-has a model of its own, so that they change nothing, which is said."""
+"""MindSpore's private `parallel._cost_model_context` has weights of the model by which it searches for strategies. mspc
+has a model of its own, so that they change nothing, as a warning says."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KEY = "cost_model"
 
 
 def set_cost_model_context(**kwargs: Any) -> None:
-    """Keep weights, and say that they change nothing.
+    """Store weights, and say that they change nothing.
 
     Raises:
         ValueError: there is no such weight.

@@ -1,7 +1,7 @@
-"""How a tensor goes from one layout to another, as MindSpore lists it: `mindspore.parallel._tensor`.
+"""This module lists how a tensor goes from one layout to another, as MindSpore's `mindspore.parallel._tensor` does.
 
-A layout is (device matrix, tensor map, shape of the whole tensor); the map counts mesh axes from the last one, -1: not
-cut. Checkpoints are moved by `mspc.checkpoint`, which reads what a rank needs and no more.
+A layout is (device matrix, tensor map, global shape); the map counts mesh axes from the last one, -1: not
+sharded. Checkpoints are redistributed by `mspc.checkpoint`, which reads what a rank needs and no more.
 """
 
 from __future__ import annotations
@@ -107,13 +107,13 @@ def _applied(name: str, numbers: list[int], arrays: list[Any]) -> Any:
 
 
 def _axes(tensor_map: Numbers) -> list[list[int]]:
-    """By dimension the mesh axes that cut it, counted from the last one, the first the most significant."""
+    """By dimension the mesh axes that shard it, counted from the last one, the first the most significant."""
     entries = [list(entry) if isinstance(entry, list | tuple) else [entry] for entry in tensor_map]
     return [[axis for axis in entry if axis != -1] for entry in entries]
 
 
 def _get_tensor_strategy(dev_mat: Sequence[int], tensor_map: Numbers) -> list[int]:
-    """How many ways every dimension is cut."""
+    """Into how many slices every dimension is sharded."""
     return [math.prod(dev_mat[-1 - axis] for axis in entry) for entry in _axes(tensor_map)]
 
 
@@ -121,8 +121,9 @@ def _construct_tensor_layout_for_opt_shard(
     dev_matrix: Sequence[int], tensor_map: Numbers, opt_shard_step: int, opt_shard_size: int,
     origin_full_tensor_shape: Sequence[int],
 ) -> tuple[Any, Any, list[int]]:  # fmt: skip
-    """The layout of a parameter that optimizer parallel cuts further: its first dimension as several, the first cut as
-    before, the others along axes that held replicas, of the last ones as many as `opt_shard_size` says, -1: all.
+    """The layout of a parameter that optimizer parallel shards further: its first dimension as several, the first
+    sharded as before, the others along axes that held replicas, of the last ones as many as `opt_shard_size` says, -1:
+    all.
 
     Raises:
         ValueError: there are not so many replicas.
@@ -150,7 +151,7 @@ def _construct_tensor_layout_for_opt_shard(
         holders = math.prod(dev_matrix[-1 - axis] for axis in free)
         verb = "rank holds" if holders == 1 else "ranks hold"
         raise ApiValueError(
-            f"_construct_tensor_layout_for_opt_shard: the parameter cannot be cut {opt_shard_size} ways further: "
+            f"_construct_tensor_layout_for_opt_shard: the parameter cannot be sharded {opt_shard_size} ways further: "
             f"{holders} {verb} each slice of {tuple(tensor_map)} on {tuple(dev_matrix)}"
         )
     shards = _get_tensor_strategy(mesh, axes)[0]
@@ -196,7 +197,7 @@ def _load_tensor(
 
 
 def _reshape_param_data(param_data: Any, dev_mat: Sequence[int], tensor_map: Numbers) -> Tensor:
-    """The whole tensor, of all ranks' slices, one behind the other along the first dimension."""
+    """The global tensor, of all ranks' slices, one behind the other along the first dimension."""
     layout = _layout(dev_mat, tensor_map)
     slices = np.split(param_data.asnumpy(), math.prod(dev_mat))
     shape = tuple(n * shards for n, shards in zip(slices[0].shape, layout.strategy, strict=True))

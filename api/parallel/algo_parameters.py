@@ -1,4 +1,4 @@
-"""`set_algo_parameters`: options of the search for strategies in automatic mode."""
+"""`set_algo_parameters` sets options of the search for strategies in automatic mode."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _KEY = "algo_parameters"
 
 
 def set_algo_parameters(**values: Any) -> None:
-    """Set options of the search for strategies. They are checked and kept; sharding propagation has no use for them,
-    which is said.
+    """Set options of the search for strategies. They are checked and stored; sharding propagation has no use for them,
+    as a warning says.
 
     Raises:
         ValueError: an option is not known, or a number lies outside its range. TypeError: a value of the wrong type.

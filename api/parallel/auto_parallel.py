@@ -1,4 +1,4 @@
-"""`AutoParallel`: a network or a training function that is split over all ranks."""
+"""`AutoParallel` is a network or a training function that is sharded over all ranks."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class AutoParallel(Cell):
         return other
 
     def _set(self, shown: str, **values: Any) -> None:
-        """Keep settings of `set_auto_parallel_context`, given by a call of a method as in `shown`.
+        """Store settings of `set_auto_parallel_context`, given by a call of a method as in `shown`.
 
         Raises:
             ValueError, TypeError, KeyError: a value is wrong or not supported.
@@ -91,11 +91,11 @@ class AutoParallel(Cell):
         self._set(f"AutoParallel.dataset_strategy({config!r})", dataset_strategy=config)
 
     def hsdp(self, shard_size: int = -1, threshold: int = 64, optimizer_level: str = "level1") -> None:
-        """Cut optimizer states (and weights) over replicas.
+        """Shard optimizer states (and weights) over replicas.
 
         Args:
             shard_size: number of ranks that share, -1 for all. threshold: smallest parameter in KiB.
-            optimizer_level: "level1"; the others do the same, which is said.
+            optimizer_level: "level1"; the others do the same, as a warning says.
         """
         if (
             isinstance(shard_size, bool)

@@ -1,4 +1,4 @@
-"""Checkpoints of one strategy for another: whole folders, rank by rank, or straight into a network."""
+"""Checkpoints of one strategy become those of another: complete folders, rank by rank, or straight into a network."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Row:
 
 
 class ParallelLayouts:
-    """How a parameter was cut, under the names of MindSpore's strategy files."""
+    """How a parameter was sharded, under the names of MindSpore's strategy files."""
 
     def __init__(self, sharding: ParameterCut) -> None:
         self.sharding = sharding
@@ -67,7 +67,7 @@ class ParallelLayouts:
 
 
 def build_searched_strategy(strategy_filename: str) -> dict[str, ParallelLayouts]:
-    """How every parameter was cut, from a strategy file. Raises TypeError, or ValueError for no strategy file."""
+    """How every parameter was sharded, from a strategy file. Raises TypeError, or ValueError for no strategy file."""
     path = strategy_path("build_searched_strategy", "strategy_filename", strategy_filename)
     return {name: ParallelLayouts(sharding) for name, sharding in read_strategies(path).parameters.items()}
 
@@ -79,7 +79,7 @@ def restore_group_info_list(group_info_file_name: str) -> list[int]:
 
 
 def merge_sliced_parameter(sliced_parameters: Any, strategy: Mapping[str, Any] | None = None) -> Parameter:
-    """The whole parameter of the slices of all ranks, in their order.
+    """The global parameter, of the slices of all ranks in their order.
 
     Args:
         strategy: what `build_searched_strategy` returns; without it the slices stand one behind another in dimension 0.
@@ -125,7 +125,7 @@ def _merged(name: str, arrays: list[np.ndarray], strategy: Mapping[str, Any]) ->
 
 
 def _sharding(name: str, given: Any) -> ParameterCut:
-    """A parameter's cut out of what a script hands over."""
+    """How a parameter is sharded, out of what a script hands over."""
     if isinstance(given, ParallelLayouts):
         return given.sharding
     try:
@@ -151,7 +151,7 @@ def rank_list_for_transform(rank_id: int, src_strategy_file: Any = None, dst_str
     """The ranks, descending, whose checkpoints hold what `rank_id` needs under another strategy.
 
     Args:
-        src_strategy_file, dst_strategy_file: None for a network that is not cut.
+        src_strategy_file, dst_strategy_file: None for a network that is not sharded.
 
     Raises:
         TypeError, ValueError: an argument is of the wrong kind, or no strategy file.
@@ -204,7 +204,7 @@ def transform_checkpoints(
     dst_strategy_file: Any = None, process_num: int = 1, output_format: str = "ckpt",
     on_rank: Callable[[int, int], object] = lambda done, ranks: None,
 ) -> None:  # fmt: skip
-    """Write a checkpoint again as another strategy cuts it: `DST/rank_R/PREFIX R.FORMAT`, for one rank without a
+    """Write a checkpoint again as another strategy shards it: `DST/rank_R/PREFIX R.FORMAT`, for one rank without a
     strategy file.
 
     Args:
@@ -266,8 +266,8 @@ def load_distributed_checkpoint(
     Args:
         network: a Cell; None writes files for `predict_strategy` instead. checkpoint_filenames: one for every rank, in
             order. predict_strategy: a strategy file, needed without a network; else layouts are those of the network.
-        train_strategy_filename: how the files are cut; where it is not given `strategy_ckpt_load_file` of the context,
-            or the file of an AutoParallel network. Safetensors of mspc need none.
+        train_strategy_filename: how the files are sharded; where it is not given `strategy_ckpt_load_file` of the
+            context, or the file of an AutoParallel network. Safetensors of mspc need none.
         format: "ckpt" takes `checkpoint_filenames`, "safetensors" `unified_safetensors_dir`: a set, or sharded
             safetensors. name_map: names by names of the checkpoint.
         dst_safetensors_dir, rank_id, output_format, max_process_num: where, for which rank, in which format, and for

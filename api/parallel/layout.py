@@ -1,4 +1,4 @@
-"""`Layout`: a mesh of ranks with named axes, from which tensors take the axes that cut them."""
+"""A `Layout` is a mesh of ranks with named axes, from which tensors take the axes that shard them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from mspc.ir.named_layout import INTERLEAVED, SHOWN_RANKS, NamedLayout
 from mspc.ir.notebook import html_table
 
 NOT_SHARDED = "None"
-"""The name for a dimension that is not cut."""
+"""The name for a dimension that is not sharded."""
 
 
 class Layout:
     """A mesh of ranks, row-major, every axis with a name.
 
-    `layout("dp", ("sp", "mp"), "None")` is the placement of a tensor of three dimensions: the first
-    cut by axis "dp", the second by "sp" (the coarser cut) and "mp", the third whole. An axis "interleaved_parallel" is
+    `layout("dp", ("sp", "mp"), "None")` is the layout of a tensor of three dimensions: the first is sharded
+    by axis "dp", the second by "sp" (into the larger slices) and "mp", the third is replicated. An axis
+    "interleaved_parallel" is
     none of ranks: it says that every rank may take its slice in parts, and changes no slice.
 
     Args:
@@ -27,8 +28,7 @@ class Layout:
 
     Raises:
         TypeError: an argument is no tuple, a size no integer, a name no string. ValueError: sizes and
-        names do not fit,
-            a name is empty, "None" or stands twice.
+names do not fit, a name is empty, "None" or given twice.
     """
 
     def __init__(self, device_matrix: Any, alias_name: Any, rank_list: Any = None) -> None:
@@ -81,7 +81,7 @@ class Layout:
             if isinstance(entry, tuple):
                 if not entry:
                     raise ApiValueError(
-                        f'Layout: dimension {dimension} names no axis; write "None" to keep it whole'
+                        f'Layout: dimension {dimension} names no axis; write "None" to replicate it'
                     )
                 found = tuple(self._axis(alias, dimension, used) for alias in entry if alias != NOT_SHARDED)
                 entries.append(tuple(axis for axis in found if axis >= 0) or -1)
@@ -102,7 +102,7 @@ class Layout:
         if alias not in self.alias_name:
             raise ApiValueError(
                 f"Layout: dimension {dimension} names the unknown axis {alias!r}",
-                [f'the axes are {", ".join(map(repr, self.alias_name))}; "None" keeps a dimension whole'],
+                [f'the axes are {", ".join(map(repr, self.alias_name))}; "None" replicates a dimension'],
             )
         if alias in used:
             raise ApiValueError(
@@ -121,7 +121,7 @@ class Layout:
         }
 
     def _repr_html_(self) -> str:
-        """A table for notebooks: where every rank stands in the mesh."""
+        """A table for notebooks: where every rank is in the mesh."""
         sizes, names = self.device_matrix[: self._axes], self.alias_name[: self._axes]
         places = itertools.islice(itertools.product(*map(range, sizes)), SHOWN_RANKS)
         mesh = ", ".join(f"{name}={size}" for name, size in zip(names, sizes, strict=True))

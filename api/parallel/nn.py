@@ -1,4 +1,4 @@
-"""`mindspore.parallel.nn`: parts of a batch one after another, and Transformers, which MindSpore 1 had here."""
+"""`mindspore.parallel.nn` has micro-batches one after another, and Transformers, which MindSpore 1 had here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files in which MindSpore keeps the strategies of operators: what scripts say of them is checked."""
+"""MindSpore stores the strategies of operators in files; what scripts say of these is checked here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mspc.api.errors import ApiKeyError
 
 
 def set_op_strategy_config(mode: str = "SAVE", path: Any = "") -> None:
-    """Name the file in which a compile keeps the strategies of operators, or from which it takes them, as the entries
+    """Name the file in which a compile stores the strategies of operators, or from which it takes them, as the entries
     operator_save_file and operator_load_file of `strategy_ckpt_config` do.
 
     Args:

@@ -1,4 +1,4 @@
-"""Checkpoints of other ranks that hold the same as one that is lost."""
+"""This module finds checkpoints of other ranks that hold the same as one that is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def get_ckpt_path_with_strategy(cur_ckpt_path: str, cur_strategy_path: str) -> s
     Args:
         cur_ckpt_path: the file that the rank needs, with `rank_R` in its name or in that of a folder. Without it, it is
             the file itself.
-        cur_strategy_path: a strategy file, which says how parameters were cut.
+        cur_strategy_path: a strategy file, which says how parameters were sharded.
 
     Returns:
         The first of these files that is there, ranks in their order; None where there is none.

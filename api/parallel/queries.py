@@ -1,4 +1,4 @@
-"""What MindSpore's private `parallel._utils` says of how a script runs in parallel; training steps ask there."""
+"""Training steps ask MindSpore's private `parallel._utils` how a script runs in parallel; this module answers."""
 
 from __future__ import annotations
 
@@ -54,17 +54,17 @@ def _get_enable_parallel_optimizer() -> bool:
 
 
 def _get_grad_accumulation_shard() -> bool:
-    """Whether accumulated gradients are cut; they are cut as their parameters, which no setting says."""
+    """Whether accumulated gradients are sharded; they are sharded as their parameters, which no setting says."""
     return False
 
 
 def _is_parallel_mode() -> bool:
-    """Whether one graph is cut for all ranks, or ranks add up gradients."""
+    """Whether one graph is sharded for all ranks, or ranks add up gradients."""
     return _get_parallel_mode() != "stand_alone" and _get_device_num() > 1
 
 
 def _is_in_auto_parallel_mode() -> bool:
-    """Whether one graph is cut for all ranks."""
+    """Whether one graph is sharded for all ranks."""
     return _get_parallel_mode() in _SHARDED
 
 
@@ -77,7 +77,7 @@ def _is_in_hybrid_parallel_mode() -> bool:
 
 
 def _is_pynative_parallel() -> bool:
-    """Whether operators of a cut network run one by one; networks are one graph always."""
+    """Whether operators of a sharded network run one by one; networks are one graph always."""
     return False
 
 
@@ -96,12 +96,12 @@ def _to_full_shapes(shapes: Any, device_num: int) -> list[tuple[int, ...]]:
 
 
 def _grads_divided_by_device_num_if_recomputation(grads: Any) -> Any:
-    """The gradients as they are: those of a graph count a whole batch once."""
+    """The gradients as they are: those of a graph count the global batch once."""
     return grads
 
 
 def _check_full_batch() -> None:
-    """Raises RuntimeError where the whole batch is asked for in a mode that knows none."""
+    """Raises RuntimeError where the global batch is requested in a mode that knows none."""
     if _get_full_batch() and not _is_in_auto_parallel_mode():
         raise ApiRuntimeError(f"full_batch counts in {' and '.join(_SHARDED)} mode, not in {_get_parallel_mode()} mode")
 

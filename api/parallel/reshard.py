@@ -1,4 +1,4 @@
-"""`reshard`: the same tensor in another layout."""
+"""`reshard` gives the same tensor in another layout."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from mspc.api.common.parameter_plan import checked_layout
 
 
 def reshard(tensor: Any, layout: Any) -> Any:
-    """`tensor`, cut as `layout` (a Layout called with axis names) says from here on. Raises TypeError for what is no
-    layout of a tensor."""
+    """`tensor`, sharded as `layout` (a Layout called with axis names) says from here on. Raises TypeError for what is
+    no layout of a tensor."""
     return ops.ShardingConstraint().shard((checked_layout(layout),))(tensor)

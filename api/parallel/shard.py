@@ -1,4 +1,4 @@
-"""`shard`: a cell or function whose inputs are cut as said."""
+"""`shard` makes a cell or function whose inputs are sharded as a script says."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["Layout", "shard"]
 def shard(
     fn: Any, in_strategy: Any, out_strategy: Any = None, parameter_plan: Any = None, device: str = "", level: int = 0
 ) -> ShardedFunction:
-    """`fn`, its inputs cut by `in_strategy`, one tuple or Layout per tensor.
+    """`fn`, its inputs sharded by `in_strategy`, one tuple or Layout per tensor.
 
     Args:
-        parameter_plan: how parameters of the Cell (or of that whose method `fn` is) are cut, by name or path as
+        parameter_plan: how parameters of the Cell (or of that whose method `fn` is) are sharded, by name or path as
             "self.dense.weight". device, level: say that they change nothing.
 
-    Called by itself it takes whole tensors and gives whole ones, as on one device, unless the script has set
+    Called by itself it takes global tensors and gives global ones, as on one device, unless the script has set
     `dataset_strategy` or `full_batch`. In PyNative mode what is made so calls nothing else that is, as in MindSpore.
 
     Raises:

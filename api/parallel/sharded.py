@@ -1,4 +1,4 @@
-"""What `shard(fn, ...)` returns: a function with strategies, as plain data."""
+"""`shard(fn, ...)` returns a function with strategies, which is plain data."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class ShardedFunction:
     """`fn` with strategies: in_strategy per input, out_strategy per output, parameter_plan as
     (Parameter, strategy). in_pynative: it was made in PyNative mode.
 
-    Called by itself it takes whole tensors, the same on every rank, and gives whole ones, as on one device, unless the
-    script has set `dataset_strategy` or `full_batch`.
+    Called by itself it takes global tensors, the same on every rank, and gives global ones, as on one device, unless
+    the script has set `dataset_strategy` or `full_batch`.
     """
 
     takes_global_inputs: ClassVar[bool] = True

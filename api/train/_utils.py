@@ -1,4 +1,4 @@
-"""What scripts import from MindSpore's private `train._utils`."""
+"""This module has what scripts import from MindSpore's private `train._utils`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are written while training goes on: one at a time, in a thread that ends with its file."""
+"""Files are written while training continues: one at a time, in a thread that ends with its file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a data set hands out step by step."""
+"""This module takes step by step what a data set hands out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callbacks: what happens beside training, at its steps and epochs."""
+"""Callbacks do what happens beside training, at its steps and epochs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __getattr__ = beside(__name__)
 
 
 def set_cur_net(net: Any) -> None:
-    """Nothing has to be kept: what saves a network here is handed it."""
+    """Nothing has to be stored: what saves a network here is handed it."""
 
 
 class LossMonitor(Callback):

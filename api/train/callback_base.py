@@ -1,4 +1,4 @@
-"""What callbacks are, and what they are told of a run."""
+"""This module has the base of callbacks, and what they are told of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When ModelCheckpoint saves, and what."""
+"""This module says when ModelCheckpoint saves, and what."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class CheckpointConfig:
     Args:
         save_checkpoint_steps: every so many steps. save_checkpoint_seconds: or so many seconds, when
             steps is 0.
-        keep_checkpoint_max: older checkpoints are removed beyond that number, 0 keeps all. The newest one that is whole
-            always stays. keep_checkpoint_per_n_minutes: where keep_checkpoint_max is 0, one is kept of every so many
-            minutes, and the newest.
-        integrated_save: whole parameters. False: every rank writes its slices, and all of them together are one set,
+        keep_checkpoint_max: older checkpoints are removed beyond that number, 0 keeps all. The newest one that is
+            complete always stays. keep_checkpoint_per_n_minutes: where keep_checkpoint_max is 0, one is kept of every
+            so many minutes, and the newest.
+        integrated_save: global parameters. False: every rank writes its slices, and all of them together are one set,
             which any number of ranks can read.
-        async_save: write while training goes on; True, "thread" and "process" are a thread.
+        async_save: write while training continues; True, "thread" and "process" are a thread.
         saved_network: its parameters are saved instead of the training network's.
         append_info: further entries, "epoch_num", "step_num" or {name: number}.
-        exception_save: changes nothing: the last whole checkpoint is there whatever happens.
+        exception_save: changes nothing: the last complete checkpoint is there whatever happens.
         crc_check: a checksum at the end of a file of MindSpore's format; safetensors have one for every tensor always.
         remove_redundancy: slices, as without integrated_save, and of those that several ranks hold one is written.
         format: "safetensors", also where it is not given, or "ckpt", MindSpore's.
@@ -90,7 +90,7 @@ class CheckpointConfig:
                 "it counts where keep_checkpoint_max is 0"
             )
         if exception_save:
-            said["exception_save=True"] = "the last checkpoint that is whole stays, whatever ends the run"
+            said["exception_save=True"] = "the last complete checkpoint stays, whatever ends the run"
         if self.crc_check and self.format == "safetensors":
             said["crc_check=True"] = "every tensor of a safetensors file has a checksum always"
         for given, why in said.items():

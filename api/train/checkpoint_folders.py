@@ -1,4 +1,5 @@
-"""Where the checkpoints of a run go: whole files, one rank's files of slices, or sets that all ranks write together."""
+"""The checkpoints of a run are global tensors, the slices of one rank, or sets that all ranks write; each has its
+place."""
 
 from __future__ import annotations
 
@@ -90,7 +91,7 @@ class CheckpointFolder:
         self.times[path] = time.monotonic()
 
     def superfluous(self, config: CheckpointConfig) -> list[Path]:
-        """What is not kept any more; the newest always is."""
+        """What is removed; the newest never is."""
         found: list[Path] = []
         if config.keep_checkpoint_max:
             found = self.saved[: -config.keep_checkpoint_max]
@@ -106,7 +107,7 @@ class CheckpointFolder:
         return found
 
     def take_over(self) -> None:
-        """Count what is there as this run's own: it goes on from one of them."""
+        """Count what is there as this run's own: it resumes from one of them."""
         for entry in find_sets(self.folder, self.prefix):
             self.note(entry.path)
 

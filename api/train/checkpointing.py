@@ -1,4 +1,4 @@
-"""Checkpoints while a network is trained."""
+"""Checkpoints are written here while a network is trained."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["CheckpointConfig", "ModelCheckpoint"]
 
 
 class ModelCheckpoint(Callback):
-    """Saves parameters, and where the run stands, to `<directory>/<prefix>-<epoch>_<step>.safetensors`.
+    """Saves parameters, and how far the run is, to `<directory>/<prefix>-<epoch>_<step>.safetensors`.
 
     A sharded parameter is gathered first, so every rank writes full parameters. With `integrated_save=False` every rank
     writes its slices: in one directory for all ranks to one set, the folder `<prefix>-<epoch>_<step>`, which is there
@@ -52,7 +52,7 @@ class ModelCheckpoint(Callback):
 
     @property
     def latest_ckpt_file_name(self) -> str:
-        """The newest checkpoint that is whole; "" before the first."""
+        """The newest complete checkpoint; "" before the first."""
         from mspc.api.train.checkpoint_folders import latest
 
         return latest(self._saved)
@@ -138,7 +138,7 @@ class ModelCheckpoint(Callback):
                 self._guarded(lambda saver=saver: saver.go_on(wait))
 
     def _guarded(self, work: Callable[[], Path | None]) -> None:
-        """Do what may publish a checkpoint; a failure ends training or is said, as was asked."""
+        """Do what may publish a checkpoint; a failure ends training or is printed as a warning, as was asked."""
         try:
             path = work()
         except ApiValueError:
@@ -150,7 +150,7 @@ class ModelCheckpoint(Callback):
 
             if isinstance(error, FailedElsewhere):  # that rank says why
                 return
-            print(f"warning: {error.message}; training goes on", file=sys.stderr, flush=True)
+            print(f"warning: {error.message}; training continues", file=sys.stderr, flush=True)
             return
         if path is not None:
             self._saved = [*(known for known in self._saved if known != path), path]

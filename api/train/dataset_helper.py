@@ -1,4 +1,4 @@
-"""Steps over a data set for training loops that scripts write themselves: DatasetHelper, data_sink."""
+"""DatasetHelper and data_sink give steps over a data set to training loops that scripts write themselves."""
 
 from __future__ import annotations
 

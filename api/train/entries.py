@@ -1,4 +1,4 @@
-"""What a checkpoint is made of: the parameters and further values that a script hands over, by name."""
+"""A checkpoint is made of entries: the parameters and further values that a script hands over, by name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ __all__: tuple[str, ...] = ()
 
 @dataclass(frozen=True)
 class SavedValue:
-    """A value that is to be saved, as it was when it was taken. layout: how the ranks hold it, None for whole."""
+    """A value that is to be saved, as it was when it was taken. layout: how the ranks hold it, None for a global
+    tensor."""
 
     name: str
     global_type: TensorType
@@ -68,8 +69,8 @@ def taken(
 
     Args:
         gathered: what ranks hold slices of is gathered; then all ranks do this together, while one may fail later.
-        copied: none of the arrays is one that training goes on to change. choice: which names are wanted.
-        writes: whether this rank writes an entry, by its place and its layout; it is not asked about whole ones.
+        copied: none of the arrays is one that further training changes. choice: which names are wanted.
+        writes: whether this rank writes an entry, by its place and its layout; it is not asked about global tensors.
 
     Raises:
         TypeError: a name is no string, or a value no tensor.

@@ -1,4 +1,4 @@
-"""A pass over a data set that feeds metrics."""
+"""An evaluation is a pass over a data set that feeds metrics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Evaluation:
 
     Args:
         network: what is called with the rows of a data set. metrics: by name.
-        indexes: where the loss, the output and the label stand among its outputs; None where it says nothing of that:
+        indexes: where the loss, the output and the label are among its outputs; None where it says nothing of that:
             then metrics take what `inputs_of` says.
     """
 

@@ -1,4 +1,4 @@
-"""Whole parameters out of slices, as MindSpore's own checkpoint callbacks ask for them."""
+"""Slices become global parameters here, as MindSpore's own checkpoint callbacks ask for them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ __all__: tuple[str, ...] = ()
 
 
 def _get_merged_param_data(net: Cell, param_name: str, param_data: Tensor, integrated_save: bool) -> Tensor:
-    """The value of a parameter for a file: as it is given, since what a script reads is whole, however ranks
-    cut it. integrated_save: changes nothing for that reason; `save_checkpoint` cuts where it is False.
+    """The value of a parameter for a file: as it is given, since a script reads the global tensor, however it
+    is sharded. integrated_save: changes nothing for that reason; `save_checkpoint` saves slices where it is False.
 
     Raises:
         TypeError: param_data is no tensor. KeyError: the network has no such parameter.

@@ -1,4 +1,4 @@
-"""Callbacks that keep what a run has found, or call functions of the script."""
+"""These callbacks record what a run has found, or call functions of the script."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["History", "LambdaCallback", "SummaryCollector", "SummaryRecord"]
 
 
 class History(Callback):
-    """Keeps, for every epoch, the mean of the last step's first output and the metrics of `Model.fit`.
+    """Records, for every epoch, the mean of the last step's first output and the metrics of `Model.fit`.
 
     history: lists by name, "net_output" and the metrics' names. epoch: {"epoch": the epochs' numbers}.
     """

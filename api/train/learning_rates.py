@@ -1,4 +1,4 @@
-"""Callbacks' access to the learning rate of an optimizer."""
+"""Callbacks read and set the learning rate of an optimizer here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loss scales as a script asks `Model` for them: fixed, or found out while training."""
+"""Scripts give `Model` loss scales by these managers: fixed ones, or ones that are found while training."""
 
 from __future__ import annotations
 

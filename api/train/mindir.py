@@ -1,4 +1,4 @@
-"""Graphs in MindSpore's `.mindir` files."""
+"""Graphs are written to MindSpore's `.mindir` files and read from them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def export(net: Any, *inputs: Any, file_name: str, file_format: str, **kwargs: A
     for place, value in enumerate(inputs):
         _check_input(f"export: input {place}", value)
     path = Path(file_name if file_name.endswith(SUFFIX) else file_name + SUFFIX)
-    # By name: what compiles stands above this layer.
+    # By name: what compiles is above this layer.
     importlib.import_module("mspc.output.mindir").write_network(net, inputs, path)
 
 

@@ -1,4 +1,4 @@
-"""`Model`: trains and evaluates a network over data sets."""
+"""A `Model` trains and evaluates a network over data sets."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Model:
         loss_fn: a Cell or function of (output, label). optimizer: an Optimizer; without it `network`
             trains itself.
         metrics: names or Metrics for `eval`. eval_network: used by `eval` instead of network and loss_fn.
-            eval_indexes: where loss, output and label stand among its outputs; without them it returns (loss, output,
+            eval_indexes: where loss, output and label are among its outputs; without them it returns (loss, output,
             label), or what the metrics take.
         amp_level: how much of the training step computes in half precision: "O0" to "O3" or "auto", see
             `amp.build_train_network`. Evaluation then runs the same network in half precision.
@@ -123,9 +123,9 @@ class Model:
         """Train for `epoch` passes over the data.
 
         Args:
-            dataset_sink_mode: callbacks are told of a whole epoch at its end, as of one step with the epoch's last
+            dataset_sink_mode: callbacks are told of an epoch at its end, as of one step with the epoch's last
                 number. On device_target "CPU" (and in PYNATIVE_MODE) they are told of every step all the same.
-            sink_size: with dataset_sink_mode, so many steps are an epoch; the next one goes on in the data set.
+            sink_size: with dataset_sink_mode, so many steps are an epoch; the next one continues in the data set.
             initial_epoch: epochs that are done already; `epoch` counts them.
 
         Raises:
@@ -180,7 +180,7 @@ class Model:
         together, columns = length if param.dataset_sink_mode else 1, 2 if self._loss_fn is not None else 0
         training = Training(self._train_network, dataset, run, length, limited, together, columns)
         done = getattr(dataset, "asked_step", 0) % (length if limited else size)
-        if done:  # the data set was told to go on inside of an epoch
+        if done:  # the data set was told to continue inside of an epoch
             training.begun(done)
             param.cur_step_num += done
         with CallbackManager(listeners, run, bar) as told:
@@ -281,11 +281,11 @@ class Model:
 
     def infer_predict_layout(self, *predict_data: Any, skip_backend_compile: bool = False) -> dict[str, Any]:
         """How the parameters of the network lie on the ranks when it predicts: for every name the mesh, the mesh axis
-        that cuts each dimension (counted from the last, -1: none), a rank's shape, 0, True and "".
+        that shards each dimension (counted from the last, -1: none), a rank's shape, 0, True and "".
 
         Raises:
-            RuntimeError: not in graph mode, or in a mode that cuts nothing. TypeError: data that are no Tensors, or an
-                option that is no bool.
+            RuntimeError: not in graph mode, or in a mode that shards nothing. TypeError: data that are no Tensors, or
+                an option that is no bool.
         """
         if not isinstance(skip_backend_compile, bool):
             raise ApiTypeError(f"Model.infer_predict_layout: skip_backend_compile is {skip_backend_compile!r}, no bool")
@@ -301,8 +301,9 @@ class Model:
         are what `train` will be called with.
 
         Raises:
-            RuntimeError: not in graph mode, or in a mode that cuts nothing. TypeError, ValueError: dataset_sink_mode is
-                not True, sink_size is neither -1 nor positive, or the data set has no row or another number of columns.
+            RuntimeError: not in graph mode, or in a mode that shards nothing. TypeError, ValueError: dataset_sink_mode
+                is not True, sink_size is neither -1 nor positive, or the data set has no row or another number of
+                columns.
         """
         _check_flag("Model.infer_train_layout", "dataset_sink_mode", dataset_sink_mode)
         if not dataset_sink_mode:
@@ -313,7 +314,7 @@ class Model:
         return self._layout("infer_train_layout", self._train_network, row)
 
     def _layout(self, method: str, network: Any, args: Sequence[Any]) -> dict[str, Any]:
-        """How the parameters of a call lie on the ranks. Raises RuntimeError in modes that cut nothing."""
+        """How the parameters of a call lie on the ranks. Raises RuntimeError in modes that shard nothing."""
         if get_context("mode") == PYNATIVE_MODE:
             raise ApiRuntimeError(f"Model.{method} needs graph mode")
         mode = get_auto_parallel_context("parallel_mode")

@@ -1,4 +1,4 @@
-"""Callbacks that act where a number no longer improves."""
+"""These callbacks act where a number no longer improves."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class _Monitored(Callback):
         self.best = self._worst
 
     def _value(self, run_context: RunContext) -> float | None:
-        """The number as it is now; None, said once, where there is none."""
+        """The number as it is now; None, with one warning, where there is none."""
         param = run_context.original_args()
         results = param.get("eval_results") or {}
         value = loss_of(param.net_outputs) if self.monitor == "loss" else results.get(self.monitor)

@@ -1,4 +1,4 @@
-"""A bar on a terminal that says how far a run is."""
+"""This is a bar on a terminal that says how far a run is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WIDTH = 30
 
 
 class ProgressBar:
-    """The last line of a terminal while a run goes on: `epoch 2/10 [=====>    ] 45/156  12.3 steps/s, 9 s left`.
+    """The last line of a terminal while a run continues: `epoch 2/10 [=====>    ] 45/156  12.3 steps/s, 9 s left`.
 
     Nothing is written where stderr is no terminal and no notebook shows it, or where several ranks write. It is gone
     before a callback writes.

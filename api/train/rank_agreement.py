@@ -1,4 +1,4 @@
-"""What a run needs of other ranks beside its network."""
+"""A run exchanges with other ranks what it needs beside its network."""
 
 from __future__ import annotations
 

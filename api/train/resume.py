@@ -1,4 +1,4 @@
-"""Going on from the newest checkpoint of a run, as if it had never ended."""
+"""A run resumes from its newest checkpoint, as if it had never ended."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ __all__ = ["Resumed", "resume_training"]
 FINDS = "looks for the newest checkpoint"
 MUST_HAVE = "ranks with folders of their own must all have saved it; give `checkpoint`"
 DEFAULT_PREFIX = "CKP"
-TOGETHER = "all ranks go on from one checkpoint: call resume_training on every rank"
+TOGETHER = "all ranks resume from one checkpoint: call resume_training on every rank"
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """Where a run goes on.
+    """Where a run resumes.
 
     epoch, step: the last step that was saved; 0 for a run that begins. initial_epoch: for Model.train: epochs that are
     done. total_step: steps in all. file: the checkpoint, "" where there was none.
@@ -50,20 +50,20 @@ class Resumed:
 def resume_training(
     network: Any, directory: Any = ".", prefix: str | None = None, train_dataset: Any = None, checkpoint: Any = None
 ) -> Resumed:
-    """Load the newest whole checkpoint that `ModelCheckpoint(prefix, directory)` has written, if there is one.
+    """Load the newest complete checkpoint that `ModelCheckpoint(prefix, directory)` has written, if there is one.
 
     Without `prefix` it is that of the folder's checkpoints.
 
     Parameters, states of the optimizer, counters and the loss scale, random numbers and the data set's position are
     those of the moment at which it was saved. Every rank reads its slices, whatever ranks and strategies wrote them.
-    The run goes on with `model.train(epochs, data, ..., initial_epoch=resumed.initial_epoch)`.
+    The run resumes with `model.train(epochs, data, ..., initial_epoch=resumed.initial_epoch)`.
 
     Args:
         network: the Model, or the training network. directory, prefix: where the checkpoints are.
         train_dataset: is read on from where it was. checkpoint: this one, not the newest.
 
     Returns:
-        where the run stands.
+        how far the run is.
 
     Raises:
         ValueError: the checkpoint is of another network; all names and shapes that differ are listed. Or the folder has
@@ -96,8 +96,8 @@ def resume_training(
 
 
 def _prefix_of(folder: Path, given: str | None) -> str:
-    """The prefix of the checkpoints to go on from. Raises ValueError where others stand in the folder, or several do: a
-    run that begins there would end by writing over what somebody meant to go on from."""
+    """The prefix of the checkpoints to resume from. Raises ValueError where others are in the folder, or several do:
+    a run that begins there would end by writing over what somebody meant to resume from."""
     there = prefixes_in(folder)
     if given in there or not there:
         prefix = DEFAULT_PREFIX if given is None else given
@@ -135,7 +135,7 @@ def _newest(folder: Path, prefix: str, together: bool) -> Path | None:
         without = [rank for rank, number in enumerate(of_ranks) if not number]
         if 0 < len(without) < len(of_ranks):
             raise MspcError(
-                f"resume_training: rank {without[0]} finds no checkpoint to go on from, and "
+                f"resume_training: rank {without[0]} finds no checkpoint to resume from, and "
                 f"{len(of_ranks) - len(without)} of {len(of_ranks)} ranks find one",
                 notes=[f"rank {state.current().rank} looks in {shown_path(folder)}", MUST_HAVE],
             )
@@ -180,7 +180,7 @@ def _restored(source: Checkpoint, dataset: Any, file: str) -> Resumed:
         own = own_state(source, state.current().rank)
         restore(saved, own)
         if not own:
-            why = "where NumPy's and Python's generators stood: they go on as the script has them"
+            why = "where NumPy's and Python's generators stood: they continue as the script has them"
             say_once(f"resume_training own {file}", f"{file} does not say {why}")
         epoch, step, batches, total = (int(saved[key]) for key in ("epoch", "step", "batches", "total_step"))
         position = saved["data"]

@@ -1,4 +1,4 @@
-"""What a run is beside its parameters: where it stands in epochs, steps and data, and its random numbers; as JSON."""
+"""The state of a run beside its parameters is its place in epochs, steps and data, and its random numbers, as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Checkpoints as files: parameters by name, written whole or in slices, and read where they are needed."""
+"""Checkpoints are files of parameters by name, written as global tensors or in slices, and read where they are
+needed."""
 
 from __future__ import annotations
 
@@ -53,9 +54,9 @@ def save_checkpoint(
 
     Args:
         save_obj: a Cell, a dict of tensors by name, or a list of {"name": ..., "data": ...}.
-        integrated_save: whole parameters; all ranks must call this together. False: this rank's slices, for which every
-            rank needs a name of its own.
-        async_save: write while the script goes on; True, "thread" and "process" are a thread.
+        integrated_save: global parameters; all ranks must call this together. False: this rank's slices, for which
+            every rank needs a name of its own.
+        async_save: write while the script continues; True, "thread" and "process" are a thread.
         append_dict: numbers, tensors and texts to add. choice_func: which names to save.
         crc_check: a checksum at the end of a `.ckpt` file. Safetensors have one for every tensor always.
         format: "ckpt" or "safetensors"; a name with a suffix says it already.
@@ -104,7 +105,7 @@ def write_values(
 
 
 def background() -> Background:
-    """What writes this rank's files while its script goes on."""
+    """What writes this rank's files while its script continues."""
     session = state.current()
     if session.background is None:
         session.background = Background()
@@ -164,7 +165,7 @@ def load_checkpoint(
                 source.texts[key] if key in source.texts else Parameter(Tensor(StoredValue(source, key)), name)
             )
     if not found:
-        raise ApiValueError(f"load_checkpoint: {str(ckpt_file_name)!r} holds no parameter that is asked for")
+        raise ApiValueError(f"load_checkpoint: {str(ckpt_file_name)!r} holds no parameter that is requested")
     if net is not None:
         load_param_into_net(net, found, strict_load)
     return found
@@ -267,7 +268,7 @@ def _mismatch(parameter: Parameter, value: Any, strict: bool) -> str:
 
 
 def _layout_of_slice(parameter: Parameter, value: Any) -> Layout | None:
-    """How a parameter is cut, where a value is the slice that this rank has by it; None elsewhere."""
+    """How a parameter is sharded, where a value is the slice that this rank has by it; None elsewhere."""
     shape = tuple(value.shape) if isinstance(value, Tensor) else np.shape(value)
     layout = parameter.laid_out
     if layout is None or shape == parameter.shape or layout.local_shape(parameter.shape) != shape:

@@ -1,4 +1,4 @@
-"""Passes over a data set that train a network."""
+"""These passes over a data set train a network."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The ResNet-50 of compare.py in JAX: flax, channels last, one jitted step; images are cut over the GPUs, statistics
-are those of the whole batch. It prints one line of JSON."""
+"""The ResNet-50 of compare.py in JAX: flax, channels last, one jitted step; images are sharded over the GPUs,
+statistics are those of the global batch. It prints one line of JSON."""
 
 import json
 from functools import partial

@@ -25,7 +25,7 @@ ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=DATA
 
 
 def weight(rows, columns):
-    """A matrix that is drawn when a rank needs its slice."""
+    """A matrix that is sampled when a rank needs its slice."""
     return Parameter(initializer(Normal(0.02), [rows, columns], ms.float32))
 
 

@@ -1,8 +1,8 @@
-"""A transformer or a ResNet-50, trained some steps as a plan cuts it; rank 0 prints a step's seconds and bytes as JSON.
+"""A transformer or a ResNet-50, trained some steps by a plan; rank 0 prints a step's seconds and bytes as JSON.
 
     mspc run benchmarks/networks/planned.py --ranks 2 -- transformer plan.toml [STEPS [SMALLER [optimizer]]]
 
-Without a plan ("-") nothing is cut by hand. SMALLER divides widths, for machines without GPUs. With `optimizer` the
+Without a plan ("-") nothing is sharded by hand. SMALLER divides widths, for machines without GPUs. With `optimizer` the
 optimizer is sharded, too. Asked by estimates.py.
 """
 

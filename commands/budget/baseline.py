@@ -1,4 +1,4 @@
-"""Figures of a compile that a later one is held to: a file that `mspc check --write-baseline` makes.
+"""A baseline has figures of a compile that a later one is held to: a file that `mspc check --write-baseline` makes.
 
     {"mspc_baseline": 1, "bytes": 3072, "memory": 52000, "step": 0.00041, "collectives": {"AllReduce": 4}}
 

@@ -1,4 +1,4 @@
-"""Where a compile breaks its budget, and the collectives that do."""
+"""This module finds where a compile breaks its budget, and the collectives that do."""
 
 from __future__ import annotations
 

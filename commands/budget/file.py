@@ -1,4 +1,4 @@
-"""Budgets in files of TOML, be it one of their own or the pyproject.toml of a project.
+"""Budgets are read from files of TOML, be it one of their own or the pyproject.toml of a project.
 
     [mspc.budget]                   # of a file with one budget
     max-bytes = "3MB"               # that a rank sends in one step

@@ -1,4 +1,5 @@
-"""What a budget may limit, and how each limit is written on a command line, in a file and in a test."""
+"""This module says what a budget may limit, and how each limit is written on a command line, in a file and in a
+test."""
 
 from __future__ import annotations
 

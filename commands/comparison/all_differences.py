@@ -1,4 +1,4 @@
-"""What two compiles, dumps or plans differ in. Data only.
+"""This module finds what two compiles, dumps or plans differ in, as data.
 
 Operators and collectives of the two are matched by phase, cells, instance name, source line and place among those of
 their kind; what is equal in all of it finds each other first, so that only what a change brings about is left.
@@ -239,7 +239,7 @@ def _operators(first: RankFacts, second: RankFacts, foreign: bool) -> Iterator[D
 
 def _operator_text(fact: OperatorFact, with_attributes: bool) -> str:
     told = f" {{{fact.attributes}}}" if with_attributes and fact.attributes else ""
-    sharding = f", cut {fact.sharding}" if fact.sharding else ""
+    sharding = f", sharded {fact.sharding}" if fact.sharding else ""
     return f"{'; '.join(fact.inputs)} -> {'; '.join(fact.outputs)}{told}{sharding}".strip()
 
 

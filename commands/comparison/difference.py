@@ -1,4 +1,4 @@
-"""One thing that two compiles, dumps or plans differ in."""
+"""A difference is one thing that two compiles, dumps or plans differ in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which entry of one list is which of another: by several keys, the most telling first."""
+"""Entries of two lists are matched by several keys, the most telling first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What two plans say of cells and parameters, beside how operators are cut. Data only."""
+"""This module compares what two plans say of cells and parameters, beside how operators are sharded."""
 
 from __future__ import annotations
 

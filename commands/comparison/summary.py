@@ -1,4 +1,4 @@
-"""What two differ in on one screen: how much of every kind by kind of cell, what changes the most bytes, the totals.
+"""The summary of a comparison fits one screen: differences by kind of cell, what changes the most bytes, the totals.
 
 How many lines it has does not depend on how many layers a network has.
 """

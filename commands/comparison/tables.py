@@ -1,4 +1,4 @@
-"""The tables of a comparison, for a terminal and for a page."""
+"""This module makes the tables of a comparison, for a terminal and for a page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mspc.commands.report.text import group, size_text, time_text
 
 NOTHING = "-"
 LONGEST = 30
-"""Characters of a name that stands above a column; where one is longer it is "first" and "second"."""
+"""Characters of a name that is above a column; where one is longer it is "first" and "second"."""
 
 
 def tables(found: Differences) -> list[Table]:
@@ -38,7 +38,7 @@ def tables(found: Differences) -> list[Table]:
 
 
 def names_of(found: Differences) -> tuple[str, str]:
-    """What stands above the columns of the two."""
+    """What is above the columns of the two."""
     return found.names if max(map(len, found.names)) <= LONGEST else ("first", "second")
 
 
@@ -91,7 +91,7 @@ def _tables_of_sums(sums: RankSums, names: tuple[str, str]) -> list[Table]:
 
 
 def figures_table(sums: RankSums, names: tuple[str, str], only: Sequence[str] = ()) -> Table:
-    """Sums of the whole step; of some names alone where any are given."""
+    """Sums of the step; of some names alone where any are given."""
     return Table(
         f"figures of a step; on {where_of(sums.ranks, names)}", ("figure", *names, "second - first"),
         [_figure(figure) for figure in sums.figures if not only or figure.name in only], (1, 2, 3),
@@ -110,11 +110,11 @@ def _rows(differences: Sequence[Difference]) -> list[tuple[str, ...]]:
 
 
 def _text(text: str | None) -> str:
-    return NOTHING if text is None else text or "whole"
+    return NOTHING if text is None else text or "replicated"
 
 
 def both_text(first: object, second: object) -> str:
-    """What stands in a column for the two."""
+    """What is in a column for the two."""
     return str(first) if first == second else f"{first} -> {second}"
 
 

@@ -1,1 +1,1 @@
-"""What the files of a compile say of operators, layouts, collectives, memory and times, once per kind of ranks."""
+"""What files of a compile say of operators, layouts, collectives, memory and times is read here by kind of ranks."""

@@ -1,4 +1,4 @@
-"""Texts of a compile's files, as commands that show or compare compiles read them."""
+"""This module reads the texts of a compile's files for commands that show or compare compiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The facts of one graph: of a rank's own, of all ranks' between two passes, or of MindSpore's."""
+"""This module reads the facts of one graph: of a rank's own, of all ranks' between two passes, or of MindSpore's."""
 
 from __future__ import annotations
 

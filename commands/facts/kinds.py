@@ -1,4 +1,4 @@
-"""Ranks with equal programs: what `program.json` says of them, and texts where it says nothing."""
+"""Ranks with equal programs are found by what `program.json` says of them, and by texts where it says nothing."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _sorted_operands(found: re.Match[str]) -> str:
 
 
 def edited_note(edited: list[str]) -> str:
-    """What is said of files that were edited."""
+    """The note on files that were edited."""
     more = f" and {len(edited) - NAMED} more" if len(edited) > NAMED else ""
     return f"edited since they were compiled: {', '.join(edited[:NAMED])}{more}"
 

@@ -1,4 +1,4 @@
-"""The facts of a compile, a dump or a plan. Data only."""
+"""These classes hold the facts of a compile, a dump or a plan; they are data only."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class OperatorFact:
     """An operator of a rank's graph; members of fused ones are operators of their own.
 
     label: `MatMul 'matmul'`. inputs, outputs: types of the rank's tensors, of constant numbers with EQUALS and the
-    value. cut: the strategy or the layouts, where the text holds them. line: of the user's source. attributes: None
-    where the text does not tell them.
+    value. sharding: the strategy or the layouts, where the text holds them. line: of the user's source. attributes:
+    None where the text does not tell them.
     """
 
     phase: str
@@ -98,7 +98,7 @@ class RankFacts:
 
 @dataclass(frozen=True)
 class TensorFact:
-    """An input, parameter or output: whole type, type of a rank's slice, layout; "" for what is not told."""
+    """An input, parameter or output: global type, type of a rank's slice, layout; "" for what is not told."""
 
     name: str
     kind: str
@@ -109,7 +109,7 @@ class TensorFact:
 
 @dataclass(frozen=True)
 class PlannedMemory:
-    """What a plan does for memory beside cutting operators: cells that are computed again, layouts of the parameters
+    """What a plan does for memory beside sharding operators: cells that are computed again, layouts of the parameters
     that are stored otherwise than operators read them, and those of them that are gathered again."""
 
     recompute: Texts = ()

@@ -1,4 +1,4 @@
-"""Which part of a step a node belongs to."""
+"""This module says which part of a step a node belongs to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mspc.ir.text.facts import PHASES
 
 FORWARD, BACKWARD, UPDATE = PHASES
 GRADIENTS, OPTIMIZER = "Gradients/", "/optimizer-"
-"""What begins the scopes of gradients, MindSpore's too, and what stands in those of updates in MindSpore's dumps."""
+"""What begins the scopes of gradients, MindSpore's too, and what is in those of updates in MindSpore's dumps."""
 
 
 def phase_of(node: Node) -> str:

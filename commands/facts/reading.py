@@ -1,4 +1,4 @@
-"""Facts from what a user names: the folder of a compile, a text graph, a plan."""
+"""Facts are read from what a user names: the folder of a compile, a text graph, a plan."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def folder_facts(folder: Path, machine: Machine = H200) -> CompileFacts:
 
 
 def planned_memory(plan: PlanFile) -> PlannedMemory:
-    """What the file of a plan says beside how operators are cut."""
+    """What the file of a plan says beside how operators are sharded."""
     stored = {name: str(layout) for name, layout in plan.parameters.items()}
     return PlannedMemory(plan.recompute, stored, plan.gather_again)
 

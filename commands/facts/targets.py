@@ -1,4 +1,5 @@
-"""What a command is given: files that are there, or a script or a network that is compiled for the moment. One rule."""
+"""A command is given files that are there, or a script or a network that is compiled for the moment; one rule tells
+them apart. One rule."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ SCRIPTS_OWN = CompileOptions()
 
 
 def is_script(target: str) -> bool:
-    """Whether a target is a script, or a network in one ("net.py:Net(32)"). What lies there under the whole name goes
+    """Whether a target is a script, or a network in one ("net.py:Net(32)"). What lies there under the full name goes
     first: a folder is one whatever it is called. Raises MspcError as `parse_target`."""
     if os.path.isdir(target):
         return False
@@ -60,7 +61,7 @@ def target_facts(target: str, options: CompileOptions = SCRIPTS_OWN, machine: Ma
 
 
 def check_used(targets: tuple[str, ...], options: CompileOptions) -> None:
-    """Raise MspcError where something is said of how scripts are compiled, and no target is one."""
+    """Raise MspcError where options say how scripts are compiled, and no target is one."""
     given = [
         name
         for name, value in (

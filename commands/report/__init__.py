@@ -1,1 +1,1 @@
-"""The tables, the JSON and the progress that commands print."""
+"""This package makes the tables, the JSON and the progress that commands print."""

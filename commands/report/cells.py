@@ -1,4 +1,4 @@
-"""Rows of a summary by kind of cell: which kinds have one, in which order, under which names."""
+"""A summary has rows by kind of cell: this module says which kinds have one, in which order, under which names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The warning about rates that were measured on a busy machine."""
+"""This module prints the warning about rates that were measured on a busy machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the table of a compile says: operators, parameters, collectives, totals. Data only."""
+"""These classes hold what the table of a compile says: operators, parameters, collectives, totals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class OperatorRow:
 
 @dataclass(frozen=True)
 class ParameterRow:
-    """An input, parameter or constant: its whole shape, a rank's slice, bytes of the slice."""
+    """An input, parameter or constant: its global shape, a rank's slice, bytes of the slice."""
 
     name: str
     kind: str
@@ -103,7 +103,7 @@ class MemoryRow:
 
 @dataclass
 class Report:
-    """The whole table. `rank` is the rank whose collectives and sizes are listed."""
+    """The complete table. `rank` is the rank whose collectives and sizes are listed."""
 
     compile_id: str
     mode: str

@@ -1,4 +1,4 @@
-"""Tables as a page of their own: one file that loads nothing and runs nothing, whatever stands in its cells."""
+"""Tables become a page of their own: one file that loads nothing and runs nothing, whatever its cells contain."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def _table(number: int, table: Table) -> Iterator[str]:
 
 
 def _kind(table: Table, column: int) -> str:
-    """What is said of a column's cells: numbers stand on the right, short texts in one line."""
+    """The style of a column's cells: numbers are on the right, short texts in one line."""
     if column in table.numbers:
         return ' class="number"'
     return ' class="short"' if all(len(row[column]) <= SHORT for row in table.rows) else ""
 
 
 def _row(element: str, kinds: Sequence[str], texts: Sequence[str]) -> str:
-    """Paths and lists may go on in the next line."""
+    """Paths and lists may continue in the next line."""
     cells = [
         f"<{element}{kind}>{_breakable(text)}</{element}>"
         for kind, text in zip(kinds, texts, strict=True)
@@ -89,7 +89,8 @@ def _row(element: str, kinds: Sequence[str], texts: Sequence[str]) -> str:
 
 
 def _breakable(text: str) -> str:
-    """Text that goes on in the next line behind a slash or a space; a shape, a short name and an arrow stay in one."""
+    """Text that continues in the next line behind a slash or a space; a shape, a short name and an arrow stay in
+    one."""
     words: list[str] = []
     at = 0
     for found in _UNBREAKABLE.finditer(text):

@@ -1,4 +1,4 @@
-"""The tables of `mspc run --profile`: the most expensive nodes, and memory."""
+"""This module makes the tables of `mspc run --profile`: the most expensive nodes, and memory."""
 
 from __future__ import annotations
 

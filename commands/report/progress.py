@@ -1,4 +1,4 @@
-"""One line on stderr that says what is being done, on a terminal only."""
+"""One line on stderr says what is being done, on a terminal only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that are cut at a number of rows and say what is missing, and names of what is alike in repeated layers."""
+"""Long tables end at a number of rows and say what is missing; what is alike in repeated layers has one name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The standard streams of a command: closed, full or no longer read, they end it without a traceback."""
+"""The standard streams of a command may be closed, full or no longer read; they then end it without a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of a compile on one screen: a row for every kind of layer, and the dearest collectives.
+"""The table of a compile fits one screen: a row for every kind of layer, and the dearest collectives.
 
 How many lines it has does not depend on how many layers a network has.
 """
@@ -29,7 +29,7 @@ MOST_LINES = 4
 """Source lines that are named of the slices that were inserted."""
 MOST_NOTES = 4
 LEAST_STRATEGIES = 26
-"""Characters at least of the column that says how operators are cut."""
+"""Characters at least of the column that says how operators are sharded."""
 
 
 def print_summary(report: Report, folder: Path) -> None:
@@ -78,7 +78,7 @@ def kinds_table(report: Report) -> Table:
     rows = [(*row, _listed(own, rest)) for row, own in zip(rows, strategies, strict=True)]
     return Table(
         f"kinds of cells{inside}, forward operators, collectives of rank {report.rank}",
-        (*columns, "how they are cut"), rows, (1, 2, 3, 4),
+        (*columns, "how they are sharded"), rows, (1, 2, 3, 4),
     )  # fmt: skip
 
 
@@ -100,12 +100,12 @@ def collectives_table(rows: Sequence[CollectiveRow], title: str) -> Table:
 
 
 def _strategies(operators: list[OperatorRow]) -> list[str]:
-    """How the operators of a kind are cut, those with most operands first: they decide most."""
+    """How the operators of a kind are sharded, those with most operands first: they decide most."""
     texts: dict[str, int] = {}
     for row in operators:
         if any(part > 1 for shards in row.strategy for part in shards):
             texts[f"{row.operator} {strategy_text(row.strategy)}"] = len(row.strategy)
-    not_sharded = "whole" if any(row.strategy for row in operators) else "-"
+    not_sharded = "replicated" if any(row.strategy for row in operators) else "-"
     return sorted(texts, key=lambda text: -texts[text]) or [not_sharded]
 
 

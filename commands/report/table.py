@@ -1,4 +1,4 @@
-"""Prints tables: as wide as the terminal, with bold headings there; as JSON on request."""
+"""This module prints tables: as wide as the terminal, with bold headings there; as JSON on request."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def line_width() -> int:
 
 
 def _colours() -> bool:
-    """Whether escape codes may be printed: a terminal that knows them, and nobody has asked for none."""
+    """Whether escape codes may be printed: a terminal that knows them, and nobody has turned them off."""
     return _is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 

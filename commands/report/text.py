@@ -1,4 +1,4 @@
-"""The table of a compile, for people."""
+"""This module prints the table of a compile for people."""
 
 from __future__ import annotations
 

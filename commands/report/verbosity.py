@@ -1,4 +1,4 @@
-"""How much a command says beside what was asked for: `--verbose` and `--quiet`."""
+"""`--verbose` and `--quiet` say how much a command prints beside what was requested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a comparison of two runs says: a table of the values, and one line that sums it up."""
+"""A comparison of two runs prints a table of the values, and one line that sums it up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_KINDS = 15
 
 
 def print_values(rows: Sequence[ComparedValue], title: str, all_rows: bool) -> None:
-    """Print the values: every one, where there is room on a screen or all of them are asked for, else by kind."""
+    """Print the values: every one, where there is room on a screen or all of them are requested, else by kind."""
     table = comparison_table(rows, title)
     if all_rows or len(fit(table, line_width()).lines) <= SCREEN:
         print_table(table)
@@ -64,7 +64,7 @@ def _badness(row: ComparedValue) -> tuple[bool, bool, float]:
 def verdict(rows: Sequence[ComparedValue], where: str, reference: str, first: Node | None, equal: str = "equal") -> str:
     """`equal: 10 values on 8 ranks within 1e-05 of one device, ...` or `differs: 2 of 10 values on 8 ranks ...`.
 
-    equal: what is said in the place of that word. where: "on 8 ranks".
+    equal: what is printed in the place of that word. where: "on 8 ranks".
     reference: "one device". first: the first operator whose value differs, where one does.
     """
     wrong = [r for r in rows if not r.same]

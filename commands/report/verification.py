@@ -1,4 +1,4 @@
-"""What `mspc verify` prints: the table, how its numbers were made, the verdict."""
+"""`mspc verify` prints the table, how its numbers were made, and the verdict."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def report(
         reference, equal = "one device", "equal"
         if found.batches is not None:
             aside = found.batches.aside
-            reference = "one device with the whole batch" if not aside else "one device with the same rows"
-            equal = "equal" if not aside else "each rank's own rows alone, not the whole batch"
+            reference = "one device with the global batch" if not aside else "one device with the same rows"
+            equal = "equal" if not aside else "each rank's own rows alone, not the global batch"
             for line in global_batch_lines(found.batches, config) if aside or not loudness.quiet else ():
                 print_line(line)
         print_line(verdict(rows, f"on {_ranks(config)}", reference, first, equal))
@@ -44,14 +44,14 @@ def report(
 
 
 def global_batch_lines(batches: BatchComparison, config: Config) -> list[str]:
-    """What the ranks' results and updates are of those of the whole batch, or why they are not compared with it."""
+    """What the ranks' results and updates are of those of the global batch, or why they are not compared with it."""
     if batches.aside:
         more = len(batches.aside) - 1
         rest = f", and {more} more like it" if more else ""
         parts = f"; the first of its values that has no such tie is {batches.apart}" if batches.apart else ""
-        return [f"not compared with one device on the whole batch: {batches.aside[0]}{rest}{parts}"]
+        return [f"not compared with one device on the global batch: {batches.aside[0]}{rest}{parts}"]
     lines = [
-        f"output {index} of one device on the whole batch is "
+        f"output {index} of one device on the global batch is "
         + {"rows": "the ranks' rows", "same": "every rank's"}.get(how, f"the {how} of the ranks'")
         for index, how in batches.reductions.items()
     ]
@@ -59,11 +59,11 @@ def global_batch_lines(batches: BatchComparison, config: Config) -> list[str]:
     for name, factor in batches.factors.items():
         names.setdefault(factor, []).append(name)
     if names == {1.0: [*batches.factors]}:
-        return [*lines, "updates read the gradients of one device on the whole batch"]
+        return [*lines, "updates read the gradients of one device on the global batch"]
     for factor, those in names.items():
         whose = "the" if len(names) == 1 else f"for {', '.join(those)} the"
         times = "" if factor == 1.0 else f" times {factor:g}, as one device was given them"
-        lines.append(f"updates read {whose} gradients of one device on the whole batch{times}")
+        lines.append(f"updates read {whose} gradients of one device on the global batch{times}")
     if any(factor == config.ranks for factor in names):
         lines.append("gradients_mean=True, or a mean in the script, makes them those of one device")
     return lines

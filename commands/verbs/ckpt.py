@@ -1,4 +1,5 @@
-"""The options of `mspc ckpt show | diff | merge | transform | check`. Each imports its work when it is called."""
+"""This module declares the options of `mspc ckpt show | diff | merge | transform | check`. Each imports its work when
+it is called."""
 
 from __future__ import annotations
 
@@ -39,9 +40,9 @@ JsonFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the r
 Formats = Annotated[Format, typer.Option("--format", help="What is written: ckpt is MindSpore's.")]
 
 
-@app.command(short_help="List the tensors of a checkpoint, and where its run stood.")
+@app.command(short_help="List the tensors of a checkpoint, and how far its run was.")
 def show(checkpoint: Checkpoint, strategy: Strategy = None, json: JsonFile = None) -> None:
-    """List the tensors of a checkpoint: types, how they are cut, bytes; and where its run stood."""
+    """List the tensors of a checkpoint: types, how they are sharded, bytes; and how far its run was."""
     from mspc.commands.checkpoints import show_checkpoint
 
     show_checkpoint(checkpoint, strategy, json)
@@ -63,20 +64,20 @@ def diff(
     raise typer.Exit(diff_checkpoints((checkpoint, other), (strategy, other_strategy), json))
 
 
-@app.command(short_help="Write a checkpoint as one file of whole tensors.")
+@app.command(short_help="Write a checkpoint as one file of global tensors.")
 def merge(
     checkpoint: Checkpoint,
     out: Annotated[Path, typer.Argument(metavar="FILE", help="What is written: .safetensors or .ckpt.")],
     strategy: Strategy = None,
     json: JsonFile = None,
 ) -> None:
-    """Write a checkpoint as one file of whole tensors, one tensor in memory at a time."""
+    """Write a checkpoint as one file of global tensors, one tensor in memory at a time."""
     from mspc.commands.checkpoints import merge_checkpoint
 
     merge_checkpoint(checkpoint, out, strategy, json)
 
 
-@app.command(short_help="Write a checkpoint as another strategy cuts it.")
+@app.command(short_help="Write a checkpoint as another strategy shards it.")
 def transform(
     checkpoint: Checkpoint,
     out: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that gets rank_0, rank_1, ...")],
@@ -89,7 +90,7 @@ def transform(
     processes: Annotated[int, typer.Option(min=1, metavar="N", help="Ranks that are written at a time.")] = 1,
     json: JsonFile = None,
 ) -> None:
-    """Write a checkpoint as another strategy cuts it, for MindSpore or for mspc, which itself reads any as it is."""
+    """Write a checkpoint as another strategy shards it, for MindSpore or for mspc, which itself reads any as it is."""
     from mspc.commands.checkpoints import transform_checkpoint
 
     transform_checkpoint(checkpoint, out, strategy, to, prefix, str(format), processes, json)

@@ -1,4 +1,4 @@
-"""The options of `mspc opt`. It imports its work when it is called."""
+"""This module declares the options of `mspc opt`. It imports its work when it is called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The commands of `mspc`: a row each, and in this folder a file each, which is loaded when the command is called.
+"""The commands of `mspc` have a row each here, and in this folder a file each, which is loaded when the command is
+called.
 
 A file has a function called as the command is (with `_` behind it where Python has the word), whose parameters are the
 options, or `app`: commands below the command. `mspc --help` is made of the rows alone.
@@ -32,7 +33,7 @@ class Verb:
 
 VERBS = (
     Verb("compile", "Compile for all ranks; run nothing."),
-    Verb("search", "Find the best way to cut a network; run nothing."),
+    Verb("search", "Find the best way to shard a network; run nothing."),
     Verb("calibrate", "Measure this machine, for mspc search."),
     Verb("run", "Train a script, or run a compile, on all ranks."),
     Verb("launch", "Start a script on many ranks, of several hosts too.", "mspc.commands.launch",

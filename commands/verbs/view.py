@@ -1,4 +1,4 @@
-"""`mspc view` as a command. Imports its work when called."""
+"""This module declares the options of `mspc view`. It imports its work when it is called."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def view(
     ranks: Ranks = None,
     input_: Inputs = None,
     strategies: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="As for compile: how a script's operators are cut.")
+        Path | None, typer.Option(metavar="FILE", help="As for compile: how a script's operators are sharded.")
     ] = None,
     quiet: Quiet = False,
 ) -> None:

@@ -1,6 +1,6 @@
-"""What the next best layouts of an operator would cost where it stands, by the tables that the search goes by.
+"""This module computes what the next best layouts of an operator would cost, by the tables that the search goes by.
 
-Of every operator that a search could decide on all ways to cut it are compared with all else as it is: what it sends
+Of every operator that a search could decide on all ways to shard it are compared with all else as it is: what it sends
 inside, what brings its operands from where they lie and its result to who reads it, and the same for gradients.
 """
 
@@ -33,14 +33,15 @@ LITTLE = 1e-3
 
 @dataclass(frozen=True)
 class OperatorAlternative:
-    """One way to cut an operator. seconds: what it takes more than the one that stands, infinite where it cannot be."""
+    """One way to shard an operator. seconds: what it takes more than the present one, infinite where it cannot
+    be."""
 
     operands: tuple[Layout, ...]
     seconds: float
 
 
 def next_ways(configured: Graph, decided: Graph, machine: Machine) -> dict[int, list[OperatorAlternative]]:
-    """By number of a node, the ways that stand and the cheapest others.
+    """By number of a node, the present ways and the cheapest others.
 
     Args:
         configured: the graph ahead of the pass that decides on layouts. decided: behind it, with the same nodes.
@@ -62,10 +63,10 @@ def next_ways(configured: Graph, decided: Graph, machine: Machine) -> dict[int, 
 
 
 def _model(graph: Graph, decided: Graph) -> CostModel:
-    """The problem on the mesh of the layouts that stand, where a search could take it: else on the search's own."""
+    """The problem on the mesh of the present layouts, where a search could take it: else on the search's own."""
     search = Search(graph)
     search.structure([node for node in graph.nodes if node.phase == "forward"])
-    own = mesh_of(Search(decided))  # of its orders the one that the layouts which stand fit
+    own = mesh_of(Search(decided))  # of its orders the one that the present layouts fit
     mesh: tuple[int, ...] | None = own
     for other in dict.fromkeys(layout.mesh for node in decided.nodes for layout in node.in_layouts or () if layout):
         mesh = None if mesh is None else common_mesh(mesh, other)
@@ -74,7 +75,7 @@ def _model(graph: Graph, decided: Graph) -> CostModel:
 
 
 class _Neighbours:
-    """The tables around every operator, read at the layouts that stand."""
+    """The tables around every operator, read at the present layouts."""
 
     def __init__(self, model: CostModel, configured: Graph, decided: Graph, machine: Machine) -> None:
         self.model = model
@@ -116,7 +117,7 @@ class _Neighbours:
         return found
 
     def _ways(self, variable: int) -> list[OperatorAlternative]:
-        """The way that stands and the `NEXT` cheapest others; nothing where it is none of the model's."""
+        """The present way and the `NEXT` cheapest others; nothing where it is none of the model's."""
         stands = self.stands.get(variable)
         if stands is None:
             return []

@@ -1,4 +1,4 @@
-"""The collectives of a graph: who takes part, what is sent, how long that takes and over what."""
+"""The page shows of a graph's collectives who takes part, what is sent, how long that takes and over what."""
 
 from __future__ import annotations
 

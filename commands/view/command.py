@@ -1,4 +1,4 @@
-"""`mspc view`: reads a dump, or compiles a script first, and writes the page."""
+"""`mspc view` reads a dump, or compiles a script first, and writes the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a folder or a file holds, as graphs: every mistake in it is told before anything is drawn."""
+"""A folder or a file is read as graphs: every mistake in it is told before anything is shown."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def read_dump(path: Path) -> Dump:
     """Read the folder of a compile, or one .ir file, MindSpore's too.
 
     Raises:
-        MspcError: there is nothing of that name, it is no dump, it is cut off, or its files are of several compiles.
+        MspcError: there is nothing of that name, it is no dump, it is truncated, or its files are of several compiles.
     """
     if path.is_dir():
         return _Folder(path).dump()
@@ -129,7 +129,7 @@ class _Folder:
             found.configured, found.decided = graphs[configured], graphs[DECIDED]
 
     def _again(self) -> dict[str, Graph]:
-        """By pass the graphs of all ranks of a compile that kept no dumps, from the network in its program."""
+        """By pass the graphs of all ranks of a compile that wrote no dumps, from the network in its program."""
         program, path = self.program, str(self.path / PROGRAM)
         return stages_again(program.network, path, program.compile_id, STAGES)
 

@@ -1,4 +1,4 @@
-"""All that the page shows, as one value of JSON."""
+"""All that the page shows is one value of JSON."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _graph(graph: Graph, tables: Tables, machine: Machine, kind: str) -> dict[st
 
 
 def _ways(dump: Dump, tables: Tables, machine: Machine) -> dict[int, Any]:
-    """By a node of the plan, the layouts of its operands as they stand and the next best: [layouts, seconds more]."""
+    """By a node of the plan, the present layouts of its operands and the next best: [layouts, seconds more]."""
     if dump.configured is None or dump.decided is None or dump.plan is None:
         return {}
     found = next_ways(dump.configured, dump.decided, machine)

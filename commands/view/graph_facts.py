@@ -1,4 +1,4 @@
-"""A graph as the page holds it: a column for every fact of its nodes, so that a fact costs a number a node."""
+"""The page holds a graph as a column for every fact of its nodes, so that a fact costs a number a node."""
 
 from __future__ import annotations
 

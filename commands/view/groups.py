@@ -1,4 +1,4 @@
-"""Groups of ranks by rule: the strides by which the members of a group lie, which give every rank's group."""
+"""Groups of ranks are told by the strides by which their members lie, which give every rank's group."""
 
 from __future__ import annotations
 

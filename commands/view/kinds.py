@@ -1,4 +1,4 @@
-"""What ranks of one kind have of their own, and which ranks these are, as the page has it."""
+"""The page shows which ranks are of one kind, and what each has of its own."""
 
 from __future__ import annotations
 

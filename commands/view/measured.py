@@ -1,4 +1,4 @@
-"""Times that `mspc run --profile` measured, node by node beside what was predicted."""
+"""The page shows times that `mspc run --profile` measured, node by node beside what was predicted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lives in a rank's memory while its step runs, by the plan that executors have."""
+"""The page shows what lives in a rank's memory while its step runs, by the plan that executors have."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from mspc.runtime.memory_plan import plan_memory
 def memory_facts(graph: Graph) -> dict[str, Any]:
     """The memory of a step.
 
-    `sizes` are the bytes of what stands all the time and of the arena; `blocks` has a row for every piece of the arena:
-    offset, bytes, the first and the last node for which it is kept, and the nodes whose results stand in it; `kinds`
-    which of `classes` these are.
+    `sizes` are the bytes of what is stored all the time and of the arena; `blocks` has a row for every block of the
+    arena: offset, bytes, the first and the last node for which it is held, and the nodes whose results are in it;
+    `kinds` which of `classes` these are.
     """
     plan = plan_memory(graph)
     last = _last_reads(graph)
@@ -64,7 +64,7 @@ def _last_reads(graph: Graph) -> dict[tuple[Value, int], int]:
 
 
 def _extend(rows: list[list[Any]], index: int, until: int, number: int) -> None:
-    """Add a result to the rows of a place: to the last one where it stands in what that one still holds, and is of the
+    """Add a result to the rows of a place: to the last one where it is in what that one still holds, and is of the
     same class."""
     if rows and rows[-1][1] >= index and rows[-1][3] == number:
         rows[-1][1] = max(rows[-1][1], until)

@@ -1,4 +1,4 @@
-"""`mspc.view(...)`: the page of `mspc view` in the cell of a notebook."""
+"""`mspc.view(...)` shows the page of `mspc view` in the cell of a notebook."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEIGHT = 720
 
 
 class View:
-    """A page. html: the whole of it, as `mspc view` writes it."""
+    """A page. html: all of it, as `mspc view` writes it."""
 
     def __init__(self, html: str) -> None:
         self.html = html

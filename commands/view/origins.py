@@ -1,4 +1,4 @@
-"""Which nodes of the graph of all ranks a rank's node was made of: layouts stand there, what runs stands here.
+"""A rank's node is traced to the nodes of the graph of all ranks that it was made of: layouts are known of these.
 
 Passes behind the slicing keep scope, lines and instance of a node, change the order and join several into one. A node
 is found by these, of several alike the one whose operands are those of the rank's node, then the first.

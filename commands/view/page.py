@@ -1,4 +1,4 @@
-"""The page as one file of HTML: facts as JSON, the code that draws them, nothing from anywhere else.
+"""The page is one file of HTML: facts as JSON, the code that shows them, nothing from anywhere else.
 
 Facts are data alone: `<` is escaped in them, so that no text of a dump ends the element that holds it, and the page's
 policy lets nothing run but the code that came along, by its digest. Control characters of names are shown as escapes.
@@ -24,7 +24,7 @@ BUILT = Path(__file__).parent / "page" / "built"
 
 
 def html_of(facts: Mapping[str, Any]) -> str:
-    """The whole page."""
+    """The page."""
     code, styles = (_built(name) for name in ("view.js", "view.css"))
     data = _visible(json.dumps(facts, separators=(",", ":"), ensure_ascii=False, allow_nan=False))
     data = data.replace("<", f"\\u{ord('<'):04x}")

@@ -1,4 +1,4 @@
-"""When every node of a rank's program runs and what it takes, as a machine's description predicts."""
+"""The page shows when every node of a rank's program runs and what it takes, as a machine's description predicts."""
 
 from __future__ import annotations
 

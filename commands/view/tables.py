@@ -1,5 +1,4 @@
-"""Texts, types, layouts and call stacks that many nodes share: each stands once in the page, and nodes name its number.
-"""
+"""Texts, types, layouts and call stacks that many nodes share are in the page once, and nodes name their numbers."""
 
 from __future__ import annotations
 

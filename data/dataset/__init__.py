@@ -1,4 +1,4 @@
-"""`mindspore.dataset` in Python: data sets are sources of rows, and operations that are applied to them one by one."""
+"""`mindspore.dataset` in Python has data sets: sources of rows, and operations that are applied to them one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data sets of images with files that say what is in them: VOC, COCO, CelebA, and manifests."""
+"""These data sets are images with files that say what is in them: VOC, COCO, CelebA, and manifests."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class _AnnotatedDataset(MappableDataset, VisionBaseDataset):
     ) -> None:  # fmt: skip
         name = type(self).__name__
         if not files["image"]:
-            raise ApiValueError(f"{name}: there is no image of what is asked for")
+            raise ApiValueError(f"{name}: there is no image of what is requested")
         chosen = select_sampler(name, sampler, shuffle, num_samples, num_shards, shard_id)
         threads = workers_of(name, workers, config.get_num_parallel_workers())
         self._classes = classes
@@ -154,7 +154,7 @@ class VOCDataset(_AnnotatedDataset):
 
 
 def _objects(name: str, path: Path) -> list[tuple[str, list[float], int, int]]:
-    """(class, box, whether it is difficult, whether it is cut off) of every object that a file of VOC describes."""
+    """(class, box, whether it is difficult, whether it is truncated) of every object that a file of VOC describes."""
     text = read_text(name, path)
     try:
         if "<!ENTITY" in text:

@@ -1,4 +1,4 @@
-"""Arithmetic on columns of numbers: operations that stand one behind another go over memory once."""
+"""Arithmetic on columns of numbers is joined here: operations that follow each other go over memory once."""
 
 from __future__ import annotations
 

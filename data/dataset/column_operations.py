@@ -1,4 +1,4 @@
-"""Operations that cut, fill up, join, repeat and compare values of columns."""
+"""These operations slice, fill up, join, repeat and compare values of columns."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Mask(Operation):
 
 
 class PadEnd(EachOperation):
-    """Values cut off or filled up at the end of every dimension to a shape, None for a size that stays. pad_value: what
-    they are filled up with, 0 or an empty string unless given."""
+    """Values truncated or filled up at the end of every dimension to a shape, None for a size that stays. pad_value:
+    what they are filled up with, 0 or an empty string unless given."""
 
     def __init__(self, pad_shape: Sequence[int | None], pad_value: Any = None) -> None:
         if not isinstance(pad_shape, list | tuple) or not pad_shape:
@@ -145,7 +145,7 @@ class Duplicate:
 
 
 class Unique:
-    """(every element once in the order in which they come first, where each element stands among them, how often each
+    """(every element once in the order in which they come first, where each element is among them, how often each
     comes), the places and counts Int32."""
 
     def __call__(self, *values: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

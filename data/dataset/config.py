@@ -1,4 +1,5 @@
-"""`dataset.config`: settings of data pipelines: their seed, how many workers share a stage, how far they read ahead."""
+"""`dataset.config` has settings of data pipelines: their seed, how many workers share a stage, how far they read
+ahead."""
 
 from __future__ import annotations
 
@@ -208,7 +209,7 @@ def get_error_samples_mode() -> Any:
 
 
 def set_fast_recovery(fast_recovery: bool) -> None:
-    """Whether a pipeline that goes on skips what it has handed out; says that it changes nothing. Raises TypeError or
+    """Whether a pipeline that continues skips what it has handed out; says that it changes nothing. Raises TypeError or
     ValueError for another value."""
     _set("fast_recovery", fast_recovery)
 

@@ -1,4 +1,4 @@
-"""Records as TensorFlow writes them: files of them, and the example that each holds.
+"""This module reads records as TensorFlow writes them: files of them, and the example that each holds.
 
 Source: TensorFlow's description of its record files: eight bytes with a length, a masked CRC-32C of them, so many
 bytes, and a CRC-32C of these. An example is a message of Protocol Buffers: features by name, each a list of bytes, of
@@ -51,7 +51,7 @@ class ExampleFile:
         at, size = 0, len(self.data)
         while at < size:
             if size - at < 12:
-                raise self.damaged(len(found), f"is cut off at byte {at}")
+                raise self.damaged(len(found), f"is truncated at byte {at}")
             length, check = struct.unpack_from("<QI", self.data, at)
             if masked_crc(self.data[at : at + 8]) != check:
                 raise self.damaged(len(found), f"has a wrong checksum of its length at byte {at}")

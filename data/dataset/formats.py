@@ -1,4 +1,5 @@
-"""Files of image sets in their publishers' own formats: idx of MNIST, the binary versions of CIFAR, image folders."""
+"""This module reads image sets in their publishers' formats: idx of MNIST, the binary versions of CIFAR, image
+folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data sets of images in their publishers' own formats: MNIST, CIFAR-10 and CIFAR-100, folders of images."""
+"""These data sets are images in their publishers' own formats: MNIST, CIFAR-10 and CIFAR-100, folders of images."""
 
 from __future__ import annotations
 

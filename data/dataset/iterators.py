@@ -1,4 +1,4 @@
-"""What a loop over a data set reads: the rows of one epoch after another."""
+"""A loop over a data set reads from these iterators the rows of one epoch after another."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class DatasetIterator:
     """Rows as lists, or as dicts where `names` is given. A loop over it reads one epoch; the next loop the next one.
 
     begin: gives the number of the next epoch and its first row. epochs: how many there are, -1 for any number.
-    epoch, row: where reading stands: the epoch's number, and how many of its rows were read.
+    epoch, row: how far reading has come: the epoch's number, and how many of its rows were read.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Kinds of data sets, by what was asked for last: `isinstance(data.batch(8), BatchDataset)`."""
+"""Data sets have kinds by what was called last: `isinstance(data.batch(8), BatchDataset)`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What mspc's own operations on rows are: they work on one value, or on a block of equal ones in one pass of NumPy."""
+"""mspc's own operations on rows work on one value, or on a block of equal ones in one pass of NumPy."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Operation:
         return results[0] if len(results) == 1 else results
 
     def device(self, device_target: str = "CPU") -> Operation:
-        """Where the operation runs: on the CPU; "Ascend" is said to change nothing. Raises ValueError for another
-        device."""
+        """Where the operation runs: on the CPU; "Ascend" changes nothing, as a warning says. Raises ValueError for
+        another device."""
         name = type(self).__name__
         if device_target not in ("CPU", "Ascend"):
             raise ApiValueError(f"{name}.device: {device_target!r} is neither 'CPU' nor 'Ascend'")

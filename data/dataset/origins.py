@@ -1,4 +1,4 @@
-"""Where the rows of a data set come from: classes that its class stands on, by which scripts ask."""
+"""Scripts ask where the rows of a data set come from by the classes that its class derives from."""
 
 from __future__ import annotations
 

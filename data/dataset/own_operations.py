@@ -1,4 +1,4 @@
-"""What scripts derive operations of their own on rows from."""
+"""Scripts derive operations of their own on rows from these classes."""
 
 from __future__ import annotations
 

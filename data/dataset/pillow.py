@@ -1,4 +1,4 @@
-"""Pillow, the library that reads images and changes their size; imported where it is used."""
+"""Pillow, the library that reads images and changes their size, is imported here where it is used."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def image_of(array: np.ndarray) -> Any:
 
 
 def decoded(name: str, raw: np.ndarray) -> Any:
-    """The RGB image of the bytes of a file. Raises MspcError for bytes that are no whole image."""
+    """The RGB image of the bytes of a file. Raises MspcError for bytes that are no complete image."""
     image = library()
     try:
         return image.open(io.BytesIO(raw.tobytes())).convert("RGB")

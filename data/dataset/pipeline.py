@@ -1,7 +1,7 @@
-"""Data sets as scripts have them: what stands over the nodes of the engine, step by step.
+"""Data sets, as scripts have them, put the nodes of the engine together step by step.
 
-Every pass over a data set is an epoch; whatever is random is drawn anew for each, from the seed of `set_seed`, equal on
-all ranks and whatever the number of workers.
+Every pass over a data set is an epoch; whatever is random is sampled anew for each, from the seed of `set_seed`, equal
+on all ranks and whatever the number of workers.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ class Dataset:
             rows.release()
 
     def set_init_step(self, init_step: int) -> None:
-        """Where reading goes on: behind so many rows of epochs, as a run that is taken up again asks for. What is
-        random is drawn as if the rows before had been read."""
+        """Where reading continues: behind so many rows of epochs, as a resumed run requests. What is
+        random is sampled as if the rows before had been read."""
         steps = integer("set_init_step", "init_step", init_step, 0)
         self.asked_step = steps
         self._epoch, self._first_row = divmod(steps, self.get_dataset_size()) if steps else (0, 0)
@@ -229,7 +229,7 @@ class Dataset:
         return Dataset(Filtered(self._node, _function("filter", "predicate", predicate), names, fault))
 
     def shuffle(self, buffer_size: int) -> Dataset:
-        """Rows in random order, drawn from a window of `buffer_size` rows."""
+        """Rows in random order, sampled from a window of `buffer_size` rows."""
         return Dataset(Shuffled(self._node, integer("shuffle", "buffer_size", buffer_size), next_shuffle()))
 
     def repeat(self, count: int | None = None) -> Dataset:
@@ -246,7 +246,7 @@ class Dataset:
         return Dataset(RowRange(self._node, integer("skip", "count", count, 0), None))
 
     def split(self, sizes: Sequence[Any], randomize: bool = True) -> tuple[Dataset, ...]:
-        """Data sets of so many rows each, or of such shares of all rows; with `randomize` drawn at random, the same
+        """Data sets of so many rows each, or of such shares of all rows; with `randomize` in a random order, the same
         rows every epoch. Raises ValueError or RuntimeError for sizes that do not fit."""
         from mspc.data.dataset.split import sizes_of_splits  # late: few scripts split
 

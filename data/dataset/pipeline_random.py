@@ -1,5 +1,5 @@
-"""Random numbers of pipelines: they depend on the seed, the epoch, the row and the operation's place alone, so that
-neither the number of workers nor the size of blocks changes them."""
+"""Random numbers of pipelines depend on the seed, the epoch, the row and the operation's place alone, so that neither
+the number of workers nor the size of blocks changes them."""
 
 from __future__ import annotations
 

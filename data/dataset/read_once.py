@@ -1,4 +1,4 @@
-"""Rows of an iterator that cannot be started again, as a generator object or an open file."""
+"""An iterator that cannot be started again, as a generator object or an open file, gives its rows once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mspc.api.errors import ApiRuntimeError
 from mspc.data.dataset.row_values import Row
 
 LIMIT = 256 << 20
-"""Bytes of rows that are kept between counting them and reading them."""
+"""Bytes of rows that are stored between counting them and reading them."""
 
 
 def is_read_once(source: Any) -> bool:
@@ -22,7 +22,7 @@ def is_read_once(source: Any) -> bool:
 
 
 class ReadOnce:
-    """The one epoch that such an iterator is good for. What is read of it is kept as long as it takes at most `LIMIT`
+    """The one epoch that such an iterator is good for. What is read of it is stored as long as it takes at most `LIMIT`
     bytes, so that the epoch may be counted, or looked into, before it is read.
 
     Args: rows: the rows of the iterator. source: how messages name it.

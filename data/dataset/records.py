@@ -1,4 +1,4 @@
-"""Data sets of records in files, as `mindspore.mindrecord` writes them."""
+"""These data sets are records in files, as `mindspore.mindrecord` writes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MindDataset(MappableDataset, UnionBaseDataset):
     Args:
         dataset_files: one file of a set, all of which are read, or a list of the files that are read, one behind
             another.
-        columns_list: names of fields. padded_sample, num_padded: a record, and how often it stands behind the others,
+        columns_list: names of fields. padded_sample, num_padded: a record, and how often it comes behind the others,
             so that shards get as many rows each; they need columns_list. The others are as everywhere: `sampler`
             excludes `shuffle` and shards.
 

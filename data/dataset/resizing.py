@@ -1,4 +1,4 @@
-"""Images of bytes made larger: the numbers of Pillow's filters, by NumPy over several images at once.
+"""Images of bytes are made larger with the numbers of Pillow's filters, by NumPy over several images at once.
 
 Pillow holds Python's lock while it hands an image over, and works on one number after another. Here every step is one
 call over many numbers, without the lock. Making images smaller reads many pixels for each new one; Pillow does that.
@@ -198,7 +198,7 @@ def _in_runs(terms: np.ndarray, runs: Runs, exceeds: bool, scratch: np.ndarray, 
 def _terms(source: np.ndarray, taps: Taps) -> np.ndarray:
     """Int32 [terms, outer, pixels, inner], by the first pixel that a new one is made of.
 
-    As the weights have the sum 1, the last pixel needs no product: it stands in the first term, with a half for the
+    As the weights have the sum 1, the last pixel needs no product: it is in the first term, with a half for the
     rounding, and the others bring their difference to it. A last term is for what the sum is above 1.
     """
     last = len(taps.weights) - 1

@@ -1,4 +1,4 @@
-"""Values of rows, and checks of arguments."""
+"""This module makes values of rows, and checks arguments."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def distinct(function: str, what: str, names: Sequence[str]) -> list[str]:
 
 
 def workers_of(function: str, workers: Any, default: int) -> int:
-    """How many workers are asked for. What they make does not depend on their number."""
+    """How many workers are requested. What they make does not depend on their number."""
     return default if workers is None else integer(function, "num_parallel_workers", workers)
 
 

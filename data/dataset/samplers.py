@@ -1,4 +1,4 @@
-"""Samplers: which rows of a source an epoch has, and in which order."""
+"""Samplers say which rows of a source an epoch has, and in which order."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class BuiltinSampler:
         return np.asarray(chosen)[np.asarray(self._limited(self._order(len(chosen), of_child, reading)), np.int64)]
 
     def position(self, place: Any) -> Any:
-        """Where the row at a place of this shard stands in the order of all shards; of an array of places, each."""
+        """Where the row at a place of this shard is in the order of all shards; of an array of places, each."""
         return place
 
     def count(self, rows: int) -> int:
@@ -244,7 +244,7 @@ class SubsetRandomSampler(SubsetSampler):
 
 
 class WeightedRandomSampler(BuiltinSampler):
-    """Rows drawn with these weights, the i-th for row i. replacement: a row may come again.
+    """Rows sampled with these weights, the i-th for row i. replacement: a row may come again.
 
     Raises:
         RuntimeError: there are no weights, one is negative, or all are 0.
@@ -273,7 +273,7 @@ class WeightedRandomSampler(BuiltinSampler):
             raise ApiValueError(f"WeightedRandomSampler: {len(self.weights)} weights, but the data set has {rows} rows")
         count = self._count(rows)
         if not self.replacement and count > np.count_nonzero(self.weights):
-            raise ApiValueError(f"WeightedRandomSampler: {count} rows cannot be drawn without replacement from "
+            raise ApiValueError(f"WeightedRandomSampler: {count} rows cannot be sampled without replacement from "
                                 f"{np.count_nonzero(self.weights)} with a weight")  # fmt: skip
         share = self.weights / self.weights.sum()
         return reading.generator(self._key).choice(len(share), count, self.replacement, share)

@@ -1,4 +1,4 @@
-"""Which columns records have: names, element types and shapes, in Python or in a file of JSON."""
+"""A schema says which columns records have: names, element types and shapes, in Python or in a file of JSON."""
 
 from __future__ import annotations
 

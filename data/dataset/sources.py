@@ -1,4 +1,4 @@
-"""Where rows come from: Python generators and arrays."""
+"""Rows come from Python generators and arrays here."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from mspc.ir.types import dtype_of
 
 
 class GeneratorDataset(MappableDataset, UnionBaseDataset):
-    """Rows from Python. A source that cannot tell its length is counted by a pass over it, whose rows are kept for the
-    first reader as long as they take at most `LIMIT` bytes, so that it is not run once more.
+    """Rows from Python. A source that cannot tell its length is counted by a pass over it, whose rows are stored for
+    the first reader as long as they take at most `LIMIT` bytes, so that it is not run once more.
 
     Args:
         source: a function that returns an iterator (called anew for every epoch), an iterable, or an object with
@@ -200,7 +200,7 @@ class _Stream(PipelineNode):
         return count
 
     def _counted(self, most: int | None) -> tuple[int, bool]:
-        """(number of rows, at most `most`; whether these are all). The rows are kept unless they are too large."""
+        """(number of rows, at most `most`; whether these are all). The rows are stored unless they are too large."""
         stored: list[Row] | None = []
         count = nbytes = 0
         made = self._pass()

@@ -1,4 +1,4 @@
-"""Sizes of the parts that a data set is split into."""
+"""This module finds the sizes of the parts that a data set is split into."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data sets of lines of text, and of tables of which every line is a row."""
+"""These data sets are lines of text, and tables of which every line is a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data sets of examples in TensorFlow's record files."""
+"""These data sets are examples in TensorFlow's record files."""
 
 from __future__ import annotations
 

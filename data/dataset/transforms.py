@@ -1,4 +1,4 @@
-"""Operations on any column."""
+"""These operations apply to any column."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Compose:
 
 
 class RandomApply:
-    """One operation after another with probability `prob`, drawn from NumPy's global generator."""
+    """One operation after another with probability `prob`, sampled from NumPy's global generator."""
 
 
     def __init__(self, transforms: Sequence[Callable[..., Any]], prob: float = 0.5) -> None:
@@ -106,7 +106,7 @@ class RandomApply:
 
 
 class RandomChoice:
-    """One of some operations, drawn from NumPy's global generator."""
+    """One of some operations, sampled from NumPy's global generator."""
 
     def __init__(self, transforms: Sequence[Callable[..., Any]]) -> None:
         self.transforms = _listed("RandomChoice", transforms)
@@ -116,7 +116,7 @@ class RandomChoice:
 
 
 class RandomOrder:
-    """All operations, in an order drawn from NumPy's global generator."""
+    """All operations, in an order sampled from NumPy's global generator."""
 
     def __init__(self, transforms: Sequence[Callable[..., Any]]) -> None:
         self.transforms = _listed("RandomOrder", transforms)

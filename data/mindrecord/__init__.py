@@ -1,4 +1,4 @@
-"""`mindspore.mindrecord`: files of records, which are pages of rows with an index in SQLite beside them."""
+"""`mindspore.mindrecord` has files of records, which are pages of rows with an index in SQLite beside them."""
 
 from __future__ import annotations
 

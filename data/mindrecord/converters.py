@@ -1,4 +1,4 @@
-"""Image sets and tables as files of records, as `mindspore.mindrecord` converts them."""
+"""Image sets and tables become files of records here, as `mindspore.mindrecord` converts them."""
 
 from __future__ import annotations
 

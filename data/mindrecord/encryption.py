@@ -1,4 +1,4 @@
-"""Keys of encrypted records: refused, as AES needs a library that mspc does not bring."""
+"""Keys of encrypted records are refused, as AES needs a library that mspc does not bring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records one after another, as a script asks for them."""
+"""This module reads records one after another, as a script asks for them."""
 
 from __future__ import annotations
 

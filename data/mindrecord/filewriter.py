@@ -1,4 +1,4 @@
-"""Writing of records: into one file or a set of them, each whole when it stands at its place."""
+"""Records are written into one file or a set of them, each complete when it is at its place."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _INDEX_TYPES = {"int32": "INTEGER", "int64": "INTEGER", "float32": "REAL", "floa
 
 
 class FileWriter:
-    """Writes records, which stand at their place when they are committed.
+    """Writes records, which are at their place when they are committed.
 
     Args:
         file_name: of the file; behind it stands the number of each where there are several. shard_num: how many files

@@ -1,4 +1,4 @@
-"""The beginning of a file of records: where its pages lie and what its fields are.
+"""The beginning of a file of records says where its pages lie and what its fields are.
 
 A file is a header, in JSON behind its length (eight bytes, little end first), then pages of one size. A page has rows
 of values ("RAW_DATA") or of bytes ("BLOB_DATA"). Source: files that MindSpore 2.10 wrote.
@@ -29,7 +29,7 @@ LENGTH = struct.Struct("<Q")
 
 @dataclass(frozen=True)
 class Header:
-    """What stands at the beginning of a file.
+    """What is at the beginning of a file.
 
     pages: of each page, in order, as the file says it. fields: of a record. indexed: names of the fields that the index
     has. shards: names of all files of the set. shard: the number of this one.
@@ -74,8 +74,8 @@ class Header:
 
 
 def damaged(path: Path | str, why: str) -> MspcError:
-    """The error of a file that is no file of records, or not whole."""
-    return MspcError(f"{str(path)!r} is no whole file of records: {why}")
+    """The error of a file that is no file of records, or not complete."""
+    return MspcError(f"{str(path)!r} is no complete file of records: {why}")
 
 
 def read_header(function: str, path: Path) -> Header:

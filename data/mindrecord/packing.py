@@ -1,5 +1,5 @@
-"""How values of a record become bytes: numbers and strings as MessagePack, arrays of integers in as few bytes each as
-hold them.
+"""Values of a record become bytes: numbers and strings as MessagePack, arrays of integers in as few bytes each as hold
+them.
 
 Sources: the specification of MessagePack; files that MindSpore 2.10 wrote.
 """

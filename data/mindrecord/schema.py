@@ -1,4 +1,4 @@
-"""What the fields of a record are: their types and shapes, and how a value of each is written and read."""
+"""The fields of a record have types and shapes, which say how a value of each is written and read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RecordField:
 
     @property
     def is_blob(self) -> bool:
-        """Whether it stands in the pages of bytes, not among the values that the index may have."""
+        """Whether it is in the pages of bytes, not among the values that the index may have."""
         return self.type == "bytes" or self.shape is not None
 
     @property

@@ -1,4 +1,4 @@
-"""Reading of records by their numbers, of one file and of a set of them."""
+"""Records are read by their numbers, of one file and of a set of them."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ class Shard:
             with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as index:
                 rows = index.execute(f"SELECT ROW_ID, {_PLACES} FROM INDEXES ORDER BY ROW_ID").fetchall()
         except sqlite3.Error as error:
-            raise MspcError(f"{str(path)!r} is no whole index of records: {error}") from None
-        except UnicodeDecodeError:  # of a message of SQLite's that shows what stands in the file
-            raise MspcError(f"{str(path)!r} is no whole index of records: its tables have no names") from None
+            raise MspcError(f"{str(path)!r} is no complete index of records: {error}") from None
+        except UnicodeDecodeError:  # of a message of SQLite's that shows what is in the file
+            raise MspcError(f"{str(path)!r} is no complete index of records: its tables have no names") from None
         try:
             found = np.array(rows, np.int64).reshape(-1, 7)
         except (ValueError, TypeError, OverflowError):
-            raise MspcError(f"{str(path)!r} is no whole index of records: a place is no number") from None
+            raise MspcError(f"{str(path)!r} is no complete index of records: a place is no number") from None
         if not np.array_equal(found[:, 0], np.arange(len(found))):
-            raise MspcError(f"{str(path)!r} is no whole index of records: records are not numbered from 0 on")
+            raise MspcError(f"{str(path)!r} is no complete index of records: records are not numbered from 0 on")
         return found[:, 1:]
 
     def _check_places(self) -> None:
@@ -137,7 +137,7 @@ class Shard:
 class RecordSet:
     """The records of several files, one file behind another.
 
-    Args: files: one of a set, whose others stand beside it, or a list of those that are read.
+    Args: files: one of a set, whose others are beside it, or a list of those that are read.
 
     Raises:
         MspcError: a file is missing or damaged, or has other fields than the first one.

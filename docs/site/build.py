@@ -1,4 +1,4 @@
-"""Builds the site of docs/ into build/site: `make docs`. A link that leads nowhere ends it with an error.
+"""This program builds the site of docs/ into build/site: `make docs`. A link that leads nowhere ends it with an error.
 
 It needs the extra `docs` (Sphinx with the MyST parser and the theme Furo).
 """

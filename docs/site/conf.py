@@ -1,4 +1,4 @@
-"""What Sphinx is told of the site; `docs/site/build.py` runs it."""
+"""This is Sphinx's configuration of the site; `docs/site/build.py` runs it."""
 
 project = "mspc"
 extensions = ["myst_parser"]

@@ -1,6 +1,7 @@
-"""The pages of the site: docs/, the README, CONTRIBUTING, the samples, and what is made from the code.
+"""This module makes the pages of the site: docs/, the README, CONTRIBUTING, the samples, and what is made from the
+code.
 
-Links that lead to another page are turned to where it stands on the site; those to other files of the checkout become
+Links that lead to another page are turned to where it is on the site; those to other files of the checkout become
 plain text.
 """
 
@@ -48,7 +49,7 @@ def all_pages() -> dict[str, str]:
 
 
 def contents(places: Iterable[str]) -> Iterator[str]:
-    """The order of the pages, for Sphinx; those of docs/ that no list names stand among the guides."""
+    """The order of the pages, for Sphinx; those of docs/ that no list names are among the guides."""
     named = {"index.md", *FIRST, *FORMATS, *LAST}
     sections = {
         "Start": FIRST, "Samples": [p for p in places if p.startswith("samples/")],
@@ -62,7 +63,7 @@ def contents(places: Iterable[str]) -> Iterator[str]:
 
 
 def sources() -> dict[str, str]:
-    """Files of the checkout that are pages: where each stands on the site."""
+    """Files of the checkout that are pages: where each is on the site."""
     found = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
     found |= {f"samples/{p.parent.name}/README.md": f"samples/{p.parent.name}.md"
               for p in sorted((ROOT / "samples").glob("*/README.md"))}  # fmt: skip
@@ -209,8 +210,8 @@ def operator_pages() -> Iterator[tuple[str, str]]:
     for room, rows in sorted(rooms.items()):
         lines = [
             f"# {room}", "",
-            "A letter is a dimension: the same letter is the same size and is cut alike, one in no result is added up, "
-            "and `!` stays whole.", "",
+            "A letter is a dimension: one letter is one size and is sharded alike, one in no result is added up, "
+            "and `!` stays replicated.", "",
             "| operator | what it does | rule | gradient | attributes |", "|---|---|---|---|---|",
         ]  # fmt: skip
         for row in sorted(rows, key=lambda row: str(row["name"])):
@@ -228,7 +229,7 @@ def passes() -> str:
     from mspc.passes.base import find_pass
 
     groups = {
-        "In every mode": pipeline.PREPARING, "Operators that are cut": pipeline.SHARDED,
+        "In every mode": pipeline.PREPARING, "Operators that are sharded": pipeline.SHARDED,
         "Data parallel": pipeline.DATA_PARALLEL, "Without communication": pipeline.WITHOUT_COMMUNICATION,
         "For every kind of ranks": pipeline.PER_RANK,
         "On GPUs": (*pipeline.FOR_GPU, *pipeline.FOR_GPU_RANKS, *pipeline.FOR_GPU_KERNELS),

@@ -1,4 +1,4 @@
-"""How far two checkpoints are apart, whatever ranks and strategies wrote them.
+"""This program tells how far two checkpoints are apart, whatever ranks and strategies wrote them.
 
 python compare.py undisturbed/CKP-3_8 checkpoints/CKP-3_8
 """

@@ -1,4 +1,4 @@
-"""A classifier that trains with any strategy, saves at every step, and goes on from the newest checkpoint it finds.
+"""This classifier trains with any strategy, saves at every step, and resumes from the newest checkpoint it finds.
 
 mspc run train.py --ranks 8 -- --tensor 4 --steps 10
 """
@@ -34,7 +34,7 @@ FEATURES, HIDDEN, CLASSES, BATCH, EPOCHS = 32, 64, 8, 24, 3
 
 
 class Net(nn.Cell):
-    """Two matrices, the first cut by columns and the second by rows, and dropout between them."""
+    """Two matrices, the first sharded by columns and the second by rows, and dropout between them."""
 
     def __init__(self):
         super().__init__()
@@ -69,7 +69,7 @@ model = Model(net, loss, nn.Adam(net.trainable_params(), rates, weight_decay=0.0
 
 resumed = resume_training(model, asked.directory, train_dataset=rows)
 if resumed.file:
-    print(f"goes on behind epoch {resumed.epoch} step {resumed.step}: {resumed.file}")
+    print(f"resumes behind epoch {resumed.epoch} step {resumed.step}: {resumed.file}")
 if resumed.total_step < asked.steps and resumed.initial_epoch < EPOCHS:
     config = CheckpointConfig(1, keep_checkpoint_max=2, integrated_save=False, remove_redundancy=True)
     callbacks = [LossMonitor(), StopBehind(), ModelCheckpoint(directory=asked.directory, config=config)]

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Train under mpirun on 8 ranks, or as many as RANKS says; what each of them prints stands in
+# Train under mpirun on 8 ranks, or as many as RANKS says; what each of them prints is in
 # log_output/1/rank.N/stdout. The first argument is the script (train.py, or train_reduced.py), the others are its own.
 set -eu
 cd "$(dirname "$0")"

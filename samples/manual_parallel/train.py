@@ -1,5 +1,5 @@
-"""Data parallelism by hand, after MindSpore's tutorial: every rank takes its rows of the batch, and the ranks average
-their losses.
+"""This is data parallelism by hand, after MindSpore's tutorial: every rank takes its rows of the batch, and the ranks
+average their losses.
 
 Nothing reduces the gradients. Every rank updates its weights by its own rows, so that the ranks' weights drift apart,
 which the losses do not show: they are averages. mspc warns of it; `train_reduced.py` adds what is missing.

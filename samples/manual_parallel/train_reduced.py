@@ -1,5 +1,5 @@
-"""The training of `train.py` with what it lacks: the gradients are averaged over the ranks before they are applied, so
-that all ranks keep the same weights, those that one device would have."""
+"""This is the training of `train.py` with what it lacks: the gradients are averaged over the ranks before they are
+applied, so that all ranks have the same weights, those that one device would have."""
 
 import mindspore as ms
 from mindspore import nn, ops, train

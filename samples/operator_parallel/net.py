@@ -1,10 +1,10 @@
-"""Operator-level parallelism: a classifier of handwritten digits, its operators split in different ways.
+"""Operator-level parallelism shards the operators of a classifier of handwritten digits in different ways.
 
     mspc compile net.py --ranks 8 --save-graphs     # what every rank will do, as text
     mspc run net.py --ranks 8                       # train under mpirun; --simulate: without MPI
     mspc run net.py --ranks 8 -- --epochs 20        # what follows -- goes to the script
 
-Neighbouring operators are cut differently on purpose: the compiler puts the layout changes between them.
+Neighbouring operators are sharded differently on purpose: the compiler puts the layout changes between them.
 `net_layout.py` trains the same network with strategies that name the axes of the device mesh.
 """
 
@@ -34,15 +34,15 @@ class Network(nn.Cell):
         self.fc1_weight = Parameter(initializer("normal", [28 * 28, 512], ms.float32))
         self.fc2_weight = Parameter(initializer("normal", [512, 512], ms.float32))
         self.fc3_weight = Parameter(initializer("normal", [512, 10], ms.float32))
-        # (2, 4): rows in two parts, the inner dimension in four, so that each rank holds a quarter of the
+        # (2, 4): rows in two slices, the inner dimension in four, so that each rank holds a quarter of the
         # weight's rows. Its product is a partial sum over four ranks.
         self.matmul1 = ops.MatMul().shard(((2, 4), (4, 1)))
-        # 4 parts on 8 ranks: two ranks hold, and compute, the same rows.
+        # 4 slices on 8 ranks: two ranks hold, and compute, the same rows.
         self.relu1 = ops.ReLU().shard(((4, 1),))
         self.matmul2 = ops.MatMul().shard(((1, 8), (8, 1)))
         # A second ReLU of its own, because its strategy is another.
         self.relu2 = ops.ReLU().shard(((8, 1),))
-        # No strategy: the compiler splits the batch.
+        # No strategy: the compiler shards the batch.
         self.matmul3 = ops.MatMul()
 
     def construct(self, x):
@@ -75,7 +75,7 @@ def train(network_class):
     init()
     ms.set_seed(1)
 
-    # Parameters are not drawn here: each rank draws only the slices that it will hold.
+    # Parameters are not sampled here: each rank samples only the slices that it will hold.
     with no_init_parameters():
         net = network_class()
         optimizer = nn.SGD(net.trainable_params(), 0.1)
@@ -94,7 +94,7 @@ def train(network_class):
         return loss
 
     parallel_step = AutoParallel(train_step, parallel_mode="semi_auto")
-    # Every rank reads the same batch of 32 and takes its part, so a step is exactly one device's.
+    # Every rank reads the same batch of 32 and takes its slice, so a step is exactly one device's.
     parallel_step.dataset_strategy("full_batch")
 
     dataset = create_dataset("train", BATCH)

@@ -1,10 +1,10 @@
-"""The network of `net.py`, its strategies written as Layouts: tensors name the axes of a device mesh.
+"""This is the network of `net.py` with its strategies written as Layouts: tensors name the axes of a device mesh.
 
     mspc compile net_layout.py --ranks 8 --save-graphs
     mspc run net_layout.py --ranks 8
 
-A tuple says only into how many parts a dimension is cut. A Layout also says which ranks hold which part, and
-one dimension may be cut by several axes.
+A tuple says only into how many slices a dimension is sharded. A Layout also says which ranks hold which slice, and
+one dimension may be sharded by several axes.
 """
 
 import mindspore as ms
@@ -24,7 +24,7 @@ class Network(nn.Cell):
         self.fc3_weight = Parameter(initializer("normal", [512, 10], ms.float32))
         cube = Layout((2, 2, 2), ("dp", "sp", "mp"))
         line = Layout((8,), ("tp",))
-        # Rows cut by mp, the inner dimension by sp and then dp: 2 x 4 parts as in net.py, but rank
+        # Rows sharded by mp, the inner dimension by sp and then dp: 2 x 4 slices as in net.py, but rank
         # (dp, sp, mp) holds rows mp and columns 2 * sp + dp.
         self.matmul1 = ops.MatMul().shard((cube("mp", ("sp", "dp")), cube(("sp", "dp"), "None")))
         self.relu1 = ops.ReLU().shard(((4, 1),))

@@ -1,9 +1,9 @@
-"""The quick start: a network with one hidden layer, split over eight ranks and trained on random data.
+"""The quick start is a network with one hidden layer, sharded over eight ranks and trained on random data.
 
     mspc compile net.py --ranks 8 --save-graphs     # what every rank will do, as text
     mpirun -n 8 mspc run net.py                     # train; as root or on few cores see run_with_mpi.sh
 
-Only the first MatMul says how it is split: its input 2 x 4 ways, its weight 4 x 1. The compiler finds the
+Only the first MatMul says how it is sharded: its input into 2 x 4 slices, its weight into 4 x 1. The compiler finds the
 rest.
 """
 
@@ -29,7 +29,7 @@ class Net(Cell):
         super().__init__()
         self.weight = Parameter(initializer("normal", [in_dim, hidden_dim]), "w")
         self.weight2 = Parameter(initializer("normal", [hidden_dim, out_dim]), "w2")
-        # (2, 4): the batch in two parts, the inner dimension in four; (4, 1): the weight's rows in four.
+        # (2, 4): the batch in two slices, the inner dimension in four; (4, 1): the weight's rows in four.
         self.matmul = ops.MatMul().shard(((2, 4), (4, 1)))
         self.relu = ops.ReLU()
         self.matmul2 = ops.MatMul()

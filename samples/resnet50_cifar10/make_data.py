@@ -3,8 +3,8 @@
     python make_data.py [--folder data/cifar-10-batches-bin] [--images 1000] [--test-images 500] [--seed 0]
 
 Ten classes of 32 x 32 images: every class has two colours and a texture (stripes of some direction and width, checks,
-rings or spots). Place, brightness and noise are drawn for every image, so that a network has to learn what a class is;
-a small convolutional network does in a few epochs. The same seed gives the same bytes.
+rings or spots). Place, brightness and noise are sampled for every image, so that a network has to learn what a class
+is; a small convolutional network does in a few epochs. The same seed gives the same bytes.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""A small language model, split over ranks by tensor and by data parallelism.
+"""This is a small language model, sharded over ranks by tensor and by data parallelism.
 
     mspc run net.py                           # one rank: nothing is split
     mspc run net.py --ranks 8                 # four ranks share each layer, two groups of four share the batch
@@ -23,7 +23,7 @@ from mindspore.train import LossMonitor, Model
 LAYERS, WIDTH, HEADS, HIDDEN = 2, 64, 4, 256
 BATCH, SEQUENCE = 16, 32
 ROWS = BATCH * SEQUENCE
-VOCABULARY = 64  # more than text.txt uses, so that the table can be cut into equal parts
+VOCABULARY = 64  # more than text.txt uses, so that the table can be sharded into equal slices
 
 
 class Norm(nn.Cell):
@@ -177,7 +177,7 @@ parser.add_argument("--every", type=int, default=10, help="steps between two lin
 options = parser.parse_args()
 
 ms.set_context(mode=ms.GRAPH_MODE)
-# full_batch: every rank is fed the whole batch and takes its part.
+# full_batch: every rank is fed the global batch and takes its slice.
 ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
 init()
 ms.set_seed(1)

@@ -81,7 +81,7 @@ def test_any_damage_is_noticed_or_does_no_harm(tmp_path: Path) -> None:
 def test_headers_of_all_ranks_are_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = write_set(tmp_path, 1)
     assert check_checkpoint(place, None, None) == 0
-    assert capsys.readouterr().out == "whole: 1 tensors, 256 bytes\n"
+    assert capsys.readouterr().out == "complete: 1 tensors, 256 bytes\n"
     for rank in range(2):
         path = place / rank_file(rank, 1)
         length = int.from_bytes(path.read_bytes()[:8], "little")

@@ -81,5 +81,5 @@ def test_on_a_full_disk_training_goes_on_where_that_is_asked(
     full(monkeypatch, 18)
     losses = trained.run(2, 1, config='dict(integrated_save=False, on_failure="continue")')
     assert len(losses) == 8
-    assert "No space left on device; training goes on" in trained.out.err
+    assert "No space left on device; training continues" in trained.out.err
     assert [entry.path.name for entry in find_sets(Path("sets"), "CKP")] == ["CKP-1_1", "CKP-1_2"]

@@ -319,7 +319,7 @@ def test_a_rank_without_a_checkpoint_is_named(trained: Trained) -> None:  # noqa
     Path("r1/CKP-1_1.safetensors").unlink()
     with pytest.raises(MspcError) as raised:
         trained.run(2, 1, last=2, where='f"r{get_rank()}"')
-    assert "rank 1 finds no checkpoint to go on from, and 1 of 2 ranks find one" in raised.value.render()
+    assert "rank 1 finds no checkpoint to resume from, and 1 of 2 ranks find one" in raised.value.render()
 
 
 DIRECTORIES = {

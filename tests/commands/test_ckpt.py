@@ -69,12 +69,12 @@ def test_merging_and_transforming(suffix: str) -> None:
     strategy = ["--strategy", "s.ckpt"] if suffix == "ckpt" else []
     assert ckpt("diff", "out", str(place), *strategy) == "equal: 1 tensors, bit for bit\n"
     rest = ", 1 of them without a checksum that can be compared here" if suffix == "ckpt" else ""
-    assert ckpt("check", "out", *strategy) == f"whole: 1 tensors, 256 bytes{rest}\n"
+    assert ckpt("check", "out", *strategy) == f"complete: 1 tensors, 256 bytes{rest}\n"
 
 
 def test_checking() -> None:
     place = write_set(Path("sets"), 1)
-    assert ckpt("check", str(place)) == "whole: 1 tensors, 256 bytes\n"
+    assert ckpt("check", str(place)) == "complete: 1 tensors, 256 bytes\n"
     changed(place / "rank_1-1.safetensors", flip)
     assert ckpt("check", str(place), status=1).startswith("damaged: w: sets/CKP-1_1/rank_1-1.safetensors is damaged: ")
     assert read("check", str(place), status=1)["whole"] is False

@@ -1,6 +1,6 @@
 """The functional form: a launch hands gradients to the script, which hands them to the optimizer in another launch.
 
-Losses and parameters are one device's, however parameters are cut and whatever the script does with the gradients.
+Losses and parameters are one device's, however parameters are sharded and whatever the script does with the gradients.
 """
 
 from __future__ import annotations

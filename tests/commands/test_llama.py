@@ -1,5 +1,5 @@
 """A LLaMA-like network compiles without making its parameters, and runs from the script's first values however it is
-cut."""
+sharded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def compiled(llama: str, sizes: str) -> Path:
 
 
 def first_values(folder: Path) -> dict[str, Any]:
-    """The whole first values, put together from the slices that the ranks make; every rank's agree."""
+    """The global first values, put together from the slices that the ranks make; every rank's agree."""
     program = load_program(folder)
     found: dict[str, Any] = {}
     for rank in range(program.ranks):

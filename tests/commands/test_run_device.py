@@ -81,7 +81,7 @@ x, y = rows(0)
 graphs = []
 for size in (1, 2, 3, 1):
     print(net(x[:size]).asnumpy()[0])
-    graphs.append(weakref.ref(list(call_handler.current().launched.values())[-1].executor))
+    graphs.append(weakref.ref(list(call_handler.current().compiled_calls.values())[-1].executor))
 gc.collect()
 print([graph() is not None for graph in graphs], len(call_handler.current().job.hardware.memory.executors))
 """

@@ -120,7 +120,7 @@ def test_plans_are_set_side_by_side(run: Run) -> None:
         plans = [plan for plan in found["plans"] if plan["ranks"] == ranks]
         assert {plan["name"] for plan in plans} == {way.name for way in WAYS} | {f"Megatron-style, 1 x {ranks}"}
         assert [plan["step"] for plan in plans] == sorted(plan["step"] for plan in plans)
-        assert plans[0]["name"] == SEARCH, "the batch is small and the weights are large: the products are cut"
+        assert plans[0]["name"] == SEARCH, "the batch is small and the weights are large: the products are sharded"
         assert plans[0]["search_gap"] in (0, None)
         assert all(plan["least"] <= plan["step"] * (1 + 1e-9) for plan in plans)
         assert all(plan["gap"] == pytest.approx(1 - plan["least"] / plan["step"]) for plan in plans)

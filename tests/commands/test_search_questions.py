@@ -155,7 +155,7 @@ def test_two_plans_are_compared(run: Run) -> None:
     assert [(d["name"], d["first"], d["second"]) for d in found["memory"]] == [("Default/network-Net", None, "yes")]
     assert found["plans"][0]["nbytes"] < found["plans"][1]["nbytes"]
     alike = run("--ranks", "8", "--compare", "a.toml", "a.toml")
-    assert "the plans cut every operator alike" in alike.stdout
+    assert "the plans shard every operator alike" in alike.stdout
     assert re.search(r"second - first +\+0\.0 us .*\+0 +\+0 ", alike.stdout)
 
 

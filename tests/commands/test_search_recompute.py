@@ -1,4 +1,4 @@
-"""`mspc search --memory`: cells computed again, parameters cut further, and both in plan files."""
+"""`mspc search --memory`: cells computed again, parameters sharded further, and both in plan files."""
 
 from __future__ import annotations
 

@@ -69,8 +69,8 @@ def test_what_was_compiled_is_equal(
     if how.get("mode") != "data_parallel":
         assert said.out.startswith("equal: ")
         return
-    assert said.out.startswith("not compared with one device on the whole batch: the folder holds the network of a ")
-    assert "\neach rank's own rows alone, not the whole batch: " in said.out
+    assert said.out.startswith("not compared with one device on the global batch: the folder holds the network of a ")
+    assert "\neach rank's own rows alone, not the global batch: " in said.out
 
 
 def edit(folder: Path, rank: int, old: str, new: str) -> str:

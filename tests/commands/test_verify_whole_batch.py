@@ -1,4 +1,4 @@
-"""`mspc verify` in data parallel mode: all ranks together beside one device on the whole batch."""
+"""`mspc verify` in data parallel mode: all ranks together beside one device on the global batch."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ def test_sums_and_means_are_those_of_the_global_batch(
     verify: Callable[..., str], mean: bool, loss: str, output: str, times: str
 ) -> None:
     said = verify(mean=mean, loss=loss)
-    assert f"output 0 of one device on the whole batch is {output} the ranks'\n" in said
-    assert f"updates read the gradients of one device on the whole batch{times}\n" in said
+    assert f"output 0 of one device on the global batch is {output} the ranks'\n" in said
+    assert f"updates read the gradients of one device on the global batch{times}\n" in said
     verdict = said.splitlines()[-1]
     assert verdict.startswith("equal: ")
-    assert "of one device with the whole batch" in verdict
+    assert "of one device with the global batch" in verdict
     assert "global parameter  net.first.weight" in said
 
 
@@ -109,10 +109,10 @@ def test_what_cannot_be_compared_is_not_called_equal(
     verify: Callable[..., str], how: dict[str, Any], why: str
 ) -> None:
     said = verify(quiet=True, **how)
-    assert said.startswith("not compared with one device on the whole batch: ")
+    assert said.startswith("not compared with one device on the global batch: ")
     assert why in said
     verdict = said.splitlines()[-1]
-    assert verdict.startswith("each rank's own rows alone, not the whole batch: ")
+    assert verdict.startswith("each rank's own rows alone, not the global batch: ")
 
 
 def wrong_draws(monkeypatch: pytest.MonkeyPatch) -> None:

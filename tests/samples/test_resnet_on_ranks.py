@@ -1,5 +1,5 @@
 """The sample's ResNet, narrow and with one block a stage, on simulated ranks beside one device: every mode, channels
-cut and height cut; in steps of training, and as `mspc verify` has it."""
+sharded and height sharded; in steps of training, and as `mspc verify` has it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def resnet(samples: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def shard(net: Any, cut: Cut) -> None:
-    """Every second convolution's output channels are cut, those of the input of all others."""
+    """Every second convolution's output channels are sharded, those of the input of all others."""
     n, c, h = cut
     convolutions = [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.Conv2d)]
     for index, cell in enumerate(convolutions):

@@ -107,6 +107,6 @@ def test_other_numbers_of_ranks():
     with pytest.raises(ApiValueError) as error:
         listed._construct_tensor_layout_for_opt_shard((2, 2), (1, 0), 1, 4, (8, 8))
     assert error.value.message == (
-        "_construct_tensor_layout_for_opt_shard: the parameter cannot be cut 4 ways further: 1 rank holds each "
+        "_construct_tensor_layout_for_opt_shard: the parameter cannot be sharded 4 ways further: 1 rank holds each "
         "slice of (1, 0) on (2, 2)"
     )

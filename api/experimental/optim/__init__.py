@@ -1,4 +1,4 @@
-"""`mindspore.experimental.optim`: optimizers with PyTorch's arguments; `lr_scheduler` changes their learning rates."""
+"""`mindspore.experimental.optim` has optimizers with PyTorch's arguments, and schedulers of learning rates."""
 
 from __future__ import annotations
 

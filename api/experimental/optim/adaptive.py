@@ -1,4 +1,4 @@
-"""Optimizers with PyTorch's arguments and formulas that scale steps by earlier gradients."""
+"""These optimizers have PyTorch's arguments and formulas, and scale steps by earlier gradients."""
 
 from __future__ import annotations
 

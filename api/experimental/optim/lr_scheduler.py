@@ -1,4 +1,4 @@
-"""Schedulers of `mindspore.experimental.optim`: `scheduler.step()` sets the learning rates of an optimizer's groups.
+"""Schedulers of `mindspore.experimental.optim` set the learning rates of an optimizer's groups by `scheduler.step()`.
 Several may have one optimizer, and multiply then. The formulas are those of PyTorch's schedulers of these names."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class LRScheduler:
     from `base_lrs`, those of the beginning.
 
     Args:
-        last_epoch: -1 to begin; else the schedule goes on behind this step.
+        last_epoch: -1 to begin; else the schedule continues behind this step.
 
     Raises:
         TypeError: it is no optimizer of `mindspore.experimental.optim`.

@@ -1,4 +1,5 @@
-"""The base of optimizers that scripts write, and those of `mint.optim`, which are the same here and there."""
+"""This is the base of optimizers that scripts write, and of those of `mint.optim`, which are the same here and
+there."""
 
 from __future__ import annotations
 

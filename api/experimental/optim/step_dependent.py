@@ -1,4 +1,4 @@
-"""Optimizers of `mindspore.experimental.optim` whose updates depend on how many steps there were."""
+"""These optimizers of `mindspore.experimental.optim` have updates that depend on how many steps there were."""
 
 from __future__ import annotations
 

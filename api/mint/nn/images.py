@@ -1,4 +1,4 @@
-"""Cells of `mint.nn` for images: convolutions, normalisation and pooling, with the arguments of PyTorch."""
+"""These cells of `mint.nn` are for images: convolutions, normalisation and pooling, with the arguments of PyTorch."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ class BatchNorm1d(_BatchNorm):
 
 
 class BatchNorm2d(_BatchNorm):
-    """Batch normalisation of images [n, num_features, h, w]: in training by the mean and variance of the whole batch,
+    """Batch normalisation of images [n, num_features, h, w]: in training by the mean and variance of the global batch,
     over all ranks that share it, else by the running statistics.
 
     Args:
@@ -248,7 +248,7 @@ class SyncBatchNorm(_BatchNorm):
         track_running_stats: bool = True, process_group: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         if process_group is not None:
-            raise ApiValueError("SyncBatchNorm: process_group must be None: statistics are the whole batch's")
+            raise ApiValueError("SyncBatchNorm: process_group must be None: statistics are the global batch's")
         super().__init__(num_features, eps, momentum, affine, track_running_stats, dtype)
 
 

@@ -1,4 +1,4 @@
-"""Cells of `mint.nn` whose arguments differ from those of `nn`."""
+"""The arguments of these cells of `mint.nn` differ from those of `nn`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mspc.ir.types import FLOAT32
 
 
 class Linear(Cell):
-    """x @ weight.T + bias; weight is [out_features, in_features], drawn uniformly as in He et al. 2015."""
+    """x @ weight.T + bias; weight is [out_features, in_features], sampled uniformly as in He et al. 2015."""
 
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True, weight_init: Any = None, bias_init: Any = None,
@@ -87,11 +87,11 @@ class Embedding(Cell):
     """Rows of a table [num_embeddings, embedding_dim] at the indices.
 
     Args:
-        padding_idx: a row that is 0 at the start, and gets no gradient. _weight: the table; drawn from the normal
+        padding_idx: a row that is 0 at the start, and gets no gradient. _weight: the table; sampled from the normal
             distribution of deviation 1 unless given. _freeze: whether it is not trained.
 
     Raises:
-        ValueError: max_norm, scale_grad_by_freq or sparse is asked for; norm_type is that of max_norm.
+        ValueError: max_norm, scale_grad_by_freq or sparse is set; norm_type is that of max_norm.
     """
 
     def __init__(

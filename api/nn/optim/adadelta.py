@@ -1,4 +1,4 @@
-"""Adadelta: steps as large as those before."""
+"""Adadelta takes steps as large as those before."""
 
 from __future__ import annotations
 

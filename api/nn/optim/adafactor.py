@@ -1,4 +1,4 @@
-"""AdaFactor: Adam whose squares of a matrix are kept as one number per row and one per column."""
+"""AdaFactor is Adam that stores the squares of a matrix as one number per row and one per column."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class AdaFactor(Optimizer):
         learning_rate: None with relative_step.
         scale_parameter: the rate is multiplied with max(eps[1], rms(parameter)).
         relative_step: the rate is min(0.01, 1 / sqrt(step)), or min(1e-6 * step, ...) with warmup_init.
-        compression: the mean squares of tensors with less than two dimensions are kept in Float16.
+        compression: the mean squares of tensors with less than two dimensions are stored in Float16.
 
     The states are the parameters `exp_avg.NAME` (beta1), `exp_avg_sq_row.NAME` and `exp_avg_sq_col.NAME`, or
     `exp_avg_sq.NAME`.

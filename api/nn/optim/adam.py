@@ -1,4 +1,4 @@
-"""Adam and its form with decoupled weight decay."""
+"""This module has Adam and its form with decoupled weight decay."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class LazyAdam(Adam):
 
 
 class AdamOffload(Adam):
-    """Adam, under the name of MindSpore's that keeps moments on the host. Here they are where parameters are."""
+    """Adam, under the name of MindSpore's that stores moments on the host. Here they are where parameters are."""
 
     centralizes = False
 

@@ -1,4 +1,4 @@
-"""AdaMax: Adam by the largest gradients."""
+"""AdaMax is Adam that divides by the largest gradients."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Optimizers that scale every element's step by what its gradients were: Adagrad, RMSProp, FTRL.
+"""These optimizers scale every element's step by what its gradients were: Adagrad, RMSProp, FTRL.
 
-They are built of small operators, so that their states and updates are cut as the parameters are.
+They are built of small operators, so that their states and updates are sharded as the parameters are.
 """
 
 from __future__ import annotations

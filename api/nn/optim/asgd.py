@@ -1,4 +1,4 @@
-"""Gradient descent whose parameters are averaged on the side."""
+"""This optimizer is gradient descent that averages the parameters on the side."""
 
 from __future__ import annotations
 

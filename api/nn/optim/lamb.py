@@ -1,4 +1,4 @@
-"""Lamb: Adam whose step is as long as the parameter is large."""
+"""Lamb is Adam whose step is as long as the parameter is large."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mspc.api.nn.optim.optimizer import Optimizer
 
 class Lamb(Optimizer):
     """You et al. 2019: u = m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + eps) + weight_decay * parameter;
-    parameter -= lr * |parameter| / |u| * u, where the norms are those of whole tensors and a quotient with a 0 in it
+    parameter -= lr * |parameter| / |u| * u, where the norms are those of global tensors and a quotient with a 0 in it
     is 1.
 
     The states are the parameters `lamb_m.NAME`, `lamb_v.NAME`, `beta1_power` and `beta2_power`.

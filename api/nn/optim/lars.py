@@ -1,4 +1,4 @@
-"""LARS: gradients as long as their parameters, for another optimizer."""
+"""LARS makes gradients as long as their parameters, for another optimizer."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ def _is_scaled(parameter: Any) -> bool:
 
 class LARS(Cell, takes_data=False):
     """You et al. 2017: hands `optimizer` instead of a gradient g of a parameter w
-    coefficient * |w| / (|g| + weight_decay * |w| + epsilon) * (g + weight_decay * w), norms of whole tensors; a
+    coefficient * |w| / (|g| + weight_decay * |w| + epsilon) * (g + weight_decay * w), norms of global tensors; a
     quotient with a 0 in it is 1.
 
     The weight decay is that of `optimizer`, which takes no more part in it itself.
 
     Args:
         use_clip: the quotient over the learning rate is at most 1.
-        lars_filter: says of a parameter whether its gradient is changed; the others keep theirs, without weight decay.
+        lars_filter: says of a parameter whether its gradient is changed; the others are left as they are, without
+            weight decay.
     """
 
     def __init__(

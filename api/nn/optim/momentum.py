@@ -1,4 +1,4 @@
-"""Gradient descent with momentum."""
+"""This optimizer is gradient descent with momentum."""
 
 from __future__ import annotations
 

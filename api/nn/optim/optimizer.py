@@ -1,6 +1,4 @@
-"""The base of optimizers: parameters and their groups, learning rates, weight decay, loss scale,
-the step counter.
-"""
+"""This is the base of optimizers: parameter groups, learning rates, weight decay, loss scale, the step counter."""
 
 from __future__ import annotations
 
@@ -150,8 +148,8 @@ class Optimizer(Cell, takes_data=False):
 
     @property
     def target(self) -> str:
-        """The device on which parameters are updated: that of their rank. Another one that is set is said to change
-        nothing. Raises TypeError or ValueError for what is no device."""
+        """The device on which parameters are updated: that of their rank. Another one that is set changes
+        nothing, as a warning says. Raises TypeError or ValueError for what is no device."""
         return self._target or context.get_context("device_target")
 
     @target.setter

@@ -1,4 +1,4 @@
-"""Rprop: steps that look at the signs of gradients alone."""
+"""Rprop takes steps that look at the signs of gradients alone."""
 
 from __future__ import annotations
 

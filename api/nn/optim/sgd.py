@@ -1,4 +1,4 @@
-"""Stochastic gradient descent."""
+"""This optimizer is stochastic gradient descent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`no_init_parameters`: values of parameters are not drawn before they are needed."""
+"""`no_init_parameters` makes parameters whose values are not sampled before they are needed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_init_parameters() -> Iterator[None]:
-    """Parameters made inside are drawn later, by each rank its own slice.
+    """Parameters made inside are sampled later, by each rank its own slice.
 
     mspc draws every parameter made by an initializer like that, inside this context and outside, and a
-    slice holds the same numbers as the same part of the whole tensor.
+    slice holds the numbers that the global tensor has there.
     """
     yield

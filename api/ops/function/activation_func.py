@@ -1,4 +1,5 @@
-"""Activations. Those made of several operators compute in Float32 where differences of near numbers are taken."""
+"""This module has activations as functions. Those made of several operators compute in Float32 where differences of
+near numbers are taken."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ def leaky_relu(input: Any, alpha: float = 0.2) -> Any:
 
 
 def rrelu(input: Any, lower: float = 1 / 8, upper: float = 1 / 3) -> Any:
-    """x where it is positive, elsewhere x times a slope drawn evenly from [lower, upper) for every element; Xu et al.
-    2015."""
+    """x where it is positive, elsewhere x times a slope sampled uniformly from [lower, upper) for every element; Xu et
+    al. 2015."""
     check_number("rrelu", "lower", lower)
     check_number("rrelu", "upper", upper)
     if lower > upper:

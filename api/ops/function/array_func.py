@@ -1,4 +1,4 @@
-"""Functions that make tensors, and that change the shape, the element type or the place of elements."""
+"""These functions make tensors, and change the shape, the element type or the place of elements."""
 
 from __future__ import annotations
 

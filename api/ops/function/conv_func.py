@@ -1,4 +1,4 @@
-"""Functions over images: convolutions and normalisation."""
+"""These functions work on images: convolutions and normalisation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loss of labels that lie somewhere along a longer sequence."""
+"""This is the loss of labels that lie somewhere along a longer sequence."""
 
 from __future__ import annotations
 

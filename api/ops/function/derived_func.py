@@ -1,4 +1,4 @@
-"""Functions made of other functions: logarithms to other bases, sums of what is a number, small products."""
+"""These functions are made of others: logarithms to other bases, sums of what is a number, small products."""
 
 from __future__ import annotations
 

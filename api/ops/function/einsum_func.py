@@ -1,4 +1,4 @@
-"""Sums of products in Einstein's notation."""
+"""This module has sums of products in Einstein's notation."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Functions of language models that are one or two operators: sums with a norm behind, rotations, gates, rows of
-tables."""
+"""These functions of language models are one or two operators: sums with a norm, rotations, gates, rows of tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that resize, rearrange and read images."""
+"""These functions resize, rearrange and read images."""
 
 from __future__ import annotations
 

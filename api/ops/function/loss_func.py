@@ -1,6 +1,5 @@
-"""Losses. What a target or a weight says of elements that do not count is chosen, not multiplied by 0: no infinity
-among the others becomes a NaN.
-"""
+"""This module has losses as functions. What a target or a weight says of elements that do not count is chosen, not
+multiplied by 0: no infinity among the others becomes a NaN."""
 
 from __future__ import annotations
 

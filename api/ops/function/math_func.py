@@ -1,4 +1,4 @@
-"""Arithmetic, products and reductions."""
+"""These functions are arithmetic, products and reductions."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _as(input: Any, dtype: Any) -> Any:
 
 
 def mean(x: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -> Any:
-    """Mean along `axis`, None for all; of integers it is cut off to one."""
+    """Mean along `axis`, None for all; of integers it is truncated to one."""
     if not (x.dtype.is_float or x.dtype.is_complex):
         return ops.cast(mean(ops.cast(x, FLOAT64), axis, keep_dims, **spelled), x.dtype)
     return ops.ReduceMean(keeps("mean", keep_dims, spelled))(x, reduced_axes("ReduceMean", axis, len(x.shape)))
@@ -125,14 +125,15 @@ def place_of(extremum: Any, input: Any, dim: Any, keepdim: bool, dtype: Any) -> 
 
 
 def clip_by_value(x: TensorLike | Sequence[Any], clip_value_min: Any = None, clip_value_max: Any = None) -> Any:
-    """`x` kept between two values; of a tuple or list of tensors a tuple of them."""
+    """`x` clipped to the range between two values; of a tuple or list of tensors a tuple of them."""
     if isinstance(x, (tuple, list)):
         return tuple([clamp(part, clip_value_min, clip_value_max) for part in x])
     return clamp(x, clip_value_min, clip_value_max)
 
 
 def clamp(input: Any, min: Any = None, max: Any = None) -> Any:
-    """`input` kept between two values, of which one may be None; where it is one of them the gradient is its own.
+    """`input` clipped to the range between two values, of which one may be None; where it is one of them the gradient
+    is its own.
 
     Raises:
         ValueError: both are None.

@@ -1,4 +1,4 @@
-"""Functions of matrices: products with sums, factors, inverses that are made of factors, powers and norms."""
+"""These functions of matrices are products with sums, factors, inverses made of factors, powers and norms."""
 
 from __future__ import annotations
 

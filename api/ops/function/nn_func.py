@@ -1,4 +1,4 @@
-"""Functions of networks: layers, losses and normalisation."""
+"""These functions of networks are layers, losses and normalisation."""
 
 from __future__ import annotations
 

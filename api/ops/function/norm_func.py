@@ -1,4 +1,4 @@
-"""Variances and norms."""
+"""These functions are variances and norms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that choose, sort and turn round elements, and that put them into or take them from a diagonal."""
+"""These functions choose, sort and turn round elements, and put them into or take them from a diagonal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mspc.ir.types import INT64
 
 
 def argsort(input: Any, axis: int = -1, descending: bool = False) -> Any:
-    """The places that the elements come from when they stand in order along `axis`, Int32."""
+    """The places that the elements come from when they are in order along `axis`, Int32."""
     _, places = ops.Sort(axis, descending)(input)
     return places
 
@@ -97,10 +97,10 @@ def gather_elements(input: Any, dim: int, index: Any) -> Any:
 
 
 def pad(input_x: Any, padding: Any, mode: str = "constant", value: Any = None) -> Any:
-    """`input_x` with margins: pairs (before, after), that of the last dimension first; negative ones cut elements off.
+    """`input_x` with margins: pairs (before, after), that of the last dimension first; negative ones take elements off.
 
     mode: "constant" fills them with `value` (0 unless given), "reflect" mirrors the tensor, "replicate" repeats its
-    last element, "circular" goes on at its other end.
+    last element, "circular" continues at its other end.
 
     Raises:
         ValueError: another mode, or margins that do not fit.

@@ -1,4 +1,4 @@
-"""Functions that pool images."""
+"""These functions pool images."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def max_pool3d(
     x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:  # fmt: skip
-    """max_pool2d over depth, height and width; the last two arguments stand the other way round, as in MindSpore."""
+    """max_pool2d over depth, height and width; the last two arguments are the other way round, as in MindSpore."""
     moves = kernel_size if stride is None else stride
     if return_indices:
         return ops.MaxPool3DWithArgmax(kernel_size, moves, padding, dilation, ceil_mode)(x)
@@ -166,12 +166,12 @@ def fractional_max_pool2d(
     input: Any, kernel_size: Any, output_size: Any = None, output_ratio: Any = None, return_indices: bool = False,
     _random_samples: Any = None,
 ) -> Any:  # fmt: skip
-    """The greatest of windows at drawn places of [n, c, h, w] or [c, h, w]; see FractionalMaxPoolWithFixedKsize.
+    """The greatest of windows at random places of [n, c, h, w] or [c, h, w]; see FractionalMaxPoolWithFixedKsize.
 
     Args:
         output_size: of the result; a number, or one for each dimension. output_ratio: instead of it shares, in (0, 1),
             of the image's sizes.
-        return_indices: also the places in the image. _random_samples: the drawn numbers, [n or 1, c, 2].
+        return_indices: also the places in the image. _random_samples: the random numbers, [n or 1, c, 2].
     """
     size = _fractional_size("fractional_max_pool2d", input.shape, 2, output_size, output_ratio)
     pool = ops.FractionalMaxPoolWithFixedKsize(kernel_size, size)

@@ -1,4 +1,4 @@
-"""Functions that draw random numbers: the same on any number of ranks, others in every step."""
+"""These functions sample random numbers: the same on any number of ranks, others in every step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mspc.ir.types import FLOAT32
 
 
 def rand(*size: Any, dtype: Any = None, seed: Any = None) -> Any:
-    """Numbers drawn evenly from [0, 1), Float32 unless `dtype` is given."""
+    """Numbers sampled uniformly from [0, 1), Float32 unless `dtype` is given."""
     found = ops.UniformReal(*seeds_of(seed))(shape_of_sizes("rand", size))
     return found if dtype is None else ops.cast(found, dtype)
 
@@ -32,7 +32,7 @@ def randn(*size: Any, dtype: Any = None, seed: Any = None) -> Any:
 
 
 def uniform(shape: Any, minval: Any, maxval: Any, seed: Any = None, dtype: Any = FLOAT32) -> Any:
-    """Numbers drawn evenly from [minval, maxval)."""
+    """Numbers sampled uniformly from [minval, maxval)."""
     share = ops.UniformReal(*seeds_of(seed))(shape_of_sizes("uniform", (shape,)))
     return ops.cast(share * (maxval - minval) + minval, dtype)
 

@@ -20,7 +20,7 @@ _NEVER = 1e-38
 
 
 def uniform_samples(shape: Any, seed: Any, which: int = 0) -> Any:
-    """Numbers drawn evenly from [0, 1); `which` tells the draws of one seed apart."""
+    """Numbers sampled uniformly from [0, 1); `which` tells the draws of one seed apart."""
     return ops.UniformReal(*seeds_of(seed, which))(shape)
 
 
@@ -30,7 +30,7 @@ def _gumbel(shape: Any, seed: Any) -> Any:
 
 
 def randint(low: int, high: int, size: Any, seed: Any = None, *, dtype: Any = None) -> Any:
-    """Integers drawn evenly from low to high, without high, Int64 unless `dtype` is given."""
+    """Integers sampled uniformly from low to high, without high, Int64 unless `dtype` is given."""
     least("randint", "high", high, low + 1)
     scaled = ops.cast(ops.Floor()(uniform_samples(shape_of_sizes("randint", (size,)), seed) * (high - low)), INT64)
     found = ops.Minimum()(scaled, high - low - 1) + low
@@ -38,15 +38,15 @@ def randint(low: int, high: int, size: Any, seed: Any = None, *, dtype: Any = No
 
 
 def randperm(n: int, seed: Any = 0, offset: int = 0, dtype: Any = INT64) -> Any:
-    """The integers from 0 to n, without n, in an order drawn at random. seed and offset choose it."""
+    """The integers from 0 to n, without n, in a random order. seed and offset choose it."""
     least("randperm", "n", n, 0)
     noise = uniform_samples((n,), seed if seed else None, offset)
     return ops.cast(ops.argsort(noise), element_type(dtype))
 
 
 def multinomial(input: TensorLike, num_samples: int, replacement: bool = True, seed: Any = None) -> Any:
-    """num_samples places of each row of weights, drawn in proportion to these, Int32; without replacement each place is
-    drawn once at most. Gumbel's maxima choose them."""
+    """num_samples places of each row of weights, sampled in proportion to these, Int32; without replacement each place
+    is sampled once at most. Gumbel's maxima choose them."""
     least("multinomial", "num_samples", num_samples, 1)
     scores = ops.Log()(ops.Maximum()(ops.cast(input, FLOAT32), _NEVER))
     if not replacement:
@@ -57,7 +57,7 @@ def multinomial(input: TensorLike, num_samples: int, replacement: bool = True, s
 
 
 def random_categorical(logits: TensorLike, num_sample: int, seed: Any = 0, dtype: Any = INT64) -> Any:
-    """num_sample places of each row, drawn in proportion to the exponentials of its elements."""
+    """num_sample places of each row, sampled in proportion to the exponentials of its elements."""
     noise = _gumbel((*logits.shape[:-1], num_sample, logits.shape[-1]), seed if seed else None)
     return ops.cast(ops.Argmax(-1, INT32)(ops.ExpandDims()(ops.cast(logits, FLOAT32), -2) + noise), element_type(dtype))
 

@@ -1,4 +1,4 @@
-"""Functions that put elements at places: along a dimension, into slices and diagonals, and into parameters."""
+"""These functions put elements at places: along a dimension, into slices and diagonals, and into parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that give a tensor other dimensions: more of them, parts along them, and tensors side by side."""
+"""These functions give a tensor other dimensions: more of them, parts along them, and tensors side by side."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def atleast_2d(inputs: TensorLike | Sequence[Any]) -> Any:
 
 
 def atleast_3d(inputs: TensorLike | Sequence[Any]) -> Any:
-    """Three dimensions: a vector stands in the middle one, a matrix in the first two; of a tuple or a list each."""
+    """Three dimensions: a vector is in the middle one, a matrix in the first two; of a tuple or a list each."""
     if isinstance(inputs, tuple | list):
         return tuple([atleast_3d(x) for x in inputs])
     if not hasattr(inputs, "shape"):
@@ -140,7 +140,7 @@ def combinations(input: TensorLike, r: int = 2, with_replacement: bool = False) 
 
 
 def kron(input: TensorLike, other: TensorLike) -> Any:
-    """Every element of the input times the whole other tensor, block by block."""
+    """Every element of the input times all of the other tensor, block by block."""
     rank = max(len(input.shape), len(other.shape))
     first = (1,) * (rank - len(input.shape)) + input.shape
     second = (1,) * (rank - len(other.shape)) + other.shape

@@ -1,4 +1,4 @@
-"""Functions element by element that are made of others: signs, extrema beside NaN, exponents and gamma functions."""
+"""These functions work element by element and are made of others: signs, extrema beside NaN, gamma functions."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def lcm(input: TensorLike, other: TensorLike) -> Any:
 
 
 def logit(input: TensorLike, eps: float | None = None) -> Any:
-    """The logarithm of x / (1 - x), of x kept between eps and 1 - eps where eps is given; of integers as Float32."""
+    """The logarithm of x / (1 - x), of x clipped to [eps, 1 - eps] where eps is given; of integers as Float32."""
     x = _float("logit", input)
     x = x if eps is None else ops.clamp(x, eps, 1 - eps)
     return ops.Log()(x / (1 - x))

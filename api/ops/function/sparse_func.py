@@ -1,4 +1,4 @@
-"""Functions of sparse tensors, whose number of values is known."""
+"""These functions take sparse tensors, whose number of values is known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mspc.ir.types import INT32, INT64
 
 
 def csr_to_dense(csr_tensor: Any) -> Any:
-    """A CSRTensor as a whole matrix."""
+    """A CSRTensor as a dense matrix."""
     if not hasattr(csr_tensor, "to_dense"):
         no_tensor("csr_to_dense", csr_tensor)
     return csr_tensor.to_dense()

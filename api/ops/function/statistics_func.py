@@ -134,7 +134,7 @@ def searchsorted(
     those are counted that are equal, too.
 
     values: of the sequence's shape but for the last dimension; of one sequence any, or a number. sorter: the places
-    that the elements come from when they stand in order, where they do not. Int64, or Int32.
+    that the elements come from when they are in order, where they do not. Int64, or Int32.
 
     Raises:
         ValueError: another side, or values of another shape.

@@ -1,4 +1,4 @@
-"""Functions that bring the tokens of each expert together, and back."""
+"""These functions bring the tokens of each expert together, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows over signals, and transforms of the parts that they cut out."""
+"""These functions are windows over signals, and transforms of the parts that they take out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def stft(
     last dimension of real and imaginary part.
 
     n_fft: the length of a part. hop_length: from one part to the next, n_fft // 4 unless given. win_length: the length
-    of the window, n_fft unless given, which stands in the middle of a part. window: a vector, ones unless given.
+    of the window, n_fft unless given, which is in the middle of a part. window: a vector, ones unless given.
     center: signals are made longer by half a part on both sides, in one of `pad`'s modes. normalized: divided by the
     root of n_fft. onesided: the frequencies from 0 on alone, True for real signals unless given. return_complex: as
     the signal is, unless given.

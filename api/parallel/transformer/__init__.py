@@ -1,4 +1,4 @@
-"""`mindspore.parallel._transformer`: transformers that are sharded over rows of the batch and over heads."""
+"""`mindspore.parallel._transformer` has transformers that are sharded over rows of the batch and over heads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention whose heads are cut over ranks."""
+"""This module has attention whose heads are sharded over ranks."""
 
 from __future__ import annotations
 
@@ -108,6 +108,6 @@ class MultiHeadAttention(Cell):
 
 
 def refuse_past(name: str, use_past: Any) -> None:
-    """Raises ValueError where a cell is to go on from what it has seen in earlier calls."""
+    """Raises ValueError where a cell is to continue from what it has seen in earlier calls."""
     if use_past:
         raise ApiValueError(f"{name}: use_past must be False: inference word by word is not built")

@@ -1,4 +1,4 @@
-"""Layers of encoders and decoders, and stacks of them."""
+"""This module has layers of encoders and decoders, and stacks of them."""
 
 from __future__ import annotations
 

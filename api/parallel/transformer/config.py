@@ -1,4 +1,4 @@
-"""How the cells of a Transformer are cut."""
+"""These objects say how the cells of a Transformer are sharded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from mspc.ops.operator_arguments import describe
 
 
 class OpParallelConfig:
-    """data_parallel: cuts of the rows. model_parallel: cuts of heads and of what lies inside a feed-forward network."""
+    """data_parallel: into how many slices rows are sharded. model_parallel: the same of heads and of what lies inside
+    a feed-forward network."""
 
     def __init__(self, data_parallel: int = 1, model_parallel: int = 1) -> None:
         self.data_parallel = positive("OpParallelConfig", "data_parallel", data_parallel)
@@ -25,7 +26,7 @@ class OpParallelConfig:
 
 
 class EmbeddingOpParallelConfig(OpParallelConfig):
-    """vocab_emb_dp: the table is whole on every rank; otherwise its rows are cut model_parallel ways."""
+    """vocab_emb_dp: the table is replicated; otherwise its rows are sharded into model_parallel slices."""
 
     def __init__(self, data_parallel: int = 1, model_parallel: int = 1, vocab_emb_dp: bool = True, **more: Any) -> None:
         super().__init__(data_parallel, model_parallel)
@@ -61,11 +62,11 @@ class TransformerRecomputeConfig:
 
 
 class TransformerOpParallelConfig:
-    """The cuts of a whole Transformer.
+    """How a Transformer is sharded, encoder and decoder alike.
 
     data_parallel, model_parallel, vocab_emb_dp: as in `EmbeddingOpParallelConfig`. recompute: whether layers are
     computed again for their gradients, or a `TransformerRecomputeConfig`. The other arguments must stay at their
-    defaults, or change nothing in the cells here, which is said; a script's own cells may read `use_seq_parallel`.
+    defaults, or change nothing in the cells here, as a warning says; a script's own cells may read `use_seq_parallel`.
 
     Raises:
         TypeError, ValueError: an argument is something else, or asks for a pipeline or for several experts.

@@ -1,4 +1,4 @@
-"""Linear layers, norms, embeddings and feed-forward networks with cuts."""
+"""This module has linear layers, norms, embeddings and feed-forward networks that are sharded."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _LayerNorm(Cell):
         return out
 
     def shard(self, strategy: Any, *_: Any, **__: Any) -> Any:
-        """Say how x is cut, as `((2, 1, 1),)`, and return the cell."""
+        """Say how x is sharded, as `((2, 1, 1),)`, and return the cell."""
         self.layer_norm.shard((*strategy, (1,), (1,)))
         return self
 
@@ -82,7 +82,7 @@ class _Linear(Cell):
     def shard(
         self, strategy_matmul: Any, strategy_bias: Any = None, strategy_activation: Any = None, *_: Any, **__: Any
     ) -> Any:
-        """Say how the operands of the product, of the bias and of the activation are cut, and return the cell."""
+        """Say how the operands of the product, of the bias and of the activation are sharded, and return the cell."""
         self.matmul.shard(strategy_matmul)
         if self.bias is not None:
             self.bias_add.shard(strategy_bias)

@@ -1,4 +1,4 @@
-"""The loss of a language model."""
+"""This module has the loss of a language model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mspc.ir.types import FLOAT32
 class CrossEntropyLoss(Cell):
     """The mean of -log softmax(logits)[label] over the places where input_mask is 1.
 
-    Called with logits [n, classes], which may be cut along both, label [n] and input_mask [n].
+    Called with logits [n, classes], which may be sharded along both, label [n] and input_mask [n].
     """
 
     def __init__(self, parallel_config: Any = default_dpmp_config) -> None:

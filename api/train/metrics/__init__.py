@@ -1,4 +1,4 @@
-"""`mindspore.train.metrics`: metrics of an evaluation, which are fed one batch after the other."""
+"""`mindspore.train.metrics` has metrics of an evaluation, which are fed one batch after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shares of samples whose class is right, or among the likeliest."""
+"""These metrics are shares of samples whose class is right, or among the likeliest."""
 
 from __future__ import annotations
 

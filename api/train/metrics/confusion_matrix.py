@@ -1,4 +1,4 @@
-"""How often samples of one class were taken for another, and numbers made of that."""
+"""A confusion matrix counts how often samples of one class were taken for another; further metrics follow from it."""
 
 from __future__ import annotations
 

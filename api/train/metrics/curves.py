@@ -1,4 +1,4 @@
-"""Curves of rates over thresholds, and the area below a curve."""
+"""These metrics are curves of rates over thresholds, and the area below a curve."""
 
 from __future__ import annotations
 

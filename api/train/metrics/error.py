@@ -1,4 +1,4 @@
-"""Means over samples: errors, losses, perplexity."""
+"""These metrics are means over samples: errors, losses, perplexity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics by name."""
+"""This module makes metrics by name."""
 
 from __future__ import annotations
 

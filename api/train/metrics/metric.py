@@ -1,4 +1,4 @@
-"""What a metric is, and what all of them do with their inputs."""
+"""This module has the base of metrics, and what all of them do with their inputs."""
 
 from __future__ import annotations
 

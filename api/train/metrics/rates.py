@@ -1,4 +1,4 @@
-"""Rates made of true and false positives and negatives, by their usual names."""
+"""These rates are made of true and false positives and negatives, by their usual names."""
 
 from __future__ import annotations
 

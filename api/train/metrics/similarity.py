@@ -1,4 +1,4 @@
-"""How alike sets and rows are."""
+"""These metrics measure how alike sets and rows are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of true positives: Precision, Recall, F scores."""
+"""These metrics count true positives: Precision, Recall, F scores."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
 LINES = 12
-"""Of an error, how many last ones are kept."""
+"""Of an error, how many last ones are recorded."""
 
 
 class Failed(Exception):

@@ -50,7 +50,7 @@ def missing(name: str) -> str:
 
 
 def environment(options: argparse.Namespace, caches: str) -> dict[str, str]:
-    """Of every program: its threads, and folders of its own for what is kept from start to start."""
+    """Of every program: its threads, and folders of its own for what is stored from start to start."""
     threads = {f"{kind}_NUM_THREADS": str(options.threads) for kind in ("OMP", "OPENBLAS", "MKL")}
     jax = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_COMPILATION_CACHE_DIR": f"{caches}/jax"}
     return {
@@ -92,7 +92,7 @@ class Runs:
             self.found[name]["losses"].append(answer["loss"])
 
     def time(self) -> None:
-        """One repetition of all programs. Where it is one step, its loss is kept, too."""
+        """One repetition of all programs. Where it is one step, its loss is recorded, too."""
         for name in list(self.children):
             answer = self.ask(name, str(self.options.steps))
             if answer is not None:

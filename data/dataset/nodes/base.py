@@ -1,4 +1,4 @@
-"""Stages: what a data set does to rows, each reading the one before it."""
+"""A stage is what a data set does to rows; each reads the one before it."""
 
 from __future__ import annotations
 

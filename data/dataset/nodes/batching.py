@@ -1,4 +1,4 @@
-"""Rows stacked into batches."""
+"""This stage stacks rows into batches."""
 
 from __future__ import annotations
 

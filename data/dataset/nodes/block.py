@@ -1,4 +1,4 @@
-"""Blocks: rows that go through a pipeline together, column by column."""
+"""A block is rows that go through a pipeline together, column by column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks that several threads make, each some of the rows, straight into the memory of the whole."""
+"""Several threads make a block here, each some of the rows, straight into the memory of the complete block."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class BlockColumns:
         return found[first : first + shape[0]] if (found.shape[1:], found.dtype) == (shape[1:], dtype) else None
 
     def column(self, column: int) -> np.ndarray:
-        """A column of which all rows were asked for."""
+        """A column of which all rows were requested."""
         return self._columns[column]
 
 

@@ -1,4 +1,4 @@
-"""What is said where something of the user's fails over a row: the row, where it comes from, and the user's line."""
+"""Where something of the user's fails over a row, the error names the row, where it comes from, and the user's line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sources whose rows can be reached by number: an order of them, cut into blocks."""
+"""These sources reach rows by their numbers: an order of them is divided into blocks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Indexed(PipelineNode):
         return ""
 
     def numbers(self, reading: DataPass) -> Iterator[np.ndarray]:
-        """Numbers of rows, in the pieces in which they are fetched."""
+        """Numbers of rows, in the blocks in which they are fetched."""
         rows = self.length()
         if isinstance(self.sampler, Sampler):
             yield from (np.array([self._checked(i, rows)]) for i in _flat(self.sampler.indices(rows)))

@@ -1,4 +1,4 @@
-"""Columns changed by operations: whole blocks at once by mspc's own, row by row by functions of the user."""
+"""This stage changes columns by operations: blocks at once by mspc's own, row by row by functions of the user."""
 
 from __future__ import annotations
 

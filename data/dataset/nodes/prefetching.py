@@ -1,4 +1,4 @@
-"""Threads that work ahead of who reads: one that reads a pipeline, and some that share the blocks of one stage."""
+"""These threads work ahead of who reads: one reads a pipeline, and some share the blocks of one stage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that run Python functions of the user over rows, for functions that keep Python busy.
+"""These processes run Python functions of the user over rows, for functions that make Python busy.
 
 A worker is a fork of the process that reads, so that any function can be given. Rows go there and back through a
 pipe as a line of names, types and shapes with the bytes of the arrays behind it; nothing is pickled.

@@ -1,4 +1,4 @@
-"""Ways to read a node: ahead of who asks, in blocks of a good size, or row by row."""
+"""A node is read ahead of who asks, in blocks of a good size, or row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows chosen, put in another order or repeated; columns chosen; data sets one behind another or side by side."""
+"""These stages choose, reorder or repeat rows, choose columns, and put data sets one behind another or side by side."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mspc.data.dataset.pipeline_random import DataPass
 
 
 class Shuffled(RowwiseNode):
-    """Rows in random order, drawn from a window of rows. fixed: every epoch has the same order."""
+    """Rows in random order, sampled from a window of rows. fixed: every epoch has the same order."""
 
     def __init__(self, source: PipelineNode, window: int, key: int, fixed: bool = False) -> None:
         super().__init__(source)

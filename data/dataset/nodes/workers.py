@@ -1,4 +1,4 @@
-"""Blocks that processes make straight into memory that the reader sees.
+"""Processes make blocks here, straight into memory that the reader sees.
 
 Threads share Python's lock: after every call of NumPy a thread waits for it, and from some four threads on they mostly
 wait. Processes do not; but it takes a while to start them, so that only long passes over large results are worth them.

@@ -1,4 +1,4 @@
-"""`mindspore.dataset.text`: operations on texts, which split them into tokens and look up the numbers of words."""
+"""`mindspore.dataset.text` has operations on texts, which split them into tokens and look up the numbers of words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts taken apart, and changed as a whole."""
+"""These operations split texts into tokens, or change a text as one."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _Changed(EachOperation):
 
 
 class WhitespaceTokenizer(_Tokenizer):
-    """What stands between spaces."""
+    """What is between spaces."""
 
     def tokens(self, text: str) -> list[str]:
         return text.split()
@@ -72,7 +72,7 @@ class UnicodeCharTokenizer(_Tokenizer):
 
 
 class RegexTokenizer(_Tokenizer):
-    """What stands between matches of delim_pattern, and the matches that keep_delim_pattern matches as a whole."""
+    """What is between matches of delim_pattern, and the matches that keep_delim_pattern matches entirely."""
 
     def __init__(self, delim_pattern: str, keep_delim_pattern: str = "", with_offsets: bool = False) -> None:
         super().__init__(with_offsets)

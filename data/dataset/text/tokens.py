@@ -1,4 +1,4 @@
-"""Operations on lists of tokens: numbers of words, windows, parts."""
+"""These operations work on lists of tokens: numbers of words, windows, parts."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class AddToken(EachOperation):
 
 class Ngram(EachOperation):
     """Runs of `n` tokens, or of each number of a list, joined by the separator. left_pad, right_pad: (a token, how
-    often it stands at most before the first or behind the last). An empty text where there is no run."""
+    often it is at most before the first or behind the last). An empty text where there is no run."""
 
     def __init__(
         self, n: int | Sequence[int], left_pad: tuple[str, int] = ("", 0), right_pad: tuple[str, int] = ("", 0),

@@ -1,4 +1,4 @@
-"""Words and their numbers."""
+"""A vocabulary has words and their numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images moved by affine maps: turned, shifted, scaled, sheared."""
+"""These operations apply affine maps to images: they rotate, shift, scale and shear."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ class Affine(EachOperation):
 
 
 class RandomAffine(EachOperation):
-    """`Affine` by numbers drawn evenly. degrees: (least, most), or so many in both directions. translate: (least, most)
-    along x, and as many along y, as parts of width and height. scale: (least, most). shear: degrees as `degrees`, along
-    x, or (least, most) along x and along y."""
+    """`Affine` by numbers sampled uniformly. degrees: (least, most), or so many in both directions. translate: (least,
+    most) along x, and as many along y, as parts of width and height. scale: (least, most). shear: degrees as `degrees`,
+    along x, or (least, most) along x and along y."""
 
     keeps_images: ClassVar[bool] = True
 

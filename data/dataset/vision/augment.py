@@ -1,4 +1,4 @@
-"""Operations that are drawn from lists of operations, by the papers that propose them."""
+"""These operations are sampled from lists of operations, by the papers that propose them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Augment(EachOperation):
         self.interpolation, self.fill = resample_of(name, interpolation), fill_of(name, fill_value)
 
     def changed(self, image: np.ndarray, name: str, step: int, draws: Draws) -> np.ndarray:
-        """The image after one operation of a magnitude, from 0 to bins - 1, whose direction is drawn if it has one."""
+        """The image after one operation of a magnitude, from 0 to bins - 1, whose direction is random if it has one."""
         part = step / (self.bins - 1)
         sign = -1.0 if float(draws.uniform(1)[0]) < 0.5 else 1.0
         if name in _MOVES:
@@ -69,7 +69,8 @@ class _Augment(EachOperation):
 
 
 class RandAugment(_Augment):
-    """`num_ops` operations drawn evenly, each of one magnitude, from 0 to num_magnitude_bins - 1; directions are drawn.
+    """`num_ops` operations sampled uniformly, each of one magnitude, from 0 to num_magnitude_bins - 1; directions are
+    sampled.
 
     Source: Cubuk et al., RandAugment (2019).
     """
@@ -101,7 +102,7 @@ class RandAugment(_Augment):
 
 
 class TrivialAugmentWide(_Augment):
-    """One operation drawn evenly, of a magnitude drawn evenly from wide ranges.
+    """One operation sampled uniformly, of a magnitude sampled uniformly from wide ranges.
 
     Source: Müller and Hutter, TrivialAugment (2021).
     """
@@ -122,8 +123,8 @@ class TrivialAugmentWide(_Augment):
 
 
 class UniformAugment:
-    """`num_ops` of some operations, each drawn evenly and taken with a probability of one half, from NumPy's global
-    generator.
+    """`num_ops` of some operations, each sampled uniformly and taken with a probability of one half, from NumPy's
+    global generator.
 
     Source: LingChen et al., UniformAugment (2020).
     """
@@ -141,8 +142,8 @@ class UniformAugment:
 
 
 class RandomSelectSubpolicy:
-    """One of some lists of (operation, probability), drawn evenly from NumPy's global generator; each of its operations
-    is taken with its probability."""
+    """One of some lists of (operation, probability), sampled uniformly from NumPy's global generator; each of its
+    operations is taken with its probability."""
 
     def __init__(self, policy: Sequence[Sequence[tuple[Callable[..., Any], float]]]) -> None:
         name = "RandomSelectSubpolicy"

@@ -1,4 +1,4 @@
-"""Operations on images under the names of MindSpore 1: arrays in, arrays out."""
+"""These operations on images have the names of MindSpore 1: arrays in, arrays out."""
 
 from __future__ import annotations
 

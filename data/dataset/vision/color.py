@@ -1,4 +1,4 @@
-"""Brightness, contrast, saturation and hue, by Pillow."""
+"""These operations change brightness, contrast, saturation and hue, by Pillow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images with their channels in another order or space, and numbers of pixels under a matrix."""
+"""These operations put channels into another order or space, and numbers of pixels under a matrix."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class LinearTransformation(EachOperation):
 
 
 class RandomResize(EachOperation):
-    """The image in another size, as `Resize`, by a way to find pixels that is drawn for each image."""
+    """The image in another size, as `Resize`, by a way to find pixels that is sampled for each image."""
 
     def __init__(self, size: Any) -> None:
         self.resizes = [Resize(size, method) for method in (Inter.NEAREST, Inter.BILINEAR, Inter.BICUBIC, Inter.AREA)]

@@ -1,4 +1,4 @@
-"""Bytes of files, images of Pillow and arrays into each other."""
+"""These operations turn bytes of files, images of Pillow and arrays into each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of images, and images with borders."""
+"""These operations take parts of images, and put borders around them."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class RandomResizedCrop(EachOperation):
     """A random part of the image, in another size.
 
     Args: size: of the result, a number or (height, width). scale: least and largest share of the image's area.
-        ratio: least and largest width by height. max_attempts: how often a part is drawn that might exceed the image
+        ratio: least and largest width by height. max_attempts: how often a part is sampled that might exceed the image
         before its middle is taken.
     """
 

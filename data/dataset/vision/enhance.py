@@ -1,4 +1,4 @@
-"""Colours of images changed point by point: each operation, and its random form, which MindSpore calls Random....
+"""These operations change colours point by point; each has a random form, which MindSpore calls Random....
 
 Mostly by Pillow, for images of bytes.
 """
@@ -172,7 +172,7 @@ class Solarize(EachOperation):
         return np.where((value >= self.least) & (value <= self.most), 255 - value, value)
 
 
-# With a probability, or by a factor drawn at random -------------------------------------------------------
+# With a probability, or by a random factor -------------------------------------------------------
 
 
 class _Maybe(EachOperation):
@@ -215,7 +215,7 @@ class RandomAdjustSharpness(_Maybe):
 
 
 class _Between(EachOperation):
-    """By a factor drawn evenly from (least, most)."""
+    """By a factor sampled uniformly from (least, most)."""
 
     keeps_images: ClassVar[bool] = True
     inner: ClassVar[type[_Enhanced]]
@@ -229,19 +229,19 @@ class _Between(EachOperation):
 
 
 class RandomColor(_Between):
-    """`AdjustSaturation` by a factor drawn from `degrees`, (least, most)."""
+    """`AdjustSaturation` by a factor sampled from `degrees`, (least, most)."""
 
     inner = AdjustSaturation
 
 
 class RandomSharpness(_Between):
-    """`AdjustSharpness` by a factor drawn from `degrees`, (least, most)."""
+    """`AdjustSharpness` by a factor sampled from `degrees`, (least, most)."""
 
     inner = AdjustSharpness
 
 
 class RandomPosterize(EachOperation):
-    """`Posterize` with a number of bits drawn from (least, most), or with one."""
+    """`Posterize` with a number of bits sampled from (least, most), or with one."""
 
     keeps_images: ClassVar[bool] = True
 
@@ -255,7 +255,7 @@ class RandomPosterize(EachOperation):
 
 
 class RandomSolarize(EachOperation):
-    """`Solarize` of the values between two drawn from (least, most)."""
+    """`Solarize` of the values between two sampled from (least, most)."""
 
     keeps_images: ClassVar[bool] = True
 

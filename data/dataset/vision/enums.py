@@ -1,4 +1,4 @@
-"""Choices that operations on images take: values between pixels, what borders hold, how patches are cut."""
+"""Operations on images take these choices: values between pixels, what borders hold, how patches are made."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Border(StrEnum):
 
 
 class SliceMode(IntEnum):
-    """What becomes of an image that cannot be cut evenly: it gets more pixels (PAD), or loses some (DROP)."""
+    """What becomes of an image that cannot be divided evenly: it gets more pixels (PAD), or loses some (DROP)."""
 
     PAD = 0
     DROP = 1

@@ -1,4 +1,4 @@
-"""Mirrored images."""
+"""These operations mirror images."""
 
 from __future__ import annotations
 

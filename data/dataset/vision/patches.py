@@ -1,4 +1,4 @@
-"""Images cut into patches."""
+"""This operation divides images into patches."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mspc.data.dataset.vision.shapes import LARGEST, fill_of, padded, require_im
 
 
 class SlicePatches:
-    """The image cut into `num_height` times `num_width` patches of one size, row by row: a tuple, or the image itself
-    where there is one. A map names a column for each in `output_columns`.
+    """The image divided into `num_height` times `num_width` patches of one size, row by row: a tuple, or the image
+    itself where there is one. A map names a column for each in `output_columns`.
 
-    Args: slice_mode: whether an image that cannot be cut evenly gets more pixels at its right and bottom, of
+    Args: slice_mode: whether an image that cannot be divided evenly gets more pixels at its right and bottom, of
         `fill_value` in every channel, or loses what is too much there.
     Raises: TypeError, ValueError: an argument is of the wrong kind, a value is no image, or nothing is left of one.
     """

@@ -1,4 +1,4 @@
-"""Arithmetic on the values of pixels, and where channels stand."""
+"""This module does arithmetic on the values of pixels, and finds where channels are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images in another size."""
+"""These operations bring images to another size."""
 
 from __future__ import annotations
 

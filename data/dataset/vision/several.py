@@ -1,4 +1,4 @@
-"""Several parts of one image: its corners and its middle."""
+"""These operations take several parts of one image: its corners and its middle."""
 
 from __future__ import annotations
 

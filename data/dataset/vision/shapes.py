@@ -1,4 +1,4 @@
-"""Where height and width of images stand, and checks of arguments about them."""
+"""This module finds which dimensions of images are height and width, and checks arguments about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images turned, moved, blurred, and with parts taken out of them."""
+"""These operations rotate, shift and blur images, and take parts out of them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Rotate(EachOperation):
 
 
 class RandomRotation(Rotate):
-    """`Rotate` by degrees drawn evenly from (least, most), or from - degrees to degrees."""
+    """`Rotate` by degrees sampled uniformly from (least, most), or from - degrees to degrees."""
 
     def __init__(
         self, degrees: Any, resample: Inter = Inter.NEAREST, expand: bool = False, center: Any = None,
@@ -133,7 +133,7 @@ class Erase(EachOperation):
 
 
 class CutOut(EachOperation):
-    """num_patches squares of a side of `length` set to 0, around places drawn evenly. is_hwc: False for images
+    """num_patches squares of a side of `length` set to 0, around places sampled uniformly. is_hwc: False for images
     [channels, height, width]."""
 
     keeps_images: ClassVar[bool] = True
@@ -156,11 +156,11 @@ class CutOut(EachOperation):
 
 
 class RandomErasing(EachOperation):
-    """With probability `prob` a rectangle set to a value: its area a share drawn from `scale` of that of the image
-    [channels, height, width], its height over its width drawn from `ratio`, at a place drawn evenly.
+    """With probability `prob` a rectangle set to a value: its area a share sampled from `scale` of that of the image
+    [channels, height, width], its height over its width sampled from `ratio`, at a place sampled uniformly.
 
     value: a number, one for each channel, or "random". inplace: the image given stays as it is whatever it says.
-    max_attempts: how often a rectangle is drawn that does not fit before the image stays as it is.
+    max_attempts: how often a rectangle is sampled that does not fit before the image stays as it is.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class ResizedCrop(EachOperation):
 class PadToSize(EachOperation):
     """The image with borders that make it of a size, (height, width) or one number for both.
 
-    offset: what stands above and left of it, as much as below and right unless given. fill_value: what borders hold.
+    offset: what is above and left of it, as much as below and right unless given. fill_value: what borders hold.
     padding_mode: Border.CONSTANT alone.
     """
 

@@ -17,7 +17,7 @@ initializer = common.initializer.initializer
 
 
 class Orthogonal(Initializer):
-    """Rows that are orthogonal: it needs the whole matrix."""
+    """Rows that are orthogonal: it needs the global matrix."""
 
     def draw(self, generator: Any, shape: tuple[int, ...]) -> Any:
         return np.linalg.qr(generator.standard_normal(shape))[0]

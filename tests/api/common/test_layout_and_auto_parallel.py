@@ -68,7 +68,7 @@ def test_to_dict():
             TypeError,
             "Layout: dimension 0 is 1, not the name of an axis or a tuple of them",
         ),
-        (lambda: layout(()), ValueError, 'Layout: dimension 0 names no axis; write "None" to keep it whole'),
+        (lambda: layout(()), ValueError, 'Layout: dimension 0 names no axis; write "None" to replicate it'),
     ],
 )
 def test_wrong_layouts_are_named(call, error, message):
@@ -80,7 +80,7 @@ def test_wrong_layouts_are_named(call, error, message):
 def test_unknown_axes_come_with_the_known_ones():
     with pytest.raises(ValueError, match="unknown axis") as caught:
         layout("tp")
-    assert caught.value.notes == ("the axes are 'dp', 'sp', 'mp'; \"None\" keeps a dimension whole",)
+    assert caught.value.notes == ("the axes are 'dp', 'sp', 'mp'; \"None\" replicates a dimension",)
 
 
 def test_auto_parallel_brings_its_own_settings():
@@ -139,8 +139,9 @@ LAYOUT = Layout((2, 2), ("dp", "mp"))
     ("plan", "error", "message"),
     [
         ([], TypeError, r"Dense\.shard: parameter_plan must be a dict, not \[\]"),
-        ({"weight": None}, TypeError, "parameter_plan maps names to tuples of cuts or Layouts, not 'weight' to None"),
-        ({3: (1, 1)}, TypeError, r"parameter_plan maps names to tuples of cuts or Layouts, not 3 to \(1, 1\)"),
+        ({"weight": None}, TypeError,
+         "parameter_plan maps names to tuples of integers or Layouts, not 'weight' to None"),
+        ({3: (1, 1)}, TypeError, r"parameter_plan maps names to tuples of integers or Layouts, not 3 to \(1, 1\)"),
         ({"weight": (0, 1)}, TypeError, r"parameter_plan maps names to .*, not 'weight' to \(0, 1\)"),
         ({"w": (1, 1)}, ValueError, "parameter_plan names 'w', which is no parameter of Dense"),
         ({"weight": (1, 1, 1)}, ValueError, r"the strategy \(1, 1, 1\) of parameter 'weight' has 3 entries for 2 dim"),

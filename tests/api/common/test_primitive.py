@@ -66,13 +66,13 @@ def test_shard_keeps_tuples_and_layouts():
         (
             ((2, 4), (0, 1)),
             ValueError,
-            "MatMul.shard: in_strategy: entry 1 cuts a dimension 0 ways; 1 is the least",
+            "MatMul.shard: in_strategy: entry 1 shards a dimension into 0 slices; 1 is the least",
             None,
         ),
         (
             ((2, 4), (4, 1.5)),
             TypeError,
-            "MatMul.shard: in_strategy: entry 1 holds 1.5, not a number of cuts",
+            "MatMul.shard: in_strategy: entry 1 holds 1.5, not a number of slices",
             "write one tuple per tensor, for example ((2, 4), (4, 1))",
         ),
         (

@@ -1,4 +1,4 @@
-"""What `shard` gave takes whole tensors where it is called by itself, and gives one device's results."""
+"""What `shard` gave takes global tensors where it is called by itself, and gives one device's results."""
 
 from __future__ import annotations
 

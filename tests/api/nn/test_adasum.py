@@ -88,7 +88,7 @@ def _optimizer() -> nn.Optimizer:
     ({"parallel_mode": "semi_auto_parallel", "device_num": 6}, "AdaSumByGradWrapCell",
      "adds up by pairs; 6 ranks are no power of 2"),
     ({"parallel_mode": "semi_auto_parallel", "enable_parallel_optimizer": True}, "AdaSumByGradWrapCell",
-     "needs whole gradients; with enable_parallel_optimizer ranks have slices"),
+     "needs global gradients; with enable_parallel_optimizer ranks have slices"),
     ({"parallel_mode": "data_parallel"}, "AdaSumByDeltaWeightWrapCell",
      "needs each rank's own gradients, which data_parallel mode adds up"),
 ])  # fmt: skip

@@ -204,7 +204,7 @@ def test_blocks_are_drawn_apart_and_no_two_alike():
     ],
 )
 def test_a_slice_is_drawn_without_the_whole(init, shape, cut):
-    """The whole is 64 MB, a slice 8 MB, a block 2 MB."""
+    """The global tensor is 64 MB, a slice 8 MB, a block 2 MB."""
     value = initial_value(init, shape, ms.float32)
     tracemalloc.start()
     mine = value.fill(cut)

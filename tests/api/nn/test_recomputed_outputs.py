@@ -1,4 +1,5 @@
-"""Recomputed operators with several results, cut in another way than what comes before: the numbers of one device."""
+"""Recomputed operators with several results, sharded in another way than what comes before: the numbers of one
+device."""
 
 from __future__ import annotations
 

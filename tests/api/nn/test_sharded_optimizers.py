@@ -1,4 +1,5 @@
-"""Optimizers made of small operators: on ranks, with their states cut too, and under a loss scale that overflows."""
+"""Optimizers made of small operators: on ranks, with their states sharded too, and under a loss scale that
+overflows."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from mspc.runtime.executor import Executor
 
 
 class Training:
-    """A cell on `ranks` ranks, fed with whole batches, Float32 unless `dtypes` are given. mode and settings are those
+    """A cell on `ranks` ranks, fed with global batches, Float32 unless `dtypes` are given. mode and settings are those
     of `Config`."""
 
     def __init__(self, cell: Any, shapes: list[tuple[int, ...]], ranks: int = 1, mode: str = "stand_alone",
@@ -65,7 +65,7 @@ class Training:
         return [self.compiled.traced.rebuild(results) for results, _ in self.ranks_found[0]]
 
     def _whole(self, parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        """The whole parameters, put together from the ranks."""
+        """The global parameters, put together from the ranks."""
         found = {name: np.array(array) for name, array in self.start.items()}
         for rank, mine in enumerate(parts):
             for name, array in mine.items():

@@ -243,7 +243,7 @@ def test_gradients_flow_through_them() -> None:
     ("call", "message"),
     [
         (lambda: mnp.sin(3.0), "numpy.sin(): x must be a tensor, not 3.0"),
-        (lambda: mnp.split(Tensor(V), 3), "split(): 4 elements cannot be cut into 3 equal parts"),
+        (lambda: mnp.split(Tensor(V), 3), "split(): 4 elements cannot be split into 3 equal parts"),
         (lambda: mnp.array("a"), "array(): 'a' is neither numbers nor a list of them"),
         (lambda: mnp.array([[1], [1, 2]]), "array(): the lists in [[1], [1, 2]] are not of one length"),
         (lambda: mnp.linspace(0, 1, -1), "linspace(): num -1 must be at least 0"),

@@ -1,4 +1,4 @@
-"""The tutorials' softmax cross entropy, written out in small operators, on logits whose classes are cut."""
+"""The tutorials' softmax cross entropy, written out in small operators, on logits whose classes are sharded."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class SoftmaxCrossEntropyExpand(nn.Cell):
 
 
 class Net(nn.Cell):
-    """x [n, 12] -> [n, 16], its classes cut as `classes` says."""
+    """x [n, 12] -> [n, 16], its classes sharded as `classes` says."""
 
     def __init__(self, cut: Any = None) -> None:
         super().__init__()

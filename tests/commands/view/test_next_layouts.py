@@ -1,4 +1,4 @@
-"""The next best layouts cost what the search's own tables say, summed up over the whole step."""
+"""The next best layouts cost what the search's own tables say, summed up over the step."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def test_what_a_way_costs_more_is_the_difference_of_two_complete_plans(folder: P
 
 
 def test_the_search_is_not_beaten_by_more_than_it_could_save(folder: Path) -> None:
-    """A product whose operand is cut otherwise than the one before leaves it: the way that spares the exchange costs
-    less."""
+    """A product whose operand is sharded otherwise than the one before leaves it: the way that spares the exchange
+    costs less."""
     dump = read_dump(folder)
     assert dump.configured is not None
     assert dump.decided is not None

@@ -76,7 +76,7 @@ def test_mindspores_dumps_are_shown_as_they_are(case: str, conformance: Path) ->
 def test_shared_cases_are_shown_as_they_are_compiled(
     case: str, conformance: Path, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
-    """No dumps are kept: the graph of all ranks, and layouts with it, is the one that the program leads to."""
+    """No dumps are written: the graph of all ranks, and layouts with it, is the one that the program leads to."""
     if case in LARGE and not pytestconfig.getoption("--every-case"):
         pytest.skip("it takes a second; --every-case compares it")
     script = conformance / "cases" / f"{case}.py"
@@ -110,7 +110,7 @@ def _check_groups(facts: dict[str, Any], folder: Path) -> None:
 
 
 def _check_origins(facts: dict[str, Any], shown: dict[str, Any], graph: Any, dump: Dump) -> None:
-    """A rank's slice is what its layout in the graph of all ranks leaves of the whole."""
+    """A rank's slice is what its layout in the graph of all ranks leaves of the global tensor."""
     assert dump.plan is not None
     found = 0
     for index, node in enumerate(graph.nodes):
@@ -240,7 +240,7 @@ def test_nodes_that_are_several_lead_to_what_they_are_made_of(dump: Dump, facts:
 
 
 def test_the_next_best_layouts_are_those_of_the_search(dump: Dump, facts: dict[str, Any]) -> None:
-    """As it is stands first; for a network of this size the search's own plans with one operator cut otherwise."""
+    """As it is stands first; for a network of this size the search's own plans with one operator sharded otherwise."""
     assert dump.plan is not None
     names = {dump.plan.nodes[int(index)].label: rows for index, rows in facts["ways"].items()}
     rows = names["MatMul 'matmul'"]

@@ -196,7 +196,7 @@ def what_bounds_a_product(reader: Reader, table: dict[str, Any]) -> None:
 def how_is_a_parameter_sharded(reader: Reader, table: dict[str, Any]) -> None:
     reader.tab("parameters")
     reader.click(".entry:has-text('moments.w2')")
-    assert "whole Float32 (16, 16), 1.0 KiB" in reader.told
+    assert "global Float32 (16, 16), 1.0 KiB" in reader.told
     assert "slice of a rank Float32 (4, 16), 256 B" in reader.told
 
 
@@ -292,7 +292,7 @@ def test_a_question_takes_three_clicks(
 def test_a_link_leads_to_a_node(reader: Reader) -> None:
     reader.open("#node=plan.1")
     assert reader.told.startswith("F MatMul 'matmul' %1")
-    assert "whole Float32 (16, 16)" in reader.told
+    assert "global Float32 (16, 16)" in reader.told
     assert reader.page.locator(".row.selected").get_attribute("data-path") == "%1"
 
 

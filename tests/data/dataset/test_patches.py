@@ -1,4 +1,4 @@
-"""Images cut into patches: sizes and values as MindSpore 2.10 gives them."""
+"""Images divided into patches: sizes and values as MindSpore 2.10 gives them."""
 
 from __future__ import annotations
 

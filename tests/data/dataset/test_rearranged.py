@@ -1,4 +1,4 @@
-"""Operations that cut, fill up, join, repeat and compare columns, against what MindSpore 2.10 gives."""
+"""Operations that slice, fill up, join, repeat and compare columns, against what MindSpore 2.10 gives."""
 
 from __future__ import annotations
 

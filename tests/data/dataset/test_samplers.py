@@ -134,7 +134,7 @@ def test_a_sampler_of_the_user() -> None:
         (lambda: ds.WeightedRandomSampler(["a"]), TypeError, "WeightedRandomSampler: a weight must be a number, not '"),
         (lambda: epochs(ds.WeightedRandomSampler([1] * 11)), ValueError, "WeightedRandomSampler: 11 weights, but the "),
         (lambda: epochs(ds.WeightedRandomSampler([1, 0], replacement=False)), ValueError,
-         "WeightedRandomSampler: 2 rows cannot be drawn without replacement from 1 with a weight"),
+         "WeightedRandomSampler: 2 rows cannot be sampled without replacement from 1 with a weight"),
         (lambda: ds.PKSampler(0), ValueError, "PKSampler: num_val 0 must be at least 1"),
         (lambda: list(ds.NumpySlicesDataset([1], "x", sampler=ds.PKSampler(1))), ValueError, "PKSampler: the data set "
          "has no labels"),

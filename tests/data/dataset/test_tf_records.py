@@ -112,7 +112,7 @@ def schema_of(*column: Any) -> ds.Schema:
 
 @pytest.mark.parametrize(("damage", "options", "message"), [
     (lambda raw: raw[:-30], {}, "record 2 says 107 bytes, and 77 are left"),
-    (lambda raw: raw + b"abc", {}, "record 3 is cut off at byte 369"),
+    (lambda raw: raw + b"abc", {}, "record 3 is truncated at byte 369"),
     (lambda raw: raw[:8] + b"0000" + raw[12:], {}, "record 0 has a wrong checksum of its length at byte 0"),
     (lambda raw: raw, {"schema": schema_of("ids", "int64", [5])},
      "record 0 does not fit the schema: ids has 3 elements, which do not fit [5]"),

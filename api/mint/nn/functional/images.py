@@ -1,4 +1,4 @@
-"""Convolutions, pooling, normalisation and resizing as functions."""
+"""This module has convolutions, pooling, normalisation and resizing as functions."""
 
 from __future__ import annotations
 

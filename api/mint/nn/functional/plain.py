@@ -1,4 +1,4 @@
-"""Activations, layers and losses as functions."""
+"""This module has activations, layers and losses as functions."""
 
 from __future__ import annotations
 

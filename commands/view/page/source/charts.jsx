@@ -163,7 +163,7 @@ function Timeline({ graph, times, selected, select, children }) {
         {children}
         <span class="tools">
           <button onClick={() => zoom(0.5)} aria-label="closer">+</button><button onClick={() => zoom(2)} aria-label="further away">−</button>
-          <button onClick={() => pan(-0.5)} aria-label="earlier"><Icon name="left" /></button><button onClick={() => pan(0.5)} aria-label="later"><Icon name="right" /></button><button onClick={() => setView([0, end])}>whole step</button>
+          <button onClick={() => pan(-0.5)} aria-label="earlier"><Icon name="left" /></button><button onClick={() => pan(0.5)} aria-label="later"><Icon name="right" /></button><button onClick={() => setView([0, end])}>all of the step</button>
         </span>
       </figcaption>
       <canvas ref={canvas} tabIndex={0} role="img" aria-label={`${lanes.length} streams of a step of ${timeText(end)}`} style={{ width: `${width}px`, height: `${height}px` }}
@@ -272,10 +272,10 @@ export function Memory({ graph, select, title }) {
       </figure>
       <div class="tools">
         <label>What lives at node <input type="number" min="0" max={graph.count - 1} value={at} onInput={(event) => { const n = Number(event.currentTarget.value); if (n >= 0 && n < graph.count) setAt(n); }} /></label>
-        <button onClick={() => setAt(peak)}>peak</button> {bytesText(alive[at] ?? 0)} of the step in {several(living.length, "piece")}
+        <button onClick={() => setAt(peak)}>peak</button> {bytesText(alive[at] ?? 0)} of the step in {several(living.length, "block")}
       </div>
       <table class="wide living">
-        <thead><tr><th>bytes</th><th>share</th><th>for</th><th>made by</th><th>kept from node to node</th></tr></thead>
+        <thead><tr><th>bytes</th><th>share</th><th>for</th><th>made by</th><th>held from node to node</th></tr></thead>
         <tbody>
           {living.slice(0, 60).map(([, bytes, first, last, nodes, kind]) => (
             <tr class="choice" onClick={() => select(graph, nodes[nodes.length - 1])}>
@@ -285,7 +285,7 @@ export function Memory({ graph, select, title }) {
           ))}
         </tbody>
       </table>
-      {living.length > 60 && <p class="note">{living.length - 60} smaller pieces.</p>}
+      {living.length > 60 && <p class="note">{living.length - 60} smaller blocks.</p>}
     </div>
   );
 }

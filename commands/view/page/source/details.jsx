@@ -88,7 +88,7 @@ function Ways({ model, about, go }) {
           </tbody>
         </table>
       ))}
-      <p class="note">By bytes, collectives and memory traffic of a whole step on {model.facts.machine.name}. What costs less here may cost more elsewhere: <code>mspc search</code> weighs all operators together.</p>
+      <p class="note">By bytes, collectives and memory traffic of a step on {model.facts.machine.name}. What costs less here may cost more elsewhere: <code>mspc search</code> weighs all operators together.</p>
     </section>
   );
 }
@@ -222,13 +222,13 @@ export function NodeDetails({ graph, index, rank, setRank, go, show }) {
       <section>
         <h3>Result</h3>
         <dl>
-          <Term name={{ plan: "whole", rank: "on a rank", file: "type" }[graph.facts.kind]}>{tensors.length ? tensors.slice(0, TENSORS).map((t) => <div>{t.dtype} {shapeText(t.shape)}, {bytesText(t.bytes)}</div>) : type}{tensors.length > TENSORS && `and ${tensors.length - TENSORS} more`}</Term>
-          {graph.facts.kind === "rank" && whole.length > 0 && <Term name="whole">{whole.slice(0, TENSORS).map((t) => <div>{t.dtype} {shapeText(t.shape)}</div>)}</Term>}
+          <Term name={{ plan: "global", rank: "on a rank", file: "type" }[graph.facts.kind]}>{tensors.length ? tensors.slice(0, TENSORS).map((t) => <div>{t.dtype} {shapeText(t.shape)}, {bytesText(t.bytes)}</div>) : type}{tensors.length > TENSORS && `and ${tensors.length - TENSORS} more`}</Term>
+          {graph.facts.kind === "rank" && whole.length > 0 && <Term name="global">{whole.slice(0, TENSORS).map((t) => <div>{t.dtype} {shapeText(t.shape)}</div>)}</Term>}
           {text("value") && <Term name="in the program"><code>{text("value")}</code></Term>}
         </dl>
         {alike.slice(0, PICTURES).map(({ layout, shape, results }) => <><p class="text-form">layout <code>{layoutText(layout)}</code>{layouts.length > 1 && ` of ${several(results.length, "result")} (${ranksText(results)})`}</p><LayoutPicture layout={layout} shape={shape} rank={rank} setRank={setRank} /></>)}
         {alike.length > PICTURES && <p class="note">{alike.length - PICTURES} more layouts.</p>}
-        {!layouts.length && <p class="note">The dump does not say how the ranks hold the whole of it.</p>}
+        {!layouts.length && <p class="note">The dump does not say how the ranks hold its global value.</p>}
       </section>
       <Ways model={model} about={neighbours(model, about)} go={go} />
       <Times graph={graph} index={index} rank={rank} />
@@ -272,7 +272,7 @@ export function ParameterDetails({ graph, number, rank, setRank, go }) {
       {!graph.isRunBy(rank) && <p class="note elsewhere">Rank {rank} runs another program, which lacks this parameter: what is told here is of the {graph.title}.</p>}
       <section>
         <dl>
-          {all && <Term name="whole">{all.dtype} {shapeText(all.shape)}, {bytesText(all.bytes)}</Term>}
+          {all && <Term name="global">{all.dtype} {shapeText(all.shape)}, {bytesText(all.bytes)}</Term>}
           <Term name="slice of a rank">{slice ? `${slice.dtype} ${shapeText(slice.shape)}, ${bytesText(slice.bytes)}` : type.text}</Term>
         </dl>
         {layout && all && <><p class="text-form">layout <code>{layoutText(layout)}</code></p><LayoutPicture layout={layout} shape={all.shape} rank={rank} setRank={setRank} /></>}

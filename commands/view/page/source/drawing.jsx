@@ -4,7 +4,7 @@ import { Fragment, h } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { firstScope, flow, scopeAround, scopesOf } from "./flow.js";
 import { Icon } from "./icons.jsx";
-import { cuts } from "./places.js";
+import { shardCounts } from "./places.js";
 import { bytesText, several, shapeText, shortened, timeText } from "./units.js";
 
 const MOST = 200; // boxes of a scope that are drawn
@@ -16,7 +16,7 @@ const GAP = 16;
 const APART = 8; // pixels to the side of a box's middle
 const PEN = document.createElement("canvas").getContext("2d");
 
-const lastOf = (path) => path.split("/").slice(-1)[0] || "the whole";
+const lastOf = (path) => path.split("/").slice(-1)[0] || "the network";
 
 /** The pixels that a line of a box takes, in the letters that the style gives it. kind: of the box. */
 function widthOf(text, line, kind) {
@@ -32,7 +32,7 @@ function said(graph, box) {
     return { kind: "parameter", lines: [name, `${kind} ${type.tensors.map((t) => shapeText(t.shape)).join(" ")}`] };
   }
   if (box.parameters) return { kind: "parameter", lines: [several(box.parameters, "parameter"), "and inputs"] };
-  if (box.outside !== undefined) return { kind: "outside", lines: [scopesOf(graph).get(box.outside)?.scope.fold ? scopesOf(graph).get(box.outside).scope.name : lastOf(box.outside), box.id.startsWith("from") ? "from outside" : "goes on outside"] };
+  if (box.outside !== undefined) return { kind: "outside", lines: [scopesOf(graph).get(box.outside)?.scope.fold ? scopesOf(graph).get(box.outside).scope.name : lastOf(box.outside), box.id.startsWith("from") ? "from outside" : "continues outside"] };
   if (box.scope) {
     const { nodes, collectives, bytes, seconds } = box.scope;
     const sends = collectives ? `, ${several(collectives, "collective")}${bytes ? ` ${bytesText(bytes)}` : ""}` : "";
@@ -42,10 +42,10 @@ function said(graph, box) {
   const { tensors, text } = graph.type(box.node);
   const [first] = graph.layouts(box.node);
   const shape = tensors.length === 1 ? shapeText(tensors[0].shape) : tensors.length ? several(tensors.length, "tensor") : text;
-  const cut = first && cuts(first).some((n) => n > 1) ? ` cut ${cuts(first).join(" × ")}` : "";
+  const sharding = first && shardCounts(first).some((n) => n > 1) ? ` sharded ${shardCounts(first).join(" × ")}` : "";
   return {
     kind: `node ${graph.phase(box.node)} ${collective ? "collective" : ""}`,
-    lines: [graph.label(box.node), collective && collective.bytes !== undefined ? `${shape}, ${bytesText(collective.bytes)} sent` : `${shape}${cut}`],
+    lines: [graph.label(box.node), collective && collective.bytes !== undefined ? `${shape}, ${bytesText(collective.bytes)} sent` : `${shape}${sharding}`],
   };
 }
 

@@ -169,10 +169,10 @@ export function flow(graph, path, hidden, most) {
   }
   const others = [...beside.values()];
   const room = Math.max(0, Math.ceil(most / 2));
-  const kept = new Set([...boxes, ...others.slice(0, room)].map((box) => box.id));
+  const remaining = new Set([...boxes, ...others.slice(0, room)].map((box) => box.id));
   return {
     boxes: [...boxes, ...others.slice(0, room)],
-    edges: [...edges.values()].filter(({ from, to }) => kept.has(from) && kept.has(to)),
+    edges: [...edges.values()].filter(({ from, to }) => remaining.has(from) && remaining.has(to)),
     left: left + Math.max(0, others.length - room),
   };
 }

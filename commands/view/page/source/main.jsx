@@ -261,7 +261,7 @@ function Hints({ model }) {
       <ul class="legend">
         {["forward", "backward", "update"].map((phase) => <li><Phase phase={phase} /> {phase}</li>)}
         <li><CollectiveMark /> collective, with the bytes that a rank sends</li>
-        <li><span class="cut">cut 2 × 4</span> slices of every dimension</li>
+        <li><span class="sharding">sharded 2 × 4</span> slices of every dimension</li>
       </ul>
       <p>Keys: <kbd>/</kbd> searches, <kbd>1</kbd> to <kbd>9</kbd> change the view, arrows walk through the network, <kbd>Enter</kbd> chooses, <kbd>Esc</kbd> lets go. The address of the page names what is chosen (<code>#node=…</code>).</p>
       <p class="note">Times are predicted for {model.facts.machine.name}. {model.facts.machine.source}</p>

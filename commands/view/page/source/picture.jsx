@@ -1,6 +1,6 @@
 // Layouts and groups as pictures of the mesh: a square for every rank, alike squares for ranks that hold the same.
 import { Fragment, h } from "preact";
-import { coordinates, cuts, layoutWords, members, meshOfGroup, product, sliceIndex, slices } from "./places.js";
+import { coordinates, shardCounts, layoutWords, members, meshOfGroup, product, sliceIndex, slices } from "./places.js";
 import { shapeText } from "./units.js";
 
 const SHOWN = 8; // positions of an axis that are drawn
@@ -60,7 +60,7 @@ function Mesh({ mesh, cell }) {
  * @param {{layout: import("./places.js").Layout, shape: number[], rank: number, setRank: (rank: number) => void}} props */
 export function LayoutPicture({ layout, shape, rank, setRank }) {
   const [mesh, dims, partial, reduction] = layout;
-  const numbers = cuts(layout);
+  const numbers = shardCounts(layout);
   const shownIndex = (index) => index.filter((_, d) => numbers[d] > 1).join(",");
   const cell = (r) => {
     const index = sliceIndex(layout, r);
@@ -68,7 +68,7 @@ export function LayoutPicture({ layout, shape, rank, setRank }) {
     const range = slices(layout, shape, r).map(([a, b]) => `${a}:${b}`).join(", ");
     const part = partial.length ? coordinates(mesh, r).filter((_, a) => partial.includes(a)).join(".") : "";
     return (
-      <td class={`rank slice-${number % COLOURS} ${r === rank ? "own" : ""}`} title={`rank ${r} holds [${range}]${part && `, part ${part} of the ${reduction}`}`}>
+      <td class={`rank slice-${number % COLOURS} ${r === rank ? "own" : ""}`} title={`rank ${r} holds [${range}]${part && `, partial value ${part} of the ${reduction}`}`}>
         <button onClick={() => setRank(r)} aria-label={`rank ${r} holds ${range}`}>
           <b>{r}</b>
           <small>{shownIndex(index) || "all"}{part && ` p${part}`}</small>
@@ -85,7 +85,7 @@ export function LayoutPicture({ layout, shape, rank, setRank }) {
         {own && <> Rank {rank} holds <code>[{own.map(([a, b], d) => (numbers[d] > 1 ? `${a}:${b}` : ":")).join(", ")}]</code> of {shapeText(shape)}.</>}
         {mesh.length > 1 && <> Mesh {mesh.join(" × ")}: {mesh.map((_, a) => {
           const d = dims.findIndex((axes) => axes.includes(a));
-          return `axis ${a} ${d >= 0 ? `cuts dimension ${d}` : partial.includes(a) ? "has parts" : "has copies"}`;
+          return `axis ${a} ${d >= 0 ? `shards dimension ${d}` : partial.includes(a) ? "has partial values" : "has copies"}`;
         }).join(", ")}.</>}
       </figcaption>
       <TensorPicture layout={layout} shape={shape} rank={rank} />
@@ -93,14 +93,14 @@ export function LayoutPicture({ layout, shape, rank, setRank }) {
   );
 }
 
-/** The tensor itself, cut as the layout says, with the ranks that hold each piece: of its two dimensions that are cut
- * into most pieces. */
+/** The tensor itself, sharded as the layout says, with the ranks that hold each slice: of its two dimensions that are
+ * sharded into most slices. */
 function TensorPicture({ layout, shape, rank }) {
   const [mesh, dims] = layout;
-  const numbers = cuts(layout);
-  const cut = numbers.map((n, d) => [n, d]).filter(([n]) => n > 1);
-  if (!cut.length || cut.length > 2 || product(mesh) > 4096) return null;
-  const [down, across] = cut.length === 2 ? [cut[0][1], cut[1][1]] : shape.length > 1 && cut[0][1] === 0 ? [0, -1] : [-1, cut[0][1]];
+  const numbers = shardCounts(layout);
+  const sharded = numbers.map((n, d) => [n, d]).filter(([n]) => n > 1);
+  if (!sharded.length || sharded.length > 2 || product(mesh) > 4096) return null;
+  const [down, across] = sharded.length === 2 ? [sharded[0][1], sharded[1][1]] : shape.length > 1 && sharded[0][1] === 0 ? [0, -1] : [-1, sharded[0][1]];
   const holders = new Map();
   for (let r = 0; r < product(mesh); r++) {
     const key = sliceIndex(layout, r).join(",");

@@ -17,7 +17,7 @@ export function coordinates(mesh, rank) {
 }
 
 /** How many slices every dimension has. @param {Layout} layout @returns {number[]} */
-export const cuts = ([mesh, dims]) => dims.map((axes) => product(axes.map((a) => mesh[a])));
+export const shardCounts = ([mesh, dims]) => dims.map((axes) => product(axes.map((a) => mesh[a])));
 
 /** Which slice of every dimension a rank holds, from 0. @param {Layout} layout @param {number} rank */
 export function sliceIndex([mesh, dims], rank) {
@@ -29,8 +29,8 @@ export function sliceIndex([mesh, dims], rank) {
  * @param {Layout} layout @param {number[]} shape @param {number} rank @returns {[number, number][]} */
 export function slices(layout, shape, rank) {
   const index = sliceIndex(layout, rank);
-  return cuts(layout).map((cut, d) => {
-    const size = shape[d] / cut;
+  return shardCounts(layout).map((count, d) => {
+    const size = shape[d] / count;
     return [index[d] * size, (index[d] + 1) * size];
   });
 }
@@ -54,20 +54,20 @@ export function copiedAxes([mesh, dims, partial]) {
 
 /** A layout as dumps write it. @param {Layout} layout */
 export function layoutText([mesh, dims, partial, reduction]) {
-  const cut = dims.map((axes) => (axes.length ? axes.join(".") : "-")).join(", ");
-  return `(${mesh.join(", ")}) [${cut}]` + (partial.length ? ` ${reduction}[${partial.join(", ")}]` : "");
+  const sharding = dims.map((axes) => (axes.length ? axes.join(".") : "-")).join(", ");
+  return `(${mesh.join(", ")}) [${sharding}]` + (partial.length ? ` ${reduction}[${partial.join(", ")}]` : "");
 }
 
 /** A layout in words. @param {Layout} layout @param {number[]} shape */
 export function layoutWords(layout, shape) {
   const [mesh, dims, partial, reduction] = layout;
-  const said = cuts(layout)
-    .map((cut, d) => (cut > 1 ? `dimension ${d} (${shape[d] ?? "?"}) is cut ${cut} ways` : ""))
+  const said = shardCounts(layout)
+    .map((count, d) => (count > 1 ? `dimension ${d} (${shape[d] ?? "?"}) is sharded into ${count} slices` : ""))
     .filter(Boolean);
   const copies = product(copiedAxes(layout).map((a) => mesh[a]));
-  if (partial.length) said.push(`${product(partial.map((a) => mesh[a]))} ranks hold parts of a ${reduction}`);
-  if (copies > 1) said.push(said.length ? `${copies} ranks hold copies of each slice` : `all ${copies} ranks hold copies of the whole`);
-  if (!said.length) said.push(dims.length ? "the whole tensor on one rank" : "one number");
+  if (partial.length) said.push(`${product(partial.map((a) => mesh[a]))} ranks hold partial values of a ${reduction}`);
+  if (copies > 1) said.push(said.length ? `${copies} ranks hold copies of each slice` : `replicated on all ${copies} ranks`);
+  if (!said.length) said.push(dims.length ? "the global tensor on one rank" : "one number");
   return said.join("; ");
 }
 

@@ -4,7 +4,7 @@ import { useMemo, useState } from "preact/hooks";
 import { CollectiveMark, Icon } from "./icons.jsx";
 import { LongList } from "./list.jsx";
 import { sourceLines } from "./sums.js";
-import { cuts, layoutText } from "./places.js";
+import { shardCounts, layoutText } from "./places.js";
 import { Phase } from "./tree.jsx";
 import { Beside } from "./beside.jsx";
 import { bytesText, several, shapeText, shareText, timeText, toldApart } from "./units.js";
@@ -106,7 +106,7 @@ export function Parameters({ graph, selected, show }) {
     return (
       <div key={i} class={`entry ${i === selected ? "selected" : ""}`} role="listitem" {...pressed(() => show(i))}>
         <div><b>{name}</b> <span class="kind">{kind}{trainable && ", trainable"}</span></div>
-        <div>{all ? `${all.dtype} ${shapeText(all.shape)}` : type.text}{slice && `, a rank holds ${shapeText(slice.shape)}, ${bytesText(slice.bytes)}`}{layout && <> <span class="cut">{cuts(layout).some((n) => n > 1) ? `cut ${cuts(layout).join(" × ")}` : "whole"}</span> <code>{layoutText(layout)}</code></>}</div>
+        <div>{all ? `${all.dtype} ${shapeText(all.shape)}` : type.text}{slice && `, a rank holds ${shapeText(slice.shape)}, ${bytesText(slice.bytes)}`}{layout && <> <span class="sharding">{shardCounts(layout).some((n) => n > 1) ? `sharded ${shardCounts(layout).join(" × ")}` : "replicated"}</span> <code>{layoutText(layout)}</code></>}</div>
       </div>
     );
   };

@@ -4,7 +4,7 @@ import { useMemo } from "preact/hooks";
 import { CollectiveMark, Icon } from "./icons.jsx";
 import { LongList } from "./list.jsx";
 import { openRows } from "./scopes.js";
-import { cuts } from "./places.js";
+import { shardCounts } from "./places.js";
 import { bytesText, several, shapeText, timeText } from "./units.js";
 
 const ROW = 26;
@@ -36,7 +36,7 @@ function NodeFacts({ graph, index }) {
   return (
     <span class="facts">
       <span class="shape">{shape}</span>
-      {layout && <span class="cut" title="slices of every dimension">{cuts(layout).some((n) => n > 1) ? `cut ${cuts(layout).join(" × ")}` : "whole"}{layout[2].length > 0 && ", parts"}</span>}
+      {layout && <span class="sharding" title="slices of every dimension">{shardCounts(layout).some((n) => n > 1) ? `sharded ${shardCounts(layout).join(" × ")}` : "replicated"}{layout[2].length > 0 && ", partial"}</span>}
       {collective?.bytes !== undefined && <span class="sends">{bytesText(collective.bytes)}</span>}
       <span class="time">{seconds !== null && timeText(seconds)}</span>
     </span>

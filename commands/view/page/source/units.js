@@ -46,5 +46,5 @@ export function toldApart(numbers, text) {
 
 const LONGEST = [40, 64]; // characters: names may be of any length, all figures of a scope fit
 
-/** The first or second line of a box, cut off where it is longer than any box shall be wide. @param {string} text @param {number} line */
+/** The first or second line of a box, truncated where it is longer than any box shall be wide. @param {string} text @param {number} line */
 export const shortened = (text, line) => (text.length > LONGEST[line] ? `${text.slice(0, LONGEST[line] - 1)}…` : text);

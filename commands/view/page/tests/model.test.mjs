@@ -94,7 +94,7 @@ test("lines stand without the indentation that all of a file have", () => {
   assert.deepEqual(sourceLines(new Model(own).main)[0].lines.map(({ text }) => text), ["if x:", "    y = x"]);
 });
 
-test("figures of a scope are never cut off, names that are too long are", () => {
+test("figures of a scope are never truncated, names that are too long are", () => {
   const most = `${several(99999, "node")}, ${several(99999, "collective")} ${bytesText(1023.9 * 2 ** 30)}, ${timeText(0.99999)}`;
   assert.equal(shortened(most, 1), most);
   assert.equal(shortened("stages-SequentialCell", 0), "stages-SequentialCell");

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { coordinates, cuts, layoutText, layoutWords, members, meshOfGroup, product, ranksText, sliceIndex, slices } from "../source/places.js";
+import { coordinates, shardCounts, layoutText, layoutWords, members, meshOfGroup, product, ranksText, sliceIndex, slices } from "../source/places.js";
 
-const cut = [[2, 4], [[0], [1]], [], ""];
+const sharded = [[2, 4], [[0], [1]], [], ""];
 const partial = [[2, 4], [[0], []], [1], "sum"];
 
 test("a rank's place on a mesh: the last axis is the fastest", () => {
@@ -11,13 +11,13 @@ test("a rank's place on a mesh: the last axis is the fastest", () => {
 });
 
 test("slices are those of the layout", () => {
-  assert.deepEqual(cuts(cut), [2, 4]);
-  assert.deepEqual(sliceIndex(cut, 6), [1, 2]);
-  assert.deepEqual(slices(cut, [16, 32], 6), [[8, 16], [16, 24]]);
+  assert.deepEqual(shardCounts(sharded), [2, 4]);
+  assert.deepEqual(sliceIndex(sharded, 6), [1, 2]);
+  assert.deepEqual(slices(sharded, [16, 32], 6), [[8, 16], [16, 24]]);
   assert.deepEqual(slices(partial, [16, 32], 3), [[0, 8], [0, 32]]);
 });
 
-test("a dimension that several axes cut counts the first as the most significant", () => {
+test("a dimension that several axes shard counts the first as the most significant", () => {
   const layout = [[2, 2, 2], [[2, 0]], [], ""];
   assert.deepEqual([0, 1, 4, 5].map((rank) => sliceIndex(layout, rank)[0]), [0, 2, 1, 3]);
 });
@@ -29,7 +29,7 @@ test("all slices together are the tensor, each as often as there are copies", ()
     const key = sliceIndex(layout, rank).join();
     seen.set(key, (seen.get(key) ?? 0) + 1);
   }
-  assert.equal(seen.size, product(cuts(layout)));
+  assert.equal(seen.size, product(shardCounts(layout)));
   assert.deepEqual(new Set(seen.values()), new Set([2]));
 });
 
@@ -45,8 +45,8 @@ test("groups by strides", () => {
 
 test("layouts in text and in words", () => {
   assert.equal(layoutText(partial), "(2, 4) [0, -] sum[1]");
-  assert.equal(layoutWords(partial, [16, 32]), "dimension 0 (16) is cut 2 ways; 4 ranks hold parts of a sum");
-  assert.equal(layoutWords([[8], [[], []], [], ""], [2, 2]), "all 8 ranks hold copies of the whole");
+  assert.equal(layoutWords(partial, [16, 32]), "dimension 0 (16) is sharded into 2 slices; 4 ranks hold partial values of a sum");
+  assert.equal(layoutWords([[8], [[], []], [], ""], [2, 2]), "replicated on all 8 ranks");
   assert.equal(layoutWords([[1], [], [], ""], []), "one number");
 });
 
