@@ -11,8 +11,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mspc.checkpoint.mindir_counting import is_scalar, scalar_result
-from mspc.checkpoint.mindir_graph import CALL, SELECT, MindirGraph, MindirNode
+from mspc.checkpoint.mindir_graph import CALL, SELECT, MindirGraph, MindirNode, is_scalar, scalar_result
 from mspc.checkpoint.mindir_operators import ORDER
 from mspc.ir.late_dataclass import dataclass
 

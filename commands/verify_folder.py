@@ -16,7 +16,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ir.text.fragments import read_layouts
-from mspc.ir.text.malformed import Malformed
+from mspc.ir.text.source_text import Malformed
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.check_graph import check_graph
 from mspc.passes.base import PassManager, find_pass

@@ -205,7 +205,7 @@ def compile_traced(
     strategies.name(graph)
     if plan is not None:
         from mspc.passes.sharding.plan_header import note_plan
-        from mspc.plans.given import give_strategies
+        from mspc.plans.contents import give_strategies
 
         give_strategies(strategies, graph, plan, config.strategies_from)
         note_plan(graph, plan, config.strategies_from, strategies.places)
@@ -241,8 +241,8 @@ def _plan_of(config: Config) -> PlanFile | None:
     """The plan that operators are sharded by, None where there is none. Raises MspcError."""
     if not config.sharded or not config.strategies_from.endswith(SUFFIX):
         return None
+    from mspc.plans.contents import check_ranks
     from mspc.plans.files.plan_file import read_plan  # late, as all that only a plan needs
-    from mspc.plans.given import check_ranks
 
     with told_at(config.place_of(*STRATEGIES_FROM)):
         plan = read_plan(Path(config.strategies_from))

@@ -1,14 +1,19 @@
-"""Makes the contents of strategy and group files from a graph whose layouts are decided on."""
+"""Makes the contents of strategy and group files from a graph whose layouts are decided on, and gives a graph that was
+read what a plan file says of `shard()`; the rest of a plan is for the pass `shard_by_plan`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.layout import Layout
 from mspc.ops.collective.base import Collective
+from mspc.passes.sharding.shard_by_plan import check_known
 from mspc.plans.files.parameter_layouts import sharding_of
+from mspc.plans.files.plan_file import PlanFile
 from mspc.plans.files.strategy_file import ParameterCut
+from mspc.plans.operator_names import StrategyNames
 
 
 def sharded_parameters(graph: Graph, trainable_only: bool) -> dict[str, ParameterCut]:
@@ -33,3 +38,25 @@ def groups_of(rank_graph: Graph, rank: int) -> dict[str, tuple[int, ...]]:
 
 def _laid_out(parameters: Sequence[Parameter]) -> list[tuple[Parameter, Layout]]:
     return [(p, p.layout) for p in parameters if p.kind == "parameter" and isinstance(p.layout, Layout)]
+
+
+def check_ranks(plan: PlanFile, ranks: int, file: str) -> None:
+    """Raise MspcError where a plan is for another number of ranks."""
+    if plan.ranks != ranks:
+        raise MspcError(f"the plan {file} is for {plan.ranks} ranks, and the network is compiled for {ranks}")
+
+
+def give_strategies(names: StrategyNames, graph: Graph, plan: PlanFile, file: str) -> None:
+    """Give the operators of a graph that was read what a plan has of `shard()`, in place of what the script says.
+
+    Raises:
+        MspcError: an operator is not there.
+    """
+    if plan.strategies is None:
+        return
+    nodes = {place: node for node, place in names.places.items()}
+    check_known(list(plan.strategies), list(nodes), file)
+    for node in graph.nodes:
+        node.in_strategy = node.out_strategy = None
+    for name, given in plan.strategies.items():
+        nodes[name].in_strategy, nodes[name].out_strategy = given.operands, given.results

@@ -13,13 +13,11 @@ from mspc.ir.graph import Graph, Node, Parameter, element_layouts
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
-from mspc.passes.autodiff.planned_cells import planned_cells
+from mspc.passes.autodiff.recomputable_cells import planned_cells
 from mspc.passes.autodiff.recompute_cells import ASKED as RECOMPUTE_CELLS
-from mspc.passes.sharding.choices import rule_of
-from mspc.passes.sharding.plan_choices import options_of
-from mspc.passes.sharding.plan_header import PLAN_FILE, kind_of, kinds_of, made_places
+from mspc.passes.sharding.choices import options_of, rule_of
+from mspc.passes.sharding.plan_header import FILE, GIVEN, PLAN_FILE, kind_of, kinds_of, made_places
 from mspc.passes.sharding.shard_by_plan import listed
-from mspc.passes.sharding.strategy_sources import FILE, GIVEN
 from mspc.plans.files.plan_file import Given, PlanFile
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from mspc.ir.initial_value import read_description
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.text.fragments import read_layouts
-from mspc.ir.text.malformed import Malformed
+from mspc.ir.text.source_text import Malformed
 from mspc.ir.types import dtype_of
 from mspc.runtime.plan_entries import PlanEntries, read_plan_entries
 from mspc.runtime.slices import full_type, slice_parameter, slices_of, typed_as

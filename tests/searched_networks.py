@@ -24,7 +24,7 @@ import numpy as np
 
 from mspc import Parameter, Tensor, nn, ops
 from mspc.analysis.cost.known_machines import H200
-from mspc.analysis.cost.least import least_seconds
+from mspc.analysis.cost.nodes import least_seconds
 from mspc.analysis.cost.timeline import Timeline
 from mspc.api.context import freeze
 from mspc.compiler.call import describe_call

@@ -1,13 +1,17 @@
-"""The cost of a node on a rank is the bytes that it sends and the seconds that it takes by the rates of a machine.
+"""The cost of a node on a rank is the bytes that it sends and the seconds that it takes by the rates of a machine; the
+least time of a step under any plan follows from its products and updates, shared out over all ranks.
 
 The figures are rough: enough to decide what should run beside a collective, and to compare layouts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.machine import POINTWISE, PRODUCTS, Machine
 from mspc.ir.graph import Node, operand_types
+from mspc.ir.types import DType
 from mspc.ops.collective.base import Collective
 from mspc.ops.op import Op
 
@@ -61,3 +65,38 @@ def kind_of_work(op: Op) -> str:
 
     pointwise = isinstance(op, Convolution) and all(places == 1 for places in op.sizes())
     return POINTWISE + op.work if pointwise else op.work
+
+
+BOTH_WAYS = 2
+"""An update reads what it writes."""
+TOGETHER = 3
+"""Products that become one at most: those in front of an attention."""
+
+
+def least_seconds(nodes: Iterable[Node], ranks: int, machine: Machine) -> float:
+    """Seconds of a step by `Timeline` at least, whatever the plan.
+
+    Args:
+        nodes: of the graph that all ranks share, with the types of global tensors; what is recomputed does not
+        count.
+    """
+    updated = 0
+    products: dict[tuple[str, DType], list[float]] = {}
+    for node in nodes:
+        if not isinstance(node.op, Op) or "unused" in node.attrs or node.attrs.get("recomputed"):
+            continue
+        operations = work_of(node)
+        if operations:
+            key = kind_of_work(node.op), operand_types(node)[0].dtype
+            products.setdefault(key, []).append(operations)
+        elif node.phase == "update" and node.op.mutates:
+            updated += BOTH_WAYS * sum(node.inputs[i].type.nbytes for i in node.op.mutates)
+    found = 0.0
+    for (kind, dtype), each in products.items():
+        rate, together = machine.work_rate(kind, dtype), sum(each)
+        for operations in each:
+            own = operations / ranks
+            found += machine.kernel / TOGETHER + own / rate.best(own, together)
+    if updated:
+        found += machine.kernel + updated / ranks / machine.memory.best(updated / ranks, updated)
+    return found

@@ -1,4 +1,4 @@
-"""Arguments of products and norms of tensors are checked when a network is compiled."""
+"""Arguments of products, norms and splits of tensors are checked when a network is compiled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mspc.api.errors import ApiValueError
-from mspc.api.ops.function_arguments import Shape, axis_of, ints
+from mspc.api.ops.function_arguments import Shape, axis_of, ints, least
 from mspc.ops.operator_arguments import describe
 
 
@@ -45,3 +45,18 @@ def refuse_check(name: str, error_if_nonfinite: Any) -> None:
     """Raises ValueError where a function is to look at what a tensor holds."""
     if error_if_nonfinite:
         raise ApiValueError(f"{name}(): error_if_nonfinite=True: contents are not known when a network is compiled")
+
+
+def split_sizes(name: str, wanted: Any, size: int) -> tuple[Any, ...]:
+    """The sizes of so many parts, of which the first ones are longer by one; of places between them (place, size).
+
+    Raises:
+        ValueError: there are less than one part, or what is listed are no integers.
+    """
+    if isinstance(wanted, int):
+        count = least(name, "indices_or_sections", wanted, 1)
+        return tuple(size // count + (i < size % count) for i in range(count))
+    if not isinstance(wanted, tuple | list):
+        raise ApiValueError(f"{name}(): indices_or_sections must be an integer, a tuple or a list, not {wanted!r}")
+    places = [slice(None, place).indices(size)[1] for place in ints(name, "indices_or_sections", wanted)]
+    return tuple((first, max(0, last - first)) for first, last in zip([0, *places], [*places, size], strict=True))

@@ -1,5 +1,5 @@
 """Sparse tensors are tuples of dense ones, which networks compute with. How many values they hold is known when they
-are made."""
+are made; `csr_relu`, `coo_relu` and the like apply to these."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from mspc.api import ops
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.ir.types import INT32, INT64
+from mspc.ops.operator_arguments import describe
 
 __all__ = ["COOTensor", "CSRTensor"]
 
@@ -194,3 +195,17 @@ def _check(tensor: Any, *parts: tuple[str, int]) -> None:
             raise ApiTypeError(f"{name}: {part} must be of Int32 or Int64, not {value.dtype}")
         if len(value.shape) != dimensions:
             raise ApiValueError(f"{name}: {part} must have {dimensions} dimensions, not {len(value.shape)}")
+
+
+def of_coordinates(name: str, function: Any, x: Any) -> Any:
+    """A COOTensor with the function of the values of another."""
+    if not isinstance(x, COOTensor):
+        raise ApiTypeError(f"{name}(): x must be a COOTensor, not {describe(x)}")
+    return COOTensor(x.indices, function(x.values), x.shape)
+
+
+def of_rows(name: str, function: Any, x: Any) -> Any:
+    """A CSRTensor with the function of the values of another."""
+    if not isinstance(x, CSRTensor):
+        raise ApiTypeError(f"{name}(): x must be a CSRTensor, not {describe(x)}")
+    return CSRTensor(x.indptr, x.indices, function(x.values), x.shape)

@@ -1,17 +1,19 @@
-"""`shard` makes a cell or function whose inputs are sharded as a script says."""
+"""`shard` makes a cell or function whose inputs are sharded as a script says; of a function it is plain data."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
+from mspc.api import call_handler
 from mspc.api.common.parameter_plan import checked_plan
 from mspc.api.context import PYNATIVE_MODE, get_context
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.api.ops.primitive import check_strategy
 from mspc.api.parallel.layout import Layout
-from mspc.api.parallel.sharded import ShardedFunction
 from mspc.api.placement import note_shard_options
+from mspc.ir.late_dataclass import dataclass
 
 __all__ = ["Layout", "shard"]
 
@@ -45,3 +47,24 @@ def shard(
         checked_plan(owner, parameter_plan, "shard"),
         get_context("mode") == PYNATIVE_MODE,
     )
+
+
+@dataclass(frozen=True)
+class ShardedFunction:
+    """`fn` with strategies: in_strategy per input, out_strategy per output, parameter_plan as
+    (Parameter, strategy). in_pynative: it was made in PyNative mode.
+
+    Called by itself it takes global tensors, the same on every rank, and gives global ones, as on one device, unless
+    the script has set `dataset_strategy` or `full_batch`.
+    """
+
+    takes_global_inputs: ClassVar[bool] = True
+
+    fn: Callable[..., Any]
+    in_strategy: tuple[Any, ...] | None
+    out_strategy: tuple[Any, ...] | None = None
+    parameter_plan: tuple[tuple[Any, Any], ...] = ()
+    in_pynative: bool = False
+
+    def __call__(self, *args: Any) -> Any:
+        return call_handler.current().call(self, args)

@@ -1,4 +1,4 @@
-"""This module finds what two compiles, dumps or plans differ in, as data.
+"""This module finds what two compiles, dumps or plans differ in, as data: each difference, and all of them together.
 
 Operators and collectives of the two are matched by phase, cells, instance name, source line and place among those of
 their kind; what is equal in all of it finds each other first, so that only what a change brings about is left.
@@ -10,12 +10,56 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import field
 
-from mspc.commands.comparison.difference import Difference, SentDifference
 from mspc.commands.comparison.matching import MatchingRound, paired
-from mspc.commands.comparison.plans import memory_differences
-from mspc.commands.facts.model import EQUALS, CompileFacts, OperatorFact, RankFacts, ScopeTotals, cell_of
+from mspc.commands.facts.model import EQUALS, CompileFacts, OperatorFact, PlannedMemory, RankFacts, ScopeTotals, cell_of
 from mspc.commands.report.text import group, time_text
 from mspc.ir.late_dataclass import dataclass
+
+YES = "yes"
+RECOMPUTED, STORED, GATHERED = "computed again for gradients", "stored as", "gathered again for gradients"
+
+
+def memory_differences(first: PlannedMemory | None, second: PlannedMemory | None) -> list[Difference]:
+    """The cells and parameters that two plans treat otherwise; none where one of the two does not tell.
+
+    Every Difference has as its cell what the plans say of that name, and None where a plan leaves it as it is.
+    """
+    return [] if first is None or second is None else list(_differences(first, second))
+
+
+def _differences(first: PlannedMemory, second: PlannedMemory) -> Iterator[Difference]:
+    pairs = (
+        (RECOMPUTED, dict.fromkeys(first.recompute, YES), dict.fromkeys(second.recompute, YES)),
+        (STORED, first.parameters, second.parameters),
+        (GATHERED, dict.fromkeys(first.gather_again, YES), dict.fromkeys(second.gather_again, YES)),
+    )
+    for what, ours, theirs in pairs:
+        for name in dict.fromkeys([*ours, *theirs]):
+            if ours.get(name) != theirs.get(name):
+                yield Difference(name, what, "", ours.get(name), theirs.get(name))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that is not the same in both. name: of it. cell: around it. first, second: what it is in each; None
+    where it is in the other alone. why: the reasons that the texts give, the second's last."""
+
+    name: str
+    cell: str
+    line: str
+    first: str | None
+    second: str | None
+    why: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SentDifference(Difference):
+    """What collectives do otherwise for one tensor. operators: in each, "" where it is in the other alone. bytes: that
+    a rank sends of it in each."""
+
+    operators: tuple[str, str] = ("", "")
+    bytes: tuple[int, int] = (0, 0)
+
 
 OVER = " over "
 """Between what a collective sends and its group."""

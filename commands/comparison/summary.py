@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mspc.commands.comparison.all_differences import GRADIENT_OF, Differences, RankDifferences, RankPair
-from mspc.commands.comparison.difference import SentDifference
+from mspc.commands.comparison.all_differences import GRADIENT_OF, Differences, RankDifferences, RankPair, SentDifference
 from mspc.commands.comparison.tables import both_text, figures_table, memory_table, names_of, where_of
 from mspc.commands.facts.model import cell_of
 from mspc.commands.report.cells import MOST_KINDS, OUTSIDE, dearest_kinds, named_cells

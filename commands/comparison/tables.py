@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mspc.commands.comparison.all_differences import Differences, Figure, RankDifferences, RankPair, RankSums
-from mspc.commands.comparison.difference import Difference
+from mspc.commands.comparison.all_differences import (
+    Difference,
+    Differences,
+    Figure,
+    RankDifferences,
+    RankPair,
+    RankSums,
+)
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.text import group, size_text, time_text
 

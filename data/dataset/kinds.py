@@ -1,4 +1,5 @@
-"""Data sets have kinds by what was called last: `isinstance(data.batch(8), BatchDataset)`."""
+"""Data sets have kinds by what was called last, `isinstance(data.batch(8), BatchDataset)`, and by where their rows come
+from."""
 
 from __future__ import annotations
 
@@ -48,3 +49,26 @@ class ZipDataset(metaclass=_Kind):
     """What `zip` gives."""
 
     node = Zipped
+
+
+__all__ = ["MappableDataset", "SourceDataset", "TextBaseDataset", "UnionBaseDataset", "VisionBaseDataset"]
+
+
+class VisionBaseDataset(Dataset):
+    """A data set of images."""
+
+
+class TextBaseDataset(Dataset):
+    """A data set of texts."""
+
+
+class UnionBaseDataset(VisionBaseDataset, TextBaseDataset):
+    """A data set of anything."""
+
+
+class SourceDataset(Dataset):
+    """A data set that reads its rows itself, ahead of all steps over them."""
+
+
+class MappableDataset(SourceDataset):
+    """A data set whose rows can be read by their number."""

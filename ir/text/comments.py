@@ -8,7 +8,7 @@ import re
 from functools import lru_cache
 
 from mspc.ir.location import Frames, Location
-from mspc.ir.text.malformed import name_of
+from mspc.ir.text.source_text import name_of
 
 _OWN_FRAME = re.compile(r"# In file (.*?)\((\d{1,15})\)/(.*)/(?: (\d{1,15})~(\d{1,15}))?\Z")
 _FOREIGN_FRAME = re.compile(r"# In file (.*?):(\d{1,15})(?:~\d{1,15})?, (\d{1,15})~(\d{1,15})/(.*)/\Z")

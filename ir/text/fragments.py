@@ -17,7 +17,7 @@ from mspc.ir.layout import REDUCTIONS, Layout
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.opaque import Reference, Symbol
 from mspc.ir.text.limits import DEEPEST, LARGEST_TENSOR, LONGEST_LIST, MOST_RANKS
-from mspc.ir.text.malformed import Malformed, name_of, string_of
+from mspc.ir.text.source_text import Malformed, name_of, string_of
 from mspc.ir.text.tensor_text import dtype_called, read_tensor
 from mspc.ir.types import DTYPES, DType, OpaqueType, TensorType, TupleType, Type
 

@@ -12,8 +12,8 @@ from mspc.ir.opaque import UNKNOWN_TYPE, Literal, OpaqueOp, Reference
 from mspc.ir.text.comments import read_trailer
 from mspc.ir.text.facts import NODE, PHASES, mistake
 from mspc.ir.text.fragments import read_attributes, read_layouts
-from mspc.ir.text.malformed import name_of
 from mspc.ir.text.reading import GROUP, OPERAND, QUOTED, Reading
+from mspc.ir.text.source_text import name_of
 from mspc.ir.types import TensorType, Type
 
 _CALLEE = r"(?:PrimFunc_)?(call @[^\s(]+|[A-Za-z_]\w*|%\d+)"

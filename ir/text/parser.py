@@ -25,11 +25,10 @@ from mspc.ir.text.fragments import (
     read_value,
     unexpected,
 )
-from mspc.ir.text.malformed import Malformed, name_of
 from mspc.ir.text.node_reader import NodeReader
 from mspc.ir.text.operator_reader import Registry
 from mspc.ir.text.reading import GROUP, OPERAND, QUOTED, Reading
-from mspc.ir.text.source_text import expectation
+from mspc.ir.text.source_text import Malformed, expectation, name_of
 
 _PARAMETER = re.compile(rf"(%para\d+_({QUOTED}|[^\s:]+))\s*:")
 _SUBGRAPH = re.compile(rf"subgraph @({QUOTED}|[^\s(]+)[^(]*\(([^()]*)\)")

@@ -1,7 +1,9 @@
-"""This module holds the text of a file that is read: an error at a character becomes an MspcError with its line."""
+"""This module holds the text of a file that is read, and reads names and strings in it: an error at a character, or in
+a piece of it, becomes an MspcError with its line."""
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_right
 from collections.abc import Callable
@@ -9,7 +11,6 @@ from typing import Any, NoReturn
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.location import Location
-from mspc.ir.text.malformed import Malformed
 
 
 class SourceText:
@@ -44,3 +45,26 @@ def expectation(names: tuple[str, ...]) -> tuple[str, ...]:
     if not names:
         return ()
     return ("expected " + (names[0] if len(names) == 1 else "one of " + ", ".join(names)),)
+
+
+class Malformed(Exception):
+    """A malformed piece of text: the message, and how many characters behind the start of the piece the error is."""
+
+    def __init__(self, message: str, offset: int = 0, expected: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.offset = offset
+        self.expected = expected
+
+
+def string_of(text: str) -> str:
+    """The string of a quoted text. MindSpore does not escape; such a text is taken as it stands."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text[1:-1]
+
+
+def name_of(text: str) -> str:
+    """The name that a bare word or a quoted text stands for."""
+    return string_of(text) if text.startswith('"') else text

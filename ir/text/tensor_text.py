@@ -12,7 +12,7 @@ import numpy as np
 from mspc.ir.graph import Constant
 from mspc.ir.opaque import Symbol
 from mspc.ir.text.limits import LARGEST_CONSTANT
-from mspc.ir.text.malformed import Malformed
+from mspc.ir.text.source_text import Malformed
 from mspc.ir.types import DTYPES, DType, real_of
 
 _TENSOR = re.compile(r"Tensor\(shape=\[(.*?)\], ?dtype=(\w+), ?value=(.*)\)\Z", re.DOTALL)

@@ -12,9 +12,9 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.bases import require_float
-from mspc.ops.convolution.argmax_pooling_kernels import spread_windows
 from mspc.ops.convolution.base import Shape
 from mspc.ops.convolution.padded import padded, views
+from mspc.ops.convolution.pooling_kernels import spread_windows
 from mspc.ops.convolution.window import Window, numbers, paddings, result_lengths
 from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.operator_arguments import plain

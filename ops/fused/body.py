@@ -105,9 +105,8 @@ def _pair(line: str, text: str) -> tuple[str, str]:
 
 def _operator(line: str, name: str, pairs: list[tuple[str, str]]) -> Op:
     from mspc.ir.text.fragments import plain_value, read_attributes
-    from mspc.ir.text.malformed import Malformed
     from mspc.ir.text.operator_reader import OperatorReader  # only a text that is read needs the grammar
-    from mspc.ir.text.source_text import SourceText
+    from mspc.ir.text.source_text import Malformed, SourceText
 
     if name not in REGISTRY:
         _fail(line, f"there is no operator {name}")

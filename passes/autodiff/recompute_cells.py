@@ -13,8 +13,7 @@ from __future__ import annotations
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
-from mspc.passes.autodiff.planned_cells import mark_cells
-from mspc.passes.autodiff.recomputable_cells import blocks_of
+from mspc.passes.autodiff.recomputable_cells import blocks_of, mark_cells
 from mspc.passes.autodiff.recompute import Recompute
 from mspc.passes.base import Pass
 

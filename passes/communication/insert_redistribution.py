@@ -26,7 +26,7 @@ from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.needs import GLOBAL
 from mspc.passes.sharding.constraints import is_released
 from mspc.passes.sharding.placement import result_layouts
-from mspc.passes.sharding.strategy_sources import FILE, PLAN, SHARD
+from mspc.passes.sharding.plan_header import FILE, PLAN, SHARD
 from mspc.passes.sharding.traffic import cheapest_source
 
 REDUCTION_WORDS = {

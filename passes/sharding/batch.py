@@ -18,7 +18,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.layout import Layout
 from mspc.ir.text.fragments import read_layouts
-from mspc.ir.text.malformed import Malformed
+from mspc.ir.text.source_text import Malformed
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.sharding.choices import merge, rule_of

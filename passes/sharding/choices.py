@@ -1,5 +1,5 @@
-"""Finds how one operator can be sharded, and which sharding follows from the layouts around it, for all sharding
-passes.
+"""Finds how one operator can be sharded, given what a plan says of it, and which sharding follows from the layouts
+around it, for all sharding passes.
 
 An operator's sharding gives every factor of its rule some axes of a mesh. From it follow the layouts that the
 inputs need and the layouts of the results, partial ones included. Nothing here knows an operator by name.
@@ -313,3 +313,23 @@ def points_of(rule: Rule) -> int:
     tensors = (*rule.inputs, *rule.outputs)
     apart = max((math.prod(rule.sizes[f] for dim in dims for f in dim if f in own) for dims in tensors), default=1)
     return math.prod(size for f, size in enumerate(rule.sizes) if f not in own) * apart
+
+
+def options_of(
+    node: Node, rule: Rule, layouts: tuple[Layout, ...], results: Sequence[Layout] | None, ranks: int
+) -> list[ShardingChoice]:
+    """The choices for an operator that layouts of its operands, and those of its results, lead to. The first is what a
+    plan means that says nothing of results."""
+    op = cast(Op, node.op)
+    if op.operandwise:
+        return [operandwise_choice(op, list(layouts), ranks)]
+    taken = tuple((d, layout.without_partial()) for d, layout in zip(rule.inputs, layouts, strict=True) if d)
+    found = [make_choice(rule, *merge(rule, taken, ranks))]
+    if any(layout.partial for layout in layouts):
+        passing = choices(op, rule, layouts, (), ranks)
+        found = [*(option for option in passing if option.inputs == layouts), *found]
+    if results is not None:
+        made = tuple((d, layout.without_partial()) for d, layout in zip(rule.outputs, results, strict=True) if d)
+        found.append(make_choice(rule, *merge(rule, (*taken, *made), ranks)))
+        found += choices(op, rule, layouts, made, ranks)
+    return found

@@ -13,7 +13,7 @@ from mspc.passes.sharding.choices import make_choice, merge
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.parallel_optimizer import shard_parameters
 from mspc.passes.sharding.placement import is_master, stored
-from mspc.passes.sharding.strategy_sources import GIVEN
+from mspc.passes.sharding.plan_header import GIVEN
 
 
 def store_parameters(search: Search, forward: list[Node]) -> None:

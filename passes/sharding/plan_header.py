@@ -1,4 +1,5 @@
-"""Carries a plan from the front end to `shard_by_plan`: in a graph's header, beside the names of its operators.
+"""Carries a plan from the front end to `shard_by_plan`: in a graph's header, beside the names of its operators; and
+names where an operator's strategy comes from.
 
     plan_file : "plan.toml"
     plan_operators : (("Default/network-Net/MatMul-op0", "(2, 4) [0, -]", "(2, 4) [-, 1]"))
@@ -21,7 +22,7 @@ from mspc.ir.graph import Graph, Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.text.fragments import read_layouts
-from mspc.ir.text.malformed import Malformed
+from mspc.ir.text.source_text import Malformed
 
 PLAN_FILE, PLACES = "plan_file", "plan_places"
 OPERATORS, RESULTS, PARAMETERS = "plan_operators", "plan_results", "plan_parameters"
@@ -137,3 +138,8 @@ def _layouts(key: str, name: str, texts: Sequence[str], ranks: int) -> tuple[Lay
         if not isinstance(layout, Layout) or layout.ranks != ranks:
             raise MspcError(f"{key}: {name} has the layout {layout}, which is none of {ranks} ranks")
     return tuple(found)
+
+
+SHARD, FILE, PLAN = "shard()", "the strategy file", "the plan"
+GIVEN = (SHARD, FILE, PLAN)
+"""Those who go before all that is found."""

@@ -25,7 +25,7 @@ from mspc.passes.sharding.forward_layouts import shard_asked, shard_batch, sprea
 from mspc.passes.sharding.layout_plans import PlanTotal
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.parameter_layouts import store_parameters
-from mspc.passes.sharding.strategy_sources import SHARD
+from mspc.passes.sharding.plan_header import SHARD
 from mspc.passes.sharding.traffic import work_of
 from mspc.passes.sharding.update_layouts import wanted_by_updates
 

@@ -20,14 +20,12 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.nearest import did_you_mean
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
-from mspc.passes.autodiff.planned_cells import mark_cells
+from mspc.passes.autodiff.recomputable_cells import mark_cells
 from mspc.passes.autodiff.recompute import Recompute
 from mspc.passes.base import Pass
 from mspc.passes.needs import GLOBAL
-from mspc.passes.sharding.choices import ShardingChoice, rule_of
-from mspc.passes.sharding.plan_choices import options_of
-from mspc.passes.sharding.plan_header import NotedPlan, forget_plan, made_places, noted_plan
-from mspc.passes.sharding.strategy_sources import PLAN
+from mspc.passes.sharding.choices import ShardingChoice, options_of, rule_of
+from mspc.passes.sharding.plan_header import PLAN, NotedPlan, forget_plan, made_places, noted_plan
 from mspc.sharding.factors import Rule
 
 MOST_LISTED = 5

@@ -40,8 +40,8 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.text.fragments import read_attributes, read_layouts
-from mspc.ir.text.malformed import Malformed
 from mspc.ir.text.printer import strategy_text
+from mspc.ir.text.source_text import Malformed
 
 LARGEST = 1 << 28
 """Bytes of a file."""

@@ -1,11 +1,14 @@
-"""These are the failures of a run that know their node, and the silent one of a rank for which another reports."""
+"""These are the failures of a run that know their node, the silent one of a rank for which another reports, and what a
+rank announces to do together with others, for the message if they never come."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.location import Frames
+from mspc.ir.printable import shown
 
 
 class NodeFailure(ExecutionError):
@@ -22,3 +25,23 @@ class NodeFailure(ExecutionError):
 
 class StoppedByOther(ExecutionError):
     """Another rank reports the failure; this one only ends."""
+
+
+def missed(rank: int, said: str, other: int, where: str) -> ExecutionError:
+    """The error of a rank that waits for one that is elsewhere. said: what that rank does and where, then a note a
+    line."""
+    what, *notes = said.split("\n")
+    return ExecutionError(f"rank {rank} {what}, but rank {other} {where}", notes=notes)
+
+
+def first_line(said: str) -> str:
+    return said.partition("\n")[0]
+
+
+def tell(text: str) -> None:
+    """Print to stderr at once, whatever state the process is in."""
+    data = (shown(text.rstrip("\n"), lines=True) + "\n").encode(errors="replace")
+    try:
+        os.write(2, data)
+    except OSError:
+        pass

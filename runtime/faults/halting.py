@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from mspc.ir.diagnostics import ExecutionError
-from mspc.runtime.faults.announced import first_line, tell
+from mspc.runtime.faults.failure import first_line, tell
 from mspc.runtime.faults.idle import Idle, Wait
 from mspc.runtime.faults.record import ENDED, PID, RUNNING, STATE
 from mspc.runtime.faults.stopped import NAMED, STOPPED, Stopped, state_of

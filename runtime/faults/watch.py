@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph
-from mspc.runtime.faults.announced import first_line, missed, tell
+from mspc.runtime.faults.failure import first_line, missed, tell
 from mspc.runtime.faults.halting import judge_idle, judge_stopped
 from mspc.runtime.faults.idle import Idle
 from mspc.runtime.faults.orphaned import name_of, orphaned, remove_files_of_job

@@ -1,16 +1,18 @@
-"""Finds layouts of all forward operators at once: the cheapest plan of a step, or one whose distance to it is known."""
+"""Finds layouts of all forward operators at once, the cheapest plan of a step or one whose distance to it is known, and
+places a plan on a graph of the same network that was read again."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections import Counter
+from collections.abc import Sequence
 from itertools import permutations
 
-from mspc.ir.graph import Node, element_layouts
+from mspc.ir.graph import Graph, Node, Parameter, element_layouts
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import common_mesh
-from mspc.passes.autodiff.planned_cells import mark_cells
+from mspc.passes.autodiff.recomputable_cells import mark_cells
 from mspc.passes.autodiff.recompute import Recompute
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.search_terms import Terms
@@ -126,3 +128,29 @@ def _save_memory(search: Search, memory: MemoryModel, assignment: Assignment) ->
         mark_cells(graph, cells)
         Recompute().run(graph)
         search.include(node for node in graph.nodes if node not in known)
+
+
+def place(memory: MemoryModel, graph: Graph, values: Sequence[int]) -> None:
+    """Give the operators and parameters of a graph what an assignment says, and compute again what it does; nothing is
+    left to search. memory: of the model of another graph of the same network, at the same stage."""
+    model = memory.model
+    own = dict(zip(model.search.graph.nodes, graph.nodes, strict=True))
+    stored = dict(zip(model.search.graph.parameters, graph.parameters, strict=True))
+    for value, variable in model.of.items():
+        decided = model.variables[variable]
+        if isinstance(value, Parameter) and value.layout is None:
+            stored[value].layout = model.layout(value, int(decided.outputs[0][values[variable]]))
+        elif isinstance(value, Node) and value.in_layouts is None:
+            node, choice = own[value], decided.choices[values[variable]]
+            node.in_layouts, node.layout = choice.inputs, choice.layout(node.type)
+            node.attrs["strategy_from"] = SOURCE
+    gathered = {stored[parameter] for parameter in memory.gathered_again(values)}
+    for node in graph.nodes:
+        if node.phase == "forward" and any(value in gathered for value in node.inputs):
+            node.attrs["gathers_again"] = True
+    cells = memory.recomputed(values)
+    if cells:
+        mark_cells(graph, cells)
+        Recompute().run(graph)
+    graph.attrs.pop("search_mode", None)
+    graph.attrs["search_held"] = round(memory.peak(values))

@@ -14,8 +14,7 @@ from mspc.ir.graph import Node, Parameter
 from mspc.ops.op import Op
 from mspc.passes.sharding.layout_search import Search
 from mspc.search.model.model import NEVER, CostModel
-from mspc.search.solver.elimination import Elimination
-from mspc.search.solver.sums import Sums
+from mspc.search.solver.elimination import Elimination, Sums
 
 SMALL = 12
 """Operators of a network at most."""

@@ -18,10 +18,9 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.sharding.search_terms import LEAST
 from mspc.search.model.memory import MemoryModel
-from mspc.search.solver.elimination import Assignment, Elimination, Factor, OutOfTime, Table
+from mspc.search.solver.elimination import Assignment, Elimination, Factor, OutOfTime, Sums, Table
 from mspc.search.solver.labels import Labels
 from mspc.search.solver.mixing import CostedAssignment, Mixing
-from mspc.search.solver.sums import Sums
 
 LIMITED = 1 << 20
 """Elements of a table at most: there are many eliminations to be done, and what they leave open labels decide."""

@@ -24,8 +24,7 @@ from mspc.search.model.footprint import Footprint, StepLayouts, gradient_bytes, 
 from mspc.search.model.model import CostModel, Numbers, Source, Variable
 from mspc.search.model.recompute_costs import AgainCosts, entering
 from mspc.search.model.step_facts import copies
-from mspc.search.solver.elimination import Factor, Table
-from mspc.search.solver.sums import Sums
+from mspc.search.solver.elimination import Factor, Sums, Table
 
 BEGIN, END = 0, 1
 """Rows of memory: where gradients begin, and where updates do."""

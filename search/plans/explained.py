@@ -14,8 +14,8 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.nearest import did_you_mean
+from mspc.passes.sharding.plan_header import SHARD
 from mspc.passes.sharding.propagate_sharding import begun
-from mspc.passes.sharding.strategy_sources import SHARD
 from mspc.plans.operator_names import StrategyNames, all_is_given
 from mspc.search.layouts.cheapest import mesh_of
 from mspc.search.model.memory import MemoryModel

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from mspc.analysis.cost.least import least_seconds
-from mspc.analysis.cost.nodes import sent_bytes
+from mspc.analysis.cost.nodes import least_seconds, sent_bytes
 from mspc.analysis.cost.timeline import Timeline
 from mspc.compiler.driver import Compiled
 from mspc.compiler.sent_bytes import sent_by_ranks
@@ -17,8 +16,8 @@ from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.output.programs import config_of
 from mspc.passes.sharding.parallel_optimizer import why_not_sharded
+from mspc.passes.sharding.plan_header import GIVEN
 from mspc.passes.sharding.search_terms import MILLION
-from mspc.passes.sharding.strategy_sources import GIVEN
 from mspc.plans.files.plan_file import PlanFile
 from mspc.runtime.memory_plan import peak_of
 from mspc.runtime.workspaces import workspace_bytes

@@ -11,8 +11,7 @@ from mspc.compiler.driver import Compiled, Decide
 from mspc.ir.graph import Graph
 from mspc.passes.sharding.propagate_sharding import begun
 from mspc.passes.sharding.search_terms import LEAST, MILLION
-from mspc.search.layouts.cheapest import limited, mesh_of
-from mspc.search.layouts.placed import place
+from mspc.search.layouts.cheapest import limited, mesh_of, place
 from mspc.search.layouts.within_memory import Limited
 from mspc.search.model.memory import MemoryModel
 from mspc.search.model.model import CostModel

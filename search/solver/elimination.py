@@ -1,4 +1,5 @@
-"""Finds the cheapest assignment of variables under a sum of cost tables, by eliminating one variable after the other.
+"""Finds the cheapest assignment of variables under a sum of cost tables, by eliminating one variable after the other,
+and adds the tables up for complete assignments.
 
 Exact where the tables that arise stay small. Where one would be too large its terms are minimised apart from each
 other ("mini-buckets", Dechter and Rish 2003): what comes out is then a lower bound, and the assignment, read back with
@@ -266,3 +267,23 @@ class Elimination:
     @staticmethod
     def _around(factors: Sequence[Factor], values: Sequence[int]) -> float:
         return sum(float(f.table[tuple(values[v] for v in f.variables)]) for f in factors)
+
+
+class Sums:
+    """The factors of one sum. groups: every table with the variables of all factors that have it, a row each."""
+
+    def __init__(self, factors: Sequence[Factor]) -> None:
+        self.groups: list[tuple[Table, Any]] = []
+        self.constant = 0.0
+        tables: dict[int, tuple[Table, list[tuple[int, ...]]]] = {}
+        for factor in factors:
+            if factor.variables:
+                tables.setdefault(id(factor.table), (factor.table, []))[1].append(factor.variables)
+            else:
+                self.constant += float(factor.table)
+        self.groups = [(table, np.array(variables)) for table, variables in tables.values()]
+
+    def total(self, values: Sequence[int]) -> float:
+        """What an assignment comes to."""
+        chosen = np.asarray(values)
+        return self.constant + sum(float(table[tuple(chosen[own].T)].sum()) for table, own in self.groups)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
-from mspc.search.solver.sums import Sums
+from mspc.search.solver.elimination import Sums
 
 STEPS = 4096
 """Into how many parts what must be saved is divided."""

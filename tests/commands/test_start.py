@@ -17,7 +17,7 @@ ASKED_FOR = {
     "mspc.api.train.evaluation": "nothing is evaluated",
     "mspc.checkpoint.sets": "nothing is saved before a run",
     "mspc.commands.search": "another command",
-    "mspc.plans.given": "there is no plan",
+    "mspc.plans.contents": "there is no plan",
     "mspc.doctor": "the script has no mistake",
     "mspc.engine.job": "no rank runs",
     "mspc.search.plans.table": "plans are compared by `mspc search`",

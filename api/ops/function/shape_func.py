@@ -9,7 +9,7 @@ from mspc.api import ops
 from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.function_arguments import axis_of, least, no_tensor, of_rank, part_of, within
 from mspc.api.ops.index_arguments import chosen_places
-from mspc.api.ops.split_arguments import split_sizes
+from mspc.api.ops.product_arguments import split_sizes
 
 
 def t(input: TensorLike) -> Any:

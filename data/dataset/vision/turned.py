@@ -1,4 +1,4 @@
-"""These operations rotate, shift and blur images, and take parts out of them."""
+"""These operations rotate, mirror, shift and blur images, and take parts out of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.data.dataset.operation import EachOperation
+from mspc.data.dataset.operation import EachOperation, Operation
 from mspc.data.dataset.pillow import image_of, library, resampled
 from mspc.data.dataset.pipeline_random import Draws
 from mspc.data.dataset.row_values import flag, integer
@@ -16,6 +16,7 @@ from mspc.data.dataset.vision.enums import Inter
 from mspc.data.dataset.vision.shapes import (
     LARGEST,
     fill_of,
+    height_axis,
     inter_of,
     number,
     probability,
@@ -257,3 +258,47 @@ class PadToSize(EachOperation):
         found[...] = self.fill if len(self.fill) > 1 else self.fill[0]
         found[top : top + height, left : left + width] = value
         return found
+
+
+class HorizontalFlip(Operation):
+    """The image mirrored, left for right."""
+
+    keeps_images: ClassVar[bool] = True
+    axis: ClassVar[int] = 1
+
+    def many(self, values: np.ndarray, draws: Draws) -> np.ndarray:
+        axis = height_axis(type(self).__name__, values) + self.axis
+        return np.flip(values, axis)
+
+
+class VerticalFlip(HorizontalFlip):
+    """The image mirrored, top for bottom."""
+
+    axis: ClassVar[int] = 0
+
+
+class RandomHorizontalFlip(Operation):
+    """The image mirrored left for right with probability `prob`."""
+
+    keeps_images: ClassVar[bool] = True
+    axis: ClassVar[int] = 1
+
+    def __init__(self, prob: float = 0.5) -> None:
+        self.prob = probability(type(self).__name__, prob)
+
+    def many(self, values: np.ndarray, draws: Draws) -> np.ndarray:
+        axis = height_axis(type(self).__name__, values) + self.axis
+        (rows,) = np.nonzero(draws.uniform() < self.prob)
+        if not rows.size:
+            return values
+        result = values.copy(order="K")
+        turned = (slice(None),) * (axis - 1) + (slice(None, None, -1),)
+        for row in rows.tolist():
+            result[row] = values[row][turned]
+        return result
+
+
+class RandomVerticalFlip(RandomHorizontalFlip):
+    """The image mirrored top for bottom with probability `prob`."""
+
+    axis: ClassVar[int] = 0

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.search.solver.elimination import Factor
+from mspc.search.solver.elimination import Factor, Sums
 from mspc.search.solver.mixing import CostedAssignment, Mixing
-from mspc.search.solver.sums import Sums
 
 PAIRS = 4
 
