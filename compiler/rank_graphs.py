@@ -11,7 +11,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.printer import OpenText, print_graph
 from mspc.ir.varying import VaryingConstant
 from mspc.passes.base import OnPass, PassManager, find_pass, run_passes
-from mspc.passes.per_rank.rank_kinds import RankDifferences, RankKindParts, own_constant, own_op, varies
+from mspc.passes.per_rank.rank_kinds import RankKindParts, VaryingParts, own_constant, own_op, varies
 from mspc.passes.per_rank.rank_parts import GraphPositions, RankElement
 from mspc.passes.per_rank.slice_to_rank import check_rank, sliced
 
@@ -105,7 +105,7 @@ class RankGraphs:
     on_pass: OnPass | None = None
     kind_of: dict[int, int] = field(default_factory=dict[int, int])
     _places: GraphPositions | None = None
-    _differences: RankDifferences | None = None
+    _differences: VaryingParts | None = None
     _runs: dict[Hashable, list[_Run]] = field(default_factory=dict[Hashable, list[_Run]])
     _apart: set[Hashable] = field(default_factory=set[Hashable])
     """Of ranks for which the passes run one by one."""
@@ -161,7 +161,7 @@ class RankGraphs:
         check_rank(self.graph, rank)
         if self._places is None:
             self._places = GraphPositions(self.graph)
-            self._differences = RankDifferences(self._places, int(self.graph.attrs.get("ranks", 1)))
+            self._differences = VaryingParts(self._places, int(self.graph.attrs.get("ranks", 1)))
         assert self._differences is not None
         parts = self._places.on(rank)
         wanted = {*wanted, self.passes[-1]}

@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any, Protocol, cast
 
 from mspc.ir.types import BOOL, FLOAT32, FLOAT64, INT32, INT64, UINT32, UINT64, DType, TensorType, dtype_of
-from mspc.ops.cuda.loops import BLOCK, HELPERS, Loop, LoopOperand, Reduction, column_loop, plain_loop, row_loop
+from mspc.ops.cuda.loops import BLOCK, HELPERS, Loop, LoopOperand, LoopReduction, column_loop, plain_loop, row_loop
 from mspc.ops.cuda.math import MATH, one_word
 from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Device, Launch, c_type, computing_type
@@ -73,7 +73,7 @@ def launch_chain(device: Device, lines: Sequence[ChainLine], types: Sequence[Ten
     read = {index for line in lines for kind, index in line.operands if kind == "t"}
     text: list[str] = []
     writes: list[tuple[str, Array]] = []
-    totals: dict[tuple[int, ...], list[Reduction]] = {}
+    totals: dict[tuple[int, ...], list[LoopReduction]] = {}
     shapes: set[tuple[int, ...]] = set()
     for number, (line, type) in enumerate(zip(lines, types, strict=True)):
         names = [f"{kind}{index}" for kind, index in line.operands]
@@ -132,16 +132,16 @@ def _type_of(array: Array) -> TensorType:
     return TensorType(dtype_of(array.dtype), tuple(array.shape))
 
 
-def _total(op: Any, value: str, type: TensorType, out: Array) -> Reduction:
+def _total(op: Any, value: str, type: TensorType, out: Array) -> LoopReduction:
     how = _HOW[op.reduction]
     axes: tuple[int, ...] = op.axes(type.rank)
     count = math.prod(type.shape[d] for d in axes) if op.reduction == "mean" else 1
     how = _HOW_BOOL.get(how, how) if type.dtype == BOOL else how
-    return Reduction(value, how, count, type.dtype, dtype_of(out.dtype), out)
+    return LoopReduction(value, how, count, type.dtype, dtype_of(out.dtype), out)
 
 
 def _launch(device: Device, inputs: Sequence[Array], types: Sequence[TensorType], text: Sequence[str],
-            writes: Sequence[tuple[str, Array]], totals: Sequence[Reduction], shape: tuple[int, ...],
+            writes: Sequence[tuple[str, Array]], totals: Sequence[LoopReduction], shape: tuple[int, ...],
             axes: tuple[int, ...]) -> Launch | None:  # fmt: skip
     if math.prod(shape) == 0:
         return None if totals else _nothing
@@ -164,7 +164,7 @@ def _nothing() -> None:
     """Of no elements."""
 
 
-def _chain(reads: Sequence[LoopOperand], writes: Sequence[Any], totals: Sequence[Reduction], text: Sequence[str],
+def _chain(reads: Sequence[LoopOperand], writes: Sequence[Any], totals: Sequence[LoopReduction], text: Sequence[str],
            values: Sequence[str]) -> str:  # fmt: skip
     """The function `chain` of one element."""
     given = [f"const {computing_type(read.dtype)} {read.name}" for read in reads]

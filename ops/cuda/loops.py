@@ -46,7 +46,7 @@ class LoopOperand:
 
 
 @dataclass(frozen=True, slots=True)
-class Reduction:
+class LoopReduction:
     """A reduction: of the chain's value `value`, by `how` (Sum, Product, Largest, Smallest), into `array`.
 
     count: what the total is divided by, a mean's number of elements. accumulates: the element type that is reduced.
@@ -78,7 +78,7 @@ class Loop:
     sizes: tuple[int, ...]
     reads: tuple[LoopOperand, ...]
     writes: tuple[tuple[str, DType, Any], ...]
-    totals: tuple[Reduction, ...]
+    totals: tuple[LoopReduction, ...]
     chain: str
     pack: int
     flight: int

@@ -25,7 +25,7 @@ _HIDDEN = (tuple, int, str)
 """Classes of values that get stand-ins."""
 
 
-class RankDifferences:
+class VaryingParts:
     """Where ranks differ: the numbers of the parts that depend on the rank, and the fields of operators that do.
 
     Some ranks are compared, two neighbours along every axis of every mesh among them. A field that differs between
@@ -68,7 +68,7 @@ def _operators(part: RankElement) -> list[tuple[int, OpLike]]:
 class RankKindParts:
     """What ranks of one kind have in common: the parts of one of them, `rank`, with stand-ins where ranks differ."""
 
-    def __init__(self, rank: int, parts: Sequence[RankElement], differences: RankDifferences) -> None:
+    def __init__(self, rank: int, parts: Sequence[RankElement], differences: VaryingParts) -> None:
         self.looks = Looks()
         self.rank = Varying(RANK, rank, self.looks)
         self.parts = list(parts)
@@ -110,7 +110,7 @@ def _stand_ins(op: OpLike) -> dict[str, Varying]:
 # Stand-ins for a rank's parts
 
 
-def _hidden(part: RankElement, place: int, differences: RankDifferences, looks: Looks) -> RankElement:
+def _hidden(part: RankElement, place: int, differences: VaryingParts, looks: Looks) -> RankElement:
     if part.constant is not None:
         return replace(part, constant=VaryingConstant(Slot(place, 0, "constant"), part.constant, looks))
 

@@ -46,7 +46,7 @@ class Spent:
 
 
 @dataclass(frozen=True)
-class Alternative:
+class ExplainedAlternative:
     """One way to shard an operator. layouts: of its operands. seconds: what the cheapest plan with it takes more than
     the cheapest of all, by bytes, collectives and memory traffic; infinite where there is none. where: what it is spent
     on, the most first. memory: bytes at the peak of that plan on a rank, as foreseen; 0 where there is no limit. taken:
@@ -69,7 +69,7 @@ class Explanation:
     operator: str
     origin: str
     line: str
-    alternatives: tuple[Alternative, ...]
+    alternatives: tuple[ExplainedAlternative, ...]
     cannot: tuple[str, ...]
     memory: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
@@ -161,7 +161,7 @@ class _Question:
         best = min(range(len(found)), key=lambda i: (found[i].cost, i))
         choices = model.variables[variable].choices
         bandwidth = self.asked.machine.link.bandwidth.at(LARGE)
-        alternatives: dict[tuple[str, ...], Alternative] = {}
+        alternatives: dict[tuple[str, ...], ExplainedAlternative] = {}
         for i in sorted(range(len(found)), key=lambda i: (found[i].cost, i)):
             layouts = tuple(str(layout) for layout in choices[i].inputs)
             taken = i == best if self.given is None else choices[i].inputs == self.given
@@ -169,7 +169,7 @@ class _Question:
             seconds = float("inf") if more >= NEVER / 2 else more / bandwidth
             where = self._where(found[best], found[i], bandwidth) if LITTLE < seconds < float("inf") else ()
             held = 0.0 if self.memory is None else self.memory.peak(found[i].values)
-            alternatives.setdefault(layouts, Alternative(layouts, seconds, where, int(held), taken))
+            alternatives.setdefault(layouts, ExplainedAlternative(layouts, seconds, where, int(held), taken))
         line = next((f"{f.file}:{f.line}: {f.text.strip()}" for f in node.frames if not f.file.startswith("mspc/")), "")
         return Explanation(
             self.places[node], node.label, self.origin, line, tuple(alternatives.values()), tuple(self._cannot()),
