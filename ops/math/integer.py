@@ -106,6 +106,7 @@ class Gcd(_Bitwise):
 class PopulationCount(Op):
     """How many bits of a number are 1, UInt8; of a negative one those of its two's complement."""
 
+    bprop = _INTEGER
     samples = (
         sample((8, 16), dtypes=("Int16",), low=-99, high=99, gradient=False),
         sample((8,), dtypes=("Int64",), low=-9, high=9, gradient=False),
