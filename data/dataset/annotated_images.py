@@ -13,9 +13,9 @@ import numpy as np
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.data.dataset import config
 from mspc.data.dataset.formats import check_folder
-from mspc.data.dataset.kinds import MappableDataset, VisionBaseDataset
 from mspc.data.dataset.nodes.block import Column, column_of
 from mspc.data.dataset.nodes.indexed import Indexed
+from mspc.data.dataset.origins import MappableDataset, VisionBaseDataset
 from mspc.data.dataset.pillow import decoded
 from mspc.data.dataset.row_values import flag, workers_of
 from mspc.data.dataset.samplers import BuiltinSampler, select_sampler

@@ -12,9 +12,9 @@ import numpy as np
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.data.dataset import config
 from mspc.data.dataset.formats import Records, check_folder, find_idx, list_images, read_cifar, read_mnist
-from mspc.data.dataset.kinds import MappableDataset, VisionBaseDataset
 from mspc.data.dataset.nodes.block import Column, column_of
 from mspc.data.dataset.nodes.indexed import Arrays, Indexed
+from mspc.data.dataset.origins import MappableDataset, VisionBaseDataset
 from mspc.data.dataset.pillow import decoded
 from mspc.data.dataset.row_values import flag, workers_of
 from mspc.data.dataset.samplers import BuiltinSampler, select_sampler

@@ -1,5 +1,4 @@
-"""Data sets have kinds by what was called last, `isinstance(data.batch(8), BatchDataset)`, and by where their rows come
-from."""
+"""Data sets have kinds by what was called last: `isinstance(data.batch(8), BatchDataset)`."""
 
 from __future__ import annotations
 
@@ -49,26 +48,3 @@ class ZipDataset(metaclass=_Kind):
     """What `zip` gives."""
 
     node = Zipped
-
-
-__all__ = ["MappableDataset", "SourceDataset", "TextBaseDataset", "UnionBaseDataset", "VisionBaseDataset"]
-
-
-class VisionBaseDataset(Dataset):
-    """A data set of images."""
-
-
-class TextBaseDataset(Dataset):
-    """A data set of texts."""
-
-
-class UnionBaseDataset(VisionBaseDataset, TextBaseDataset):
-    """A data set of anything."""
-
-
-class SourceDataset(Dataset):
-    """A data set that reads its rows itself, ahead of all steps over them."""
-
-
-class MappableDataset(SourceDataset):
-    """A data set whose rows can be read by their number."""

@@ -10,9 +10,9 @@ import numpy as np
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.setting_kind import place_of_caller, say_once
 from mspc.data.dataset import config
-from mspc.data.dataset.kinds import MappableDataset, UnionBaseDataset
 from mspc.data.dataset.nodes.block import Column, column_of
 from mspc.data.dataset.nodes.indexed import Indexed
+from mspc.data.dataset.origins import MappableDataset, UnionBaseDataset
 from mspc.data.dataset.row_values import Row, integer, names_of, workers_of
 from mspc.data.dataset.samplers import BuiltinSampler, select_sampler
 from mspc.data.mindrecord.filereader import record_files

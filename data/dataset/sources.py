@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError, caller_location
-from mspc.data.dataset.kinds import MappableDataset, UnionBaseDataset
 from mspc.data.dataset.nodes.base import PipelineNode
 from mspc.data.dataset.nodes.block import Block
 from mspc.data.dataset.nodes.faults import RowFault
 from mspc.data.dataset.nodes.indexed import Arrays, Indexed
+from mspc.data.dataset.origins import MappableDataset, UnionBaseDataset
 from mspc.data.dataset.pipeline_random import DataPass
 from mspc.data.dataset.read_once import LIMIT, ReadOnce, is_read_once
 from mspc.data.dataset.row_values import Row, as_column, flag, names_of, workers_of

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.data.dataset.kinds import SourceDataset, TextBaseDataset, UnionBaseDataset
 from mspc.data.dataset.nodes.indexed import Arrays
+from mspc.data.dataset.origins import SourceDataset, TextBaseDataset, UnionBaseDataset
 from mspc.data.dataset.row_values import names_of, workers_of
 from mspc.data.dataset.samplers import select_sampler
 from mspc.ir.diagnostics import MspcError

@@ -11,9 +11,9 @@ from mspc.api.errors import ApiValueError
 from mspc.api.setting_kind import place_of_caller, say_once
 from mspc.data.dataset import config
 from mspc.data.dataset.examples import COMPRESSIONS, ExampleFile, Feature
-from mspc.data.dataset.kinds import SourceDataset, UnionBaseDataset
 from mspc.data.dataset.nodes.block import Column, column_of
 from mspc.data.dataset.nodes.indexed import Indexed
+from mspc.data.dataset.origins import SourceDataset, UnionBaseDataset
 from mspc.data.dataset.row_values import flag, names_of, workers_of
 from mspc.data.dataset.samplers import BuiltinSampler, select_sampler
 from mspc.data.dataset.schema import Schema, element_type
