@@ -176,11 +176,12 @@ def _score_gradients(
     logarithm = statistics[at[0], rows]
     logarithm = xp.where(logarithm == -xp.inf, 0, logarithm)
     p = xp.exp(_scores(xp, shape, scores, q, k, at, rows, dtype) - logarithm)
-    # A GPU cannot decide by numbers while its step is captured, and does it always.
-    if scores.shift is not None and (xp is not np or np.any(np.abs(logarithm) > LARGE)):
+    large = xp.abs(logarithm) > LARGE
+    # A GPU cannot decide by numbers while its step is captured, and always adds up.
+    if scores.shift is not None and (xp is not np or np.any(large)):
         # Beside a number as -1e9, which a shift adds to all keys of a query, the logarithm of the sum is rounded away.
         total = xp.sum(p, axis=-1, keepdims=True)
-        p /= xp.where(total == 0, 1, total)
+        p /= xp.where(large & (total != 0), total, 1)
     dp = _dropped(xp, scores, xp.matmul(dout[at[0], rows].astype(dtype), v[at].astype(dtype).T), at, rows)
     return _dropped(xp, scores, p, at, rows), p * (dp - xp.sum(p * dp, axis=-1, keepdims=True))
 

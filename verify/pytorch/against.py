@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -203,7 +203,7 @@ class _Gradients:
         self._compare(judged, tensors, blocked)
 
     def _followed(self, node: Node, operands: list[Any]) -> Any:
-        """What PyTorch makes of a node; None where it has no counterpart."""
+        """What PyTorch makes of a node; None where it has no counterpart, or none that it differentiates."""
         op = node.op
         if isinstance(op, MakeTuple):
             return tuple(operands)
@@ -214,7 +214,7 @@ class _Gradients:
         own = self.values[node]
         parts = own if isinstance(own, tuple) else (own,)
         found = None if op.mutates else self.judge.call(op, operands, parts)
-        if found is None:
+        if found is None or not _is_differentiated(operands, found):
             return None
         complete = tuple(self.judge.tensor(part) if t is None else t for t, part in zip(found, parts, strict=True))
         return complete if isinstance(own, tuple) else complete[0]
@@ -237,6 +237,13 @@ class _Gradients:
             expected = np.zeros_like(own) if tensor is None else self.judge.array(tensor, own)
             row = compare("gradient", parameter.name, expected, own, GRADIENTS, Noise(ZERO * scale, ZERO * scale))
             self.found.rows.append(row)
+
+
+def _is_differentiated(operands: Iterable[Any], results: Iterable[Any]) -> bool:
+    """Whether PyTorch differentiates what it makes of some operands; it does not for some functions, as Bessel's."""
+    floats = [each for each in results if each is not None and each.is_floating_point()]
+    given = (each for operand in operands for each in (operand if isinstance(operand, tuple) else (operand,)))
+    return not floats or any(each.requires_grad for each in floats) or not any(each.requires_grad for each in given)
 
 
 def _size(array: Array) -> float:
