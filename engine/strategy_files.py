@@ -34,7 +34,7 @@ class StrategyFiles:
         """Write what the script asks for, where the mode shards anything. Raises MspcError."""
         self.write_groups(compiled, context, trains)
         if not self._rank:
-            self.write_cuts(compiled, context, trains)
+            self.write_shardings(compiled, context, trains)
 
     def write_groups(self, compiled: Compiled, context: FrozenContext, trains: bool) -> None:
         """Write which ranks hold the same as this one. Raises MspcError."""
@@ -50,7 +50,7 @@ class StrategyFiles:
                 groups = groups_of(compiled.rank_graph(self._rank), self._rank)
                 write_groups(Path(path), groups, ranks_alike(compiled.graph, compiled.config.ranks, self._rank))
 
-    def write_cuts(self, compiled: Compiled, context: FrozenContext, trains: bool) -> None:
+    def write_shardings(self, compiled: Compiled, context: FrozenContext, trains: bool) -> None:
         """Write how operators and parameters are sharded. Raises MspcError."""
         if not compiled.config.sharded:
             return
@@ -61,8 +61,7 @@ class StrategyFiles:
             if self._is_due(path, trains):
                 from mspc.plans.files.strategy_file import write_strategies
 
-                trainable_only = context.strategy_trainable_only
-                content = _operators_of(compiled) if of_operators else _content_of(compiled, trainable_only)
+                content = _content_of(compiled, context.strategy_trainable_only, of_operators)
                 with told_at(context.place_of(*names)):
                     write_strategies(Path(path), content)
 
@@ -78,17 +77,14 @@ def write_once(compiled: Compiled, context: FrozenContext) -> None:
     """Write what the script asks for of one compile. Raises MspcError."""
     files = StrategyFiles(vars(state.current())["rank"])
     files.write_groups(compiled, context, trains=True)
-    files.write_cuts(compiled, context, trains=True)
+    files.write_shardings(compiled, context, trains=True)
 
 
-def _operators_of(compiled: Compiled) -> StrategyFile:
-    from mspc.plans.files.strategy_file import StrategyFile
-
-    return StrategyFile(compiled.strategies.by_place)
-
-
-def _content_of(compiled: Compiled, trainable_only: bool) -> StrategyFile:
+def _content_of(compiled: Compiled, trainable_only: bool, of_operators: bool) -> StrategyFile:
+    """What a strategy file says of a compiled network; with `of_operators` of all operators, and of no parameter."""
     from mspc.plans.contents import sharded_parameters
     from mspc.plans.files.strategy_file import StrategyFile
 
+    if of_operators:
+        return StrategyFile(compiled.strategies.by_place)
     return StrategyFile(compiled.strategies.by_parameter, sharded_parameters(compiled.graph, trainable_only))

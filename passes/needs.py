@@ -10,6 +10,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.structural import Gradient
 from mspc.ops.op import Op
+from mspc.passes.sharding.search_terms import wants_search
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,10 @@ def _to_be_lowered(graph: Graph) -> Node | None:
     return next((node for node in graph.nodes if isinstance(node.op, Redistribute)), None)
 
 
+def _unsearched(graph: Graph) -> bool:
+    return wants_search(graph) and "search_cost" not in graph.attrs
+
+
 GLOBAL = Need(
     _of_one_rank,
     "a graph of all ranks; the header of this one names its rank",
@@ -61,4 +66,9 @@ DIFFERENTIATED = Need(
 )
 LOWERED = Need(
     _to_be_lowered, "collectives; {label} is still to become some", "run lower_redistribution before {name}"
+)
+SEARCHED = Need(
+    _unsearched,
+    "layouts that a search has decided on; the header of this graph has search_mode, and no layouts were searched",
+    "run search_sharding before {name}, or take search_mode out of the header",
 )

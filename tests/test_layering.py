@@ -113,9 +113,9 @@ def imports(path: Path) -> list[tuple[str, int, int]]:
     return found
 
 
-@pytest.mark.parametrize("folder", sorted({**LAYERS, **ROOMS}))
+@pytest.mark.parametrize("folder", sorted(LAYERS | ROOMS))
 def test_folder_imports_only_lower_layers(folder: str) -> None:
-    lower = tuple(f"mspc.{each.replace('/', '.')}." for each in (folder, *{**LAYERS, **ROOMS}[folder].split()))
+    lower = tuple(f"mspc.{each.replace('/', '.')}." for each in (folder, *(LAYERS | ROOMS)[folder].split()))
     wrong: list[str] = []
     for path in sorted((ROOT / folder).rglob("*.py")):
         for module, _, line in imports(path):

@@ -13,11 +13,10 @@ Input:  nodes with `in_layouts` where the user gave strategies. Output: all node
 
 from __future__ import annotations
 
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import Pass
-from mspc.passes.needs import DIFFERENTIATED, GLOBAL, KNOWN
+from mspc.passes.needs import DIFFERENTIATED, GLOBAL, KNOWN, SEARCHED
 from mspc.passes.sharding.backward_layouts import BackwardLayouts
 from mspc.passes.sharding.choices import multiplies
 from mspc.passes.sharding.constraints import release_constraints
@@ -26,26 +25,22 @@ from mspc.passes.sharding.layout_plans import PlanTotal
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.parameter_layouts import store_parameters
 from mspc.passes.sharding.plan_header import SHARD
+from mspc.passes.sharding.search_terms import wants_search
 from mspc.passes.sharding.traffic import work_of
 from mspc.passes.sharding.update_layouts import wanted_by_updates
-
-SEARCHES = ("dynamic_programming", "recursive_programming")
-"""What `search_mode` says where all operators are decided on together."""
 
 
 @dataclass(frozen=True)
 class PropagateSharding(Pass):
     """Decide the layouts of all nodes and parameters."""
 
-    needs = (KNOWN, GLOBAL, DIFFERENTIATED)
+    needs = (KNOWN, GLOBAL, DIFFERENTIATED, SEARCHED)
 
     def run(self, graph: Graph) -> bool:
-        automatic = graph.attrs.get("mode") == "auto_parallel"
-        if automatic and graph.attrs.get("search_mode") in SEARCHES:
-            _check_searched(graph)
+        if wants_search(graph):
             return False
         search, forward = begun(graph)
-        decide = spread if automatic else shard_batch
+        decide = spread if search.automatic else shard_batch
         decide(search, forward)
         finish(search, forward)
         return True
@@ -62,15 +57,6 @@ def begun(graph: Graph) -> tuple[Search, list[Node]]:
     if search.automatic:
         shard_asked(search, forward)
     return search, forward
-
-
-def _check_searched(graph: Graph) -> None:
-    """Raise MspcError where `search_sharding` has not run."""
-    if "search_cost" not in graph.attrs:
-        raise MspcError(
-            f"the header has search_mode : {graph.attrs['search_mode']}, and no layouts were searched",
-            notes=["run search_sharding before propagate_sharding, or take the line out of the header"],
-        )
 
 
 def finish(search: Search, forward: list[Node]) -> PlanTotal:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 
 _KEY = "search_"
@@ -16,6 +17,10 @@ MILLION = 1_000_000
 """The number of parts that the sum which a search minimises is divided into, to say what may be saved of it."""
 OPERATIONS = 1e9
 """Of products: what `compute` is the cost of."""
+
+
+SEARCHES = ("dynamic_programming", "recursive_programming")
+"""What `search_mode` says where all operators are decided on together."""
 
 
 @dataclass(frozen=True)
@@ -53,3 +58,8 @@ class Terms:
     def axes(self) -> tuple[int, ...]:
         """The sizes of the mesh that the settings name; () where they name none."""
         return tuple(map(int, self.mesh.split("x"))) if self.mesh else ()
+
+
+def wants_search(graph: Graph) -> bool:
+    """Whether the layouts of all operators of a graph are to be decided on together, by its header."""
+    return graph.attrs.get("mode") == "auto_parallel" and graph.attrs.get("search_mode") in SEARCHES

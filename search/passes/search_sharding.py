@@ -12,7 +12,7 @@ from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import Pass
 from mspc.passes.needs import DIFFERENTIATED, GLOBAL, KNOWN
-from mspc.passes.sharding.propagate_sharding import SEARCHES
+from mspc.passes.sharding.search_terms import wants_search
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class SearchSharding(Pass):
     needs = (KNOWN, GLOBAL, DIFFERENTIATED)
 
     def run(self, graph: Graph) -> bool:
-        if graph.attrs.get("mode") != "auto_parallel" or graph.attrs.get("search_mode") not in SEARCHES:
+        if not wants_search(graph):
             return False
         from mspc.search.layouts.together import decide_together  # late: most compiles search for nothing
 
