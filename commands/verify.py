@@ -20,6 +20,7 @@ from mspc.commands.verify_folder import verify_folder
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, DumpPoint, compile_traced, trace_call
+from mspc.compiler.pipeline import before_grad
 from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
@@ -141,10 +142,12 @@ def _compiled(captured: CapturedCall, config: Config, on_pass: OnPass | None = N
     """The program with its operators numbered; of one device also what its gradients are judged by, if it has any."""
     asked: list[Request] = []
     doubled: list[Doubled] = []
+    # Numbers that the operators had before would tell them apart for the passes that look at several of them.
+    numbered = before_grad(config.mode, config.device)
 
     def mark(stage: DumpPoint) -> None:
         if stage.name != "grad":
-            if not doubled and config.ranks == 1:
+            if not doubled and config.ranks == 1 and stage.name in numbered:
                 name_by_script(stage.graph)
             asked[:] = requests(stage.graph) if not doubled else asked
             return

@@ -71,6 +71,14 @@ def passes_of(mode: str, device: str = "CPU") -> tuple[str, ...]:
     return first + (DATA_PARALLEL if mode == "data_parallel" else WITHOUT_COMMUNICATION)
 
 
+def before_grad(mode: str, device: str = "CPU") -> tuple[str, ...]:
+    """Names of the dumps behind which no pass ahead of differentiation compares the attributes of operators: the last
+    pass ahead of it that always runs, else the front end and what follows it."""
+    names = passes_of(mode, device)
+    ahead = names[: names.index("grad")]
+    return ahead[-1:] or ("frontend", *PREPARING)
+
+
 def numbered(names: Sequence[str]) -> Iterator[tuple[int, str]]:
     """(number, name) of the passes that all ranks share, those of `PREPARING` and then these."""
     number = 0

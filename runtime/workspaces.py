@@ -13,6 +13,7 @@ from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.convolution.base import Convolution
 from mspc.ops.cuda.attention import LOWEST, aligned_bytes
 from mspc.ops.cuda.flash import TILES
+from mspc.ops.cuda.flash_halves_gradient import NOTE
 from mspc.ops.nn.attention_base import AttentionOp
 
 PRODUCTS = 64 << 20
@@ -74,11 +75,14 @@ def _of_convolution(op: Convolution, node: Node) -> int:
 def _of_attention(op: Any, types: list[TensorType], tf32: bool) -> int:
     """Scores, and operands by head, where products of matrices stand for a fused kernel."""
     dtype = types[0].dtype
-    shape = op.sizes(op.separated(types) if op.packed else types)
+    types = op.separated(types) if op.packed else types
+    shape = op.sizes(types)
     rows = shape.batch * shape.heads * shape.queries
-    if dtype.name.lower() in LOWEST:
-        return max((dtype.itemsize * type.size for type in op.named(types).values()), default=0)
     gradient = op.products > 2
+    if dtype.name.lower() in LOWEST:
+        if op.draws_by_place:
+            return NOTE * rows * gradient
+        return max((dtype.itemsize * type.size for type in op.named(types).values()), default=0)
     low, _ = op.window(shape)
     if dtype == FLOAT32 and tf32 and not op.optional and low is None and shape.depth == shape.value_depth in TILES:
         return 8 * rows * gradient

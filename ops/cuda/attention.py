@@ -13,6 +13,7 @@ import numpy as np
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import dtype_of
 from mspc.ops.device import Array, Device, Launch, c_type
+from mspc.ops.nn.attention_draws import draws_source, seed_of
 from mspc.ops.nn.attention_kernel import LARGE, Scores, Shape
 
 THREADS = 128
@@ -68,13 +69,15 @@ __device__ __forceinline__ W score(W product, W scale, Place at, i64 j,
     return out ? -(W)INFINITE : value;
 }
 
-// A block makes the softmax of one row of products in place, or in p where elements are narrower.
+// A block makes the softmax of one row of products in place, or in p where elements are narrower; p without what is
+// dropped.
 extern "C" __global__ void attention_softmax(
     W* s, E* p, W* statistics, int heads, int queries, int keys, W scale,
     const F* shift, i64 f_b, i64 f_n, i64 f_i, i64 f_j, const M* mask, i64 m_b, i64 m_n, i64 m_i, i64 m_j,
-    i64 low, i64 high) {
+    i64 low, i64 high, const i64* step, u64 seed) {
     __shared__ W shared[32];
     i64 row = blockIdx.x;
+    const Word word = word_of_row(row, step, seed);
     Place at = place_of(row, heads, queries);
     W* mine = s + row * keys;
     E* to = p + row * keys;
@@ -93,8 +96,9 @@ extern "C" __global__ void attention_softmax(
         total += power;
     }
     total = over_block<Sum>(total, shared, (W)0);
-    W share = total == 0 ? 0 : 1 / total;
-    for (int j = threadIdx.x; j < keys; j += blockDim.x) to[j] = narrow<E>(mine[j] * share);
+    W share = total == 0 ? 0 : KEPT_FACTOR / total;
+    for (int j = threadIdx.x; j < keys; j += blockDim.x)
+        to[j] = narrow<E>(stays(word + word_of_key(j)) ? mine[j] * share : 0);
     if (threadIdx.x == 0) statistics[row] = total == 0 ? -(W)INFINITE : top + LOG(total);
 }
 
@@ -103,9 +107,10 @@ extern "C" __global__ void attention_softmax(
 extern "C" __global__ void attention_softmax_gradient(
     W* s, W* d, E* p, G* g, const W* statistics, int heads, int queries, int keys, W scale, W factor,
     const F* shift, i64 f_b, i64 f_n, i64 f_i, i64 f_j, const M* mask, i64 m_b, i64 m_n, i64 m_i, i64 m_j,
-    i64 low, i64 high) {
+    i64 low, i64 high, const i64* step, u64 seed) {
     __shared__ W shared[32];
     i64 row = blockIdx.x;
+    const Word word = word_of_row(row, step, seed);
     Place at = place_of(row, heads, queries);
     W* mine = s + row * keys;
     W* slope = d + row * keys;
@@ -117,7 +122,8 @@ extern "C" __global__ void attention_softmax_gradient(
         W weight = EXP(value - logarithm);
         mine[j] = weight;
         weights += weight;
-        total += weight * slope[j];
+        if (!stays(word + word_of_key(j))) slope[j] = 0;
+        total += weight * slope[j] * KEPT_FACTOR;
     }
     total = over_block<Sum>(total, shared, (W)0);
     W share = 1;
@@ -129,8 +135,9 @@ extern "C" __global__ void attention_softmax_gradient(
     }
     for (int j = threadIdx.x; j < keys; j += blockDim.x) {
         W weight = mine[j] * share;
-        g[row * keys + j] = narrow<G>(weight * (slope[j] - total) * factor);
-        p[row * keys + j] = narrow<E>(weight);
+        const bool there = stays(word + word_of_key(j));
+        g[row * keys + j] = narrow<G>(weight * (slope[j] * KEPT_FACTOR - total) * factor);
+        p[row * keys + j] = narrow<E>(there ? weight * KEPT_FACTOR : 0);
     }
 }
 
@@ -241,6 +248,7 @@ class Kernels:
                 "LOG": "log" if double else "logf", "LARGE": LARGE, "INFINITE": "__int_as_float(0x7f800000)",
             }.items()
         )  # fmt: skip
+        text += draws_source(scores.draws, wide)
         return self._device.kernel(text + SOURCE, name)
 
     def launch(self, name: str, count: int, *arguments: Any, gradient: str = "") -> Launch:
@@ -265,6 +273,7 @@ class Kernels:
             *arrays, np.int32(shape.heads), np.int32(shape.queries), np.int32(shape.keys),
             self.wide.type(scores.scale), *([] if factor is None else [self.wide.type(factor)]), *self._addends(),
             np.int64(-1 << 40 if low is None else low), np.int64(1 << 40 if high is None else high),
+            self._device.step, seed_of(scores.draws),
         ]  # fmt: skip
         count = shape.batch * shape.heads * shape.queries
         threads = min(THREADS, -(-shape.keys // 32) * 32)

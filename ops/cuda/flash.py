@@ -327,7 +327,8 @@ def takes(device: Device, attention: Attention, arrays: Sequence[Array]) -> bool
         return False
     if shape.depth != shape.value_depth or shape.depth not in TILES or 0 in (shape.batch, shape.queries, shape.keys):
         return False
-    if scores.shift is not None or scores.mask is not None or scores.low is not None or scores.scale <= 0:
+    others = (scores.shift, scores.mask, scores.low, scores.draws)
+    if any(part is not None for part in others) or scores.scale <= 0:
         return False
     return all(address(array) % _ALIGNMENT == 0 for array in arrays)
 

@@ -161,7 +161,7 @@ class FlashAttentionScore(AttentionOp):
         n, m = shape.heads, shape.key_heads
         top, total, none, result = out
         views = self.views(shape, (*inputs[:3], result), (n, m, m, n))
-        forward(be.xp, shape, self.scores(shape, inputs, be.xp), views, top)
+        forward(be.xp, shape, self.scores(shape, inputs, be), views, top)
         total[...] = 1
         none[...] = 0
         return out
@@ -190,6 +190,7 @@ class FlashAttentionScore(AttentionOp):
         _sample((8, 3, 8), (8, 5, 8), (8, 5, 8), head_num=2, pre_tokens=1, next_tokens=0, sparse_mode=4),
         _sample((4, 4, 8), (4, 4, 8), (4, 4, 8), (4, 4, 4, 4), (4, 4), head_num=4, keep_prob=0.5,
                 optional=OPTIONAL[1:], dtypes=(*_MASKED, "Bool")),
+        _sample((4, 4, 4, 4), (4, 2, 6, 4), (4, 2, 6, 4), head_num=4, keep_prob=0.5, Seed0=1, input_layout="BNSD"),
         sample((4, 4, 8), (4, 4, 8), (4, 4, 8), (2,), (2,), head_num=4, optional=ENDS, low=0, high=5, gradient=False,
                dtypes=(*_MASKED[:3], "Int64", "Int64")),
     )  # fmt: skip
@@ -222,7 +223,7 @@ class FlashAttentionScoreGrad(AttentionOp):
         shape = self.shape_of(inputs)
         n, m = shape.heads, shape.key_heads
         views = self.views(shape, inputs[:4], (n, m, m, n))
-        backward(be.xp, shape, self.scores(shape, inputs, be.xp), views, inputs[-2], self.views(shape, out, (n, m, m)))
+        backward(be.xp, shape, self.scores(shape, inputs, be), views, inputs[-2], self.views(shape, out, (n, m, m)))
         return out
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
@@ -242,6 +243,8 @@ class FlashAttentionScoreGrad(AttentionOp):
                 head_num=4, input_layout="BNSD", sparse_mode=2),
         _sample((2, 4, 8), (2, 4, 8), (2, 4, 8), (2, 4, 8), (2, 4, 4, 4), (2, 4, 4, 1), (2, 4, 8), head_num=4,
                 keep_prob=0.5, optional=("drop_mask",), dtypes=("Float64",) * 4 + ("Bool", "Float64", "Float64")),
+        _sample((4, 4, 8), (4, 6, 8), (4, 6, 8), (4, 4, 8), (4, 4, 4, 1), (4, 4, 8), head_num=4, keep_prob=0.5,
+                Seed1=2),
         _sample((2, 4, 4, 2), (2, 4, 4, 2), (2, 4, 4, 3), (2, 4, 4, 3), (4, 4), (2, 4, 4, 1), (2, 4, 4, 3), head_num=4,
                 input_layout="BSND", optional=("attn_mask",), dtypes=("Float64",) * 4 + ("Bool", "Float64", "Float64")),
     )  # fmt: skip
@@ -274,7 +277,7 @@ class FlashAttentionScoreShiftGrad(AttentionOp):
         n, m = shape.heads, shape.key_heads
         views = self.views(shape, inputs[:4], (n, m, m, n))
         total = be.xp.zeros(four_dimensions(out).shape, inputs[-1].dtype)
-        shift_gradient(be.xp, shape, self.scores(shape, inputs, be.xp), views, inputs[-1], total)
+        shift_gradient(be.xp, shape, self.scores(shape, inputs, be), views, inputs[-1], total)
         out[...] = total.reshape(out.shape)
         return out
 
@@ -293,5 +296,5 @@ class FlashAttentionScoreShiftGrad(AttentionOp):
         _sample((4, 2, 3, 2), (4, 2, 4, 2), (4, 2, 4, 2), (4, 2, 3, 2), (2, 1, 4), (3, 4), (4, 2, 3, 1), head_num=2,
                 input_layout="BNSD", optional=OPTIONAL[::2], dtypes=("Float64",) * 5 + ("Bool", "Float64")),
         _sample((4, 4, 3, 2), (4, 2, 4, 2), (4, 2, 4, 2), (4, 4, 3, 2), (1, 4), (4, 4, 3, 1), head_num=4,
-                input_layout="BNSD", optional=("real_shift",)),
+                input_layout="BNSD", optional=("real_shift",), keep_prob=0.5, Seed0=4),
     )  # fmt: skip

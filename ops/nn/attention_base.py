@@ -11,6 +11,7 @@ from mspc.ir.types import BOOL, FLOAT32, UINT8, TensorType, TupleType, Type, dty
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.cuda.attention import Attention
 from mspc.ops.device import Array
+from mspc.ops.nn.attention_draws import Draws, place_of_weights
 from mspc.ops.nn.attention_kernel import UNLIMITED, Scores, Shape, by_head, four_dimensions, split_heads
 from mspc.ops.op import ArrayBackend, Op, Placement
 
@@ -26,6 +27,9 @@ COMPRESSED = (2048, 2048)
 class AttentionOp(Op, abstract=True):
     """Attributes, sizes and rules that the operator and its gradients share.
 
+    Seed0, Seed1: of the draws by which weights are dropped, as those of `Dropout`, where keep_prob is below 1 and there
+    is no drop_mask; the compiler has them of one behind the softmax. shape, begin, local: of all weights on all ranks,
+    where this rank's slice begins in them and its sizes, () where it computes all. rows: see `place_of_rows`.
     optional: which of the operands that may be left out are there. packed: where it is not 0, query, key and value
     are one operand in `input_layout`, the heads of query followed by so many of key and as many of value; so is their
     gradient. first_query, all_queries: where they are not 0, the queries are a rank's slice of so many, from that place
@@ -44,9 +48,15 @@ class AttentionOp(Op, abstract=True):
     packed: int = 0
     first_query: int = 0
     all_queries: int = 0
+    Seed0: int = 0
+    Seed1: int = 0
+    shape: tuple[int, ...] = ()
+    begin: tuple[int, ...] = ()
+    local: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
     omitted = (
         "keep_prob", "scale_value", "pre_tokens", "next_tokens", "inner_precise", "input_layout", "sparse_mode",
-        "optional", "packed", "first_query", "all_queries",
+        "optional", "packed", "first_query", "all_queries", "Seed0", "Seed1", "shape", "begin", "local", "rows",
     )  # fmt: skip
     work = "attention"
     products: ClassVar[int] = 2
@@ -211,21 +221,42 @@ class AttentionOp(Op, abstract=True):
     def localize(self, placement: Placement) -> Op:
         layout, type = placement.in_layouts[0], placement.in_types[0]
         heads, queries = {"BNSD": (1, 2), "BSND": (2, 1), "BSH": (2, 1), "SBH": (2, 0)}[self.input_layout]
-        mine = replace(self, head_num=self.head_num // layout.strategy[heads])
+        dims = (1 if self.input_layout == "SBH" else 0, heads, queries)
+        mine = self
+        if self.draws_by_place:
+            weights = self.sizes(placement.in_types).weights
+            shape, begin, local = place_of_weights(placement, self.rows, weights, dims)
+            mine = replace(mine, shape=shape, begin=begin, local=local, rows=())
+        mine = replace(mine, head_num=self.head_num // layout.strategy[heads])
         if layout.strategy[queries] == 1:
             return mine
         here = layout.slices_for(placement.rank, type.shape)[queries]
         return replace(mine, first_query=here.start, all_queries=type.shape[queries])
 
-    def scores(self, shape: Shape, operands: Sequence[Any], xp: Any = None) -> Scores:
-        """xp: of the arrays, for operands that `by_arrays` speaks of."""
+    @property
+    def draws_by_place(self) -> bool:
+        """Whether weights are dropped at random."""
+        return self.keep_prob < 1 and "drop_mask" not in self.optional
+
+    def over_rows(self, dimension: int, outer: int) -> Self:
+        """See `DrawnByPlace`."""
+        return replace(self, rows=(dimension, outer))
+
+    def scores(self, shape: Shape, operands: Sequence[Any], be: Any = None) -> Scores:
+        """be: for operands that `by_arrays` speaks of, and the step's number."""
         low, high = self.window(shape)
         given = self.named(operands)
         shift, keep_mask, mask = (four_dimensions(given.get(name)) for name in OPTIONAL)
         if ENDS[0] in given:
-            apart = self._apart(xp, shape, *(given[name] for name in ENDS))
+            apart = self._apart(be.xp, shape, *(given[name] for name in ENDS))
             mask = apart if mask is None else (mask != 0) | apart
-        return Scores(self.scale_value, shift, mask, low, high, keep_mask, self.keep_prob)
+        step = getattr(be, "step", 0)
+        draws = None
+        if self.draws_by_place:
+            local = self.local or shape.weights
+            begin = self.begin or (0,) * len(local)
+            draws = Draws((self.Seed0, self.Seed1), self.keep_prob, self.shape or shape.weights, begin, local)
+        return Scores(self.scale_value, shift, mask, low, high, keep_mask, self.keep_prob, draws, step)
 
     def _apart(self, xp: Any, shape: Shape, *ends: Any) -> Any:
         """Where query and key are of different documents, or behind the last one, with four dimensions."""
@@ -237,8 +268,8 @@ class AttentionOp(Op, abstract=True):
 
     @property
     def by_arrays(self) -> bool:
-        """Whether weights are dropped or documents are separate, which no kernel of a GPU does: they are computed array
-        by array there."""
+        """Whether weights are dropped by a mask or documents are separate, which no kernel of a GPU does: they are
+        computed array by array there."""
         return "drop_mask" in self.optional or ENDS[0] in self.optional
 
     def shape_of(self, operands: Sequence[Any]) -> Shape:

@@ -15,6 +15,7 @@ import numpy as np
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
+from mspc.ops.nn.attention_draws import Draws
 
 UNLIMITED = 2147483647
 """What `pre_tokens` and `next_tokens` are where nothing is left out."""
@@ -39,6 +40,11 @@ class Shape:
     value_depth: int
 
     @property
+    def weights(self) -> tuple[int, int, int, int]:
+        """The shape of all weights of the softmax."""
+        return self.batch, self.heads, self.queries, self.keys
+
+    @property
     def group(self) -> int:
         return self.heads // self.key_heads
 
@@ -48,7 +54,8 @@ class Scores:
     """The terms that turn a product into a score: score = scale * product + shift, left out where mask holds or outside
     of low <= key - query <= high. None where there is no limit.
 
-    keep_mask: where it holds a weight counts 1 / keep_prob times, elsewhere it is dropped; None: all count once.
+    keep_mask: where it holds a weight counts 1 / keep_prob times, elsewhere it is dropped; draws: the same drawn at
+    `step`; None: all count once.
     """
 
     scale: float
@@ -58,6 +65,8 @@ class Scores:
     high: int | None = None
     keep_mask: Any = None
     keep_prob: float = 1.0
+    draws: Draws | None = None
+    step: int = 0
 
 
 def by_head(x: Any, layout: str, heads: int) -> Any:
@@ -115,7 +124,7 @@ def forward(xp: Any, shape: Shape, scores: Scores, arrays: Sequence[Any], statis
         safe = xp.where(some, total, 1)
         statistics[at[0], rows] = xp.where(some, top + xp.log(safe), -xp.inf)
         power /= safe
-        out[at[0], rows] = xp.matmul(_dropped(xp, scores, power, at, rows), v[at].astype(power.dtype))
+        out[at[0], rows] = xp.matmul(_dropped(xp, shape, scores, power, at, rows), v[at].astype(power.dtype))
 
 
 def backward(
@@ -182,15 +191,20 @@ def _score_gradients(
         # Beside a number as -1e9, which a shift adds to all keys of a query, the logarithm of the sum is rounded away.
         total = xp.sum(p, axis=-1, keepdims=True)
         p /= xp.where(large & (total != 0), total, 1)
-    dp = _dropped(xp, scores, xp.matmul(dout[at[0], rows].astype(dtype), v[at].astype(dtype).T), at, rows)
-    return _dropped(xp, scores, p, at, rows), p * (dp - xp.sum(p * dp, axis=-1, keepdims=True))
+    dp = _dropped(xp, shape, scores, xp.matmul(dout[at[0], rows].astype(dtype), v[at].astype(dtype).T), at, rows)
+    return _dropped(xp, shape, scores, p, at, rows), p * (dp - xp.sum(p * dp, axis=-1, keepdims=True))
 
 
-def _dropped(xp: Any, scores: Scores, weights: Any, at: tuple[int, int], rows: slice) -> Any:
+def _dropped(xp: Any, shape: Shape, scores: Scores, weights: Any, at: tuple[int, int], rows: slice) -> Any:
     """Weights, or their gradients, of which some are dropped and the others made up for them."""
-    if scores.keep_mask is None:
+    if scores.draws is not None:
+        heads, queries, _ = weights.shape
+        first = (at[0] * shape.heads + rows.start) * queries
+        mine = scores.draws.keep_mask(xp, scores.step, first, first + heads * queries).reshape(weights.shape)
+    elif scores.keep_mask is not None:
+        mine = scores.keep_mask[_place(scores.keep_mask, 0, at[0]), _heads(scores.keep_mask, rows)]
+    else:
         return weights
-    mine = scores.keep_mask[_place(scores.keep_mask, 0, at[0]), _heads(scores.keep_mask, rows)]
     return xp.where(mine != 0, weights / weights.dtype.type(scores.keep_prob), weights.dtype.type(0))
 
 

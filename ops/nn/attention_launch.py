@@ -1,5 +1,5 @@
-"""Attention runs on a GPU through the device's fused kernel where it has one for the operands, or mspc's own of TF32,
-else by products of matrices around kernels for the softmax and its gradient.
+"""Attention runs on a GPU through the device's fused kernel where it has one for the operands, or one of mspc's own for
+TF32 and halves, else by products of matrices around kernels for the softmax and its gradient.
 
 Heads of the query that share a head of key and value lie one after the other, so that they are rows of one matrix:
 [batch, heads, queries, depth] is also [batch, key heads, group * queries, depth].
@@ -14,6 +14,8 @@ import numpy as np
 from mspc.ops.cuda.attention import LOWEST, Attention, Kernels, Room
 from mspc.ops.cuda.flash import flash_forward
 from mspc.ops.cuda.flash_gradient import flash_backward
+from mspc.ops.cuda.flash_halves import halves_forward
+from mspc.ops.cuda.flash_halves_gradient import halves_backward
 from mspc.ops.device import Array, Device, Launch, in_order
 from mspc.ops.nn.attention_kernel import Shape
 
@@ -22,7 +24,11 @@ def launch_forward(device: Device, attention: Attention, result: Array, ones: Ar
     """Fill result (by head), the statistics, and the placeholders `ones` and `zero`."""
     kernels = Kernels(device, attention)
     constants = kernels.launch("attention_constants", ones.size, ones, np.int64(ones.size), zero)
-    fused = _fused(device, attention, kernels, result, None) or flash_forward(device, attention, result)
+    fused = (
+        _fused(device, attention, kernels, result, None)
+        or flash_forward(device, attention, result)
+        or halves_forward(device, attention, result)
+    )
     if fused is not None:
         return in_order(constants, fused)
     shape = attention.shape
@@ -44,7 +50,11 @@ def launch_forward(device: Device, attention: Attention, result: Array, ones: Ar
 def launch_backward(device: Device, attention: Attention, result: Array, grads: Sequence[Array]) -> Launch | None:
     """Fill the gradients of query, key and value (by head); `result` is attention_out by head."""
     kernels = Kernels(device, attention)
-    fused = _fused(device, attention, kernels, result, grads) or flash_backward(device, attention, result, grads)
+    fused = (
+        _fused(device, attention, kernels, result, grads)
+        or flash_backward(device, attention, result, grads)
+        or halves_backward(device, attention, result, grads)
+    )
     if fused is not None:
         return fused
     return _plain_backward(device, attention, kernels, grads, None)
@@ -95,7 +105,7 @@ def _fused(
     """The device's own kernel, or None where it has none for this."""
     shape, scores = attention.shape, attention.scores
     q, k, v = attention.operands[:3]
-    if q.dtype.name not in LOWEST:
+    if q.dtype.name not in LOWEST or scores.draws is not None:
         return None
     causal = ""
     if scores.high is not None or scores.low is not None:

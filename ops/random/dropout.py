@@ -31,7 +31,8 @@ from mspc.sharding.rules import same_rule
 
 Gradients = Sequence[Value | None]
 _WORD = 2**64
-_GOLDEN = 0x9E3779B97F4A7C15
+GOLDEN = 0x9E3779B97F4A7C15
+"""By which the words of neighbouring elements differ before they are mixed."""
 _BLOCK = 1 << 16
 """Elements of a block: what is drawn takes eight bytes each, twice."""
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
@@ -48,8 +49,13 @@ def key_of(*words: int) -> int:
     """One 64-bit key out of several integers; each of them changes all its bits."""
     key = 0
     for word in words:
-        key = mixed((key + word + _GOLDEN) % _WORD)
+        key = mixed((key + word + GOLDEN) % _WORD)
     return key
+
+
+def bound_of(keep_prob: float) -> int:
+    """The largest 64-bit word with which an element stays."""
+    return min(_WORD - 1, int(keep_prob * _WORD))
 
 
 def draw(
@@ -64,7 +70,7 @@ def draw(
         return
     inner, stride = xp.zeros(1, xp.uint64), 1
     for n, start, size in reversed(list(zip(merged[1:], starts[1:], sizes[1:], strict=True))):
-        along = xp.arange(start, start + size, dtype=xp.uint64) * xp.uint64(stride * _GOLDEN % _WORD)
+        along = xp.arange(start, start + size, dtype=xp.uint64) * xp.uint64(stride * GOLDEN % _WORD)
         inner = (along[:, None] + inner).reshape(-1)
         stride *= n
     step = max(1, _BLOCK // inner.size) if xp is np else sizes[0]
@@ -73,11 +79,11 @@ def draw(
         for row in range(first, last, step):
             end = min(row + step, last)
             words = xp.arange(starts[0] + row, starts[0] + end, dtype=xp.uint64)
-            words *= xp.uint64(stride * _GOLDEN % _WORD)
-            words += xp.uint64((key + _GOLDEN) % _WORD)
+            words *= xp.uint64(stride * GOLDEN % _WORD)
+            words += xp.uint64((key + GOLDEN) % _WORD)
             if len(merged) > 1:
                 words = (words[:, None] + inner).reshape(-1)
-            _mix(xp, words)
+            mix_words(xp, words)
             use(row * inner.size, end * inner.size, words)
 
     shared_out(xp, sizes[0], step, sizes[0] * inner.size, part)
@@ -99,7 +105,7 @@ def _merged(
     return merged, starts, sizes
 
 
-def _mix(xp: Any, words: Any) -> None:
+def mix_words(xp: Any, words: Any) -> None:
     """SplitMix64's output function of an array of UInt64, in place."""
     spare = xp.empty_like(words)
     for shift, factor in _MIX:
@@ -132,22 +138,27 @@ __device__ __forceinline__ u64 mixed(u64 word) {
 """The same generator in C++."""
 
 
+def before_step(*seeds: int) -> int:
+    """The word of which, the step added to it, `key_of(*seeds, step)` is mixed."""
+    return (key_of(*seeds) + GOLDEN) % _WORD
+
+
 def device_key(*seeds: int) -> str:
     """C++ of the key that `key_of(*seeds, step)` is, from `step`, a pointer to the running step."""
-    return f"const u64 key = mixed({(key_of(*seeds) + _GOLDEN) % _WORD}ull + (u64)*step);"
+    return f"const u64 key = mixed({before_step(*seeds)}ull + (u64)*step);"
 
 
 def device_word(shape: Sequence[int], begin: Sequence[int], local: Sequence[int], at: str = "at") -> str:
     """C++ of the 64 random bits of element `at` of a slice, as `random_words` gives them, from `key`."""
     if tuple(shape) == tuple(local):
-        return f"mixed((u64){at} * {_GOLDEN}ull + key + {_GOLDEN}ull)"
+        return f"mixed((u64){at} * {GOLDEN}ull + key + {GOLDEN}ull)"
     terms: list[str] = []
     stride = 1
     for d in reversed(range(len(shape))):
         terms.append(f"((u64)i{d} + {begin[d]}ull) * {stride}ull")
         stride = stride * shape[d] % _WORD
     places = coordinates(local, at)
-    return f"[&] {{ {places} return mixed(({' + '.join(terms)}) * {_GOLDEN}ull + key + {_GOLDEN}ull); }}()"
+    return f"[&] {{ {places} return mixed(({' + '.join(terms)}) * {GOLDEN}ull + key + {GOLDEN}ull); }}()"
 
 
 class Dropout(DrawnByPlace):
@@ -204,7 +215,7 @@ class Dropout(DrawnByPlace):
         xp, (x,) = be.xp, inputs
         key = key_of(self.Seed0, self.Seed1, getattr(be, "step", 0))
         part = self.part(x.shape)
-        bound, scale = xp.uint64(min(_WORD - 1, int(self.keep_prob * _WORD))), 1 / self.keep_prob
+        bound, scale = xp.uint64(bound_of(self.keep_prob)), 1 / self.keep_prob
         out, keep_mask = xp.empty(x.shape, x.dtype), xp.empty(x.shape, bool)
         if not x.size:
             return out, keep_mask
@@ -244,7 +255,7 @@ extern "C" __global__ void __launch_bounds__(256) dropout(const T* x, const long
     #pragma unroll
     for (int j = 0; j < V; ++j) {{
         const Index at = begin + j;
-        kept.at[j] = {word} <= {min(_WORD - 1, int(self.keep_prob * _WORD))}ull;
+        kept.at[j] = {word} <= {bound_of(self.keep_prob)}ull;
         made.at[j] = narrow<T>((A)wide(given.at[j]) * (kept.at[j] ? 1 : 0) * factor);
     }}
     *(Pack<T, V>*)(y + begin) = made;

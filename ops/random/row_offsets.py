@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field, replace
-from typing import Self
+from typing import Protocol, Self, TypeGuard
 
 from mspc.ops.op import Op
 
@@ -34,6 +34,19 @@ def place_of_rows(
     )
 
 
+class Drawing(Protocol):
+    """What passes see of an operator that draws numbers by their places in its results.
+
+    draws_by_place: whether it does, which may depend on its attributes.
+    """
+
+    @property
+    def rows(self) -> tuple[int, ...]: ...
+    @property
+    def draws_by_place(self) -> bool: ...
+    def over_rows(self, dimension: int, outer: int) -> Op: ...
+
+
 class DrawnByPlace(Op, abstract=True):
     """An operator that draws numbers by their places in its results.
 
@@ -42,6 +55,16 @@ class DrawnByPlace(Op, abstract=True):
 
     rows: tuple[int, ...] = field(default=(), kw_only=True)
 
+    @property
+    def draws_by_place(self) -> bool:
+        """See `Drawing`."""
+        return True
+
     def over_rows(self, dimension: int, outer: int) -> Self:
         """The operator where along a dimension of its results every rank has rows of its own."""
         return replace(self, rows=(dimension, outer))
+
+
+def draws_by_place(op: object) -> TypeGuard[Drawing]:
+    """Whether an operator draws numbers by their places."""
+    return bool(getattr(op, "draws_by_place", False))

@@ -14,14 +14,17 @@ from mspc.ir.graph import Constant, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import BOOL, DType, TensorType
+from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Add, Div, Mul, RealDiv
 from mspc.ops.math.comparison import Select
 from mspc.ops.math.matmul import BatchMatMul
 from mspc.ops.nn.attention import FlashAttentionScore
 from mspc.ops.nn.softmax import Softmax
+from mspc.ops.random.dropout import Dropout
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.masking import MaskedFill
 from mspc.ops.tensor.moving import Transpose
+from mspc.passes.fusion.attention_operands import BATCH, HEADS, factor_of, roles_of, source_in, sources_of
 from mspc.passes.fusion.causal_masks import causal_mode
 from mspc.passes.fusion.masked_rows import every_row_holds, may_be_infinite, may_hide
 
@@ -29,6 +32,7 @@ MASKED = -1e4
 """A score replaced by this number or a lower one has no weight after the softmax."""
 HEADS_BEHIND = (0, 2, 1, 3)
 """From (batch, sequence, heads, depth) to (batch, heads, sequence, depth) and back."""
+_SHARDED_AS = {BATCH: "b", HEADS: "n"}
 Users = Mapping[Value, Sequence[tuple[Node, int]]]
 Mesh = tuple[tuple[int, ...], tuple[str, ...], int] | None
 Roles = tuple[str, ...]
@@ -47,9 +51,10 @@ class AttentionMatch:
     sparse_mode: of the operator, in place of a shift or a mask.
     shifted_last: the shift is added behind the mask. filled: the number that masked scores are for the softmax, None
         where no row can be masked as a whole. infinite: the shift may be minus infinity in whole rows.
-    transposes: those of the operands, which go where nobody else reads them. shards: what strategies say of each role,
-        the number of slices, or of a layout the axes. mesh: the layouts' device matrix and the rest. cast: to which
-        type query, key and value still are to be cast.
+    dropout: what drops some of the weights at random.
+    between: what is between operands and products, which goes where nobody else reads it. shards: what strategies say
+        of each role, the number of slices, or of a layout the axes. mesh: the layouts' device matrix and the rest.
+        cast: to which type query, key and value still are to be cast.
     """
 
     nodes: list[Node]
@@ -65,9 +70,10 @@ class AttentionMatch:
     shifted_last: bool = False
     filled: float | None = None
     infinite: bool = False
+    dropout: Dropout | None = None
     layout: str = "BNSD"
     heads: int = 1
-    transposes: list[Node] = field(default_factory=list["Node"])
+    between: list[Node] = field(default_factory=list["Node"])
     shards: dict[str, Any] = field(default_factory=dict[str, Any])
     mesh: Mesh = None
     cast: list[DType | None] = field(default_factory=lambda: [None] * 3)
@@ -84,7 +90,7 @@ def _matched(product: Node, users: Users, results: set[Value]) -> AttentionMatch
     """The attention that ends in `product`. Raises _NoMatch."""
     op = product.op
     assert isinstance(op, BatchMatMul)
-    if op.transpose_a or op.transpose_b:
+    if op.transpose_a:
         raise _NoMatch
 
     def only_reader(value: Value) -> Node:
@@ -94,27 +100,43 @@ def _matched(product: Node, users: Users, results: set[Value]) -> AttentionMatch
 
     nodes = [product]
     at = only_reader(product.inputs[0])
-    while isinstance(at.op, Cast):
-        nodes.append(at)
-        at = only_reader(at.inputs[0])
+    dropout: Dropout | None = None
+    while True:
+        if isinstance(at.op, Cast):
+            nodes.append(at)
+            at = only_reader(at.inputs[0])
+        elif dropout is None and isinstance(at.op, TupleGetItem) and at.op.index == 0:
+            node = only_reader(at.inputs[0])
+            dropout = _dropping(node)
+            nodes += (at, node)
+            at = only_reader(node.inputs[0])
+        else:
+            break
     if not isinstance(at.op, Softmax) or at.op.axis not in (-1, (-1,), len(at.shape) - 1, (len(at.shape) - 1,)):
         raise _NoMatch
     nodes.append(at)
     softmax, at = at, only_reader(at.inputs[0])
     match = AttentionMatch(nodes, product, product, product.inputs[1], product)
+    match.dropout = dropout
     while not isinstance(at.op, BatchMatMul):
         nodes.append(at)
         at = only_reader(_before(at, match))
     nodes.append(at)
-    if len(at.shape) not in (3, 4) or at.shape != softmax.shape or at.op.transpose_a:
+    if len(at.shape) not in (3, 4) or at.shape != softmax.shape:
         raise _NoMatch
-    match.query, match.key = (_unscaled(v, match, only_reader) for v in at.inputs)
     _add_strategies(match, nodes)
-    _take_layout(match, at.op.transpose_b, users, results)
+    _take_operands(match, at, users, results)
     _hide_future(match, at.shape)
     _take_hidden_rows(match)
     _check(match)
     return match
+
+
+def _dropping(node: Node) -> Dropout:
+    """The operator that drops weights one by one, in a graph of all ranks. Raises _NoMatch."""
+    if type(node.op) is not Dropout or node.op.shape or node.op.rows or node.out_strategy is not None:
+        raise _NoMatch
+    return node.op
 
 
 def _before(node: Node, match: AttentionMatch) -> Value:
@@ -123,7 +145,7 @@ def _before(node: Node, match: AttentionMatch) -> Value:
         if not node.tensor_type.dtype.is_float:
             raise _NoMatch
         return node.inputs[0]
-    factor, rest = _scaled(node)
+    factor, rest = factor_of(node)
     if rest is not None:
         match.scale *= factor
         return rest
@@ -157,7 +179,7 @@ def _at_softmax(node: Node, number: Any, nodes: Sequence[Node]) -> float:
     with np.errstate(over="ignore"):
         for after in reversed(behind):
             dtype = after.tensor_type.dtype.numpy
-            number = (number.astype(dtype) * np.asarray(_scaled(after)[0]).astype(dtype)).astype(dtype)
+            number = (number.astype(dtype) * np.asarray(factor_of(after)[0]).astype(dtype)).astype(dtype)
     least, most = float(number.min()), float(number.max())
     return least if least == most else math.nan
 
@@ -169,63 +191,45 @@ def _is_product(value: Value) -> bool:
     return isinstance(value, Node) and isinstance(value.op, BatchMatMul)
 
 
-def _scaled(node: Node) -> tuple[float, Value | None]:
-    """(factor, scaled value) of a multiplication by one number, (1.0, None) for anything else."""
-    if not isinstance(node.op, Mul | Div | RealDiv):
-        return 1.0, None
-    left, right = node.inputs
-    if isinstance(right, Constant) and right.value.size == 1 and left.shape == node.shape:
-        number = float(right.value.item())
-        if not isinstance(node.op, Mul):
-            number = 1 / number if number else math.inf
-        return number, left
-    if isinstance(node.op, Mul) and isinstance(left, Constant) and left.value.size == 1 and right.shape == node.shape:
-        return float(left.value.item()), right
-    return 1.0, None
-
-
-def _unscaled(value: Value, match: AttentionMatch, only_reader: Any) -> Value:
-    """An operand of the first product without factors that nobody else sees."""
-    while isinstance(value, Node):
-        factor, rest = _scaled(value)
-        if rest is None or rest.tensor_type != value.tensor_type:
-            return value
-        try:
-            match.nodes.append(only_reader(value))
-        except _NoMatch:
-            return value
-        match.scale *= factor
-        value = rest
-    return value
-
-
-def _take_layout(match: AttentionMatch, transposed: bool, users: Users, results: set[Value]) -> None:
-    """Decide the operator's layout and take its operands in it. Raises _NoMatch where the key cannot be had."""
-    rank = len(match.query.shape)
-    if rank == 3:
-        match.layout = "BSH"  # with one head: its depth is the hidden dimension
-        if not transposed:
-            match.key = _source(match.key, (0, 2, 1), match)
-        return
-    match.heads = match.query.shape[1]
-    perms = (HEADS_BEHIND, HEADS_BEHIND if transposed else (0, 2, 3, 1), HEADS_BEHIND)
-    operands = (match.query, match.key, match.value)
-    before = [_before_transpose(v, perm) for v, perm in zip(operands, perms, strict=True)]
-    after = _transpose_after(match.last, users, results)
-    if after and all(before):
-        match.layout = "BSND"
-        for index, nodes in enumerate(before):
-            for node in nodes:
-                _note(match, node, 0, ("b", "", "n", "") if node is nodes[-1] else _roles(node, 4))
-            match.transposes += nodes
-            match.cast[index] = None if len(nodes) == 1 else nodes[0].tensor_type.dtype
+def _take_operands(match: AttentionMatch, scores: Node, users: Users, results: set[Value]) -> None:
+    """Decide the operator's layout and take its operands in it. Raises _NoMatch where there is none for all of them."""
+    rank, (first, last) = len(scores.shape), (scores.op, match.nodes[0].op)
+    assert isinstance(first, BatchMatMul)
+    assert isinstance(last, BatchMatMul)
+    sides = (
+        (scores.inputs[0], roles_of(rank, first.transpose_a)),
+        (scores.inputs[1], roles_of(rank, not first.transpose_b)),
+        (match.nodes[0].inputs[1], roles_of(rank, last.transpose_b)),
+    )
+    sources = [list(sources_of(operand, roles, index < 2)) for index, (operand, roles) in enumerate(sides)]
+    # Without shared heads where key and value do not share theirs alike.
+    groups = sorted({s.group for s in sources[1]} & {s.group for s in sources[2]}, reverse=True)
+    after = _transpose_after(match.last, users, results) if rank == 4 else []
+    layouts = ("BSH",) if rank == 3 else ("BSND", "BNSD") if after else ("BNSD",)
+    found = (
+        (layout, [source_in(s, layout, g) for s, g in zip(sources, (1, group, group), strict=True)])
+        for group in groups for layout in layouts
+    )  # fmt: skip
+    taken = next((each for each in found if None not in each[1]), None)
+    if taken is None:
+        raise _NoMatch
+    match.layout, operands = taken
+    match.heads = scores.shape[1] if rank == 4 else 1
+    for index, source in enumerate(operands):
+        assert source is not None
+        for node, roles in source.passed:
+            _note(match, node, 0, tuple(_SHARDED_AS.get(role, "") for role in roles))
+        match.cast[index] = source.cast
+        if source.group > 1 and match.shards.get("n", 1) not in (1, -1):
+            raise _NoMatch  # slices of the repeated heads need not be some of the key's own
+        match.scale *= source.factor
+        match.between += [node for node, _ in source.passed]
+    match.query, match.key, match.value = (source.value for source in operands if source is not None)
+    if match.layout == "BSND":
         for node in after:
             _note(match, node, 0, ("b", "n", "", ""))
         match.nodes += after
         match.last = after[-1]
-        match.query, match.key, match.value = (nodes[-1].inputs[0] for nodes in before)
-    elif not transposed:
-        match.key = _source(match.key, (0, 1, 3, 2), match)
 
 
 def _hide_future(match: AttentionMatch, scores: tuple[int, ...]) -> None:
@@ -252,6 +256,9 @@ def _take_hidden_rows(match: AttentionMatch) -> None:
         match.filled = None
     elif not mask.shape or match.filled is None or math.isnan(match.filled):
         raise _NoMatch
+    # A row without a key drops some of its equal weights, too.
+    if match.filled is not None and match.dropout is not None:
+        raise _NoMatch
     # Where all keys are hidden by one or the other, their weights are those of the sums.
     if shift is not None and (may_hide(shift) or (match.shifted_last and match.filled is not None)):
         raise _NoMatch
@@ -261,23 +268,13 @@ def _hides_by_addition(near: Any, far: Any) -> bool:
     return bool(near == 0 and far <= np.asarray(MASKED).astype(far.dtype))  # BFloat16 has -9984 for it
 
 
-def _before_transpose(value: Value, perm: tuple[int, ...]) -> list[Node]:
-    """The transpose that `value` is, or the cast and the transpose before it; none where there is none."""
-    if _transposed(value, perm) is not None:
-        return [value] if isinstance(value, Node) else []
-    if isinstance(value, Node) and isinstance(value.op, Cast) and value.tensor_type.dtype.is_float:
-        nodes = _before_transpose(value.inputs[0], perm)
-        return [value, *nodes] if len(nodes) == 1 else []
-    return []
-
-
 def _transpose_after(product: Node, users: Users, results: set[Value]) -> list[Node]:
     """The transpose that alone reads a product, or the cast and the transpose behind it."""
     readers = users.get(product, ())
     if len(readers) != 1 or product in results:
         return []
     ((after, _),) = readers
-    if _transposed(after, HEADS_BEHIND) is product:
+    if isinstance(after.op, Transpose) and after.op.order(len(product.shape)) == HEADS_BEHIND:
         return [after]
     if isinstance(after.op, Cast) and after.tensor_type.dtype.is_float and isinstance(product.op, BatchMatMul):
         nodes = _transpose_after(after, users, results)
@@ -285,30 +282,14 @@ def _transpose_after(product: Node, users: Users, results: set[Value]) -> list[N
     return []
 
 
-def _transposed(value: Value, perm: tuple[int, ...]) -> Value | None:
-    """What `value` is a transpose of, None where it is none in this order."""
-    if isinstance(value, Node) and isinstance(value.op, Transpose):
-        rank = len(value.shape)
-        if rank == len(perm) and value.op.order(rank) == perm:
-            return value.inputs[0]
-    return None
-
-
-def _source(key: Value, perm: tuple[int, ...], match: AttentionMatch) -> Value:
-    source = _transposed(key, perm)
-    if source is None:
-        raise _NoMatch
-    assert isinstance(key, Node)
-    match.transposes.append(key)
-    _note(match, key, 0, ("b", "n", "", "") if len(perm) == 4 else ("b", "", ""))
-    return source
-
-
 def _add_strategies(match: AttentionMatch, nodes: list[Node]) -> None:
     """Note what the strategies of the products and of what is between them say of batch and heads."""
     for node in nodes:
+        if isinstance(node.op, TupleGetItem):
+            continue
         for index, operand in enumerate(node.inputs):
-            _note(match, node, index, _roles(operand, len(node.shape)))
+            rank = len((operand if isinstance(node.op, Dropout) else node).shape)
+            _note(match, node, index, _roles(operand, rank))
         if node.out_strategy is not None:
             raise _NoMatch
 
@@ -368,10 +349,11 @@ def _check(match: AttentionMatch) -> None:
 
 
 def fused_operator(match: AttentionMatch) -> FlashAttentionScore:
+    dropped = match.dropout or Dropout(keep_prob=1.0)
     optional = [name for name, v in (("real_shift", match.shift), ("attn_mask", match.mask)) if v is not None]
     return FlashAttentionScore(
         match.heads, scale_value=match.scale, input_layout=match.layout, sparse_mode=match.sparse_mode,
-        optional=tuple(optional),
+        optional=tuple(optional), keep_prob=dropped.keep_prob, Seed0=dropped.Seed0, Seed1=dropped.Seed1,
     )  # fmt: skip
 
 

@@ -7,7 +7,8 @@ Output: `%1 = FlashAttentionScore(%q, %k, %v) {head_num: 8, scale_value: 0.125, 
 
 Where query, key and value are transposed from (batch, sequence, heads, depth) and the result is transposed back,
 these transposes go too: the operator takes that layout. (Casts between them and the products stay.) The scale may be
-a factor of the scores, of the query or of the key; one addend and one mask (MaskedFill or Select with a number that
+a factor of the scores, of the query or of the key; `Dropout` may be behind the softmax, whose seeds the operator takes
+and drops the same weights; one addend and one mask (MaskedFill or Select with a number that
 the softmax makes 0) may follow, and casts between floating-point types may be around the softmax. Every value in
 between must have no other reader. Strategies of the users must agree and shard batch and heads only; else what they
 wrote stays. It comes before differentiation, so that the backward operators are those of the fused one. Numbers
@@ -36,6 +37,7 @@ from mspc.ops.math.comparison import LogicalNot
 from mspc.ops.math.matmul import BatchMatMul
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.base import Pass
+from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.attention_match import AttentionMatch, fused_operator, match_attention, operands_of
 from mspc.passes.fusion.causal_masks import forget_causal_masks
 from mspc.passes.fusion.masked_rows import forget_rows, with_hidden_rows, with_infinite_rows
@@ -46,6 +48,7 @@ class FuseAttention(Pass):
     """Replace products around a softmax by FlashAttentionScore."""
 
     def run(self, graph: Graph) -> bool:
+        changed = remove_dead(graph)  # among others masks of dropouts that nobody reads
         users = graph.users()
         results = set(graph.results)
         matches: list[AttentionMatch] = []
@@ -55,9 +58,9 @@ class FuseAttention(Pass):
             if match is not None and not gone.intersection(operands_of(match)):
                 matches.append(match)
                 gone.update(match.nodes)
-        forgotten = forget_causal_masks(graph) | forget_rows(graph)
+        changed |= forget_causal_masks(graph) | forget_rows(graph)
         if not matches:
-            return forgotten
+            return changed
         _replace(graph, {match.last: match for match in matches})
         return True
 
@@ -76,11 +79,11 @@ def _replace(graph: Graph, matches: Mapping[Node, AttentionMatch]) -> None:
         elif node not in gone:
             nodes.append(node)
     graph.results = [replaced.get(v, v) for v in graph.results]
-    transposes = dict.fromkeys(node for match in matches.values() for node in match.transposes)
+    between = dict.fromkeys(node for match in matches.values() for node in match.between)
     read = set(graph.results)
     remaining: list[Node] = []
     for node in reversed(nodes):
-        if node in read or node not in transposes:
+        if node in read or node not in between:
             remaining.append(node)
             read.update(node.inputs)
     graph.nodes = remaining[::-1]

@@ -69,11 +69,11 @@ def every_row_holds(mask: Value, wanted: bool) -> bool:
         before = mask.inputs[0]
         if before.shape and before.shape[-1] == mask.shape[-1] and every_row_holds(before, wanted):
             return True
-    elements = _elements(mask)
+    elements = elements_of(mask)
     return elements is not None and bool((elements == wanted).any(-1).all())
 
 
-def _elements(value: Value) -> Any:
+def elements_of(value: Value) -> Any:
     """The elements of a value that is made of constants alone; None where it is not, or is large."""
     if isinstance(value, Constant):
         return value.value
@@ -82,7 +82,7 @@ def _elements(value: Value) -> Any:
     op = value.op
     if not isinstance(op, Elementwise | MADE | MOVED | Tril | Triu) or op.has_side_effect:
         return None
-    inputs = [_elements(operand) for operand in value.inputs]
+    inputs = [elements_of(operand) for operand in value.inputs]
     if any(operand is None for operand in inputs):
         return None
     with np.errstate(all="ignore"):

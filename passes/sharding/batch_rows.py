@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types, operand_types
 from mspc.ops.collective.base import Collective
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
-from mspc.ops.random.row_offsets import DrawnByPlace
+from mspc.ops.random.row_offsets import draws_by_place
 from mspc.passes.sharding.choices import rule_of
 from mspc.sharding.factors import Dim, Rule
 
@@ -72,7 +72,7 @@ class FedRows:
         if any(found):
             self.places[node] = found
         elif all(self._is_made(v) or self._is_aside(node, i) for i, v in enumerate(node.inputs)):
-            random = isinstance(node.op, DrawnByPlace) or any(v in self.free for v in node.inputs)
+            random = draws_by_place(node.op) or any(v in self.free for v in node.inputs)
             (self.free if random else self.fixed).add(node)
 
     def _is_made(self, value: Value) -> bool:
@@ -80,7 +80,7 @@ class FedRows:
 
     def _is_aside(self, node: Node, index: int) -> bool:
         """Whether an operand of what draws shares no dimension with the result, as the parameter of a distribution."""
-        if not isinstance(node.op, DrawnByPlace) or (rule := rule_of(node)) is None:
+        if not draws_by_place(node.op) or (rule := rule_of(node)) is None:
             return False
         random = {factor for dim in rule.outputs[0] for factor in dim}
         return all(random.isdisjoint(dim) for dim in rule.inputs[index])
@@ -139,6 +139,18 @@ class FedRows:
             place = next((rows for rows in found if rows is not None), None)
             results.append(place or next(filter(None, (_by_size(node, type.shape, i, r) for i, r in flat)), None))
         return tuple(results)
+
+
+def rows_beside(node: Node, rows: Rows) -> tuple[list[Rows | None], list[Rows | None]]:
+    """Where operands and results have the rows that the first result of a node has; None where one has none."""
+    rule = rule_of(node)
+    factor = None if rule is None else _factor(rule, rule.outputs[0], rows)
+    if rule is None or factor is None:
+        rank = len(element_types(node.type)[0].shape)
+        counted = [rows[0] - rank + len(type.shape) for type in operand_types(node)]
+        operands = [(d, rows[1]) if d >= 0 else None for d in counted]
+        return list(operands), [rows] * len(element_types(node.type))
+    return [_place(rule, dims, factor) for dims in rule.inputs], [_place(rule, dims, factor) for dims in rule.outputs]
 
 
 def _flat(node: Node, places: Mapping[Value, Places]) -> list[tuple[int, Rows]]:

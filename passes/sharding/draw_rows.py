@@ -14,7 +14,7 @@ from __future__ import annotations
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
-from mspc.ops.random.row_offsets import DrawnByPlace
+from mspc.ops.random.row_offsets import draws_by_place
 from mspc.passes.base import Pass
 from mspc.passes.needs import GLOBAL
 from mspc.passes.sharding.batch_rows import FIRST, FedRows, Rows
@@ -27,11 +27,11 @@ class DrawRows(Pass):
     needs = (GLOBAL,)
 
     def run(self, graph: Graph) -> bool:
-        if int(graph.attrs.get("ranks", 1)) == 1 or not any(isinstance(n.op, DrawnByPlace) for n in graph.nodes):
+        if int(graph.attrs.get("ranks", 1)) == 1 or not any(draws_by_place(n.op) for n in graph.nodes):
             return False
         changed = False
         for node, (dimension, outer) in random_rows(graph).items():
-            if isinstance(node.op, DrawnByPlace):
+            if draws_by_place(node.op):
                 node.op = node.op.over_rows(dimension, outer)
                 changed = True
         return changed
@@ -40,7 +40,7 @@ class DrawRows(Pass):
 def random_rows(graph: Graph) -> dict[Node, Rows]:
     """Where the ranks' rows are in the results of operators that draw, of those that have rows."""
     fed = _fed(graph)
-    draws = [node for node in graph.nodes if isinstance(node.op, DrawnByPlace)]
+    draws = [node for node in graph.nodes if draws_by_place(node.op)]
     pinned: dict[Value, Rows] = {}
     while True:
         rows = FedRows(graph, fed | pinned)

@@ -180,3 +180,48 @@ def test_reductions_of_the_script_count(verify: Callable[..., str], mean: bool, 
     said = verify(loss=loss, mean=False, step=REDUCED.replace("REDUCE", reducer))
     assert said.splitlines()[-1].startswith("equal: ")
     assert "global parameter  loss.net.first.weight" in said
+
+
+ATTENTION = '''
+import mindspore as ms
+import numpy as np
+from mindspore import nn, ops, Tensor
+ms.set_context(device_target="GPU")
+ms.communication.init()
+ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True)
+ms.set_seed(1)
+
+
+class Attention(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.projected, self.drop = nn.Dense(8, 24), nn.Dropout(p={rate})
+
+    def construct(self, x):
+        q, k, v = (y.{split} for y in ops.split(self.projected(x), 8, axis=2))
+        weights = ops.softmax(ops.matmul(q, k.swapaxes(-1, -2)) / 2.0, axis=-1)
+        return (ops.matmul(self.drop(weights), v).{merged} ** 2).mean()
+
+
+net = Attention()
+step = nn.TrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.1)).set_train()
+step(Tensor(np.ones((2, 6, 8)), ms.float32))
+'''
+HEADS = {"split": "reshape(-1, 6, 2, 4).transpose(0, 2, 1, 3)", "merged": "transpose(0, 2, 1, 3)"}
+
+
+PLAIN = {"split": "reshape(-1, 6, 8)", "merged": "reshape(-1, 6, 8)"}
+
+
+@pytest.mark.parametrize("form", [{"rate": 0.0, **HEADS}, {"rate": 0.3, **HEADS}, {"rate": 0.3, **PLAIN}])
+def test_attention_that_a_pass_has_joined(
+    form: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What one operator drops is what the ranks' operators drop of the global batch."""
+    script = tmp_path / "net.py"
+    script.write_text(ATTENTION.format(**form))
+    verify_target(str(script), CompileOptions(ranks=2, all_rows=True), seed=0)
+    said = capsys.readouterr().out
+    assert "differs" not in said
+    assert said.splitlines()[-1].startswith("equal: ")
+    assert "of one device with the global batch" in said.splitlines()[-1]

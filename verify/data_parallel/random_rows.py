@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.graph import Graph, Node, Value, element_types
-from mspc.ops.random.row_offsets import DrawnByPlace
-from mspc.passes.sharding.batch_rows import FIRST, FedRows, Rows
+from mspc.ops.random.row_offsets import draws_by_place
+from mspc.passes.sharding.batch_rows import FIRST, FedRows, Rows, rows_beside
 from mspc.runtime.backend import NumPyBackend
 from mspc.verify.data_parallel.global_batch import SCRIPT
 
@@ -31,7 +31,7 @@ def rows_of_draws(graph: Graph, sharded: list[bool], global_graph: Graph | None)
     found: dict[Node, Rows] = {}
     others = {node.attrs[SCRIPT]: node for node in (global_graph.nodes if global_graph else ()) if SCRIPT in node.attrs}
     for node in graph.nodes:
-        if not isinstance(node.op, DrawnByPlace):
+        if not draws_by_place(node.op):
             continue
         rows = followed.of(node)
         other = others.get(node.attrs.get(SCRIPT))
@@ -48,31 +48,33 @@ def drawing_at_places(rows: Mapping[Node, Rows]) -> Callable[[Node, NumPyBackend
     """The kernels of operators that draw numbers for rows; None for all others."""
 
     def kernel_of(node: Node, backend: NumPyBackend) -> Callable[..., Any] | None:
-        if backend.comm.size == 1 or node not in rows or not isinstance(node.op, DrawnByPlace):
+        if backend.comm.size == 1 or node not in rows or not draws_by_place(node.op):
             return None
-        op, (dimension, outer), comm = node.op, rows[node], backend.comm
-        rank = len(element_types(node.type)[0].shape)
+        op, (dimension, _), comm = node.op, rows[node], backend.comm
         size = element_types(node.type)[0].shape[dimension]
+        operand_rows, result_rows = rows_beside(node, rows[node])
 
-        def gathered(array: Array) -> Array:
-            axis = dimension - rank + np.ndim(array)
-            if axis < 0 or array.shape[axis] != size:
+        def gathered(array: Array, place: Rows | None) -> Array:
+            if place is None or array.shape[place[0]] == 1:
                 return array
-            parts = comm.all_gather(_parted(array, axis, outer), tuple(range(comm.size)), axis + 1)
+            axis = place[0]
+            parts = comm.all_gather(_parted(array, *place), tuple(range(comm.size)), axis + 1)
             return parts.reshape(*array.shape[:axis], -1, *array.shape[axis + 1 :])
 
-        def own(array: Array) -> Array:
-            parts = _parted(array, dimension, outer)
-            mine = np.split(parts, comm.size, dimension + 1)[comm.rank]
-            return np.array(mine.reshape(*array.shape[:dimension], size, *array.shape[dimension + 1 :]))
+        def own(array: Array, place: Rows | None) -> Array:
+            if place is None:
+                return array
+            axis = place[0]
+            mine = np.split(_parted(array, *place), comm.size, axis + 1)[comm.rank]
+            return np.array(mine.reshape(*array.shape[:axis], -1, *array.shape[axis + 1 :]))
 
         def kernel(*operands: Array) -> Any:
             shape = getattr(op, "shape", ())
-            grown = op
+            grown: Any = op
             if shape:
-                grown = replace(op, shape=(*shape[:dimension], size * comm.size, *shape[dimension + 1 :]))  # type: ignore[call-arg]  # it has the field
-            found = grown.kernel(backend)(*map(gathered, operands))
-            return tuple(map(own, found)) if isinstance(found, tuple) else own(found)
+                grown = replace(grown, shape=(*shape[:dimension], size * comm.size, *shape[dimension + 1 :]))
+            found = grown.kernel(backend)(*map(gathered, operands, operand_rows))
+            return tuple(map(own, found, result_rows)) if isinstance(found, tuple) else own(found, result_rows[0])
 
         return kernel
 

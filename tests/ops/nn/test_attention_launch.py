@@ -34,7 +34,7 @@ LONG = Sample(((1, 2, 3, 8), (1, 1, 200, 8), (1, 1, 200, 8)), {"head_num": 2, "i
 class NumPy:
     xp = np
     comm = None
-    step = 0
+    step = 3  # the emulator's
 
 
 class Fusing(Emulator):
@@ -159,8 +159,11 @@ def test_a_shift_that_fits_is_handed_on(tmp_path: Path) -> None:
 
 def test_bands_and_float32_do_without_the_fused_kernel(tmp_path: Path) -> None:
     x = np.zeros((2, 4, 6, 8), np.float16)
-    device, _ = launched(tmp_path, FlashAttentionScore(4, input_layout="BNSD", sparse_mode=4, pre_tokens=2), x, x, x)
+    device = Fusing(tmp_path, fuses=True)
+    band = FlashAttentionScore(4, input_layout="BNSD", sparse_mode=4, pre_tokens=2)
+    assert band.launch(device, (x, x, x), empty(band, [x, x, x])) is not None  # type: ignore[arg-type]  # the emulator
     assert device.fused == []
+    assert "halves_forward" in [name for _, name in device.sources]
     device, _ = launched(tmp_path, FlashAttentionScore(4, input_layout="BNSD"), *[x.astype(np.float32)] * 3)
     assert device.fused == []
 

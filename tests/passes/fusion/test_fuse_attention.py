@@ -64,6 +64,7 @@ class Attention(nn.Cell):
         self.scale = ops.Mul().shard((heads, ()))
         self.add = ops.Add().shard((heads, (1, 1)))
         self.softmax = ops.Softmax().shard((heads,))
+        self.drop = ops.Dropout(0.6, 3, 5).shard((heads,))
         self.mix = ops.BatchMatMul().shard((heads, heads))
         self.future = Tensor(np.triu(np.full((SEQUENCE, SEQUENCE), -1e4, np.float32), 1))
         self.hidden = Tensor(np.triu(np.ones((SEQUENCE, SEQUENCE), np.bool_), 1))
@@ -95,6 +96,8 @@ class Attention(nn.Cell):
             scores = ops.masked_fill(scores, ops.reshape(hidden, (BATCH, 1, SEQUENCE, 1)), -1e9)
         if KIND == "selected":
             scores = ops.select(ops.logical_not(self.hidden), scores, -1e9)
+        if KIND == "dropped":
+            return self.drop(self.softmax(scores))[0]
         if KIND.startswith("halves"):
             return ops.cast(self.softmax(ops.cast(scores, ms.float32)), ms.float16)
         return self.softmax(scores)
@@ -137,9 +140,9 @@ step = nn.TrainOneStepCell(network, nn.SGD(network.trainable_params(), 1.0))
 step(Tensor(np.ones([BATCH * SEQUENCE, WIDTH]), ms.float32))
 '''
 KINDS = {
-    "plain": "BSND", "key turned": "BNSD", "query scaled": "BSND", "divided": "BSND", "added": "BSND",
+    "plain": "BSND", "key turned": "BSND", "query scaled": "BSND", "divided": "BSND", "added": "BSND",
     "computed": "BSND", "trained": "BSND", "filled": "BSND", "rows": "BSND", "selected": "BSND", "halves": "BSND",
-    "halves around": "BSND", "three dimensions": "BSH",
+    "halves around": "BSND", "three dimensions": "BSH", "dropped": "BSND",
 }  # fmt: skip
 """Forms of attention, and the layout of the operator that each becomes."""
 CAUSAL = ("added", "computed", "filled", "selected")
@@ -190,7 +193,7 @@ def test_networks_give_the_same_numbers_on_every_number_of_ranks(script: Path, k
     feeds = fed(written_out, constants)
     expected = run_global(written_out, feeds)
     tolerance = 3e-3 if kind.startswith("halves") else 1e-5
-    for ranks, data, tensor in CUTS if kind in ("plain", "added", "trained") else CUTS[::3]:
+    for ranks, data, tensor in CUTS if kind in ("plain", "added", "trained", "dropped") else CUTS[::3]:
         stage, graph, _ = compiled(script, kind, ranks, data, tensor, True)
         found = operators(stage)
         assert (found["FlashAttentionScore"], found["Softmax"], found["BatchMatMul"]) == (1, 0, 0)
@@ -273,10 +276,25 @@ def weights_are_a_result(w: Written) -> Graph:
     return graph
 
 
-def dropped_out(w: Written) -> Graph:
+def dropped_by_channel(w: Written) -> Graph:
     weights = w.emit("Softmax", w.scores())
-    dropped = w.emit("TupleGetItem", w.emit("Dropout", weights, keep_prob=1.0), index=0)
+    dropped = w.emit("TupleGetItem", w.emit("Dropout2D", weights, keep_prob=0.5), index=0)
     w.graph.results = [w.emit("BatchMatMul", dropped, w.value)]
+    return w.graph
+
+
+def the_mask_of_what_is_dropped_is_read(w: Written) -> Graph:
+    dropped = w.emit("Dropout", w.emit("Softmax", w.scores()), keep_prob=0.5)
+    mixed = w.emit("BatchMatMul", w.emit("TupleGetItem", dropped, index=0), w.value)
+    w.graph.results = [mixed, w.emit("TupleGetItem", dropped, index=1)]
+    w.graph.returns_tuple = True
+    return w.graph
+
+
+def rows_without_a_key_drop_some_of_equal_weights(w: Written) -> Graph:
+    filled = w.emit("MaskedFill", w.scores(), w.parameter("mask", (6, 6), BOOL), -1e4)
+    dropped = w.emit("Dropout", w.emit("Softmax", filled), keep_prob=0.5)
+    w.graph.results = [w.emit("BatchMatMul", w.emit("TupleGetItem", dropped, index=0), w.value)]
     return w.graph
 
 
@@ -336,7 +354,8 @@ def value_for_all_batches(w: Written) -> Graph:
     [
         several_strategies, sequence_is_sharded, several_layouts, layouts_and_tuples, queries_are_sharded_by_a_layout,
         out_strategy, scores_are_read_twice, weights_are_a_result,
-        dropped_out, scaled_behind_the_mask, lightly_filled, filled_then_scaled, softmax_over_queries,
+        dropped_by_channel, the_mask_of_what_is_dropped_is_read, rows_without_a_key_drop_some_of_equal_weights,
+        scaled_behind_the_mask, lightly_filled, filled_then_scaled, softmax_over_queries,
         softmax_over_heads, scaled_to_nothing, scaled_without_end, scaled_by_a_tensor, other_parts_recomputed,
         value_for_all_batches,
     ],

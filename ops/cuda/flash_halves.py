@@ -1,0 +1,235 @@
+"""This is fused attention of Float16 and BFloat16 on a GPU, forward, with what a library does not take: dropped
+weights, masks beside windows, addends of any element type. The scores stay in registers.
+
+The algorithm is that of Dao et al. (arXiv 2205.14135, 2307.08691): a block holds some queries and goes over the keys in
+tiles, keeping each query's largest score and sum so far.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from mspc.ir.late_dataclass import dataclass
+from mspc.ops.cuda.attention import Attention, first_row
+from mspc.ops.cuda.flash import macros, strides_of
+from mspc.ops.cuda.half_fragments import COMMON, INSTRUCTIONS, padded, settings, takes, terms_of
+from mspc.ops.device import Array, Device, Launch
+
+FORWARD = r"""
+constexpr int TILES = KEYS / 8, TILE = KEYS * PITCH;
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_forward(
+    const E* __restrict__ q, const E* __restrict__ k, const E* __restrict__ v, E* __restrict__ out,
+    float* __restrict__ statistics, TERMS,
+    int heads, int group, int queries, int keys, float scale,
+    i64 q_b, i64 q_n, i64 q_s, i64 k_b, i64 k_n, i64 k_s, i64 v_b, i64 v_n, i64 v_s, i64 o_b, i64 o_n, i64 o_s) {
+    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const int blocks = (queries + ROWS - 1) / ROWS;
+    // Late queries see most keys where keys are limited: they begin first.
+    const int begin = (blocks - 1 - blockIdx.x % blocks) * ROWS;
+    const int n = blockIdx.x / blocks % heads, b = blockIdx.x / blocks / heads;
+    const int own = (threadIdx.x >> 5) * 16 * BANDS, row = begin + own;  // the warp's first, in the block and of all
+    E* held = (E*)memory;
+    E* buffers = held + ROWS * PITCH;
+    q += b * q_b + n * q_n + begin * q_s;
+    k += b * k_b + n / group * k_n;
+    v += b * v_b + n / group * v_n;
+    shift += b * f_b + n * f_n;
+    mask += b * m_b + n * m_n;
+    const int end = begin + ROWS < queries ? begin + ROWS : queries;
+    const int stop = end + high < keys ? end + high : keys;
+    const int start = begin + low > 0 ? (begin + low) / KEYS * KEYS : 0;
+    fetch<ROWS>(held, q, q_s, queries - begin);
+    if (start < stop) {
+        fetch<KEYS>(buffers, k + start * k_s, k_s, keys - start);
+        fetch<KEYS>(buffers + TILE, v + start * v_s, v_s, keys - start);
+    }
+    commit_copies();
+    wait_for_copies();
+    __syncthreads();
+
+    Part a[BANDS][STEPS];
+    float sum[BANDS][2 * STEPS][4], top[BANDS][2], total[BANDS][2];
+    Word words[BANDS][2];
+#pragma unroll
+    for (int m = 0; m < BANDS; ++m) {
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step)
+            a[m][step] = load_matrices(held + (own + 16 * m) * PITCH + of_a(lane) + 16 * step);
+#pragma unroll
+        for (int j = 0; j < 2 * STEPS; ++j) sum[m][j][0] = sum[m][j][1] = sum[m][j][2] = sum[m][j][3] = 0;
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            top[m][h] = -INFINITE;
+            total[m][h] = 0;
+            words[m][h] = word_of_row(((i64)b * heads + n) * queries + row + 16 * m + 8 * h + g, step, seed);
+        }
+    }
+    const float factor = scale * LOG2_E;
+
+    int buffer = 0;
+    for (int first = start; first < stop; first += KEYS, buffer ^= 2 * TILE) {
+        const E* tile = buffers + buffer;
+        if (first > start) {
+            wait_for_copies();
+            __syncthreads();  // this tile is there, and nobody reads the other buffer any more
+        }
+        const int next = first + KEYS;
+        if (next < stop) {
+            fetch<KEYS>(buffers + (2 * TILE ^ buffer), k + next * k_s, k_s, keys - next);
+            fetch<KEYS>(buffers + (2 * TILE ^ buffer) + TILE, v + next * v_s, v_s, keys - next);
+            commit_copies();
+        }
+        // Does no query of this warp look at these keys?
+        if (first >= row + 16 * BANDS + high || next <= row + low) continue;
+
+        float s[BANDS][TILES][4];
+#pragma unroll
+        for (int m = 0; m < BANDS; ++m)
+#pragma unroll
+            for (int j = 0; j < TILES; ++j) s[m][j][0] = s[m][j][1] = s[m][j][2] = s[m][j][3] = 0;
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step)
+#pragma unroll
+            for (int j = 0; j < TILES; j += 2) {
+                const Part x = load_matrices(tile + 8 * j * PITCH + of_columns(lane) + 16 * step);
+#pragma unroll
+                for (int m = 0; m < BANDS; ++m) {
+                    multiply(s[m][j], a[m][step], x.at[0], x.at[1]);
+                    multiply(s[m][j + 1], a[m][step], x.at[2], x.at[3]);
+                }
+            }
+
+        const bool border = next > keys || next > row + high + 1 || first < row + 16 * BANDS - 1 + low;
+#pragma unroll
+        for (int j = 0; j < TILES; ++j)
+#pragma unroll
+            for (int odd = 0; odd < 2; ++odd) {
+                const int at = first + 8 * j + 2 * t + odd;
+                float keyed = 0;
+                if ((SHIFTED | MASKED) & KEYED)
+                    if (at < keys) keyed = OF_KEY(at);
+#pragma unroll
+                for (int m = 0; m < BANDS; ++m)
+#pragma unroll
+                    for (int h = 0; h < 2; ++h) {
+                        const int i = row + 16 * m + 8 * h + g;
+                        float score = fmaf(s[m][j][2 * h + odd], factor, keyed);
+                        if ((SHIFTED | MASKED) & ~KEYED)
+                            if (i < queries && at < keys) score += OF_QUERY(i, at);
+                        if (border && (at >= keys || at > i + high || at < i + low)) score = -INFINITE;
+                        s[m][j][2 * h + odd] = score;
+                    }
+            }
+#pragma unroll
+        for (int m = 0; m < BANDS; ++m)
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                float most = top[m][h];
+#pragma unroll
+                for (int j = 0; j < TILES; ++j) most = fmaxf(most, fmaxf(s[m][j][2 * h], s[m][j][2 * h + 1]));
+                most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+                most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+                const float base = most == -INFINITE ? 0.0f : most;
+                const float fade = power_of_2(top[m][h] - base);
+                top[m][h] = most;
+                float added = 0;
+                const Word word = words[m][h] + word_of_key(first + 2 * t);
+#pragma unroll
+                for (int j = 0; j < TILES; ++j)
+#pragma unroll
+                    for (int odd = 0; odd < 2; ++odd) {
+                        const float power = power_of_2(s[m][j][2 * h + odd] - base);
+                        added += power;
+                        s[m][j][2 * h + odd] = stays(word + word_of_key(8 * j + odd)) ? power : 0.0f;
+                    }
+                total[m][h] = fmaf(total[m][h], fade, added);
+#pragma unroll
+                for (int j = 0; j < 2 * STEPS; ++j) {
+                    sum[m][j][2 * h] *= fade;
+                    sum[m][j][2 * h + 1] *= fade;
+                }
+            }
+
+#pragma unroll
+        for (int j = 0; j < TILES; j += 2) {
+            Part weights[BANDS];
+#pragma unroll
+            for (int m = 0; m < BANDS; ++m) weights[m] = as_a(s[m][j], s[m][j + 1]);
+            accumulate<BANDS>(sum, weights, tile + TILE + 8 * j * PITCH, lane);
+        }
+    }
+
+    out += b * o_b + n * o_n;
+    statistics += ((i64)b * heads + n) * queries;
+#pragma unroll
+    for (int m = 0; m < BANDS; ++m)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const int i = row + 16 * m + 8 * h + g;
+            float all = total[m][h];
+            all += __shfl_xor_sync(0xffffffffu, all, 1);
+            all += __shfl_xor_sync(0xffffffffu, all, 2);
+            if (i >= queries) continue;
+            if (t == 0) statistics[i] = all == 0 ? -INFINITE : top[m][h] / LOG2_E + logf(all);
+            store(out + i * o_s, sum[m], h, t, all == 0 ? 0.0f : KEPT_FACTOR / all);
+        }
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class HalfTiles:
+    """How the forward kernel divides its work.
+
+    warps: of a block. bands: of 16 queries, that a warp holds. keys: of a tile, a multiple of 16. blocks: that a
+    multiprocessor should hold at once, which limits the registers.
+    """
+
+    warps: int
+    bands: int
+    keys: int
+    blocks: int
+
+    def source(self, attention: Attention) -> str:
+        depth = attention.shape.depth
+        sizes = {
+            "WARPS": self.warps, "BANDS": self.bands, "KEYS": self.keys, "BLOCKS": self.blocks,
+            "SHARED": self.shared(depth),
+        }  # fmt: skip
+        return settings(attention) + macros(**sizes) + INSTRUCTIONS + COMMON + FORWARD
+
+    def shared(self, depth: int) -> int:
+        """Bytes of shared memory: the queries, and two tiles of keys and values."""
+        return 2 * (padded(depth) + 8) * (self.rows() + 4 * self.keys)
+
+    def rows(self) -> int:
+        return 16 * self.bands * self.warps
+
+
+TILES = HalfTiles(4, 1, 64, 2)
+
+
+def halves_forward(
+    device: Device, attention: Attention, result: Array, tiles: HalfTiles | None = None
+) -> Launch | None:
+    """Fill result (by head) and the statistics; None where the kernels do not take the operands."""
+    shape = attention.shape
+    arrays = [*attention.operands[:3], result]
+    if not takes(attention, arrays):
+        return None
+    tiles = tiles or TILES
+    kernel = device.kernel(tiles.source(attention), "halves_forward")
+    grid = shape.batch * shape.heads * math.ceil(shape.queries / tiles.rows())
+    arguments = [
+        *map(first_row, arrays), attention.statistics, *terms_of(device, attention), np.int32(shape.heads),
+        np.int32(shape.group), np.int32(shape.queries), np.int32(shape.keys), np.float32(attention.scores.scale),
+        *strides_of(*arrays),
+    ]  # fmt: skip
+
+    def launch() -> None:
+        kernel(grid, 32 * tiles.warps, arguments, tiles.shared(shape.depth))
+
+    return launch

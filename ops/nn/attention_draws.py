@@ -1,0 +1,101 @@
+"""Which weights of an attention are dropped at random: a function of seeds, step and the weight's place alone.
+
+The numbers are those that `Dropout` draws for a tensor [batch, heads, queries, keys] of all weights, so that attention
+that is written out and attention in one operator drop the same, on every device and on any number of ranks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.late_dataclass import dataclass
+from mspc.ops.cuda.move import coordinates
+from mspc.ops.op import Placement
+from mspc.ops.random.dropout import GOLDEN, RANDOM, before_step, bound_of, key_of, mix_words
+from mspc.ops.random.row_offsets import place_of_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """seeds: two, as those of `Dropout`. keep_prob: the share of weights that stay. shape: of all weights on all ranks,
+    the keys last. begin, local: where this rank's slice begins in it, and its sizes; no rank has a slice of the keys.
+    """
+
+    seeds: tuple[int, int]
+    keep_prob: float
+    shape: tuple[int, ...]
+    begin: tuple[int, ...]
+    local: tuple[int, ...]
+
+    def keep_mask(self, xp: Any, step: int, first: int, last: int) -> Any:
+        """Bool [last - first, keys] of the rank's rows from `first` to `last`: the weights that stay."""
+        rest, place, stride = xp.arange(first, last, dtype=xp.uint64), xp.zeros(last - first, xp.uint64), 1
+        for n, size, begin in reversed(list(zip(self.shape[:-1], self.local[:-1], self.begin[:-1], strict=True))):
+            place += (rest % xp.uint64(size) + xp.uint64(begin)) * xp.uint64(stride)
+            rest //= xp.uint64(size)
+            stride *= n
+        keys = self.shape[-1]
+        words = (place * xp.uint64(keys))[:, None] + xp.arange(keys, dtype=xp.uint64)
+        words *= xp.uint64(GOLDEN)
+        words += xp.uint64((key_of(*self.seeds, step) + GOLDEN) % 2**64)
+        mix_words(xp, words)
+        return words <= xp.uint64(bound_of(self.keep_prob))
+
+
+def place_of_weights(
+    placement: Placement, rows: tuple[int, ...], weights: tuple[int, ...], dims: tuple[int, int, int]
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """(shape of all weights, where a rank's slice begins in it, its sizes or () where they are those of its operands).
+
+    Args:
+        rows: where every rank has rows of its own, see `place_of_rows`. weights: shape of the weights. dims: of the
+        first operand that hold batch, heads (perhaps with their depth) and queries.
+    """
+    if rows:
+        all_sizes, begin, local = place_of_rows(weights, rows, placement.rank, placement.in_layouts[0].ranks)
+        return all_sizes, begin, local if len(local) > len(weights) else ()
+    shape = placement.in_types[0].shape
+    here = placement.in_layouts[0].slices_for(placement.rank, shape)
+    starts = [here[d].start * n // shape[d] if shape[d] else 0 for d, n in zip(dims, weights[:3], strict=True)]
+    return weights, (*starts, 0), ()
+
+
+def draws_source(draws: Draws | None, type: str = "float") -> str:
+    """C++ of three functions and a macro. The weight of a row and a key remains where `stays` says so of the sum of
+    `word_of_row(row, step, seed)`, seed being `seed_of(draws)`, and `word_of_key(key)`; it counts KEPT_FACTOR times
+    then, a number of this type."""
+    if draws is None:
+        return _NOTHING_DROPPED
+    rows, terms, stride = draws.local[:-1], list[str](), 1
+    for d in reversed(range(len(rows))):
+        terms.append(f"((u64)i{d} + {draws.begin[d]}ull) * {stride}ull")
+        stride *= draws.shape[d]
+    return RANDOM + f"""
+typedef u64 Word;
+__device__ __forceinline__ Word word_of_row(long long row, const long long* step, u64 seed) {{
+    const u64 key = mixed(seed + (u64)*step);
+    typedef long long Index;
+    {coordinates(rows, "row")}
+    return ({" + ".join(terms)}) * {draws.shape[-1] * GOLDEN % 2**64}ull + key + {GOLDEN}ull;
+}}
+__device__ __forceinline__ Word word_of_key(int key) {{ return (u64)key * {GOLDEN}ull; }}
+__device__ __forceinline__ bool stays(Word word) {{ return mixed(word) <= {bound_of(draws.keep_prob)}ull; }}
+#define KEPT_FACTOR (({type}){1 / draws.keep_prob!r})
+"""
+
+
+def seed_of(draws: Draws | None) -> Any:
+    """What kernels get of the seeds: networks of many layers then share them."""
+    return np.uint64(0 if draws is None else before_step(*draws.seeds))
+
+
+_NOTHING_DROPPED = """
+struct Word { __device__ __forceinline__ Word operator+(Word) const { return {}; } };
+__device__ __forceinline__ Word word_of_row(long long, const long long*, u64) { return {}; }
+__device__ __forceinline__ Word word_of_key(int) { return {}; }
+__device__ __forceinline__ bool stays(Word) { return true; }
+#define KEPT_FACTOR 1
+"""
+

@@ -1,0 +1,111 @@
+"""Fused attention of halves on a GPU against NumPy in Float64, and its time.
+
+`pytest tests/gpu/test_half_flash_gpu.py -s` prints the time of every way to divide the work, and of what is there
+without it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from mspc.ir.types import TensorType, dtype_of
+from mspc.ops.cuda.flash_halves import HalfTiles, halves_forward
+from mspc.ops.cuda.flash_halves_gradient import HalfGradientTiles, halves_backward
+from mspc.ops.nn.attention import FlashAttentionScore
+from tests.gpu.arrays import fetched, kernels_named, microseconds, opened, put
+from tests.ops.cuda.flash_cases import gradient_of, relative_error
+from tests.ops.cuda.half_flash_cases import HALF_CASES, TOLERANCES, half_expected, results_of
+
+FORWARD_TILES = [HalfTiles(4, 1, 64, 2), HalfTiles(4, 2, 64, 2), HalfTiles(4, 1, 64, 3), HalfTiles(4, 1, 128, 2),
+                 HalfTiles(4, 2, 32, 2), HalfTiles(8, 1, 64, 1), HalfTiles(4, 1, 32, 3),
+                 HalfTiles(4, 1, 32, 4)]  # fmt: skip
+QUERY_TILES = [HalfGradientTiles(4, 1, 64, 2, 2), HalfGradientTiles(4, 1, 32, 2, 3), HalfGradientTiles(4, 2, 32, 0, 2),
+               HalfGradientTiles(8, 1, 64, 0, 1), HalfGradientTiles(4, 1, 32, 1, 2)]  # fmt: skip
+KEY_TILES = [HalfGradientTiles(4, 1, 64, 1, 2), HalfGradientTiles(4, 1, 32, 2, 2), HalfGradientTiles(4, 1, 32, 0, 3),
+             HalfGradientTiles(4, 2, 32, 0, 2), HalfGradientTiles(8, 1, 64, 0, 1),
+             HalfGradientTiles(4, 1, 64, 0, 2)]  # fmt: skip
+"""For heads of depth 64."""
+
+
+@pytest.fixture(scope="module")
+def device() -> Any:
+    device = opened()
+    device.send(np.array([3], np.int64), device.step)
+    return device
+
+
+@pytest.mark.parametrize("name", HALF_CASES)
+def test_kernels_equal_numpy(device: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = HALF_CASES[name]
+    known = half_expected(case)
+    backward = gradient_of(known.op)
+    monkeypatch.setattr(type(device), "attention", lambda *_, **__: None)
+    inputs, operands = ([put(device, x) for x in arrays] for arrays in (known.inputs, known.operands))
+    out, grads = results_of(known.op, known.inputs), results_of(backward, known.operands)
+    out, grads = ([put(device, x) for x in arrays] for arrays in (out, grads))
+    names = kernels_named(device, monkeypatch)
+    with device.stream("compute"):
+        launches = [known.op.launch(device, inputs, out), backward.launch(device, operands, grads)]
+        for launch in launches:
+            launch()
+    assert [n for n in names if n.startswith("halves")] == ["halves_forward", "halves_backward", "halves_backward"]
+    for what, found, wanted in zip(
+        ("statistics", "out", "dquery", "dkey", "dvalue"), (out[0], out[3], *grads), (*known.out, *known.grads),
+        strict=True,
+    ):  # fmt: skip
+        error = relative_error(fetched(device, found).astype(np.float64), wanted)
+        assert error < TOLERANCES[case.dtype], f"{what}: {error:.2e}"
+
+
+@pytest.mark.parametrize("kind", ["dropped, causal", "dropped", "causal"])
+def test_time(device: Any, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """B=8, N=12, S=1024, D=64 in BFloat16; 4 B N S^2 D operations forward, 10 backward, half of them where it is
+    causal. Where nothing is dropped, beside what there is in libraries."""
+    batch, heads, length, depth = 8, 12, 1024, 64
+    op = FlashAttentionScore(
+        heads, scale_value=depth**-0.5, input_layout="BSND", sparse_mode=2 * ("causal" in kind), Seed0=1, Seed1=2,
+        keep_prob=0.9 if "dropped" in kind else 1.0,
+    )  # fmt: skip
+    backward = gradient_of(op)
+    random = np.random.default_rng(0)
+    q, k, v, dout = (
+        put(device, random.standard_normal((batch, length, heads, depth)).astype(ml_dtypes.bfloat16)) for _ in range(4)
+    )
+    types = [TensorType(dtype_of(x.dtype), x.shape) for x in (q, k, v, dout)]
+    inferred: Any = op.infer(*types[:3])
+    out = [device.zeros(t.shape, t.dtype.numpy) for t in inferred.elements]
+    gradients: Any = backward.infer(*types, inferred.elements[0], inferred.elements[3])
+    grads = [device.zeros(t.shape, t.dtype.numpy) for t in gradients.elements]
+    operands = [q, k, v, dout, out[0], out[3]]
+    forward = op.attention([q, k, v], out[0], (heads,) * 3)
+    gradient = backward.attention(operands, out[0], (heads,) * 4)
+    views = op.views(forward.shape, (out[3], *grads), (heads,) * 4)
+    work = batch * heads * length * length * depth * (0.5 if "causal" in kind else 1.0)
+    lines = [kind]
+
+    def tried(what: str, make: Callable[[], Any], operations: float) -> None:
+        with device.stream("compute"):
+            launch = make()
+        assert launch is not None
+        time = microseconds(device, [launch])
+        lines.append(f"  {what}: {time:.1f} us, {operations * work / time / 1e6:.0f} TFLOP/s")
+
+    for tiles in reversed(FORWARD_TILES):
+        tried(f"forward {tiles}", functools.partial(halves_forward, device, forward, views[0], tiles), 4)
+    for tiles in QUERY_TILES:
+        make = functools.partial(halves_backward, device, gradient, views[0], views[1:], tiles, KEY_TILES[0])
+        tried(f"backward of queries {tiles}", make, 10)
+    for tiles in KEY_TILES:
+        make = functools.partial(halves_backward, device, gradient, views[0], views[1:], QUERY_TILES[0], tiles)
+        tried(f"backward of keys {tiles}", make, 10)
+    if op.keep_prob == 1:
+        tried("forward by a library", functools.partial(op.launch, device, [q, k, v], out), 4)
+        tried("backward by a library", functools.partial(backward.launch, device, operands, grads), 10)
+    with capsys.disabled():
+        print("", *lines, sep="\n")

@@ -1,0 +1,114 @@
+"""Attentions that the fused kernels of halves take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from mspc.ops.nn.attention import FlashAttentionScore
+from tests.ops.cuda.flash_cases import Case, gradient_of
+
+TYPES = {"Float16": np.dtype(np.float16), "BFloat16": np.dtype(ml_dtypes.bfloat16)}
+TOLERANCES = {"Float16": 2e-3, "BFloat16": 1.2e-2}
+"""Weights are rounded to halves before products, as are results."""
+
+
+@dataclass(frozen=True)
+class HalfCase:
+    """An attention; `settings` are further attributes of the operator. shift, mask: shapes of these operands, (): none.
+    hidden: the number that the shift adds to all keys of the first query, and to the last key of all others."""
+
+    case: Case
+    settings: dict[str, Any] = field(default_factory=dict)
+    shift: tuple[int, ...] = ()
+    mask: tuple[int, ...] = ()
+    hidden: float = 0.0
+    dtype: str = "Float16"
+
+    def operator(self) -> FlashAttentionScore:
+        optional = [name for name, shape in (("real_shift", self.shift), ("attn_mask", self.mask)) if shape]
+        return replace(self.case.operator(), optional=tuple(optional), **self.settings)
+
+    def optional(self) -> list[np.ndarray]:
+        random = np.random.default_rng(7)
+        found: list[np.ndarray] = []
+        if self.shift:
+            shift = random.standard_normal(self.shift).astype(np.float32)
+            shift[..., -1] += self.hidden
+            shift[..., :1, :] += self.hidden
+            found.append(shift)
+        if self.mask:
+            found.append(random.random(self.mask) < 0.3)
+        return found
+
+
+DROPPED = {"keep_prob": 0.75, "Seed0": 3, "Seed1": 5}
+SLICE = {"shape": (4, 4, 200, 70), "begin": (2, 1, 100, 0)}
+"""Of weights on several ranks, from which the slice of a rank is drawn."""
+HALF_CASES = {
+    "one tile": HalfCase(Case(64, 64, 64)),
+    "tails": HalfCase(Case(64, 65, 100, heads=2), dtype="BFloat16"),
+    "several tiles": HalfCase(Case(64, 150, 200, layout="BNSD")),
+    "dropped": HalfCase(Case(64, 100, 140, batch=2, heads=2, layout="BSH"), DROPPED),
+    "dropped, causal": HalfCase(Case(64, 140, 140, heads=2, sparse_mode=2), DROPPED, dtype="BFloat16"),
+    "dropped, a rank's slice": HalfCase(Case(32, 100, 70, batch=2, heads=2, layout="SBH"), DROPPED | SLICE),
+    "fewer heads of key": HalfCase(Case(64, 70, 65, batch=2, heads=4, key_heads=2), DROPPED),
+    "fewer heads of key, causal": HalfCase(Case(64, 100, 100, heads=3, key_heads=1, sparse_mode=2)),
+    "causal, more queries": HalfCase(Case(32, 150, 65, sparse_mode=2)),
+    "queries that see no key": HalfCase(Case(64, 140, 40, sparse_mode=3)),
+    "a window": HalfCase(Case(32, 200, 190, sparse_mode=4), {"pre_tokens": 20, "next_tokens": 7}),
+    "an addend": HalfCase(Case(64, 70, 90, batch=2, heads=2), DROPPED, shift=(2, 2, 70, 90)),
+    "an addend of heads, causal": HalfCase(Case(64, 80, 80, batch=2, heads=2, sparse_mode=2), shift=(1, 2, 80, 80)),
+    "a mask of keys": HalfCase(Case(64, 70, 90, batch=2, heads=2), DROPPED, mask=(2, 1, 1, 90)),
+    "a mask, an addend and fewer heads": HalfCase(
+        Case(32, 40, 70, heads=2, key_heads=1), shift=(40, 70), mask=(1, 2, 40, 70)
+    ),
+    "an addend that hides": HalfCase(Case(64, 70, 90), DROPPED, shift=(1, 1, 70, 90), hidden=-1e9),
+    "depth 128": HalfCase(Case(128, 65, 100, heads=2, sparse_mode=2), DROPPED),
+    "depth 40": HalfCase(Case(40, 65, 70, heads=2, layout="BNSD"), DROPPED),
+    "depth 80": HalfCase(Case(80, 65, 70, heads=1, layout="BNSD")),
+    "one query": HalfCase(Case(64, 1, 300)),
+    "one key": HalfCase(Case(128, 3, 1)),
+}  # fmt: skip
+
+
+class Wide:
+    """NumPy, at the step of the emulated device."""
+
+    xp = np
+    comm = None
+    step = 3
+
+
+@dataclass
+class HalfExpected:
+    """Operands in halves and what NumPy finds for them in Float64: forward (statistics, out), backward (of query, key,
+    value). The backward operands are what NumPy's forward pass gave."""
+
+    op: FlashAttentionScore
+    inputs: list[np.ndarray]
+    operands: list[np.ndarray]
+    out: list[np.ndarray]
+    grads: list[np.ndarray]
+
+
+def half_expected(case: HalfCase) -> HalfExpected:
+    op, dtype, optional = case.operator(), TYPES[case.dtype], case.optional()
+    *inputs, dout = [x.astype(dtype) for x in case.case.inputs()]
+    # Beside a number as -1e9 the scores are lost in Float32, and not in Float64.
+    wide = [x.astype(np.float32 if case.hidden else np.float64) for x in (*inputs, dout)]
+    result: Any = op.run(Wide(), *wide[:3], *optional)  # type: ignore[arg-type]  # the tests' backend
+    grads: Any = gradient_of(op).run(Wide(), *wide, *optional, result[0], result[3])  # type: ignore[arg-type]
+    operands = [*inputs, dout, *optional, result[0].astype(np.float32), result[3].astype(dtype)]
+    return HalfExpected(op, [*inputs, *optional], operands, [result[0], result[3]], list(grads))
+
+
+def results_of(op: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:
+    """Results of NaN."""
+    from mspc.ir.types import TensorType, dtype_of
+
+    inferred: Any = op.infer(*[TensorType(dtype_of(x.dtype), x.shape) for x in inputs])
+    return [np.full(t.shape, np.nan, t.dtype.numpy) for t in inferred.elements]

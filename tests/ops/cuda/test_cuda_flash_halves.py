@@ -1,0 +1,46 @@
+"""Fused attention of halves: its kernels run by g++ with tensor cores played in C++, and compiled by nvcc."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.ops.cuda.cuda_emulator import NEEDED
+from tests.ops.cuda.cuda_tensor_cores import TensorCores
+from tests.ops.cuda.flash_cases import gradient_of, relative_error
+from tests.ops.cuda.half_flash_cases import HALF_CASES, TOLERANCES, half_expected, results_of
+
+Prepared = tuple[list[Any], list[np.ndarray], list[np.ndarray]]
+
+
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory) -> TensorCores:
+    if NEEDED is None:
+        pytest.skip("needs g++")
+    return TensorCores(tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.fixture(scope="module")
+def prepared(device: TensorCores) -> dict[str, Prepared]:
+    """(launches, what they fill, what NumPy finds) of all cases; their kernels are compiled together."""
+    found: dict[str, Prepared] = {}
+    for name, case in HALF_CASES.items():
+        known = half_expected(case)
+        backward = gradient_of(known.op)
+        out, grads = results_of(known.op, known.inputs), results_of(backward, known.operands)
+        launches = [known.op.launch(device, known.inputs, out), backward.launch(device, known.operands, grads)]  # type: ignore[arg-type]
+        found[name] = launches, [out[0], out[3], *grads], [*known.out, *known.grads]
+    return found
+
+
+@pytest.mark.parametrize("name", HALF_CASES)
+def test_kernels_equal_numpy(device: TensorCores, prepared: dict[str, Prepared], name: str) -> None:
+    launches, found, wanted = prepared[name]
+    device.launched.clear()
+    for launch in launches:
+        launch()
+    assert device.launched == ["halves_forward", "halves_backward", "halves_backward"]
+    errors = [relative_error(a.astype(np.float64), b) for a, b in zip(found, wanted, strict=True)]
+    assert all(error < TOLERANCES[HALF_CASES[name].dtype] for error in errors), errors
