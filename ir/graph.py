@@ -30,6 +30,7 @@ class OpLike(Protocol):
     mutates: ClassVar[tuple[int, ...]]
     updates_aside: ClassVar[bool]
     is_view: ClassVar[bool]
+    moves: ClassVar[bool]
     is_collective: ClassVar[bool]
 
     def attributes(self) -> Mapping[str, Any]: ...

@@ -37,6 +37,7 @@ class OpaqueOp:
     mutates: ClassVar[tuple[int, ...]] = ()
     updates_aside: ClassVar[bool] = False
     is_view: ClassVar[bool] = False
+    moves: ClassVar[bool] = False
     is_collective: ClassVar[bool] = False
 
     def attributes(self) -> Mapping[str, Any]:

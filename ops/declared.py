@@ -61,6 +61,8 @@ class MemoryEffects:
             has to run. Of a tuple it is the memory of its elements.
         may_alias: `run` on NumPy may return an operand itself or a view of one, as slices are; `is_view` says it too.
             All other results, but for those of updates, are arrays that share memory with no operand.
+        moves: every element of a result is one of an operand's, whatever their element type is: a cast may come before
+            or behind.
         packs: so many elements of the result are one in MindSpore: a Reshape to so many times fewer leaves them, last.
     """
 
@@ -73,6 +75,7 @@ class MemoryEffects:
     in_place: ClassVar[bool] = False
     is_view: ClassVar[bool] = False
     may_alias: ClassVar[bool] = False
+    moves: ClassVar[bool] = False
     packs: ClassVar[int] = 1
 
 

@@ -33,6 +33,7 @@ class TupleGetItem(Op):
     takes_complex = True
     index: int = 0
     is_view = True
+    moves = True
     bprop = NotDifferentiable("differentiation looks through tuples")
 
     def infer(self, *types: Type) -> Type:

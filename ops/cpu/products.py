@@ -26,6 +26,9 @@ Product = tuple[Any, Any, Any]
 
 def product(x: Any, y: Any, out: Any) -> Any:
     """x @ y, written to `out`, all NumPy's; leading dimensions broadcast."""
+    if out.ndim > 2 and y.ndim == 2 and x.ndim == out.ndim and x.flags.c_contiguous and out.flags.c_contiguous:
+        product(x.reshape(-1, x.shape[-1]), y, out.reshape(-1, out.shape[-1]))  # one matrix for all rows of a batch
+        return out
     threads = thread_count()
     if threads == 1 or out.size * x.shape[-1] < SHARED or _blas_threads() is None:
         return np.matmul(x, y, out=out)

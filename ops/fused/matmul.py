@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import TensorType, TupleType, Type
+from mspc.ir.types import FLOAT32, HALVES, TensorType, TupleType, Type
 from mspc.ops.device import Array, Device, Launch, in_order
 from mspc.ops.math.matmul import BatchMatMul
 from mspc.ops.nn.activation import GeLU, GeLUGrad
@@ -21,7 +21,8 @@ class FusedMatMul(Op):
 
     Operands are x, y, then addend (of the result's shape), bias (of its last dimension) and before, as far as there
     are any. activation: "" for none; "gelu"; or "gelu_gradient", which multiplies the product by GeLU's derivative at
-    `before`. keeps_before: the result is a tuple with what goes into GeLU too, for the gradient.
+    `before`. keeps_before: the result is a tuple with what goes into GeLU too, for the gradient. wide: x and y are
+    halves; the product is not rounded to them, and the result, addend and bias are Float32.
     """
 
     transpose_a: bool = False
@@ -30,14 +31,17 @@ class FusedMatMul(Op):
     bias: bool = False
     activation: str = ""
     keeps_before: bool = False
-    omitted = ("addend", "bias", "activation", "keeps_before")
+    wide: bool = False
+    omitted = ("addend", "bias", "activation", "keeps_before", "wide")
     bprop = NotDifferentiable("operators are fused after all gradients are taken")
     samples = (
         sample((8, 4), (4, 16), (8, 16), (16,), addend=True, bias=True, gradient=False),
         sample((8, 4), (16, 4), (16,), transpose_b=True, bias=True, activation="gelu", gradient=False),
         sample((4, 8), (4, 16), transpose_a=True, activation="gelu", keeps_before=True, gradient=False),
         sample((2, 8, 4), (2, 4, 16), (2, 8, 16), activation="gelu_gradient", gradient=False),
-    )
+        sample((8, 4), (4, 16), (8, 16), (16,), addend=True, bias=True, wide=True, gradient=False,
+               dtypes=("BFloat16", "BFloat16", "Float32", "Float32")),
+    )  # fmt: skip
 
     def rule(self, *types: TensorType) -> str | Rule:
         plain = BatchMatMul(self.transpose_a, self.transpose_b).rule(*types[:2])
@@ -58,6 +62,9 @@ class FusedMatMul(Op):
             raise MspcError(f"{self.name} takes {len(names)} tensors ({', '.join(names)}), not {len(types)}")
         found = BatchMatMul(self.transpose_a, self.transpose_b).infer(*types[:2])
         assert isinstance(found, TensorType)
+        if self.wide and (found.dtype not in HALVES or self.activation):
+            raise MspcError(f"{self.name}: a product of {found.dtype} with {self.activation!r} cannot be wide")
+        found = TensorType(FLOAT32 if self.wide else found.dtype, found.shape)
         for name, operand in zip(names[2:], types[2:], strict=True):
             wanted = found if name != "bias" else found.with_shape(found.shape[-1:])
             if operand != wanted:

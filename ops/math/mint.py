@@ -168,6 +168,7 @@ class RepeatInterleaveInt(Op):
     repeats: int = 1
     dim: int | None = None
     linear_in = (0,)
+    moves = True
     samples = (
         sample((8, 4), repeats=2, dim=0),
         sample((4, 8, 2), repeats=3, dim=-2),

@@ -116,6 +116,7 @@ class BroadcastTo(Op):
     takes_complex = True
     shape: tuple[int, ...] = ()
     may_alias = True
+    moves = True
     linear_in = (0,)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:

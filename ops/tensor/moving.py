@@ -31,6 +31,7 @@ class Transpose(Op):
     takes_complex = True
     perm: tuple[int, ...] = ()
     may_alias = True
+    moves = True
     linear_in = (0,)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
@@ -85,6 +86,7 @@ class _Joined(Op, abstract=True):
     takes_complex = True
     axis: int = 0
     additive = True
+    moves = True
     promotes: ClassVar[str] = "common"
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
@@ -164,6 +166,7 @@ class Split(Op):
     axis: int = 0
     output_num: int = 1
     may_alias = True
+    moves = True
     linear_in = (0,)
 
     def rule(self, x: TensorType) -> str:
@@ -258,6 +261,7 @@ class Unstack(Op):
     axis: int = 0
     num: int | None = None
     may_alias = True
+    moves = True
     linear_in = (0,)
 
     def rule(self, x: TensorType) -> str:

@@ -31,6 +31,7 @@ class _Pieces(Op, abstract=True):
     """The parts of x along a dimension, a tuple."""
 
     linear_in = (0,)
+    moves = True
     may_alias = True
 
     def pieces(self, shape: Sequence[int]) -> tuple[int, tuple[int, ...]]:

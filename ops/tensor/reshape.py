@@ -23,6 +23,7 @@ class Reshape(Op):
     takes_complex = True
     shape: tuple[int, ...] = ()
     linear_in = (0,)
+    moves = True
     follows_neighbours = True
     is_view = True
 
@@ -90,6 +91,7 @@ class Flatten(Op):
 
     takes_complex = True
     linear_in = (0,)
+    moves = True
     is_view = True
 
     def rule(self, x: TensorType) -> str:
@@ -113,6 +115,7 @@ class ExpandDims(Op):
     takes_complex = True
     axis: int = 0
     linear_in = (0,)
+    moves = True
     is_view = True
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
@@ -138,6 +141,7 @@ class Squeeze(Op):
     takes_complex = True
     axis: int | tuple[int, ...] = ()
     linear_in = (0,)
+    moves = True
     is_view = True
 
     def target(self, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -340,6 +340,7 @@ class ReverseV2(Op):
 
     axis: int | tuple[int, ...] = ()
     may_alias = True
+    moves = True
     linear_in = (0,)
     samples = (sample((8, 16), axis=(1,)), sample((2, 8, 4), axis=(0, -1)))
 

@@ -165,6 +165,7 @@ class StridedSlice(_Strided):
     """A slice of x with MindSpore's masks. Called as `StridedSlice()(x, begin, end, strides)`."""
 
     may_alias = True
+    moves = True
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("begin", "end", "strides"), optional=1)
@@ -262,6 +263,7 @@ class Slice(Op):
     begin: tuple[int, ...] = ()
     size: tuple[int, ...] = ()
     may_alias = True
+    moves = True
     linear_in = (0,)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:

@@ -32,6 +32,7 @@ class Tile(Op):
     takes_complex = True
     multiples: tuple[int, ...] = ()
     linear_in = (0,)
+    moves = True
     entries_from_right: ClassVar[bool] = True
     """A strategy with as many entries as the input has dimensions, fewer than there are multiples, is of the last."""
 

@@ -5,22 +5,27 @@ Output: %1 = FusedMatMul(%x, %w) {activation: "gelu", keeps_before: true}, whose
 
 Joined are a bias and another tensor that are added, GeLU, and the product with GeLU's derivative of a product that
 nobody else reads. A sum of several products becomes a chain in which each adds to the one before. Element types and
-shapes must agree: what is broadcast stays where it is, except a bias. A reader that nobody needs would keep its
-product apart, so the graph is cleaned first: once for all passes that follow.
+shapes must agree: what is broadcast stays where it is, except a bias. Where a product of halves is widened for a sum,
+the product may be Float32 at once: if the sum is moved, multiplied or sent as it is, so that it would be written in
+Float32 in any case. Else the sum is better part of the kernel that works on it, which reads halves.
+
+A reader that nobody needs would keep its product apart, so the graph is cleaned first: once for all passes that follow.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from mspc.analysis.aliasing import first_changes
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import TensorType, Type
+from mspc.ir.types import FLOAT32, HALVES, TensorType, Type
 from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.math.matmul import BatchMatMul, BiasAdd, MatMul
 from mspc.ops.nn.activation import GeLU, GeLUGrad
+from mspc.ops.tensor.cast import Cast
 from mspc.passes.base import Pass
 from mspc.passes.fusion.rewriter import Rewriter, fused, parts_of, successor
 from mspc.passes.per_rank.execute import Execute
@@ -66,15 +71,23 @@ class _Products(Rewriter):
         for place in candidates:
             value, other = node.inputs[place], node.inputs[1 - place]
             product = self._movable(value, index)
-            if product is None or product.type != node.type:
+            op = _as_fused(product) if product is not None else None
+            cast: Node | None = None
+            if product is None and self._is_wanted_wide(node):
+                cast, product = self._widened(value, index)
+                op = replace(_plain(product), wide=True) if product is not None else None
+            if product is None or op is None or (cast or product).type != node.type:
                 continue
-            op = _as_fused(product)
-            if other.type == node.type and not op.addend and not op.bias and other is not value:
-                self._take(product, node, replace(op, addend=True), [*product.inputs, other])
-                return
-            if not op.bias and _is_bias(node, other.type):
-                self._take(product, node, replace(op, bias=True), [*product.inputs, other])
-                return
+            # Of halves the sums are Float32 inside, and which comes first is nothing beside the rounding that goes.
+            free = not op.bias or product.inputs[0].tensor_type.dtype in HALVES
+            if other.type == node.type and not op.addend and free and other is not value:
+                op = replace(op, addend=True)
+            elif not op.bias and _is_bias(node, other.type):
+                op = replace(op, bias=True)
+            else:
+                continue
+            self._take(product, node, op, [*product.inputs, other], cast)
+            return
 
     def _sum(self, node: Node, index: int) -> None:
         joined: dict[Value, Node] = {}
@@ -100,7 +113,7 @@ class _Products(Rewriter):
 
     def _activate(self, node: Node) -> None:
         product = self._product(node.inputs[0])
-        if product is None or _as_fused(product).activation or node.type != product.type:
+        if product is None or _as_fused(product).activation or _as_fused(product).wide or node.type != product.type:
             return
         stored = self.only_reader(node.inputs[0]) is None
         op = replace(_as_fused(product), activation="gelu", keeps_before=stored)
@@ -143,15 +156,43 @@ class _Products(Rewriter):
         same = all(self.changed_after.get(v, index) >= index for v in product.inputs)
         return product if same else None
 
-    def _new(self, op: FusedMatMul, inputs: list[Value], type: Type, like: Node, last: Node) -> Node:
+    def _widened(self, value: Value, index: int) -> tuple[Node, Node] | tuple[None, None]:
+        """The cast to Float32 that a value is, and its product of halves, if nothing else reads either."""
+        if not isinstance(value, Node) or not isinstance(value.op, Cast) or self.only_reader(value) is None:
+            return None, None
+        product = self._movable(value.inputs[0], index)
+        if product is None or value.op.dst_type != FLOAT32 or product.tensor_type.dtype not in HALVES:
+            return None, None
+        return (value, product) if _as_fused(product) == _plain(product) else (None, None)
+
+    def _is_wanted_wide(self, value: Node) -> bool:
+        """Whether something moves, multiplies or sends a value as it is, perhaps once more is added to it."""
+        if value in self.results:
+            return True
+        readers = self.readers(value)
+        for reader in readers:
+            op = reader.op
+            if op.is_view and isinstance(reader.type, TensorType):
+                if self._is_wanted_wide(reader):
+                    return True
+            elif op.moves or op.is_collective or isinstance(op, MatMul | BatchMatMul):
+                return True
+        sums = len(readers) == 1 and isinstance(readers[0].op, Add) and readers[0].type == value.type
+        return sums and self._is_wanted_wide(readers[0])
+
+    def _new(self, op: FusedMatMul, inputs: list[Value], type: Type, like: Node, last: Node,
+             between: Sequence[Node] = ()) -> Node:  # fmt: skip
         """A node of the product's name at the last operator's lines, which lists what it does."""
-        made = fused(op, inputs, type, like, last, [*parts_of(like), *parts_of(last)])
+        made = fused(op, inputs, type, like, last, [part for node in (like, *between, last) for part in parts_of(node)])
         self.products.add(made)
         return made
 
-    def _take(self, product: Node, node: Node, op: FusedMatMul, inputs: list[Value]) -> None:
-        """The product, with more joined to it, takes the place of its reader."""
-        made = self._new(op, _ordered(op, inputs, product), node.type, product, node)
+    def _take(self, product: Node, node: Node, op: FusedMatMul, inputs: list[Value], cast: Node | None = None) -> None:
+        """The product, with more joined to it, takes the place of its reader, and of a cast between them."""
+        between = () if cast is None else (cast,)
+        made = self._new(op, _ordered(op, inputs, product), node.type, product, node, between)
+        for gone in between:
+            self.drop(gone)
         self._drop(product)
         self.put(node, [made])
         self.replace(node, made)

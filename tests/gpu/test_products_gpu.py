@@ -79,6 +79,21 @@ def test_what_follows_is_joined(device: Any, dtype: str) -> None:
         close(fetched(device, also), product + plus, dtype)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_product_of_halves_is_written_in_float32(device: Any, dtype: str) -> None:
+    x, y = drawn((64, 32), dtype), drawn((32, 48), dtype, 1)
+    bias, addend = drawn((48,), "float32", 2), drawn((64, 48), "float32", 3)
+    product = x.astype(np.float64) @ y.astype(np.float64)
+    left, right, row, also = (put(device, a) for a in (x, y, bias, addend))
+    out = device.empty((64, 48), np.float32)
+    with device.stream("compute"):
+        for options, added in (({}, 0), ({"bias": row}, bias), ({"bias": row, "addend": also}, bias + addend)):
+            launch = device.matmul(left, right, out, False, False, **options)
+            assert launch is not None
+            launch()
+            close(fetched(device, out), product + added, "float32")
+
+
 def test_product_is_captured(device: Any) -> None:
     x, y = drawn((64, 32), "float32"), drawn((32, 48), "float32", 1)
     out = device.zeros((64, 48), np.float32)

@@ -1,15 +1,22 @@
-"""fuse_matmul: sums of products and of other tensors, however many there are of either."""
+"""fuse_matmul: sums of products and of other tensors, however many there are of either, and products of halves that are
+widened for them."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter
-from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.math.arithmetic import AddN
-from mspc.ops.math.matmul import MatMul
+from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, TensorType
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.fused.matmul import FusedMatMul
+from mspc.ops.math.arithmetic import Add, AddN
+from mspc.ops.math.matmul import BiasAdd, MatMul
 from mspc.ops.modules import load_operators
+from mspc.ops.nn.activation import Sigmoid
+from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.moving import Split
 from mspc.passes.fusion.fuse_matmul import FuseMatmul
 from tests.interpret import random_feeds, run_global, same
 
@@ -34,3 +41,40 @@ def test_a_sum_is_part_of_its_products_where_at_most_one_term_is_none(products: 
     same(run_global(graph, feeds), expected)
     joined = others == 1 or (others == 0 and products > 1)
     assert any(isinstance(node.op, AddN) for node in graph.nodes) is not joined
+
+
+def widened_sums(half: DType, last: str) -> Graph:
+    """x @ w is widened, a bias and another tensor are added, and the sum is split, squashed or handed back."""
+    graph = Graph("wide")
+    graph.attrs = {"mode": "stand_alone", "ranks": 1}
+    types = {"x": TensorType(half, (8, 64)), "w": TensorType(half, (64, 6)), "bias": TensorType(FLOAT32, (6,))}
+    graph.parameters = [Parameter(n, t) for n, t in {**types, "before": TensorType(FLOAT32, (8, 6))}.items()]
+    x, w, bias, before = graph.parameters
+    b = Builder(graph)
+    total = b.emit(Add(), before, b.emit(BiasAdd(), b.emit(Cast(FLOAT32), b.emit(MatMul(), x, w)), bias))
+    graph.results = [total] if last == "result" else [b.emit(Sigmoid(), total)]
+    if last == "split":
+        parts = b.emit(Split(1, 2), total)
+        graph.results, graph.returns_tuple = [b.emit(TupleGetItem(i), parts) for i in range(2)], True
+        graph.nodes = [node for node in graph.nodes if not isinstance(node.op, Sigmoid)]
+    return graph
+
+
+@pytest.mark.parametrize("half", [FLOAT16, BFLOAT16])
+@pytest.mark.parametrize("last", ["result", "split"])
+def test_a_product_of_halves_is_float32_at_once_where_its_sum_is_written_so(half: DType, last: str) -> None:
+    graph = widened_sums(half, last)
+    feeds = random_feeds(graph)
+    before = np.concatenate(run_global(graph, feeds), -1)
+    FuseMatmul().run(graph)
+    graph.verify()
+    assert graph.nodes[0].op == FusedMatMul(addend=True, bias=True, wide=True)
+    exact = feeds["x"].astype(np.float32) @ feeds["w"].astype(np.float32) + feeds["bias"] + feeds["before"]
+    got = np.concatenate(run_global(graph, feeds), -1)
+    assert np.abs(got - exact).max() < 1e-5 < np.abs(before - exact).max()
+
+
+def test_a_product_of_halves_stays_narrow_where_a_kernel_widens_it_as_it_reads_it() -> None:
+    graph = widened_sums(BFLOAT16, "sigmoid")
+    assert not FuseMatmul().run(graph)
+    assert isinstance(graph.nodes[0].op, MatMul)

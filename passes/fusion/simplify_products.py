@@ -1,0 +1,228 @@
+"""Matrix products read what is transposed as it lies, and a sum of products over a batch is one product.
+
+Input:  `%1 = Transpose(%k) {perm: (0, 1, 3, 2)}`, `%2 = BatchMatMul(%q, %1)`,
+        `%7 = BatchMatMul(%x, %6) {transpose_a: true}`, `%8 = ReduceSum(%7) {axis: (0,)}`
+Output: `%2 = BatchMatMul(%q, %k) {transpose_b: true}`,
+        `%7 = MatMul(Reshape(%x), Reshape(%6)) {transpose_a: true}`, with the batch among the rows that are summed
+
+The second is the gradient of a matrix that multiplies all matrices of a batch: a matrix for each of them need not be
+written, and the sum is rounded once. A product that is only read transposed is made so, from exchanged operands. Where
+a transpose does more than to exchange the last two dimensions, the rest of it remains if the last dimension then stays
+in its place. It runs on a rank's graph, where nothing is sharded any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mspc.analysis.aliasing import Updates
+from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.late_dataclass import dataclass
+from mspc.ops.math.matmul import BatchMatMul, MatMul
+from mspc.ops.op import Op
+from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.ops.tensor.moving import Transpose
+from mspc.ops.tensor.reshape import Reshape
+from mspc.passes.base import Pass
+from mspc.passes.cleanup.simplify import remove_dead
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SimplifyProducts(Pass):
+    """Put transposes and sums into the products next to them."""
+
+    def run(self, graph: Graph) -> bool:
+        if not any(isinstance(node.op, MatMul | BatchMatMul) for node in graph.nodes):
+            return False
+        changed = remove_dead(graph)
+        walk = _Walk(graph)
+        for index, node in enumerate(graph.nodes):
+            node.inputs = [walk.replaced.get(value, value) for value in node.inputs]
+            walk.visit(node, index)
+        if not walk.replaced:
+            return changed
+        graph.nodes = walk.nodes
+        graph.results = [walk.replaced.get(value, value) for value in graph.results]
+        remove_dead(graph)
+        return True
+
+
+class _Walk:
+    """The nodes in order, some replaced.
+
+    replaced: values that others replace. read_by: the nodes that read a value, where it is no result.
+    exchanged: transposes that take the place of others for products.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.users = graph.users()
+        self.results = set(graph.results)
+        self.updates = Updates(graph)
+        self.replaced: dict[Value, Value] = {}
+        self.read_by: dict[Value, list[Node]] = {}
+        self.exchanged: dict[Value, Node] = {}
+        self.nodes: list[Node] = []
+        self.index = 0
+
+    def visit(self, node: Node, index: int) -> None:
+        """Put a node, or what replaces it, behind the others."""
+        self.index, begin = index, len(self.nodes)
+        if isinstance(node.op, MatMul | BatchMatMul):
+            made: Value | None = self._product(node)
+        elif isinstance(node.op, Transpose):
+            made = self._transposed(node)
+        elif isinstance(node.op, ReduceSum):
+            made = self._sum(node)
+        else:
+            made = None
+        if made is None:
+            self.nodes.append(node)
+        else:
+            self.replaced[node] = made
+        now = node if made is None else made
+        if node not in self.results and now in self.nodes[begin:]:
+            self.read_by[now] = [user for user, _ in self.users.get(node, ())]
+
+    # What is simpler
+
+    def _product(self, node: Node) -> Value | None:
+        op = node.op
+        assert isinstance(op, MatMul | BatchMatMul)
+        flags, inputs = [op.transpose_a, op.transpose_b], list(node.inputs)
+        for place, value in enumerate(inputs):
+            found = self._exchanged(value, node)
+            if found is not None:
+                inputs[place], flags[place] = found, not flags[place]
+        if inputs == node.inputs:
+            return None
+        return self._like(node, replace(op, transpose_a=flags[0], transpose_b=flags[1]), inputs, node.shape)
+
+    def _exchanged(self, value: Value, reader: Node) -> Value | None:
+        """A value that holds the same with the last two dimensions exchanged, where it is there or comes at less."""
+        if not isinstance(value, Node):
+            return None
+        if isinstance(value.op, Reshape) and _stays(value.inputs[0].shape, value.shape):
+            found = self._exchanged(value.inputs[0], reader)
+            return None if found is None else self._shaped(found, _swapped(value.shape), value)
+        if not isinstance(value.op, Transpose) or self.updates.between(value.inputs, -1, self.index):
+            return None
+        order = value.op.order(len(value.shape))
+        rest = (*order[:-2], order[-1], order[-2])
+        if _is_still(rest, value.inputs[0].shape):
+            return self._shaped(value.inputs[0], _swapped(value.shape), value)
+        if order[-1] == len(order) - 1 or rest[-1] != len(order) - 1:
+            return None
+        if value not in self.exchanged and self._are_products(self.read_by.get(value, ())):
+            self.exchanged[value] = self._like(value, Transpose(rest), value.inputs, _swapped(value.shape))
+        return self.exchanged.get(value)
+
+    def _are_products(self, readers: Sequence[Node]) -> bool:
+        """Whether readers of a value, of which there are some, are products, or reshapes of a batch for products."""
+        return bool(readers) and all(
+            isinstance(reader.op, MatMul | BatchMatMul)
+            or (
+                isinstance(reader.op, Reshape)
+                and _stays(reader.inputs[0].shape, reader.shape)
+                and reader not in self.results
+                and self._are_products([user for user, _ in self.users.get(reader, ())])
+            )
+            for reader in readers
+        )
+
+    def _is_read_once(self, value: Value) -> bool:
+        return len(self.read_by.get(value, ())) == 1
+
+    def _transposed(self, node: Node) -> Value | None:
+        """A transpose of a transpose is one, and one of a product may be a product."""
+        (value,), op = node.inputs, node.op
+        assert isinstance(op, Transpose)
+        if not isinstance(value, Node):
+            return None
+        order = op.order(len(value.shape))
+        if isinstance(value.op, Transpose) and not self.updates.between(value.inputs, -1, self.index):
+            inner = value.op.order(len(value.shape))
+            return self._ordered(node, value.inputs[0], tuple(inner[d] for d in order))
+        last = len(order) - 1
+        rest = tuple({last: last - 1, last - 1: last}.get(d, d) for d in order)
+        if not _is_still(rest, _swapped(value.shape)) and not (order[-1] != last == rest[-1]):
+            return None
+        made = self._other_way(value)
+        return None if made is None else self._ordered(node, made, rest)
+
+    def _other_way(self, value: Value) -> Value | None:
+        """A product that nothing else reads, with the last two dimensions exchanged; through reshapes of the batch."""
+        if not isinstance(value, Node) or not self._is_read_once(value):
+            return None
+        op = value.op
+        if isinstance(op, Reshape) and _stays(value.inputs[0].shape, value.shape):
+            made = self._other_way(value.inputs[0])
+            return None if made is None else self._shaped(made, _swapped(value.shape), value)
+        if not isinstance(op, MatMul | BatchMatMul) or self.updates.between(value.inputs, -1, self.index):
+            return None
+        flags = {"transpose_a": not op.transpose_b, "transpose_b": not op.transpose_a}
+        return self._like(value, replace(op, **flags), value.inputs[::-1], _swapped(value.shape))
+
+    def _sum(self, node: Node) -> Value | None:
+        """A product for the sum over the last dimensions of a batch, if the rows of each operand lie in one order."""
+        op, product = node.op, node.inputs[0]
+        assert isinstance(op, ReduceSum)
+        if not isinstance(product, Node) or not self._is_read_once(product) or not isinstance(product.op, BatchMatMul):
+            return None
+        x, y = product.inputs
+        batch, axes = product.shape[:-2], sorted(op.axes(len(product.shape)))
+        remaining = len(batch) - len(axes)
+        flags = (product.op.transpose_a, product.op.transpose_b)
+        if not axes or axes != list(range(remaining, len(batch))) or flags != (True, False):
+            return None
+        if x.shape[:-2] != batch or y.shape[:-2] != batch or product.tensor_type.dtype != node.tensor_type.dtype:
+            return None
+        if self.updates.between(product.inputs, -1, self.index):
+            return None
+        parts = [self._shaped(v, (*batch[:remaining], -1, v.shape[-1]), product) for v in (x, y)]
+        one = BatchMatMul(transpose_a=True) if remaining else MatMul(transpose_a=True)
+        made = self._like(product, one, parts, (*batch[:remaining], *product.shape[-2:]))
+        return self._shaped(made, node.shape, node)
+
+    # How
+
+    def _like(self, node: Node, op: Op, inputs: Sequence[Value], shape: Shape) -> Node:
+        """A node in the place of another, of its element type."""
+        made = Node(op, inputs, node.tensor_type.with_shape(shape), node.name, node.instance, node.scope, node.frames,
+                    node.phase)  # fmt: skip
+        made.attrs = dict(node.attrs)
+        self.nodes.append(made)
+        return made
+
+    def _ordered(self, node: Node, value: Value, order: Shape) -> Value:
+        """`value` with its dimensions in an order, in the place of a transpose."""
+        if _is_still(order, value.shape):
+            return self._shaped(value, node.shape, node)
+        return self._like(node, Transpose(order), [value], node.shape)
+
+    def _shaped(self, value: Value, shape: Shape, like: Node) -> Value:
+        """`value` in a shape, in which one -1 stands for what is left."""
+        shape = Reshape(shape).resolved(value.shape)
+        if value.shape == shape:
+            return value
+        made = Node(Reshape(shape), [value], value.tensor_type.with_shape(shape), scope=like.scope, frames=like.frames,
+                    phase=like.phase)  # fmt: skip
+        self.nodes.append(made)
+        return made
+
+
+def _swapped(shape: Shape) -> Shape:
+    return (*shape[:-2], shape[-1], shape[-2])
+
+
+def _stays(source: Shape, target: Shape) -> bool:
+    """Whether a reshape leaves the matrices as they are."""
+    return len(source) >= 2 and len(target) >= 2 and source[-2:] == target[-2:]
+
+
+def _is_still(order: Sequence[int], shape: Shape) -> bool:
+    """Whether elements stay where they are when the dimensions of a tensor get this order."""
+    moved = [d for d in order if shape[d] != 1]
+    return moved == sorted(moved)
