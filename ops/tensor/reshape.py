@@ -25,6 +25,7 @@ class Reshape(Op):
     linear_in = (0,)
     follows_neighbours = True
     is_view = True
+    reshapes = True
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("shape",))
@@ -91,6 +92,7 @@ class Flatten(Op):
     takes_complex = True
     linear_in = (0,)
     is_view = True
+    reshapes = True
 
     def rule(self, x: TensorType) -> str:
         if not x.shape:
@@ -114,6 +116,7 @@ class ExpandDims(Op):
     axis: int = 0
     linear_in = (0,)
     is_view = True
+    reshapes = True
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("axis",))
@@ -139,6 +142,7 @@ class Squeeze(Op):
     axis: int | tuple[int, ...] = ()
     linear_in = (0,)
     is_view = True
+    reshapes = True
 
     def target(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         given = ints_of(self.name, "axis", self.axis)
