@@ -59,6 +59,7 @@ class MemoryEffects:
         in_place: `kernel_into` may write to an operand of the result's type.
         is_view: the result is the memory of operand 0, its elements in their order, in another shape at most: nothing
             has to run. Of a tuple it is the memory of its elements.
+        reshapes: a view whose result is a tensor of operand 0's elements in another shape, whatever that is.
         may_alias: `run` on NumPy may return an operand itself or a view of one, as slices are; `is_view` says it too.
             All other results, but for those of updates, are arrays that share memory with no operand.
         moves: every element of a result is one of an operand's, whatever their element type is: a cast may come before
@@ -74,6 +75,7 @@ class MemoryEffects:
     neutral: ClassVar[Mapping[int, float | None]] = {}
     in_place: ClassVar[bool] = False
     is_view: ClassVar[bool] = False
+    reshapes: ClassVar[bool] = False
     may_alias: ClassVar[bool] = False
     moves: ClassVar[bool] = False
     packs: ClassVar[int] = 1

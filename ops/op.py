@@ -187,6 +187,12 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script):
         that works `in_place` is given an operand as `out`."""
         return None
 
+    def as_broadcast(self, *types: TensorType) -> tuple[Op, tuple[tuple[int, ...], ...]] | None:
+        """What works element by element on operands of other shapes, and these, aligned by their last dimensions, where
+        the operator so does what it does; None where it has no such form. With it an operator may be a line of a fused
+        one."""
+        return None
+
     def localize(self, placement: Placement) -> Op:
         """The operator as one rank runs it on its slices; override where an attribute holds global sizes."""
         return self

@@ -1,4 +1,4 @@
-"""An elementwise operator is one CUDA kernel, and so is a chain of them with the reductions that close it.
+"""An elementwise operator is one CUDA kernel; here are the loops of it and of chains, with reductions that close them.
 
 Every operand is read once and every result written once. A result may be an operand's memory: a thread reads what it
 overwrites before. Reductions have a fixed order: along rows by a warp or a block each, along columns or over everything
@@ -12,9 +12,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any, Protocol, cast
+from typing import Any
 
-from mspc.ir.types import BOOL, FLOAT32, FLOAT64, INT32, INT64, UINT32, UINT64, DType, TensorType, dtype_of
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import FLOAT32, FLOAT64, INT32, INT64, UINT32, UINT64, DType, TensorType, dtype_of
 from mspc.ops.cuda.loops import BLOCK, HELPERS, Loop, LoopOperand, LoopReduction, column_loop, plain_loop, row_loop
 from mspc.ops.cuda.math import MATH, one_word
 from mspc.ops.cuda.source import address
@@ -23,88 +24,24 @@ from mspc.ops.device import Array, Device, Launch, c_type, computing_type
 _ALIGNMENT = 256
 _WAVES = 4
 """Blocks per multiprocessor that a reduction is split into."""
-_HOW = {
-    "sum": "Sum", "mean": "Sum", "max": "Largest", "min": "Smallest", "prod": "Product", "all": "Smallest",
-    "any": "Largest",
-}  # fmt: skip
-_HOW_BOOL = {"Sum": "Largest", "Product": "Smallest"}
 _PARTIAL = {
     "float": FLOAT32, "double": FLOAT64, "int": INT32, "unsigned int": UINT32, "long long": INT64,
     "unsigned long long": UINT64,
 }  # fmt: skip
 """Element types of partial totals by their C++ types."""
+_NAME = re.compile(r"\w+")
 _TOKEN = re.compile(r"\{(\d+|\+)\}|\b[TRE]\b")
-
-
-class ChainLine(Protocol):
-    """A line of a chain: an operator, and per operand ("x", operand of the chain) or ("t", earlier line).
-
-    reduces: it is a reduction, whose result nothing reads.
-    """
-
-    @property
-    def op(self) -> Any: ...
-    @property
-    def operands(self) -> tuple[tuple[str, int], ...]: ...
-    @property
-    def reduces(self) -> bool: ...
 
 
 def launch_elementwise(device: Device, op: Any, inputs: Sequence[Array], out: Array) -> Launch | None:
     """Launch of one operator that has a `cuda` expression; None where it has none."""
     if not op.cuda:
         return None
-    types = [_type_of(array) for array in inputs]
+    types = [type_of(array) for array in inputs]
     result = dtype_of(out.dtype)
-    text = _defined("t0", result, expression(op, [f"x{i}" for i in range(len(inputs))], types, result))
-    return _launch(device, inputs, types, [text], [("t0", out)], [], tuple(out.shape), ())
-
-
-def launch_chain(device: Device, lines: Sequence[ChainLine], types: Sequence[TensorType], returns: Sequence[int],
-                 inputs: Sequence[Array], out: Any) -> Launch | None:  # fmt: skip
-    """Launch of a chain; None where a line has no `cuda` expression or the loop cannot be generated.
-
-    Args:
-        types: of the lines' results. returns: the lines whose results are stored, in the order of `out`.
-    """
-    operand_types = [_type_of(array) for array in inputs]
-    arrays = cast("Sequence[Array]", out) if isinstance(out, (tuple, list)) else (out,)
-    results = dict(zip(returns, arrays, strict=True))
-    read = {index for line in lines for kind, index in line.operands if kind == "t"}
-    text: list[str] = []
-    writes: list[tuple[str, Array]] = []
-    totals: dict[tuple[int, ...], list[LoopReduction]] = {}
-    shapes: set[tuple[int, ...]] = set()
-    for number, (line, type) in enumerate(zip(lines, types, strict=True)):
-        names = [f"{kind}{index}" for kind, index in line.operands]
-        given = [(operand_types if kind == "x" else types)[index] for kind, index in line.operands]
-        if line.reduces:
-            shapes.add(given[0].shape)
-            axes = tuple(sorted(line.op.axes(given[0].rank)))
-            totals.setdefault(axes, []).append(_total(line.op, names[0], given[0], results[number]))
-            continue
-        if not line.op.cuda:
-            return None
-        # A rounding that nobody sees is left to the store.
-        plain = number not in read and line.op.name == "Cast"
-        value = names[0] if plain else expression(line.op, names, given, type.dtype)
-        text.append(_defined(f"t{number}", type.dtype, value))
-        if number in results:
-            shapes.add(type.shape)
-            writes.append((f"t{number}", results[number]))
-    if len(shapes) != 1:
-        return None
-    (shape,) = shapes
-    launches: list[Launch] = []
-    kinds = [*totals] or [()]
-    for axes in kinds:
-        # Reductions along other axes take a pass each; the last one stores, perhaps over what the others read.
-        stored = writes if axes == kinds[-1] else []
-        made = _launch(device, inputs, operand_types, text, stored, totals.get(axes, []), shape, axes)
-        if made is None:
-            return None
-        launches.append(made)
-    return _all(launches)
+    text = defined("t0", result, expression(op, [f"x{i}" for i in range(len(inputs))], types, result))
+    reads = [Read(f"x{i}", array, type.shape) for i, (array, type) in enumerate(zip(inputs, types, strict=True))]
+    return launch_loop(device, reads, [text], [("t0", out)], [], tuple(out.shape), ())
 
 
 def expression(op: Any, names: Sequence[str], types: Sequence[TensorType], result: DType) -> str:
@@ -123,35 +60,47 @@ def expression(op: Any, names: Sequence[str], types: Sequence[TensorType], resul
     return _TOKEN.sub(put, op.cuda)
 
 
-def _defined(name: str, dtype: DType, value: str) -> str:
+def defined(name: str, dtype: DType, value: str) -> str:
+    """The C++ definition of a value, computed in the type that its element type asks for."""
     type = computing_type(dtype)
     return f"const {type} {name} = ({type})({value});"
 
 
-def _type_of(array: Array) -> TensorType:
+def type_of(array: Array) -> TensorType:
+    """The type of an array's tensor."""
     return TensorType(dtype_of(array.dtype), tuple(array.shape))
 
 
-def _total(op: Any, value: str, type: TensorType, out: Array) -> LoopReduction:
-    how = _HOW[op.reduction]
-    axes: tuple[int, ...] = op.axes(type.rank)
-    count = math.prod(type.shape[d] for d in axes) if op.reduction == "mean" else 1
-    how = _HOW_BOOL.get(how, how) if type.dtype == BOOL else how
-    return LoopReduction(value, how, count, type.dtype, dtype_of(out.dtype), out)
+@dataclass(frozen=True, slots=True)
+class Read:
+    """An operand as expressions know it: its name, its array, and the shape that is broadcast to the loop's."""
+
+    name: str
+    array: Array
+    shape: tuple[int, ...]
 
 
-def _launch(device: Device, inputs: Sequence[Array], types: Sequence[TensorType], text: Sequence[str],
-            writes: Sequence[tuple[str, Array]], totals: Sequence[LoopReduction], shape: tuple[int, ...],
-            axes: tuple[int, ...]) -> Launch | None:  # fmt: skip
+def launch_loop(
+    device: Device, reads: Sequence[Read], text: Sequence[str], writes: Sequence[tuple[str, Array]],
+    totals: Sequence[LoopReduction], shape: tuple[int, ...], axes: tuple[int, ...],
+) -> Launch | None:  # fmt: skip
+    """Launch of a loop over `shape`; None where it cannot be generated.
+
+    Args:
+        text: definitions of values from the operands' elements. writes: (value, where it is stored). totals: reductions
+        along `axes`, of values.
+    """
     if math.prod(shape) == 0:
         return None if totals else _nothing
-    code = " ".join([*text, *(total.value for total in totals)])
-    used = [i for i in range(len(inputs)) if re.search(rf"\bx{i}\b", code)]
-    sizes, labels, strides = _merged(shape, axes, [types[i].shape for i in used])
-    reads = tuple(LoopOperand(f"x{i}", types[i].dtype, s, inputs[i]) for i, s in zip(used, strides, strict=True))
+    words = set(_NAME.findall(" ".join([*text, *(total.value for total in totals)])))
+    used = [read for read in reads if read.name in words]
+    sizes, labels, strides = _merged(shape, axes, [read.shape for read in used], bool(totals))
+    operands = tuple(
+        LoopOperand(read.name, dtype_of(read.array.dtype), s, read.array) for read, s in zip(used, strides, strict=True)
+    )
     written = tuple((f"y{i}", dtype_of(array.dtype), array) for i, (_, array) in enumerate(writes))
     loop = Loop(
-        sizes, reads, written, tuple(totals), _chain(reads, written, totals, text, [name for name, _ in writes]),
+        sizes, operands, written, tuple(totals), _chain(operands, written, totals, text, [name for name, _ in writes]),
         pack=1, flight=1, wide=math.prod(shape) >= 2**31,
     )  # fmt: skip
     loop.pack = _pack(loop)
@@ -176,7 +125,7 @@ def _chain(reads: Sequence[LoopOperand], writes: Sequence[Any], totals: Sequence
     return f"__device__ __forceinline__ void chain({', '.join(given)}) {{\n{body}\n}}"
 
 
-def _merged(shape: tuple[int, ...], axes: Sequence[int], operands: Sequence[tuple[int, ...]],
+def _merged(shape: tuple[int, ...], axes: Sequence[int], operands: Sequence[tuple[int, ...]], reduces: bool,
             ) -> tuple[tuple[int, ...], tuple[bool, ...], list[tuple[int, ...]]]:  # fmt: skip
     """(sizes, whether each is reduced, strides of each operand) of the loop's dimensions, neighbours merged."""
     rank = len(shape)
@@ -195,8 +144,8 @@ def _merged(shape: tuple[int, ...], axes: Sequence[int], operands: Sequence[tupl
         ):  # fmt: skip
             size *= found.pop()[0]
         found.append((size, reduced, strides))
-    if not found or (axes and not any(reduced for _, reduced, _ in found)):
-        found.append((1, bool(axes), (0,) * len(operands)))
+    if not found or (reduces and not any(reduced for _, reduced, _ in found)):
+        found.append((1, reduces, (0,) * len(operands)))
     sizes, labels, steps = zip(*found, strict=True)
     return tuple(sizes), tuple(labels), [tuple(step[i] for step in steps) for i in range(len(operands))]
 
@@ -272,7 +221,7 @@ def _by_rows(device: Device, loop: Loop, length: int, outer: int, height: int, w
     first = _bound(device, source, "rows", loop, rows * parts if lanes == BLOCK else -(-rows * lanes // BLOCK))
     if scratch is None:
         return first
-    return _all([first, _combine(device, loop, scratch, (rows, parts, 1) if parts > 1 else (outer, height, width))])
+    return all_of([first, _combine(device, loop, scratch, (rows, parts, 1) if parts > 1 else (outer, height, width))])
 
 
 def row_plan(rows: int, packs: int, multiprocessors: int) -> tuple[int, int]:
@@ -295,7 +244,7 @@ def _by_columns(device: Device, loop: Loop, outer: int, height: int, width: int)
     scratch = _scratch(device, loop, outer * parts * width) if parts > 1 else None
     source = column_loop(loop, outer, height, across, parts, scratch)
     first = _bound(device, source, "columns", loop, outer * parts * -(-packs // across))
-    return first if scratch is None else _all([first, _combine(device, loop, scratch, (outer, parts, width))])
+    return first if scratch is None else all_of([first, _combine(device, loop, scratch, (outer, parts, width))])
 
 
 def column_plan(outer: int, height: int, packs: int, multiprocessors: int) -> tuple[int, int]:
@@ -341,7 +290,7 @@ def _combine(device: Device, loop: Loop, scratch: Sequence[Array], sizes: tuple[
     return _bound(device, source, "columns", second, outer * -(-width // across))
 
 
-def _all(launches: Sequence[Launch]) -> Launch:
+def all_of(launches: Sequence[Launch]) -> Launch:
     """One after the other."""
     if len(launches) == 1:
         return launches[0]

@@ -1,7 +1,8 @@
 """A fused operator has lines: each is one operator as text, which is read without evaluating anything.
 
 `Mul(x0, t1)` multiplies operand 0 of the fused operator by the result of line 1. Attributes follow the operands in
-the spelling of the graph text: `Cast(t0, dst_type=Float16)`, `ReduceSum(t1, keep_dims=false, axis=(0))`.
+the spelling of the graph text: `Cast(t0, dst_type=Float16)`, `ReduceSum(t1, keep_dims=false, axis=(0))`. A line works
+element by element, gives its operand another shape, or combines what stands along some axes.
 """
 
 from __future__ import annotations
@@ -34,19 +35,48 @@ class BodyLine:
 
     @property
     def reduces(self) -> bool:
-        """Whether the line is a reduction; nothing reads its result."""
+        """Whether the line is a reduction."""
         return closes(self.op)
+
+    @property
+    def reshapes(self) -> bool:
+        """Whether the line has the elements of its operand in their order."""
+        return reshapes(self.op)
 
 
 def fusible(op: object) -> bool:
-    """Whether the operator may be a line in the middle of a fused operator: every element of its result is computed
-    from the operands' elements at the same place alone, broadcast by the general rule."""
+    """Whether every element of the operator's result is computed from the operands' elements at the same place alone,
+    broadcast by the general rule, by an expression of C++."""
     return isinstance(op, Elementwise) and bool(op.cuda) and op.broadcasts
 
 
+def by_element(op: object) -> bool:
+    """Whether the operator is `fusible`, or is so on operands in other shapes."""
+    return fusible(op) or (isinstance(op, Op) and type(op).as_broadcast is not Op.as_broadcast)
+
+
+def form_of(op: Op, types: Sequence[TensorType]) -> tuple[Op, Sequence[tuple[int, ...]]]:
+    """What computes the elements of a line, and the shapes of its operands, aligned by their last dimensions."""
+    form = op.as_broadcast(*types)
+    return form if form is not None else (op, [type.shape for type in types])
+
+
+def reshapes(op: object) -> bool:
+    """Whether the operator gives the elements of its one operand, in their order, another shape."""
+    return isinstance(op, Op) and op.reshapes
+
+
 def closes(op: object) -> bool:
-    """Whether the operator may close a chain: a reduction."""
+    """Whether the operator is a reduction that may be a line."""
     return isinstance(op, Reduce) and op.closes_chains
+
+
+def row_axes(op: object, rank: int) -> tuple[int, ...] | None:
+    """The axes of operand 0, of `rank` dimensions, along which the operator combines elements; None for one that may be
+    a line and combines none."""
+    if isinstance(op, Reduce):
+        return op.axes(rank) or tuple(range(rank))
+    return None
 
 
 def line_of(op: Op, operands: Sequence[tuple[str, int]]) -> str:
@@ -137,17 +167,15 @@ def read_body(body: tuple[str, ...], returns: tuple[int, ...]) -> tuple[BodyLine
     steps = tuple(map(read_line, body))
     needed: set[tuple[str, int]] = {("t", index) for index in returns}
     for number, (line, step) in enumerate(zip(body, steps, strict=True)):
-        if not fusible(step.op) and not step.reduces:
+        if not by_element(step.op) and not step.reshapes and not step.reduces:
             _fail(line, f"{step.op.name} does not work element by element")
         if not step.operands:
             _fail(line, "it reads nothing")
         for kind, index in step.operands:
             if kind == "t" and index >= number:
                 _fail(line, f"t{index} is not the result of an earlier line")
-            if kind == "t" and steps[index].reduces:
-                _fail(line, f"t{index} is a reduction, which only closes a chain")
-        if step.reduces and [kind for kind, _ in step.operands] != ["t"]:
-            _fail(line, "a reduction reads the result of one earlier line")
+        if (step.reduces or step.reshapes) and len(step.operands) != 1:
+            _fail(line, f"{step.op.name} reads one tensor")
         needed.update(step.operands)
     if not returns or len(set(returns)) != len(returns) or not all(0 <= index < len(body) for index in returns):
         raise MspcError(f"a fused operator of {len(body)} lines cannot return {returns}")

@@ -10,14 +10,16 @@ from mspc.ir.types import TensorType, TupleType, Type, dtype_of
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.fused.body import BodyLine, line_of, operand_count, read_body, types_of_lines
 from mspc.ops.fused.kernel import blocked_kernel, plain_kernel
+from mspc.ops.fused.space import space_of
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 
 
 class FusedElementwise(Op):
     """The operators of `body`, one a line, each applied to operands x0, x1, ... and results t0, t1, ... of lines.
 
-    All lines have one shape, to which the operands are broadcast; reductions may close chains. `returns` are the
-    lines whose results are the operator's: one tensor, or a tuple of several.
+    All lines have as many elements, in shapes to which the operands are broadcast; reductions may close chains, and
+    lines may read those of rows (`ops/fused/space.py`). `returns` are the lines whose results are the operator's: one
+    tensor, or a tuple of several.
     """
 
     body: tuple[str, ...] = ()
@@ -46,14 +48,10 @@ class FusedElementwise(Op):
             if not isinstance(operand, TensorType):
                 raise MspcError(f"{self.name}: input {index} is {operand}, not a tensor")
         found = step_types(self, types)
-        lines = zip(self.body, found, steps, strict=True)
-        chain = [(line, type.shape) for line, type, step in lines if not step.reduces]
-        for line, shape in chain:
-            if shape != chain[0][1]:
-                raise MspcError(
-                    f"{self.name}: the line {line!r} has shape {shape}, the line {chain[0][0]!r} {chain[0][1]}",
-                    notes=["all lines but reductions have one shape"],
-                )
+        try:
+            space_of(self.body, steps, types, found)
+        except MspcError as error:
+            raise MspcError(f"{self.name}: {error.message}", notes=error.notes) from None
         results = tuple(found[index] for index in self.returns)
         return results[0] if len(results) == 1 else TupleType(results)
 
@@ -67,10 +65,12 @@ class FusedElementwise(Op):
         return self.kernel(be)(*inputs)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.elementwise import launch_chain  # late: only a GPU needs it
+        from mspc.ops.cuda.chain import launch_chain  # late: only a GPU needs it
 
-        types = step_types(self, [TensorType(dtype_of(array.dtype), tuple(array.shape)) for array in inputs])
-        return launch_chain(device, steps_of(self), types, self.returns, inputs, out)
+        given = [TensorType(dtype_of(array.dtype), tuple(array.shape)) for array in inputs]
+        steps, types = steps_of(self), step_types(self, given)
+        space = space_of(self.body, steps, given, types)
+        return launch_chain(device, steps, types, space, self.returns, inputs, out)
 
 
 def steps_of(op: FusedElementwise) -> tuple[BodyLine, ...]:

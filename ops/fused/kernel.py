@@ -19,7 +19,8 @@ from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.bases import Elementwise
 from mspc.ops.cpu.blocks import SHARED
 from mspc.ops.cpu.threads import in_parallel, thread_count
-from mspc.ops.fused.body import BodyLine, operand_count, types_of_lines
+from mspc.ops.fused.body import BodyLine, by_element, form_of, operand_count, reshapes, row_axes, types_of_lines
+from mspc.ops.fused.space import Space, row_of, space_of
 from mspc.ops.math.elementwise import Identity
 from mspc.ops.op import ArrayBackend, Op
 from mspc.ops.tensor.broadcast import Reduce
@@ -72,12 +73,17 @@ def blocked_kernel(be: ArrayBackend, steps: Sequence[BodyLine], returns: Sequenc
         return None
     plain = plain_kernel(be, steps, returns)
     schedules: dict[tuple[Shape, ...], _Schedule | None] = {}
+    in_blocks = _in_blocks(steps)
+
+    def schedule_of(operands: Sequence[Any]) -> _Schedule | None:
+        types = types_of_lines(steps, [TensorType(dtype_of(a.dtype), a.shape) for a in operands])
+        large = in_blocks and max(t.size for t in types) > SMALL
+        return _Schedule(be, steps, returns, operands, types) if large else None
 
     def kernel(*operands: Any, out: Any = None) -> Any:
         shapes = tuple([array.shape for array in operands])
         if shapes not in schedules:
-            large = math.prod(np.broadcast_shapes(*shapes)) > SMALL
-            schedules[shapes] = _Schedule(be, steps, returns, operands) if large else None
+            schedules[shapes] = schedule_of(operands)
         schedule = schedules[shapes]
         if schedule is not None:
             return schedule.run(operands, out)
@@ -85,6 +91,22 @@ def blocked_kernel(be: ArrayBackend, steps: Sequence[BodyLine], returns: Sequenc
         return result if out is None else _copied(result, out)
 
     return kernel
+
+
+def _in_blocks(steps: Sequence[BodyLine]) -> bool:
+    """Whether every element of the lines but of closing reductions is computed from its own place alone."""
+    if any(not (by_element(step.op) or step.reshapes or step.reduces) for step in steps):
+        return False
+    reduced = {i for i, step in enumerate(steps) if step.reduces}
+    read = {index for step in steps for kind, index in step.operands if kind == "t"}
+    return reduced.isdisjoint(read) and all(_root(steps, steps[i].operands[0])[0] == "t" for i in reduced)
+
+
+def _root(steps: Sequence[BodyLine], operand: tuple[str, int]) -> tuple[str, int]:
+    """What an operand of a line shows in another shape, or itself."""
+    while operand[0] == "t" and steps[operand[1]].reshapes:
+        operand = steps[operand[1]].operands[0]
+    return operand
 
 
 def _copied(result: Any, out: Any) -> Any:
@@ -119,66 +141,84 @@ class _Call:
 class _Schedule:
     """How a fused operator is worked off for operands of certain shapes.
 
-    unreduced: the lines, reductions aside, whose results are needed as entire arrays. dims: the result's dimensions,
-    neighbours that are broadcast alike merged where arrays are contiguous; merged: the operands' shapes in these.
-    split: the dimension of which a block takes `size`; those before are walked one by one, those behind are not split.
-    folded: reductions over trailing dimensions, made block by block: (line, dimensions that remain, function).
-    later: reductions of entire arrays: (line, function).
+    unreduced: the lines, reductions aside, whose results are needed as entire arrays. dims: of the space of all lines.
+    reads: (operand, its shape in these). split: the dimension of which a block takes `size`; those before are walked
+    one by one, those behind are not split. folded: reductions over trailing dimensions, made block by block: (line,
+    dimensions that remain, function). later: reductions of entire arrays: (line, function).
     """
 
-    def __init__(
-        self, be: ArrayBackend, steps: Sequence[BodyLine], returns: Sequence[int], operands: Sequence[Any]
-    ) -> None:
-        self.steps, self.returns = steps, returns
-        self.types = types_of_lines(steps, [TensorType(dtype_of(a.dtype), a.shape) for a in operands])
-        shape = self.types[0].shape
-        rank = len(shape)
-        axes = {i: cast(Reduce, s.op).axes(rank) or tuple(range(rank)) for i, s in enumerate(steps) if s.reduces}
-        trailing = {i: min(at) for i, at in axes.items() if len(at) == rank - min(at)}
-        shapes = [(1,) * (rank - a.ndim) + a.shape for a in operands]
-        merge = all(a.flags.c_contiguous or a.size == 1 for a in operands)
-        self.dims, self.merged, before = _merged(shape, shapes, set(trailing.values()), merge)
-        count = len(self.dims)
-        rest = {i: before[first] for i, first in trailing.items() if 0 < before[first] < count}
-        self.folded = [(i, remaining, _over_last(be, steps[i].op, count - remaining)) for i, remaining in rest.items()]
-        self.later = [(i, steps[i].op.kernel(be)) for i in axes if i not in rest]
-        operand_of = {i: steps[i].operands[0][1] for i in axes}
-        self.unreduced = list(dict.fromkeys(i if i not in axes else operand_of[i] for i in returns if i not in rest))
-        self.lines, self.scratch = self._lines(be, operands, [operand_of[i] for i in rest])
+    def __init__(self, be: ArrayBackend, steps: Sequence[BodyLine], returns: Sequence[int], operands: Sequence[Any],
+                 types: Sequence[TensorType]) -> None:  # fmt: skip
+        self.steps, self.returns, self.types = steps, returns, types
+        given = [TensorType(dtype_of(a.dtype), a.shape) for a in operands]
+        names = [step.op.name for step in steps]
+        space = space_of(names, steps, given, types, _uneven(steps, operands, types))
+        self.dims, count = space.dims, len(space.dims)
+        self.reads: list[tuple[int, Shape]] = []
+        reduced = {i: steps[i].operands[0][1] for i, step in enumerate(steps) if step.reduces}
+        lengths = {i: row_of(types[at].shape, row_axes(steps[i].op, types[at].rank) or ()) for i, at in reduced.items()}
+        folded = {i: _before(self.dims, length) for i, length in lengths.items() if length}
+        self.folded = [(i, at, _over_last(be, steps[i].op, count - at)) for i, at in folded.items()]
+        self.later = [(i, steps[i].op.kernel(be)) for i in reduced if i not in folded]
+        self.operand_of = {i: _root(steps, ("t", at))[1] for i, at in reduced.items()}
+        wanted = [i if i not in reduced else self.operand_of[i] for i in returns if i not in folded]
+        self.unreduced = list(dict.fromkeys(wanted))
+        self.lines, self.scratch = self._lines(be, space, operands, [self.operand_of[i] for i in folded])
         width = max(t.dtype.itemsize for t in self.types)
-        arrays = sum(m == self.dims for m in self.merged) + len(self.scratch) + len(self.unreduced)
+        arrays = sum(shape == self.dims for _, shape in self.reads) + len(self.scratch) + len(self.unreduced)
         target = min(MOST, max(LEAST, CACHE // (width * max(1, arrays))))
-        last = min(rest.values(), default=count) - 1
+        last = min(folded.values(), default=count) - 1
         self.split = 0
         while self.split < last and math.prod(self.dims[self.split + 1 :]) > target:
             self.split += 1
         self.size = min(self.dims[self.split], max(1, target // math.prod(self.dims[self.split + 1 :])))
 
+    def _sources(self, space: Space, shown: Sequence[int]) -> list[tuple[tuple[str, int], ...]]:
+        """What every line reads: ("x", place in `reads`) or ("t", line), seen through the lines in `shown`, which give
+        other shapes."""
+        found: list[tuple[tuple[str, int], ...]] = []
+        known: dict[tuple[int, Shape], int] = {}
+        for step, shapes in zip(self.steps, space.shapes, strict=True):
+            read: list[tuple[str, int]] = []
+            for (kind, index), shape in zip(step.operands, shapes, strict=True):
+                while kind == "t" and index in shown:
+                    kind, index = self.steps[index].operands[0]
+                place = known.setdefault((index, shape), len(known)) if kind == "x" else index
+                read.append((kind, place))
+            found.append(tuple(read))
+        self.reads = list(known)
+        return found
+
     def _lines(
-        self, be: ArrayBackend, operands: Sequence[Any], folded: Sequence[int]
+        self, be: ArrayBackend, space: Space, operands: Sequence[Any], folded: Sequence[int]
     ) -> tuple[list[_Call], list[np.dtype[Any]]]:
         """The lines, and the element types of the scratch blocks that they need."""
-        steps, count = self.steps, len(operands)
-        last = {operand: number for number, step in enumerate(steps) for operand in step.operands}
+        steps = self.steps
+        given = [TensorType(dtype_of(a.dtype), a.shape) for a in operands]
+        shown = [i for i, step in enumerate(steps) if step.reshapes and i not in self.unreduced]
+        sources = self._sources(space, shown)
+        count = len(self.reads)
+        last = {source: number for number, read in enumerate(sources) if number not in shown for source in read}
         stored = {("t", index) for index in (*folded, *self.unreduced)}
         lines: list[_Call] = []
         scratch: list[np.dtype[Any]] = []
         free: list[int] = []
         slots: dict[tuple[str, int], int] = {}
         for number, step in enumerate(steps):
-            if step.reduces:
+            if step.reduces or number in shown:
                 continue
-            dtype, function = self.types[number].dtype.numpy, _writing(be, step.op)
-            over = [o for o in dict.fromkeys(step.operands) if last[o] == number and o not in stored]
+            op, _ = form_of(step.op, [(given if kind == "x" else self.types)[i] for kind, i in step.operands])
+            dtype, function = self.types[number].dtype.numpy, _writing(be, op)
+            over = [o for o in dict.fromkeys(sources[number]) if last[o] == number and o not in stored]
             dead = [slots[o] for o in over if o in slots]
-            if step.op.in_place:
+            if op.in_place:
                 free += dead
             # An operand may lie in the memory of a result, so that nothing may read operands once that is written.
-            first_safe = number + (1 if step.op.in_place else 0)
+            first_safe = number + (1 if op.in_place else 0)
             read_later = any(
-                last["x", i] >= first_safe
-                for i, array in enumerate(operands)
-                if array.shape == self.types[number].shape and array.dtype == dtype
+                last.get(("x", i), -1) >= first_safe
+                for i, (operand, shape) in enumerate(self.reads)
+                if shape == self.dims and operands[operand].dtype == dtype
             )
             place = self.unreduced.index(number) if number in self.unreduced else -1
             target = -1
@@ -192,10 +232,11 @@ class _Schedule:
                     scratch.append(dtype)
                 slots["t", number] = fitting[-1] if fitting else len(scratch) - 1
                 target = len(self.unreduced) + slots["t", number]
-            if not step.op.in_place:
+            if not op.in_place:
                 free += dead
-            call = function or step.op.kernel(be)
-            lines.append(_Call(call, _places(step, count), count + number, target, place))
+            call = function or op.kernel(be)
+            places = tuple(i if kind == "x" else count + i for kind, i in sources[number])
+            lines.append(_Call(call, places, count + number, target, place))
         return lines, scratch
 
     def run(self, operands: Sequence[Any], out: Any = None) -> Any:
@@ -207,7 +248,7 @@ class _Schedule:
             for i in (*self.unreduced, *(i for i, *_ in self.folded))
         }
         blocks = [
-            a.reshape(()) if a.size == 1 else a.reshape(m) for a, m in zip(operands, self.merged, strict=True)
+            operands[i].reshape(()) if operands[i].size == 1 else operands[i].reshape(shape) for i, shape in self.reads
         ]
         unreduced = [arrays[i].reshape(self.dims) for i in self.unreduced]
         sums = [(i, function, arrays[i].reshape(self.dims[:remaining])) for i, remaining, function in self.folded]
@@ -221,7 +262,8 @@ class _Schedule:
             share = -(-pieces // threads) * self.size
             in_parallel([functools.partial(work, i, min(i + share, units)) for i in range(0, units, share)])
         for i, function in self.later:
-            result = function(arrays[self.steps[i].operands[0][1]])
+            shape = self.types[self.steps[i].operands[0][1]].shape
+            result = function(arrays[self.operand_of[i]].reshape(shape))
             arrays[i] = _copied(result, given[i]) if i in given else result
         results = tuple(arrays[i] for i in self.returns)
         return results[0] if len(results) == 1 else results
@@ -256,35 +298,28 @@ class _Schedule:
                 if line.copy >= 0:
                     np.copyto(targets[line.copy], values[line.at])
             for i, function, array in sums:
-                array[here] = function(values[count + self.steps[i].operands[0][1]])
+                array[here] = function(values[count + self.operand_of[i]])
 
 
-def _merged(
-    shape: Shape, shapes: Sequence[Shape], bounds: set[int], merge: bool
-) -> tuple[Shape, tuple[Shape, ...], list[int]]:
-    """(dimensions, the operands' shapes in them, how many there are before each of the old ones).
+def _before(dims: Shape, length: int) -> int:
+    """How many dimensions stand ahead of the last ones, which have so many elements together."""
+    return next(at for at in range(len(dims)) if math.prod(dims[at:]) == length)
 
-    Dimensions of size 1 vanish and neighbours along which the same operands are broadcast become one, but for those
-    on two sides of one of the `bounds`. Without `merge` all stay as they are.
-    """
-    dims: list[int] = []
-    patterns: list[tuple[bool, ...]] = []
-    before: list[int] = []
-    apart = True
-    for d, n in enumerate(shape):
-        apart = apart or d in bounds or not merge
-        before.append(len(dims) if apart else -1)
-        if merge and n == 1:
-            continue
-        pattern = tuple(s[d] == n for s in shapes)
-        if not apart and pattern == patterns[-1]:
-            dims[-1] *= n
-        else:
-            dims.append(n)
-            patterns.append(pattern)
-        apart = False
-    merged = tuple(tuple(n if p[i] else 1 for n, p in zip(dims, patterns, strict=True)) for i in range(len(shapes)))
-    return tuple(dims), merged, before
+
+def _uneven(steps: Sequence[BodyLine], operands: Sequence[Any], types: Sequence[TensorType]) -> set[int]:
+    """Cuts where operands that are not contiguous have a step of memory from one dimension to the next."""
+    found = set[int]()
+    for step, type in zip(steps, types, strict=True):
+        for kind, index in step.operands:
+            array = operands[index] if kind == "x" else None
+            if array is None or array.flags.c_contiguous or array.size == 1:
+                continue
+            behind, lead = 1, type.rank - array.ndim
+            for d in range(array.ndim - 1, 0, -1):
+                behind *= type.shape[lead + d]
+                if array.strides[d - 1] != array.strides[d] * array.shape[d]:
+                    found.add(behind)
+    return found
 
 
 def _within(index: tuple[Any, ...], shape: Shape) -> tuple[Any, ...]:
@@ -297,12 +332,13 @@ def _within(index: tuple[Any, ...], shape: Shape) -> tuple[Any, ...]:
 
 def _over_last(be: ArrayBackend, op: Op, count: int) -> Kernel:
     """The reduction over the last `count` dimensions."""
-    return replace(cast(Reduce, op), keep_dims=False, axis=tuple(range(-count, 0))).kernel(be)
+    reduction = replace(cast(Reduce, op), keep_dims=False, axis=-1).kernel(be)
+    return lambda block: reduction(block.reshape(*block.shape[: block.ndim - count], -1))
 
 
 def _writing(be: ArrayBackend, op: Op) -> Kernel | None:
     """The operator's function of blocks that writes to `out`; None where it always makes an array."""
-    if isinstance(op, Cast | Identity):
+    if isinstance(op, Cast | Identity) or reshapes(op):
         return _copy
     kind = type(op)
     if kind.kernel_into is not Elementwise.kernel_into:

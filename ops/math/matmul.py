@@ -15,6 +15,7 @@ from mspc.ops.bases import require_same
 from mspc.ops.control.constraint import constrained
 from mspc.ops.cpu.products import product
 from mspc.ops.device import Array, Device, Launch
+from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.finer_product import REQUEST, finer_product
 from mspc.ops.op import ArrayBackend, Op, RequestedSharding, sample
 from mspc.ops.operator_arguments import axis_in
@@ -205,6 +206,14 @@ class BiasAdd(Op):
     data_format: str = "NCHW"
     additive = True
 
+    def as_broadcast(self, *types: TensorType) -> tuple[Op, tuple[tuple[int, ...], ...]]:
+        x, bias = types
+        return Add(), (x.shape, self._along(x.shape, bias.shape))
+
+    def _along(self, shape: Sequence[int], bias: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape in which a bias is broadcast to `shape`."""
+        return (*bias, *(1,) * (len(shape) - 1 - self.channel(len(shape))))
+
     def channel(self, rank: int) -> int:
         if self.data_format not in ("NCHW", "NHWC", "NCDHW"):
             raise MspcError(f"BiasAdd: data_format is {self.data_format!r}, not 'NCHW', 'NHWC' or 'NCDHW'")
@@ -228,9 +237,11 @@ class BiasAdd(Op):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         x, bias = inputs
-        shape = [1] * x.ndim
-        shape[self.channel(x.ndim)] = -1
-        return x + bias.reshape(shape)
+        return x + bias.reshape(self._along(x.shape, bias.shape))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        x, bias = inputs
+        return Add().launch(device, (x, bias.reshape(self._along(x.shape, bias.shape))), out)
 
     samples = (
         sample((8, 16), (16,)),

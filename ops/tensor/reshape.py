@@ -26,6 +26,7 @@ class Reshape(Op):
     moves = True
     follows_neighbours = True
     is_view = True
+    reshapes = True
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("shape",))
@@ -93,6 +94,7 @@ class Flatten(Op):
     linear_in = (0,)
     moves = True
     is_view = True
+    reshapes = True
 
     def rule(self, x: TensorType) -> str:
         if not x.shape:
@@ -117,6 +119,7 @@ class ExpandDims(Op):
     linear_in = (0,)
     moves = True
     is_view = True
+    reshapes = True
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("axis",))
@@ -143,6 +146,7 @@ class Squeeze(Op):
     linear_in = (0,)
     moves = True
     is_view = True
+    reshapes = True
 
     def target(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         given = ints_of(self.name, "axis", self.axis)

@@ -11,6 +11,7 @@ not larger, since the value need not be stored then.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import field
 from typing import cast
@@ -20,12 +21,14 @@ from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.fused.body import BodyLine, fusible
+from mspc.ops.fused.body import BodyLine, by_element, reshapes, types_of_lines
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
+from mspc.ops.fused.space import divided, space_of
 from mspc.ops.op import Op
+from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.fusion.fuse_elementwise import MOST_LINES, MOST_OPERANDS
+from mspc.passes.fusion.groups import MOST_LINES, MOST_OPERANDS
 from mspc.passes.fusion.rewriter import parts_of
 
 Source = tuple[str, int] | Value
@@ -55,14 +58,19 @@ class RecomputeElementwise(Pass):
 @dataclass(eq=False)
 class _Kernel:
     """An elementwise node. lines: (operator, what it reads). results: the lines whose values others read, by these
-    values. position: in the graph. changed: whether lines were added."""
+    values. position: in the graph. size, row, cuts: of the space that the lines go through, row 0 where it has no rows.
+    ends: reductions that no line can read. by_row: lines with a value for every row. changed: whether lines were added.
+    """
 
     node: Node
     position: int
-    shape: tuple[int, ...]
+    size: int
+    row: int
+    cuts: set[int]
     lines: list[tuple[Op, list[Source]]]
     results: dict[Value, int]
-    reduces: set[int]
+    ends: set[int]
+    by_row: set[int]
     changed: bool = False
 
     def operands(self) -> list[Value]:
@@ -113,8 +121,8 @@ class _Kernel:
 
         for line in sorted(lines):
             visit(line)
-        plain = [line for line in found if line not in self.reduces]
-        return [*plain, *(line for line in found if line in self.reduces)]
+        plain = [line for line in found if line not in self.ends]
+        return [*plain, *(line for line in found if line in self.ends)]
 
 
 @dataclass
@@ -127,7 +135,8 @@ class _Again:
 
 
 class _Kernels:
-    """All elementwise nodes of a graph, and who makes and reads what."""
+    """All elementwise nodes of a graph, and who makes and reads what. A view of what a kernel makes is a line of those
+    that read it."""
 
     def __init__(self, graph: Graph) -> None:
         self.updates = Updates(graph)
@@ -136,37 +145,78 @@ class _Kernels:
         self.position: dict[Value, int] = {node: i for i, node in enumerate(graph.nodes)}
         self.of: dict[Node, _Kernel] = {}
         self.makers: dict[Value, _Kernel] = {}
+        self.shown: dict[Value, Value] = {}
         for node in graph.nodes:
             kernel = self._kernel(node)
             if kernel is not None:
                 self.of[node] = kernel
                 self.makers.update(dict.fromkeys(kernel.results, kernel))
-        self.readers: dict[Value, set[_Kernel | None]] = {
-            value: {self.of.get(user) for user, _ in self.users.get(value, ())} for value in self.makers
-        }
+            elif reshapes(node.op) and (root := self.shown.get(node.inputs[0], node.inputs[0])) in self.makers:
+                self.shown[node] = root
+        self.readers: dict[Value, set[_Kernel | None]] = {value: set() for value in self.makers}
+        for node in graph.nodes:
+            kernel = self.of.get(node)
+            if kernel is None and node in self.shown and self._only_kernels_read(node):
+                continue
+            for value in node.inputs if kernel is None else kernel.operands():
+                if value in self.readers:
+                    self.readers[value].add(kernel)
+
+    def _only_kernels_read(self, view: Node) -> bool:
+        """Whether kernels, which read what it shows instead, are all who read a view."""
+        users = [user for user, _ in self.users.get(view, ())]
+        return view not in self.returned and all(
+            user in self.of or (user in self.shown and self._only_kernels_read(user)) for user in users
+        )
 
     def _kernel(self, node: Node) -> _Kernel | None:
         position = self.position[node]
-        if isinstance(node.op, FusedElementwise):
-            steps = steps_of(node.op)
-            lines = [
-                (step.op, [node.inputs[i] if kind == "x" else cast(Source, (kind, i)) for kind, i in step.operands])
-                for step in steps
-            ]
-            reduces = {i for i, step in enumerate(steps) if step.reduces}
-            results: dict[Value, int] = {node: node.op.returns[0]}
-            if len(node.op.returns) > 1:
-                users = [user for user, _ in self.users.get(node, ())]
-                if node in self.returned or not all(isinstance(user.op, TupleGetItem) for user in users):
-                    return None
-                results = {user: node.op.returns[cast(TupleGetItem, user.op).index] for user in users}
-            shape = next((v.shape for v, i in results.items() if i not in reduces), None)
-            shape = shape or max((v.shape for v in node.inputs), key=lambda s: (len(s), s))
-            return _Kernel(node, position, shape, lines, results, reduces)
-        if not fusible(node.op) or not isinstance(node.type, TensorType):
+        steps = steps_of(node.op) if isinstance(node.op, FusedElementwise) else self._single(node)
+        if steps is None:
             return None
-        sources: list[Source] = list(node.inputs)
-        return _Kernel(node, position, node.shape, [(cast(Op, node.op), sources)], {node: 0}, set())
+        types = [value.tensor_type for value in node.inputs]
+        found = types_of_lines(steps, types)
+        space = space_of([step.op.name for step in steps], steps, types, found)
+        returns = node.op.returns if isinstance(node.op, FusedElementwise) else (0,)
+        results: dict[Value, int] = {node: returns[0]}
+        if len(returns) > 1:
+            users = [user for user, _ in self.users.get(node, ())]
+            if node in self.returned or not all(isinstance(user.op, TupleGetItem) for user in users):
+                return None
+            results = {user: returns[cast(TupleGetItem, user.op).index] for user in users}
+        lines: list[tuple[Op, list[Source]]] = []
+        views: dict[Value, Source] = {}
+        place: list[int] = []
+        for step in steps:
+            sources: list[Source] = []
+            for kind, i in step.operands:
+                source: Source = node.inputs[i] if kind == "x" else ("t", place[i])
+                sources.append(self._seen_through(source, lines, views) if isinstance(source, Value) else source)
+            place.append(len(lines))
+            lines.append((step.op, sources))
+        ends = {place[i] for i, step in enumerate(steps) if step.reduces and i not in space.by_row}
+        by_row = {place[i] for i in space.by_row}
+        cuts = {math.prod(space.dims[d:]) for d in range(1, len(space.dims))}
+        made = {value: place[i] for value, i in results.items()}
+        size, row = math.prod(space.dims), space.row if space.columns else 0
+        return _Kernel(node, position, size, row, cuts, lines, made, ends, by_row)
+
+    def _single(self, node: Node) -> tuple[BodyLine, ...] | None:
+        """The line that a node is which is in no group; None for one that cannot be a line."""
+        member = by_element(node.op) and isinstance(node.type, TensorType)
+        if not member or not all(isinstance(value.type, TensorType) for value in node.inputs):
+            return None
+        return (BodyLine(cast(Op, node.op), tuple(("x", i) for i in range(len(node.inputs)))),)
+
+    def _seen_through(self, value: Value, lines: list[tuple[Op, list[Source]]], views: dict[Value, Source]) -> Source:
+        """A line that shows what a kernel makes as `value` does, or the value itself."""
+        root = self.shown.get(value)
+        if root is None:
+            return value
+        if value not in views:
+            views[value] = ("t", len(lines))
+            lines.append((Reshape(value.shape), [root]))
+        return views[value]
 
     def is_read(self, value: Value) -> bool:
         """Whether anybody still reads a value."""
@@ -175,10 +225,10 @@ class _Kernels:
     def recompute(self, kernel: _Kernel, value: Value) -> bool:
         """Compute a value again in a kernel that reads it, where that is better; whether it is."""
         maker = self.makers.get(value)
-        if maker is None or value.shape != kernel.shape or maker is kernel:
+        if maker is None or maker is kernel or not value.tensor_type.size == kernel.size == maker.size:
             return False
         line = maker.results[value]
-        if line in maker.reduces:
+        if line in maker.ends or line in maker.by_row:
             return False
         own = set(kernel.operands()) - {value}
         alone = self.readers[value] == {kernel} and value not in self.returned
@@ -223,11 +273,16 @@ class _Kernels:
         """Whether there is room, and nothing that is read has changed since."""
         leaves = list(again.leaves)
         room = len(kernel.lines) + len(again.lines) <= MOST_LINES and len(own.union(leaves)) <= MOST_OPERANDS
+        row = maker.row if any(line in maker.by_row for line in again.lines) else 0
+        if row and (kernel.ends or kernel.row not in (0, row)):
+            return False
+        if divided(kernel.size, {*kernel.cuts, *maker.cuts}) is None:
+            return False
         return room and not self.updates.between(leaves, maker.position, kernel.position)
 
     def _inline(self, kernel: _Kernel, value: Value, maker: _Kernel, line: int, again: _Again) -> None:
         known = {(op, tuple(map(_key, sources))): i for i, (op, sources) in enumerate(kernel.lines)
-                 if i not in kernel.reduces}  # fmt: skip
+                 if i not in kernel.ends}  # fmt: skip
         number: dict[int, Source] = dict(again.stops)
         for old in again.lines:
             op, sources = maker.lines[old]
@@ -240,6 +295,10 @@ class _Kernels:
         for _, sources in kernel.lines:
             sources[:] = [number[line] if source is value else source for source in sources]
         kernel.changed = True
+        kernel.cuts |= maker.cuts
+        added = {cast("tuple[str, int]", number[old])[1] for old in again.lines if old in maker.by_row}
+        kernel.by_row |= added
+        kernel.row = kernel.row or (maker.row if added else 0)
         self.readers[value].discard(kernel)
         for leaf in again.leaves:
             if leaf in self.readers:

@@ -234,6 +234,15 @@ def chain_cases(scale: int = 1) -> Iterator[Case]:
     deep = ("Add(x0, x1)", "ReduceSum(t0, keep_dims=false, axis=(1, 3))")
     yield chain(("Float32 3 5 4 16", "Float32 4 1"), deep, (1,))
     yield chain(("Float32 2 3 4 40 16", "Float32 3 1 40 1"), ("Mul(x0, x1)", "Exp(t0)"), (1,))
+    # Lines of several shapes, with operands that are broadcast in one of them.
+    views = (
+        "Cast(x0, dst_type=Float32)", 'BiasAdd(t0, x1, data_format="NCHW")', f"Reshape(t1, shape=({n}, 3, 24))",
+        "Add(t2, x2)", f"Reshape(t3, shape=({3 * n}, 24))", "ReduceSum(t4, keep_dims=false, axis=(0))",
+    )  # fmt: skip
+    yield chain((f"BFloat16 {3 * n} 24", "Float32 24", "Float32 3 1"), views, (5, 3, 4))
+    images = ('BiasAdd(x0, x1, data_format="NCHW")', "ReLU(t0)", "Flatten(t1)", "Mul(t2, x2)")
+    yield chain((f"Float32 {n} 6 2 4", "Float32 6", "Float32 48"), images, (3,))
+    yield chain(("Float32 12", "Float32 3 4"), ("Reshape(x0, shape=(3, 4))", "Mul(t0, x1)", "Neg(t0)"), (1, 2))
 
 
 def update_types(op: Update, shape: str, dtype: str, gradient: str) -> list[str]:

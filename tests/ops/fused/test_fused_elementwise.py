@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from mspc.ops.fused import kernel as fused_kernel
 from mspc.ops.fused.body import line_of, read_line
 from mspc.ops.fused.elementwise import FusedElementwise, step_types, steps_of
 from mspc.ops.fused.grouped_update import GroupedUpdate
+from mspc.ops.fused.space import space_of
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
 
@@ -39,7 +41,8 @@ def line_by_line(op: FusedElementwise, operands: list[Any]) -> list[Any]:
 
 
 def random_body(draw: random.Random, shape: tuple[int, ...]) -> tuple[FusedElementwise, list[Any]]:
-    """Lines of the shape with operands that are broadcast to it, and arrays for the operands."""
+    """Lines of the shape, some behind a view that has all elements in one row, with operands that are broadcast to it,
+    and arrays for the operands."""
     shapes = [shape]
     lines: list[str] = []
     dtypes: list[str] = []  # of the lines
@@ -64,8 +67,10 @@ def random_body(draw: random.Random, shape: tuple[int, ...]) -> tuple[FusedEleme
     for _ in range(draw.randint(1, 9)):
         chain = [i for i in range(len(lines)) if i not in reduced]
         at = draw.choice(chain)
-        kind = draw.randrange(8)
-        if kind < 3 and dtypes[at] != "Bool":
+        kind = draw.randrange(9)
+        if kind == 8:
+            made, dtype = f"Reshape(t{at}, shape=({', '.join(map(str, shape))}))", dtypes[at]
+        elif kind < 3 and dtypes[at] != "Bool":
             made, dtype = f"{draw.choice(UNARY)}(t{at})", dtypes[at]
         elif kind < 6 and dtypes[at] != "Bool":
             pair = [f"t{at}", operand(dtypes[at])]
@@ -91,6 +96,12 @@ def random_body(draw: random.Random, shape: tuple[int, ...]) -> tuple[FusedEleme
     read = set(re.findall(r"t\d+", " ".join(lines)))
     returns = [i for i in range(len(lines)) if f"t{i}" not in read or draw.random() < 0.3]
     draw.shuffle(returns)
+    flat = draw.random() < 0.3  # every line in front of a view of all elements in a row, too
+    if flat:
+        views = [f"Reshape(x0, shape=({math.prod(shape)}))", f"Reshape(t1, shape=({', '.join(map(str, shape))}))"]
+        moved = [re.sub(r"\bt(\d+)", lambda m: f"t{int(m[1]) + 3}", line) for line in lines]
+        lines = [views[0], "Neg(t0)", views[1], *(re.sub(r"\bx0\b", "t2", line) for line in moved)]
+        returns = [i + 3 for i in returns]
     arrays = [np.random.default_rng(draw.randrange(1 << 30)).standard_normal(s).astype(np.float32) for s in shapes]
     return FusedElementwise(tuple(lines), tuple(returns)), arrays
 
@@ -182,6 +193,51 @@ def test_text_reads_back_equal() -> None:
     assert print_graph(again) == text
 
 
+def test_lines_of_several_shapes_go_through_one_space() -> None:
+    body = (
+        "Cast(x0, dst_type=Float32)", 'BiasAdd(t0, x1, data_format="NCHW")', "Reshape(t1, shape=(4, 6, 5))",
+        "Add(t2, x2)", "ReduceSum(t3, keep_dims=false, axis=(0, 1))", "ReduceSum(t1, keep_dims=true, axis=(1))",
+    )  # fmt: skip
+    op = FusedElementwise(body, (2, 3, 4, 5))
+    types = [TensorType(FLOAT16, (24, 5)), TensorType(FLOAT32, (5,)), TensorType(FLOAT32, (6, 1))]
+    space = space_of(op.body, steps_of(op), types, step_types(op, types))
+    assert (space.dims, space.columns) == ((4, 6, 5), 0)
+    assert [shapes[-1] for shapes in space.shapes] == [(4, 6, 5), (1, 1, 5), (4, 6, 5), (1, 6, 1), *[(4, 6, 5)] * 2]
+    generator = np.random.default_rng(0)
+    operands = [generator.standard_normal(t.shape).astype(t.dtype.numpy) for t in types]
+    for one, other in zip(op.kernel(BACKEND)(*operands), line_by_line(op, operands), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("body", "shapes", "message"),
+    [
+        (("Reshape(x0, shape=(3, 4))", "Add(t0, x1)", "Reshape(t1, shape=(4, 3))", "Add(t2, x2)"), ((12,), (4,), (3,)),
+         "the lines of the fused operator go through 12 elements in ways that do not fit together"),
+        (("Neg(x0)", "ReduceSum(t0, keep_dims=false, axis=(0))", "Neg(t1)"), ((4, 3),),
+         "the line 'ReduceSum(t0, keep_dims=false, axis=(0))' does not go along the last dimensions of several rows of "
+         "(4, 3)"),
+        (("Neg(x0)", "ReduceSum(t0, keep_dims=false, axis=(1))", "Mul(t0, t1)"), ((3, 3),),
+         "the line 'Mul(t0, t1)' reads t1 of shape (3,) otherwise than by rows"),
+    ],
+)  # fmt: skip
+def test_lines_without_a_common_space_are_named(
+    body: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], message: str
+) -> None:
+    op = FusedElementwise(body, (len(body) - 1,))
+    with pytest.raises(MspcError) as raised:
+        op.infer(*(TensorType(FLOAT32, shape) for shape in shapes))
+    assert raised.value.message == f"FusedElementwise: {message}"
+
+
+def test_a_row_may_be_read_again() -> None:
+    op = FusedElementwise(("ReduceMean(x0, keep_dims=true, axis=(1))", "Sub(x0, t0)", "Square(t1)"), (2, 0))
+    (x,) = operands = [np.arange(12, dtype=np.float32).reshape(3, 4)]
+    assert space_of(op.body, steps_of(op), [TensorType(FLOAT32, (3, 4))], step_types(op, [TensorType(FLOAT32, (3, 4))]))
+    for one, other in zip(op.kernel(BACKEND)(x), line_by_line(op, operands), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 BAD = [
     ((), (0,), "a fused operator has no lines"),
     (("Add x0",), (0,), "in the line 'Add x0' of a fused operator: it is not of the form Name(x0, t0, key=value)"),
@@ -198,11 +254,10 @@ BAD = [
      "in the line \"Cast(x0, dst_type=__import__('os'))\" of a fused operator: unexpected \"('os')}\""),
     (("Neg(x0)", "Neg(t1)"), (1,),
      "in the line 'Neg(t1)' of a fused operator: t1 is not the result of an earlier line"),
-    (("Neg(x0)", "ReduceSum(t0, keep_dims=false, axis=())", "Neg(t1)"), (2,),
-     "in the line 'Neg(t1)' of a fused operator: t1 is a reduction, which only closes a chain"),
-    (("ReduceSum(x0, keep_dims=false, axis=())",), (0,),
-     "in the line 'ReduceSum(x0, keep_dims=false, axis=())' of a fused operator: "
-     "a reduction reads the result of one earlier line"),
+    (("ReduceSum(x0, x1, keep_dims=false, axis=())",), (0,),
+     "in the line 'ReduceSum(x0, x1, keep_dims=false, axis=())' of a fused operator: ReduceSum reads one tensor"),
+    (("Reshape(x0, x1, shape=(4))",), (0,),
+     "in the line 'Reshape(x0, x1, shape=(4))' of a fused operator: Reshape reads one tensor"),
     (("Neg(x0)", "Neg(x0)"), (1,),
      "in the line 'Neg(x0)' of a fused operator: its result is neither read nor returned"),
     (("AddN()",), (0,), "in the line 'AddN()' of a fused operator: it reads nothing"),

@@ -21,8 +21,8 @@ from mspc.ir.types import FLOAT16, FLOAT32, TensorType, dtype_of
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, Op
 from mspc.passes.base import parse_passes, run_passes
-from mspc.passes.fusion.fuse_elementwise import FARTHEST, MOST_LINES, MOST_OPERANDS
 from mspc.passes.fusion.fuse_updates import HELD, MOST_MEMBERS
+from mspc.passes.fusion.groups import FARTHEST, MOST_LINES, MOST_OPERANDS
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import World
 from mspc.runtime.executor import Executor
@@ -60,7 +60,7 @@ def random_graph(seed: int) -> Graph:
     for _ in range(draw.randint(5, 30)):
         b.phase = draw.choice(("forward", "backward")) if draw.random() < 0.2 else b.phase
         recent = draw.choice(squares[-4:])
-        kind = draw.randrange(14)
+        kind = draw.randrange(15)
         if kind < 3:
             squares.append(b.emit(op(draw.choice(UNARY)), recent))
         elif kind < 8:
@@ -79,6 +79,10 @@ def random_graph(seed: int) -> Graph:
             squares.append(b.emit(op("Reshape", shape=square), recent))
         elif kind == 12:
             squares.append(b.emit(op("BroadcastTo", shape=square), draw.choice((*rows, *scalars))))
+        elif kind == 13:
+            other = draw.choice(((SIZE * SIZE,), (SIZE, 2, SIZE // 2), (4, 9)))
+            apart = b.emit(op(draw.choice(UNARY)), b.emit(op("Reshape", shape=other), recent))
+            squares.append(b.emit(op("Reshape", shape=square), apart))
         else:
             name = draw.choice(("AssignAdd", "Assign"))
             for target in draw.sample(parameters[1:], draw.randint(1, 3)):
@@ -249,6 +253,41 @@ def test_members_do_not_move_far() -> None:
 def test_one_operator_stays_as_it_is() -> None:
     graph = chain(1)
     assert names(fused(graph)) == ["Neg"]
+
+
+def test_views_are_in_groups_and_behind_them() -> None:
+    """A view between members is a line; what shows a member's result to others is a node behind the group."""
+    graph, b, (x, bias, w) = new_graph(
+        x=("input", (2, 3, 4)), bias=("parameter", (4,)), w=("parameter", (4, 5))
+    )
+    rows = b.emit(op("Reshape", shape=(6, 4)), b.emit(op("Tanh"), x))
+    shifted = b.emit(op("BiasAdd"), rows, bias, instance="bias_add")
+    shown = b.emit(op("Reshape", shape=(2, 3, 4)), b.emit(op("ReLU"), shifted))
+    graph.results = [b.emit(op("MatMul"), shifted, w), shown]
+    expected = run(fused(graph, "execute"))
+    result = fused(graph)
+    assert names(result) == ["FusedElementwise", "Reshape", "MatMul"]
+    assert result.nodes[0].op.attributes()["body"] == (
+        "Tanh(x0)", "Reshape(t0, shape=(6, 4))", 'BiasAdd(t1, x1, data_format="NCHW")', "ReLU(t2)",
+    )  # fmt: skip
+    for a, c in zip(expected, run(result), strict=True):
+        np.testing.assert_array_equal(a, c)
+
+
+def test_a_tensor_of_one_number_is_that_number() -> None:
+    graph, b, (x,) = new_graph(x=("input", (4, 4)))
+    zeros = b.emit(op("Fill", FLOAT32, (4, 4), 0))
+    graph.results = [b.emit(op("Maximum"), b.emit(op("Neg"), x), zeros)]
+    result = fused(graph)
+    assert names(result) == ["FusedElementwise"]
+    assert result.nodes[0].inputs[1].shape == ()
+
+
+def test_shapes_that_do_not_fit_together_are_not_fused() -> None:
+    graph, b, (x, row, column) = new_graph(x=("input", (4, 9)), row=("input", (9,)), column=("input", (4,)))
+    flat = b.emit(op("Reshape", shape=(9, 4)), b.emit(op("Add"), x, row))
+    graph.results = [b.emit(op("Neg"), b.emit(op("Mul"), flat, column))]
+    assert names(fused(graph)) == ["Add", "Reshape", "FusedElementwise"]
 
 
 def test_phases_do_not_mix() -> None:

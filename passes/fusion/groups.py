@@ -1,0 +1,278 @@
+"""Groups of operators that can be one kernel: nodes of a graph in a new order, in which those of a group meet.
+
+Nodes keep their order but for those of a group, which meet at the place of one of them: none moves before what it
+reads, behind what reads it, or over an update of a parameter that it reads. The members of a group go through the same
+elements in the same order, whatever shapes they have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field
+
+from mspc.analysis.aliasing import Updates
+from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.late_dataclass import dataclass
+from mspc.ops.fused.space import Shape, divided, is_row_value
+
+MOST_OPERANDS = 16
+MOST_LINES = 48
+FARTHEST = 64
+"""Nodes over which a member of a group may move: what moves farther keeps memory alive for long."""
+LEAST_ROWS = 128
+"""Rows that keep a GPU at work where each is a block's."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """What a node would be in a group.
+
+    work: the shape that it goes through. seen: its operands, in the shapes that are broadcast to this. cuts: of the
+    space, see `space.cuts`. row: elements of a row, where it combines those of the last dimensions. reduces: its result
+    has one element for a row, or fewer.
+    """
+
+    work: Shape
+    seen: Sequence[tuple[Value, Shape]]
+    cuts: frozenset[int]
+    row: int = 0
+    reduces: bool = False
+
+
+@dataclass(eq=False)
+class Slot:
+    """The place of a node that can be in a group, or of the members of a group in their old order.
+
+    position: number of the node, or of the member, at that place. size: elements that the group goes through. row:
+    elements of a row where members read what belongs to a row; 0 elsewhere. forward: whether they belong to the forward
+    phase; groups do not mix the phases, as that would hold values from one to the other. cuts: see `Member`. inputs:
+    what it reads of others. totals: members that are reductions, by the rows that they reduce, 0 for none. by_row:
+    members with a value for every row. readers: slots that read a result; first_reader: the first node in no slot that
+    does.
+    """
+
+    position: int
+    members: list[tuple[int, Node]]
+    size: int
+    row: int
+    forward: bool
+    cuts: frozenset[int]
+    inputs: dict[Value, None]
+    totals: dict[Value, int]
+    by_row: set[Value] = field(default_factory=set[Value])
+    readers: set[Slot] = field(default_factory=set["Slot"])
+    first_reader: int = 1 << 60
+
+
+@dataclass(frozen=True)
+class _Space:
+    """The space of a group that could be: see `Slot`."""
+
+    size: int
+    row: int
+    cuts: frozenset[int]
+    by_row: set[Value]
+
+
+class Order:
+    """The new order as it grows by one node after the other; positions are the nodes' old numbers.
+
+    Args:
+        member_of: what a node would be in a group, given the updates of the graph; None: it is in none. shows: whether
+        a node only shows what it reads.
+        rows: whether members may read reductions of rows.
+    """
+
+    def __init__(
+        self, graph: Graph, member_of: Callable[[Node, Updates], Member | None], shows: Callable[[Node], bool],
+        rows: bool,
+    ) -> None:  # fmt: skip
+        self.slots: list[Slot] = []
+        self.of: dict[Value, Slot] = {}
+        self.members: dict[Value, Member] = {}
+        self.updates = Updates(graph)
+        self._numbers: dict[Value, int] = {}
+        self._member_of, self._shows, self._rows = member_of, shows, rows
+
+    def place(self, number: int, node: Node) -> None:
+        """Add a node at the end, or to a group."""
+        member = self._member_of(node, self.updates)
+        # A copy of what no member makes would be for nothing.
+        if member is None or (self._shows(node) and node.inputs[0] not in self.of):
+            self._numbers[node] = number
+            for value in node.inputs:
+                slot = self.of.get(value)
+                if slot is not None and number < slot.first_reader:
+                    slot.first_reader = number
+            return
+        self.members[node] = member
+        row = 0 if member.reduces else member.row
+        totals: dict[Value, int] = {node: member.row} if member.reduces else {}
+        forward = node.phase == "forward"
+        size = math.prod(member.work)
+        inputs = dict.fromkeys(value for value, _ in member.seen)
+        slot = Slot(number, [(number, node)], size, row, forward, member.cuts, inputs, totals)
+        self.of[node] = slot
+        self.slots.append(slot)
+        self._join(slot)
+        slot = self.of[node]
+        for value in inputs:
+            source = self.of.get(value)
+            if source is not None and source is not slot:
+                source.readers.add(slot)
+
+    def _join(self, new: Slot) -> None:
+        """Put a new node together with the groups that it reads, at the place of the last of these or at the end."""
+        sources: dict[Slot, None] = {}
+        last = -1
+        for value in new.inputs:
+            slot = self.of.get(value)
+            if slot is not None:
+                sources[slot] = None
+            last = max(last, slot.position if slot is not None else self._numbers.get(value, -1))
+        groups = [
+            slot for slot in sources if slot.forward == new.forward and new.position - slot.position <= FARTHEST
+        ]  # fmt: skip
+        if not groups:
+            return
+        target = next((slot for slot in groups if slot.position == last), None)
+        if target is not None and not self.updates.between(new.inputs, last, new.position):
+            movable, space = self._movable([*groups, new], last)
+            if space is not None and target in movable and new in movable:
+                self._merge(movable, target, space)
+                return
+        movable, space = self._movable([*groups, new], new.position)
+        if space is not None and len(movable) > 1 and new in movable:
+            self._merge(movable, new, space)
+
+    def _movable(self, slots: list[Slot], place: int) -> tuple[list[Slot], _Space | None]:
+        """Those of the slots that can be one group at this position, and its space; the new one, the last, has no place
+        yet."""
+        new = slots[-1]
+        found = [s for s in slots if s is new or not self.updates.between(s.inputs, s.position, place)]
+        while len(found) > 1:
+            space = self._space(found)
+            bad = next((s for s in found if _stuck(s, found, place)), None)
+            if bad is None and space is not None and _fit(found):
+                return found, space
+            if bad is None:
+                others = [s for s in found if s is not new and space is None and _reduces_for(s, found)]
+                others = others or [s for s in found if s is not new and space is None and s.size != new.size]
+                bad = min(others or found, key=lambda s: s.position)
+            found.remove(bad)
+        return found, None
+
+    def _space(self, slots: Sequence[Slot]) -> _Space | None:
+        """The space that the members of the slots go through together; None where there is none."""
+        size = max(slot.size for slot in slots)
+        totals = {value: row for slot in slots for value, row in slot.totals.items()}
+        read = [totals[value] for slot in slots for value in slot.inputs if value in totals]
+        rows = {*read, *(slot.row for slot in slots if slot.row)}
+        if not rows:
+            return self._level(size, slots)
+        (row, *others) = rows
+        if others or not row or not self._rows or size // row < LEAST_ROWS:
+            return None
+        by_row = {value for slot in slots for value in slot.by_row}
+        by_row |= {value for value, length in totals.items() if length == row}
+        for slot in slots:
+            if slot.size == size:
+                continue
+            if slot.size * row != size or slot.row or slot.totals:
+                return None
+            by_row |= {node for _, node in slot.members}
+        if not all(self._reads_by_rows(slot, by_row, row) for slot in slots if slot.size == size):
+            return None
+        if any(length != row for length in totals.values()) and not self._apart(slots, by_row, row):
+            return None
+        cuts = frozenset({row, *(place * (size // slot.size) for slot in slots for place in slot.cuts)})
+        return None if divided(size, cuts) is None else _Space(size, row, cuts, by_row)
+
+    def _level(self, size: int, slots: Sequence[Slot]) -> _Space | None:
+        """The space of slots that read nothing of rows."""
+        if any(slot.size != size for slot in slots):
+            return None
+        cuts = frozenset[int]().union(*(slot.cuts for slot in slots))
+        if size and divided(size, cuts) is None:
+            return None
+        return _Space(size, 0, cuts, set())
+
+    def _reads_by_rows(self, slot: Slot, by_row: set[Value], row: int) -> bool:
+        """Whether members that go through all elements read rows' values row by row."""
+        if by_row.isdisjoint(slot.inputs):
+            return True
+        for _, node in slot.members:
+            member = self.members[node]
+            if node in by_row and not member.reduces:
+                continue
+            for value, shape in member.seen:
+                if value in by_row and not is_row_value(member.work, shape, row):
+                    return False
+        return True
+
+    def _apart(self, slots: Sequence[Slot], by_row: set[Value], row: int) -> bool:
+        """Whether reductions along other axes than the rows' read nothing that rows' values go into: they take a pass
+        of their own."""
+        behind = set(by_row)
+        for _, node in sorted((member for slot in slots for member in slot.members), key=lambda pair: pair[0]):
+            member = self.members[node]
+            along = member.row > 0 and not member.reduces
+            if not along and behind.isdisjoint(value for value, _ in member.seen):
+                continue
+            if member.reduces and member.row != row:
+                return False
+            behind.add(node)
+        return True
+
+    def _merge(self, slots: Iterable[Slot], target: Slot, space: _Space) -> None:
+        for slot in slots:
+            if slot is target:
+                continue
+            target.members += slot.members
+            target.inputs |= slot.inputs
+            target.totals |= slot.totals
+            target.readers |= slot.readers
+            target.first_reader = min(target.first_reader, slot.first_reader)
+            for value in slot.inputs:
+                source = self.of.get(value)
+                if source is not None and slot in source.readers:
+                    source.readers.discard(slot)
+                    source.readers.add(target)
+            for _, node in slot.members:
+                self.of[node] = target
+            slot.members = []
+        target.readers.difference_update(slots)
+        target.members.sort(key=lambda member: member[0])
+        target.inputs = {value: None for value in target.inputs if self.of.get(value) is not target}
+        target.size, target.row, target.cuts, target.by_row = space.size, space.row, space.cuts, space.by_row
+
+
+def _stuck(slot: Slot, group: Sequence[Slot], place: int) -> bool:
+    """Whether the slot cannot go there: a reader outside would come first."""
+    return slot.first_reader <= place or any(r not in group and r.position <= place for r in slot.readers)
+
+
+def _reduces_for(slot: Slot, group: Sequence[Slot]) -> bool:
+    """Whether others of the group read a reduction of the slot."""
+    return bool(slot.totals) and any(not slot.totals.keys().isdisjoint(other.inputs) for other in group)
+
+
+def _fit(slots: Sequence[Slot]) -> bool:
+    """Whether the slots are not too many operators and operands for one group."""
+    if sum(len(slot.members) for slot in slots) > MOST_LINES:
+        return False
+    made = {node for slot in slots for _, node in slot.members}
+    return len({value for slot in slots for value in slot.inputs} - made) <= MOST_OPERANDS
+
+
+def needed(results: Iterable[Node], sources: Mapping[Node, Sequence[Value]]) -> list[Node]:
+    """The nodes with sources that these are computed from, themselves among them, in the order of `sources`."""
+    found = set[Value]()
+    waiting: list[Value] = list(results)
+    while waiting:
+        node = waiting.pop()
+        if node in sources and node not in found:
+            found.add(node)
+            waiting += sources[node]  # type: ignore[index]  # it is one of them
+    return [node for node in sources if node in found]
