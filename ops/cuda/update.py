@@ -35,17 +35,19 @@ def launch_updates(
     Members with the same element types share a kernel.
 
     Args:
-        op: an `Update` that states `cuda_update`; None is returned where it states none.
+        op: an `Update`; None is returned where it has no `statements` for the element types.
         copies: for every member where else the new value of its operand 0 goes.
     """
-    if not op.cuda_update:
-        return None
     groups: dict[tuple[DType, ...], list[_Member]] = {}
     for operands, copy in zip(members, copies or [None] * len(members), strict=True):
         if operands[0].size:
             groups.setdefault(tuple(dtype_of(array.dtype) for array in operands), []).append((operands, copy))
     launches: list[Launch] = []
+    if not groups and not op.statements([dtype_of(array.dtype) for array in members[0]]):
+        return None
     for dtypes, group in groups.items():
+        if not op.statements(dtypes):
+            return None
         # Members without a copy go with the first kind of those that have one.
         kinds = list(dict.fromkeys(dtype_of(copy.array.dtype) for _, copy in group if copy is not None)) or [None]
         for kind in kinds:
@@ -127,7 +129,7 @@ def update_source(
     ]
     return "\n".join(
         [
-            *_element_function(op, one_word(computing_type(dtypes[0]))),
+            *_element_function(op, one_word(computing_type(dtypes[0])), op.statements(dtypes)),
             f'extern "C" __global__ void __launch_bounds__({bounds}) update(',
             "    const u64* table, const unsigned int* blocks, const int* stop, const u64 span) {",
             *(line if line.lstrip().startswith("#") else f"    {line}" for line in lines),
@@ -137,15 +139,15 @@ def update_source(
     )
 
 
-def _element_function(op: Any, type: str) -> list[str]:
+def _element_function(op: Any, type: str, statements: str) -> list[str]:
     """The function `update_element`, which updates one element."""
     element = [f"{type}& {name}" if i in op.mutates else f"const {type} {name}" for i, name in enumerate(op.operands)]
     body = [
         f"const {_constant(value, type)[0]} {name} = {_constant(value, type)[1]};"
         for name, value in op.attributes().items()
-        if re.search(rf"\b{name}\b", op.cuda_update)
+        if re.search(rf"\b{name}\b", statements)
     ]
-    body += [line.strip() for line in re.sub(r"\bT\b", type, op.cuda_update).strip().splitlines()]
+    body += [line.strip() for line in re.sub(r"\bT\b", type, statements).strip().splitlines()]
     head = f"__device__ __forceinline__ void update_element({', '.join(element)}) {{"
     return [head, *(f"    {line}" for line in body), "}"]
 

@@ -156,8 +156,8 @@ def _fail(line: str, message: str, notes: Sequence[str] = ()) -> NoReturn:
 
 
 @functools.lru_cache(maxsize=65536)
-def read_body(body: tuple[str, ...], returns: tuple[int, ...]) -> tuple[BodyLine, ...]:
-    """The lines of a fused operator, checked against each other.
+def read_body(body: tuple[str, ...], returns: tuple[int, ...], unread: int = 0) -> tuple[BodyLine, ...]:
+    """The lines of a fused operator, checked against each other. unread: of the first operands so many need no reader.
 
     Raises:
         MspcError: a line is malformed, reads what there is not or is not needed, or `returns` names no lines.
@@ -182,7 +182,7 @@ def read_body(body: tuple[str, ...], returns: tuple[int, ...]) -> tuple[BodyLine
     for number, line in enumerate(body):
         if ("t", number) not in needed:
             _fail(line, "its result is neither read nor returned")
-    for index in range(operand_count(steps)):
+    for index in range(unread, operand_count(steps)):
         if ("x", index) not in needed:
             raise MspcError(f"no line of the fused operator reads x{index}")
     return steps

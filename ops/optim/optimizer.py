@@ -13,7 +13,7 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.types import TensorType, TupleType, Type
+from mspc.ir.types import DType, TensorType, TupleType, Type
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.cpu.blocks import BLOCK, in_rows
 from mspc.ops.device import Array, Copy, Device, Launch
@@ -83,6 +83,10 @@ class Update(Op, abstract=True):
     @property
     def copied(self) -> tuple[int, ...]:  # type: ignore[override]  # depends on `cuda_update`
         return (0,) if self.cuda_update and 0 in self.mutates else ()
+
+    def statements(self, dtypes: Sequence[DType]) -> str:
+        """`cuda_update` for operands of these element types; "" where there is none."""
+        return self.cuda_update
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         """`run`; on a CPU, where `cuda_update` says that every element is changed by itself, block by block."""

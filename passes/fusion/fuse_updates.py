@@ -25,6 +25,7 @@ from mspc.ops.optim.optimizer import Update
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.base import Pass
 from mspc.passes.fusion.rewriter import Rewriter, element, gathered, merged_attributes
+from mspc.passes.fusion.written_updates import join_written_updates
 
 MOST_MEMBERS = 64
 HELD = 64 << 20
@@ -39,11 +40,15 @@ class FuseUpdates(Pass):
         updates = Updates(graph)
         if updates.first == len(graph.nodes):
             return False
+        written = Rewriter(graph)
+        join_written_updates(written, updates)
+        joined = written.apply()
+        updates = Updates(graph) if joined else updates
         rewriter = Rewriter(graph)
         for found in _groups(rewriter, updates):
             if len(found.members) > 1:
                 _fuse(rewriter, found)
-        changed = rewriter.apply()
+        changed = rewriter.apply() or joined
         return mark_shadow_weights(graph) or changed
 
 

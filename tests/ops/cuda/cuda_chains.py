@@ -14,6 +14,7 @@ from mspc.ir.types import DType, TensorType, dtype_of
 from mspc.ops.bases import Elementwise
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.fused.grouped_update import GroupedUpdate
+from mspc.ops.fused.update import FusedUpdate
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, Op
 from mspc.ops.optim.optimizer import Update
@@ -268,8 +269,15 @@ def update_cases(scale: int = 1) -> Iterator[Case]:
         yield _positive(GroupedUpdate.of(op, len(sizes)), types)
         yield _positive(op, update_types(op, f"{13 * scale} 8", "Float64", "Float64"))
         yield _positive(op, update_types(op, "37", "Float16", "Float16"), shift=2)
-        if len(op.operands) == 2:
+        if len(op.operands) == 2 and op.cuda_update:
             yield Case(op, (tensor("Int32 9"), tensor("Int32 9")))
+    body = ("Cast(x2, dst_type=Float32)", "Mul(t0, x3)", "Select(x4, t1, x1)", "Greater(t2, x0)", "Select(t3, t2, x0)")
+    written = FusedUpdate(body, (4, 2), (3, 4))
+    for gradient in ("BFloat16", "Float16", "Float32"):
+        types = []
+        for n in ("7", "3 1001", "64"):
+            types += [f"Float32 {n}", f"Float32 {n}", f"{gradient} {n}", "Float32", "Bool"]
+        yield _positive(GroupedUpdate.of(written, 3), types)
 
 
 def _positive(op: Op, types: Sequence[str], shift: int = 0) -> Case:
