@@ -40,8 +40,10 @@ DATA_PARALLEL = (
 WITHOUT_COMMUNICATION = ("grad", "simplify", "recompute", "step_parallel_begin")
 FOR_GPU = ("fuse_attention",)
 """Ahead of the others where the device is a GPU."""
-FOR_GPU_RANKS = ("pack_attention", "split_batch_norm", "channels_last")
+FOR_GPU_RANKS = ("pack_attention", "split_batch_norm", "split_dropout", "channels_last")
 """Behind `slice_to_rank` where the device is a GPU."""
+FOR_GPU_ROWS = ("fuse_rows",)
+"""Ahead of `fuse_elementwise` where the device is a GPU."""
 FOR_GPU_KERNELS = ("recompute_elementwise",)
 """Behind `fuse_elementwise` where the device is a GPU."""
 PER_RANK = (
@@ -93,5 +95,6 @@ def rank_passes_of(device: str = "CPU") -> tuple[str, ...]:
     """Names of the passes that run for every rank, for a device."""
     if device != "GPU":
         return PER_RANK
-    fused = PER_RANK.index("fuse_elementwise") + 1
-    return PER_RANK[:1] + FOR_GPU_RANKS + PER_RANK[1:fused] + FOR_GPU_KERNELS + PER_RANK[fused:]
+    at = PER_RANK.index("fuse_elementwise")
+    fused = FOR_GPU_ROWS + PER_RANK[at : at + 1] + FOR_GPU_KERNELS
+    return PER_RANK[:1] + FOR_GPU_RANKS + PER_RANK[1:at] + fused + PER_RANK[at + 1 :]

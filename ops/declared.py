@@ -92,7 +92,10 @@ class KernelTraits:
         seeds: names of the two fields that say what a random operator draws; both 0: nobody has chosen.
         cuda: C++ expression of one element of the result, for operators that work element by element: `{0}`, `{1}`
             are the operands' elements, widened as `computing_type` says; `T` is the computing type of operand 0, `R`
-            that of the result. "" where there is none.
+            that of the result; `{i}` is the number of the element, `{s}` that of the step. "" where there is none.
+        row_lines: for operators that go along rows, what they are as lines of a fused operator (`ops/fused/body.py`),
+            of which the last is the result: `x0` is operand 0, and `AXES` stands for the attributes of reductions. See
+            `Op.row_axes`.
         work: the rates of its `operations`, as machines name them.
         samples: inputs for the generated tests.
     """
@@ -103,6 +106,7 @@ class KernelTraits:
     takes_bool: ClassVar[bool] = True
     seeds: ClassVar[tuple[str, ...]] = ()
     cuda: ClassVar[str] = ""
+    row_lines: ClassVar[tuple[str, ...]] = ()
     work: ClassVar[str] = "products"
     samples: ClassVar[Sequence[Any]] = ()
 

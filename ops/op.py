@@ -193,6 +193,11 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script):
         one."""
         return None
 
+    def row_axes(self, rank: int) -> tuple[int, ...]:
+        """The axes, counted from 0, along which the rows of its `row_lines` lie; its operands have one shape, of `rank`
+        dimensions."""
+        return ()
+
     def localize(self, placement: Placement) -> Op:
         """The operator as one rank runs it on its slices; override where an attribute holds global sizes."""
         return self

@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
-from mspc.ir.types import BOOL, TensorType, dtype_of
+from mspc.ir.types import BOOL, TensorType
 from mspc.ops.cuda.elementwise import Read, all_of, defined, expression, launch_loop, type_of
 from mspc.ops.cuda.loops import LoopReduction
-from mspc.ops.device import Array, Device, Launch
+from mspc.ops.cuda.row_chain import RowChain, RowLine, RowRead
+from mspc.ops.device import Array, Device, Launch, in_order
 
 _HOW = {
     "sum": "Sum", "mean": "Sum", "max": "Largest", "min": "Smallest", "prod": "Product", "all": "Smallest",
@@ -43,6 +44,8 @@ class ChainSpace(Protocol):
     def columns(self) -> int: ...
     @property
     def shapes(self) -> tuple[tuple[tuple[int, ...], ...], ...]: ...
+    @property
+    def by_row(self) -> frozenset[int]: ...
 
 
 def launch_chain(device: Device, lines: Sequence[ChainLine], types: Sequence[TensorType], space: ChainSpace,
@@ -53,53 +56,87 @@ def launch_chain(device: Device, lines: Sequence[ChainLine], types: Sequence[Ten
         types: of the lines' results. returns: the lines whose results are stored, in the order of `out`.
     """
     if space.columns:
-        return None
-    operand_types = [type_of(array) for array in inputs]
-    arrays = cast("Sequence[Array]", out) if isinstance(out, (tuple, list)) else (out,)
-    results = dict(zip(returns, arrays, strict=True))
+        return _launch_rows(device, lines, types, space, returns, inputs, out)
+    given = _Operands(lines, types, space, inputs)
+    results = _stored(returns, out)
     read = {index for line in lines for kind, index in line.operands if kind == "t"}
-    reads: dict[tuple[int, tuple[int, ...]], Read] = {}
     names: list[str] = []
     text: list[str] = []
     writes: list[tuple[str, Array]] = []
     totals: dict[tuple[int, ...], list[LoopReduction]] = {}
-    for number, (line, type, shapes) in enumerate(zip(lines, types, space.shapes, strict=True)):
-        given = [(operand_types if kind == "x" else types)[index] for kind, index in line.operands]
-        values: list[str] = []
-        for (kind, index), shape in zip(line.operands, shapes, strict=True):
-            if kind == "t":
-                values.append(names[index])
-                continue
-            name = f"x{index}" if not any(i == index for i, _ in reads) else f"x{index}_{len(reads)}"
-            values.append(reads.setdefault((index, shape), Read(name, inputs[index], shape)).name)
+    for number, (line, type) in enumerate(zip(lines, types, strict=True)):
+        values, kinds = given.values(number, names), given.types(number)
         names.append(f"t{number}")
         if line.reduces:
-            axes = _axes_of(space.dims, given[0].shape, line.op.axes(given[0].rank))
-            totals.setdefault(axes, []).append(_total(line.op, values[0], given[0], results[number]))
+            axes = _axes_of(space.dims, kinds[0].shape, line.op.axes(kinds[0].rank))
+            totals.setdefault(axes, []).append(_total(line.op, values[0], kinds[0], type, results[number]))
             continue
         if line.reshapes:
             names[number] = values[0]
         else:
-            form = line.op.as_broadcast(*given)
-            op = line.op if form is None else form[0]
+            op = _element_of(line, kinds)
             if not op.cuda:
                 return None
             # A rounding that nobody sees is left to the store.
             plain = number not in read and op.name == "Cast"
-            value = values[0] if plain else expression(op, values, given, type.dtype)
+            value = values[0] if plain else expression(op, values, kinds, type.dtype)
             text.append(defined(f"t{number}", type.dtype, value))
         if number in results:
             writes.append((names[number], results[number]))
+    reads = [Read(name, array, shape) for name, array, shape in given.reads]
     launches: list[Launch] = []
-    kinds = [*totals] or [()]
-    for axes in kinds:
+    along = [*totals] or [()]
+    for axes in along:
         # Reductions along other axes take a pass each; the last one stores, perhaps over what the others read.
-        stored = writes if axes == kinds[-1] else []
-        made = launch_loop(device, list(reads.values()), text, stored, totals.get(axes, []), space.dims, axes)
+        stored = writes if axes == along[-1] else []
+        made = launch_loop(device, reads, text, stored, totals.get(axes, []), space.dims, axes)
         if made is None:
             return None
         launches.append(made)
     return all_of(launches)
+
+
+class _Operands:
+    """What lines read: the operands' names in expressions, each in the shapes in which it is broadcast."""
+
+    def __init__(
+        self, lines: Sequence[ChainLine], types: Sequence[TensorType], space: ChainSpace, inputs: Sequence[Array]
+    ) -> None:
+        self._lines, self._types, self._shapes, self._inputs = lines, types, space.shapes, inputs
+        self._own = [type_of(array) for array in inputs]
+        self._names: dict[tuple[int, tuple[int, ...]], str] = {}
+
+    @property
+    def reads(self) -> list[tuple[str, Array, tuple[int, ...]]]:
+        """(name, array, shape) of all that was read so far."""
+        return [(name, self._inputs[index], shape) for (index, shape), name in self._names.items()]
+
+    def types(self, number: int) -> list[TensorType]:
+        """The types of a line's operands."""
+        return [(self._own if kind == "x" else self._types)[i] for kind, i in self._lines[number].operands]
+
+    def values(self, number: int, names: Sequence[str]) -> list[str]:
+        """The names of a line's operands; `names` are those of earlier lines' results."""
+        found: list[str] = []
+        for (kind, index), shape in zip(self._lines[number].operands, self._shapes[number], strict=True):
+            if kind == "t":
+                found.append(names[index])
+                continue
+            name = f"x{index}" if all(i != index for i, _ in self._names) else f"x{index}_{len(self._names)}"
+            found.append(self._names.setdefault((index, shape), name))
+        return found
+
+
+def _stored(returns: Sequence[int], out: Any) -> dict[int, Array]:
+    """Where the results of lines are stored."""
+    arrays = cast("Sequence[Array]", out) if isinstance(out, (tuple, list)) else (out,)
+    return dict(zip(returns, arrays, strict=True))
+
+
+def _element_of(line: ChainLine, types: Sequence[TensorType]) -> Any:
+    """What computes an element of a line's result."""
+    form = line.op.as_broadcast(*types)
+    return line.op if form is None else form[0]
 
 
 def _axes_of(dims: tuple[int, ...], shape: tuple[int, ...], axes: Sequence[int]) -> tuple[int, ...]:
@@ -119,11 +156,52 @@ def _axes_of(dims: tuple[int, ...], shape: tuple[int, ...], axes: Sequence[int])
     return tuple(reversed(found))
 
 
-def _total(op: Any, value: str, type: TensorType, out: Array) -> LoopReduction:
+def _total(op: Any, value: str, type: TensorType, result: TensorType, out: Array | None) -> LoopReduction:
+    """The reduction of a value of this type; `out` takes it where it is stored as such."""
     how = _HOW[op.reduction]
-    axes: tuple[int, ...] = op.axes(type.rank)
+    axes: tuple[int, ...] = op.axes(type.rank) or tuple(range(type.rank))
     count = math.prod(type.shape[d] for d in axes) if op.reduction == "mean" else 1
     how = _HOW_BOOL.get(how, how) if type.dtype == BOOL else how
-    return LoopReduction(value, how, count, type.dtype, dtype_of(out.dtype), out)
+    return LoopReduction(value, how, count, type.dtype, result.dtype, out)
 
 
+def _launch_rows(device: Device, lines: Sequence[ChainLine], types: Sequence[TensorType], space: ChainSpace,
+                 returns: Sequence[int], inputs: Sequence[Array], out: Any) -> Launch | None:  # fmt: skip
+    """The same where lines read what was reduced of a row. Reductions along other axes take a pass each, ahead."""
+    size = math.prod(space.dims)
+    given = _Operands(lines, types, space, inputs)
+    results = _stored(returns, out)
+    names: list[str] = []
+    made: list[RowLine] = []
+    behind = set[str]()
+    aside: dict[tuple[int, ...], list[LoopReduction]] = {}
+    for number, (line, type) in enumerate(zip(lines, types, strict=True)):
+        values, kinds = given.values(number, names), given.types(number)
+        by_row = number in space.by_row
+        names.append(values[0] if line.reshapes else f"t{number}")
+        if line.reduces and by_row:
+            total = _total(line.op, values[0], kinds[0], type, None)
+            made.append(RowLine(f"t{number}", type.dtype, "", tuple(values), total, by_row=True))
+        elif line.reduces:
+            axes = _axes_of(space.dims, kinds[0].shape, line.op.axes(kinds[0].rank))
+            aside.setdefault(axes, []).append(_total(line.op, values[0], kinds[0], type, results[number]))
+        elif not line.reshapes:
+            op = _element_of(line, kinds)
+            if not op.cuda:
+                return None
+            text = expression(op, values, kinds, type.dtype)
+            own = ["running"] if "{s}" in op.cuda else []
+            made.append(RowLine(f"t{number}", type.dtype, text, (*values, *own), by_row=by_row))
+        if line.reduces and (kinds[0].size != size or (not by_row and values[0] in behind)):
+            return None
+        if by_row or not behind.isdisjoint(values):
+            behind.add(names[number])
+    full = [i for i in results if i not in space.by_row and not lines[i].reduces]
+    chain = RowChain(
+        space.dims, space.columns, [RowRead(*read) for read in given.reads], made,
+        [(names[i], results[i]) for i in full], [(names[i], results[i]) for i in results if i in space.by_row],
+    )  # fmt: skip
+    text = [defined(each.name, each.dtype, each.text) for each in made if each.name not in behind]
+    reads = [Read(*read) for read in given.reads]
+    launches = [launch_loop(device, reads, text, [], totals, space.dims, axes) for axes, totals in aside.items()]
+    return in_order(*launches, chain.launch(device)) if size else None

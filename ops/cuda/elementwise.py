@@ -30,7 +30,9 @@ _PARTIAL = {
 }  # fmt: skip
 """Element types of partial totals by their C++ types."""
 _NAME = re.compile(r"\w+")
-_TOKEN = re.compile(r"\{(\d+|\+)\}|\b[TRE]\b")
+_TOKEN = re.compile(r"\{(\d+|[+is])\}|\b[TRE]\b")
+_OWN = {"i": "at", "s": "running"}
+"""What `{i}` and `{s}` of an expression are called in a kernel."""
 
 
 def launch_elementwise(device: Device, op: Any, inputs: Sequence[Array], out: Array) -> Launch | None:
@@ -49,12 +51,14 @@ def expression(op: Any, names: Sequence[str], types: Sequence[TensorType], resul
 
     Beside what `Op` says, `{+}` is the sum of all operands and `E` the type of operand 0 in memory.
     """
-    own = types[0].dtype
+    own = types[0].dtype if types else result
     words = {"T": one_word(computing_type(own)), "R": one_word(computing_type(result)), "E": one_word(c_type(own))}
 
     def put(match: re.Match[str]) -> str:
         if match[1] is None:
             return words[match[0]]
+        if match[1] in _OWN:
+            return _OWN[match[1]]
         return " + ".join(names) if match[1] == "+" else names[int(match[1])]
 
     return _TOKEN.sub(put, op.cuda)
@@ -101,7 +105,8 @@ def launch_loop(
     written = tuple((f"y{i}", dtype_of(array.dtype), array) for i, (_, array) in enumerate(writes))
     loop = Loop(
         sizes, operands, written, tuple(totals), _chain(operands, written, totals, text, [name for name, _ in writes]),
-        pack=1, flight=1, wide=math.prod(shape) >= 2**31,
+        pack=1, flight=1, wide=math.prod(shape) >= 2**31, numbered="at" in words,
+        step=device.step if "running" in words else None,
     )  # fmt: skip
     loop.pack = _pack(loop)
     if not totals:
@@ -116,7 +121,9 @@ def _nothing() -> None:
 def _chain(reads: Sequence[LoopOperand], writes: Sequence[Any], totals: Sequence[LoopReduction], text: Sequence[str],
            values: Sequence[str]) -> str:  # fmt: skip
     """The function `chain` of one element."""
-    given = [f"const {computing_type(read.dtype)} {read.name}" for read in reads]
+    words = set(_NAME.findall(" ".join(text)))
+    given = [f"const {kind} {name}" for name, kind in (("at", "I"), ("running", "u64")) if name in words]
+    given += [f"const {computing_type(read.dtype)} {read.name}" for read in reads]
     given += [f"{computing_type(dtype)}& {name}" for name, dtype, _ in writes]
     given += [f"{computing_type(total.accumulates)}& r{i}" for i, total in enumerate(totals)]
     sets = [f"{name} = {value};" for (name, _, _), value in zip(writes, values, strict=True)]

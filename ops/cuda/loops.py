@@ -15,6 +15,7 @@ import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType
+from mspc.ops.cuda.random import RANDOM
 from mspc.ops.cuda.source import accumulating_type, neutral
 from mspc.ops.device import c_type, computing_type
 
@@ -72,7 +73,8 @@ class Loop:
     sizes: of the dimensions, neighbours merged where every operand allows it. chain: definitions of the function
     `chain`, which takes every operand's element and sets the element of every write and the value of every total.
     writes: (name, element type, array) of the results of the loop's shape. pack, flight: elements of a pack, packs
-    that a thread loads before it uses the first.
+    that a thread loads before it uses the first. numbered: the chain takes the number of the element. step: the array
+    of the running step where the chain takes it.
     """
 
     sizes: tuple[int, ...]
@@ -83,6 +85,8 @@ class Loop:
     pack: int
     flight: int
     wide: bool
+    numbered: bool = False
+    step: Any = None
     parameters: list[str] = field(default_factory=list[str])
     arguments: list[Any] = field(default_factory=list[Any])
 
@@ -91,6 +95,8 @@ class Loop:
             self.add(f"const {c_type(read.dtype)}* {read.name}", read.array)
         for name, dtype, array in self.writes:
             self.add(f"{c_type(dtype)}* {name}", array)
+        if self.step is not None:
+            self.add("const long long* running_at", self.step)
 
     @property
     def size(self) -> int:
@@ -130,7 +136,8 @@ class Loop:
 
     def once(self) -> list[str]:
         """Loads of single elements, once a thread."""
-        return [
+        lines = [] if self.step is None else ["const u64 running = (u64)*running_at;"]
+        return lines + [
             f"const {computing_type(read.dtype)} w{read.name} = wide({read.name}[0]);"
             for read in self.reads
             if self.kind(read) == "one"
@@ -193,7 +200,7 @@ class Loop:
         lines = [f"Pack<{c_type(dtype)}, {self.pack}> b{name};" for name, dtype, _ in self.writes]
         element = {"one": "w{}", "held": "wide(a{}[u])"}
         given = [element.get(self.kind(read), "wide(a{}[u].at[j])").format(read.name) for read in self.reads]
-        inner = self.called(given)
+        inner = self.called(given, f"p * {self.pack} + j")
         inner += [f"b{name}.at[j] = narrow<{c_type(dtype)}>(v{name});" for name, dtype, _ in self.writes]
         inner += [
             f"r{i}[j] = {total.how}::of(r{i}[j], ({total.type})vr{i});" for i, total in enumerate(self.totals)
@@ -203,12 +210,14 @@ class Loop:
             lines.append(f"((Pack<{c_type(dtype)}, {self.pack}>*){name})[p] = b{name};")
         return lines
 
-    def called(self, given: Sequence[str]) -> list[str]:
-        """A call of the chain on these elements; its results are v<name>, and vr0, vr1, ... of the totals."""
+    def called(self, given: Sequence[str], at: str) -> list[str]:
+        """A call of the chain on these elements, of number `at`; its results are v<name>, and vr0, vr1, ... of the
+        totals."""
         lines = [f"{computing_type(dtype)} v{name};" for name, dtype, _ in self.writes]
         lines += [f"{computing_type(total.accumulates)} vr{i};" for i, total in enumerate(self.totals)]
         results = [f"v{name}" for name, _, _ in self.writes] + [f"vr{i}" for i in range(len(self.totals))]
-        return [*lines, f"chain({', '.join([*given, *results])});"]
+        own = [f"(I)({at})"] * self.numbered + ["running"] * (self.step is not None)
+        return [*lines, f"chain({', '.join([*own, *given, *results])});"]
 
     def flights(self, pack_of: Sequence[str], inside: str) -> list[str]:
         """Loads, then uses, of `flight` packs; `pack_of` defines p for u where `inside` holds."""
@@ -256,7 +265,8 @@ class Loop:
         """The kernel, without what stands before all kernels."""
         index = "u64" if self.wide else "unsigned int"
         head = f'extern "C" __global__ void __launch_bounds__({BLOCK}) {name}({", ".join(self.parameters)}) {{'
-        return "\n".join([f"typedef {index} I;", self.chain, head, *_indented(body), "}", ""])
+        common = [RANDOM] if self.step is not None else []
+        return "\n".join([*common, f"typedef {index} I, Index;", self.chain, head, *_indented(body), "}", ""])
 
 
 def _indented(lines: Sequence[str]) -> list[str]:
@@ -276,7 +286,7 @@ def plain_loop(loop: Loop) -> str:
         stores = [f"{name}[i] = narrow<{c_type(dtype)}>(v{name});" for name, dtype, _ in loop.writes]
         body += [
             "if (blockIdx.x == gridDim.x - 1 && threadIdx.x < left) {",
-            *_indented([f"const I i = packs * {loop.pack} + threadIdx.x;", *loop.called(given), *stores]),
+            *_indented([f"const I i = packs * {loop.pack} + threadIdx.x;", *loop.called(given, "i"), *stores]),
             "}",
         ]
     return loop.source("elementwise", body)

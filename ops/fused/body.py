@@ -71,12 +71,17 @@ def closes(op: object) -> bool:
     return isinstance(op, Reduce) and op.closes_chains
 
 
-def row_axes(op: object, rank: int) -> tuple[int, ...] | None:
+def along_rows(op: object) -> bool:
+    """Whether the operator computes every element from those of its row, by lines that its class declares."""
+    return isinstance(op, Op) and bool(op.row_lines)
+
+
+def row_axes(op: Op, rank: int) -> tuple[int, ...] | None:
     """The axes of operand 0, of `rank` dimensions, along which the operator combines elements; None for one that may be
     a line and combines none."""
     if isinstance(op, Reduce):
         return op.axes(rank) or tuple(range(rank))
-    return None
+    return op.row_axes(rank) if along_rows(op) else None
 
 
 def line_of(op: Op, operands: Sequence[tuple[str, int]]) -> str:
@@ -167,9 +172,9 @@ def read_body(body: tuple[str, ...], returns: tuple[int, ...], unread: int = 0) 
     steps = tuple(map(read_line, body))
     needed: set[tuple[str, int]] = {("t", index) for index in returns}
     for number, (line, step) in enumerate(zip(body, steps, strict=True)):
-        if not by_element(step.op) and not step.reshapes and not step.reduces:
+        if not (by_element(step.op) or along_rows(step.op) or step.reshapes or step.reduces):
             _fail(line, f"{step.op.name} does not work element by element")
-        if not step.operands:
+        if not step.operands and (fusible(step.op) or not by_element(step.op)):
             _fail(line, "it reads nothing")
         for kind, index in step.operands:
             if kind == "t" and index >= number:
@@ -204,3 +209,25 @@ def types_of_lines(steps: Sequence[BodyLine], operand_types: Sequence[TensorType
         types = [(operand_types if kind == "x" else found)[index] for kind, index in step.operands]
         found.append(cast(TensorType, step.op.infer(*types)))
     return found
+
+
+def expanded(
+    steps: Sequence[BodyLine], returns: Sequence[int], operand_types: Sequence[TensorType]
+) -> tuple[list[BodyLine], list[int]]:
+    """(lines, returns) where operators that go along rows are the lines that they declare."""
+    found = types_of_lines(steps, operand_types)
+    made: list[BodyLine] = []
+    place: list[int] = []
+    for step in steps:
+        sources = [("x", index) if kind == "x" else ("t", place[index]) for kind, index in step.operands]
+        if not along_rows(step.op):
+            made.append(BodyLine(step.op, tuple(sources)))
+        first = len(made)
+        for text in step.op.row_lines:
+            kind, index = step.operands[0]
+            axes = step.op.row_axes((operand_types if kind == "x" else found)[index].rank)
+            line = read_line(text.replace("AXES", f"keep_dims=true, axis=({', '.join(map(str, axes))})"))
+            read = [sources[index] if kind == "x" else ("t", first + index) for kind, index in line.operands]
+            made.append(BodyLine(line.op, tuple(read)))
+        place.append(len(made) - 1)
+    return made, [place[index] for index in returns]

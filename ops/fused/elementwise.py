@@ -8,7 +8,7 @@ from typing import Any
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, TupleType, Type, dtype_of
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.fused.body import BodyLine, line_of, operand_count, read_body, types_of_lines
+from mspc.ops.fused.body import BodyLine, expanded, line_of, operand_count, read_body, types_of_lines
 from mspc.ops.fused.kernel import blocked_kernel, plain_kernel
 from mspc.ops.fused.space import space_of
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
@@ -68,9 +68,10 @@ class FusedElementwise(Op):
         from mspc.ops.cuda.chain import launch_chain  # late: only a GPU needs it
 
         given = [TensorType(dtype_of(array.dtype), tuple(array.shape)) for array in inputs]
-        steps, types = steps_of(self), step_types(self, given)
-        space = space_of(self.body, steps, given, types)
-        return launch_chain(device, steps, types, space, self.returns, inputs, out)
+        steps, returns = expanded(steps_of(self), self.returns, given)
+        types = types_of_lines(steps, given)
+        space = space_of([step.op.name for step in steps], steps, given, types)
+        return launch_chain(device, steps, types, space, returns, inputs, out)
 
 
 def steps_of(op: FusedElementwise) -> tuple[BodyLine, ...]:

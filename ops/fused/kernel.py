@@ -19,7 +19,16 @@ from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.bases import Elementwise
 from mspc.ops.cpu.blocks import SHARED
 from mspc.ops.cpu.threads import in_parallel, thread_count
-from mspc.ops.fused.body import BodyLine, by_element, form_of, operand_count, reshapes, row_axes, types_of_lines
+from mspc.ops.fused.body import (
+    BodyLine,
+    by_element,
+    form_of,
+    fusible,
+    operand_count,
+    reshapes,
+    row_axes,
+    types_of_lines,
+)
 from mspc.ops.fused.space import Space, row_of, space_of
 from mspc.ops.math.elementwise import Identity
 from mspc.ops.op import ArrayBackend, Op
@@ -44,7 +53,8 @@ def plain_kernel(be: ArrayBackend, steps: Sequence[BodyLine], returns: Sequence[
     for step in steps:
         read = _places(step, count)
         # One and two operands have their own fields because a list of arguments costs as much as a small kernel.
-        program.append((step.op.kernel(be), read[0], read[1] if len(read) == 2 else -len(read), read))
+        first, second = read[0] if read else 0, read[1] if len(read) == 2 else -1 if len(read) == 1 else -2
+        program.append((step.op.kernel(be), first, second, read))
     places = [count + index for index in returns]
     # What may be an operand's memory is copied: a fused operator promises an array of its own.
     shared = [i for i, index in enumerate(returns) if steps[index].op.is_view or steps[index].op.may_alias]
@@ -76,8 +86,9 @@ def blocked_kernel(be: ArrayBackend, steps: Sequence[BodyLine], returns: Sequenc
     in_blocks = _in_blocks(steps)
 
     def schedule_of(operands: Sequence[Any]) -> _Schedule | None:
-        types = types_of_lines(steps, [TensorType(dtype_of(a.dtype), a.shape) for a in operands])
-        large = in_blocks and max(t.size for t in types) > SMALL
+        given = [TensorType(dtype_of(a.dtype), a.shape) for a in operands]
+        types = types_of_lines(steps, given)
+        large = in_blocks and max(t.size for t in types) > SMALL and all(_is_block_wise(s, given, types) for s in steps)
         return _Schedule(be, steps, returns, operands, types) if large else None
 
     def kernel(*operands: Any, out: Any = None) -> Any:
@@ -100,6 +111,13 @@ def _in_blocks(steps: Sequence[BodyLine]) -> bool:
     reduced = {i for i, step in enumerate(steps) if step.reduces}
     read = {index for step in steps for kind, index in step.operands if kind == "t"}
     return reduced.isdisjoint(read) and all(_root(steps, steps[i].operands[0])[0] == "t" for i in reduced)
+
+
+def _is_block_wise(step: BodyLine, given: Sequence[TensorType], types: Sequence[TensorType]) -> bool:
+    """Whether a line's function gives a block of the result for blocks of the operands."""
+    if step.reshapes or step.reduces:
+        return True
+    return fusible(form_of(step.op, [(given if kind == "x" else types)[i] for kind, i in step.operands])[0])
 
 
 def _root(steps: Sequence[BodyLine], operand: tuple[str, int]) -> tuple[str, int]:

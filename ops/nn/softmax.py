@@ -58,6 +58,10 @@ def along(axis: Axis, kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Normalised(Op, abstract=True):
+    def row_axes(self, rank: int) -> tuple[int, ...]:
+        axis: Axis = getattr(self, "dim" if hasattr(self, "dim") else "axis")
+        return axes_in(self.name, ints_of(self.name, "axis", axis), rank)
+
     def infer(self, *types: Any) -> Any:
         inferred = super().infer(*types)
         require_float(self.name, *types)
@@ -85,6 +89,9 @@ class Softmax(_Normalised):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(SoftmaxBackward(self.axis), dout, out),)
 
+    row_lines = (
+        "ReduceMax(x0, AXES)", "Sub(x0, t0)", "Exp(t1)", "ReduceSum(t2, AXES)", "Reciprocal(t3)", "Mul(t2, t4)",
+    )
     in_place = True
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
@@ -133,6 +140,9 @@ class SoftmaxBackward(_Normalised):
         second = b.emit(Mul(), dy, outer)
         return b.emit(SoftmaxBackward(self.dim), dout, y), b.emit(Sub(), first, second)
 
+    row_lines = (
+        "Mul(x0, x1)", "ReduceSum(t0, AXES)", "Mul(x1, t1)", "Sub(t0, t2)",
+    )
     in_place = True
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
@@ -170,6 +180,9 @@ class LogSoftmax(_Normalised):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(LogSoftmaxGrad(self.axis), out, dout),)
 
+    row_lines = (
+        "ReduceMax(x0, AXES)", "Sub(x0, t0)", "Exp(t1)", "ReduceSum(t2, AXES)", "Log(t3)", "Sub(t1, t4)",
+    )
     in_place = True
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
@@ -210,6 +223,9 @@ class LogSoftmaxGrad(_Normalised):
     def rule(self, out: TensorType, dout: TensorType) -> str:
         return normalised_rule(self.name, out.shape, self.axis, 2)
 
+    row_lines = (
+        "ReduceSum(x1, AXES)", "Exp(x0)", "Mul(t1, t0)", "Sub(x1, t2)",
+    )
     in_place = True
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:

@@ -15,10 +15,11 @@ from mspc.ir.types import BOOL, FLOAT32, INT32, DType, TensorType, TupleType
 from mspc.ops.bases import require_float
 from mspc.ops.cuda.elementwise import launch_elementwise
 from mspc.ops.cuda.move import put_values
+from mspc.ops.cuda.random import RANDOM
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
 from mspc.ops.operator_arguments import shape_of, split_call
-from mspc.ops.random.dropout import RANDOM, device_key, device_word, key_of, random_words
+from mspc.ops.random.dropout import device_key, device_word, key_of, random_words
 from mspc.ops.random.row_offsets import DrawnByPlace, place_of_rows
 from mspc.ops.tensor.creation import shape_rule
 from mspc.sharding.factors import Rule

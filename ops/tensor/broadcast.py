@@ -118,6 +118,10 @@ class BroadcastTo(Op):
     may_alias = True
     moves = True
     linear_in = (0,)
+    cuda = "{0}"
+
+    def as_broadcast(self, *types: TensorType) -> tuple[Op, tuple[tuple[int, ...], ...]]:
+        return self, (types[0].shape,)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("shape",), optional=1)

@@ -33,6 +33,18 @@ def require_classes(xp: Any, labels: Any, classes: int, ignored: int | None = No
         raise MspcError(f"label {labels[wrong].flat[0]} is not from 0 to {classes - 1}")
 
 
+class _Hit(Op, abstract=True):
+    """OneHot of integers that have the dimension of the classes already, of size 1. inner: elements behind a class."""
+
+    depth: int = 0
+    inner: int = 1
+    offset: int = 0
+
+    @property
+    def cuda(self) -> str:  # type: ignore[override]  # depends on the classes
+        return f"(i64){{0}} == (i64)({{i}} / {self.inner} % {self.depth}) + {self.offset} ? {{1}} : {{2}}"
+
+
 class OneHot(Op):
     """on_value where the class along the new dimension `axis` is the integer, off_value elsewhere.
 
@@ -76,6 +88,12 @@ class OneHot(Op):
             gradient=False,
         ),
     )
+
+    def as_broadcast(self, *types: TensorType) -> tuple[Op, tuple[tuple[int, ...], ...]]:
+        shape = types[0].shape
+        axis = axis_in(self.name, self.axis, len(shape) + 1)
+        hit = _Hit(self.depth, math.prod(shape[axis:]), self.offset)
+        return hit, ((*shape[:axis], 1, *shape[axis:]), types[1].shape, types[2].shape)
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """MindSpore's strategy of OneHot shards the output: ((indices..., classes), (), ())."""

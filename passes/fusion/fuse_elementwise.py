@@ -16,8 +16,8 @@ from mspc.analysis.aliasing import Updates
 from mspc.ir.graph import Constant, Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType, Type
-from mspc.ops.bases import Binary
-from mspc.ops.fused.body import BodyLine, by_element, closes, form_of, reshapes, row_axes
+from mspc.ops.bases import Binary, Elementwise
+from mspc.ops.fused.body import BodyLine, along_rows, by_element, closes, form_of, fusible, reshapes, row_axes
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.fused.space import cuts, held_dims, row_of
 from mspc.ops.math.comparison import Select
@@ -42,7 +42,7 @@ class FuseElementwise(Pass):
 def fuse_groups(graph: Graph, rows: bool) -> bool:
     """Put the members of all groups into one node each; whether there are any. rows: whether members may read
     reductions of rows."""
-    order = Order(graph, member_of, lambda node: cast(Op, node.op).is_view, rows)
+    order = Order(graph, _row_member if rows else _plain_member, lambda node: cast(Op, node.op).is_view, rows)
     for number, node in enumerate(graph.nodes):
         order.place(number, node)
     groups = [slot for slot in order.slots if sum(not reshapes(node.op) for _, node in slot.members) > 1]
@@ -53,18 +53,35 @@ def fuse_groups(graph: Graph, rows: bool) -> bool:
     return True
 
 
-def member_of(node: Node, updates: Updates) -> Member | None:
+def _plain_member(node: Node, updates: Updates) -> Member | None:
+    """What a node would be in a group whose lines are worked off block by block."""
+    if isinstance(node.op, Op) and by_element(node.op) and not isinstance(node.op, Elementwise):
+        types = [value.type for value in node.inputs]
+        if not all(isinstance(type, TensorType) for type in types):
+            return None
+        if not fusible(form_of(node.op, cast("list[TensorType]", types))[0]):
+            return None
+    return None if along_rows(node.op) else _row_member(node, updates)
+
+
+def _row_member(node: Node, updates: Updates) -> Member | None:
     """What a node would be in a group; None: it is in none."""
     if not isinstance(node.type, TensorType) or _is_complex(node) or not isinstance(node.op, Op):
         return None
     if by_element(node.op):
-        sources = _sources(node, updates)
+        sources = plain_sources(node, updates)
         _, shapes = form_of(node.op, [value.tensor_type for value in sources])
         work = node.type.shape
         places = frozenset(place for shape in shapes for place in cuts(work, held_dims(work, shape)))
         return Member(work, list(zip(sources, shapes, strict=True)), places)
     if reshapes(node.op):
         return Member(node.type.shape, [(node.inputs[0], node.type.shape)], frozenset())
+    if along_rows(node.op):
+        work = node.type.shape
+        axes = row_axes(node.op, len(work)) or ()
+        row = row_of(work, axes)
+        places = frozenset(cuts(work, [d in axes for d in range(len(work))]))
+        return Member(work, [(value, work) for value in node.inputs], places, row) if row else None
     if not closes(node.op) or not isinstance(node.inputs[0].type, TensorType):
         return None
     work = node.inputs[0].type.shape
@@ -158,7 +175,7 @@ def _view(node: Node, source: Value) -> Node:
     return made
 
 
-def _sources(node: Node, updates: Updates) -> list[Value]:
+def plain_sources(node: Node, updates: Updates) -> list[Value]:
     """The operands of a member; where the operator broadcasts by itself, the operand of a broadcast, and a number for a
     tensor that has no other elements."""
     if not isinstance(node.op, Binary | Select):

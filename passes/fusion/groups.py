@@ -21,7 +21,9 @@ MOST_LINES = 48
 FARTHEST = 64
 """Nodes over which a member of a group may move: what moves farther keeps memory alive for long."""
 LEAST_ROWS = 128
-"""Rows that keep a GPU at work where each is a block's."""
+"""Rows that keep a GPU at work where each is a block's; fewer where there is little work."""
+LITTLE = 1 << 16
+"""Elements."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ class Order:
         if not rows:
             return self._level(size, slots)
         (row, *others) = rows
-        if others or not row or not self._rows or size // row < LEAST_ROWS:
+        if others or not row or not self._rows or not enough_rows(size, row):
             return None
         by_row = {value for slot in slots for value in slot.by_row}
         by_row |= {value for value, length in totals.items() if length == row}
@@ -246,6 +248,11 @@ class Order:
         target.members.sort(key=lambda member: member[0])
         target.inputs = {value: None for value in target.inputs if self.of.get(value) is not target}
         target.size, target.row, target.cuts, target.by_row = space.size, space.row, space.cuts, space.by_row
+
+
+def enough_rows(size: int, row: int) -> bool:
+    """Whether a kernel in which every row is a block's, or less, keeps a GPU at work."""
+    return size // row >= LEAST_ROWS or size <= LITTLE
 
 
 def _stuck(slot: Slot, group: Sequence[Slot], place: int) -> bool:

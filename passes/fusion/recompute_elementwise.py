@@ -21,14 +21,14 @@ from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.fused.body import BodyLine, by_element, reshapes, types_of_lines
+from mspc.ops.fused.body import BodyLine, along_rows, by_element, reshapes, types_of_lines
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.space import divided, space_of
 from mspc.ops.op import Op
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.fusion.groups import MOST_LINES, MOST_OPERANDS
+from mspc.passes.fusion.groups import MOST_LINES, MOST_OPERANDS, enough_rows
 from mspc.passes.fusion.rewriter import parts_of
 
 Source = tuple[str, int] | Value
@@ -77,6 +77,10 @@ class _Kernel:
         """What it reads of others, once each."""
         found = [s for _, sources in self.lines for s in sources if isinstance(s, Value)]
         return list(dict.fromkeys(found))
+
+    def goes_along_rows(self, line: int) -> bool:
+        """Whether a line needs more than one element of a row, or is a row's value."""
+        return line in self.by_row or along_rows(self.lines[line][0])
 
     def put_back(self, kernels: _Kernels, replaced: dict[Value, Value]) -> None:
         """Write the lines and the results that are still read to the node; a single one is the node itself."""
@@ -203,7 +207,7 @@ class _Kernels:
 
     def _single(self, node: Node) -> tuple[BodyLine, ...] | None:
         """The line that a node is which is in no group; None for one that cannot be a line."""
-        member = by_element(node.op) and isinstance(node.type, TensorType)
+        member = (by_element(node.op) or along_rows(node.op)) and isinstance(node.type, TensorType)
         if not member or not all(isinstance(value.type, TensorType) for value in node.inputs):
             return None
         return (BodyLine(cast(Op, node.op), tuple(("x", i) for i in range(len(node.inputs)))),)
@@ -273,8 +277,8 @@ class _Kernels:
         """Whether there is room, and nothing that is read has changed since."""
         leaves = list(again.leaves)
         room = len(kernel.lines) + len(again.lines) <= MOST_LINES and len(own.union(leaves)) <= MOST_OPERANDS
-        row = maker.row if any(line in maker.by_row for line in again.lines) else 0
-        if row and (kernel.ends or kernel.row not in (0, row)):
+        row = maker.row if any(maker.goes_along_rows(line) for line in again.lines) else 0
+        if row and (kernel.ends or kernel.row not in (0, row) or not enough_rows(kernel.size, row)):
             return False
         if divided(kernel.size, {*kernel.cuts, *maker.cuts}) is None:
             return False
@@ -296,9 +300,9 @@ class _Kernels:
             sources[:] = [number[line] if source is value else source for source in sources]
         kernel.changed = True
         kernel.cuts |= maker.cuts
-        added = {cast("tuple[str, int]", number[old])[1] for old in again.lines if old in maker.by_row}
-        kernel.by_row |= added
-        kernel.row = kernel.row or (maker.row if added else 0)
+        kernel.by_row |= {cast("tuple[str, int]", number[old])[1] for old in again.lines if old in maker.by_row}
+        if any(maker.goes_along_rows(old) for old in again.lines):
+            kernel.row = maker.row
         self.readers[value].discard(kernel)
         for leaf in again.leaves:
             if leaf in self.readers:

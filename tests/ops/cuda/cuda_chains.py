@@ -32,7 +32,7 @@ class NumPy:
 
     xp = np
     comm = None
-    step = 0
+    step = 3  # the emulator's
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,59 @@ def chain_cases(scale: int = 1) -> Iterator[Case]:
     yield chain((f"BFloat16 {3 * n} 24", "Float32 24", "Float32 3 1"), views, (5, 3, 4))
     images = ('BiasAdd(x0, x1, data_format="NCHW")', "ReLU(t0)", "Flatten(t1)", "Mul(t2, x2)")
     yield chain((f"Float32 {n} 6 2 4", "Float32 6", "Float32 48"), images, (3,))
+    # Lines that are made of places: a mask of a slice, of which what lies behind is drawn elsewhere, and classes.
+    for shape, begin in (((40, 12), (0, 0)), ((40, 24), (0, 12)), ((80, 12), (40, 0))):
+        drawn = f"sizes=(40, 12), shape={shape}, begin={begin}, local=(40, 12)"
+        mask = f"DropoutMask(keep_prob=0.75, Seed0=1, Seed1=5, {drawn})"
+        dropped = ("Neg(x0)", mask, "DropoutGrad(t0, t1, keep_prob=0.75)", "ReduceSum(t2, keep_dims=false, axis=(0))")
+        yield chain(("Float32 40 12",), dropped, (2, 1, 3))
+    yield chain(("Float32 7 13",), ("Neg(x0)", mask.replace("40, 12", "7, 13").replace("80, 12", "7, 13").replace(
+        "begin=(40, 0)", "begin=(0, 0)"), "DropoutGrad(t0, t1, keep_prob=0.75)"), (2,))  # fmt: skip
+    classes = "axis=1, depth=24, offset=3"
+    hit = (f"OneHot(x0, x1, x2, {classes})", "Mul(t0, x3)", "BroadcastTo(x4, shape=(9, 24, 5))", "AddN(t1, t2)")
+    yield chain(("Int32 9 5", "Float32", "Float32", "Float32 9 24 5", "Float32 9 1 5"), hit, (3, 0))
     yield chain(("Float32 12", "Float32 3 4"), ("Reshape(x0, shape=(3, 4))", "Mul(t0, x1)", "Neg(t0)"), (1, 2))
+
+
+def row_cases(scale: int = 1) -> Iterator[Case]:
+    """Chains in which lines read what was reduced of a row, for rows of all lengths."""
+    n = 5 * scale
+    norm = (
+        "Add(x0, x1)", "ReduceMean(t0, keep_dims=true, axis=(1))", "Sub(t0, t1)", "Square(t2)",
+        "ReduceMean(t3, keep_dims=true, axis=(1))", "Add(t4, x2)", "Rsqrt(t5)", "Mul(t2, t6)", "Mul(t7, x3)",
+    )  # fmt: skip
+    soft = ("Mul(x0, x1)", "Softmax(t0, axis=-1)", "Mul(t1, x2)")
+    for length in (2, 3, 8, 31, 64, 200, 1001, 1024, 4096, 50000):
+        rows = n if length < 5000 else 3
+        yield chain((f"Float32 {rows} {length}", f"Float32 {length}", "Float32", f"Float32 {rows} 1"), norm, (8, 1, 4))
+        yield chain((f"Float32 {rows} {length}", "Float32", f"Float32 {length}"), soft, (2, 1), alias=0)
+    for dtype in ("BFloat16", "Float64"):
+        yield chain((f"{dtype} {n} 256", f"{dtype} 256", f"{dtype}", f"{dtype} {n} 1"), norm, (8, 0, 1))
+        yield chain((f"{dtype} {n} 8 24", f"{dtype}", f"{dtype} 8 1"), soft, (2,))
+    entropy = (
+        "Cast(x0, dst_type=Float32)", "Reshape(t0, shape=(12, 40))", "LogSoftmax(t1, axis=1)", "Select(x1, t2, x2)",
+        "ReduceSum(t3, keep_dims=false, axis=(1))", "Neg(t4)", "Mul(t5, x3)",
+    )  # fmt: skip
+    yield chain(("BFloat16 3 4 40", "Bool 12 40", "Float32", "Float32 12"), entropy, (6, 2))
+    gradient = (
+        "LogSoftmax(x0, axis=1)", "Select(x1, x2, x3)", "LogSoftmaxGrad(t0, t1, axis=1)", "Cast(t2, dst_type=BFloat16)",
+        "Reshape(t3, shape=(3, 4, 40))", "ReduceSum(t1, keep_dims=false, axis=(0))",
+        "ReduceSum(t1, keep_dims=false, axis=())",
+    )  # fmt: skip
+    yield chain(("Float32 12 40", "Bool 12 40", "Float32 12 1", "Float32"), gradient, (4, 5, 6))
+    # A value for every row that is broadcast among rows, and an operand that is so along a part of a row.
+    yield chain(
+        ("Float32 4 6 3 8", "Float32 6", "Float32 3 1"),
+        ("Exp(x0)", "ReduceSum(t0, keep_dims=false, axis=(2, 3))", "Mul(t1, x1)", "Reshape(t2, shape=(4, 6, 1, 1))",
+         "Div(t0, t3)", "Add(t4, x2)", "ReduceMax(t5, keep_dims=false, axis=(-1, -2))"),
+        (5, 2, 6),
+    )  # fmt: skip
+    masked = ("DropoutMask(keep_prob=0.5, Seed0=1, Seed1=5, sizes=(9, 16), shape=(9, 16), begin=(0, 0), local=(9, 16))",
+              "Softmax(x0, axis=1)", "DropoutGrad(t1, t0, keep_prob=0.5)")  # fmt: skip
+    yield chain(("Float32 9 16",), masked, (2,))
+    yield chain(("Int32 9 16",), ("ReduceMax(x0, keep_dims=true, axis=(1))", "Sub(x0, t0)"), (1, 0))
+    backward = ("SoftmaxBackward(x0, x1, dim=-1)", "Mul(t0, x2)")
+    yield chain(("Float32 7 2 96", "Float32 7 2 96", "Float32"), backward, (1,), alias=1)
 
 
 def update_types(op: Update, shape: str, dtype: str, gradient: str) -> list[str]:

@@ -17,7 +17,7 @@ from mspc.ops.cuda.loops import HELPERS
 from mspc.ops.cuda.math import MATH
 from mspc.ops.device import PRELUDE
 from mspc.ops.op import REGISTRY
-from tests.ops.cuda.cuda_chains import Case, chain, chain_cases, edge_cases, sample_cases, update_cases
+from tests.ops.cuda.cuda_chains import Case, chain, chain_cases, edge_cases, row_cases, sample_cases, update_cases
 from tests.ops.cuda.cuda_emulator import NEEDED, Emulator, placed
 
 NVCC = shutil.which("nvcc")
@@ -82,6 +82,10 @@ def test_chains_equal_numpy(tmp_path: Path) -> None:
     check(list(chain_cases()), tmp_path)
 
 
+def test_rows_equal_numpy(tmp_path: Path) -> None:
+    check(list(row_cases()), tmp_path)
+
+
 def test_updates_equal_numpy(tmp_path: Path) -> None:
     check(list(update_cases()), tmp_path)
 
@@ -118,6 +122,7 @@ def test_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
         pytest.skip("needs nvcc")
     wanted = {"BFloat16", "Float16", "Float32"}
     cases = [c for c in chain_cases(64) if {t.dtype.name for t in c.types} & wanted][::3]
+    cases += list(row_cases(64))
     cases += list(update_cases(64))[::7]
     cases += [c for c in sample_cases(("BFloat16",)) if len(c.types[0].shape) == 1][::2]
     parts = [PRELUDE, MATH, HELPERS]

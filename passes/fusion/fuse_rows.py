@@ -1,0 +1,35 @@
+"""Puts operators that go along rows together with elementwise ones before and behind them, for GPUs.
+
+Input:  `%1 = Cast(%x)`, `%2 = LogSoftmax(%1)`, `%3 = Mul(%2, %w)`, `%4 = ReduceSum(%3)` over the last dimension, and
+        `%5 = Neg(%4)`
+Output: `%5 = FusedElementwise(%x, %w)` with these as its lines, of which the last has one element for every row
+
+Beside what `fuse_elementwise` joins, members may read reductions of rows and go along rows themselves (Softmax and its
+like), be broadcast, and be made of places alone (classes, masks). What only shows a number or a row many times is read
+as what it shows.
+"""
+
+from __future__ import annotations
+
+from mspc.analysis.aliasing import Updates
+from mspc.ir.graph import Graph
+from mspc.ir.late_dataclass import dataclass
+from mspc.passes.base import Pass
+from mspc.passes.cleanup.simplify import remove_dead
+from mspc.passes.fusion.fuse_elementwise import fuse_groups, plain_sources
+
+
+@dataclass(frozen=True)
+class FuseRows(Pass):
+    """Fuse operators along rows with the elementwise ones around them."""
+
+    def run(self, graph: Graph) -> bool:
+        changed = remove_dead(graph)
+        updates = Updates(graph)
+        for node in graph.nodes:
+            sources = plain_sources(node, updates)
+            if sources != node.inputs:
+                node.inputs = sources
+                changed = True
+        changed = remove_dead(graph) or changed
+        return fuse_groups(graph, rows=True) or changed

@@ -1,0 +1,155 @@
+"""fuse_rows and split_dropout: random graphs compute the same numbers, and what may be in one kernel."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.types import BFLOAT16, FLOAT32
+from mspc.passes.fusion.groups import LEAST_ROWS, LITTLE
+from tests.passes.fusion.test_fuse_elementwise import fused, names, new_graph, op, run
+
+PASSES = "split_dropout,fuse_rows,fuse_elementwise,recompute_elementwise"
+ROWS, LENGTH = 4, 6
+
+
+def random_graph(seed: int) -> Graph:
+    """Operators along rows, reductions of them that are broadcast again, views, masks and products with a parameter
+    that changes on the way."""
+    draw = random.Random(seed)
+    full, split = (ROWS, LENGTH), (2, ROWS // 2, LENGTH)
+    graph, b, (x, w, column) = new_graph(
+        x=("input", full), w=("parameter", full), column=("parameter", (LENGTH,))
+    )
+    fulls: list[Value] = [x, w]
+    by_row: list[Value] = [b.emit(op("ReduceMean", keep_dims=True, axis=(1,)), x)]
+    results: list[Value] = []
+    for number in range(draw.randint(4, 20)):
+        b.phase = "backward" if b.phase == "backward" or draw.random() < 0.1 else "forward"
+        recent, kind = draw.choice(fulls[-3:]), draw.randrange(13)
+        if kind < 2:
+            fulls.append(b.emit(op(draw.choice(("Softmax", "LogSoftmax"))), recent))
+        elif kind == 2:
+            fulls.append(b.emit(op("SoftmaxBackward"), recent, draw.choice(fulls)))
+        elif kind == 3:
+            name = draw.choice(("ReduceSum", "ReduceMean", "ReduceMax"))
+            by_row.append(b.emit(op(name, keep_dims=True, axis=(1,)), recent))
+        elif kind == 4:
+            by_row.append(b.emit(op(draw.choice(("Tanh", "Neg"))), draw.choice(by_row)))
+        elif kind == 5:
+            flat = b.emit(op("Reshape", shape=(ROWS,)), draw.choice(by_row))
+            by_row.append(b.emit(op("Reshape", shape=(ROWS, 1)), b.emit(op("Abs"), flat)))
+        elif kind == 6:
+            fulls.append(b.emit(op("BroadcastTo", shape=full), draw.choice((*by_row, column))))
+        elif kind == 7:
+            apart = b.emit(op("Tanh"), b.emit(op("Reshape", shape=split), recent))
+            fulls.append(b.emit(op("Reshape", shape=full), apart))
+        elif kind == 8:
+            whole = b.emit(op("Dropout", keep_prob=0.5, Seed0=1, Seed1=number), recent)
+            fulls.append(b.emit(op("TupleGetItem", 0), whole))
+        elif kind == 9:
+            results.append(b.emit(op("ReduceSum", axis=draw.choice(((0,), ()))), recent))
+        elif kind == 10 and draw.random() < 0.3:
+            b.emit(op("Assign"), w, recent)
+        else:
+            other = draw.choice((draw.choice(fulls), draw.choice(by_row), column))
+            fulls.append(b.emit(op(draw.choice(("Add", "Sub", "Mul", "Maximum"))), recent, other))
+    graph.results = [draw.choice(fulls), fulls[-1], by_row[-1], *results]
+    return graph
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 1 << 40))
+def test_random_graphs_compute_the_same(seed: int) -> None:
+    expected = run(fused(random_graph(seed), "execute"))
+    found = run(fused(random_graph(seed), PASSES))
+    for a, b in zip(expected, found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_most_random_graphs_have_rows_in_one_kernel() -> None:
+    bodies = [
+        " ".join(node.op.attributes()["body"])
+        for seed in range(40)
+        for node in fused(random_graph(seed), PASSES).nodes
+        if node.op.name == "FusedElementwise"
+    ]
+    assert sum("Softmax" in body for body in bodies) > 20
+    assert sum("DropoutMask" in body for body in bodies) > 10
+
+
+def lines(graph: Graph) -> list[tuple[str, ...]]:
+    return [node.op.attributes()["body"] for node in graph.nodes if node.op.name == "FusedElementwise"]
+
+
+def norm(shape: tuple[int, ...], axis: int, b: Any, x: Value) -> Node:
+    """x less its mean along an axis."""
+    return b.emit(op("Sub"), b.emit(op("Neg"), x), b.emit(op("ReduceMean", keep_dims=True, axis=(axis,)), x))
+
+
+@pytest.mark.parametrize(("shape", "axis", "found"), [((4, 6), 1, 1), ((4, 6), 0, 0), ((1, 6), 1, 0)])
+def test_rows_lie_along_the_last_dimensions(shape: tuple[int, ...], axis: int, found: int) -> None:
+    graph, b, (x,) = new_graph(x=("input", shape))
+    graph.results = [norm(shape, axis, b, x)]
+    assert len([body for body in lines(fused(graph, PASSES)) if any("Reduce" in line for line in body)]) == found
+
+
+@pytest.mark.parametrize("rows", [LEAST_ROWS - 1, LEAST_ROWS])
+def test_few_long_rows_are_not_one_kernel(rows: int) -> None:
+    length = LITTLE // (LEAST_ROWS - 1) + 1
+    graph, b, (x,) = new_graph(x=("input", (rows, length)))
+    graph.results = [b.emit(op("Neg"), b.emit(op("Softmax"), x))]
+    assert names(fused(graph, PASSES)) == (["FusedElementwise"] if rows == LEAST_ROWS else ["Softmax", "Neg"])
+
+
+def test_a_value_of_a_row_is_not_read_along_a_row() -> None:
+    """In a square a row's values may stand where a column's do."""
+    graph, b, (x,) = new_graph(x=("input", (6, 6)))
+    sums = b.emit(op("ReduceSum", axis=(1,)), b.emit(op("Neg"), x))
+    graph.results = [b.emit(op("Mul"), x, sums)]
+    assert names(fused(graph, PASSES)) == ["FusedElementwise", "Mul"]
+
+
+def test_sums_of_what_needs_a_row_are_not_in_its_kernel() -> None:
+    graph, b, (x,) = new_graph(x=("input", (4, 6)))
+    shares = b.emit(op("Softmax"), b.emit(op("Neg"), x))
+    graph.results = [b.emit(op("ReduceSum", axis=(0,)), shares), b.emit(op("ReduceMax", axis=(1,)), shares)]
+    assert names(fused(graph, PASSES)) == ["FusedElementwise", "ReduceSum"]
+
+
+def test_a_broadcast_that_an_operator_does_itself_goes() -> None:
+    graph, b, (x, row) = new_graph(x=("input", (4, 6)), row=("input", (4, 1)))
+    graph.results = [b.emit(op("Mul"), x, b.emit(op("BroadcastTo", shape=(4, 6)), row))]
+    assert names(fused(graph, PASSES)) == ["Mul"]
+
+
+def test_dropout_whose_mask_is_returned_with_it_stays() -> None:
+    graph, b, (x,) = new_graph(x=("input", (4, 6)))
+    graph.results = [b.emit(op("Dropout", keep_prob=0.5, Seed0=1), x)]
+    graph.returns_tuple = False
+    assert names(fused(graph, "split_dropout")) == ["Dropout"]
+
+
+def test_a_mask_of_channels_stays() -> None:
+    graph, b, (x,) = new_graph(x=("input", (2, 3, 4, 4)))
+    graph.results = [b.emit(op("TupleGetItem", 0), b.emit(op("Dropout2D", keep_prob=0.5, Seed0=1), x))]
+    assert names(fused(graph, "split_dropout")) == ["Dropout2D"]
+
+
+def test_halves_are_read_again_in_place_of_what_is_made_of_them() -> None:
+    """The gradient of a softmax reads the halves that the softmax is of, where nobody else needs its result."""
+    graph, b, (x,) = new_graph(x=("input", (4, 6)))
+    half = b.emit(op("Cast", dst_type=BFLOAT16), b.emit(op("MatMul"), x, b.emit(op("Reshape", shape=(6, 4)), x)))
+    shares = b.emit(op("Softmax"), b.emit(op("Cast", dst_type=FLOAT32), half))
+    dropped = b.emit(op("Mul"), shares, b.constant(2.0, FLOAT32))
+    b.phase = "backward"
+    graph.results = [dropped, b.emit(op("SoftmaxBackward"), b.emit(op("Neg"), dropped), shares)]
+    backward = lines(fused(graph, PASSES))[-1]
+    assert [line.partition("(")[0] for line in backward][-1] == "SoftmaxBackward"
+    assert any(line.startswith("Softmax(") for line in backward)
