@@ -10,15 +10,17 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import HANG
-from tests.shares import THOROUGH, share_of
+from tests.shares import THOROUGH, is_taken, share_of
 
 
 def test_a_share_is_rounded_up_and_all_under_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(THOROUGH, raising=False)
     assert [share_of(count) for count in (1000, 10, 3)] == [250, 3, 1]
     assert share_of(7, 2) == 4
+    assert [place for place in range(9) if is_taken(place)] == [0, 4, 8]
     monkeypatch.setenv(THOROUGH, "1")
     assert share_of(7, 2) == 7
+    assert all(map(is_taken, range(9)))
 
 
 @pytest.mark.parametrize(("options", "count"), [([], 3), (["--thorough"], 10)])
