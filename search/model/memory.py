@@ -62,6 +62,7 @@ class MemoryModel:
         self._known: set[Any] = set()
         self._facts = StepLayouts(model)
         self._parameters()
+        self._always = Sums(self.static)
         direct = self._direct_readings(0)
         held: dict[Node, float] = {}
         for (value, index) in direct:
@@ -150,7 +151,7 @@ class MemoryModel:
 
     def peak(self, values: Sequence[int]) -> float:
         """Bytes that a rank holds at the peak of a step, as near as can be told without compiling it."""
-        return Sums(self.static).total(values) + self._footprint(values).peak()
+        return self._always.total(values) + self._footprint(values).peak()
 
     def _footprint(self, values: Sequence[int]) -> Footprint:
         again = [block for block in self.blocks if values[self.switches[block.cell]]]

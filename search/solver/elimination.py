@@ -311,4 +311,4 @@ class Sums:
     def total(self, values: Sequence[int]) -> float:
         """What an assignment comes to."""
         chosen = np.asarray(values)
-        return self.constant + sum(float(table[tuple(chosen[own].T)].sum()) for table, own in self.groups)
+        return self.constant + sum(float(np.add.reduce(table[tuple(chosen[own].T)])) for table, own in self.groups)
