@@ -13,6 +13,9 @@ types: ## pyrefly and pyright, strict on ir, ops and passes
 test: ## every test
 	$(PYTHON) -m pytest -q -n auto --dist loadfile
 
+thorough: ## every test, with all cases that tests draw; before merging what concerns passes, searches or gradients
+	$(PYTHON) -m pytest -q -n auto --dist loadfile --thorough
+
 quick: ## a minute of tests from every folder, for between two edits
 	$(PYTHON) -m pytest -q -m quick -n 2 --dist loadfile
 
@@ -25,4 +28,4 @@ docs: ## the site of docs/ in build/site, with every link followed; needs the ex
 gpu: ## the tests that need GPUs; each says why where it is skipped
 	$(PYTHON) -m pytest -q -rs tests/gpu
 
-.PHONY: help lint types test quick goldens docs gpu
+.PHONY: help lint types test thorough quick goldens docs gpu

@@ -21,6 +21,7 @@ from tests import quick
 from tests.serving import FOLDER
 from tests.serving.client import SERVER
 from tests.serving.server import YOUNG
+from tests.shares import THOROUGH
 
 ROOT = Path(__file__).resolve().parent.parent
 HANG = 600.0
@@ -60,9 +61,12 @@ providers._get_local_constants = lambda: providers._local_constants
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="rewrite golden files that differ")
     parser.addoption("--every-case", action="store_true", help="run what takes long, too")
+    parser.addoption("--thorough", action="store_true", help="take all cases that tests draw, not a share of them")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.option.thorough:
+        os.environ[THOROUGH] = "1"  # files count their cases when they are loaded
     config.option.loadscopereorder = False  # xdist's own order is by the number of tests in a file
     gc.disable()  # until all is collected, of which nothing goes
     if hasattr(config, "workerinput") and config.option.verbose <= 0:

@@ -72,9 +72,9 @@ class Candidates:
         plans: dict[Values, None] = {}
         for factors in self._measures():
             plans[self.settled(self._solved(factors))] = None
+            problem = Elimination(self.sizes, factors, SMALL_TABLES, order=self.order)
             for variable in self.decisions if self.is_small else ():
-                each = Elimination(self.sizes, factors, SMALL_TABLES, order=self.order).given_each(variable)
-                plans.update(dict.fromkeys(self.settled(plan.values) for plan in each))
+                plans.update(dict.fromkeys(self.settled(plan.values) for plan in problem.given_each(variable)))
         return [values for values in plans if self.cost(values) < NEVER / 2]
 
     def cheapest(self, limit: int = 0) -> list[Values]:

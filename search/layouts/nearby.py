@@ -43,8 +43,9 @@ def nearby(model: CostModel) -> list[tuple[float, Values]]:
     most = max(FEWEST, WORK // len(model.search.graph.nodes))
     for factors, first in ((model.factors, 1), (forward, 0)):  # the best of the model is known
         plans: dict[float, Values] = {}
+        problem = Elimination(sizes, factors, TABLE)
         for variable in decided:
-            for each in Elimination(sizes, factors, TABLE).given_each(variable):
+            for each in problem.given_each(variable):
                 if each.cost < NEVER / 2:
                     plans.setdefault(round(each.cost, DIGITS), each.values)
         for cost in sorted(plans)[first : most + first]:

@@ -20,10 +20,11 @@ import numpy as np
 from mspc.ir.graph import Constant, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.autodiff.recomputable_cells import RecomputableCell, blocks_of
-from mspc.search.model.footprint import Footprint, StepLayouts, gradient_bytes, summand
+from mspc.search.model.footprint import Footprint
 from mspc.search.model.model import CostModel, Numbers, Source, Variable
 from mspc.search.model.recompute_costs import AgainCosts, entering
 from mspc.search.model.step_facts import copies
+from mspc.search.model.step_layouts import StepLayouts, gradient_bytes, summand
 from mspc.search.solver.elimination import Factor, Sums, Table
 
 BEGIN, END = 0, 1
@@ -61,6 +62,7 @@ class MemoryModel:
         self._known: set[Any] = set()
         self._facts = StepLayouts(model)
         self._parameters()
+        self._always = Sums(self.static)
         direct = self._direct_readings(0)
         held: dict[Node, float] = {}
         for (value, index) in direct:
@@ -149,7 +151,7 @@ class MemoryModel:
 
     def peak(self, values: Sequence[int]) -> float:
         """Bytes that a rank holds at the peak of a step, as near as can be told without compiling it."""
-        return Sums(self.static).total(values) + self._footprint(values).peak()
+        return self._always.total(values) + self._footprint(values).peak()
 
     def _footprint(self, values: Sequence[int]) -> Footprint:
         again = [block for block in self.blocks if values[self.switches[block.cell]]]

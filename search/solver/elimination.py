@@ -24,6 +24,8 @@ LARGEST = 1 << 23
 """Elements of a table that is made, unless told otherwise."""
 ROUNDING = 1e-9
 """By which share of it sums of one cost in other orders may differ."""
+REMEMBERED = 1 << 22
+"""Elements of the tables that are remembered from one elimination of a problem to the next, at most."""
 ROUNDS = 20
 """How often single variables are revisited where the elimination was not exact."""
 
@@ -71,11 +73,21 @@ class Bucket:
             total = total + factor.table[place]
         return int(np.argmin(total))
 
+    def best_of_each(self, values: Table) -> Table:
+        """The same of several assignments at once, the columns of `values`."""
+        total: Table = 0.0
+        for factor in self.factors:
+            place = tuple([slice(None) if v == self.variable else values[v] for v in factor.variables])
+            costs = factor.table[place]  # NumPy puts the choices last, unless nothing stands before them
+            total = total + (costs.T if factor.variables[0] == self.variable else costs)
+        return np.argmin(total, axis=-1)
+
 
 class Elimination:
     """One problem: sizes[v] choices of every variable v, and the factors whose sum is to be the least. largest: the
     elements that a table may have. deadline: by `time.monotonic`, when `OutOfTime` is raised. order: in which variables
-    are left out; the smallest table first where it is empty."""
+    are left out; the smallest table first where it is empty. What several questions about it have in common is
+    computed once."""
 
     def __init__(
         self, sizes: Sequence[int], factors: Sequence[Factor], largest: int = LARGEST, deadline: float = math.inf,
@@ -90,6 +102,7 @@ class Elimination:
         self.buckets: list[Bucket] = []
         self._messages: dict[tuple[Any, ...], Table] = {}
         self._referenced: list[Table] = []
+        self._reshaped: dict[tuple[int, tuple[bool, ...]], Table] = {}
 
     def solve(self) -> Assignment:
         """The cheapest assignment, and the bound that was proved. Raises OutOfTime."""
@@ -104,15 +117,16 @@ class Elimination:
         """For every choice of one variable the cheapest assignment with it, and what is proved of those."""
         buckets = self._eliminate(variable)
         bounds = self.constant + sum((f.table for f in self.of[variable].values()), np.zeros(self.sizes[variable]))
-        found: list[Assignment] = []
-        for choice, bound in enumerate(bounds):
-            values = [0] * len(self.sizes)
-            values[variable] = choice
-            self._read_back(buckets, values)
-            if not self.exact:
-                self._improve(values, variable)
-            found.append(Assignment(tuple(values), self.cost(values), float(bound)))
-        return found
+        each = np.zeros((len(self.sizes), len(bounds)), int)
+        each[variable] = np.arange(len(bounds))
+        for bucket in reversed(buckets):
+            each[bucket.variable] = bucket.best_of_each(each)
+        assignments = each.T.tolist()
+        for values in assignments if not self.exact else ():
+            self._improve(values, variable)
+        costs = self._cost_of_each(np.array(assignments).T)
+        return [Assignment(tuple(values), float(cost), float(bound))
+                for values, cost, bound in zip(assignments, costs, bounds, strict=True)]  # fmt: skip
 
     @staticmethod
     def _read_back(buckets: Sequence[Bucket], values: list[int]) -> None:
@@ -121,7 +135,11 @@ class Elimination:
 
     def _eliminate(self, variable: int = -1) -> list[Bucket]:
         """Leave out one variable after the other, all but `variable`."""
-        number = 0
+        self.of = [{} for _ in self.sizes]
+        self.constant, self.exact, number = 0.0, True, 0
+        if sum(table.size for table in self._messages.values()) > REMEMBERED:
+            self._messages.clear()
+            self._referenced.clear()
         for factor in self._decidable(variable):
             if factor.variables:
                 for v in factor.variables:
@@ -168,7 +186,7 @@ class Elimination:
 
     def _decidable(self, variable: int) -> Iterator[Factor]:
         """The factors given, without variables of one choice: a table has no more dimensions than NumPy knows."""
-        known: dict[tuple[int, tuple[bool, ...]], Table] = {}
+        known = self._reshaped
         for factor in self.given:
             open_ones = tuple(self.sizes[v] > 1 or v == variable for v in factor.variables)
             if all(open_ones):
@@ -183,6 +201,13 @@ class Elimination:
     def cost(self, values: Sequence[int]) -> float:
         """What an assignment costs by the factors given."""
         return sum(float(f.table[tuple(values[v] for v in f.variables)]) for f in self.given)
+
+    def _cost_of_each(self, values: Table) -> Table:
+        """The same of several assignments, the columns of `values`."""
+        costs = np.zeros(values.shape[1])
+        for factor in self.given:
+            costs += factor.table[tuple(values[v] for v in factor.variables)]
+        return costs
 
     def _size(self, v: int) -> int:
         """Elements of the table that arises where a variable is eliminated."""
@@ -286,4 +311,4 @@ class Sums:
     def total(self, values: Sequence[int]) -> float:
         """What an assignment comes to."""
         chosen = np.asarray(values)
-        return self.constant + sum(float(table[tuple(chosen[own].T)].sum()) for table, own in self.groups)
+        return self.constant + sum(float(np.add.reduce(table[tuple(chosen[own].T)])) for table, own in self.groups)

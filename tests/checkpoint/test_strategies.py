@@ -22,6 +22,7 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, dtype_of
 from mspc.plans.files.parameter_layouts import layout_of, shard_further, sharding_of
 from mspc.sharding.pieces import Box
+from tests.shares import share_of
 
 RANKS = (1, 2, 3, 4, 6, 8)
 SHAPES = {"wide": (24, 96), "long": (96, 24), "cube": (48, 4, 6), "bias": (48,), "scale": ()}
@@ -133,7 +134,7 @@ boxes = st.tuples(st.integers(0, 5), st.integers(1, 5))
 
 
 @given(st.lists(st.tuples(boxes, boxes), min_size=1, max_size=3), st.sampled_from([1, 2, 8]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share_of(60), deadline=None)
 def test_runs_copy_what_slicing_does(dims: list[Any], itemsize: int) -> None:
     """For any part of any stored slice and any array to fill, that contains the part."""
     part = Box(tuple(d[0][0] + d[1][0] for d in dims), tuple(d[0][0] + d[1][0] + d[0][1] for d in dims))
@@ -155,7 +156,7 @@ def test_runs_copy_what_slicing_does(dims: list[Any], itemsize: int) -> None:
 
 
 @given(st.sampled_from(meshes()), st.sampled_from(sorted(SHAPES)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share_of(60), deadline=None)
 def test_layouts_go_through_strategy_files(mesh: tuple[int, int, int], name: str) -> None:
     layout = layouts(mesh)[name]
     if layout is not None:

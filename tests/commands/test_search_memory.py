@@ -35,8 +35,8 @@ nn.TrainOneStepCell(net, nn.Adam(net.trainable_params()))(Tensor(np.ones((1024, 
 """
 
 
-def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
-    monkeypatch.chdir(tmp_path)
+def search(folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
+    monkeypatch.chdir(folder)
     monkeypatch.delenv(VERIFY, raising=False)
     Path("net.py").write_text(SCRIPT)
     return CliRunner().invoke(app, ["search", "net.py", "--ranks", "8", "--json", "-", *arguments])
@@ -47,8 +47,16 @@ def plans(done: Any) -> dict[str, Any]:
     return {plan["name"]: plan for plan in json.loads(done.stdout)["plans"]}
 
 
-def test_a_limit_brings_memory_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    every = plans(search(tmp_path, monkeypatch))
+@pytest.fixture(scope="module")
+def every(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The plans without a limit."""
+    with pytest.MonkeyPatch.context() as patch:
+        return plans(search(tmp_path_factory.mktemp("free"), patch))
+
+
+def test_a_limit_brings_memory_down(
+    every: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     free = every["search"]
     limit = min(free["memory"], every["data parallel"]["memory"]) - 200_000
     found = plans(search(tmp_path, monkeypatch, "--memory", str(limit)))
@@ -58,8 +66,10 @@ def test_a_limit_brings_memory_down(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found["data parallel"]["made_to_fit"]
 
 
-def test_a_limit_that_holds_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    free = plans(search(tmp_path, monkeypatch))["search"]
+def test_a_limit_that_holds_changes_nothing(
+    every: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = every["search"]
     limited = plans(search(tmp_path, monkeypatch, "--memory", "1GB"))["search"]
     same = ("step", "nbytes", "collectives", "memory")
     assert [limited[key] for key in same] == [free[key] for key in same]

@@ -32,13 +32,16 @@ def on_ranks(
     if any(parts is not None for parts in several):
         return _together(several, inputs, ins)
     done: dict[Any, Run] = {}
+    inferred: dict[Op, tuple[TensorType, ...]] = {}
     found: list[Run] = []
     for rank, (placement, own) in enumerate(forms):
         form = op.localize(placement)
         key = (form, tuple(layout.slice_index(rank) for layout in ins))
         if key not in done:
             operands = _slices(inputs, ins, rank)
-            done[key] = _results(form.kernel(BACKEND)(*operands)), element_types(form.infer(*own)), operands
+            if form not in inferred:  # operands have one type on all ranks
+                inferred[form] = element_types(form.infer(*own))
+            done[key] = _results(form.kernel(BACKEND)(*operands)), inferred[form], operands
         found.append(done[key])
     return found
 

@@ -1,4 +1,4 @@
-"""Steps of random networks with random strategies equal one device's, in float64: a thousand networks, in parts."""
+"""Steps of random networks with random strategies equal one device's, in float64."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from tests import random_networks
 from tests.conftest import HANG
 from tests.networks import usable
 from tests.random_updates import OPTIMIZERS
+from tests.shares import share_of
 
-SEED, COUNT, PARTS = 20261122, 1000, 8
+SEED, COUNT, PARTS = 20261122, share_of(1000), 5
 LEAST = 50
 """Operators that the networks of every part have at least."""
 
 
 @pytest.mark.parametrize("part", range(PARTS), ids=lambda part: f"part-{part + 1}-of-{PARTS}")
-def test_a_thousand_networks_equal_one_device(part: int) -> None:
+def test_networks_equal_one_device(part: int) -> None:
     """Optimizers, clipping, accumulation, dropout, integers, several results, recompute among them."""
     load_operators()
     seeds = [seed for seeds in random_networks.batches(SEED, COUNT) for seed in seeds][part::PARTS]

@@ -47,6 +47,7 @@ from tests.copied_parameters import random_copies
 from tests.interpret import slice_for
 from tests.networks import PASSES, RandomNetwork
 from tests.runtime.two_streams import Alone, TwoStreams, check_places
+from tests.shares import share_of
 
 load_operators()
 SHAPE = (16, 16)
@@ -263,7 +264,7 @@ def test_an_operand_needed_after_the_reduction_is_no_member_of_a_block() -> None
     assert one != plan.places[first][0]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=share_of(100), deadline=None)
 @given(st.integers(0, 2**32))
 def test_copies_of_parameters_stand_from_step_to_step(seed: int) -> None:
     graph = random_copies(seed)
@@ -300,7 +301,7 @@ def network(seed: int, rank: int = 0) -> tuple[Graph, dict[str, np.ndarray]]:
     return graph, {p.name: slice_for(p, rank, grown.feeds[p.name]) for p in graph.parameters}
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=share_of(75), deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 11), st.integers(0, 2**32))
 def test_any_order_of_a_random_network_gives_the_same(seed: int, rank: int, order: int) -> None:
     graph, values = network(seed, rank)
@@ -359,7 +360,7 @@ def test_twelve_layers_pack_well_and_fast(root: Path, width: str) -> None:
     assert sum(len(node.inputs) for node in plan.buckets) == 72
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=share_of(100), deadline=None)
 @given(st.integers(0, 2**32))
 def test_blocks_alive_together_are_apart(seed: int) -> None:
     rng = random.Random(seed)

@@ -14,8 +14,9 @@ from interpret import run_global
 from mspc import Tensor, ops
 from mspc.compiler.frontend.trace import trace
 from mspc.ir.diagnostics import MspcError
+from tests.shares import share_of
 
-OFTEN = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+OFTEN = settings(max_examples=share_of(120), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT64, DTyp
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
 from tests.ir.graphs import OPERATORS, SMALL_TEXT, graphs, small_graph
+from tests.shares import share_of
 
 
 def read_back(graph: Graph) -> str:
@@ -41,7 +42,7 @@ def test_small_graph_reads_back_equal() -> None:
     assert read_back(small_graph()) == ""
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=share_of(150), deadline=None)
 @given(graphs())
 def test_random_graph_reads_back_equal(graph: Graph) -> None:
     assert read_back(graph) == ""

@@ -25,6 +25,7 @@ from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.fused.space import space_of
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
+from tests.shares import share_of
 
 load_operators()
 BACKEND = SimpleNamespace(xp=np, comm=None, step=1)
@@ -106,7 +107,7 @@ def random_body(draw: random.Random, shape: tuple[int, ...]) -> tuple[FusedEleme
     return FusedElementwise(tuple(lines), tuple(returns)), arrays
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=share_of(300), deadline=None)
 @given(st.integers(0, 1 << 40), st.sampled_from(SHAPES), st.booleans())
 def test_bits_are_those_of_the_lines(seed: int, shape: tuple[int, ...], large: bool) -> None:
     op, operands = random_body(random.Random(seed), shape)

@@ -37,6 +37,7 @@ from tests.interpret import run_global, run_on_ranks, same, slice_for
 from tests.networks import PASSES, RandomNetwork
 from tests.runtime.test_memory_plan import compare
 from tests.runtime.two_streams import check_places
+from tests.shares import share_of
 
 load_operators()
 SCHEDULED = ("schedule_communication", "execute")
@@ -202,7 +203,7 @@ def agree(graphs: list[Graph]) -> None:
         assert both[0] == both[1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share_of(60), deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 2**32))
 def test_steps_of_random_networks_stay_the_same(seed: int, order: int) -> None:
     grown = RandomNetwork(seed)

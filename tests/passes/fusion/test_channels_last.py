@@ -12,6 +12,7 @@ from mspc.ir.graph import Graph, Value
 from mspc.ops.op import REGISTRY
 from mspc.passes.base import parse_passes, run_passes
 from tests.passes.fusion.test_fuse_elementwise import fused, new_graph, op, random_graph, run
+from tests.shares import share_of
 
 BATCH, CHANNELS, LENGTHS = 2, 3, (4, 5)
 
@@ -67,7 +68,7 @@ def random_images(seed: int) -> Graph:
     return graph
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share_of(60), deadline=None)
 @given(st.integers(0, 1 << 40))
 def test_random_images_compute_the_same(seed: int) -> None:
     expected = run(fused(random_images(seed), "execute"))
@@ -76,7 +77,7 @@ def test_random_images_compute_the_same(seed: int) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * max(1, float(np.abs(a).max())))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=share_of(100), deadline=None)
 @given(st.integers(0, 1 << 40))
 def test_recomputed_values_have_the_same_bits(seed: int) -> None:
     expected = run(fused(random_graph(seed), "execute,fuse_elementwise,execute"))

@@ -27,6 +27,7 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import World
 from mspc.runtime.executor import Executor
 from tests.grouped import each
+from tests.shares import share_of
 
 load_operators()
 UNARY = ("Neg", "Abs", "Square", "Tanh", "ReLU", "GeLU", "Identity")
@@ -138,7 +139,7 @@ def test_a_view_of_what_no_member_makes_stays_a_view() -> None:
         np.testing.assert_array_equal(expected, found)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=share_of(150), deadline=None)
 @given(st.integers(0, 1 << 40))
 @example(173791)
 def test_random_graphs_compute_the_same_bits(seed: int) -> None:
@@ -148,7 +149,7 @@ def test_random_graphs_compute_the_same_bits(seed: int) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=share_of(100), deadline=None)
 @example(2618)  # two equal operators, one before and one behind an update of what they read
 @example(64)  # an identity Reshape of a parameter that is updated before the result is read
 @given(st.integers(0, 1 << 40))
@@ -156,7 +157,7 @@ def test_cleaning_keeps_what_random_graphs_compute(seed: int) -> None:
     computes_the_same(seed, "execute")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=share_of(100), deadline=None)
 @given(st.integers(0, 1 << 40))
 def test_random_graphs_that_nobody_has_cleaned_compute_the_same(seed: int) -> None:
     """But for rounding: a product of a broadcast tensor and one of its copy need not take the same way."""

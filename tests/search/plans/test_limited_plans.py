@@ -14,6 +14,7 @@ from mspc.search.plans.table import plans_for
 from tests.memory_limits import Found, case_of, hold, known_plans
 from tests.searched_networks import Found as SearchedFound
 from tests.searched_networks import check_steps, drawn_plans
+from tests.shares import share_of
 
 load_operators()
 
@@ -21,10 +22,11 @@ load_operators()
 def test_no_limit_is_refused_that_a_plan_keeps() -> None:
     found, generator = Found(), random.Random(26)
     lines: list[str] = []
-    for i in range(14):
+    count = share_of(14, 2)
+    for i in range(count):
         case = case_of(generator.getrandbits(32))
         lines += hold(case, known_plans(case, 30), found, shares=(0.3 * (i % 2),))
-    assert found.limits == 14
+    assert found.limits == count
     assert not found.refused, lines
 
 

@@ -12,8 +12,9 @@ import pytest
 
 from mspc.passes.base import VERIFY
 from tests.random_plans import REFUSED, check
+from tests.shares import share_of
 
-GROUPS, EACH = 10, 30
+GROUPS, EACH = share_of(10), 30
 
 
 @pytest.mark.parametrize("group", range(GROUPS))

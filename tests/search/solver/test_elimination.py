@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from mspc.search.solver import elimination
 from mspc.search.solver.elimination import Elimination, Factor, OutOfTime
 
 
@@ -57,6 +58,20 @@ def test_every_choice_of_one_variable_has_its_best(seed: int) -> None:
             fixed = Factor((variable,), np.where(np.arange(sizes[variable]) == choice, 0.0, 1e6))
             assert found.values[variable] == choice
             assert found.cost == found.bound == least(sizes, [*factors, fixed])
+
+
+@pytest.mark.parametrize("remembered", [elimination.REMEMBERED, 0])
+def test_several_questions_about_one_problem_are_answered_as_each_alone(
+    remembered: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elimination, "REMEMBERED", remembered)
+    for seed in range(30):
+        sizes, factors = drawn(seed)
+        largest = elimination.LARGEST if seed % 2 else max(factor.table.size for factor in factors)
+        together = Elimination(sizes, factors, largest)
+        for variable in (*range(len(sizes)), 0):
+            assert together.given_each(variable) == Elimination(sizes, factors, largest).given_each(variable)
+        assert together.solve() == Elimination(sizes, factors, largest).solve()
 
 
 def test_an_elimination_ends_in_time() -> None:

@@ -1,0 +1,34 @@
+"""The share of the drawn cases that is taken, and all of them under `--thorough`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import HANG
+from tests.shares import THOROUGH, is_taken, share_of
+
+
+def test_a_share_is_rounded_up_and_all_under_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(THOROUGH, raising=False)
+    assert [share_of(count) for count in (1000, 10, 3)] == [250, 3, 1]
+    assert share_of(7, 2) == 4
+    assert [place for place in range(9) if is_taken(place)] == [0, 4, 8]
+    monkeypatch.setenv(THOROUGH, "1")
+    assert share_of(7, 2) == 7
+    assert all(map(is_taken, range(9)))
+
+
+@pytest.mark.parametrize(("options", "count"), [([], 3), (["--thorough"], 10)])
+def test_files_count_by_the_option(root: Path, options: list[str], count: int) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    environment = {name: value for name, value in os.environ.items() if name != THOROUGH}
+    done = subprocess.run(
+        [*command, *options, "tests/search/plans/test_printed_plans.py"], cwd=root, env=environment,
+        capture_output=True, text=True, check=False, timeout=HANG,
+    )  # fmt: skip
+    assert f"\n{count} tests collected" in done.stdout, done.stdout + done.stderr
