@@ -296,7 +296,7 @@ class DropoutMask(Op):
     @property
     def cuda(self) -> str:  # type: ignore[override]  # depends on the place of the slice
         word = device_word(self.shape, self.begin, self.local, "{i}")
-        key = f"mixed({(key_of(self.Seed0, self.Seed1) + _GOLDEN) % _WORD}ull + {{s}})"
+        key = f"mixed({before_step(self.Seed0, self.Seed1)}ull + {{s}})"
         return f"{word.replace('key', key)} <= {self.bound}ull"
 
     def as_broadcast(self, *types: TensorType) -> tuple[Op, tuple[tuple[int, ...], ...]]:
