@@ -24,15 +24,17 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.cuda.attention import Attention, first_row
 from mspc.ops.cuda.flash import macros, strides_of
 from mspc.ops.cuda.half_fragments import COMMON, INSTRUCTIONS, padded, settings, takes, terms_of
-from mspc.ops.device import Array, Device, Kernel, Launch
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.nn.attention_kernel import LARGE
 
 NOTE = 16
 """Bytes that the form of queries notes of each."""
 
+NOTES = """
+struct alignas(16) Note { float base, mean, share, unused; };  // of a query
+"""
 BACKWARD = r"""
 constexpr int TILES = COLUMNS / 8, TILE = COLUMNS * PITCH, OWN = ROWS * PITCH;
-struct alignas(16) Note { float base, mean, share, unused; };  // of a query
 struct Buffer { E other[TILE], other_slope[TILE]; Note notes[COLUMNS]; Word words[COLUMNS]; };
 static_assert(sizeof(Buffer) % 16 == 0, "copies are aligned");
 
@@ -124,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_backward(
     // A first pass adds up the weights where their sum is not known well enough.
     int pass = 1;
     if constexpr (SHIFTED && !OF_KEYS) pass = __syncthreads_or(large) ? 0 : 1;
-    for (; pass < 2; ++pass) {
+    for (; pass < (NOTES_ALONE ? 1 : 2); ++pass) {
         if (start < stop) copy(buffers[0], 0, start);
         wait_for_copies();
         __syncthreads();
@@ -276,7 +278,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_backward(
         for (int h = 0; h < 2; ++h) {
             const int i = row + 16 * m + 8 * h + g;
             if (i >= rows) continue;
-            store(first_out + i * u_s, sum[m], h, t, scale);
+            if (!NOTES_ALONE) store(first_out + i * u_s, sum[m], h, t, scale);
             if constexpr (OF_KEYS) store(second_out + i * v_s, sum_slope[m], h, t, KEPT_FACTOR);
             else if (t == 0) all_notes[i] = notes[m][h];
         }
@@ -299,12 +301,13 @@ class HalfGradientTiles:
     held: int
     blocks: int
 
-    def source(self, attention: Attention, of_keys: bool) -> str:
+    def source(self, attention: Attention, of_keys: bool, notes_alone: bool = False) -> str:
         sizes = {
             "WARPS": self.warps, "BANDS": self.bands, "COLUMNS": self.columns, "HELD": self.held,
-            "BLOCKS": self.blocks, "OF_KEYS": int(of_keys), "LARGE": LARGE, "SHARED": self.shared(attention),
+            "BLOCKS": self.blocks, "OF_KEYS": int(of_keys), "NOTES_ALONE": int(notes_alone), "LARGE": LARGE,
+            "SHARED": self.shared(attention),
         }  # fmt: skip
-        return settings(attention) + macros(**sizes) + INSTRUCTIONS + COMMON + BACKWARD
+        return settings(attention) + macros(**sizes) + INSTRUCTIONS + COMMON + NOTES + BACKWARD
 
     def shared(self, attention: Attention) -> int:
         """Bytes of shared memory: own rows, and two buffers with notes and words of the columns."""
@@ -338,30 +341,46 @@ def halves_backward(
     if not takes(attention, [q, k, v, dout, result, *grads]):
         return None
     of_queries, of_keys = of_queries or tiles_of_queries(shape.depth), of_keys or tiles_of_keys(shape.depth)
-    notes = device.scratch(NOTE * shape.batch * shape.heads * shape.queries).view(np.float32)
-    sizes = [
-        *terms_of(device, attention), np.int32(shape.heads), np.int32(shape.group), np.int32(shape.queries),
-        np.int32(shape.keys), np.float32(attention.scores.scale),
-    ]  # fmt: skip
-    launches: list[Launch] = []
-    for tiles, keyed, heads, rows, arrays in (
-        (of_queries, False, shape.heads, shape.queries, (q, dout, k, v, result, dq, dq)),
-        (of_keys, True, shape.key_heads, shape.keys, (k, v, q, dout, result, dk, dv)),
-    ):
-        kernel = device.kernel(tiles.source(attention, keyed), "halves_backward")
-        grid = shape.batch * heads * math.ceil(rows / tiles.rows())
-        arguments = [*map(first_row, arrays), attention.statistics, notes, *sizes, *strides_of(*arrays)]
-        launches.append(_launch(kernel, grid, 32 * tiles.warps, arguments, tiles.shared(attention)))
+    notes = _notes(device, attention)
+    first = _form(device, attention, notes, of_queries, (q, dout, k, v, result, dq, dq), of_keys=False)
+    second = _form(device, attention, notes, of_keys, (k, v, q, dout, result, dk, dv), of_keys=True)
 
     def launch() -> None:
-        for one in launches:
-            one()
+        first()
+        second()
 
     return launch
 
 
-def _launch(kernel: Kernel, grid: int, threads: int, arguments: Sequence[Any], shared: int) -> Launch:
+def notes_of(device: Device, attention: Attention, result: Array) -> tuple[Array, Launch]:
+    """(what the form of queries notes of each, in scratch memory, and what fills it alone); `takes` must hold."""
+    notes = _notes(device, attention)
+    q, k, v, dout = attention.operands
+    tiles, arrays = tiles_of_queries(attention.shape.depth), (q, dout, k, v, result, q, q)
+    return notes, _form(device, attention, notes, tiles, arrays, of_keys=False, notes_alone=True)
+
+
+def _notes(device: Device, attention: Attention) -> Array:
+    shape = attention.shape
+    return device.scratch(NOTE * shape.batch * shape.heads * shape.queries).view(np.float32)
+
+
+def _form(
+    device: Device, attention: Attention, notes: Array, tiles: HalfGradientTiles, arrays: Sequence[Array], *,
+    of_keys: bool, notes_alone: bool = False,
+) -> Launch:  # fmt: skip
+    """One form of the kernel on its arrays, in the order of its arguments."""
+    shape = attention.shape
+    heads, rows = (shape.key_heads, shape.keys) if of_keys else (shape.heads, shape.queries)
+    kernel = device.kernel(tiles.source(attention, of_keys, notes_alone), "halves_backward")
+    grid = shape.batch * heads * math.ceil(rows / tiles.rows())
+    arguments: list[Any] = [
+        *map(first_row, arrays), attention.statistics, notes, *terms_of(device, attention), np.int32(shape.heads),
+        np.int32(shape.group), np.int32(shape.queries), np.int32(shape.keys), np.float32(attention.scores.scale),
+        *strides_of(*arrays),
+    ]  # fmt: skip
+
     def launch() -> None:
-        kernel(grid, threads, arguments, shared)
+        kernel(grid, 32 * tiles.warps, arguments, tiles.shared(attention))
 
     return launch

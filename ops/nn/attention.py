@@ -151,7 +151,7 @@ class FlashAttentionScore(AttentionOp):
         found: list[Value | None] = [b.emit(TupleGetItem(i), grads) for i in range(3)]
         for name in self.optional:
             shift = name == "real_shift"
-            found.append(b.emit(FlashAttentionScoreShiftGrad(**attributes), *operands) if shift else None)
+            found.append(b.emit(FlashAttentionScoreShiftGrad(**attributes), *operands, result) if shift else None)
         return found
 
     def fill(self, be: ArrayBackend, inputs: Sequence[Any], out: Any) -> Any:
@@ -251,7 +251,8 @@ class FlashAttentionScoreGrad(AttentionOp):
 
 
 class FlashAttentionScoreShiftGrad(AttentionOp):
-    """Gradient of FlashAttentionScore in real_shift, of (query, key, value, dy, the optional operands, softmax_max).
+    """Gradient of FlashAttentionScore in real_shift, of (query, key, value, dy, the optional operands, softmax_max,
+    attention_out).
 
     An operator of its own, because it writes what the others avoid: a number for every query and key.
     """
@@ -260,11 +261,11 @@ class FlashAttentionScoreShiftGrad(AttentionOp):
     linear_in = (3,)
 
     def rule(self, *types: TensorType) -> str:
-        self.check_rule(types, 5)
+        self.check_rule(types, 6)
         texts = self.texts(types)
         if "real_shift" not in texts:
             raise MspcError(f"{self.name} needs real_shift among its operands")
-        ins = ", ".join(texts[name] for name in ("query", "key", "value", "out", *self.optional, "statistics"))
+        ins = ", ".join(texts[name] for name in ("query", "key", "value", "out", *self.optional, "statistics", "out"))
         return f"{ins} -> {texts['real_shift']}"
 
     def result_dtype(self, *types: TensorType) -> DType:
@@ -276,8 +277,8 @@ class FlashAttentionScoreShiftGrad(AttentionOp):
         shape = self.shape_of(inputs)
         n, m = shape.heads, shape.key_heads
         views = self.views(shape, inputs[:4], (n, m, m, n))
-        total = be.xp.zeros(four_dimensions(out).shape, inputs[-1].dtype)
-        shift_gradient(be.xp, shape, self.scores(shape, inputs, be), views, inputs[-1], total)
+        total = be.xp.zeros(four_dimensions(out).shape, inputs[-2].dtype)
+        shift_gradient(be.xp, shape, self.scores(shape, inputs, be), views, inputs[-2], total)
         out[...] = total.reshape(out.shape)
         return out
 
@@ -288,13 +289,15 @@ class FlashAttentionScoreShiftGrad(AttentionOp):
             return self.apart.launch(device, self.separated(inputs), out)
         shape = self.shape_of(inputs)
         n, m = shape.heads, shape.key_heads
-        return launch_shift_gradient(device, self.attention(inputs, inputs[-1], (n, m, m, n)), out)
+        result = by_head(inputs[-1], self.input_layout, n)
+        return launch_shift_gradient(device, self.attention(inputs, inputs[-2], (n, m, m, n)), result, out)
 
     samples = (
-        _sample((4, 4, 16), (4, 4, 16), (4, 4, 16), (4, 4, 16), (4, 8, 4, 4), (4, 8, 4, 1), head_num=8,
+        _sample((4, 4, 16), (4, 4, 16), (4, 4, 16), (4, 4, 16), (4, 8, 4, 4), (4, 8, 4, 1), (4, 4, 16), head_num=8,
                 optional=("real_shift",)),
-        _sample((4, 2, 3, 2), (4, 2, 4, 2), (4, 2, 4, 2), (4, 2, 3, 2), (2, 1, 4), (3, 4), (4, 2, 3, 1), head_num=2,
-                input_layout="BNSD", optional=OPTIONAL[::2], dtypes=("Float64",) * 5 + ("Bool", "Float64")),
-        _sample((4, 4, 3, 2), (4, 2, 4, 2), (4, 2, 4, 2), (4, 4, 3, 2), (1, 4), (4, 4, 3, 1), head_num=4,
+        _sample((4, 2, 3, 2), (4, 2, 4, 2), (4, 2, 4, 2), (4, 2, 3, 2), (2, 1, 4), (3, 4), (4, 2, 3, 1), (4, 2, 3, 2),
+                head_num=2, input_layout="BNSD", optional=OPTIONAL[::2],
+                dtypes=("Float64",) * 5 + ("Bool", "Float64", "Float64")),
+        _sample((4, 4, 3, 2), (4, 2, 4, 2), (4, 2, 4, 2), (4, 4, 3, 2), (1, 4), (4, 4, 3, 1), (4, 4, 3, 2), head_num=4,
                 input_layout="BNSD", optional=("real_shift",), keep_prob=0.5, Seed0=4),
     )  # fmt: skip

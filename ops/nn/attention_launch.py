@@ -16,6 +16,7 @@ from mspc.ops.cuda.flash import flash_forward
 from mspc.ops.cuda.flash_gradient import flash_backward
 from mspc.ops.cuda.flash_halves import halves_forward
 from mspc.ops.cuda.flash_halves_gradient import halves_backward
+from mspc.ops.cuda.flash_halves_shift import halves_shift
 from mspc.ops.device import Array, Device, Launch, in_order
 from mspc.ops.nn.attention_kernel import Shape
 
@@ -60,8 +61,11 @@ def launch_backward(device: Device, attention: Attention, result: Array, grads: 
     return _plain_backward(device, attention, kernels, grads, None)
 
 
-def launch_shift_gradient(device: Device, attention: Attention, out: Array) -> Launch | None:
-    """Fill the gradient of the shift."""
+def launch_shift_gradient(device: Device, attention: Attention, result: Array, out: Array) -> Launch | None:
+    """Fill the gradient of the shift; `result` is attention_out by head."""
+    fused = halves_shift(device, attention, result, out)
+    if fused is not None:
+        return fused
     kernels = Kernels(device, attention)
     return _plain_backward(device, attention, kernels, (), out)
 

@@ -95,8 +95,8 @@ def test_forward_and_backward_equal_numpy(device: Any, form: str, dtype: str) ->
         close(device, got, value, dtype, name)
     if "real_shift" in op.optional:
         shift = FlashAttentionScoreShiftGrad(**attributes_of(op))
-        total: Any = shift.run(NumPy(), *operands[:-1])  # type: ignore[arg-type]  # the tests' backend
-        launch, (got,) = launched(device, shift, [put(device, x) for x in operands[:-1]])
+        total: Any = shift.run(NumPy(), *operands)  # type: ignore[arg-type]  # the tests' backend
+        launch, (got,) = launched(device, shift, [put(device, x) for x in operands])
         with device.stream("compute"):
             launch()
         close(device, got, total, dtype, "real_shift's gradient")

@@ -52,12 +52,17 @@ def test_kernels_equal_numpy(device: Any, name: str, monkeypatch: pytest.MonkeyP
     names = kernels_named(device, monkeypatch)
     with device.stream("compute"):
         launches = [known.op.launch(device, inputs, out), backward.launch(device, operands, grads)]
+        if known.shift is not None:
+            grads.append(put(device, results_of(known.shift, known.operands)[0]))
+            launches.append(known.shift.launch(device, operands, grads[-1]))
         for launch in launches:
             launch()
-    assert [n for n in names if n.startswith("halves")] == ["halves_forward", "halves_backward", "halves_backward"]
+    shifted = ["halves_backward", "halves_shift"] * bool(case.shift)
+    wanted_names = ["halves_forward", "halves_backward", "halves_backward", *shifted]
+    assert [name for name in names if name.startswith("halves")] == wanted_names
     for what, found, wanted in zip(
-        ("statistics", "out", "dquery", "dkey", "dvalue"), (out[0], out[3], *grads), (*known.out, *known.grads),
-        strict=True,
+        ("statistics", "out", "dquery", "dkey", "dvalue", "dshift"), (out[0], out[3], *grads),
+        (*known.out, *known.grads), strict=False,
     ):  # fmt: skip
         error = relative_error(fetched(device, found).astype(np.float64), wanted)
         assert error < TOLERANCES[case.dtype], f"{what}: {error:.2e}"

@@ -8,7 +8,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from mspc.ops.nn.attention import FlashAttentionScore
+from mspc.ir.types import TensorType, dtype_of
+from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreShiftGrad
 from tests.ops.cuda.flash_cases import Case, gradient_of
 
 TYPES = {"Float16": np.dtype(np.float16), "BFloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -86,13 +87,14 @@ class Wide:
 @dataclass
 class HalfExpected:
     """Operands in halves and what NumPy finds for them in Float64: forward (statistics, out), backward (of query, key,
-    value). The backward operands are what NumPy's forward pass gave."""
+    value, and of the shift where there is one). The backward operands are what NumPy's forward pass gave."""
 
     op: FlashAttentionScore
     inputs: list[np.ndarray]
     operands: list[np.ndarray]
     out: list[np.ndarray]
     grads: list[np.ndarray]
+    shift: FlashAttentionScoreShiftGrad | None
 
 
 def half_expected(case: HalfCase) -> HalfExpected:
@@ -102,13 +104,16 @@ def half_expected(case: HalfCase) -> HalfExpected:
     wide = [x.astype(np.float32 if case.hidden else np.float64) for x in (*inputs, dout)]
     result: Any = op.run(Wide(), *wide[:3], *optional)  # type: ignore[arg-type]  # the tests' backend
     grads: Any = gradient_of(op).run(Wide(), *wide, *optional, result[0], result[3])  # type: ignore[arg-type]
+    found, shift = list(grads), None
+    if "real_shift" in op.optional:
+        shift = FlashAttentionScoreShiftGrad(**{name: getattr(op, name) for name in ("head_num", *op.omitted)})
+        found.append(shift.run(Wide(), *wide, *optional, result[0], result[3]))  # type: ignore[arg-type]
     operands = [*inputs, dout, *optional, result[0].astype(np.float32), result[3].astype(dtype)]
-    return HalfExpected(op, [*inputs, *optional], operands, [result[0], result[3]], list(grads))
+    return HalfExpected(op, [*inputs, *optional], operands, [result[0], result[3]], found, shift)
 
 
 def results_of(op: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:
     """Results of NaN."""
-    from mspc.ir.types import TensorType, dtype_of
-
     inferred: Any = op.infer(*[TensorType(dtype_of(x.dtype), x.shape) for x in inputs])
-    return [np.full(t.shape, np.nan, t.dtype.numpy) for t in inferred.elements]
+    types = (inferred,) if isinstance(inferred, TensorType) else inferred.elements
+    return [np.full(t.shape, np.nan, t.dtype.numpy) for t in types]

@@ -31,6 +31,10 @@ def prepared(device: TensorCores) -> dict[str, Prepared]:
         backward = gradient_of(known.op)
         out, grads = results_of(known.op, known.inputs), results_of(backward, known.operands)
         launches = [known.op.launch(device, known.inputs, out), backward.launch(device, known.operands, grads)]  # type: ignore[arg-type]
+        if known.shift is not None:
+            (total,) = results_of(known.shift, known.operands)
+            launches.append(known.shift.launch(device, known.operands, total))  # type: ignore[arg-type]
+            grads.append(total)
         found[name] = launches, [out[0], out[3], *grads], [*known.out, *known.grads]
     return found
 
@@ -41,6 +45,7 @@ def test_kernels_equal_numpy(device: TensorCores, prepared: dict[str, Prepared],
     device.launched.clear()
     for launch in launches:
         launch()
-    assert device.launched == ["halves_forward", "halves_backward", "halves_backward"]
+    shifted = ["halves_backward", "halves_shift"] * bool(HALF_CASES[name].shift)
+    assert device.launched == ["halves_forward", "halves_backward", "halves_backward", *shifted]
     errors = [relative_error(a.astype(np.float64), b) for a, b in zip(found, wanted, strict=True)]
     assert all(error < TOLERANCES[HALF_CASES[name].dtype] for error in errors), errors

@@ -61,7 +61,7 @@ class Fusing(Emulator):
 def arrays_for(name: str, sample: Sample, dtype: str) -> list[np.ndarray]:
     """Inputs; the statistics (the last but one, or the last) stay Float32 beside halves."""
     random = np.random.default_rng(len(sample.shapes))
-    place = {"FlashAttentionScoreGrad": len(sample.shapes) - 2, "FlashAttentionScoreShiftGrad": len(sample.shapes) - 1}
+    place = {"FlashAttentionScoreGrad": len(sample.shapes) - 2, "FlashAttentionScoreShiftGrad": len(sample.shapes) - 2}
     found: list[np.ndarray] = []
     for i, shape in enumerate(sample.shapes):
         given = sample.dtypes[i] if sample.dtypes else "Float64"
