@@ -16,9 +16,12 @@ from mspc.ops.bases import Elementwise
 from mspc.ops.cuda.loops import HELPERS
 from mspc.ops.cuda.math import MATH
 from mspc.ops.device import PRELUDE
+from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.op import REGISTRY
 from tests.ops.cuda.cuda_chains import Case, chain, chain_cases, edge_cases, row_cases, sample_cases, update_cases
 from tests.ops.cuda.cuda_emulator import NEEDED, Emulator, placed
+from tests.passes.fusion.test_fuse_elementwise import fused
+from tests.passes.fusion.test_fuse_rows import PASSES, random_graph
 
 NVCC = shutil.which("nvcc")
 
@@ -84,6 +87,17 @@ def test_chains_equal_numpy(tmp_path: Path) -> None:
 
 def test_rows_equal_numpy(tmp_path: Path) -> None:
     check(list(row_cases()), tmp_path)
+
+
+def test_kernels_of_random_graphs_equal_numpy(tmp_path: Path) -> None:
+    cases = [
+        Case(node.op, tuple(value.tensor_type for value in node.inputs))
+        for seed in range(12)
+        for node in fused(random_graph(seed), PASSES).nodes
+        if isinstance(node.op, FusedElementwise)
+    ]
+    assert len(cases) > 20
+    check(cases, tmp_path)
 
 
 def test_updates_equal_numpy(tmp_path: Path) -> None:
