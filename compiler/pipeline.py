@@ -40,7 +40,7 @@ DATA_PARALLEL = (
 WITHOUT_COMMUNICATION = ("grad", "simplify", "recompute", "step_parallel_begin")
 FOR_GPU = ("fuse_attention",)
 """Ahead of the others where the device is a GPU."""
-FOR_GPU_RANKS = ("pack_attention", "split_batch_norm", "split_dropout", "channels_last")
+FOR_GPU_RANKS = ("pack_attention", "split_batch_norm", "split_norm", "split_dropout", "channels_last")
 """Behind `slice_to_rank` where the device is a GPU."""
 FOR_GPU_ROWS = ("fuse_rows",)
 """Ahead of `fuse_elementwise` where the device is a GPU."""

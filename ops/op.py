@@ -193,10 +193,15 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script):
         one."""
         return None
 
-    def row_axes(self, rank: int) -> tuple[int, ...]:
-        """The axes, counted from 0, along which the rows of its `row_lines` lie; its operands have one shape, of `rank`
-        dimensions."""
+    def row_axes(self, *types: TensorType) -> tuple[int, ...]:
+        """The axes of operand 0, counted from 0, along which its rows lie, for an operator with `row_lines` or
+        `as_rows`."""
         return ()
+
+    def as_rows(self, b: Builder, *inputs: Value) -> Sequence[Value]:
+        """Emit reductions of rows, and operators element by element, that do what the operator does, where one that has
+        several results is to be joined with its neighbours, and return its results."""
+        raise NotImplementedError(f"{self.name} is not several operators along rows")
 
     def localize(self, placement: Placement) -> Op:
         """The operator as one rank runs it on its slices; override where an attribute holds global sizes."""

@@ -194,7 +194,7 @@ def _launch_rows(device: Device, lines: Sequence[ChainLine], types: Sequence[Ten
             made.append(RowLine(f"t{number}", type.dtype, text, (*values, *own), by_row=by_row))
         if line.reduces and (kinds[0].size != size or (not by_row and values[0] in behind)):
             return None
-        if by_row or not behind.isdisjoint(values):
+        if line.reduces or not behind.isdisjoint(values):
             behind.add(names[number])
     full = [i for i in results if i not in space.by_row and not lines[i].reduces]
     chain = RowChain(

@@ -14,7 +14,8 @@ from dataclasses import field
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType, dtype_of
-from mspc.ops.cuda.loops import LoopReduction
+from mspc.ops.cuda.loops import HELPERS, LoopReduction
+from mspc.ops.cuda.math import MATH
 from mspc.ops.cuda.random import RANDOM
 from mspc.ops.cuda.source import COMMON, accumulating_type, address, constants, grid_of, index_type, neutral
 from mspc.ops.device import Array, Device, Launch, c_type, computing_type
@@ -66,7 +67,7 @@ class RowChain:
     def launch(self, device: Device) -> Launch | None:
         """The kernel for these arrays."""
         source, blocks, threads = self.source(device)
-        kernel = device.kernel(source, "row_chain")
+        kernel = device.kernel(MATH + HELPERS + source, "row_chain")
         arguments = [array for _, array in self._parameters]
         grid = grid_of(blocks)
         return lambda: kernel(grid, threads, arguments)

@@ -76,12 +76,12 @@ def along_rows(op: object) -> bool:
     return isinstance(op, Op) and bool(op.row_lines)
 
 
-def row_axes(op: Op, rank: int) -> tuple[int, ...] | None:
-    """The axes of operand 0, of `rank` dimensions, along which the operator combines elements; None for one that may be
-    a line and combines none."""
+def row_axes(op: Op, types: Sequence[TensorType]) -> tuple[int, ...] | None:
+    """The axes of operand 0 along which the operator combines elements, for operands of these types; None for one that
+    may be a line and combines none."""
     if isinstance(op, Reduce):
-        return op.axes(rank) or tuple(range(rank))
-    return op.row_axes(rank) if along_rows(op) else None
+        return op.axes(types[0].rank) or tuple(range(types[0].rank))
+    return op.row_axes(*types) if along_rows(op) else None
 
 
 def line_of(op: Op, operands: Sequence[tuple[str, int]]) -> str:
@@ -224,8 +224,7 @@ def expanded(
             made.append(BodyLine(step.op, tuple(sources)))
         first = len(made)
         for text in step.op.row_lines:
-            kind, index = step.operands[0]
-            axes = step.op.row_axes((operand_types if kind == "x" else found)[index].rank)
+            axes = step.op.row_axes(*[(operand_types if k == "x" else found)[i] for k, i in step.operands])
             line = read_line(text.replace("AXES", f"keep_dims=true, axis=({', '.join(map(str, axes))})"))
             read = [sources[index] if kind == "x" else ("t", first + index) for kind, index in line.operands]
             made.append(BodyLine(line.op, tuple(read)))

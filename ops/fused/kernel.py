@@ -174,7 +174,7 @@ class _Schedule:
         self.dims, count = space.dims, len(space.dims)
         self.reads: list[tuple[int, Shape]] = []
         reduced = {i: steps[i].operands[0][1] for i, step in enumerate(steps) if step.reduces}
-        lengths = {i: row_of(types[at].shape, row_axes(steps[i].op, types[at].rank) or ()) for i, at in reduced.items()}
+        lengths = {i: row_of(types[at].shape, row_axes(steps[i].op, [types[at]]) or ()) for i, at in reduced.items()}
         folded = {i: _before(self.dims, length) for i, length in lengths.items() if length}
         self.folded = [(i, at, _over_last(be, steps[i].op, count - at)) for i, at in folded.items()]
         self.later = [(i, steps[i].op.kernel(be)) for i in reduced if i not in folded]

@@ -102,7 +102,7 @@ def space_of(
         [type.shape] if step.reshapes else form_of(step.op, types)[1]
         for step, types, type in zip(steps, read, found, strict=True)
     ]
-    axes = [row_axes(step.op, len(shapes[0])) if shapes else None for step, shapes in zip(steps, given, strict=True)]
+    axes = [row_axes(step.op, types) for step, types in zip(steps, read, strict=True)]
     works = [shapes[0] if at is not None else type.shape for shapes, at, type in zip(given, axes, found, strict=True)]
     size = max(map(math.prod, works))
     row = _row(body, steps, works, axes)
@@ -144,7 +144,7 @@ def space_of(
 def _row(
     body: Sequence[str], steps: Sequence[BodyLine], works: Sequence[Shape], axes: Sequence[tuple[int, ...] | None]
 ) -> int:
-    """Elements of a row; 0 where no line reads a reduction or goes along rows."""
+    """Elements of a row; 0 where no line reads a reduction, goes along rows or reads one with fewer elements."""
     read = {index for step in steps for kind, index in step.operands if kind == "t"}
     rows = {i: at for i, at in enumerate(axes) if at is not None and (i in read or not steps[i].reduces)}
     lengths = {i: row_of(works[i], at) for i, at in rows.items()}
@@ -154,7 +154,11 @@ def _row(
     if len(set(lengths.values())) > 1:
         (one, first), (other, second) = _first_two(lengths)
         raise MspcError(f"the line {body[other]!r} has rows of {second} elements, the line {body[one]!r} of {first}")
-    return next(iter(lengths.values()), 0)
+    if lengths:
+        return next(iter(lengths.values()))
+    sizes = {math.prod(works[i]) for i in read if not steps[i].reduces}
+    size, small = max(map(math.prod, works)), min(sizes, default=0)
+    return size // small if small and small < size else 0
 
 
 def _first_two(lengths: dict[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -15,6 +15,8 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.cpu.blocks import in_rows
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add, Mul, Sub
+from mspc.ops.math.elementwise import Rsqrt, Square
+from mspc.ops.math.reduce import ReduceMean
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.operator_arguments import axis_in, require_elements
 from mspc.ops.tensor.broadcast import broadcast_to, sum_to_shape
@@ -118,6 +120,23 @@ class LayerNorm(Norm):
             moved = b.emit(Mul(), b.emit(Sub(), as_dtype(b, x, kind), mean), share)
             dx = add_to(b, dx, as_dtype(b, moved, x.tensor_type.dtype), x)
         return dx, dgamma, dbeta
+
+    def row_axes(self, *types: TensorType) -> tuple[int, ...]:
+        rank = types[0].rank
+        return tuple(range(axis_in(self.name, self.begin_norm_axis, rank), rank))
+
+    def as_rows(self, b: Builder, *inputs: Value) -> Sequence[Value]:
+        x, gamma, beta = inputs
+        kind = statistics_dtype(x.tensor_type.dtype)
+        mean_of = ReduceMean(True, self.row_axes(x.tensor_type))
+        wide = as_dtype(b, x, kind)
+        mean = b.emit(mean_of, wide)
+        apart = b.emit(Sub(), wide, mean)
+        variance = b.emit(mean_of, b.emit(Square(), apart))
+        inverse = b.emit(Rsqrt(), b.emit(Add(), variance, b.constant(self.epsilon, kind)))
+        scaled = b.emit(Mul(), b.emit(Mul(), apart, inverse), as_dtype(b, gamma, kind))
+        y = b.emit(Add(), scaled, as_dtype(b, beta, kind))
+        return as_dtype(b, y, x.tensor_type.dtype), mean, variance
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         xp, epsilon = be.xp, self.epsilon

@@ -100,6 +100,20 @@ class RmsNorm(Norm):
         scaled = emit(Mul(), emit(Mul(), x, root, second=(row,)), gamma, second=(entries[1],))
         return as_dtype(b, scaled, dtype), root
 
+    def row_axes(self, *types: TensorType) -> tuple[int, ...]:
+        x, gamma = types
+        return tuple(range(x.rank - gamma.rank, x.rank))
+
+    def as_rows(self, b: Builder, *inputs: Value) -> Sequence[Value]:
+        x, gamma = inputs
+        kind = statistics_dtype(x.tensor_type.dtype)
+        wide = as_dtype(b, x, kind)
+        axes = self.row_axes(x.tensor_type, gamma.tensor_type)
+        mean = b.emit(ReduceMean(True, axes), b.emit(Square(), wide))
+        root = b.emit(Rsqrt(), b.emit(Add(), mean, b.constant(self.epsilon, kind)))
+        scaled = b.emit(Mul(), b.emit(Mul(), wide, root), as_dtype(b, gamma, kind))
+        return as_dtype(b, scaled, x.tensor_type.dtype), root
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp = be.xp
         x, gamma = inputs

@@ -58,9 +58,9 @@ def along(axis: Axis, kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Normalised(Op, abstract=True):
-    def row_axes(self, rank: int) -> tuple[int, ...]:
+    def row_axes(self, *types: TensorType) -> tuple[int, ...]:
         axis: Axis = getattr(self, "dim" if hasattr(self, "dim") else "axis")
-        return axes_in(self.name, ints_of(self.name, "axis", axis), rank)
+        return axes_in(self.name, ints_of(self.name, "axis", axis), types[0].rank)
 
     def infer(self, *types: Any) -> Any:
         inferred = super().infer(*types)

@@ -78,14 +78,14 @@ def _row_member(node: Node, updates: Updates) -> Member | None:
         return Member(node.type.shape, [(node.inputs[0], node.type.shape)], frozenset())
     if along_rows(node.op):
         work = node.type.shape
-        axes = row_axes(node.op, len(work)) or ()
+        axes = row_axes(node.op, [value.tensor_type for value in node.inputs]) or ()
         row = row_of(work, axes)
         places = frozenset(cuts(work, [d in axes for d in range(len(work))]))
         return Member(work, [(value, work) for value in node.inputs], places, row) if row else None
     if not closes(node.op) or not isinstance(node.inputs[0].type, TensorType):
         return None
     work = node.inputs[0].type.shape
-    axes = sorted(row_axes(node.op, len(work)) or ())
+    axes = sorted(row_axes(node.op, [node.inputs[0].type]) or ())
     ends = axes == list(range(len(axes))) or axes == list(range(len(work) - len(axes), len(work)))
     if not ends:
         return None

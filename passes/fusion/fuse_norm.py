@@ -5,7 +5,8 @@ Input:  %1 = Cast(%x); %2 = LayerNorm(%1, %g, %b); %4 = Cast(TupleGetItem(%2)); 
 Output: %2 = FusedLayerNorm(%x, %g, %b) {dst_type: BFloat16} and FusedLayerNormGrad(%dy, %x, ...), a tuple of three.
 
 Only norms of the last dimension, of lengths that the kernels take. Sums as residual connections make them are joined
-too: of two tensors whose sum is normalised, and of the gradient in x and one other tensor.
+too: of two tensors whose sum is normalised, and of the gradient in x and one other tensor. On GPUs `split_norm` takes
+LayerNorm apart before, and the gradients are left.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.fused.body import reshapes
 from mspc.ops.fused.norm import FusedLayerNorm, FusedLayerNormGrad
 from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.nn.norm import LayerNorm, LayerNormGammaGrad, LayerNormGrad
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.rewriter import Rewriter, fused, successor
@@ -103,7 +106,8 @@ class _Norms(Rewriter):
         shift = next((user for user in siblings if _sums_columns(user, gamma.type)), None)
         if scale is None or shift is None or scale in self.results or shift in self.results:
             return
-        sources = [_before_cast(value, gamma) for value in (dout, x)]
+        views: list[Node] = []
+        sources = [_before_view(value, gamma, views) for value in (dout, x)]
         last, parts = node, [dout, x, node, scale, shift]
         cast = self._only_cast(node)
         if cast is not None:
@@ -128,7 +132,7 @@ class _Norms(Rewriter):
         result = TupleType((TensorType(kind, x.shape), gamma.tensor_type, gamma.tensor_type))
         fused_op = FusedLayerNormGrad(op.epsilon, kind, total is not None)
         made = fused(fused_op, inputs, result, node, node, _labels(node, parts))
-        added = [made]
+        added = [*views, made]
         for index, old in enumerate((total or last, scale, shift)):
             added.append(successor(made, index, old))
             self.replace(old, added[-1])
@@ -177,6 +181,23 @@ def _before_cast(value: Value, like: Value) -> Value:
         if source.is_float and source.itemsize < like.tensor_type.dtype.itemsize:
             return value.inputs[0]
     return value
+
+
+def _before_view(value: Value, like: Value, views: list[Node]) -> Value:
+    """`_before_cast`, also of a conversion that is read in another shape: what it reads in that shape, a new node of
+    `views`."""
+    shown = value.inputs[0] if isinstance(value, Node) and reshapes(value.op) else value
+    source = _before_cast(shown, like)
+    if source is shown:
+        return value
+    if shown is value:
+        return source
+    assert isinstance(value, Node)
+    kind = TensorType(source.tensor_type.dtype, value.shape)
+    views.append(
+        Node(Reshape(value.shape), [source], kind, scope=value.scope, frames=value.frames, phase=value.phase)
+    )
+    return views[-1]
 
 
 def _last_only(axis: int, x: Value) -> bool:

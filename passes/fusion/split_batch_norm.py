@@ -16,8 +16,7 @@ from typing import Any
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import DType, TensorType
-from mspc.ops.control.structural import MakeTuple, TupleGetItem
+from mspc.ir.types import DType
 from mspc.ops.fused.batch_norm import BatchStatistics, MovingStatistics
 from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.math.elementwise import Rsqrt
@@ -34,7 +33,7 @@ from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
-from mspc.passes.cleanup.simplify import remove_dead
+from mspc.passes.fusion.splitting import split
 
 
 @dataclass(frozen=True)
@@ -42,39 +41,12 @@ class SplitBatchNorm(Pass):
     """Replace BatchNorm, its gradient and their parts."""
 
     def run(self, graph: Graph) -> bool:
-        if not any(type(node.op) in _MAKERS for node in graph.nodes):
-            return False
-        read_as_tuples = {v for node in graph.nodes if not isinstance(node.op, TupleGetItem) for v in node.inputs}
-        read_as_tuples.update(graph.results)
-        nodes: list[Node] = []
-        b = Builder(graph, nodes)
-        parts: dict[Value, tuple[Value, ...]] = {}
-        replaced: dict[Value, Value] = {}
-        for node in graph.nodes:
-            node.inputs = [replaced.get(value, value) for value in node.inputs]
-            if isinstance(node.op, TupleGetItem) and node.inputs[0] in parts:
-                replaced[node] = parts[node.inputs[0]][node.op.index]
-                continue
-            make = _MAKERS.get(type(node.op))
-            if make is None:
-                nodes.append(node)
-                continue
-            b.like(node)
-            b.phase, b.forward = node.phase, node.forward
-            begin = len(nodes)
-            made = make(b, node.op, node)
-            for each in nodes[begin:]:
-                each.attrs["fused"] = (node.label,)
-            if isinstance(node.type, TensorType):
-                replaced[node] = made[0]
-                continue
-            parts[node] = made
-            if node in read_as_tuples:
-                replaced[node] = b.emit(MakeTuple(), *made)
-        graph.nodes = nodes
-        graph.replace(replaced)
-        remove_dead(graph)
-        return True
+        return split(graph, _parts)
+
+
+def _parts(b: Builder, node: Node) -> tuple[Value, ...] | None:
+    make = _MAKERS.get(type(node.op))
+    return None if make is None else make(b, node.op, node)
 
 
 def _forward(b: Builder, op: BatchNorm, node: Node) -> tuple[Value, ...]:

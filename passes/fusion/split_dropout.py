@@ -9,12 +9,14 @@ The bits are those of Dropout on any number of ranks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.random.dropout import Dropout, DropoutGrad, DropoutMask
 from mspc.passes.base import Pass
+from mspc.passes.fusion.splitting import split
 
 
 @dataclass(frozen=True)
@@ -22,35 +24,14 @@ class SplitDropout(Pass):
     """Replace Dropout of single elements by its mask and a product."""
 
     def run(self, graph: Graph) -> bool:
-        users = graph.users()
-        nodes: list[Node] = []
-        b = Builder(graph, nodes)
-        parts: dict[Value, tuple[Value, Value]] = {}
-        replaced: dict[Value, Value] = {}
-        for node in graph.nodes:
-            if isinstance(node.op, TupleGetItem) and node.inputs[0] in parts:
-                replaced[node] = parts[node.inputs[0]][node.op.index]
-                continue
-            op = node.op
-            readers = [user for user, _ in users.get(node, ())]
-            taken = node not in graph.results and all(isinstance(user.op, TupleGetItem) for user in readers)
-            if not isinstance(op, Dropout) or not taken or not _draws_elements(op, node.inputs[0]):
-                nodes.append(node)
-                continue
-            b.like(node)
-            b.phase = node.phase
-            mask = b.emit(DropoutMask.of(op, node.inputs[0].shape))
-            made = b.emit(DropoutGrad(op.keep_prob), node.inputs[0], mask)
-            made.attrs |= {**node.attrs, "fused": (node.label,)}
-            mask.attrs["fused"] = (node.label,)
-            parts[node] = (made, mask)
-        if not parts:
-            return False
-        graph.nodes = nodes
-        graph.replace(replaced)
-        return True
+        return split(graph, _parts)
 
 
-def _draws_elements(op: Dropout, x: Value) -> bool:
-    """Whether there is a draw for every element of the operand."""
-    return op.random_dims(len(x.shape)) == len(x.shape) > 0
+def _parts(b: Builder, node: Node) -> Sequence[Value] | None:
+    if not isinstance(node.op, Dropout):
+        return None
+    (x,) = node.inputs
+    if node.op.random_dims(len(x.shape)) < len(x.shape):  # a draw is for several elements
+        return None
+    mask = b.emit(DropoutMask.of(node.op, x.shape))
+    return b.emit(DropoutGrad(node.op.keep_prob), x, mask), mask

@@ -26,7 +26,7 @@ PASSES = (
     "fuse_elementwise, fuse_gradients, fuse_matmul, fuse_norm, fuse_rows, fuse_updates, insert_redistribution, "
     "lower_redistribution, move_casts, pack_attention, propagate_sharding, recompute, recompute_cells, "
     "recompute_elementwise, reduce_gradients, schedule_communication, search_sharding, shard_by_plan, "
-    "share_statistics, simplify, simplify_products, slice_to_rank, split_batch_norm, split_dropout, "
+    "share_statistics, simplify, simplify_products, slice_to_rank, split_batch_norm, split_dropout, split_norm, "
     "step_parallel_begin\n"
 )
 

@@ -16,9 +16,12 @@ from mspc.ops.bases import Elementwise
 from mspc.ops.cuda.loops import HELPERS
 from mspc.ops.cuda.math import MATH
 from mspc.ops.device import PRELUDE
+from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.op import REGISTRY
 from tests.ops.cuda.cuda_chains import Case, chain, chain_cases, edge_cases, row_cases, sample_cases, update_cases
 from tests.ops.cuda.cuda_emulator import NEEDED, Emulator, placed
+from tests.passes.fusion.test_fuse_elementwise import fused
+from tests.passes.fusion.test_fuse_rows import PASSES, random_graph
 
 NVCC = shutil.which("nvcc")
 
@@ -29,7 +32,18 @@ class Device(Emulator):
     shared = MATH + HELPERS
 
     def kernel(self, source: str, name: str) -> Any:
-        return super().kernel(source.removeprefix(MATH).removeprefix(HELPERS), name)
+        return super().kernel(without_common(source), name)
+
+
+COMMON_NAMES = set(re.findall(r"__forceinline__ [\w ]+?(\w+)\(", MATH + HELPERS))
+
+
+def without_common(source: str) -> str:
+    """A kernel without what it must begin with, if it calls a function of that."""
+    own = source.removeprefix(MATH).removeprefix(HELPERS)
+    called = COMMON_NAMES.intersection(re.findall(r"\w+", own))
+    assert not called or source.startswith(MATH), called
+    return own
 
 
 def prepared(device: Any, case: Case) -> tuple[list[Any], list[Any], Any]:
@@ -86,6 +100,17 @@ def test_rows_equal_numpy(tmp_path: Path) -> None:
     check(list(row_cases()), tmp_path)
 
 
+def test_kernels_of_random_graphs_equal_numpy(tmp_path: Path) -> None:
+    cases = [
+        Case(node.op, tuple(value.tensor_type for value in node.inputs))
+        for seed in range(12)
+        for node in fused(random_graph(seed), PASSES).nodes
+        if isinstance(node.op, FusedElementwise)
+    ]
+    assert len(cases) > 20
+    check(cases, tmp_path)
+
+
 def test_updates_equal_numpy(tmp_path: Path) -> None:
     check(list(update_cases()), tmp_path)
 
@@ -127,7 +152,7 @@ def test_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
     cases += [c for c in sample_cases(("BFloat16",)) if len(c.types[0].shape) == 1][::2]
     parts = [PRELUDE, MATH, HELPERS]
     for number, (source, name) in enumerate(sources(cases)):
-        own = source.removeprefix(MATH).removeprefix(HELPERS)
+        own = without_common(source)
         renamed = re.sub(rf"\b{name}\(", f"{name}{number}(", own)
         parts.append(f"namespace kernel{number} {{\n{renamed}\n}}")
     file = tmp_path / "kernels.cu"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mspc.ir.graph import Graph, Node, Value
@@ -15,7 +15,7 @@ from mspc.ir.types import BFLOAT16, FLOAT32
 from mspc.passes.fusion.groups import LEAST_ROWS, LITTLE
 from tests.passes.fusion.test_fuse_elementwise import fused, names, new_graph, op, run
 
-PASSES = "split_dropout,fuse_rows,fuse_elementwise,recompute_elementwise"
+PASSES = "split_norm,split_dropout,fuse_rows,fuse_elementwise,recompute_elementwise"
 ROWS, LENGTH = 4, 6
 
 
@@ -32,7 +32,7 @@ def random_graph(seed: int) -> Graph:
     results: list[Value] = []
     for number in range(draw.randint(4, 20)):
         b.phase = "backward" if b.phase == "backward" or draw.random() < 0.1 else "forward"
-        recent, kind = draw.choice(fulls[-3:]), draw.randrange(13)
+        recent, kind = draw.choice(fulls[-3:]), draw.randrange(15)
         if kind < 2:
             fulls.append(b.emit(op(draw.choice(("Softmax", "LogSoftmax"))), recent))
         elif kind == 2:
@@ -57,6 +57,15 @@ def random_graph(seed: int) -> Graph:
             results.append(b.emit(op("ReduceSum", axis=draw.choice(((0,), ()))), recent))
         elif kind == 10 and draw.random() < 0.3:
             b.emit(op("Assign"), w, recent)
+        elif kind == 11:
+            axes = {"begin_norm_axis": -1, "begin_params_axis": -1, "epsilon": 1e-3}
+            whole = b.emit(op("LayerNorm", **axes), recent, column, column)
+            fulls.append(b.emit(op("TupleGetItem", 0), whole))
+            by_row.append(b.emit(op("TupleGetItem", 2), whole))
+        elif kind == 12:
+            whole = b.emit(op("RmsNorm", epsilon=1e-3), recent, column)
+            fulls.append(b.emit(op("TupleGetItem", 0), whole))
+            by_row.append(b.emit(op("TupleGetItem", 1), whole))
         else:
             other = draw.choice((draw.choice(fulls), draw.choice(by_row), column))
             fulls.append(b.emit(op(draw.choice(("Add", "Sub", "Mul", "Maximum"))), recent, other))
@@ -65,6 +74,7 @@ def random_graph(seed: int) -> Graph:
 
 
 @settings(max_examples=150, deadline=None)
+@example(5039625874)  # what is computed again has a row's value, and no reduction of one
 @given(st.integers(0, 1 << 40))
 def test_random_graphs_compute_the_same(seed: int) -> None:
     expected = run(fused(random_graph(seed), "execute"))
@@ -129,11 +139,13 @@ def test_a_broadcast_that_an_operator_does_itself_goes() -> None:
     assert names(fused(graph, PASSES)) == ["Mul"]
 
 
-def test_dropout_whose_mask_is_returned_with_it_stays() -> None:
-    graph, b, (x,) = new_graph(x=("input", (4, 6)))
-    graph.results = [b.emit(op("Dropout", keep_prob=0.5, Seed0=1), x)]
-    graph.returns_tuple = False
-    assert names(fused(graph, "split_dropout")) == ["Dropout"]
+@pytest.mark.parametrize(("rows", "kept"), [(LEAST_ROWS - 1, True), (LEAST_ROWS, False)])
+def test_a_norm_of_few_long_rows_stays(rows: int, kept: bool) -> None:
+    length = LITTLE // (LEAST_ROWS - 1) + 1
+    graph, b, (x, gamma) = new_graph(x=("input", (rows, length)), gamma=("parameter", (length,)))
+    whole = b.emit(op("LayerNorm", begin_norm_axis=-1, begin_params_axis=-1), x, gamma, gamma)
+    graph.results = [b.emit(op("TupleGetItem", 0), whole)]
+    assert names(fused(graph, PASSES)) == (["LayerNorm"] if kept else ["FusedElementwise"])
 
 
 def test_a_mask_of_channels_stays() -> None:
