@@ -146,14 +146,14 @@ def pause_job(
         return done, job.end(limit)
 
 
-def stop_job(draw: random.Random, timeout: float, limit: float) -> Outcome:
-    """How a job ended one of whose ranks was stopped for good."""
+def stop_job(draw: random.Random, timeout: float, limit: float, latest: float = 8.0) -> Outcome:
+    """How a job ended one of whose ranks was stopped for good, at most `latest` seconds after all were there."""
     with tempfile.TemporaryDirectory() as folder:
         job = RunningJob(Path(folder), 100000, "--timeout", f"{timeout:g}")
         limit_of_start = time.monotonic() + limit
         while len(job.ranks()) < RANKS and time.monotonic() < limit_of_start:
             time.sleep(0.05)
-        time.sleep(draw.uniform(0.0, 8.0))
+        time.sleep(draw.uniform(0.0, latest))
         ranks = job.ranks()
         rank = draw.choice(sorted(ranks))
         send(ranks[rank], signal.SIGSTOP)

@@ -15,10 +15,10 @@ def test_pauses_end_no_job() -> None:
 
 
 def test_a_rank_that_stays_stopped_is_named_and_ends_the_job() -> None:
-    outcome = stop_job(random.Random(2), 9.0, HANG)
+    outcome = stop_job(random.Random(2), 6.0, HANG, latest=3.0)
     assert outcome.status == 1
     assert 0 < outcome.named < NAMED_WITHIN * LOADED
-    assert outcome.over < 9.0 * LOADED
+    assert outcome.over < 6.0 * LOADED
     lines = outcome.said.split("\n")
     assert sum("has been stopped for 3 s" in line and "kill -CONT" in line for line in lines) == 1
     assert sum("error: rank" in line and "has been stopped for" in line for line in lines) == 1
