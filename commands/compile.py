@@ -105,6 +105,9 @@ def compile_target(target: str, options: CompileOptions) -> None:
     if not loudness.quiet:
         _warn(captured, first.compiled)
     report.notes += _notes(captured, report.mode, first.compiled.traced.ignored_strategies)
+    if report.without_kernels:
+        rows = "; ".join(row.sentence for row in report.without_kernels)
+        report.notes.append(f"no kernel of mspc's for GPUs, so they run through CuPy, in more launches: {rows}")
     if programs.differ:
         report.notes.append("the network depends on get_rank(), so the script was run once for every rank")
     elif programs.runs > 1:

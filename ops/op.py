@@ -278,6 +278,12 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script):
         own: for what is said of a global batch."""
         return self
 
+    @property
+    def has_gpu_kernel(self) -> bool:
+        """Whether a GPU has something to launch for it, or nothing to do; else it runs through CuPy. For some shapes
+        and element types `launch` may have nothing all the same."""
+        return bool(self.cuda) or type(self).launch is not Op.launch or self.is_view
+
     # Derived ----------------------------------------------------------------------------------------------------
 
     def parsed_rule(self, *types: TensorType) -> Rule:

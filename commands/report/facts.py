@@ -15,9 +15,12 @@ from mspc.ir.types import TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import LayoutChange, LocalSlice
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
+from mspc.ops.op import Op
 from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_plan import plan_memory
 
+MOST_LINES = 3
+"""Lines of the script that are named for an operator that a GPU has no kernel for."""
 STRUCTURAL = (Depend, MakeTuple, TupleGetItem, Collective, LayoutChange)
 
 Shape = tuple[int, ...]
@@ -102,8 +105,22 @@ class MemoryRow:
 
 
 @dataclass
+class PlainRow:
+    """Nodes of one operator that a GPU has no kernel for: how many there are, and the first lines they come from."""
+
+    operator: str
+    nodes: int
+    lines: list[str]
+
+    @property
+    def sentence(self) -> str:
+        more = ", ..." if len(self.lines) == MOST_LINES else ""
+        return f"{self.operator} ({self.nodes} nodes: {', '.join(self.lines)}{more})"
+
+
+@dataclass
 class Report:
-    """The complete table. `rank` is the rank whose collectives and sizes are listed."""
+    """The complete table. `rank` is the rank whose collectives and sizes are listed. without_kernels: for a GPU."""
 
     compile_id: str
     mode: str
@@ -115,6 +132,7 @@ class Report:
     slices: list[SliceRow]
     totals: Totals
     memory: MemoryRow
+    without_kernels: list[PlainRow] = field(default_factory=list["PlainRow"])
     notes: list[str] = field(default_factory=list[str])
 
     def as_dict(self) -> dict[str, Any]:
@@ -144,7 +162,18 @@ def make_report(compiled: Compiled, graph: Graph, rank: int) -> Report:
             len(graph.nodes), len(collectives), sum(c.bytes for c in collectives), stored, plan.peak
         ),
         memory=memory_row(plan),
+        without_kernels=without_kernels(graph) if compiled.config.device == "GPU" else [],
     )
+
+
+def without_kernels(graph: Graph) -> list[PlainRow]:
+    """What runs through CuPy on a GPU, the most frequent operators first."""
+    found: dict[str, list[str]] = {}
+    for node in graph.nodes:
+        if isinstance(node.op, Op) and not node.op.has_gpu_kernel and not isinstance(node.op, STRUCTURAL):
+            found.setdefault(node.op.name, []).append(source_line(node.frames))
+    rows = [PlainRow(name, len(places), list(dict.fromkeys(places))[:MOST_LINES]) for name, places in found.items()]
+    return sorted(rows, key=lambda row: -row.nodes)
 
 
 def memory_row(plan: MemoryPlan) -> MemoryRow:

@@ -19,6 +19,7 @@ from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.bases import require_float
 from mspc.ops.convolution.window import listed
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import REGISTRY, ArrayBackend, Op, Placement, sample
 from mspc.ops.operator_arguments import shape_of
 
@@ -59,6 +60,14 @@ class Resampling(Op, abstract=True):
             x = xp.moveaxis(xp.matmul(transposed, matrix if back else matrix.T), -1, d + 2)
         return xp.ascontiguousarray(x)
 
+    def launched(self, device: Device, x: Array, out: Array, image: Shape, back: bool) -> Launch | None:
+        """`apply` on a GPU."""
+        from mspc.ops.cuda.resample import resample  # late: only a GPU needs it
+
+        matrices = [_matrix(self, n, count) for n, count in zip(image, self.lengths(image), strict=True)]
+        turned = [matrix.T for matrix in matrices] if back else matrices
+        return resample(device, "resample", turned, 1, x, out)
+
 
 @functools.lru_cache(maxsize=256)
 def _matrix(op: Any, length: int, count: int) -> Any:
@@ -83,6 +92,9 @@ class Forward(Resampling, abstract=True):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.apply(be.xp, inputs[0], inputs[0].shape[2:], back=False)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return self.launched(device, inputs[0], out, inputs[0].shape[2:], back=False)
 
 
 class Backward(Resampling, abstract=True):
@@ -121,6 +133,9 @@ class Backward(Resampling, abstract=True):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.apply(be.xp, inputs[0], self.input_size[2:], back=True)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return self.launched(device, inputs[0], out, self.input_size[2:], back=True)
 
 
 def adaptive_lengths(operator: str, output_size: Any, image: Shape) -> Shape:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -13,6 +14,7 @@ from mspc.ir.graph import Value
 from mspc.ir.types import BOOL, DType, TensorType, Type
 from mspc.ops.bases import Binary, require_float
 from mspc.ops.cuda.math import number
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import FloorMod, Mul
 from mspc.ops.math.comparison import Greater, Select
 from mspc.ops.math.elementwise import UNARY_SAMPLES, constant, scaled
@@ -195,6 +197,15 @@ class RepeatInterleaveInt(Op):
         axis = axis_in(self.name, self.dim, len(names))
         out = (*names[:axis], f"({names[axis]} {again})", *names[axis + 1 :])
         return f"{' '.join(names)} -> {' '.join(out)}"
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.move import Move, move, strides_of  # late: only a GPU needs it
+
+        (x,) = inputs
+        axis = x.ndim - 1 if self.dim is None else axis_in(self.name, self.dim, x.ndim)
+        count, inner = math.prod(x.shape[: axis + 1]), math.prod(x.shape[axis + 1 :])
+        sizes = (count, self.repeats, inner)
+        return move(device, "repeat_interleave", [Move(x, out, sizes, (inner, 0, 1), strides_of(sizes))])
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         axis = len(x.shape) - 1 if self.dim is None else axis_in(self.name, self.dim, len(x.shape))

@@ -8,7 +8,8 @@ from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
-from mspc.ir.types import TensorType
+from mspc.ir.types import TensorType, dtype_of
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.operator_arguments import int_of, split_call
 from mspc.ops.tensor.selection import along
@@ -56,6 +57,14 @@ class CumSum(_Running):
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(CumSum(self.exclusive, not self.reverse, self.axis), dout),)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.running import running_sum  # late: only a GPU needs it
+
+        (x,) = inputs
+        if not x.ndim or dtype_of(x.dtype).is_complex:
+            return None
+        return running_sum(device, self.axis % x.ndim, self.exclusive, self.reverse, x, out)
 
     def forward(self, xp: Any, x: Any) -> Any:
         total = xp.cumsum(x, axis=self.axis, dtype=x.dtype)

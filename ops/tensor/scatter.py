@@ -7,27 +7,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any, Self
-
-import numpy as np
+from typing import Any, ClassVar, Self
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.layout import Layout
 from mspc.ir.named_layout import NamedLayout
-from mspc.ir.types import INT64, DType, TensorType, dtype_of
+from mspc.ir.types import INT64, DType, TensorType
 from mspc.ops.bases import require_same
 from mspc.ops.control.constraint import constrained
-from mspc.ops.math.arithmetic import Div, DivNoNan, Mul
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.comparison import Equal, Select
-from mspc.ops.math.elementwise import constant
 from mspc.ops.op import ArrayBackend, Op, Placement, RequestedSharding, sample
-from mspc.ops.operator_arguments import int_of, ints_of, split_call
+from mspc.ops.operator_arguments import ints_of, split_call
 from mspc.ops.tensor.broadcast import zeros
-from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.creation import Range
-from mspc.ops.tensor.embedding import EmbeddingLookup, UnsortedSegmentSum, require_integer, require_places
+from mspc.ops.tensor.embedding import require_integer, require_places
 from mspc.ops.tensor.reshape import Reshape
 from mspc.sharding.rules import factor_names, sized
 
@@ -134,6 +130,12 @@ class GatherNd(_Indexed):
     def bprop(self, b: Builder, x: Value, indices: Value, out: Value, dout: Value) -> Gradients:
         return b.emit(ScatterNd(x.shape), indices, dout), None
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.scatter import gather_nd  # late: only a GPU needs it
+
+        x, indices = inputs
+        return gather_nd(device, x.shape, self.begins, self.sizes, x, indices, out)
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         x, indices = inputs
         places, inside = self.located(be.xp, indices, x.shape)
@@ -227,7 +229,8 @@ class TensorScatterUpdate(_Indexed):
     def _last(self, b: Builder, indices: Value, updates: Value, shape: Sequence[int]) -> Value:
         """Which updates are not overwritten by later ones, for each of their elements."""
         places = indices.shape[:-1]
-        numbers = b.emit(Reshape(places), b.emit(Range(limit=math.prod(places))))
+        count = math.prod(places)
+        numbers = b.emit(Reshape(places), b.emit(Range(maxlen=count, limit=count)))
         blank = zeros(b, TensorType(INT64, tuple(shape[: indices.shape[-1]])))
         found = b.emit(GatherNd(), b.emit(TensorScatterUpdate(), blank, indices, numbers), indices)
         wide = (*places, *(1 for _ in updates.shape[len(places) :]))
@@ -247,6 +250,14 @@ class TensorScatterUpdate(_Indexed):
         sliced = replace(layouts[0], tensor_map=(*places, *layouts[0].tensor_map[count:]))
         written.in_strategy, written.out_strategy = (layouts[0], replicated, sliced), asked.out_strategy
         return (written,)
+
+    adds: ClassVar[bool] = False
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.scatter import scatter_nd  # late: only a GPU needs it
+
+        x, indices, updates = inputs
+        return scatter_nd(device, x.shape, self.begins, self.sizes, x, indices, updates, out, self.adds)
 
     def bprop(self, b: Builder, x: Value, indices: Value, updates: Value, out: Value, dout: Value) -> Gradients:
         none = zeros(b, updates.tensor_type)
@@ -271,6 +282,7 @@ class TensorScatterUpdate(_Indexed):
 class TensorScatterAdd(TensorScatterUpdate):
     """x plus the updates at indices[..., k]; updates of one place are all added."""
 
+    adds = True
     samples = (
         sample((8, 16), (4, 1), (4, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=8),
     )
@@ -284,105 +296,3 @@ class TensorScatterAdd(TensorScatterUpdate):
         places, values = self.written(be.xp, indices, updates, x.shape)
         be.xp.add.at(out, places, values)
         return out
-
-
-class _SegmentExtremum(Op, abstract=True):
-    """The extremum of the rows of x that share a segment. Called as `Op()(x, segment_ids, num_segments)`.
-
-    A segment without rows holds the least or greatest number of the type. offset: see UnsortedSegmentSum.
-    """
-
-    takes_bool = False
-    num_segments: int = 0
-    offset: int = 0
-    samples = (
-        sample((8, 4, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=8, num_segments=8),
-        sample((8, 4), (8,), dtypes=("Float64", "Int32"), low=0, high=8, num_segments=8, gradient=False),
-    )
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 2, ("num_segments",))
-        return replace(self, num_segments=int_of(self.name, "num_segments", found["num_segments"])), tensors
-
-    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
-        return {1: self.num_segments}
-
-    def rule(self, x: TensorType, segment_ids: TensorType) -> str:
-        return UnsortedSegmentSum(self.num_segments).rule(x, segment_ids)
-
-    def bprop(self, b: Builder, x: Value, segment_ids: Value, out: Value, dout: Value) -> Gradients:
-        dtype = dout.tensor_type.dtype
-        back = EmbeddingLookup(self.offset)
-        winners = b.emit(Cast(dst_type=dtype), b.emit(Equal(), x, b.emit(back, out, segment_ids)))
-        count = b.emit(UnsortedSegmentSum(self.num_segments, self.offset), winners, segment_ids)
-        share = b.emit(DivNoNan(), b.emit(back, dout, segment_ids), b.emit(back, count, segment_ids))
-        return b.emit(Mul(), winners, share), None  # rows of no segment count 0 winners
-
-    def extremum(self, xp: Any, x: Any, ids: Any, function: Any, empty: Any) -> Any:
-        rest = x.shape[ids.ndim :]
-        places = ids.reshape(-1) - self.offset
-        inside = (places >= 0) & (places < self.num_segments)
-        out = xp.full((self.num_segments, *rest), empty, x.dtype)
-        function.at(out, places[inside], x.reshape(ids.size, *rest)[inside])
-        return out
-
-    def localize(self, placement: Placement) -> Op:
-        here = placement.out_layouts[0].slices_for(placement.rank, placement.out_types[0].shape)[0]
-        return replace(self, num_segments=here.stop - here.start, offset=self.offset + here.start)
-
-
-def largest(x: Any) -> float:
-    """The largest number of x's element type, a floating-point one."""
-    if x.dtype.name == "bfloat16":
-        return (2 - 2**-7) * 2.0**127  # NumPy knows no limits of it
-    return float(np.finfo(x.dtype).max)
-
-
-class UnsortedSegmentMax(_SegmentExtremum):
-    """The maximum of the rows of x that share a segment; the least number where there is none."""
-
-    reduction = "max"
-    widens = False  # an extremum rounds nothing, and empty segments show the type's own limits
-    samples = _SegmentExtremum.samples
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, ids = inputs
-        least = -largest(x) if dtype_of(x.dtype).is_float else be.xp.iinfo(x.dtype).min
-        return self.extremum(be.xp, x, ids, be.xp.maximum, least)
-
-
-class UnsortedSegmentMin(_SegmentExtremum):
-    """The minimum of the rows of x that share a segment; the greatest number where there is none."""
-
-    reduction = "min"
-    widens = False  # an extremum rounds nothing, and empty segments show the type's own limits
-    samples = _SegmentExtremum.samples
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, ids = inputs
-        greatest = largest(x) if dtype_of(x.dtype).is_float else be.xp.iinfo(x.dtype).max
-        return self.extremum(be.xp, x, ids, be.xp.minimum, greatest)
-
-
-class UnsortedSegmentProd(_SegmentExtremum):
-    """The product of the rows of x that share a segment; 1 where there is none."""
-
-    reduction = "prod"
-    samples = _SegmentExtremum.samples
-
-    def bprop(self, b: Builder, x: Value, segment_ids: Value, out: Value, dout: Value) -> Gradients:
-        back = EmbeddingLookup(self.offset)
-        zero = b.emit(Equal(), x, constant(b, 0, x))
-        filled = b.emit(Select(), zero, constant(b, 1, x), x)
-        counted = b.emit(Cast(dst_type=x.tensor_type.dtype), zero)
-        total = b.emit(UnsortedSegmentSum(self.num_segments, self.offset), counted, segment_ids)
-        count = b.emit(back, total, segment_ids)
-        product = b.emit(UnsortedSegmentProd(self.num_segments, self.offset), filled, segment_ids)
-        others = b.emit(Div(), b.emit(back, product, segment_ids), filled)
-        lone = b.emit(Equal(), count, counted)  # no zero among the others
-        chosen = b.emit(Select(), lone, others, constant(b, 0, x))
-        return b.emit(Mul(), chosen, b.emit(back, dout, segment_ids)), None
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, ids = inputs
-        return self.extremum(be.xp, x, ids, be.xp.multiply, 1)

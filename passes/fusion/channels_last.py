@@ -4,8 +4,9 @@ Input:  `%1 = Conv2D(%x, %w)`, `%2 = ReLU(%1)`, `%3 = ReduceMean(%2) {axis: (2, 
 Output: `%1 = Transpose(%x) {perm: (0, 2, 3, 1)}`, `%2 = Transpose(%w) {perm: (0, 2, 3, 1)}`,
         `%3 = Conv2D(%1, %2) {data_format: "NHWC"}`, `%4 = ReLU(%3)`, `%5 = ReduceMean(%4) {axis: (1, 2)}`
 
-Convolutions begin it, and what reads them continues as long as it can: pooling, work element by element, sums, joins
-and slices. Values are transposed where others need them as they were, once for all of these.
+Convolutions begin it, and what reads them continues as long as it can: pooling, work element by element, biases, sums,
+joins and slices. Values are transposed where others need them as they were, once for all of these; where a script
+transposes them itself nothing moves.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from mspc.ops.convolution.memory_format import ImageOperator, Shape, first_order
 from mspc.ops.convolution.pooling_base import Pooling
 from mspc.ops.fused.batch_norm import BatchStatistics
 from mspc.ops.fused.body import fusible
+from mspc.ops.math.matmul import BiasAdd
 from mspc.ops.tensor.broadcast import BroadcastTo, Reduce
 from mspc.ops.tensor.moving import Concat, Transpose
 from mspc.ops.tensor.reshape import Reshape
@@ -175,6 +177,28 @@ def _aligned(walk: _Walk, value: Value, rank: int) -> Value:
     return walk.b.emit(Transpose(order), walk.b.emit(Reshape(row), value))
 
 
+def _bias(walk: _Walk, node: Node) -> bool:
+    """The bias of channels, along the last dimension then."""
+    image, bias = node.inputs
+    if image not in walk.lasts or cast(BiasAdd, node.op).channel(len(node.shape)) != 1:
+        return False
+    return walk.becomes(node, BiasAdd("NHWC"), [walk.last(image), walk.first(bias)])
+
+
+def _transposed(walk: _Walk, node: Node) -> bool:
+    """A script that puts channels last or first itself: the image may already lie so."""
+    value, order = node.inputs[0], cast(Transpose, node.op).order(len(node.shape))
+    if len(order) < 3:
+        return False
+    if order == last_order(len(order)) and value in walk.lasts:
+        node.op, node.inputs = Reshape(node.shape), [walk.last(value)]
+        node.layout = node.in_layouts = None
+        return True
+    if order == first_order(len(order)) and value not in walk.permuted:
+        walk.lasts[node] = value
+    return False
+
+
 def _reduction(walk: _Walk, node: Node) -> bool:
     value = node.inputs[0]
     if value not in walk.lasts:
@@ -231,6 +255,8 @@ _CHANGES: tuple[tuple[type[Any], Callable[[_Walk, Node], bool]], ...] = (
     (Conv3DBackpropFilter, _weights),
     (Convolution, _convolution),
     (Pooling, _pooling),
+    (BiasAdd, _bias),
+    (Transpose, _transposed),
     (Reduce, _reduction),
     (Concat, _concat),
     (StridedSlice, _slice),

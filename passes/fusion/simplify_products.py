@@ -139,9 +139,9 @@ class _Walk:
         """A transpose of a transpose is one, and one of a product may be a product."""
         (value,), op = node.inputs, node.op
         assert isinstance(op, Transpose)
-        if not isinstance(value, Node):
-            return None
         order = op.order(len(value.shape))
+        if not isinstance(value, Node) or len(order) < 2:
+            return None
         if isinstance(value.op, Transpose) and not self.updates.between(value.inputs, -1, self.index):
             inner = value.op.order(len(value.shape))
             return self._ordered(node, value.inputs[0], tuple(inner[d] for d in order))

@@ -328,6 +328,11 @@ def _places(torch: Any) -> dict[str, Counterpart]:
 
         return run
 
+    def added_along(op: Any, x: Tensor, places: Tensor, values: Tensor) -> Tensor:
+        if not op.adds:
+            return None
+        return x.scatter_add(op.axis, places.long() % max(1, x.shape[op.axis]), values)
+
     def scattered(op: Any, places: Tensor, values: Tensor) -> Tensor:
         zeros = torch.zeros(tuple(op.shape), dtype=values.dtype)
         return zeros.index_put(tuple(places.long().unbind(-1)), values, True)
@@ -340,6 +345,7 @@ def _places(torch: Any) -> dict[str, Counterpart]:
         return zeros.index_add(0, rows[inside], values[inside])
 
     return {
+        "ScatterElements": added_along,
         "ScatterNd": scattered,
         "TensorScatterAdd": put(True),
         "TensorScatterSub": put(True, -1),

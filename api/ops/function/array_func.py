@@ -15,6 +15,9 @@ from mspc.api.ops.function_arguments import (
 )
 from mspc.ir.types import INT32
 
+ANY_LENGTH = 1 << 62
+"""Of a range whose length nobody limits."""
+
 
 def size(input_x: Any) -> Any:
     """Number of elements, an int."""
@@ -103,8 +106,8 @@ def slice(input_x: Any, begin: Any, size: Any) -> Any:
 def arange(start: Any = 0, end: Any = None, step: Any = 1, *, dtype: Any = None) -> Any:
     """Numbers from start up to end, without end, by step."""
     if end is None:
-        return ops.Range()(0, start, step, dtype)
-    return ops.Range()(start, end, step, dtype)
+        return ops.Range(ANY_LENGTH)(0, start, step, dtype)
+    return ops.Range(ANY_LENGTH)(start, end, step, dtype)
 
 
 def topk(input: Any, k: int, dim: Any = None, largest: bool = True, sorted: bool = True) -> Any:

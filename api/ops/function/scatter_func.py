@@ -9,22 +9,21 @@ from mspc.api.common.parameter import Parameter
 from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.function_arguments import axis_of, no_such
 from mspc.api.ops.index_arguments import diagonal_order, diagonal_places, places_in, places_of, slice_places
-from mspc.ir.types import INT64
+from mspc.ir.types import INT32, INT64
 
 
-def along_dimension(kind: Any, x: Any, axis: int, index: Any, src: Any) -> Any:
-    """The operator `kind` with every element of `src` at the place that `index` names along `axis`, and at its own
-    along others. `src` may be larger than `index`, whose shape counts."""
+def along_dimension(x: Any, axis: int, index: Any, src: Any, adds: bool = False) -> Any:
+    """x with every element of `src` at the place that `index` names along `axis`, and at its own along others; with
+    `adds` it is added to what is there. `src` may be larger than `index`, whose shape counts."""
     rank = len(x.shape)
     axis = axis_of("scatter", axis, rank)
     if not hasattr(src, "shape"):
         src = ops.full(index.shape, src, dtype=x.dtype)
     if src.shape != index.shape:
         src = ops.StridedSlice()(src, (0,) * rank, index.shape, (1,) * rank)
-    index = ops.cast(index, INT64)
-    index = ops.Select()(ops.Less()(index, 0), index + x.shape[axis], index)
-    places = [ops.cast(index if d == axis else places_of(index.shape, d), INT64) for d in range(rank)]
-    return kind(x, ops.stack(places, -1), ops.cast(src, x.dtype))
+    if index.dtype not in (INT32, INT64):
+        index = ops.cast(index, INT64)
+    return ops.ScatterElements(axis, adds)(x, index, ops.cast(src, x.dtype))
 
 
 def tensor_scatter_elements(
@@ -36,11 +35,9 @@ def tensor_scatter_elements(
     Raises:
         ValueError: another reduction.
     """
-    if reduction == "add":
-        return along_dimension(ops.TensorScatterAdd(), input_x, axis, indices, updates)
-    if reduction != "none":
+    if reduction not in ("none", "add"):
         no_such("tensor_scatter_elements", "reduction", reduction, "'none' or 'add'")
-    return along_dimension(ops.TensorScatterUpdate(), input_x, axis, indices, updates)
+    return along_dimension(input_x, axis, indices, updates, reduction == "add")
 
 
 def take(input: TensorLike, index: TensorLike) -> Any:

@@ -183,6 +183,7 @@ static inline int __syncthreads_or(int v) {
     return found;
 }
 static inline unsigned int atomicAdd(unsigned int* p, unsigned int v) { return __sync_fetch_and_add(p, v); }
+static inline int atomicMax(int* p, int v) { const int before = *p; if (v > before) *p = v; return before; }
 static inline void __threadfence_system() { __sync_synchronize(); }
 static inline void __syncwarp() { fibers::wait(fibers::AT_WARP); }
 template <class V> static unsigned long long* exchange(V v) {

@@ -23,14 +23,14 @@ def random_images(seed: int) -> Graph:
     shape = (BATCH, CHANNELS, *LENGTHS)
     graph, b, parameters = new_graph(
         x=("input", shape), w=("parameter", (CHANNELS, CHANNELS, 3, 3)), p=("parameter", (CHANNELS, CHANNELS, 1, 1)),
-        c=("parameter", (CHANNELS, 1, 1)), r=("parameter", (5,)),
+        c=("parameter", (CHANNELS, 1, 1)), r=("parameter", (5,)), k=("parameter", (CHANNELS,)),
     )  # fmt: skip
-    x, w, p, c, r = parameters
+    x, w, p, c, r, k = parameters
     images: list[Value] = [x]
     others: list[Value] = [r]
     for _ in range(draw.randint(3, 14)):
         one, other = draw.choice(images[-3:]), draw.choice(images)
-        kind = draw.randrange(11)
+        kind = draw.randrange(14)
         if kind < 2:
             wide = {"out_channel": CHANNELS, "kernel_size": 3, "pad_mode": "same"}
             images.append(b.emit(op("Conv2D", **wide), one, w))
@@ -57,6 +57,19 @@ def random_images(seed: int) -> Graph:
         elif kind == 8:
             mean = b.emit(op("ReduceMean", axis=(2, 3), keep_dims=True), one)
             images.append(b.emit(op("Add"), b.emit(op("BroadcastTo", shape=shape), mean), other))
+        elif kind == 11:
+            channels_behind = draw.random() < 0.3
+            bias = r if channels_behind else k
+            images.append(b.emit(op("BiasAdd", data_format="NHWC" if channels_behind else "NCHW"), one, bias))
+        elif kind == 12:
+            behind = b.emit(op("Transpose", perm=(0, 2, 3, 1)), one)
+            if draw.random() < 0.5:
+                behind = b.emit(op("Mul"), behind, k)
+            images.append(b.emit(op("Transpose", perm=(0, 3, 1, 2)), behind))
+            others.append(b.emit(op("ReLU"), behind))
+        elif kind == 13:
+            turned = b.emit(op("Transpose", perm=draw.choice(((0, 1, 3, 2), (0, 3, 1, 2), (0, 2, 3, 1)))), one)
+            others.append(b.emit(op("ReduceSum", axis=(1,)), b.emit(op("ReLU"), turned)))
         elif kind == 9:
             others.append(b.emit(op("Reshape", shape=(BATCH, -1)), one))
         else:
@@ -126,3 +139,22 @@ def test_statistics_of_an_image_that_was_fed_read_it_with_its_channels_last() ->
     assert found.inputs[0].shape == (BATCH, *LENGTHS, CHANNELS)
     for a, c in zip(expected, run(made), strict=True):
         np.testing.assert_allclose(a, c, rtol=1e-5, atol=1e-5)
+
+
+def test_an_image_that_a_script_transposes_itself_is_not_moved() -> None:
+    """A bias, a norm over channels between two transposes, a sum with the image, another convolution: a block of
+    ConvNeXt."""
+    graph, b, (x, w, k) = new_graph(
+        x=("input", (BATCH, CHANNELS, *LENGTHS)), w=("parameter", (CHANNELS, CHANNELS, 3, 3)),
+        k=("parameter", (CHANNELS,)),
+    )  # fmt: skip
+    wide = op("Conv2D", out_channel=CHANNELS, kernel_size=3, pad_mode="same")
+    first = b.emit(op("BiasAdd"), b.emit(wide, x, w), k)
+    rows = b.emit(op("Softmax", axis=-1), b.emit(op("Transpose", perm=(0, 2, 3, 1)), first))
+    back = b.emit(op("Transpose", perm=(0, 3, 1, 2)), b.emit(op("Mul"), rows, k))
+    graph.results = [b.emit(wide, b.emit(op("Add"), first, back), w)]
+    expected = run(graph)
+    changed = run_passes(graph, parse_passes("channels_last,execute"))
+    names = [node.op.name for node in changed.nodes]
+    assert names.count("Transpose") == 3  # of x, of the weights, and of the result
+    np.testing.assert_allclose(run(changed)[0], expected[0], rtol=1e-5)

@@ -96,6 +96,13 @@ def test_other_sums_of_products_stay(
     assert simplified(graph) == ["BatchMatMul", "ReduceSum"]
 
 
+def test_a_vector_has_no_matrices_to_exchange() -> None:
+    graph, b, (x, y) = graph_of((1, 5), (5, 4))
+    row = b.emit(Reshape((4,)), b.emit(MatMul(), x, y))
+    graph.results = [b.emit(Transpose((0,)), row)]
+    assert simplified(graph) == ["MatMul", "Transpose"]
+
+
 def test_a_weight_is_read_before_its_update() -> None:
     graph, b, (w, x, new) = graph_of((4, 5), (4, 6), (4, 5))
     turned: Value = b.emit(Transpose((1, 0)), w)
