@@ -17,7 +17,17 @@ from mspc.ir.graph import Constant, Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.bases import Binary, Elementwise
-from mspc.ops.fused.body import BodyLine, along_rows, by_element, closes, form_of, fusible, reshapes, row_axes
+from mspc.ops.fused.body import (
+    BodyLine,
+    along_rows,
+    by_element,
+    closes,
+    form_of,
+    fusible,
+    line_of,
+    reshapes,
+    row_axes,
+)
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.fused.space import cuts, held_dims, row_of
 from mspc.ops.math.comparison import Select
@@ -122,10 +132,10 @@ class _Emission:
         members = [member for _, member in slot.members]
         seen = [node for node in members if node in returned]
         roots = [node for node in members if any(node is self._root(other, slot) for other in seen)]
-        fused, *parts = nodes = self._fused(members, roots)
+        nodes, made = self._fused(members, roots)
         self.rewriter.gone.update(members)
-        for node, part in zip(roots, parts or [fused], strict=True):
-            self.rewriter.replace(node, part)
+        for node in roots:
+            self.rewriter.replace(node, made[node])
         for node in seen:
             root = self._root(node, slot)
             if root is not node:
@@ -139,33 +149,41 @@ class _Emission:
             node = source
         return node
 
-    def _fused(self, members: Sequence[Node], results: Sequence[Node]) -> list[Node]:
-        """The node of a group and, where it has several results, a node for each."""
+    def _fused(self, members: Sequence[Node], results: Sequence[Node]) -> tuple[list[Node], dict[Node, Node]]:
+        """The node of a group and, where it has several results, a node for each; and which of these is each result's.
+
+        Members that compute the same are one line.
+        """
         sources = {node: [value for value, _ in self.members[node].seen] for node in members}
         lines: dict[Value, int] = {}
+        known: dict[str, int] = {}
         operands: dict[Value, int] = {}
         steps: list[BodyLine] = []
-        members = needed(results, sources)
-        for node in members:
+        kept: list[Node] = []
+        for node in needed(results, sources):
             read = [
                 ("t", lines[v]) if v in lines else ("x", operands.setdefault(v, len(operands))) for v in sources[node]
             ]
-            lines[node] = len(steps)
-            steps.append(BodyLine(cast(Op, node.op), tuple(read)))
-        op = FusedElementwise.of(steps, [lines[node] for node in results])
-        types = tuple(node.tensor_type for node in results)
+            lines[node] = known.setdefault(line_of(cast(Op, node.op), read), len(steps))
+            if lines[node] == len(steps):
+                steps.append(BodyLine(cast(Op, node.op), tuple(read)))
+                kept.append(node)
+        first = {lines[node]: node for node in reversed(results)}
+        results_of = {line: first[line] for line in dict.fromkeys(lines[node] for node in results)}
+        op = FusedElementwise.of(steps, list(results_of))
+        types = tuple(node.tensor_type for node in results_of.values())
         type: Type = types[0] if len(types) == 1 else TupleType(types)
         labels: list[str] = []
-        for node in members:  # what was taken apart is named once
+        for node in kept:  # what was taken apart is named once
             labels += [label for label in parts_of(node) if "fused" not in node.attrs or label not in labels]
-        fused = gathered(op, operands, type, members, labels)
-        if len(results) == 1:
+        fused = gathered(op, operands, type, kept, labels)
+        if len(results_of) == 1:
             fused.name = results[0].name
-            return [fused]
-        parts = [element(fused, i, node) for i, node in enumerate(results)]
-        for part, node in zip(parts, results, strict=True):
-            part.name = node.name
-        return [fused, *parts]
+            return [fused], dict.fromkeys(results, fused)
+        parts = {line: element(fused, i, node) for i, (line, node) in enumerate(results_of.items())}
+        for line, part in parts.items():
+            part.name = results_of[line].name
+        return [fused, *parts.values()], {node: parts[lines[node]] for node in results}
 
 
 def _view(node: Node, source: Value) -> Node:

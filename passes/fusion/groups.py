@@ -95,6 +95,8 @@ class Order:
         self.members: dict[Value, Member] = {}
         self.updates = Updates(graph)
         self._numbers: dict[Value, int] = {}
+        self._whole: dict[Value, Node] = {}
+        """Of values that no member makes a member that reads all their elements."""
         self._member_of, self._shows, self._rows = member_of, shows, rows
 
     def place(self, number: int, node: Node) -> None:
@@ -123,9 +125,19 @@ class Order:
             source = self.of.get(value)
             if source is not None and source is not slot:
                 source.readers.add(slot)
+        self._whole.update(dict.fromkeys(self._read_whole(node), node))
+
+    def _read_whole(self, node: Node) -> list[Value]:
+        """The values that no member makes and of which a member reads as many elements as it goes through, where those
+        that read the same may be one kernel."""
+        member = self.members[node]
+        if not self._rows:
+            return []
+        return [v for v, shape in member.seen if v not in self.of and math.prod(shape) == math.prod(member.work) > 1]
 
     def _join(self, new: Slot) -> None:
-        """Put a new node together with the groups that it reads, at the place of the last of these or at the end."""
+        """Put a new node together with the groups that it reads, or that read what it reads, at the place of the last
+        of these or at the end."""
         sources: dict[Slot, None] = {}
         last = -1
         for value in new.inputs:
@@ -133,14 +145,17 @@ class Order:
             if slot is not None:
                 sources[slot] = None
             last = max(last, slot.position if slot is not None else self._numbers.get(value, -1))
+        [(_, node)] = new.members
+        sources.update((self.of[self._whole[v]], None) for v in self._read_whole(node) if v in self._whole)
         groups = [
             slot for slot in sources if slot.forward == new.forward and new.position - slot.position <= FARTHEST
         ]  # fmt: skip
         if not groups:
             return
-        target = next((slot for slot in groups if slot.position == last), None)
-        if target is not None and not self.updates.between(new.inputs, last, new.position):
-            movable, space = self._movable([*groups, new], last)
+        target = max(groups, key=lambda slot: slot.position)
+        place = target.position
+        if place >= last and not self.updates.between(new.inputs, place, new.position):
+            movable, space = self._movable([*groups, new], place)
             if space is not None and target in movable and new in movable:
                 self._merge(movable, target, space)
                 return
