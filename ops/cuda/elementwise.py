@@ -18,6 +18,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, FLOAT64, INT32, INT64, UINT32, UINT64, DType, TensorType, dtype_of
 from mspc.ops.cuda.loops import BLOCK, HELPERS, Loop, LoopOperand, LoopReduction, column_loop, plain_loop, row_loop
 from mspc.ops.cuda.math import MATH, one_word
+from mspc.ops.cuda.random import with_arguments
 from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Device, Launch, c_type, computing_type
 
@@ -96,6 +97,7 @@ def launch_loop(
     """
     if math.prod(shape) == 0:
         return None if totals else _nothing
+    text, seeds = with_arguments(text)
     words = set(_NAME.findall(" ".join([*text, *(total.value for total in totals)])))
     used = [read for read in reads if read.name in words]
     sizes, labels, strides = _merged(shape, axes, [read.shape for read in used], bool(totals))
@@ -106,7 +108,7 @@ def launch_loop(
     loop = Loop(
         sizes, operands, written, tuple(totals), _chain(operands, written, totals, text, [name for name, _ in writes]),
         pack=1, flight=1, wide=math.prod(shape) >= 2**31, numbered="at" in words,
-        step=device.step if "running" in words else None,
+        step=device.step if "running" in words else None, seeds=seeds,
     )  # fmt: skip
     loop.pack = _pack(loop)
     if not totals:
@@ -123,6 +125,7 @@ def _chain(reads: Sequence[LoopOperand], writes: Sequence[Any], totals: Sequence
     """The function `chain` of one element."""
     words = set(_NAME.findall(" ".join(text)))
     given = [f"const {kind} {name}" for name, kind in (("at", "I"), ("running", "u64")) if name in words]
+    given += [f"const u64 seed{i}" for i in range(sum(name.startswith("seed") for name in words))]
     given += [f"const {computing_type(read.dtype)} {read.name}" for read in reads]
     given += [f"{computing_type(dtype)}& {name}" for name, dtype, _ in writes]
     given += [f"{computing_type(total.accumulates)}& r{i}" for i, total in enumerate(totals)]

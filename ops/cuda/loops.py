@@ -74,7 +74,7 @@ class Loop:
     `chain`, which takes every operand's element and sets the element of every write and the value of every total.
     writes: (name, element type, array) of the results of the loop's shape. pack, flight: elements of a pack, packs
     that a thread loads before it uses the first. numbered: the chain takes the number of the element. step: the array
-    of the running step where the chain takes it.
+    of the running step where the chain takes it. seeds: numbers that it takes, see `with_arguments`.
     """
 
     sizes: tuple[int, ...]
@@ -87,6 +87,7 @@ class Loop:
     wide: bool
     numbered: bool = False
     step: Any = None
+    seeds: Sequence[int] = ()
     parameters: list[str] = field(default_factory=list[str])
     arguments: list[Any] = field(default_factory=list[Any])
 
@@ -97,6 +98,8 @@ class Loop:
             self.add(f"{c_type(dtype)}* {name}", array)
         if self.step is not None:
             self.add("const long long* running_at", self.step)
+        for i, seed in enumerate(self.seeds):
+            self.add(f"const u64 seed{i}", np.uint64(seed))
 
     @property
     def size(self) -> int:
@@ -217,6 +220,7 @@ class Loop:
         lines += [f"{computing_type(total.accumulates)} vr{i};" for i, total in enumerate(self.totals)]
         results = [f"v{name}" for name, _, _ in self.writes] + [f"vr{i}" for i in range(len(self.totals))]
         own = [f"(I)({at})"] * self.numbered + ["running"] * (self.step is not None)
+        own += [f"seed{i}" for i in range(len(self.seeds))]
         return [*lines, f"chain({', '.join([*own, *given, *results])});"]
 
     def flights(self, pack_of: Sequence[str], inside: str) -> list[str]:

@@ -11,12 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import field
+from typing import Any
+
+import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType, dtype_of
 from mspc.ops.cuda.loops import HELPERS, LoopReduction
 from mspc.ops.cuda.math import MATH
-from mspc.ops.cuda.random import RANDOM
+from mspc.ops.cuda.random import RANDOM, with_arguments
 from mspc.ops.cuda.source import COMMON, accumulating_type, address, constants, grid_of, index_type, neutral
 from mspc.ops.device import Array, Device, Launch, c_type, computing_type
 
@@ -62,7 +65,7 @@ class RowChain:
     lines: Sequence[RowLine]
     writes: Sequence[tuple[str, Array]]
     row_writes: Sequence[tuple[str, Array]]
-    _parameters: list[tuple[str, Array]] = field(default_factory=list[tuple[str, Array]], init=False)
+    _parameters: list[tuple[str, Any]] = field(default_factory=list[tuple[str, Array]], init=False)
 
     def launch(self, device: Device) -> Launch | None:
         """The kernel for these arrays."""
@@ -136,13 +139,14 @@ class RowChain:
         rows = math.prod(self.dims) // self.length
         packs = -(-self.length // (lanes * group))
         used = {name for line in self.lines for name in line.reads}
-        body = plan.body(group, held, min(packs, packs if held else 4))
+        body, seeds = with_arguments(plan.body(group, held, min(packs, packs if held else 4)))
         self._parameters = [(f"const {_c(read.array)}* p_{read.name}", read.array) for read in self.reads]
         self._parameters += [(f"{_c(array)}* y{i}", array) for i, (_, array) in enumerate(self.writes)]
         self._parameters += [(f"{_c(array)}* z{i}", array) for i, (_, array) in enumerate(self.row_writes)]
         draws = "running" in used
         if draws:
             self._parameters.append(("const long long* running_at", device.step))
+        self._parameters += [(f"const u64 seed{i}", np.uint64(seed)) for i, seed in enumerate(seeds)]
         head = f"typedef {index_type(math.prod(self.dims))} I, Index;\n" + constants(
             ROWS=rows, COLUMNS=self.length, GROUP=group, THREADS=threads, V=lanes, PACKS=packs,
             EXACT=packs * lanes * group == self.length,

@@ -23,7 +23,7 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.cpu.blocks import shared_out
 from mspc.ops.cuda.math import number
 from mspc.ops.cuda.move import coordinates, put_values
-from mspc.ops.cuda.random import RANDOM
+from mspc.ops.cuda.random import RANDOM, seed_name
 from mspc.ops.cuda.source import address, constants, grid_of, index_type
 from mspc.ops.device import Array, Device, Launch, c_type, computing_type
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
@@ -235,10 +235,11 @@ class Dropout(DrawnByPlace):
         word = device_word(*self.part(x.shape), place)
         source = RANDOM + f"typedef {c_type(dtype)} T;\ntypedef {computing_type(dtype)} A;\n"
         source += f"typedef {index_type(x.size + 256 * lanes)} Index;\n" + constants(SIZE=x.size, V=lanes) + f"""
-extern "C" __global__ void __launch_bounds__(256) dropout(const T* x, const long long* step, T* y, bool* mask) {{
+extern "C" __global__ void __launch_bounds__(256) dropout(
+    const T* x, const long long* step, u64 seed, T* y, bool* mask) {{
     const Index begin = ((Index)blockIdx.x * 256 + threadIdx.x) * V;
     if (begin >= SIZE) return;
-    {device_key(self.Seed0, self.Seed1)}
+    const u64 key = mixed(seed + (u64)*step);
     const A factor = (A)wide(narrow<T>((A){1 / self.keep_prob}));
     const Pack<T, V> given = *(const Pack<T, V>*)(x + begin);
     Pack<T, V> made;
@@ -255,7 +256,8 @@ extern "C" __global__ void __launch_bounds__(256) dropout(const T* x, const long
 """
         kernel = device.kernel(source, "dropout")
         grid = grid_of(-(-x.size // (256 * lanes)))
-        return lambda: kernel(grid, 256, [x, device.step, y, mask])
+        seed = np.uint64(before_step(self.Seed0, self.Seed1))
+        return lambda: kernel(grid, 256, [x, device.step, seed, y, mask])
 
     def localize(self, placement: Placement) -> Op:
         shape = placement.in_types[0].shape
@@ -296,7 +298,7 @@ class DropoutMask(Op):
     @property
     def cuda(self) -> str:  # type: ignore[override]  # depends on the place of the slice
         word = device_word(self.shape, self.begin, self.local, "{i}")
-        key = f"mixed({before_step(self.Seed0, self.Seed1)}ull + {{s}})"
+        key = f"mixed({seed_name(before_step(self.Seed0, self.Seed1))} + {{s}})"
         return f"{word.replace('key', key)} <= {self.bound}ull"
 
     def as_broadcast(self, *types: TensorType) -> tuple[Op, tuple[tuple[int, ...], ...]]:
