@@ -22,11 +22,11 @@ from mspc.ops.bases import Elementwise, require_float
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.cpu.blocks import shared_out
 from mspc.ops.cuda.math import number
-from mspc.ops.cuda.move import coordinates, put_values
-from mspc.ops.cuda.random import RANDOM, seed_name
+from mspc.ops.cuda.move import coordinates
+from mspc.ops.cuda.random import RANDOM
 from mspc.ops.cuda.source import address, constants, grid_of, index_type
 from mspc.ops.device import Array, Device, Launch, c_type, computing_type
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Op, Placement, sample
 from mspc.ops.random.row_offsets import DrawnByPlace, place_of_rows
 from mspc.sharding.rules import same_rule
 
@@ -267,63 +267,6 @@ extern "C" __global__ void __launch_bounds__(256) dropout(
             return replace(self, shape=all_sizes, begin=begin, local=local if len(local) > len(shape) else (), rows=())
         here = placement.in_layouts[0].slices_for(placement.rank, shape)
         return replace(self, shape=shape, begin=tuple(s.start for s in here))
-
-
-class DropoutMask(Op):
-    """The mask of a Dropout as a rank's own graph has it: a Bool of shape `sizes`, true where an element is stored.
-
-    Without operands, so that whoever needs the mask may draw it again instead of reading it. shape, begin, local: of
-    the global draws, see `Dropout`.
-    """
-
-    keep_prob: float = 0.5
-    Seed0: int = 0
-    Seed1: int = 0
-    sizes: tuple[int, ...] = ()
-    shape: tuple[int, ...] = ()
-    begin: tuple[int, ...] = ()
-    local: tuple[int, ...] = ()
-    bprop = NotDifferentiable("it is drawn, after all gradients are taken")
-
-    @classmethod
-    def of(cls, op: Dropout, sizes: tuple[int, ...]) -> DropoutMask:
-        """The mask of an operand of these sizes."""
-        return cls(op.keep_prob, op.Seed0, op.Seed1, sizes, *op.part(sizes))
-
-    @property
-    def bound(self) -> int:
-        """The largest of 64 random bits with which an element is stored."""
-        return min(_WORD - 1, int(self.keep_prob * _WORD))
-
-    @property
-    def cuda(self) -> str:  # type: ignore[override]  # depends on the place of the slice
-        word = device_word(self.shape, self.begin, self.local, "{i}")
-        key = f"mixed({seed_name(before_step(self.Seed0, self.Seed1))} + {{s}})"
-        return f"{word.replace('key', key)} <= {self.bound}ull"
-
-    def as_broadcast(self, *types: TensorType) -> tuple[Op, tuple[tuple[int, ...], ...]]:
-        return self, ()
-
-    def rule(self, *types: TensorType) -> str:
-        raise MspcError(f"{self.name} is of a rank's own graph: it has no sharding rule")
-
-    def infer(self, *types: TensorType) -> TensorType:
-        if types:
-            raise MspcError(f"{self.name} takes no tensors, not {len(types)}")
-        if math.prod(self.local) != math.prod(self.sizes):
-            raise MspcError(f"{self.name}: a mask of shape {self.sizes} is not drawn for a slice of {self.local}")
-        return TensorType(BOOL, self.sizes)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        key = key_of(self.Seed0, self.Seed1, getattr(be, "step", 0))
-        return (random_words(be.xp, key, self.shape, self.begin, self.local) <= be.xp.uint64(self.bound)).reshape(
-            self.sizes
-        )
-
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        text = f"{device_word(self.shape, self.begin, self.local)} <= {self.bound}ull"
-        operands = [("step", device.step)]
-        return put_values(device, "dropout_mask", out, text, operands, device_key(self.Seed0, self.Seed1), RANDOM)
 
 
 class _ChannelDropout(Dropout, abstract=True):

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.random.dropout import Dropout, DropoutGrad, DropoutMask
+from mspc.ops.fused.dropout_mask import DropoutMask
+from mspc.ops.random.dropout import Dropout, DropoutGrad
 from mspc.passes.base import Pass
 from mspc.passes.fusion.splitting import split
 
