@@ -48,6 +48,7 @@ FOR_GPU_KERNELS = ("recompute_elementwise",)
 """Behind `fuse_elementwise` where the device is a GPU."""
 PER_RANK = (
     "slice_to_rank",
+    "join_slices",
     "move_casts",
     "simplify_products",
     "fuse_matmul",

@@ -6,23 +6,29 @@ Output: `%2 = BatchMatMul(%q, %k) {transpose_b: true}`,
         `%7 = MatMul(Reshape(%x), Reshape(%6)) {transpose_a: true}`, with the batch among the rows that are summed
 
 The second is the gradient of a matrix that multiplies all matrices of a batch: a matrix for each of them need not be
-written, and the sum is rounded once. A product that is only read transposed is made so, from exchanged operands. Where
-a transpose does more than to exchange the last two dimensions, the rest of it remains if the last dimension then stays
-in its place. It runs on a rank's graph, where nothing is sharded any more.
+written, and the sum is rounded once. So it is for a sum of products of one kind, as the gradient of a matrix is that
+multiplies in every step of a sequence, where their operands joined are less than what they make. A product that is only
+read transposed is made so, from exchanged operands. Where a transpose does more than to exchange the last two
+dimensions, the rest of it remains if the last dimension then stays in its place. It runs on a rank's graph, where
+nothing is sharded any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from mspc.analysis.aliasing import Updates
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import FLOAT32, HALVES
+from mspc.ops.fused.matmul import FusedMatMul
+from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.moving import Transpose
+from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.moving import Concat, Transpose
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
@@ -76,6 +82,8 @@ class _Walk:
             made = self._transposed(node)
         elif isinstance(node.op, ReduceSum):
             made = self._sum(node)
+        elif isinstance(node.op, AddN):
+            made = self._total(node)
         else:
             made = None
         if made is None:
@@ -185,6 +193,57 @@ class _Walk:
         one = BatchMatMul(transpose_a=True) if remaining else MatMul(transpose_a=True)
         made = self._like(product, one, parts, (*batch[:remaining], *product.shape[-2:]))
         return self._shaped(made, node.shape, node)
+
+    def _total(self, node: Node) -> Value | None:
+        """One product for those of a sum that are alike, over what all of them sum, where that is less than they make:
+        the gradient of a matrix that multiplies step after step."""
+        alike: dict[Hashable, dict[Value, Node]] = {}
+        for value in node.inputs:
+            product, wide = self._term(value)
+            if product is not None:
+                x, y = product.inputs
+                alike.setdefault((product.op, x.type, y.type, wide), {})[value] = product
+        parts = list(node.inputs)
+        for terms in alike.values():
+            products = list(terms.values())
+            x, y = products[0].inputs
+            if len(products) > 1 and x.tensor_type.size + y.tensor_type.size < products[0].tensor_type.size:
+                parts = [value for value in parts if value not in terms]
+                parts.append(self._one_of(products, node))
+        if len(parts) == len(node.inputs):
+            return None
+        return parts[0] if len(parts) == 1 else self._like(node, AddN(), parts, node.shape)
+
+    def _term(self, value: Value) -> tuple[Node | None, bool]:
+        """The product that a term of a sum is, and whether it is one of halves that is widened for the sum."""
+        wide = isinstance(value, Node) and isinstance(value.op, Cast) and value.op.dst_type == FLOAT32
+        product = value.inputs[0] if wide and isinstance(value, Node) else value
+        if not isinstance(product, Node) or not isinstance(product.op, MatMul):
+            return None, wide
+        if not self._is_read_once(value) or not self._is_read_once(product):
+            return None, wide
+        if (wide and product.tensor_type.dtype not in HALVES) or self.updates.between(product.inputs, -1, self.index):
+            return None, wide
+        return product, wide
+
+    def _one_of(self, products: Sequence[Node], node: Node) -> Node:
+        """The sum of products, at the place of the sum."""
+        op = products[0].op
+        assert isinstance(op, MatMul)
+        sides: list[Value] = []
+        for place, axis in ((0, 0 if op.transpose_a else 1), (1, 1 if op.transpose_b else 0)):
+            values = [product.inputs[place] for product in products]
+            shape = list(values[0].shape)
+            shape[axis] *= len(values)
+            joined = Node(Concat(axis), values, values[0].tensor_type.with_shape(tuple(shape)), scope=node.scope,
+                          frames=products[0].frames, phase=node.phase)  # fmt: skip
+            self.nodes.append(joined)
+            sides.append(joined)
+        wide = products[0].tensor_type.dtype != node.tensor_type.dtype
+        one: Op = FusedMatMul(op.transpose_a, op.transpose_b, wide=True) if wide else op
+        made = self._like(products[0], one, sides, node.shape)
+        made.type, made.phase = node.type, node.phase
+        return made
 
     # How
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter, Value
-from mspc.ir.types import FLOAT64, TensorType
+from mspc.ir.types import BFLOAT16, FLOAT32, FLOAT64, TensorType
+from mspc.ops.fused.matmul import FusedMatMul
+from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.modules import load_operators
 from mspc.ops.optim.optimizer import Assign
 from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Transpose
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.fusion.simplify_products import SimplifyProducts
@@ -94,6 +98,34 @@ def test_other_sums_of_products_stay(
     graph, b, (x, y) = graph_of(*shapes)
     graph.results = [b.emit(ReduceSum(False, axis), b.emit(op, x, y))]
     assert simplified(graph) == ["BatchMatMul", "ReduceSum"]
+
+
+@pytest.mark.parametrize("flags", list(itertools.product([False, True], repeat=2)))
+def test_products_of_many_steps_are_summed_by_one(flags: tuple[bool, bool]) -> None:
+    sides = [side[::-1] if flag else side for side, flag in zip([(30, 4), (4, 40)], flags, strict=True)]
+    graph, b, parameters = graph_of(*sides * 3, (30, 40))
+    products = [b.emit(MatMul(*flags), *parameters[i : i + 2]) for i in (0, 2, 4)]
+    graph.results = [b.emit(AddN(), *products, parameters[-1])]
+    assert simplified(graph) == ["Concat", "Concat", "MatMul", "AddN"]
+
+
+def test_products_of_halves_are_summed_in_float32() -> None:
+    graph, b, parameters = graph_of((4, 30), (4, 40), (4, 30), (4, 40))
+    halves = [b.emit(Cast(BFLOAT16), value) for value in parameters]
+    terms = [b.emit(Cast(FLOAT32), b.emit(MatMul(True), *halves[i : i + 2])) for i in (0, 2)]
+    graph.results = [b.emit(AddN(), *terms)]
+    feeds = random_feeds(graph)
+    exact = sum(feeds[f"x{i}"].T @ feeds[f"x{i + 1}"] for i in (0, 2))
+    SimplifyProducts().run(graph)
+    graph.verify()
+    assert graph.nodes[-1].op == FusedMatMul(True, wide=True)
+    assert np.abs(run_global(graph, feeds)[0] - exact).max() < 0.03
+
+
+def test_large_operands_are_not_joined() -> None:
+    graph, b, (x, y, u, v) = graph_of((4, 90), (90, 5), (4, 90), (90, 5))
+    graph.results = [b.emit(AddN(), b.emit(MatMul(), x, y), b.emit(MatMul(), u, v))]
+    assert simplified(graph) == ["MatMul", "MatMul", "AddN"]
 
 
 def test_a_vector_has_no_matrices_to_exchange() -> None:
