@@ -168,6 +168,11 @@ class _Emission:
             if lines[node] == len(steps):
                 steps.append(BodyLine(cast(Op, node.op), tuple(read)))
                 kept.append(node)
+        if len(steps) == 1:
+            (only,) = kept
+            alone = Node(only.op, sources[only], only.type, scope=only.scope, frames=only.frames, phase=only.phase)
+            alone.name, alone.instance, alone.attrs = only.name, only.instance, dict(only.attrs)
+            return [alone], dict.fromkeys(results, alone)
         first = {lines[node]: node for node in reversed(results)}
         results_of = {line: first[line] for line in dict.fromkeys(lines[node] for node in results)}
         op = FusedElementwise.of(steps, list(results_of))

@@ -128,12 +128,14 @@ class Order:
         self._whole.update(dict.fromkeys(self._read_whole(node), node))
 
     def _read_whole(self, node: Node) -> list[Value]:
-        """The values that no member makes and of which a member reads as many elements as it goes through, where those
-        that read the same may be one kernel."""
+        """The computed values that no member makes and of which a member reads as many elements as it goes through,
+        where those that read the same may be one kernel. (Conversions of parameters stay alone: `shadow_weights`.)"""
         member = self.members[node]
         if not self._rows:
             return []
-        return [v for v, shape in member.seen if v not in self.of and math.prod(shape) == math.prod(member.work) > 1]
+        size = math.prod(member.work)
+        read = [v for v, shape in member.seen if math.prod(shape) == size > 1]
+        return [value for value in read if isinstance(value, Node) and value not in self.of]
 
     def _join(self, new: Slot) -> None:
         """Put a new node together with the groups that it reads, or that read what it reads, at the place of the last

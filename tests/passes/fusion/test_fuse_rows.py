@@ -153,6 +153,13 @@ def test_members_that_compute_the_same_are_one_line() -> None:
     assert result.results[0] is result.results[1]
 
 
+def test_members_that_are_all_one_line_stay_that_operator() -> None:
+    graph, b, (x,) = new_graph(x=("input", (4, 6)))
+    made = b.emit(op("MatMul"), x, b.emit(op("Reshape", shape=(6, 4)), x))
+    graph.results = [b.emit(op("Cast", dst_type=BFLOAT16), made) for _ in range(2)]
+    assert names(fused(graph, PASSES)) == ["Reshape", "MatMul", "Cast"]
+
+
 def test_a_broadcast_that_an_operator_does_itself_goes() -> None:
     graph, b, (x, row) = new_graph(x=("input", (4, 6)), row=("input", (4, 1)))
     graph.results = [b.emit(op("Mul"), x, b.emit(op("BroadcastTo", shape=(4, 6)), row))]
