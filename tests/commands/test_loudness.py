@@ -115,7 +115,8 @@ def test_words_are_completed(script: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "offered"),
-    [("mspc opt -p grad,simp", "grad,simplify"), ("mspc ops Cub", ""), ("mspc ops MatM", "MatMul MatMulExt"),
+    [("mspc opt -p grad,simp", "grad,simplify grad,simplify_products"), ("mspc ops Cub", ""),
+         ("mspc ops MatM", "MatMul MatMulExt"),
      ("mspc comp", "compile"), ("mspc compile net", "net.py"), ("mspc verify net", "net.py")],
 )  # fmt: skip
 def test_a_shell_asks(script: Path, words: str, offered: str) -> None:
