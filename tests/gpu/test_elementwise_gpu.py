@@ -29,7 +29,9 @@ from tests.ops.cuda.cuda_chains import (
 
 @pytest.fixture(scope="module")
 def device() -> Any:
-    return opened()
+    device = opened()
+    device.send(np.array([3], np.int64), device.step)  # as the expected numbers are drawn
+    return device
 
 
 def prepared(device: Any, case: Case) -> tuple[list[Any], list[Any], Any]:
