@@ -140,7 +140,7 @@ class _Again:
 
 class _Kernels:
     """All elementwise nodes of a graph, and who makes and reads what. A view of what a kernel makes is a line of those
-    that read it."""
+    that read all its elements one by one."""
 
     def __init__(self, graph: Graph) -> None:
         self.updates = Updates(graph)
@@ -168,10 +168,15 @@ class _Kernels:
 
     def _only_kernels_read(self, view: Node) -> bool:
         """Whether kernels, which read what it shows instead, are all who read a view."""
-        users = [user for user, _ in self.users.get(view, ())]
-        return view not in self.returned and all(
-            user in self.of or (user in self.shown and self._only_kernels_read(user)) for user in users
-        )
+        if view in self.returned:
+            return False
+        for user, _ in self.users.get(view, ()):
+            kernel = self.of.get(user)
+            if kernel is None and not (user in self.shown and self._only_kernels_read(user)):
+                return False
+            if kernel is not None and kernel.size != view.tensor_type.size:
+                return False
+        return True
 
     def _kernel(self, node: Node) -> _Kernel | None:
         position = self.position[node]
@@ -190,19 +195,21 @@ class _Kernels:
             results = {user: returns[cast(TupleGetItem, user.op).index] for user in users}
         lines: list[tuple[Op, list[Source]]] = []
         views: dict[Value, Source] = {}
+        size, row = math.prod(space.dims), space.row if space.columns else 0
         place: list[int] = []
         for step in steps:
             sources: list[Source] = []
             for kind, i in step.operands:
                 source: Source = node.inputs[i] if kind == "x" else ("t", place[i])
-                sources.append(self._seen_through(source, lines, views) if isinstance(source, Value) else source)
+                if isinstance(source, Value) and source.tensor_type.size == size:
+                    source = self._seen_through(source, lines, views)
+                sources.append(source)
             place.append(len(lines))
             lines.append((step.op, sources))
         ends = {place[i] for i, step in enumerate(steps) if step.reduces and i not in space.by_row}
         by_row = {place[i] for i in space.by_row}
         cuts = {math.prod(space.dims[d:]) for d in range(1, len(space.dims))}
         made = {value: place[i] for value, i in results.items()}
-        size, row = math.prod(space.dims), space.row if space.columns else 0
         return _Kernel(node, position, size, row, cuts, lines, made, ends, by_row)
 
     def _single(self, node: Node) -> tuple[BodyLine, ...] | None:

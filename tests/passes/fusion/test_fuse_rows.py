@@ -32,7 +32,7 @@ def random_graph(seed: int) -> Graph:
     results: list[Value] = []
     for number in range(draw.randint(4, 20)):
         b.phase = "backward" if b.phase == "backward" or draw.random() < 0.1 else "forward"
-        recent, kind = draw.choice(fulls[-3:]), draw.randrange(15)
+        recent, kind = draw.choice(fulls[-3:]), draw.randrange(16)
         if kind < 2:
             fulls.append(b.emit(op(draw.choice(("Softmax", "LogSoftmax"))), recent))
         elif kind == 2:
@@ -66,6 +66,9 @@ def random_graph(seed: int) -> Graph:
             whole = b.emit(op("RmsNorm", epsilon=1e-3), recent, column)
             fulls.append(b.emit(op("TupleGetItem", 0), whole))
             by_row.append(b.emit(op("TupleGetItem", 1), whole))
+        elif kind == 13:
+            shown = b.emit(op("Reshape", shape=(1, LENGTH)), b.emit(op("Abs"), column))
+            fulls.append(b.emit(op("AddN"), recent, b.emit(op("BroadcastTo", shape=full), shown)))
         else:
             other = draw.choice((draw.choice(fulls), draw.choice(by_row), column))
             fulls.append(b.emit(op(draw.choice(("Add", "Sub", "Mul", "Maximum"))), recent, other))
