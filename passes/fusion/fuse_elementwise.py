@@ -58,9 +58,25 @@ def fuse_groups(graph: Graph, rows: bool) -> bool:
     groups = [slot for slot in order.slots if sum(not reshapes(node.op) for _, node in slot.members) > 1]
     if not groups:
         return False
-    _Emission(graph, groups, order.members).run()
+    _Emission(graph, _with_views_in_place(groups, order), order.members).run()
     remove_dead(graph)  # broadcasts that only groups have read
     return True
+
+
+def _with_views_in_place(groups: Sequence[Slot], order: Order) -> list[Slot]:
+    """These groups, and those of one operator and views of it of which a group reads a view ahead of the view's old
+    place."""
+    found = dict.fromkeys(groups)
+    numbers = {node: number for slot in order.slots for number, node in slot.members}
+    waiting = list(groups)
+    while waiting:
+        reader = waiting.pop()
+        for value in reader.inputs:
+            slot = order.of.get(value)
+            if slot is not None and slot not in found and numbers[cast(Node, value)] > reader.position:
+                found[slot] = None
+                waiting.append(slot)
+    return [slot for slot in order.slots if slot in found]
 
 
 def _plain_member(node: Node, updates: Updates) -> Member | None:

@@ -40,6 +40,8 @@ class JoinSlices(Pass):
 
 
 def _join(rewriter: Rewriter, node: Node) -> None:
+    if not node.tensor_type.size:
+        return
     placed: dict[int, dict[int, Node]] = {}
     for value in node.inputs:
         if isinstance(value, Node) and isinstance(value.op, StridedSliceGrad) and rewriter.only_reader(value) is node:

@@ -278,7 +278,7 @@ def _refine(mesh: tuple[int, ...], finer: tuple[int, ...], axes: tuple[Axes, ...
 
 def exchanges(node: Node) -> bool:
     """Whether ranks may exchange something inside of an operator: borders of windows, statistics of a batch."""
-    return type(cast(Op, node.op)).moved_bytes is not Op.moved_bytes
+    return isinstance(node.op, Op) and type(node.op).moved_bytes is not Op.moved_bytes
 
 
 def multiplies(rule: Rule, node: Node) -> bool:
