@@ -232,7 +232,6 @@ class Kernels:
         self.narrow = dtype
         self.wide = np.dtype("float64" if dtype == np.float64 else "float32")
         self._shift = scores.shift if scores.shift is not None else attention.statistics
-        self._mask = scores.mask if scores.mask is not None else attention.statistics
         self._mask_type = "unsigned char" if scores.mask is None else c_type(dtype_of(scores.mask.dtype))
 
     def _kernel(self, name: str, gradient: str) -> Any:
@@ -271,7 +270,8 @@ class Kernels:
         low, high = scores.low, scores.high
         arguments = [
             *arrays, np.int32(shape.heads), np.int32(shape.queries), np.int32(shape.keys),
-            self.wide.type(scores.scale), *([] if factor is None else [self.wide.type(factor)]), *self._addends(),
+            self.wide.type(scores.scale), *([] if factor is None else [self.wide.type(factor)]),
+            *addends(self._attention),
             np.int64(-1 << 40 if low is None else low), np.int64(1 << 40 if high is None else high),
             self._device.step, seed_of(scores.draws),
         ]  # fmt: skip
@@ -282,18 +282,6 @@ class Kernels:
             kernel(count, threads, arguments)
 
         return launch
-
-    def _addends(self) -> list[Any]:
-        """Shift and mask with their strides in elements, 0 along dimensions in which they are repeated."""
-        arguments: list[Any] = []
-        for array in (self._shift, self._mask):
-            strides = [0] * 4
-            if array.ndim == 4:
-                strides = [
-                    0 if n == 1 else s // array.itemsize for n, s in zip(array.shape, array.strides, strict=True)
-                ]
-            arguments += [array, *(np.int64(s) for s in strides)]
-        return arguments
 
     def addend(self) -> tuple[Array, Launch | None]:
         """What a fused kernel adds to the scores, [batch or 1, heads or 1, queries, keys] in the operands' type, and
@@ -310,7 +298,7 @@ class Kernels:
         lowest = self.wide.type(LOWEST[self.narrow.name])
         launch = self.launch(
             "attention_addend", made.size, made, np.int64(made.size), np.int32(full[1]), np.int32(full[2]),
-            np.int32(full[3]), lowest, *self._addends(),
+            np.int32(full[3]), lowest, *addends(self._attention),
         )  # fmt: skip
         return made, launch
 
@@ -339,6 +327,19 @@ class Kernels:
         return self.launch(
             "attention_sum", out.size, gradient, out, np.int64(out.size), *map(np.int32, sizes), gradient=name
         )
+
+
+def addends(attention: Attention) -> list[Any]:
+    """Shift and mask with their strides in elements, 0 along dimensions in which they are repeated; the statistics
+    stand for one that is not there, and are not read."""
+    arguments: list[Any] = []
+    for array in (attention.scores.shift, attention.scores.mask):
+        if array is None:
+            arguments += [attention.statistics, *[np.int64(0)] * 4]
+            continue
+        strides = [0 if n == 1 else s // array.itemsize for n, s in zip(array.shape, array.strides, strict=True)]
+        arguments += [array, *map(np.int64, strides)]
+    return arguments
 
 
 def first_row(array: Array) -> Array:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mspc.ir.types import dtype_of
-from mspc.ops.cuda.attention import Attention
+from mspc.ops.cuda.attention import Attention, addends
 from mspc.ops.cuda.flash import UNBOUNDED, macros
 from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Device, c_type
@@ -175,15 +175,8 @@ def settings(attention: Attention) -> str:
 def terms_of(device: Device, attention: Attention) -> list[object]:
     """The kernels' argument `Terms`, member by member."""
     scores = attention.scores
-    arguments: list[object] = []
-    for array in (scores.shift, scores.mask):
-        given = attention.statistics if array is None else array
-        strides = [0] * 4
-        if array is not None:
-            strides = [0 if n == 1 else s // array.itemsize for n, s in zip(array.shape, array.strides, strict=True)]
-        arguments += [given, *(np.int64(s) for s in strides)]
     low, high = (
         limit if bound is None else max(-UNBOUNDED, min(UNBOUNDED, bound))
         for bound, limit in ((scores.low, -UNBOUNDED), (scores.high, UNBOUNDED))
     )
-    return [*arguments, device.step, seed_of(scores.draws), np.int32(low), np.int32(high)]
+    return [*addends(attention), device.step, seed_of(scores.draws), np.int32(low), np.int32(high)]
