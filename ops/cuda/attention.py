@@ -98,7 +98,7 @@ extern "C" __global__ void attention_softmax(
     total = over_block<Sum>(total, shared, (W)0);
     W share = total == 0 ? 0 : KEPT_FACTOR / total;
     for (int j = threadIdx.x; j < keys; j += blockDim.x)
-        to[j] = narrow<E>(stays(word + word_of_key(j)) ? mine[j] * share : 0);
+        to[j] = narrow<E>(stays(word, j) ? mine[j] * share : 0);
     if (threadIdx.x == 0) statistics[row] = total == 0 ? -(W)INFINITE : top + LOG(total);
 }
 
@@ -122,7 +122,7 @@ extern "C" __global__ void attention_softmax_gradient(
         W weight = EXP(value - logarithm);
         mine[j] = weight;
         weights += weight;
-        if (!stays(word + word_of_key(j))) slope[j] = 0;
+        if (!stays(word, j)) slope[j] = 0;
         total += weight * slope[j] * KEPT_FACTOR;
     }
     total = over_block<Sum>(total, shared, (W)0);
@@ -135,7 +135,7 @@ extern "C" __global__ void attention_softmax_gradient(
     }
     for (int j = threadIdx.x; j < keys; j += blockDim.x) {
         W weight = mine[j] * share;
-        const bool there = stays(word + word_of_key(j));
+        const bool there = stays(word, j);
         g[row * keys + j] = narrow<G>(weight * (slope[j] * KEPT_FACTOR - total) * factor);
         p[row * keys + j] = narrow<E>(there ? weight * KEPT_FACTOR : 0);
     }

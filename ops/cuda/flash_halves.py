@@ -137,13 +137,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_forward(
                 top[m][h] = most;
                 float added = 0;
                 const Word word = words[m][h] + word_of_key(first + 2 * t);
+                Bits bits;
 #pragma unroll
                 for (int j = 0; j < TILES; ++j)
 #pragma unroll
                     for (int odd = 0; odd < 2; ++odd) {
+                        if (j % 2 + odd == 0) bits = drawn(word + word_of_key(8 * j));
                         const float power = power_of_2(s[m][j][2 * h + odd] - base);
                         added += power;
-                        s[m][j][2 * h + odd] = stays(word + word_of_key(8 * j + odd)) ? power : 0.0f;
+                        s[m][j][2 * h + odd] = stays(bits, j % 2, odd) ? power : 0.0f;
                     }
                 total[m][h] = fmaf(total[m][h], fade, added);
 #pragma unroll

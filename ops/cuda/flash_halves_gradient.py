@@ -199,28 +199,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_backward(
                 for (int h = 0; h < 2; ++h) {
                     const int key = row + 16 * m + 8 * h + g;
                     own_keyed[m][h] = 0;
-                    own_words[m][h] = OF_KEYS ? word_of_key(key) : words[m][h] + word_of_key(here + 2 * t);
+                    own_words[m][h] = OF_KEYS ? word_of_key(key - 8 * h) : words[m][h] + word_of_key(here + 2 * t);
                     if (OF_KEYS && ((SHIFTED | MASKED) & KEYED))
                         if (key < keys) own_keyed[m][h] = OF_KEY(key);
                 }
             const bool border = OF_KEYS
                 ? top > keys || here + COLUMNS > queries || top > here + high + 1 || row < here + COLUMNS - 1 + low
                 : here + COLUMNS > keys || here + COLUMNS > row + high + 1 || here < top - 1 + low;
+            Bits bits[BANDS][2];
 #pragma unroll
             for (int j = 0; j < TILES; ++j)
 #pragma unroll
                 for (int odd = 0; odd < 2; ++odd) {
                     const int column = 8 * j + 2 * t + odd;
                     Note note;
-                    Word word = word_of_key(8 * j + odd);
                     float keyed = 0;
-                    if constexpr (OF_KEYS) note = tile.notes[column], word = tile.words[column];
+                    if constexpr (OF_KEYS) note = tile.notes[column];
                     else if ((SHIFTED | MASKED) & KEYED)
                         if (here + column < keys) keyed = OF_KEY(here + column);
 #pragma unroll
                     for (int m = 0; m < BANDS; ++m)
 #pragma unroll
                         for (int h = 0; h < 2; ++h) {
+                            if (OF_KEYS && odd + h == 0)
+                                bits[m][0] = exchanged(drawn(own_words[m][0] + tile.words[column + (g & 1)]), g & 1);
+                            if (!OF_KEYS && j % 2 + odd == 0) bits[m][h] = drawn(own_words[m][h] + word_of_key(8 * j));
                             const int mine = row + 16 * m + 8 * h + g, e = 2 * h + odd;
                             const int i = OF_KEYS ? here + column : mine, key = OF_KEYS ? mine : here + column;
                             if constexpr (!OF_KEYS) note = notes[m][h];
@@ -234,7 +237,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_backward(
                                 if (!OF_KEYS && pass == 0) weights[m][h] += weight;
                                 weight *= note.share;
                             }
-                            const bool stay = stays(own_words[m][h] + word);
+                            const bool stay =
+                                OF_KEYS ? stays(bits[m][0], odd, h) : stays(bits[m][h], j % 2, odd);
                             s[m][j][e] = stay ? weight : 0.0f;
                             d[m][j][e] = weight * ((stay ? d[m][j][e] * KEPT_FACTOR : 0.0f) - note.mean);
                         }

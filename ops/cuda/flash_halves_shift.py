@@ -93,10 +93,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) halves_shift(
             const int i = row + 8 * h + g;
             const Note note = tile.notes[inside + 8 * h + g];
             const Word word = word_of_row(((i64)b * heads + n) * queries + i, step, seed) + word_of_key(here + 2 * t);
+            Bits bits;
 #pragma unroll
             for (int j = 0; j < TILES; ++j)
 #pragma unroll
                 for (int odd = 0; odd < 2; ++odd) {
+                    if (j % 2 + odd == 0) bits = drawn(word + word_of_key(8 * j));
                     const int e = 2 * h + odd, key = here + 8 * j + 2 * t + odd;
                     const F* shift = all_shifts;
                     const M* mask = all_masks;
@@ -104,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) halves_shift(
                     if (i < queries && key < keys) score += OF_KEY(key) + OF_QUERY(i, key);
                     if (key >= keys || i >= queries || key > i + high || key < i + low) score = -INFINITE;
                     const float weight = power_of_2(score - note.base) * note.share;
-                    const float slope = stays(word + word_of_key(8 * j + odd)) ? d[0][j][e] * KEPT_FACTOR : 0.0f;
+                    const float slope = stays(bits, j % 2, odd) ? d[0][j][e] * KEPT_FACTOR : 0.0f;
                     sum[j][e] = fmaf(weight, slope - note.mean, sum[j][e]);
                 }
         }

@@ -1,4 +1,4 @@
-"""The generator of random masks in C++: 64 bits of a counter, see `ops/random/dropout.py`."""
+"""The generator of random masks in C++, see `ops/random/words.py` and `ops/random/keep_mask.py`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ __device__ __forceinline__ u64 mixed(u64 word) {
     word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9ull;
     word = (word ^ (word >> 27)) * 0x94D049BB133111EBull;
     return word ^ (word >> 31);
+}
+// Of a row of draws the word that decides this column, and whether it keeps the column.
+__device__ __forceinline__ u64 word_of_column(u64 column) { return column >> 4 << 2 | (column >> 1 & 3); }
+__device__ __forceinline__ bool keeps(u64 word, u64 column, unsigned int count) {
+    return ((unsigned int)(word >> (((column & 1) | (column >> 2 & 2)) * 16)) & 0xffff) < count;
 }
 """
 """Put before a kernel that draws."""

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from mspc.ir.types import dtype_of
-from mspc.ops.cuda.index import RowLookup, add_along, add_rows, gather
+from mspc.ops.cuda.index import RowLookup, add_along, gather
 from mspc.ops.cuda.move import MOVE, WORDS
+from mspc.ops.cuda.row_sums import add_rows
 from mspc.ops.cuda.source import constants, grid_of, index_type, lanes_of
 from mspc.ops.device import Array, Device, Launch, c_type, in_order
 

@@ -12,7 +12,9 @@ from mspc.ops.cuda.move import put_values
 from mspc.ops.cuda.random import RANDOM, seed_name
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
-from mspc.ops.random.dropout import Dropout, before_step, bound_of, device_key, device_word, key_of, random_words
+from mspc.ops.random.dropout import Dropout
+from mspc.ops.random.keep_mask import device_keeps, keep_mask
+from mspc.ops.random.words import before_step, device_key, key_of
 
 
 class DropoutMask(Op):
@@ -37,15 +39,9 @@ class DropoutMask(Op):
         return cls(op.keep_prob, op.Seed0, op.Seed1, sizes, *op.part(sizes))
 
     @property
-    def bound(self) -> int:
-        """The largest of 64 random bits with which an element is stored."""
-        return bound_of(self.keep_prob)
-
-    @property
     def cuda(self) -> str:  # type: ignore[override]  # depends on the place of the slice
-        word = device_word(self.shape, self.begin, self.local, "{i}")
         key = f"mixed({seed_name(before_step(self.Seed0, self.Seed1))} + {{s}})"
-        return f"{word.replace('key', key)} <= {self.bound}ull"
+        return self._device_keeps("{i}", key)
 
     def as_broadcast(self, *types: TensorType) -> tuple[Op, tuple[tuple[int, ...], ...]]:
         return self, ()
@@ -62,11 +58,12 @@ class DropoutMask(Op):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         key = key_of(self.Seed0, self.Seed1, getattr(be, "step", 0))
-        return (random_words(be.xp, key, self.shape, self.begin, self.local) <= be.xp.uint64(self.bound)).reshape(
-            self.sizes
-        )
+        return keep_mask(be.xp, key, self.shape, self.begin, self.local, self.keep_prob).reshape(self.sizes)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        text = f"{device_word(self.shape, self.begin, self.local)} <= {self.bound}ull"
+        text = self._device_keeps("at", "key")
         operands = [("step", device.step)]
         return put_values(device, "dropout_mask", out, text, operands, device_key(self.Seed0, self.Seed1), RANDOM)
+
+    def _device_keeps(self, at: str, key: str) -> str:
+        return device_keeps(self.shape, self.begin, self.local, self.keep_prob, at, key)

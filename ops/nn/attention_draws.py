@@ -14,8 +14,9 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.cuda.move import coordinates
 from mspc.ops.cuda.random import RANDOM
 from mspc.ops.op import Placement
-from mspc.ops.random.dropout import GOLDEN, before_step, bound_of, key_of, mix_words
+from mspc.ops.random.keep_mask import count_of, decided, words_of_row
 from mspc.ops.random.row_offsets import place_of_rows
+from mspc.ops.random.words import GOLDEN, before_step, key_of, mix_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,12 @@ class Draws:
             place += (rest % xp.uint64(size) + xp.uint64(begin)) * xp.uint64(stride)
             rest //= xp.uint64(size)
             stride *= n
-        keys = self.shape[-1]
-        words = (place * xp.uint64(keys))[:, None] + xp.arange(keys, dtype=xp.uint64)
+        count = words_of_row(self.shape[-1])
+        words = (place * xp.uint64(count))[:, None] + xp.arange(count, dtype=xp.uint64)
         words *= xp.uint64(GOLDEN)
         words += xp.uint64((key_of(*self.seeds, step) + GOLDEN) % 2**64)
         mix_words(xp, words)
-        return words <= xp.uint64(bound_of(self.keep_prob))
+        return decided(xp, words, self.keep_prob).reshape(last - first, -1)[:, : self.shape[-1]]
 
 
 def place_of_weights(
@@ -64,25 +65,49 @@ def place_of_weights(
 
 
 def draws_source(draws: Draws | None, type: str = "float") -> str:
-    """C++ of three functions and a macro. The weight of a row and a key remains where `stays` says so of the sum of
-    `word_of_row(row, step, seed)`, seed being `seed_of(draws)`, and `word_of_key(key)`; it counts KEPT_FACTOR times
-    then, a number of this type."""
+    """C++ of functions and a macro. The weight of a row and a key remains where `stays(word, key)` says so of the
+    `word_of_row(row, step, seed)`, seed being `seed_of(draws)`; it counts KEPT_FACTOR then, a number of this type.
+
+    For fragments of a tensor core's product `drawn(word)` has the bits of four weights, word being the row's and
+    `word_of_key(key)` of the first of 16 keys, a multiple of 16, plus that of 2t for t below 4 (or 2t + 1); they are of
+    keys 2t, 2t + 1 (which = 0; half 0 and 1), 2t + 8, 2t + 9 (which = 1), for `stays(bits, which, half)`. `exchanged`
+    hands on bits between lanes that differ in 4, of which the first, even, has those of one row, the other those of the
+    next one, for their key of two: which is then the row, and half the keys that are 8 apart.
+    """
     if draws is None:
         return _NOTHING_DROPPED
     rows, terms, stride = draws.local[:-1], list[str](), 1
     for d in reversed(range(len(rows))):
         terms.append(f"((u64)i{d} + {draws.begin[d]}ull) * {stride}ull")
         stride *= draws.shape[d]
+    count = count_of(draws.keep_prob)
     return RANDOM + f"""
 typedef u64 Word;
+struct Bits {{ unsigned int at[2]; }};
 __device__ __forceinline__ Word word_of_row(long long row, const long long* step, u64 seed) {{
     const u64 key = mixed(seed + (u64)*step);
     typedef long long Index;
     {coordinates(rows, "row")}
-    return ({" + ".join(terms)}) * {draws.shape[-1] * GOLDEN % 2**64}ull + key + {GOLDEN}ull;
+    return ({" + ".join(terms)}) * {words_of_row(draws.shape[-1]) * GOLDEN % 2**64}ull + key + {GOLDEN}ull;
 }}
-__device__ __forceinline__ Word word_of_key(int key) {{ return (u64)key * {GOLDEN}ull; }}
-__device__ __forceinline__ bool stays(Word word) {{ return mixed(word) <= {bound_of(draws.keep_prob)}ull; }}
+__device__ __forceinline__ Word word_of_key(int key) {{ return word_of_column(key) * {GOLDEN}ull; }}
+__device__ __forceinline__ bool stays(Word row, int key) {{
+    return keeps(mixed(row + word_of_key(key)), key, {count}u);
+}}
+__device__ __forceinline__ Bits drawn(Word word) {{
+    const u64 bits = mixed(word);
+    return {{(unsigned int)bits, (unsigned int)(bits >> 32)}};
+}}
+__device__ __forceinline__ Bits exchanged(const Bits& own, bool odd) {{
+    const unsigned int first = (own.at[0] & 0xffff) | own.at[1] << 16;
+    const unsigned int second = own.at[0] >> 16 | (own.at[1] & 0xffff0000);
+    const unsigned int kept = odd ? second : first, given = odd ? first : second;
+    const unsigned int other = __shfl_xor_sync(0xffffffffu, given, 4);
+    return {{odd ? other : kept, odd ? kept : other}};
+}}
+__device__ __forceinline__ bool stays(const Bits& bits, int which, int half) {{
+    return (bits.at[which] >> 16 * half & 0xffff) < {count}u;
+}}
 #define KEPT_FACTOR (({type}){1 / draws.keep_prob!r})
 """
 
@@ -94,9 +119,12 @@ def seed_of(draws: Draws | None) -> Any:
 
 _NOTHING_DROPPED = """
 struct Word { __device__ __forceinline__ Word operator+(Word) const { return {}; } };
+struct Bits {};
 __device__ __forceinline__ Word word_of_row(long long, const long long*, u64) { return {}; }
 __device__ __forceinline__ Word word_of_key(int) { return {}; }
-__device__ __forceinline__ bool stays(Word) { return true; }
+__device__ __forceinline__ bool stays(Word, int) { return true; }
+__device__ __forceinline__ Bits drawn(Word) { return {}; }
+__device__ __forceinline__ Bits exchanged(const Bits&, bool) { return {}; }
+__device__ __forceinline__ bool stays(const Bits&, int, int) { return true; }
 #define KEPT_FACTOR 1
 """
-

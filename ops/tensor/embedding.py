@@ -15,7 +15,8 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
-from mspc.ops.cuda.index import RowLookup, add_rows, gather
+from mspc.ops.cuda.index import RowLookup, gather
+from mspc.ops.cuda.row_sums import add_rows
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, RequestedSharding, sample
 from mspc.ops.operator_arguments import axis_in, int_of, size_of, split_call

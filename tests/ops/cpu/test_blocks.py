@@ -12,7 +12,9 @@ import pytest
 from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.nn.softmax import LogSoftmax, LogSoftmaxGrad
 from mspc.ops.optim.optimizer import SGD, Adam, AdamWeightDecay, ApplyMomentum, Update
-from mspc.ops.random.dropout import Dropout, mixed, random_words
+from mspc.ops.random.dropout import Dropout
+from mspc.ops.random.keep_mask import keep_mask
+from mspc.ops.random.words import mixed, random_words
 from tests.ops.backend import BACKEND
 
 SHAPE = (64, 1 << 15)
@@ -77,6 +79,40 @@ def test_words_of_a_slice_are_those_of_its_places(
     golden = 0x9E3779B97F4A7C15
     for i in {0, 1, len(places) // 3, 65535, 65536, len(places) - 1} & set(range(len(places))):
         assert int(words.reshape(-1)[i]) == mixed((int(places[i]) * golden + 12345 + golden) % 2**64)
+
+
+@pytest.mark.parametrize(
+    ("shape", "begin", "local"),
+    [
+        ((), (), ()), ((0, 3), (0, 0), (0, 3)), ((5, 33), (0, 0), (5, 33)), ((4, 6, 40), (1, 2, 7), (2, 3, 29)),
+        ((2, 4, 8), (0, 0, 5), (2, 4, 1)), ((70000, 3), (1, 1), (69000, 2)), ((2, 300000), (1, 5), (1, 200000)),
+        ((300000,), (16,), (280000,)),
+    ],
+)  # fmt: skip
+def test_masks_of_a_slice_are_those_of_its_places(
+    shape: tuple[int, ...], begin: tuple[int, ...], local: tuple[int, ...]
+) -> None:
+    """Sixteen bits of a word decide, found here from the row and the column alone."""
+    mask = keep_mask(np, 12345, shape, begin, local, 0.3)
+    assert mask.shape == local
+    assert mask.dtype == bool
+    places = list(np.ndindex(local))
+    golden, columns = 0x9E3779B97F4A7C15, shape[-1] if shape else 1
+    for i in {0, 1, 20, len(places) // 3, 65535, 65536, len(places) - 1} & set(range(len(places))):
+        place = tuple(p + b for p, b in zip(places[i], begin, strict=True)) or (0,)
+        row = int(np.ravel_multi_index(place[:-1], shape[:-1])) if place[:-1] else 0
+        group, rest = divmod(place[-1], 16)
+        word = (row * -(-columns // 16) + group) * 4 + rest % 8 // 2
+        bits = mixed((word * golden + 12345 + golden) % 2**64) >> 16 * (rest % 2 + rest // 8 * 2) & 0xFFFF
+        assert mask[places[i]] == (bits < round(0.3 * 65536))
+    if len(places) > 1000:
+        assert abs(mask.mean() - 0.3) < 0.01
+
+
+@pytest.mark.parametrize(("keep_prob", "share"), [(1.0, 1.0), (1e-9, 0.0), (0.75, 0.75)])
+def test_masks_have_their_share(keep_prob: float, share: float) -> None:
+    mask = keep_mask(np, 7, (100, 1000), (0, 0), (100, 1000), keep_prob)
+    assert mask.mean() == pytest.approx(share, abs=0.01 if 0 < share < 1 else 0)
 
 
 @pytest.mark.parametrize(

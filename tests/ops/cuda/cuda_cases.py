@@ -206,6 +206,7 @@ def odd_cases() -> Iterator[Case]:
         yield _case("GatherGrad", ids, (200, 7), (200,), low=0, high=900, size=300, offset=450, total=900)
         yield _case("UnsortedSegmentSum", ids, (2, 100, 6), (2, 100), low=-1, high=90, num_segments=80)
         yield _case("GatherGrad", ids, (5000, 24), (5000,), low=0, high=3, size=3)
+        yield _case("GatherGrad", ids, (2, 3, 2300, 4), (2, 2300), low=0, high=70, size=90, axis=2, batch_dims=1)
         yield _case("GatherGrad", ids, (2, 900, 5), (900,), low=-2, high=2, size=2, axis=1)
         wide = (dtype, "Int64", dtype)
         for kind in ("TensorScatterUpdate", "TensorScatterAdd"):
