@@ -17,6 +17,8 @@ from mspc.ir.location import Frames
 from mspc.ir.types import TensorType, TupleType, Type, dtype_of
 
 Layouts = Layout | tuple[Layout, ...] | None
+_LONGEST = 400
+"""Characters of a label from which its other parts are only counted."""
 """The placement of a value: one layout for a tensor, one per element for a tuple, None before sharding."""
 
 
@@ -169,9 +171,10 @@ class Node(Value):
     @property
     def label(self) -> str:
         """How messages name the node: `MatMul 'matmul1'`, `Sub` where the user gave no name, and for a node that
-        is several of the user's (its attribute `fused` says which) `FusedElementwise of Add, GeLU 'gelu'`."""
+        is several of the user's (its attribute `fused` says which) `FusedElementwise of Add, GeLU 'gelu'`, the first of
+        them where they are many."""
         if "fused" in self.attrs:
-            return f"{self.op.name} of {', '.join(self.attrs['fused'])}"
+            return f"{self.op.name} of {_listed(self.attrs['fused'])}"
         return f"{self.op.name} '{self.instance}'" if self.instance else self.op.name
 
     def error(
@@ -243,6 +246,15 @@ class Graph:
             seen.add(node)
         for value in self.results:
             assert isinstance(value, Constant) or value in seen, f"the graph returns the undefined {value}"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    """Names with commas, as many as are read in one go."""
+    shown = 1
+    while shown < len(parts) and sum(map(len, parts[: shown + 1])) <= _LONGEST:
+        shown += 1
+    more = f" and {len(parts) - shown} more" if shown < len(parts) else ""
+    return ", ".join(parts[:shown]) + more
 
 
 def element_types(type: Type) -> tuple[TensorType, ...]:

@@ -23,6 +23,8 @@ _CHUNKS = 64
 """Chunks at most, in each of which every name looks its place up."""
 _TILE = 32
 """Sorted rows that are added up ahead, at least."""
+_ABREAST = 8
+"""Packs of a row that neighbouring threads should have."""
 _ALIGNMENT = 256
 
 _SORT = r"""
@@ -106,38 +108,45 @@ extern "C" __global__ void __launch_bounds__(BLOCK) add_tiles(const T* rows, con
     for (int j = 0; j < V; ++j) sums[at * V + j] = total[j];
 }
 
+// A thread has EACH packs of a row, every APART-th of them.
 extern "C" __global__ void __launch_bounds__(BLOCK) @NAME@(
     const T* rows, const u64* sorted, const int* begins, const A* sums, const T* base, T* out) {
     const Index at = ((Index)blockIdx.x * BLOCK + threadIdx.x) / SHARE;
     const int share = threadIdx.x % SHARE;
-    const bool there = at < (Index)BATCH * MIDDLE * SIZE * INNER;
-    A total[V];
-    for (int j = 0; j < V; ++j) total[j] = 0;
+    const bool there = at < (Index)BATCH * MIDDLE * SIZE * APART;
+    const Index i = at % APART, place = at / APART % SIZE, group = at / APART / SIZE;
+    A total[EACH][V];
+    for (int e = 0; e < EACH; ++e)
+        for (int j = 0; j < V; ++j) total[e][j] = 0;
+    auto add_row = [&](unsigned int row) {
+#pragma unroll
+        for (int e = 0; e < EACH; ++e) add(total[e], rows + ((group * COUNT + row) * INNER + i + e * APART) * V);
+    };
     if (there) {
-        const Index i = at % INNER, place = at / INNER % SIZE, group = at / INNER / SIZE;
         const u64* mine = sorted + group / MIDDLE * COUNT;
         begins += group / MIDDLE * (SIZE + 1) + place;
         const int begin = begins[0], end = begins[1];
         // From the begin to the first tile, the tiles that are full, and what remains.
         int first = (begin + TILE - 1) / TILE * TILE, last = end / TILE * TILE;
         if (first >= last) first = last = end;
-#pragma unroll 4
-        for (int n = begin + share; n < first; n += SHARE)
-            add(total, rows + ((group * COUNT + (unsigned int)mine[n]) * INNER + i) * V);
-        for (int n = first / TILE + share; n < last / TILE; n += SHARE) {
-            const A* sum = sums + ((group * TILES + n) * INNER + i) * V;
-            for (int j = 0; j < V; ++j) total[j] += sum[j];
-        }
-#pragma unroll 4
-        for (int n = last + share; n < end; n += SHARE)
-            add(total, rows + ((group * COUNT + (unsigned int)mine[n]) * INNER + i) * V);
+        for (int n = begin + share; n < first; n += SHARE) add_row((unsigned int)mine[n]);
+        for (int n = first / TILE + share; n < last / TILE; n += SHARE)
+            for (int e = 0; e < EACH; ++e)
+                for (int j = 0; j < V; ++j)
+                    total[e][j] += sums[((group * TILES + n) * INNER + i + e * APART) * V + j];
+        for (int n = last + share; n < end; n += SHARE) add_row((unsigned int)mine[n]);
     }
     for (int offset = SHARE / 2; offset; offset >>= 1)
-        for (int j = 0; j < V; ++j) total[j] += __shfl_xor_sync(0xffffffffu, total[j], offset);
+        for (int e = 0; e < EACH; ++e)
+            for (int j = 0; j < V; ++j) total[e][j] += __shfl_xor_sync(0xffffffffu, total[e][j], offset);
     if (!there || share) return;
-    Pack<T, V> made;
-    for (int j = 0; j < V; ++j) made.at[j] = narrow<T>((BASED ? (A)wide(base[at * V + j]) : (A)0) + total[j]);
-    put_pack<T, V>(out + at * V, made);
+#pragma unroll
+    for (int e = 0; e < EACH; ++e) {
+        const Index to = ((group * SIZE + place) * INNER + i + e * APART) * V;
+        Pack<T, V> made;
+        for (int j = 0; j < V; ++j) made.at[j] = narrow<T>((BASED ? (A)wide(base[to + j]) : (A)0) + total[e][j]);
+        put_pack<T, V>(out + to, made);
+    }
 }
 """
 
@@ -161,10 +170,11 @@ def add_rows(device: Device, name: str, lookup: RowLookup, rows: Array, ids: Arr
     share = 1
     while share < 32 and share * 8 <= lookup.count // lookup.size:
         share *= 2
+    each = max(n for n in (1, 2, 4, 8) if n == 1 or (packs % n == 0 and packs // n >= _ABREAST and share == 1))
     source = COMMON + f"typedef {c_type(dtype)} T;\ntypedef {accumulating_type(dtype)} A;\n" + lookup.head(ids, lanes)
     source += constants(
         V=lanes, BLOCK=_BLOCK, BATCH=lookup.batch, CHUNK=chunk, TILE=tile, TILES=max(1, tiles), SHARE=share,
-        BASED=base is not None,
+        EACH=each, APART=packs // each, BASED=base is not None,
     )  # fmt: skip
     parts = (8 * names, 8 * names, 4 * lookup.batch * (lookup.size + 1),
              groups * tiles * lookup.inner * max(4, dtype.itemsize))  # fmt: skip
@@ -189,7 +199,7 @@ def add_rows(device: Device, name: str, lookup: RowLookup, rows: Array, ids: Arr
         find(grid(lookup.batch * (lookup.size + 1)), _BLOCK, [sorted_names, begins])
         if ahead is not None:
             ahead(grid(groups * tiles * packs), _BLOCK, [rows, sorted_names, sums])
-        add(grid(groups * lookup.size * packs * share), _BLOCK, [rows, sorted_names, begins, sums, given, out])
+        add(grid(groups * lookup.size * packs // each * share), _BLOCK, [rows, sorted_names, begins, sums, given, out])
 
     return launch
 

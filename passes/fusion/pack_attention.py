@@ -1,7 +1,7 @@
 """Makes one matrix product of the three that give an attention its query, key and value of the same rows.
 
 Input:  `%1 = MatMul(%x, %wq)`, `%2 = MatMul(%x, %wk)`, `%3 = MatMul(%x, %wv)`, `%4 = FlashAttentionScore(%1, %2, %3)`
-        (with reshapes between them, and a bias added to each or to none)
+        (with reshapes between them, and a bias added to each or to none, perhaps in a wider element type)
 Output: `%1 = Concat(%wq, %wk, %wv) {axis: 1}`, `%2 = MatMul(%x, %1)`, `%3 = FlashAttentionScore(%2) {packed: 8}`
 
 Backward the attention's gradient is one tensor too; the three products that are summed for the gradient of x become
@@ -21,12 +21,14 @@ from typing import cast
 
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import DType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.matmul import BiasAdd, MatMul
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Concat, Split, Transpose
 from mspc.ops.tensor.reshape import Reshape
 from mspc.ops.tensor.slicing import StridedSlice
@@ -95,6 +97,10 @@ class _Plan(Rewriter):
         self.put(place, [made])
         return made
 
+    def cast(self, place: Node, value: Node, dtype: DType, like: Node) -> Node:
+        """The value in this element type."""
+        return value if value.tensor_type.dtype == dtype else self.emit(place, Cast(dtype), [value], like)
+
     def add_up(self) -> None:
         """Make the sums of what their terms are now."""
         for total, terms in self.terms.items():
@@ -112,7 +118,9 @@ def _pack(facts: ProjectionGraph, match: ProjectionMatch, plan: _Plan) -> None:
     adders = [source.adds for source in match.sources if source.adds is not None]
     if adders:
         bias = plan.emit(place, Concat(0), [node.inputs[1] for node in adders], adders[0])
+        packed = plan.cast(place, packed, match.dtypes[1], adders[0])
         packed = plan.emit(place, BiasAdd("NHWC"), [packed, bias], adders[0], adders)
+    packed = plan.cast(place, packed, match.dtypes[2], products[0])
     heads = shape.heads + 2 * shape.key_heads
     sides = {
         "BSND": (shape.batch, shape.queries, heads, shape.depth),
@@ -163,7 +171,9 @@ def _pack_gradients(match: ProjectionMatch, back: AttentionReaders, gradient: No
     """One product for x, one for the weights and one sum for the biases."""
     place, axis = back.node, match.weight_axis
     columns = [product.shape[1] for product in match.products]
-    dy = plan.emit(place, Reshape((match.products[0].shape[0], sum(columns))), [gradient], place)
+    slopes = plan.emit(place, Reshape((match.products[0].shape[0], sum(columns))), [gradient], place)
+    multiplying, adding, _ = match.dtypes
+    dy = plan.cast(place, slopes, multiplying, place)
     if back.total is not None:
         dx = plan.emit(place, MatMul(False, axis == 1), [dy, weight], back.inputs[0], back.inputs)
         for step in back.behind[0]:
@@ -175,7 +185,8 @@ def _pack_gradients(match: ProjectionMatch, back: AttentionReaders, gradient: No
         dw = plan.emit(place, MatMul(True, False), [x, dy] if axis else [dy, x], back.weights[0], back.weights)
         _take_apart(dw, axis, columns, back.weights, place, plan)
     if back.biases:
-        total = plan.emit(place, ReduceSum(axis=(0,)), [dy], back.biases[0], back.biases)
+        slopes = plan.cast(place, slopes, adding, place)
+        total = plan.emit(place, ReduceSum(axis=(0,)), [slopes], back.biases[0], back.biases)
         _take_apart(total, 0, columns, back.biases, place, plan)
 
 

@@ -8,7 +8,7 @@ from dataclasses import field
 from mspc.analysis.aliasing import first_changes
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import TensorType
+from mspc.ir.types import DType, TensorType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.math.matmul import BiasAdd, MatMul
@@ -63,11 +63,18 @@ class ProjectionGraph:
 
 @dataclass
 class Source:
-    """Where query, key or value comes from: a product, and what adds its bias if it has one."""
+    """Where query, key or value comes from: a product, and what adds its bias if it has one, perhaps in another element
+    type; dtype: of the operand itself."""
 
     product: Node
     adds: Node | None
     transposed: bool
+    dtype: DType
+
+    @property
+    def adding(self) -> DType:
+        """The element type in which the bias is added, if there is one."""
+        return (self.adds or self.product).tensor_type.dtype
 
 
 @dataclass
@@ -105,6 +112,12 @@ class ProjectionMatch:
         return self.sources[0].transposed
 
     @property
+    def dtypes(self) -> tuple[DType, DType, DType]:
+        """Of the products, where biases are added, of query, key and value."""
+        source = self.sources[0]
+        return source.product.tensor_type.dtype, source.adding, source.dtype
+
+    @property
     def weight_axis(self) -> int:
         """The dimension of the weights that is one of columns."""
         op = self.products[0].op
@@ -126,6 +139,8 @@ def matched(facts: ProjectionGraph, operands: Sequence[Value], attentions: list[
         if not _same(other.inputs[0], product.inputs[0]):
             raise NoMatch
         if (source.adds is None) != (sources[0].adds is None) or source.transposed != sources[0].transposed:
+            raise NoMatch
+        if (source.adding, source.dtype) != (sources[0].adding, sources[0].dtype):
             raise NoMatch
     shape = op.shape_of(operands)
     if shape.queries != shape.keys or shape.depth != shape.value_depth or by_head != sources[0].transposed:
@@ -149,17 +164,20 @@ def _source(facts: ProjectionGraph, value: Value, attentions: Sequence[Node], by
     """What gives an operand of attentions; nothing else reads it or what is in between."""
     if any(reader not in attentions or place > 2 for reader, place in facts.readers(value)):
         raise NoMatch
-    transposed, adds, below = False, None, value
+    transposed, adds, operand, below = False, None, value, value
     while isinstance(value, Node):
         if value is not below and [reader for reader, _ in facts.readers(value)] != [below]:
             raise NoMatch
         op, below = value.op, value
         if isinstance(op, MatMul) and not op.transpose_a:
-            return Source(value, adds, transposed)
+            return Source(value, adds, transposed, operand.tensor_type.dtype)
         if isinstance(op, Transpose) and by_head and adds is None and tuple(op.perm) == HEADS_BEHIND and not transposed:
             transposed = True
         elif isinstance(op, BiasAdd | Add) and adds is None and _adds_bias(value):
             adds = value
+        elif isinstance(op, Cast):
+            if value.tensor_type.dtype != (adds or operand).tensor_type.dtype:
+                raise NoMatch
         elif not isinstance(op, Reshape):
             raise NoMatch
         value = value.inputs[0]
@@ -205,17 +223,20 @@ def _gradient_readers(
     """("x", "w" or "bias", node) for what reads a gradient, which is the product for x, for the weight or a sum."""
     op, (x, w), shape = source.product.op, source.product.inputs, source.product.shape
     assert isinstance(op, MatMul)
+    types = (source.product.tensor_type.dtype, source.adding)
     for reader, place in facts.readers(value):
         of = reader.op
         if by_head:
             if not isinstance(of, Transpose) or tuple(of.perm) != HEADS_BEHIND:
                 raise NoMatch
             yield from _gradient_readers(facts, reader, source, False)
-        elif isinstance(of, Reshape):
+        elif isinstance(of, Reshape) or (isinstance(of, Cast) and reader.tensor_type.dtype in types):
             yield from _gradient_readers(facts, reader, source, False)
         elif isinstance(of, ReduceSum) and value.shape[-1] == shape[1] and _sums_rows(of, len(value.shape)):
+            if value.tensor_type.dtype != source.adding:
+                raise NoMatch
             yield "bias", reader
-        elif not isinstance(of, MatMul) or value.shape != shape:
+        elif not isinstance(of, MatMul) or value.type != source.product.type:
             raise NoMatch
         elif of == MatMul(False, not op.transpose_b) and place == 0 and _same(reader.inputs[1], w):
             yield "x", reader

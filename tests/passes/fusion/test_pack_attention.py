@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mspc as ms
-from mspc import Parameter, Tensor, nn, ops
+from mspc import Parameter, Tensor, amp, nn, ops
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
 from mspc.compiler.pipeline import PER_RANK, passes_of, rank_passes_of
@@ -44,7 +44,8 @@ class Form:
     """A way to write attention.
 
     layout: of the operator, or "written out". kind: in which products are computed. dense: products are Dense layers,
-    with a bias or without. key_heads: of key and value. causal: a query looks at no later key.
+    with a bias or without. key_heads: of key and value. causal: a query looks at no later key. auto: mixed precision is
+    chosen by operator, so that biases are added in Float32.
     """
 
     layout: str = "written out"
@@ -54,6 +55,7 @@ class Form:
     key_heads: int = HEADS
     causal: bool = False
     trained: bool = True
+    auto: bool = False
 
 
 class Attention(nn.Cell):
@@ -72,7 +74,8 @@ class Attention(nn.Cell):
                 layer.matmul.shard(((data, 1), (tensor, 1)))
                 if form.bias:
                     layer.bias_add.shard(((data, tensor), (tensor,)))
-                layer.to_float(form.kind)
+                if not form.auto:
+                    layer.to_float(form.kind)
         else:
             self.wq, self.wk, self.wv = (
                 Parameter(Tensor(0.4 * draw((WIDTH, width)).astype(np.float32)), requires_grad=form.trained)
@@ -150,6 +153,8 @@ FORMS = {
     "Dense": Form(dense=True),
     "Dense with a bias": Form(dense=True, bias=True),
     "Dense with a bias, float16": Form(dense=True, bias=True, kind=ms.float16),
+    "Dense with a bias in Float32": Form(dense=True, bias=True, kind=ms.bfloat16, auto=True),
+    "operator, with a bias in Float32": Form("BSH", dense=True, bias=True, key_heads=2, kind=ms.float16, auto=True),
     "operator": Form("BSND", causal=True),
     "operator, fewer heads of key": Form("BSND", key_heads=2),
     "hidden": Form("BSH", key_heads=2, kind=ms.bfloat16),
@@ -172,6 +177,8 @@ def compiled(
     if recompute:
         layers.first.recompute()
         layers.second.recompute()
+    if form.auto:
+        layers = amp.auto_mixed_precision(layers, "auto", form.kind)
     network = nn.WithLossCell(layers, nn.MSELoss())
     target: Any = network
     if train:
