@@ -14,7 +14,7 @@ import numpy as np
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.cuda.attention import Attention, first_row
 from mspc.ops.cuda.flash import macros, strides_of
-from mspc.ops.cuda.half_fragments import COMMON, INSTRUCTIONS, padded, settings, takes, terms_of
+from mspc.ops.cuda.half_fragments import COMMON, INSTRUCTIONS, has_terms, padded, settings, takes, terms_of
 from mspc.ops.device import Array, Device, Launch
 
 FORWARD = r"""
@@ -33,6 +33,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_forward(
     const int own = (threadIdx.x >> 5) * 16 * BANDS, row = begin + own;  // the warp's first, in the block and of all
     E* held = (E*)memory;
     E* buffers = held + ROWS * PITCH;
+    float* all_keyed = (float*)(buffers + 4 * TILE);  // of the keys of a tile what is added for all queries
     q += b * q_b + n * q_n + begin * q_s;
     k += b * k_b + n / group * k_n;
     v += b * v_b + n / group * v_n;
@@ -41,11 +42,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_forward(
     const int end = begin + ROWS < queries ? begin + ROWS : queries;
     const int stop = end + high < keys ? end + high : keys;
     const int start = begin + low > 0 ? (begin + low) / KEYS * KEYS : 0;
+    auto copy = [&](int buffer, int first) {
+        fetch<KEYS>(buffers + buffer * 2 * TILE, k + first * k_s, k_s, keys - first);
+        fetch<KEYS>(buffers + buffer * 2 * TILE + TILE, v + first * v_s, v_s, keys - first);
+        if (ANY_KEYED && threadIdx.x < KEYS) {
+            const int at = first + threadIdx.x;
+            all_keyed[buffer * KEYS + threadIdx.x] = at < keys ? OF_KEY(at) : 0.0f;
+        }
+    };
     fetch<ROWS>(held, q, q_s, queries - begin);
-    if (start < stop) {
-        fetch<KEYS>(buffers, k + start * k_s, k_s, keys - start);
-        fetch<KEYS>(buffers + TILE, v + start * v_s, v_s, keys - start);
-    }
+    if (start < stop) copy(0, start);
     commit_copies();
     wait_for_copies();
     __syncthreads();
@@ -70,16 +76,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_forward(
     const float factor = scale * LOG2_E;
 
     int buffer = 0;
-    for (int first = start; first < stop; first += KEYS, buffer ^= 2 * TILE) {
-        const E* tile = buffers + buffer;
+    for (int first = start; first < stop; first += KEYS, buffer ^= 1) {
+        const E* tile = buffers + buffer * 2 * TILE;
         if (first > start) {
             wait_for_copies();
             __syncthreads();  // this tile is there, and nobody reads the other buffer any more
         }
         const int next = first + KEYS;
         if (next < stop) {
-            fetch<KEYS>(buffers + (2 * TILE ^ buffer), k + next * k_s, k_s, keys - next);
-            fetch<KEYS>(buffers + (2 * TILE ^ buffer) + TILE, v + next * v_s, v_s, keys - next);
+            copy(buffer ^ 1, next);
             commit_copies();
         }
         // Does no query of this warp look at these keys?
@@ -108,9 +113,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_forward(
 #pragma unroll
             for (int odd = 0; odd < 2; ++odd) {
                 const int at = first + 8 * j + 2 * t + odd;
-                float keyed = 0;
-                if ((SHIFTED | MASKED) & KEYED)
-                    if (at < keys) keyed = OF_KEY(at);
+                const float keyed = ANY_KEYED ? all_keyed[buffer * KEYS + at - first] : 0.0f;
 #pragma unroll
                 for (int m = 0; m < BANDS; ++m)
 #pragma unroll
@@ -186,8 +189,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_forward(
 class HalfTiles:
     """How the forward kernel divides its work.
 
-    warps: of a block. bands: of 16 queries, that a warp holds. keys: of a tile, a multiple of 16. blocks: that a
-    multiprocessor should hold at once, which limits the registers.
+    warps: of a block. bands: of 16 queries, that a warp holds. keys: of a tile, a multiple of 16 and no more than
+    threads of a block. blocks: that a multiprocessor should hold at once, which limits the registers.
     """
 
     warps: int
@@ -204,14 +207,18 @@ class HalfTiles:
         return settings(attention) + macros(**sizes) + INSTRUCTIONS + COMMON + FORWARD
 
     def shared(self, depth: int) -> int:
-        """Bytes of shared memory: the queries, and two tiles of keys and values."""
-        return 2 * (padded(depth) + 8) * (self.rows() + 4 * self.keys)
+        """Bytes of shared memory: the queries, and two tiles of keys and values, with a number for each key."""
+        return 2 * (padded(depth) + 8) * (self.rows() + 4 * self.keys) + 8 * self.keys
 
     def rows(self) -> int:
         return 16 * self.bands * self.warps
 
 
-TILES = HalfTiles(4, 1, 64, 2)
+def tiles_of(attention: Attention) -> HalfTiles:
+    """How the forward kernel divides its work on this attention, by the times of tests/gpu/test_half_flash_gpu.py."""
+    if padded(attention.shape.depth) > 64:
+        return HalfTiles(4, 1, 64, 2)
+    return HalfTiles(8, 1, 32, 2) if has_terms(attention) else HalfTiles(4, 1, 64, 3)
 
 
 def halves_forward(
@@ -222,7 +229,7 @@ def halves_forward(
     arrays = [*attention.operands[:3], result]
     if not takes(attention, arrays):
         return None
-    tiles = tiles or TILES
+    tiles = tiles or tiles_of(attention)
     kernel = device.kernel(tiles.source(attention), "halves_forward")
     grid = shape.batch * shape.heads * math.ceil(shape.queries / tiles.rows())
     arguments = [

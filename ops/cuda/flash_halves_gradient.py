@@ -23,7 +23,7 @@ import numpy as np
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.cuda.attention import Attention, first_row
 from mspc.ops.cuda.flash import macros, strides_of
-from mspc.ops.cuda.half_fragments import COMMON, INSTRUCTIONS, padded, settings, takes, terms_of
+from mspc.ops.cuda.half_fragments import COMMON, INSTRUCTIONS, has_terms, padded, settings, takes, terms_of
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.nn.attention_kernel import LARGE
 
@@ -35,7 +35,7 @@ struct alignas(16) Note { float base, mean, share, unused; };  // of a query
 """
 BACKWARD = r"""
 constexpr int TILES = COLUMNS / 8, TILE = COLUMNS * PITCH, OWN = ROWS * PITCH;
-struct Buffer { E other[TILE], other_slope[TILE]; Note notes[COLUMNS]; Word words[COLUMNS]; };
+struct Buffer { E other[TILE], other_slope[TILE]; Note notes[COLUMNS]; Word words[COLUMNS]; float keyed[COLUMNS]; };
 static_assert(sizeof(Buffer) % 16 == 0, "copies are aligned");
 
 // own and other: what the scores are made of; own_slope and other_slope: what the slopes are made of. notes are written
@@ -78,6 +78,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_backward(
             const int i = first + threadIdx.x;
             copy_async(to.notes + threadIdx.x, all_notes + (i64)at * queries + i, i < queries);
             to.words[threadIdx.x] = word_of_row(first_query + (i64)at * queries + i, step, seed);
+        }
+        if (!OF_KEYS && ANY_KEYED && threadIdx.x < COLUMNS) {
+            const int key = first + threadIdx.x;
+            const F* shift = all_shifts + n * f_n;
+            const M* mask = all_masks + n * m_n;
+            to.keyed[threadIdx.x] = key < keys ? OF_KEY(key) : 0.0f;
         }
         commit_copies();
     };
@@ -200,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_backward(
                     const int key = row + 16 * m + 8 * h + g;
                     own_keyed[m][h] = 0;
                     own_words[m][h] = OF_KEYS ? word_of_key(key - 8 * h) : words[m][h] + word_of_key(here + 2 * t);
-                    if (OF_KEYS && ((SHIFTED | MASKED) & KEYED))
+                    if (OF_KEYS && ANY_KEYED)
                         if (key < keys) own_keyed[m][h] = OF_KEY(key);
                 }
             const bool border = OF_KEYS
@@ -213,10 +219,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_backward(
                 for (int odd = 0; odd < 2; ++odd) {
                     const int column = 8 * j + 2 * t + odd;
                     Note note;
-                    float keyed = 0;
                     if constexpr (OF_KEYS) note = tile.notes[column];
-                    else if ((SHIFTED | MASKED) & KEYED)
-                        if (here + column < keys) keyed = OF_KEY(here + column);
+                    const float keyed = !OF_KEYS && ANY_KEYED ? tile.keyed[column] : 0.0f;
 #pragma unroll
                     for (int m = 0; m < BANDS; ++m)
 #pragma unroll
@@ -314,24 +318,30 @@ class HalfGradientTiles:
         return settings(attention) + macros(**sizes) + INSTRUCTIONS + COMMON + NOTES + BACKWARD
 
     def shared(self, attention: Attention) -> int:
-        """Bytes of shared memory: own rows, and two buffers with notes and words of the columns."""
+        """Bytes of shared memory: own rows, and two buffers with notes, words and terms of the columns."""
         pitch = 2 * (padded(attention.shape.depth) + 8)
         word = 8 if attention.scores.draws is not None else 1
-        buffer = self.columns * (2 * pitch + 16 + word)
+        buffer = self.columns * (2 * pitch + 16 + word + 4)
         return 2 * self.rows() * pitch + 2 * (-(-buffer // 16) * 16)
 
     def rows(self) -> int:
         return 16 * self.bands * self.warps
 
 
-def tiles_of_queries(depth: int) -> HalfGradientTiles:
-    """How the form of queries divides its work for heads of this depth."""
-    return HalfGradientTiles(4, 1, 64, 2, 2) if padded(depth) <= 64 else HalfGradientTiles(4, 1, 32, 1, 2)
+def tiles_of_queries(attention: Attention) -> HalfGradientTiles:
+    """How the form of queries divides its work, by the times of tests/gpu/test_half_flash_gpu.py."""
+    if padded(attention.shape.depth) > 64:
+        return HalfGradientTiles(4, 1, 32, 1, 2)
+    return HalfGradientTiles(4, 1, 32, 0, 4) if has_terms(attention) else HalfGradientTiles(4, 1, 64, 2, 2)
 
 
-def tiles_of_keys(depth: int) -> HalfGradientTiles:
-    """How the form of keys divides its work for heads of this depth."""
-    return HalfGradientTiles(4, 1, 64, 1, 2) if padded(depth) <= 64 else HalfGradientTiles(4, 1, 32, 0, 2)
+def tiles_of_keys(attention: Attention) -> HalfGradientTiles:
+    """How the form of keys divides its work; many terms take registers."""
+    if padded(attention.shape.depth) > 64:
+        return HalfGradientTiles(4, 1, 32, 0, 2)
+    terms = (attention.scores.shift, attention.scores.mask)
+    by_query = any(term is not None and term.shape[2] > 1 for term in terms)
+    return HalfGradientTiles(4, 1, 32, 1, 3) if by_query else HalfGradientTiles(4, 1, 64, 1, 2)
 
 
 def halves_backward(
@@ -339,12 +349,11 @@ def halves_backward(
     of_queries: HalfGradientTiles | None = None, of_keys: HalfGradientTiles | None = None,
 ) -> Launch | None:  # fmt: skip
     """Fill the gradients of query, key and value (by head); None where the kernels do not take the operands."""
-    shape = attention.shape
     q, k, v, dout = attention.operands
     dq, dk, dv = grads
     if not takes(attention, [q, k, v, dout, result, *grads]):
         return None
-    of_queries, of_keys = of_queries or tiles_of_queries(shape.depth), of_keys or tiles_of_keys(shape.depth)
+    of_queries, of_keys = of_queries or tiles_of_queries(attention), of_keys or tiles_of_keys(attention)
     notes = _notes(device, attention)
     first = _form(device, attention, notes, of_queries, (q, dout, k, v, result, dq, dq), of_keys=False)
     second = _form(device, attention, notes, of_keys, (k, v, q, dout, result, dk, dv), of_keys=True)
@@ -360,7 +369,7 @@ def notes_of(device: Device, attention: Attention, result: Array) -> tuple[Array
     """(what the form of queries notes of each, in scratch memory, and what fills it alone); `takes` must hold."""
     notes = _notes(device, attention)
     q, k, v, dout = attention.operands
-    tiles, arrays = tiles_of_queries(attention.shape.depth), (q, dout, k, v, result, q, q)
+    tiles, arrays = tiles_of_queries(attention), (q, dout, k, v, result, q, q)
     return notes, _form(device, attention, notes, tiles, arrays, of_keys=False, notes_alone=True)
 
 

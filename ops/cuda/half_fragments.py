@@ -125,6 +125,7 @@ __device__ __forceinline__ void store(E* row, const float (&sum)[2 * STEPS][4], 
 // What is added to a score to the base 2, minus infinity where the query does not look at the key: of a key for all
 // queries, and of a query beside it. KEYED: the shift (1) and the mask (2) that are the same for all queries.
 #define OF_KEY(j) added<SHIFTED & KEYED, MASKED & KEYED>(shift + (j) * f_j, mask + (j) * m_j)
+#define ANY_KEYED ((SHIFTED | MASKED) & KEYED)
 #define OF_QUERY(i, j) \
     added<SHIFTED & ~KEYED, MASKED & ~KEYED>(shift + (i) * f_i + (j) * f_j, mask + (i) * m_i + (j) * m_j)
 template <int SHIFTS, int MASKS> __device__ __forceinline__ float added(const F* shift, const M* mask) {
@@ -155,6 +156,11 @@ def takes(attention: Attention, arrays: Sequence[Array]) -> bool:
         return False
     strides = [stride for array in arrays for stride in array.strides[:3]]
     return not any(number % _ALIGNMENT for number in (*strides, *map(address, arrays)))
+
+
+def has_terms(attention: Attention) -> bool:
+    """Whether something is added to the scores, or a mask hides some."""
+    return attention.scores.shift is not None or attention.scores.mask is not None
 
 
 def settings(attention: Attention) -> str:

@@ -21,7 +21,7 @@ _CHUNK = 2048
 """Names that are sorted by counting, at least; a multiple of the block."""
 _CHUNKS = 64
 """Chunks at most, in each of which every name looks its place up."""
-_TILE = 32
+_TILE = 16
 """Sorted rows that are added up ahead, at least."""
 _ABREAST = 8
 """Packs of a row that neighbouring threads should have."""
@@ -129,11 +129,13 @@ extern "C" __global__ void __launch_bounds__(BLOCK) @NAME@(
         // From the begin to the first tile, the tiles that are full, and what remains.
         int first = (begin + TILE - 1) / TILE * TILE, last = end / TILE * TILE;
         if (first >= last) first = last = end;
+#pragma unroll 4
         for (int n = begin + share; n < first; n += SHARE) add_row((unsigned int)mine[n]);
         for (int n = first / TILE + share; n < last / TILE; n += SHARE)
             for (int e = 0; e < EACH; ++e)
                 for (int j = 0; j < V; ++j)
                     total[e][j] += sums[((group * TILES + n) * INNER + i + e * APART) * V + j];
+#pragma unroll 4
         for (int n = last + share; n < end; n += SHARE) add_row((unsigned int)mine[n]);
     }
     for (int offset = SHARE / 2; offset; offset >>= 1)
@@ -164,7 +166,7 @@ def add_rows(device: Device, name: str, lookup: RowLookup, rows: Array, ids: Arr
     chunk, tile = _CHUNK, _TILE
     while chunk * _CHUNKS < lookup.count:
         chunk *= 2
-    while tile * tile * 16 < lookup.count:
+    while tile * tile * 32 < lookup.count:
         tile *= 2
     tiles = lookup.count // tile
     share = 1

@@ -26,10 +26,11 @@ FORWARD_TILES = [HalfTiles(4, 1, 64, 2), HalfTiles(4, 2, 64, 2), HalfTiles(4, 1,
                  HalfTiles(4, 2, 32, 2), HalfTiles(8, 1, 64, 1), HalfTiles(4, 1, 32, 3),
                  HalfTiles(4, 1, 32, 4)]  # fmt: skip
 QUERY_TILES = [HalfGradientTiles(4, 1, 64, 2, 2), HalfGradientTiles(4, 1, 32, 2, 3), HalfGradientTiles(4, 2, 32, 0, 2),
-               HalfGradientTiles(8, 1, 64, 0, 1), HalfGradientTiles(4, 1, 32, 1, 2)]  # fmt: skip
+               HalfGradientTiles(8, 1, 64, 0, 1), HalfGradientTiles(4, 1, 32, 1, 2),
+               HalfGradientTiles(4, 1, 32, 0, 4)]  # fmt: skip
 KEY_TILES = [HalfGradientTiles(4, 1, 64, 1, 2), HalfGradientTiles(4, 1, 32, 2, 2), HalfGradientTiles(4, 1, 32, 0, 3),
              HalfGradientTiles(4, 2, 32, 0, 2), HalfGradientTiles(8, 1, 64, 0, 1),
-             HalfGradientTiles(4, 1, 64, 0, 2)]  # fmt: skip
+             HalfGradientTiles(4, 1, 64, 0, 2), HalfGradientTiles(4, 1, 32, 1, 3)]  # fmt: skip
 """For heads of depth 64."""
 
 
