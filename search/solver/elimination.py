@@ -330,3 +330,12 @@ class Sums:
         """What an assignment comes to."""
         chosen = np.asarray(values)
         return self.constant + sum(float(np.add.reduce(table[tuple(chosen[own].T)])) for table, own in self.groups)
+
+    def total_of_each(self, assignments: Sequence[Sequence[int]]) -> list[float]:
+        """The same of several assignments, to the last bit."""
+        chosen = np.asarray(assignments)
+        totals = np.zeros(len(chosen))
+        for table, own in self.groups:
+            costs = np.ascontiguousarray(table[tuple(chosen[:, variables] for variables in own.T)])
+            totals += np.add.reduce(costs, axis=1)  # along rows, as `total` adds one
+        return [float(total) for total in self.constant + totals]
