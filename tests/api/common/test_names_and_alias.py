@@ -129,6 +129,14 @@ def test_unsupported_names_are_named(mindspore):
         mspc.Tensr  # noqa: B018  # the access is what is tested
 
 
+@pytest.mark.parametrize("module", ["mspc", "mspc.nn"])
+def test_a_private_name_is_like_no_public_one(module, monkeypatch):
+    """pytest and others ask every object for names of their own: nothing is looked through for the answer."""
+    monkeypatch.setattr("mspc.api.index.module.listed", lambda name: pytest.fail("names are listed"))
+    with pytest.raises(AttributeError, match=r"'_Dense'$"):
+        importlib.import_module(module)._Dense  # noqa: B018
+
+
 def test_what_is_no_name_is_not_there(mindspore):
     for name in (".", "nn.", "a b"):
         assert not hasattr(mspc, name)
