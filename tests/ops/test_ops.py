@@ -17,7 +17,7 @@ from mspc.ir.types import BOOL, TensorType, dtype_of
 from mspc.ops.bases import ArrayFunction, Elementwise
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, NotDifferentiable, Op, sample
-from tests.grouped import grouped
+from tests.grouped import MANY, grouped
 from tests.ops.simulate import (
     BACKEND,
     arrays_of,
@@ -50,7 +50,7 @@ SCALARS = [
     if getattr(cls, "broadcasts", True)
 ]  # fmt: skip
 """Samples of operators that work element by element, whose operands may all be without dimensions."""
-RANKS = 4, 8
+RANKS = 8, 4
 
 
 def test_every_operator_states_its_hooks() -> None:
@@ -74,7 +74,7 @@ def test_every_operator_states_its_hooks() -> None:
     assert silent == []
 
 
-@grouped(CASES)
+@grouped(CASES, MANY)
 def test_infer_agrees_with_kernel(name: str, index: int) -> None:
     op, spec = operator_of(name, index)
     for floats in ("Float64", "Float32"):
@@ -155,7 +155,7 @@ def _assert_sum(op: Op, parts: list[list[Any]], whole: tuple[Any, ...]) -> None:
         np.testing.assert_allclose(one + other, both, rtol=tolerance, atol=tolerance, err_msg=str(op))
 
 
-@grouped(CASES)
+@grouped(CASES, MANY)
 def test_text_reads_back_equal(name: str, index: int) -> None:
     op, spec = operator_of(name, index)
     graph = Graph("sample")
