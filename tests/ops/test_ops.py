@@ -51,6 +51,7 @@ SCALARS = [
 ]  # fmt: skip
 """Samples of operators that work element by element, whose operands may all be without dimensions."""
 RANKS = 8, 4
+"""Numbers of ranks; of an operator's second sample, which many have, strategies are tried on the smaller one."""
 
 
 def test_every_operator_states_its_hooks() -> None:
