@@ -125,7 +125,6 @@ def _place(item: pytest.Item) -> int:
 
 def pytest_collection_finish() -> None:
     """Nothing that was collected goes before the end: the garbage collector need not look at it again and again."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG)
     gc.enable()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 Case = tuple[Any, ...]
+MANY = 8
+"""Names of a test whose cases take no longer than to begin it."""
 
 
 def each(check: Callable[..., None], cases: Iterable[Case]) -> None:
@@ -24,17 +26,25 @@ def each(check: Callable[..., None], cases: Iterable[Case]) -> None:
         raise ExceptionGroup(f"{len(errors)} of {len(tried)} cases fail", errors)
 
 
-def grouped(cases: Sequence[Case]) -> Callable[[Callable[..., None]], Callable[[str], None]]:
-    """Make a check of cases a test of each name that they begin with."""
+def grouped(cases: Sequence[Case], together: int = 1) -> Callable[[Callable[..., None]], Callable[[str], None]]:
+    """Make a check of cases a test of each name that they begin with, or of so many of these names together, which the
+    test then has, so that `-k` finds them."""
     names: dict[str, list[Case]] = {}
     for case in cases:
         names.setdefault(case[0], []).append(case)
+    of_test = {" ".join(some): [case for name in some for case in names[name]] for some in batched(names, together)}
 
     def of(check: Callable[..., None]) -> Callable[[str], None]:
         def test(name: str) -> None:
-            each(check, names[name])
+            each(check, of_test[name])
 
         test.__name__, test.__doc__, test.__module__ = check.__name__, check.__doc__, check.__module__
-        return pytest.mark.parametrize("name", names)(test)
+        return pytest.mark.parametrize("name", of_test)(test)
 
     return of
+
+
+def batched(names: Iterable[str], count: int) -> Iterator[list[str]]:
+    """So many of the names after the other."""
+    left = list(names)
+    return (left[i : i + count] for i in range(0, len(left), count))

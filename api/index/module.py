@@ -134,9 +134,10 @@ def _answer(package: str, module: str, name: str, otherwise: Getter | None) -> A
         return otherwise(name)
     from mspc.api.index.absent import why_absent  # only on the way to an error
 
+    known = () if name.startswith("_") else listed(module)  # tools ask every object for names of their own
     if package == _WHOLE:
-        raise AttributeError(f"module {_WHOLE!r} has no attribute {name!r}{why_absent(name, listed(module))}")
-    raise AttributeError(f"{module} has no {name!r}{why_absent(f'{module}.{name}', listed(module))}")
+        raise AttributeError(f"module {_WHOLE!r} has no attribute {name!r}{why_absent(name, known)}")
+    raise AttributeError(f"{module} has no {name!r}{why_absent(f'{module}.{name}', known)}")
 
 
 def _module_below(package: str, module: str, name: str) -> ModuleType | None:

@@ -67,6 +67,13 @@ class Candidates:
             self._costs[values] = self.costs.total(values)
         return self._costs[values]
 
+    def _possible(self, plans: Collection[Values]) -> list[Values]:
+        """Those of some plans that the model does not rule out; the costs of all are then known."""
+        unknown = [values for values in plans if values not in self._costs]
+        if unknown:
+            self._costs.update(zip(unknown, self.costs.total_of_each(unknown), strict=True))
+        return [values for values in plans if self._costs[values] < NEVER / 2]
+
     def found(self) -> list[Values]:
         """The best plan of every measure, and in small networks that with every choice of each decision."""
         plans: dict[Values, None] = {}
@@ -75,7 +82,7 @@ class Candidates:
             problem = Elimination(self.sizes, factors, SMALL_TABLES, order=self.order)
             for variable in self.decisions if self.is_small else ():
                 plans.update(dict.fromkeys(self.settled(plan.values) for plan in problem.given_each(variable)))
-        return [values for values in plans if self.cost(values) < NEVER / 2]
+        return self._possible(plans)
 
     def cheapest(self, limit: int = 0) -> list[Values]:
         """The plans found, the cheapest first. Of those that cost and hold the same, as where two axes of a mesh change
@@ -141,7 +148,7 @@ class Candidates:
                     found[other] = None
                     if variable not in parameters:
                         found[self.plain(other)] = None
-        return [other for other in found if self.cost(other) < NEVER / 2]
+        return self._possible(found)
 
     def smaller(self, values: Values, rounds: int) -> Values:
         """A plan that holds less, by one decision after the other."""

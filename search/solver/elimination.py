@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -101,8 +101,10 @@ class Elimination:
         self.exact = True
         self.buckets: list[Bucket] = []
         self._messages: dict[tuple[Any, ...], Table] = {}
+        self._replaced: dict[tuple[int, ...], tuple[list[Factor], bool, list[Factor]]] = {}
         self._referenced: list[Table] = []
         self._reshaped: dict[tuple[int, tuple[bool, ...]], Table] = {}
+        self._open: dict[int, list[Factor]] = {}
 
     def solve(self) -> Assignment:
         """The cheapest assignment, and the bound that was proved. Raises OutOfTime."""
@@ -139,6 +141,7 @@ class Elimination:
         self.constant, self.exact, number = 0.0, True, 0
         if sum(table.size for table in self._messages.values()) > REMEMBERED:
             self._messages.clear()
+            self._replaced.clear()
             self._referenced.clear()
         for factor in self._decidable(variable):
             if factor.variables:
@@ -171,7 +174,7 @@ class Elimination:
                 for w in self.of[v][key].variables:
                     if w != v:
                         del self.of[w][key]
-            found = self._without(v, held)
+            found = self._replacement(v, held)
             buckets[-1].messages = tuple(found)
             for factor in found:
                 if not factor.variables:
@@ -184,19 +187,23 @@ class Elimination:
                 heapq.heappush(queue, (size_of(w), w))
         return buckets
 
-    def _decidable(self, variable: int) -> Iterator[Factor]:
+    def _decidable(self, variable: int) -> list[Factor]:
         """The factors given, without variables of one choice: a table has no more dimensions than NumPy knows."""
-        known = self._reshaped
-        for factor in self.given:
-            open_ones = tuple(self.sizes[v] > 1 or v == variable for v in factor.variables)
-            if all(open_ones):
-                yield factor
-                continue
-            key = (id(factor.table), open_ones)
-            variables = tuple(v for v, is_open in zip(factor.variables, open_ones, strict=True) if is_open)
-            if key not in known:
-                known[key] = factor.table.reshape([self.sizes[v] for v in variables])
-            yield Factor(variables, known[key])
+        kept = variable if variable >= 0 and self.sizes[variable] == 1 else -1
+        if kept not in self._open:
+            self._open[kept] = [self._reduced(factor, kept) for factor in self.given]
+        return self._open[kept]
+
+    def _reduced(self, factor: Factor, kept: int) -> Factor:
+        """A factor without its variables of one choice, but for one that is kept."""
+        open_ones = tuple(self.sizes[v] > 1 or v == kept for v in factor.variables)
+        if all(open_ones):
+            return factor
+        key = (id(factor.table), open_ones)
+        variables = tuple(v for v, is_open in zip(factor.variables, open_ones, strict=True) if is_open)
+        if key not in self._reshaped:
+            self._reshaped[key] = factor.table.reshape([self.sizes[v] for v in variables])
+        return Factor(variables, self._reshaped[key])
 
     def cost(self, values: Sequence[int]) -> float:
         """What an assignment costs by the factors given."""
@@ -216,8 +223,20 @@ class Elimination:
             size *= self.sizes[w]
         return size
 
-    def _without(self, v: int, held: Sequence[Factor]) -> list[Factor]:
-        """The factors that take the place of those of a variable: one, or several where one would be too large."""
+    def _replacement(self, v: int, held: Sequence[Factor]) -> list[Factor]:
+        """What takes the place of a variable's factors; remembered by these very factors. One elimination has most of
+        them in common with the next, in which another variable is left over."""
+        key = (v, *map(id, held))
+        if key not in self._replaced:
+            found, is_exact = self._without(v, held)
+            self._replaced[key] = found, is_exact, list(held)  # whose ids are the key
+        found, is_exact, _ = self._replaced[key]
+        self.exact = self.exact and is_exact
+        return found
+
+    def _without(self, v: int, held: Sequence[Factor]) -> tuple[list[Factor], bool]:
+        """The factors that take the place of those of a variable: one, or several where one would be too large. Whether
+        it is one."""
         groups: list[list[Factor]] = []
         scopes: list[set[int]] = []
         for factor in sorted(held, key=lambda f: -f.table.size):
@@ -229,10 +248,9 @@ class Elimination:
             else:
                 groups.append([factor])
                 scopes.append(set(factor.variables))
-        self.exact = self.exact and len(groups) <= 1
         found = [Factor(tuple(sorted(scope - {v})), self._message(v, group, sorted(scope)))
                  for group, scope in zip(groups, scopes, strict=True)]  # fmt: skip
-        return found or [Factor((), np.zeros(()))]
+        return found or [Factor((), np.zeros(()))], len(groups) <= 1
 
     def _message(self, v: int, group: Sequence[Factor], scope: Sequence[int]) -> Table:
         """The least of a sum of factors over a variable; remembered by the tables and how they meet."""
@@ -312,3 +330,12 @@ class Sums:
         """What an assignment comes to."""
         chosen = np.asarray(values)
         return self.constant + sum(float(np.add.reduce(table[tuple(chosen[own].T)])) for table, own in self.groups)
+
+    def total_of_each(self, assignments: Sequence[Sequence[int]]) -> list[float]:
+        """The same of several assignments, to the last bit."""
+        chosen = np.asarray(assignments)
+        totals = np.zeros(len(chosen))
+        for table, own in self.groups:
+            costs = np.ascontiguousarray(table[tuple(chosen[:, variables] for variables in own.T)])
+            totals += np.add.reduce(costs, axis=1)  # along rows, as `total` adds one
+        return [float(total) for total in self.constant + totals]

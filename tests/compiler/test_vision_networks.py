@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -13,6 +13,7 @@ from mspc import nn, ops, set_seed
 from mspc.ir.types import FLOAT32, INT32
 from tests.api.nn.training import Training
 from tests.compiler.vision_networks import classic, dense, mobile, pictures, pieces
+from tests.shares import is_taken
 
 BATCH, CLASSES = 8, 10
 CLASSIFIERS: dict[str, tuple[Callable[[], nn.Cell], tuple[int, ...]]] = {
@@ -128,17 +129,23 @@ def compared(kind: str, name: str, mode: str, channels: int = 1, height: int = 1
     assert any(not np.array_equal(alone[0][key], alone[1][key]) for key in alone[0])
 
 
-MODES = ["data_parallel", "auto_parallel", "semi_auto_parallel"]
+def with_modes(names: Iterable[str]) -> list[tuple[str, str]]:
+    """(network, mode): every network in auto parallel mode, and by turns in the other two. In semi-auto parallel mode
+    all have strategies below."""
+    return [
+        (name, mode)
+        for place, name in enumerate(names)
+        for turn, mode in enumerate(("data_parallel", "semi_auto_parallel", "auto_parallel"))
+        if mode == "auto_parallel" or is_taken(place + turn, 2)
+    ]
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", CLASSIFIERS)
+@pytest.mark.parametrize(("name", "mode"), with_modes(CLASSIFIERS))
 def test_classifiers(name: str, mode: str) -> None:
     compared("classes", name, mode)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize(("name", "mode"), with_modes(PICTURES))
 def test_pictures(name: str, mode: str) -> None:
     compared("pictures", name, mode)
 

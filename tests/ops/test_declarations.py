@@ -9,13 +9,13 @@ import numpy as np
 from mspc.ops.collective.base import Collective
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
-from tests.grouped import grouped
+from tests.grouped import MANY, grouped
 from tests.ops.simulate import BACKEND, arrays_of, operator_of, samples_of, types_of
 
 load_operators()
 
 
-@grouped([(*case, floats) for case in samples_of(()) for floats in ("Float32", "Float64")])
+@grouped([(*case, floats) for case in samples_of(()) for floats in ("Float32", "Float64")], MANY)
 def test_results_show_the_declared_operands_alone(name: str, index: int, floats: str) -> None:
     op, sample = operator_of(name, index)
     arrays = arrays_of(name, sample, types_of(sample, floats))

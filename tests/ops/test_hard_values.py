@@ -18,6 +18,7 @@ from tests.grouped import grouped
 from tests.ops.ranks import on_ranks
 from tests.ops.simulate import BACKEND, arrays_of, check_sharded, layouts_of, operator_of, spread, strategies, types_of
 from tests.ops.test_ops import CASES
+from tests.shares import is_taken
 
 RANKS, STRATEGIES = 4, 4
 REFUSED = (IndexError, ValueError, MspcError)
@@ -28,11 +29,14 @@ FLOATS = {
     "zeros": ([0.0, -0.0], 0.5),
 }
 """By kind: numbers, and the share of the elements that they take."""
+OTHERS = len(FLOATS) - 1
+"""Kinds beside NaN, which alone shows most: it spreads to all that is computed of it."""
 
 
 def hard_inputs(name: str, index: int) -> Iterator[tuple[str, list[Any]]]:
     """(what is hard, operands) for a sample: in all floating-point operands and in each alone, and for operands that
-    name places those that are counted from the end and those that there are not."""
+    name places those that are counted from the end and those that there are not. Alone every operand has NaN and a
+    share of the other kinds, which are others from operand to operand and from sample to sample."""
     op, spec = operator_of(name, index)
     types = types_of(spec)
     inputs = arrays_of(name, spec, types)
@@ -45,8 +49,9 @@ def hard_inputs(name: str, index: int) -> Iterator[tuple[str, list[Any]]]:
         return np.where(chosen, random.choice(np.asarray(values, x.dtype), x.shape), x)
 
     floats = [i for i, t in enumerate(types) if t.dtype.is_float or t.dtype.is_complex]
-    for kind, (values, share) in FLOATS.items():
-        for among in ([floats] if floats else []) + ([[i] for i in floats] if len(floats) > 1 else []):
+    for number, (kind, (values, share)) in enumerate(FLOATS.items()):
+        alone = [[i] for place, i in enumerate(floats) if kind == "NaN" or is_taken(number + place + index, OTHERS)]
+        for among in ([floats] if floats else []) + (alone if len(floats) > 1 else []):
             yield kind, [changed(x, values, share) if i in among else x for i, x in enumerate(inputs)]
     for i, limit in op.index_limits(*types).items():
         if types[i].dtype.kind != "i":
@@ -90,6 +95,22 @@ def accepted(op: Op, types: Sequence[TensorType], inputs: Sequence[Any]) -> list
             continue
         taken.append(cuts)
     return taken
+
+
+def test_every_operand_has_every_kind_alone_in_some_sample() -> None:
+    """In three samples of a product it is so of both operands, and in each NaN is alone in both."""
+    seen = set[tuple[str, int]]()
+    for index in range(OTHERS):
+        spec = operator_of("MatMul", index)[1]
+        usual = arrays_of("MatMul", spec, types_of(spec))
+        changed = [
+            (kind, [i for i, x in enumerate(inputs) if not np.array_equal(x, usual[i])])
+            for kind, inputs in hard_inputs("MatMul", index)
+        ]
+        assert [changed.count(("NaN", [i])) for i in range(len(usual))] == [1, 1]
+        assert {kind for kind, at in changed if len(at) == len(usual)} == FLOATS.keys()
+        seen |= {(kind, at[0]) for kind, at in changed if len(at) == 1}
+    assert seen == {(kind, i) for kind in FLOATS for i in (0, 1)}
 
 
 @pytest.mark.parametrize("name", ["TensorScatterAdd", "ScatterAdd", "GatherNd"])

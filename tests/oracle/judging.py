@@ -30,6 +30,8 @@ Arrays = Sequence[np.ndarray]
 TOLERANCES = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-6, "float64": 1e-12, "complex64": 2e-6,
               "complex128": 1e-12}  # fmt: skip
 """Largest relative error, and the absolute one below 1, by the element type of a result: units in its last place."""
+MANY = 40
+"""Cases of a judge from which on a share of them is enough for gradients."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +81,21 @@ def public(name: str) -> Callable[..., Any]:
 
 def differences(judge: Judge, name: str) -> list[str]:
     """What differs between the public name and its judge, one line for each case. The names of one judge lead to the
-    same operators: gradients are compared in every case of the first, and in a share of the cases of the others."""
+    same operators: gradients are compared in every case of the first, unless there are many, and in a share of the
+    cases of the others."""
     function = public(name)
     found: list[str] = []
-    smooth = repeat(0) if name == judge.names[0] else count()
+    cases = len(judge.inputs) * len(judge.arguments) * len(judge.named)
+    every = name == judge.names[0] and cases < MANY
+    turns = {
+        (i, j): repeat(0) if every else count(i + j)
+        for i, j in product(range(len(judge.arguments)), range(len(judge.named)))
+    }
     with np.errstate(all="ignore"):
-        for arrays, arguments, named in product(judge.inputs, judge.arguments, judge.named):
+        for arrays, (i, arguments), (j, named) in product(
+            judge.inputs, enumerate(judge.arguments), enumerate(judge.named)
+        ):
+            smooth = turns[i, j]
             text = _difference(judge, function, arrays, arguments, named, smooth)
             if text:
                 case = ", ".join([*map(_shown, arrays), *map(str, arguments), *map(str, named.items())])
@@ -121,8 +132,8 @@ def _difference(
     judge: Judge, function: Any, arrays: Arrays, arguments: tuple[Any, ...], named: dict[str, Any],
     smooth: Iterator[int],
 ) -> str:  # fmt: skip
-    """What differs in one case. smooth: places among the cases whose gradients may be compared, of which `is_taken`
-    says whether they are."""
+    """What differs in one case. smooth: places among the inputs whose gradients may be compared with these arguments,
+    of which `is_taken` says whether they are: other inputs with other arguments."""
     refused = any(array.dtype.name in judge.refused for array in arrays)
     try:
         theirs = judge.theirs(*map(to_torch, arrays), *arguments, **named)

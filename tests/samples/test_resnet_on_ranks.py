@@ -18,6 +18,7 @@ from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.ir.types import FLOAT32, FLOAT64, INT32
 from tests.api.nn.training import Training
+from tests.shares import is_taken
 
 Cut = tuple[int, int, int]
 """Slices of the batch, of the channels and of the height."""
@@ -27,6 +28,8 @@ CUTS: dict[str, tuple[int, Cut]] = {
     "three": (3, (3, 1, 1)), "all": (8, (2, 2, 2)),
 }  # fmt: skip
 SIDE, CLASSES, BLOCKS, WIDTH = 32, 4, (1, 1), 4
+NARROW = 3
+"""One in so many cases runs in Float32 beside Float64, which shows more."""
 SCRIPT = """
 import sys
 sys.path.insert(0, {folder!r})
@@ -111,8 +114,15 @@ def compare(cut: Cut | None, ranks: int, mode: str, wide: bool) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("wide", [True, False], ids=["Float64", "Float32"])
-@pytest.mark.parametrize("name", CUTS)
+@pytest.mark.parametrize(
+    ("name", "wide"),
+    [
+        pytest.param(name, wide, id=f"{name}-{'Float64' if wide else 'Float32'}")
+        for place, name in enumerate(CUTS)
+        for wide in (True, False)
+        if wide or is_taken(place, NARROW)
+    ],
+)
 def test_cut_by_hand(name: str, wide: bool) -> None:
     ranks, cut = CUTS[name]
     names = compare(cut, ranks, "semi_auto_parallel", wide)
@@ -120,10 +130,11 @@ def test_cut_by_hand(name: str, wide: bool) -> None:
 
 
 @pytest.mark.parametrize("mode", ["data_parallel", "auto_parallel"])
-@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
-def test_nothing_cut_by_hand(ranks: int, mode: str) -> None:
+@pytest.mark.parametrize(("place", "ranks"), enumerate([2, 3, 4, 8]))
+def test_nothing_cut_by_hand(place: int, ranks: int, mode: str) -> None:
     compare(None, ranks, mode, True)
-    compare(None, ranks, mode, False)
+    if is_taken(place, NARROW):
+        compare(None, ranks, mode, False)
 
 
 @pytest.mark.parametrize(

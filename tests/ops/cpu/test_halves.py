@@ -13,7 +13,7 @@ from mspc.ir.types import BFLOAT16, FLOAT16, DType
 from mspc.ops.cpu.widening import is_half
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
-from tests.grouped import grouped
+from tests.grouped import MANY, grouped
 from tests.ops.simulate import BACKEND, arrays_of, operator_of, samples_of, types_of
 
 load_operators()
@@ -47,7 +47,7 @@ def computed(op: Any, arrays: list[np.ndarray]) -> tuple[list[np.ndarray], list[
     return list(out) if isinstance(out, tuple) else [out], operands
 
 
-@grouped([(*case, half) for case in CASES for half in (FLOAT16, BFLOAT16)])
+@grouped([(*case, half) for case in CASES for half in (FLOAT16, BFLOAT16)], MANY)
 def test_halves_give_the_rounded_float32_result(name: str, index: int, half: DType) -> None:
     op, spec = operator_of(name, index)
     types = types_of(spec, half.name)

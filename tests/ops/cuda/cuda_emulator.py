@@ -38,7 +38,6 @@ HEADERS = """
 #include <cstdio>
 #include <cstring>
 #include <deque>
-#include <tuple>
 #include <ucontext.h>
 #include <utility>
 """
@@ -109,14 +108,15 @@ static jmp_buf home_point;
 static unsigned int now;
 static unsigned long long slots[2][1024];
 static int votes[2], vote_rounds[1024];
-static void (*work)(void*);
-static void* work_data;
+static void (*kernel)();
+static void (*call)(void (*)(), void**);
+static void** given;
 
 static void wait(State state) {
     all[now].state = state;
     if (!_setjmp(all[now].point)) _longjmp(home_point, 1);
 }
-static void body() { work(work_data); all[now].state = DONE; _longjmp(home_point, 1); }
+static void body() { call(kernel, given); all[now].state = DONE; _longjmp(home_point, 1); }
 static void resume(unsigned int t) {
     now = t; threadIdx = {t, 0, 0};
     if (_setjmp(home_point)) return;
@@ -211,31 +211,33 @@ static inline unsigned int __ballot_sync(unsigned int, int v) {
     return bits;
 }
 
-template <class... A, std::size_t... I>
-static int run(void (*kernel)(A...), bool waits, const unsigned int* grid, unsigned int threads, void** arguments,
-               std::index_sequence<I...>) {
-    std::tuple<void (*)(A...), void**> bound(kernel, arguments);
-    auto call = [](void* data) {
-        auto& [function, given] = *(std::tuple<void (*)(A...), void**>*)data;
-        function(*(std::remove_reference_t<A>*)given[I]...);
-    };
+// How a kernel is called, for each list of parameters: what depends on it is as little code as may be.
+using Function = void (*)();
+template <class... A> struct Call {
+    template <std::size_t... I> static void with(Function kernel, void** given, std::index_sequence<I...>) {
+        ((void (*)(A...))kernel)(*(std::remove_reference_t<A>*)given[I]...);
+    }
+    static void now(Function kernel, void** given) { with(kernel, given, std::index_sequence_for<A...>()); }
+};
+static int launch(Function kernel, void (*call)(Function, void**), bool waits, const unsigned int* grid,
+                  unsigned int threads, void** given) {
     gridDim = {grid[0], grid[1], grid[2]};
     blockDim = {threads, 1, 1};
-    fibers::work = call; fibers::work_data = &bound;
+    fibers::kernel = kernel; fibers::call = call; fibers::given = given;
     for (unsigned int z = 0; z < grid[2]; ++z) for (unsigned int y = 0; y < grid[1]; ++y)
         for (unsigned int x = 0; x < grid[0]; ++x) {
             blockIdx = {x, y, z};
             if (waits) {
                 if (const int status = fibers::block(threads)) return status;
             } else {
-                for (unsigned int t = 0; t < threads; ++t) { threadIdx = {t, 0, 0}; call(&bound); }
+                for (unsigned int t = 0; t < threads; ++t) { threadIdx = {t, 0, 0}; call(kernel, given); }
             }
         }
     return 0;
 }
 template <class... A>
-static int run(void (*kernel)(A...), bool waits, const unsigned int* grid, unsigned int threads, void** arguments) {
-    return run(kernel, waits, grid, threads, arguments, std::index_sequence_for<A...>());
+static int run(void (*kernel)(A...), bool waits, const unsigned int* grid, unsigned int threads, void** given) {
+    return launch((Function)kernel, Call<A...>::now, waits, grid, threads, given);
 }
 """
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mspc.search.solver import elimination
-from mspc.search.solver.elimination import Elimination, Factor, OutOfTime
+from mspc.search.solver.elimination import Elimination, Factor, OutOfTime, Sums
 
 
 def drawn(seed: int) -> tuple[list[int], list[Factor]]:
@@ -91,3 +91,20 @@ def test_variables_of_one_choice_may_be_many() -> None:
 
 def test_a_variable_that_nothing_costs_takes_its_first_choice() -> None:
     assert Elimination([3, 2], []).solve().values == (0, 0)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_assignments_come_to_the_same_one_by_one_and_together(seed: int) -> None:
+    """To the last bit, in tables that few and many factors have: ties between plans hang on it."""
+    rng, numbers = random.Random(seed), np.random.default_rng(seed)
+    sizes = [rng.randint(1, 4) for _ in range(30)]
+    factors = [Factor((), np.array(0.1))]
+    for count in (1, 3, 8, 9, 40, 200):
+        table = numbers.standard_normal((4, 4))
+        factors += [Factor(tuple(sorted(rng.sample(range(len(sizes)), 2))), table) for _ in range(count)]
+    sums, costs = Sums(factors), Elimination(sizes, factors)
+    assignments = [tuple(rng.randrange(size) for size in sizes) for _ in range(50)]
+    each = sums.total_of_each(assignments)
+    assert each == [sums.total(values) for values in assignments]
+    assert each == pytest.approx([costs.cost(values) for values in assignments])
+    assert sums.total_of_each(assignments[:1]) == each[:1]
