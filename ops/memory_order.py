@@ -21,8 +21,8 @@ Shape = tuple[int, ...]
 class Part(NamedTuple):
     """A dimension of the stored tensor: part `number` of dimension `dim` of the value, of so many places.
 
-    A dimension of 12 places may have parts of 3 and of 4, numbers 0 and 1: place 7 is then place 1 of one, and place 3 of
-    the other.
+    A dimension of 12 places may have parts of 3 and of 4, with numbers 0 and 1: place 7 is then place 1 of one and
+    place 3 of the other.
     """
 
     dim: int
