@@ -87,6 +87,18 @@ class Order:
             other.size == 1 for other in self.parts if other.dim == part.dim and other.number in between
         )  # fmt: skip
 
+    @property
+    def steps(self) -> Shape:
+        """By how many elements of the value, in its own order, one place along every dimension of the stored tensor is
+        ahead."""
+        found: dict[Part, int] = {}
+        step = 1
+        for dim in reversed(range(self.rank)):
+            for part in reversed(self.of_dim(dim)):
+                found[part] = step
+                step *= part.size
+        return tuple(found.get(part, 0) for part in self.parts)
+
     # How operators change it ------------------------------------------------------------------------------------
 
     def place(self, dim: int) -> int | None:

@@ -67,6 +67,12 @@ class ImageOperator(Op, abstract=True):
         operands = tuple(Order.of(type.shape, order) for type in types)
         return Reordered(self.with_channels_last(), operands, (Order.of(found.shape, order),), self.makes_images)
 
+    def made_in(self, order: Order, types: Sequence[TensorType]) -> Reordered | None:
+        image = last_order(self.dims + 2)
+        if self.wants_channels_last or self.channels_last or order.memory != Order.of(order.shape, image).memory:
+            return None
+        return self.reordered(types, ())
+
     def in_order(self, types: Sequence[TensorType]) -> list[TensorType]:
         """The operands' types with their channels second."""
         if not self.channels_last or any(len(type.shape) != self.dims + 2 for type in types):
