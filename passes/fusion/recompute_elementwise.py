@@ -46,6 +46,7 @@ class RecomputeElementwise(Pass):
         for kernel in kernels.of.values():
             for value in kernel.operands():
                 changed = kernels.recompute(kernel, value) or changed
+            changed = kernels.recompute_together(kernel) or changed
         if not changed:
             return False
         replaced: dict[Value, Value] = {}
@@ -257,14 +258,38 @@ class _Kernels:
         if not readers or len(known) < len(every):
             return False
         # Nobody stores the value then, which saves a write; what it is made of may have to be stored for longer.
-        last = max(reader.position for reader in readers)
         leaves = dict.fromkeys(leaf for again in known for leaf in again.leaves)
-        longer = sum(leaf.tensor_type.nbytes for leaf in leaves if self._ends(leaf) < last)
-        if sum(again.more for again in known) >= nbytes * (len(readers) + 1) or longer > nbytes:
+        if sum(again.more for again in known) >= nbytes * (len(readers) + 1):
+            return False
+        if self._stored_longer(leaves, readers[-1]) > nbytes:
             return False
         for reader, again in zip(readers, known, strict=True):
             self._inline(reader, value, again)
         return True
+
+    def recompute_together(self, kernel: _Kernel) -> bool:
+        """Compute all values again that a kernel alone reads, where that is better though it is not for each by itself;
+        whether it is."""
+        values = [v for v in kernel.operands() if v in self.makers and self._readers_of(v) == [kernel]]
+        found = {value: again for value in values if (again := self._best(kernel, value)) is not None}
+        if len(found) < 2:
+            return False
+        own = set(kernel.operands()) - found.keys()
+        leaves = dict.fromkeys(leaf for again in found.values() for leaf in again.leaves if leaf not in own)
+        nbytes = sum(value.tensor_type.nbytes for value in found)
+        more = sum(leaf.tensor_type.nbytes for leaf in leaves)
+        if more >= 2 * nbytes or self._stored_longer(leaves, kernel) > nbytes:
+            return False
+        for value in found:
+            again = self._best(kernel, value)
+            if again is None:
+                break
+            self._inline(kernel, value, again)
+        return True
+
+    def _stored_longer(self, leaves: Iterable[Value], reader: _Kernel) -> int:
+        """Bytes of what has to be stored for a reader, and would not have to be without it."""
+        return sum(leaf.tensor_type.nbytes for leaf in leaves if self._ends(leaf) < reader.position)
 
     def _readers_of(self, value: Value) -> list[_Kernel]:
         """The kernels that read a value, where they are all who do; else none."""
