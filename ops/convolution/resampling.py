@@ -7,7 +7,7 @@ Height and width are not sharded: what a place of the result needs lies anywhere
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -53,6 +53,9 @@ class Resampling(ImageOperator, abstract=True):
         places = " ".join(f"p{d}={n}!" for d, n in enumerate(image[2:]))
         return f"n c {places}", "n c " + " ".join(f"q{d}={n}!" for d, n in enumerate(counts))
 
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.kernel(be)(*inputs)
+
     def apply(self, xp: Any, x: Any, image: Shape, back: bool) -> Any:
         """The matrices along all dimensions of an image of these sizes, or their transposes."""
         for d, (length, count) in enumerate(zip(image, self.lengths(image), strict=True)):
@@ -94,8 +97,8 @@ class Forward(Resampling, abstract=True):
         backward: Any = REGISTRY[f"{self.name}Grad"]
         return (b.emit(backward(**self.attributes(), input_size=x.shape), dout),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.apply(be.xp, inputs[0], inputs[0].shape[2:], back=False)
+    def kernel_on(self, be: ArrayBackend) -> Callable[..., Any]:
+        return lambda x: self.apply(be.xp, x, x.shape[2:], back=False)
 
     def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
         return self.launched(device, inputs[0], out, inputs[0].shape[2:], back=False)
@@ -136,8 +139,8 @@ class Backward(Resampling, abstract=True):
         size = placement.out_layouts[0].local_shape(self.input_size)
         return replace(self, input_size=size)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.apply(be.xp, inputs[0], self.input_size[2:], back=True)
+    def kernel_on(self, be: ArrayBackend) -> Callable[..., Any]:
+        return lambda x: self.apply(be.xp, x, self.input_size[2:], back=True)
 
     def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
         return self.launched(device, inputs[0], out, self.input_size[2:], back=True)

@@ -12,6 +12,7 @@ import pytest
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import element_types
 from mspc.ir.types import TensorType
+from mspc.ops.fused.dropout_mask import DropoutMask
 from mspc.ops.memory_order import Order, Part
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, Op, Sample
@@ -105,6 +106,16 @@ def test_an_operator_makes_its_result_in_every_order(name: str) -> None:
             if found is not None:
                 given = [stored(x, own) for x, own in zip(operands, found.operands, strict=True)]
                 np.testing.assert_array_equal(value(ran(found.op, given)[0], order), expected)
+
+
+def test_a_mask_is_drawn_in_every_order() -> None:
+    shape = (2, 6, 4, 5)
+    mask = DropoutMask.of(REGISTRY["Dropout"](keep_prob=0.5, Seed0=3), shape)
+    (drawn,) = ran(mask, [])
+    for order in orders_of(shape):
+        found = mask.made_in(order, ())
+        assert found is not None
+        np.testing.assert_array_equal(ran(found.op, [])[0], stored(drawn, order))
 
 
 def test_orders_of_one_memory_are_alike() -> None:

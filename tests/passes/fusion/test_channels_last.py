@@ -180,6 +180,46 @@ def test_only_what_comes_and_goes_is_transposed() -> None:
     assert "Conv2D" in REGISTRY
 
 
+def test_what_goes_along_channels_alone_stays_itself() -> None:
+    """It is no line of a kernel of rows, but a node that is read."""
+    graph, b, (x,) = new_graph(x=("input", (BATCH, CHANNELS, *LENGTHS)))
+    graph.results = [b.emit(op("LogSoftmax", axis=1), x)]
+    (node,) = run_passes(graph, parse_passes("fuse_rows,fuse_elementwise,recompute_elementwise")).nodes
+    assert node.op == op("LogSoftmax", axis=1)
+
+
+def test_a_value_that_is_read_in_both_orders_is_moved_once() -> None:
+    """The image of two convolutions, of which two products read rows."""
+    graph, b, (x, w, p) = new_graph(
+        x=("input", (BATCH, CHANNELS, *LENGTHS)), w=("parameter", (CHANNELS, CHANNELS, 3, 3)), p=("parameter", (5, 5))
+    )
+    wide = op("Conv2D", out_channel=CHANNELS, kernel_size=3, pad_mode="same")
+    image = b.emit(op("ReLU"), b.emit(wide, x, w))
+    rows = b.emit(op("Reshape", shape=(BATCH * CHANNELS * LENGTHS[0], LENGTHS[1])), image)
+    graph.results = [b.emit(wide, image, w), *(b.emit(op("MatMul", transpose_b=t), rows, p) for t in (True, False))]
+    expected = run(graph)
+    made = run_passes(graph, parse_passes("channels_last,execute"))
+    assert [node.op.name for node in made.nodes].count("Transpose") == 4  # of x, the weights, the image and the result
+    for found, wanted in zip(run(made), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_an_updated_weight_is_moved_again() -> None:
+    """A convolution behind the update of its weights reads the new ones."""
+    graph, b, (x, w) = new_graph(
+        x=("input", (BATCH, CHANNELS, *LENGTHS)), w=("parameter", (CHANNELS, CHANNELS, 3, 3))
+    )
+    wide = op("Conv2D", out_channel=CHANNELS, kernel_size=3, pad_mode="same")
+    first = b.emit(wide, x, w)
+    changed = b.emit(op("Assign"), w, b.emit(op("Mul"), w, b.constant(3.0, w.tensor_type.dtype)))
+    second = b.emit(op("Depend"), x, changed)
+    graph.results = [first, b.emit(wide, second, w)]
+    expected = run(graph)
+    found = run(run_passes(graph, parse_passes("channels_last,execute")))
+    for a, c in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, c, rtol=1e-4, atol=1e-5)
+
+
 def test_statistics_of_an_image_that_was_fed_read_it_with_its_channels_last() -> None:
     """What makes it is no node that changes: there are two of it."""
     graph, b, (x, w, *moving) = new_graph(
