@@ -254,8 +254,10 @@ def chain_cases(scale: int = 1) -> Iterator[Case]:
     turned = mask.replace(drawn, "sizes=(10, 12, 4), steps=(48, 1, 12), shape=(40, 12), begin=(0, 0), local=(40, 12)")
     yield chain(("Float32 10 12 4",), ("Neg(x0)", turned, "DropoutGrad(t0, t1, keep_prob=0.75)"), (2, 1))
     # Sums over places between images and channels, as groups of channels have them, beside those over images, too.
-    groups = ("Mul(x0, x1)", "ReduceMean(t0, keep_dims=true, axis=(1, 2))",
-              "ReduceSum(t0, keep_dims=false, axis=(0, 1, 2))", "ReduceMax(t0, keep_dims=true, axis=(2, 1))")  # fmt: skip
+    groups = (
+        "Mul(x0, x1)", "ReduceMean(t0, keep_dims=true, axis=(1, 2))", "ReduceSum(t0, keep_dims=false, axis=(0, 1, 2))",
+        "ReduceMax(t0, keep_dims=true, axis=(2, 1))",
+    )  # fmt: skip
     for dims in ("3 9 14 5 4", "2 40 30 3 1", "70 2 3 1 8"):
         yield chain((f"Float32 {dims}", f"Float32 {dims.split(' ', 3)[3]}"), groups, (1, 2, 0, 3))
         yield chain((f"BFloat16 {dims}", f"BFloat16 {dims.split(' ', 3)[3]}"), groups[:2], (1,))
