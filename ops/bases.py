@@ -15,6 +15,7 @@ from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import BOOL, DType, TensorType, Type
 from mspc.ops.cpu.blocks import apply
 from mspc.ops.device import Array, Device, Launch
+from mspc.ops.memory_order import Order, Reordered
 from mspc.ops.op import ArrayBackend, Op, RequestedSharding
 from mspc.sharding.rules import broadcast_rule
 
@@ -68,6 +69,20 @@ class Elementwise(Op, abstract=True):
         if self.float_only:
             require_float(self.name, *types)
         require_same(self.name, *types)
+
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+        if not self.broadcasts:
+            return None
+        shape = np.broadcast_shapes(*(type.shape for type in types))
+        pairs = zip(orders, types, strict=True)
+        found = next((order for order, type in pairs if type.shape == shape and not order.is_plain), None)
+        return None if found is None else self.made_in(found, types)
+
+    def made_in(self, order: Order, types: Sequence[TensorType]) -> Reordered | None:
+        if not self.broadcasts or not self.cuda or "{i}" in self.cuda:
+            return None
+        operands = tuple(o for o in (order.operand(type.shape) for type in types) if o is not None)
+        return Reordered(self, operands, (order,)) if len(operands) == len(types) else None
 
     def strategy_mistake(self, asked: RequestedSharding) -> str:
         named = any(isinstance(entry, NamedLayout) for entry in asked.out_strategy or ())

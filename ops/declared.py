@@ -96,6 +96,7 @@ class KernelTraits:
         row_lines: for operators that go along rows, what they are as lines of a fused operator (`ops/fused/body.py`),
             of which the last is the result: `x0` is operand 0, and `AXES` stands for the attributes of reductions. See
             `Op.row_axes`.
+        wants_channels_last: it is faster on images whose channels come last; passes bring them there (`Op.reordered`).
         work: the rates of its `operations`, as machines name them.
         samples: inputs for the generated tests.
     """
@@ -107,6 +108,7 @@ class KernelTraits:
     seeds: ClassVar[tuple[str, ...]] = ()
     cuda: ClassVar[str] = ""
     row_lines: ClassVar[tuple[str, ...]] = ()
+    wants_channels_last: ClassVar[bool] = False
     work: ClassVar[str] = "products"
     samples: ClassVar[Sequence[Any]] = ()
 

@@ -21,6 +21,7 @@ from mspc.ir.types import DType, TensorType, TupleType, Type
 from mspc.ops.cpu.widening import widening, widening_into
 from mspc.ops.declared import KernelTraits, MemoryEffects, Script, Sharding
 from mspc.ops.device import Array, Device, Launch
+from mspc.ops.memory_order import Order, Reordered
 from mspc.ops.registry import Operators
 from mspc.sharding.factors import Rule, parse_rule
 
@@ -202,6 +203,24 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script):
         """Emit reductions of rows, and operators element by element, that do what the operator does, where one that has
         several results is to be joined with its neighbours, and return its results."""
         raise NotImplementedError(f"{self.name} is not several operators along rows")
+
+    def as_reductions(self, b: Builder, *inputs: Value) -> Sequence[Value]:
+        """Emit reductions and operators element by element that do what the operator does, and return its results, for
+        operands whose rows do not lie side by side in memory. With `as_rows` an operator has this, too."""
+        return self.as_rows(b, *inputs)
+
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+        """How the operator works on operands of these types that lie in memory in these orders, one of them at least
+        not as its shape says (but see `wants_channels_last`); None: it reads them as their shapes say."""
+        if not self.reshapes or len(types) != 1:
+            return None
+        found = orders[0].view(cast(TensorType, self.infer(*types)).shape)
+        return None if found is None else Reordered(None, (orders[0],), (found,))
+
+    def made_in(self, order: Order, types: Sequence[TensorType]) -> Reordered | None:
+        """The operator whose result lies in memory in this order, where it costs no more to make it so from operands of
+        these types than as its shape says; None: a result in another order has to be moved."""
+        return None
 
     def localize(self, placement: Placement) -> Op:
         """The operator as one rank runs it on its slices; override where an attribute holds global sizes."""

@@ -25,6 +25,7 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Mul, RealDiv
 from mspc.ops.math.comparison import Equal
+from mspc.ops.memory_order import Order, Reordered
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.reshape import Reshape
@@ -70,6 +71,9 @@ class AllReduce(Collective):
         if any(t.dtype != tensors[0].dtype for t in tensors):
             raise MspcError(f"AllReduce: {', '.join(str(t.dtype) for t in tensors)} cannot travel together")
         return TupleType(tuple(tensors))
+
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+        return Reordered(self, tuple(orders), tuple(orders)) if len(types) == 1 else None
 
     @classmethod
     def sent_bytes(cls, operand: float, group: float) -> float:

@@ -9,6 +9,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType, TupleType, Type
+from mspc.ops.memory_order import Order, Reordered
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 
 
@@ -54,6 +55,9 @@ class Depend(Op):
 
     def infer(self, *types: Type) -> Type:
         return types[0]
+
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+        return Reordered(self, tuple(orders), (orders[0],))
 
     def bprop(self, b: Builder, x: Value, *rest_and_grads: Any) -> Sequence[Value | None]:
         *rest, _, dout = rest_and_grads

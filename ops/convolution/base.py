@@ -38,6 +38,7 @@ class Convolution(ImageOperator, abstract=True):
     group: int = 1
     data_format: str = ""
     work = "convolutions"
+    wants_channels_last = True
     linear_in = (0, 1)
     omitted = ("mode", "data_format")
 

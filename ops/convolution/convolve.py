@@ -190,6 +190,8 @@ class _WeightGradient(_Backward, abstract=True):
     filter_size: shape of the weights.
     """
 
+    makes_images = False
+
     filter_size: tuple[int, ...] = ()
     bordered: ClassVar[int | None] = 1
     work = "convolution_filters"

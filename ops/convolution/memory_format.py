@@ -8,11 +8,13 @@ from typing import Any, ClassVar
 
 from mspc.ir.types import TensorType
 from mspc.ops.device import Array, Device, Launch
+from mspc.ops.memory_order import Order, Reordered
 from mspc.ops.op import ArrayBackend, Op
 
 Shape = tuple[int, ...]
+SECOND = {2: "NCHW", 3: "NCDHW"}
 LAST = {2: "NHWC", 3: "NDHWC"}
-"""The attribute data_format by the dimensions of the image, where channels come last."""
+"""The attribute data_format by the dimensions of the image, where channels come second as the shapes say, and last."""
 
 
 def last_order(rank: int) -> Shape:
@@ -31,10 +33,12 @@ class ImageOperator(Op, abstract=True):
 
     Class attributes:
         dims: dimensions of the image. sizes_of: attributes that are shapes of an operand or of the result.
+        makes_images: the result is an image; else it is weights, which others read as their shape says.
     """
 
     dims: ClassVar[int] = 2
     sizes_of: ClassVar[tuple[str, ...]] = ()
+    makes_images: ClassVar[bool] = True
 
     @property
     def channels_last(self) -> bool:
@@ -54,6 +58,20 @@ class ImageOperator(Op, abstract=True):
         sizes: dict[str, Shape] = {name: getattr(self, name) for name in self.sizes_of}
         reordered: dict[str, Any] = {name: tuple(size[d] for d in order) for name, size in sizes.items() if size}
         return replace(self, **reordered, **{"data_format": data_format})
+
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+        found: Any = self.infer(*types)
+        if self.channels_last or not isinstance(found, TensorType):
+            return None
+        order = last_order(self.dims + 2)
+        operands = tuple(Order.of(type.shape, order) for type in types)
+        return Reordered(self.with_channels_last(), operands, (Order.of(found.shape, order),), self.makes_images)
+
+    def made_in(self, order: Order, types: Sequence[TensorType]) -> Reordered | None:
+        image = last_order(self.dims + 2)
+        if self.wants_channels_last or self.channels_last or order.memory != Order.of(order.shape, image).memory:
+            return None
+        return self.reordered(types, ())
 
     def in_order(self, types: Sequence[TensorType]) -> list[TensorType]:
         """The operands' types with their channels second."""

@@ -7,9 +7,9 @@ Height and width are not sharded: what a place of the result needs lies anywhere
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -18,21 +18,19 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.bases import require_float
+from mspc.ops.convolution.memory_format import SECOND, ImageOperator, Shape, last_order
 from mspc.ops.convolution.window import listed
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import REGISTRY, ArrayBackend, Op, Placement, sample
 from mspc.ops.operator_arguments import shape_of
 
 Gradients = Sequence[Value | None]
-Shape = tuple[int, ...]
 
 
-class Resampling(Op, abstract=True):
-    """Class attributes:
-    dims: dimensions of the image.
-    """
+class Resampling(ImageOperator, abstract=True):
+    """Images are resampled along their dimensions, channel by channel."""
 
-    dims: ClassVar[int] = 2
+    omitted = ("data_format",)
 
     def lengths(self, image: Shape) -> Shape:
         """Sizes of the result of an image of these sizes. Raises MspcError for bad attributes."""
@@ -48,9 +46,15 @@ class Resampling(Op, abstract=True):
             raise MspcError(f"{self.name}: the image must have {self.dims + 2} dimensions, but its shape is {image}")
         if 0 in image[2:]:
             raise MspcError(f"{self.name}: the image of shape {image} is empty along height or width")
+        format: str = self.attributes().get("data_format", "")
+        if format not in ("", SECOND[self.dims]):
+            raise MspcError(f"{self.name}: data_format must be {SECOND[self.dims]!r}, not {format!r}")
         counts = self.lengths(image[2:])
         places = " ".join(f"p{d}={n}!" for d, n in enumerate(image[2:]))
         return f"n c {places}", "n c " + " ".join(f"q{d}={n}!" for d, n in enumerate(counts))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.kernel(be)(*inputs)
 
     def apply(self, xp: Any, x: Any, image: Shape, back: bool) -> Any:
         """The matrices along all dimensions of an image of these sizes, or their transposes."""
@@ -61,12 +65,15 @@ class Resampling(Op, abstract=True):
         return xp.ascontiguousarray(x)
 
     def launched(self, device: Device, x: Array, out: Array, image: Shape, back: bool) -> Launch | None:
-        """`apply` on a GPU."""
+        """`apply` on a GPU, of arrays that lie with their channels second or last."""
         from mspc.ops.cuda.resample import resample  # late: only a GPU needs it
 
         matrices = [_matrix(self, n, count) for n, count in zip(image, self.lengths(image), strict=True)]
         turned = [matrix.T for matrix in matrices] if back else matrices
-        return resample(device, "resample", turned, 1, x, out)
+        if x.flags.c_contiguous and out.flags.c_contiguous:
+            return resample(device, "resample", turned, 1, x, out)
+        order = last_order(self.dims + 2)
+        return resample(device, "resample", turned, x.shape[1], x.transpose(order), out.transpose(order))
 
 
 @functools.lru_cache(maxsize=256)
@@ -90,10 +97,10 @@ class Forward(Resampling, abstract=True):
         backward: Any = REGISTRY[f"{self.name}Grad"]
         return (b.emit(backward(**self.attributes(), input_size=x.shape), dout),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.apply(be.xp, inputs[0], inputs[0].shape[2:], back=False)
+    def kernel_on(self, be: ArrayBackend) -> Callable[..., Any]:
+        return lambda x: self.apply(be.xp, x, x.shape[2:], back=False)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
         return self.launched(device, inputs[0], out, inputs[0].shape[2:], back=False)
 
 
@@ -102,6 +109,7 @@ class Backward(Resampling, abstract=True):
 
     input_size: tuple[int, ...] = ()
     linear_in = (0,)
+    sizes_of = ("input_size",)
 
     def infer(self, *types: Any) -> Any:
         require_float(self.name, *types)
@@ -131,10 +139,10 @@ class Backward(Resampling, abstract=True):
         size = placement.out_layouts[0].local_shape(self.input_size)
         return replace(self, input_size=size)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.apply(be.xp, inputs[0], self.input_size[2:], back=True)
+    def kernel_on(self, be: ArrayBackend) -> Callable[..., Any]:
+        return lambda x: self.apply(be.xp, x, self.input_size[2:], back=True)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
         return self.launched(device, inputs[0], out, self.input_size[2:], back=True)
 
 
@@ -152,6 +160,7 @@ class _Adaptive(Resampling, abstract=True):
     """output_size: sizes of the result, None for that of the image; one integer for all."""
 
     output_size: Any = 1
+    data_format: str = ""
 
     def lengths(self, image: Shape) -> Shape:
         return adaptive_lengths(self.name, self.output_size, image)

@@ -66,6 +66,7 @@ class _Resize(_Resized, abstract=True):
     size: Any = (1, 1)
     align_corners: bool = False
     half_pixel_centers: bool = False
+    data_format: str = ""
 
 
 class _Called(_Resized, abstract=True):
@@ -74,6 +75,7 @@ class _Called(_Resized, abstract=True):
     align_corners: bool = False
     half_pixel_centers: bool = False
     size: Any = (1, 1)
+    data_format: str = ""
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         if len(args) != 2:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
@@ -11,6 +12,7 @@ from mspc.ir.types import BOOL, TensorType
 from mspc.ops.cuda.move import put_values
 from mspc.ops.cuda.random import RANDOM, seed_name
 from mspc.ops.device import Array, Device, Launch
+from mspc.ops.memory_order import Order, Reordered
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 from mspc.ops.random.dropout import Dropout
 from mspc.ops.random.keep_mask import device_keeps, keep_mask
@@ -21,7 +23,8 @@ class DropoutMask(Op):
     """The mask of a Dropout as a rank's own graph has it: a Bool of shape `sizes`, true where an element is stored.
 
     Without operands, so that whoever needs the mask may draw it again instead of reading it. shape, begin, local: of
-    the global draws, see `Dropout`.
+    the global draws, see `Dropout`. steps: by how many draws one place along every dimension of `sizes` is ahead, where
+    these are in another order than the draws.
     """
 
     keep_prob: float = 0.5
@@ -31,6 +34,8 @@ class DropoutMask(Op):
     shape: tuple[int, ...] = ()
     begin: tuple[int, ...] = ()
     local: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
+    omitted = ("steps",)
     bprop = NotDifferentiable("it is drawn, after all gradients are taken")
 
     @classmethod
@@ -43,6 +48,19 @@ class DropoutMask(Op):
         key = f"mixed({seed_name(before_step(self.Seed0, self.Seed1))} + {{s}})"
         return self._device_keeps("{i}", key)
 
+    def _draw(self, at: str) -> str:
+        """C++ of the number of the draw for element `at`."""
+        terms = [
+            f"{at} / {math.prod(self.sizes[d + 1 :])} % {n} * {step}"
+            for d, (n, step) in enumerate(zip(self.sizes, self.steps, strict=False))
+            if n != 1
+        ]
+        return f"({' + '.join(terms)})" if terms else at
+
+    def made_in(self, order: Order, types: Sequence[TensorType]) -> Reordered | None:
+        made = replace(self, sizes=order.stored, steps=order.steps)
+        return None if self.steps else Reordered(made, (), (order,))
+
     def as_broadcast(self, *types: TensorType) -> tuple[Op, tuple[tuple[int, ...], ...]]:
         return self, ()
 
@@ -54,11 +72,18 @@ class DropoutMask(Op):
             raise MspcError(f"{self.name} takes no tensors, not {len(types)}")
         if math.prod(self.local) != math.prod(self.sizes):
             raise MspcError(f"{self.name}: a mask of shape {self.sizes} is not drawn for a slice of {self.local}")
+        if self.steps and len(self.steps) != len(self.sizes):
+            raise MspcError(f"{self.name}: steps {self.steps} are not one for each dimension of {self.sizes}")
         return TensorType(BOOL, self.sizes)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         key = key_of(self.Seed0, self.Seed1, getattr(be, "step", 0))
-        return keep_mask(be.xp, key, self.shape, self.begin, self.local, self.keep_prob).reshape(self.sizes)
+        drawn = keep_mask(be.xp, key, self.shape, self.begin, self.local, self.keep_prob)
+        if not self.steps:
+            return drawn.reshape(self.sizes)
+        places = be.xp.indices(self.sizes).reshape(len(self.sizes), -1)
+        number = sum((step * each for step, each in zip(self.steps, places, strict=True)), start=0 * places[0])
+        return drawn.reshape(-1)[number].reshape(self.sizes)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         text = self._device_keeps("at", "key")
@@ -66,4 +91,4 @@ class DropoutMask(Op):
         return put_values(device, "dropout_mask", out, text, operands, device_key(self.Seed0, self.Seed1), RANDOM)
 
     def _device_keeps(self, at: str, key: str) -> str:
-        return device_keeps(self.shape, self.begin, self.local, self.keep_prob, at, key)
+        return device_keeps(self.shape, self.begin, self.local, self.keep_prob, self._draw(at), key)

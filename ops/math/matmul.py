@@ -17,6 +17,7 @@ from mspc.ops.cpu.products import product
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.finer_product import REQUEST, finer_product
+from mspc.ops.memory_order import Order, Reordered
 from mspc.ops.op import ArrayBackend, Op, RequestedSharding, sample
 from mspc.ops.operator_arguments import axis_in
 from mspc.ops.tensor.broadcast import ReduceSum, sum_to_shape
@@ -209,6 +210,12 @@ class BiasAdd(Op):
     def as_broadcast(self, *types: TensorType) -> tuple[Op, tuple[tuple[int, ...], ...]]:
         x, bias = types
         return Add(), (x.shape, self._along(x.shape, bias.shape))
+
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+        image, bias = types[0], Order.of(types[1].shape)
+        place = orders[0].place(self.channel(image.rank))
+        format = {1: "NCHW", len(orders[0].parts) - 1: "NHWC"}.get(-1 if place is None else place)
+        return None if format is None else Reordered(BiasAdd(format), (orders[0], bias), (orders[0],))
 
     def _along(self, shape: Sequence[int], bias: tuple[int, ...]) -> tuple[int, ...]:
         """The shape in which a bias is broadcast to `shape`."""

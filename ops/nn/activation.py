@@ -101,6 +101,11 @@ class PReLU(Elementwise):
         total = sum_to_shape(b, product, slope.shape)
         return dx, total if total.shape == weight.shape else b.emit(Reshape(weight.shape), total)
 
+    def as_reductions(self, b: Builder, *inputs: Value) -> Sequence[Value]:
+        x, weight = inputs
+        scaled = b.emit(Mul(), x, channel_shaped(b, weight, len(x.shape)))
+        return (b.emit(Select(), b.emit(Greater(), x, constant(b, 0, x)), x, scaled),)
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         x, weight = inputs
         return be.xp.where(x > 0, x, x * weight.reshape(self._along_channels(x)))

@@ -19,7 +19,7 @@ from mspc.ops.math.elementwise import Rsqrt, Square
 from mspc.ops.math.reduce import ReduceMean
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.operator_arguments import axis_in, require_elements
-from mspc.ops.tensor.broadcast import broadcast_to, sum_to_shape
+from mspc.ops.tensor.broadcast import ReduceSum, broadcast_to, sum_to_shape
 from mspc.ops.tensor.cast import Cast
 from mspc.sharding.rules import factor_names
 
@@ -236,6 +236,14 @@ class LayerNormGammaGrad(Norm):
         out = " ".join(names[axis_in(self.name, self.begin_params_axis, len(names)) :])
         return f"{full}, {full}, {statistics}, {statistics} -> {out}"
 
+    def as_reductions(self, b: Builder, *inputs: Value) -> Sequence[Value]:
+        dout, x, mean, variance = inputs
+        kind = statistics_dtype(x.tensor_type.dtype)
+        y, _ = _normalised(b, x, mean, variance, self.epsilon, kind)
+        axes = tuple(range(axis_in(self.name, self.begin_params_axis, x.tensor_type.rank)))
+        total = b.emit(ReduceSum(axis=axes), b.emit(Mul(), as_dtype(b, dout, kind), y))
+        return (as_dtype(b, total, dout.tensor_type.dtype),)
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         dout, x, mean, variance = inputs
         product = x - mean
@@ -293,6 +301,17 @@ class LayerNormGrad(Norm):
 
     in_place = True
 
+    def as_reductions(self, b: Builder, *inputs: Value) -> Sequence[Value]:
+        dout, x, mean, variance, gamma = inputs
+        kind = statistics_dtype(x.tensor_type.dtype)
+        rank = x.tensor_type.rank
+        mean_of = ReduceMean(True, tuple(range(axis_in(self.name, self.begin_norm_axis, rank), rank)))
+        y, inverse = _normalised(b, x, mean, variance, self.epsilon, kind)
+        g = b.emit(Mul(), as_dtype(b, dout, kind), as_dtype(b, gamma, kind))
+        along = b.emit(Mul(), y, b.emit(mean_of, b.emit(Mul(), g, y)))
+        apart = b.emit(Sub(), b.emit(Sub(), g, b.emit(mean_of, g)), along)
+        return (as_dtype(b, b.emit(Mul(), apart, inverse), x.tensor_type.dtype),)
+
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         xp, epsilon = be.xp, self.epsilon
 
@@ -346,6 +365,16 @@ class LayerNormGrad(Norm):
             [Operand("gamma", gamma)], [(out, "(g - mean_g - x * mean_gx) * inverse")],
             before=f"const A inverse = 1 / sqrt_of((A)variance + (A){self.epsilon});",
         ).launch(device)  # fmt: skip
+
+
+def _normalised(
+    b: Builder, x: Value, mean: Value, variance: Value, epsilon: float, kind: DType
+) -> tuple[Value, Value]:  # fmt: skip
+    """x with mean 0 and variance 1, and what x less its mean was multiplied by."""
+    raised = b.emit(Add(), as_dtype(b, variance, kind), b.constant(epsilon, kind))
+    inverse = b.emit(Rsqrt(), raised)
+    apart = b.emit(Sub(), as_dtype(b, x, kind), as_dtype(b, mean, kind))
+    return b.emit(Mul(), apart, inverse), inverse
 
 
 def items(b: Builder, value: Node, count: int) -> list[Value]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mspc.ir.builder import Builder
@@ -16,6 +17,7 @@ from mspc.ops.cuda.row_kernels import RowPass, normalise
 from mspc.ops.cuda.source import Operand
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Mul, Sub
+from mspc.ops.memory_order import Order, Reordered
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.operator_arguments import axes_in, ints_of
 from mspc.ops.tensor.broadcast import ReduceSum
@@ -58,8 +60,22 @@ def along(axis: Axis, kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Normalised(Op, abstract=True):
+    @property
+    def axis_field(self) -> str:
+        """The attribute that names the axis."""
+        return "dim" if hasattr(self, "dim") else "axis"
+
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+        order = next(order for order in orders if not order.is_plain)
+        axes = tuple(order.place(d) for d in self.row_axes(*types))
+        if None in axes:
+            return None
+        axis: Any = axes if isinstance(getattr(self, self.axis_field), tuple) else axes[0]
+        changed: dict[str, Any] = {self.axis_field: axis}
+        return Reordered(replace(self, **changed), (order,) * len(types), (order,))
+
     def row_axes(self, *types: TensorType) -> tuple[int, ...]:
-        axis: Axis = getattr(self, "dim" if hasattr(self, "dim") else "axis")
+        axis: Axis = getattr(self, self.axis_field)
         return axes_in(self.name, ints_of(self.name, "axis", axis), types[0].rank)
 
     def infer(self, *types: Any) -> Any:

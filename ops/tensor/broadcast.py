@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.device import Array, Device, Launch
+from mspc.ops.memory_order import Order, Part, Reordered
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
 from mspc.ops.operator_arguments import axes_in, ints_of, split_call
 from mspc.ops.tensor.reshape import Reshape
@@ -55,6 +57,15 @@ class Reduce(Op, abstract=True):
         axes = self.axes(len(x.shape))
         out = ["1" if d in axes else name for d, name in enumerate(names) if self.keep_dims or d not in axes]
         return f"{' '.join(names)} -> {' '.join(out)}"
+
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+        (order,) = orders
+        axes = self.axes(types[0].rank) or tuple(range(types[0].rank))
+        places = order.places(axes)
+        if not places:
+            return None
+        result = order.ones(axes) if self.keep_dims else order.without(axes)
+        return Reordered(replace(self, axis=places), (order,), (result,))
 
     def numpy_axis(self) -> tuple[int, ...] | None:
         """The axis as array functions take it."""
@@ -122,6 +133,22 @@ class BroadcastTo(Op):
 
     def as_broadcast(self, *types: TensorType) -> tuple[Op, tuple[tuple[int, ...], ...]]:
         return self, (types[0].shape,)
+
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+        shape = cast(TensorType, self.infer(*types)).shape
+        lead = len(shape) - types[0].rank
+        parts = [Part(d, 0, shape[d]) for d in range(lead)]
+        for part in orders[0].parts:
+            repeated = types[0].shape[part.dim] == 1
+            if repeated and orders[0].place(part.dim) is None:
+                return None
+            parts.append(Part(part.dim + lead, part.number, shape[part.dim + lead] if repeated else part.size))
+        found = Order(tuple(parts), len(shape))
+        return Reordered(BroadcastTo(found.stored), (orders[0],), (found,)) if found.shape == shape else None
+
+    def made_in(self, order: Order, types: Sequence[TensorType]) -> Reordered | None:
+        operand = order.operand(types[0].shape) if types[0].size < math.prod(order.stored) else None
+        return None if operand is None else Reordered(BroadcastTo(order.stored), (operand,), (order,))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("shape",), optional=1)

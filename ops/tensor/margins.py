@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,9 +14,11 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
+from mspc.ops.memory_order import Order, Reordered
 from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.operator_arguments import plain
 from mspc.ops.tensor.blocks import Pairs, pairs_of
+from mspc.ops.tensor.tiling import margins_in
 from mspc.sharding.rules import factor_names
 
 Gradients = Sequence[Value | None]
@@ -37,7 +39,13 @@ def source_places(mode: str, size: int, pair: tuple[int, int]) -> Any:
 
 
 class _Margins(Op, abstract=True):
-    """paddings: (before, after) of every dimension; those that get a margin are not sharded."""
+    """paddings: (before, after) of every dimension; those that get a margin are not sharded.
+
+    Class attributes:
+        sign: 1 where the result has the margins, -1 where the operand has them.
+    """
+
+    sign: ClassVar[int] = 1
 
     mode: str = "reflect"
     paddings: Any = ()
@@ -61,6 +69,11 @@ class _Margins(Op, abstract=True):
                     f"{self.name}: dimension {d} of size {size} cannot have the margins {pair} in mode {self.mode!r}"
                 )
         return pairs
+
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+        pairs = pairs_of(self.name, "paddings", self.paddings, types[0].rank)
+        margins, result = margins_in(orders[0], pairs, types[0].shape, self.sign)
+        return None if result is None else Reordered(replace(self, paddings=margins), tuple(orders), (result,))
 
     def sides(self, shape: Sequence[int]) -> tuple[str, str]:
         """The rule's sides without and with the margins."""
@@ -110,6 +123,8 @@ class MirrorPad(_Margins):
 
 class MirrorPadGrad(_Margins):
     """The gradient of what MirrorPad gave margins: every element gets what all its copies got."""
+
+    sign = -1
 
     samples = (
         sample((4, 13), mode="REFLECT", paddings=((0, 0), (2, 3))),

@@ -12,6 +12,7 @@ from mspc.ir.graph import Value
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.bases import require_same
 from mspc.ops.device import Array, Device, Launch
+from mspc.ops.memory_order import Order, Part, Reordered
 from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.operator_arguments import axis_in, ints_of, require_elements, sequence_of, split_call
 from mspc.ops.tensor.broadcast import zeros
@@ -45,6 +46,9 @@ class Transpose(Op):
                 f"Transpose: perm {self.perm} is no permutation of the {rank} dimensions of input 0"
             )
         return tuple(p % rank for p in self.perm)
+
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+        return Reordered(None, tuple(orders), (orders[0].transposed(self.order(types[0].rank)),))
 
     def rule(self, x: TensorType) -> str:
         names = factor_names(len(x.shape))
@@ -80,6 +84,13 @@ class Transpose(Op):
     )
 
 
+def _leading(types: Sequence[TensorType], orders: Sequence[Order]) -> Order | None:
+    """The order of the largest operand; None where one as large lies as its shape says."""
+    most = max(type.size for type in types)
+    largest = [order for type, order in zip(types, orders, strict=True) if type.size == most]
+    return None if any(order.is_plain for order in largest) else largest[0]
+
+
 class _Joined(Op, abstract=True):
     """Tensors of one element type put together along `axis`; they may come as one tuple."""
 
@@ -100,6 +111,14 @@ class _Joined(Op, abstract=True):
 
 class Concat(_Joined):
     """The tensors in a row along `axis`, which must not be sharded. Called as `Concat(axis)((a, b))`."""
+
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+        axis, order = axis_in(self.name, self.axis, types[0].rank), _leading(types, orders)
+        place = None if order is None else order.place(axis)
+        if order is None or place is None:
+            return None
+        parts = tuple(order.resized(axis, type.shape[axis]) for type in types)
+        return Reordered(Concat(place), parts, (order.resized(axis, sum(type.shape[axis] for type in types)),))
 
     def rule(self, *types: TensorType) -> str:
         if not types:
@@ -169,6 +188,14 @@ class Split(Op):
     moves = True
     linear_in = (0,)
 
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+        axis = axis_in(self.name, self.axis, types[0].rank)
+        place = orders[0].place(axis)
+        if place is None:
+            return None
+        piece = orders[0].resized(axis, types[0].shape[axis] // self.output_num)
+        return Reordered(Split(place, self.output_num), tuple(orders), (piece,) * self.output_num)
+
     def rule(self, x: TensorType) -> str:
         rank = len(x.shape)
         axis = axis_in(self.name, self.axis, rank)
@@ -219,6 +246,13 @@ class Split(Op):
 class Stack(_Joined):
     """The tensors side by side along a new dimension `axis`. Called as `Stack(axis)((a, b))`."""
 
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+        axis, order = axis_in(self.name, self.axis, types[0].rank + 1), _leading(types, orders)
+        if order is None:
+            return None
+        parts = (Part(axis, 0, len(types)), *(p._replace(dim=p.dim + (p.dim >= axis)) for p in order.parts))
+        return Reordered(Stack(0), (order,) * len(types), (Order(parts, order.rank + 1),))
+
     def rule(self, *types: TensorType) -> str:
         if not types:
             raise MspcError("Stack needs at least one tensor")
@@ -263,6 +297,13 @@ class Unstack(Op):
     may_alias = True
     moves = True
     linear_in = (0,)
+
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+        axis = axis_in(self.name, self.axis, types[0].rank)
+        place = orders[0].place(axis)
+        if place is None:
+            return None
+        return Reordered(Unstack(place, self.num), tuple(orders), (orders[0].without([axis]),) * types[0].shape[axis])
 
     def rule(self, x: TensorType) -> str:
         axis = axis_in(self.name, self.axis, len(x.shape))

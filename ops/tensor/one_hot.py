@@ -14,6 +14,7 @@ from mspc.ir.types import DType, TensorType
 from mspc.ops.bases import require_same
 from mspc.ops.cuda.move import put_values
 from mspc.ops.device import Array, Device, Launch
+from mspc.ops.memory_order import Order, Reordered
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
 from mspc.ops.operator_arguments import axis_in, size_of
 from mspc.ops.tensor.embedding import require_integer
@@ -94,6 +95,14 @@ class OneHot(Op):
         axis = axis_in(self.name, self.axis, len(shape) + 1)
         hit = _Hit(self.depth, math.prod(shape[axis:]), self.offset)
         return hit, ((*shape[:axis], 1, *shape[axis:]), types[1].shape, types[2].shape)
+
+    def made_in(self, order: Order, types: Sequence[TensorType]) -> Reordered | None:
+        axis = axis_in(self.name, self.axis, order.rank)
+        place = order.place(axis)
+        if place is None:
+            return None
+        others = (Order.of(type.shape) for type in types[1:])
+        return Reordered(replace(self, axis=place), (order.without([axis]), *others), (order,))
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """MindSpore's strategy of OneHot shards the output: ((indices..., classes), (), ())."""

@@ -16,6 +16,7 @@ from mspc.ir.types import INT32, INT64, DType, TensorType, TupleType
 from mspc.ops.cuda.index import add_along
 from mspc.ops.cuda.move import Move, move, put_values, strides_of
 from mspc.ops.device import Array, Device, Launch
+from mspc.ops.memory_order import Order, Reordered
 from mspc.ops.nn.norm import items
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, RequestedSharding, sample
 from mspc.ops.operator_arguments import axes_in, axis_in, int_of, ints_of, require_elements, split_call
@@ -48,6 +49,13 @@ class _ArgExtremum(Op, abstract=True):
         sample((4, 8, 2), axis=0, output_type=INT64),
         sample((8, 4), axis=-2),
     )
+
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+        _, axis = along(self.name, types[0].rank, self.axis)
+        place = orders[0].place(axis)
+        if place is None:
+            return None
+        return Reordered(replace(self, axis=place), tuple(orders), (orders[0].without([axis]),))
 
     def rule(self, x: TensorType) -> str:
         names, axis = along(self.name, len(x.shape), self.axis)
@@ -105,6 +113,14 @@ class _ArgExtremumWithValue(Op, abstract=True):
         sample((8, 16), axis=-1, keep_dims=True),
         sample((2, 4, 8), axis=1),
     )
+
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+        _, axis = along(self.name, types[0].rank, self.axis)
+        place = orders[0].place(axis)
+        if place is None:
+            return None
+        result = orders[0].ones([axis]) if self.keep_dims else orders[0].without([axis])
+        return Reordered(replace(self, axis=place), tuple(orders), (result, result))
 
     def rule(self, x: TensorType) -> str:
         names, axis = along(self.name, len(x.shape), self.axis)
@@ -352,6 +368,11 @@ class ReverseV2(Op):
     def axes(self, rank: int) -> tuple[int, ...]:
         given = ints_of(self.name, "axis", self.axis)
         return axes_in(self.name, given, rank) if given else ()
+
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+        # Each part of a dimension turned round is the dimension turned round.
+        places = orders[0].places(self.axes(types[0].rank))
+        return Reordered(ReverseV2(places), tuple(orders), tuple(orders))
 
     def rule(self, x: TensorType) -> str:
         axes = self.axes(len(x.shape))

@@ -13,6 +13,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.device import Array, Device, Launch
+from mspc.ops.memory_order import Order, Part, Reordered
 from mspc.ops.op import ArrayBackend, Op, Placement, RequestedSharding, sample
 from mspc.ops.operator_arguments import ints_of, split_call
 from mspc.sharding.rules import factor_names
@@ -145,6 +146,35 @@ class _Strided(Op, abstract=True):
             shrink, "begin": tuple(begin), "end": tuple(end), "strides": tuple(strides),
         }  # fmt: skip
 
+    def fields_in(self, order: Order, shape: Sequence[int]) -> dict[str, Any] | None:
+        """Fields of the same slice of a source of `shape` that lies in this order, new dimensions apart; None where a
+        dimension of several parts is not taken as it is."""
+        own = {entry.dim: entry for entry in self.cuts(shape) if entry.dim >= 0}
+        if any(order.place(d) is None and not (entry.takes_all or shape[d] == 1) for d, entry in own.items()):
+            return None
+        if any(order.place(d) is None and entry.size < 0 for d, entry in own.items()):
+            return None
+        found: dict[str, Any] = {"begin": (), "end": (), "strides": ()}
+        shrink = 0
+        for place, part in enumerate(order.parts):
+            entry = own[part.dim]
+            if entry.takes_all or order.place(part.dim) is None:
+                entry = Cut(part.dim, size=part.size, takes_all=True)
+            shrink |= (entry.size < 0) << place
+            last = entry.start + entry.step * (max(entry.size, 1) - 1)
+            end = last + (1 if entry.step > 0 else -1)
+            found["begin"] += (entry.start,)
+            found["end"] += (end if end >= 0 else -part.size - 1,)
+            found["strides"] += (entry.step,)
+        masks = dict.fromkeys(("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask"), 0)
+        return {**masks, "shrink_axis_mask": shrink, **found}
+
+    def part_dims(self, shape: Sequence[int]) -> tuple[dict[int, tuple[int, int]], int]:
+        """By dimension of a source of `shape` that the slice has, too: its dimension there, and its size; and how many
+        dimensions the slice has."""
+        left = [entry for entry in self.cuts(shape) if entry.size >= 0]
+        return {entry.dim: (i, entry.size) for i, entry in enumerate(left) if entry.dim >= 0}, len(left)
+
     def sides(self, shape: Sequence[int]) -> tuple[str, str]:
         """Dimensions of the source and of the slice; sliced dimensions are frozen, each with its size."""
         names = factor_names(2 * len(shape))
@@ -172,6 +202,20 @@ class StridedSlice(_Strided):
         fields = {key: ints_of(self.name, key, value) for key, value in found.items()}
         fields.setdefault("strides", (1,) * len(fields["begin"]))
         return replace(self, **fields), tensors
+
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+        (order,), shape = orders, types[0].shape
+        fields = self.fields_in(order, shape)
+        if fields is None:
+            return None
+        dims, rank = self.part_dims(shape)
+        whole = {d for d in dims if order.place(d) is None}
+        parts = [
+            Part(dims[p.dim][0], p.number, p.size if p.dim in whole else dims[p.dim][1])
+            for p in order.parts
+            if p.dim in dims
+        ]
+        return Reordered(StridedSlice(**fields), (order,), (Order(tuple(parts), rank),))
 
     def strategy_mistake(self, asked: RequestedSharding) -> str:
         return "it takes no strategy with an ellipsis_mask: name every dimension" if self.ellipsis_mask else ""
@@ -224,6 +268,23 @@ class StridedSliceGrad(_Strided):
     def rule(self, dy: TensorType) -> str:
         source, part = self.sides(self.shape)
         return f"{part} -> {source}"
+
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+        (order,) = orders
+        dims, _ = self.part_dims(self.shape)
+        sources = {i: d for d, (i, _) in dims.items()}
+        own = [p for p in order.parts if p.dim in sources]
+        cut = [Part(d, 0, n) for d, n in enumerate(self.shape) if d not in dims]
+        kept = [
+            Part(d, p.number, self.shape[d] if order.place(p.dim) is not None else p.size)
+            for p, d in ((p, sources[p.dim]) for p in own)
+        ]
+        result = Order((*cut, *kept), len(self.shape))
+        fields = self.fields_in(result, self.shape) if result.shape == self.shape else None
+        if fields is None:
+            return None
+        made = StridedSliceGrad(**fields, shape=result.stored)
+        return Reordered(made, (Order(tuple(own), order.rank),), (result,))
 
     def bprop(self, b: Builder, dy: Value, out: Value, dout: Value) -> Gradients:
         fields = self.attributes()
@@ -283,6 +344,9 @@ class Slice(Op):
                 raise MspcError(f"Slice: begin {start} and size {count} leave dimension {d} of size {n}")
             ends.append(end)
         return StridedSlice(begin=self.begin, end=tuple(ends), strides=(1,) * len(ends))
+
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+        return self.strided(types[0].shape).reordered(types, orders)
 
     def rule(self, x: TensorType) -> str:
         return self.strided(x.shape).rule(x)

@@ -12,6 +12,7 @@ from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.cuda.move import Move, move, put_inside, strides_of
 from mspc.ops.device import Array, Device, Launch
+from mspc.ops.memory_order import Order, Reordered
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
 from mspc.ops.operator_arguments import ints_of, split_call
 from mspc.ops.tensor.broadcast import ReduceSum
@@ -39,6 +40,17 @@ class Tile(Op):
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("multiples",))
         return replace(self, multiples=ints_of(self.name, "multiples", found["multiples"])), tensors
+
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+        (order,) = orders
+        multiples, shape = self.aligned(types[0].shape)
+        own = order.permuted(multiples) if len(shape) == order.rank else None
+        if own is None:
+            return None
+        result = order
+        for d, n in enumerate(shape):
+            result = result.resized(d, n * multiples[d])
+        return Reordered(Tile(own), (order,), (result,))
 
     def aligned(self, shape: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """(multiples, shape), both with leading ones to the same length."""
@@ -99,12 +111,30 @@ class Tile(Op):
     )
 
 
+def margins_in(
+    order: Order, margins: Sequence[tuple[int, int]], shape: Sequence[int], sign: int = 1
+) -> tuple[tuple[tuple[int, int], ...], Order | None]:
+    """The margins of the stored tensor of a value of this shape with these margins, and the order of the value with
+    them, or without them where sign is -1; None where a dimension with a margin has several parts."""
+    places = [order.place(d) for d in range(len(shape))]
+    if any(any(pair) and place is None for pair, place in zip(margins, places, strict=True)):
+        return (), None
+    result = order
+    for d, (pair, n) in enumerate(zip(margins, shape, strict=True)):
+        result = result.resized(d, n + sign * sum(pair)) if any(pair) else result
+    return tuple(margins[part.dim] if places[part.dim] is not None else (0, 0) for part in order.parts), result
+
+
 class Pad(Op):
     """x with zeros around it: paddings[d] = (before, after) in dimension d. Padded dimensions are not sharded."""
 
     takes_complex = True
     paddings: tuple[tuple[int, int], ...] = ()
     linear_in = (0,)
+
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+        margins, result = margins_in(orders[0], self.paddings, types[0].shape)
+        return None if result is None else Reordered(Pad(margins), tuple(orders), (result,))
 
     def rule(self, x: TensorType) -> str:
         rank = len(x.shape)

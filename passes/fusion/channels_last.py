@@ -4,35 +4,33 @@ Input:  `%1 = Conv2D(%x, %w)`, `%2 = ReLU(%1)`, `%3 = ReduceMean(%2) {axis: (2, 
 Output: `%1 = Transpose(%x) {perm: (0, 2, 3, 1)}`, `%2 = Transpose(%w) {perm: (0, 2, 3, 1)}`,
         `%3 = Conv2D(%1, %2) {data_format: "NHWC"}`, `%4 = ReLU(%3)`, `%5 = ReduceMean(%4) {axis: (1, 2)}`
 
-Convolutions begin it, and what reads them continues as long as it can: pooling, work element by element, biases, sums,
-joins and slices. Values are transposed where others need them as they were, once for all of these; where a script
-transposes them itself nothing moves.
+Operators that want their channels last begin it, and what reads them goes on as long as it can: every operator says
+itself how it works on what lies in another order (`Op.reordered`), and one that cannot may be taken apart into those
+that can (`Op.as_reductions`). What only shows a value otherwise, a reshape or a transpose of the script's, costs
+nothing: it is another order of the same memory. Values are moved where others need them as their shapes say, once for
+all of these. A network in which more bytes would be moved than convolutions move themselves stays as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, cast
 
 from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import TensorType
-from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.convolution.base import Convolution
-from mspc.ops.convolution.convolve import Conv2DBackpropFilter, Conv3DBackpropFilter
-from mspc.ops.convolution.memory_format import ImageOperator, Shape, first_order, last_order
-from mspc.ops.convolution.pooling_base import Pooling
-from mspc.ops.fused.batch_norm import BatchStatistics
-from mspc.ops.fused.body import fusible
-from mspc.ops.math.matmul import BiasAdd
-from mspc.ops.tensor.broadcast import BroadcastTo, Reduce
-from mspc.ops.tensor.moving import Concat, Transpose
-from mspc.ops.tensor.reshape import Reshape
-from mspc.ops.tensor.slicing import StridedSlice
+from mspc.ir.types import TensorType, TupleType
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.convolution.memory_format import last_order
+from mspc.ops.fused.body import closes, row_axes
+from mspc.ops.memory_order import Order
+from mspc.ops.op import Op
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
+from mspc.passes.fusion.stored_values import StoredValues, moved_bytes
 
 
 @dataclass(frozen=True)
@@ -40,225 +38,145 @@ class ChannelsLast(Pass):
     """Change the order of the dimensions of all images that convolutions make and read."""
 
     def run(self, graph: Graph) -> bool:
-        if not any(isinstance(node.op, Convolution) for node in graph.nodes):
+        wanting = [node for node in graph.nodes if isinstance(node.op, Op) and node.op.wants_channels_last]
+        if not wanting:
             return False
+        nodes, results, inputs = graph.nodes, graph.results, [list(node.inputs) for node in graph.nodes]
+        before = moved_bytes(nodes) + sum(
+            type.nbytes for node in wanting for value in (node, *node.inputs) for type in element_types(value.type)
+        )
         walk = _Walk(graph)
-        for node in graph.nodes:
+        for node in nodes:
             walk.visit(node)
-        graph.nodes = walk.b.nodes
-        graph.results = [walk.first(value) for value in graph.results]
+        graph.nodes, graph.results = walk.values.b.nodes, [walk.values.plain(value) for value in results]
         remove_dead(graph)
-        return True
+        if moved_bytes(graph.nodes) <= before:
+            return True
+        graph.nodes, graph.results = nodes, results
+        for node, own in zip(nodes, inputs, strict=True):
+            node.inputs = own
+        return False
 
 
 class _Walk:
-    """The nodes in order, each as it was or with its channels last.
+    """The nodes in order, each as it was or on values in other orders.
 
-    lasts, firsts: values with their channels last, and as they were, by what they were. permuted: nodes that have
-    become what makes their value with its channels last.
+    tuples: what is in the place of a node with several results, and their orders. parts: the results of nodes that were
+    taken apart. whole: values that something reads as a tuple.
     """
 
     def __init__(self, graph: Graph) -> None:
-        self.b = Builder(graph, [])
-        self.lasts: dict[Value, Value] = {}
-        self.firsts: dict[Value, Value] = {}
-        self.permuted: set[Value] = set()
+        self.values = StoredValues(graph)
+        self.tuples: dict[Value, tuple[Node, Sequence[Order]]] = {}
+        self.parts: dict[Value, Sequence[Value]] = {}
+        self.whole = {v for n in graph.nodes if not isinstance(n.op, TupleGetItem) for v in n.inputs}
+        self.whole.update(graph.results)
 
     def visit(self, node: Node) -> None:
         """Put a node behind the others."""
-        self.b.like(node)
-        self.b.phase = node.phase
-        change = next((each for kind, each in _CHANGES if isinstance(node.op, kind)), None)
-        if change is None and fusible(node.op):
-            change = _elementwise
-        before = list(node.inputs)
-        if change is None or not isinstance(node.type, TensorType) or not change(self, node):
-            if isinstance(node.op, BatchStatistics) and before[0] in self.lasts:
-                node.op = replace(node.op, axis=len(before[0].shape) - 1)
-                node.inputs = [self.lasts[before[0]], *(self.first(value) for value in before[1:])]
-            else:
-                node.inputs = [self.first(value) for value in before]
-        self.b.nodes.append(node)
+        self.values.b.like(node)
+        self.values.b.phase, self.values.b.forward = node.phase, node.forward
+        if isinstance(node.op, TupleGetItem) and node.inputs[0] in self.tuples:
+            made, orders = self.tuples[node.inputs[0]]
+            self.values.make(node, orders[node.op.index], self.values.emit_as(node, node.op, [made]))
+        elif isinstance(node.op, TupleGetItem) and node.inputs[0] in self.parts:
+            self.values.same(node, self.parts[node.inputs[0]][node.op.index])
+        elif not (self._is_tensors(node) and (self._shows(node) or self._changes(node) or self._comes_apart(node))):
+            self._stays(node)
 
-    def becomes(self, node: Node, op: Any, inputs: Sequence[Value]) -> bool:
-        """The node is this operator with its channels last; True."""
-        node.op, node.inputs = op, list(inputs)
-        node.type = op.infer(*[value.type for value in inputs])
-        node.layout = node.in_layouts = None
-        self.permuted.add(node)
-        self.lasts[node] = node
+    def _is_tensors(self, node: Node) -> bool:
+        """Whether the node works on tensors, and every tensor that it makes is read by itself."""
+        if isinstance(node.type, TupleType) and node in self.whole:
+            return False
+        shapes = [value.type.shape for value in node.inputs if isinstance(value.type, TensorType)]
+        return isinstance(node.op, Op) and 0 < len(node.inputs) == len(shapes) and not any(0 in s for s in shapes)
+
+    def _stays(self, node: Node) -> None:
+        node.inputs = [self.values.plain(value) for value in node.inputs]
+        self.values.b.nodes.append(node)
+
+    def _shows(self, node: Node) -> bool:
+        """Whether the node shows its operand in another shape or order, in the same memory."""
+        op, (value, *others) = cast(Op, node.op), node.inputs
+        own = self.values.order(value)
+        if others or not (op.reshapes or op.moves):
+            return False
+        found = op.reordered([value.tensor_type], [own])
+        if found is None or found.op is not None:
+            return False
+        result, plain = found.results[0], Order.of(node.shape)
+        for order, stored in self.values.known(value):
+            seen = op.reordered([value.tensor_type], [order])
+            if seen is not None:
+                self.values.hold(node, seen.results[0], stored)
+                result = seen.results[0] if own.is_plain and _is_image(seen.results[0]) else result
+        if own.is_plain and not op.reshapes and plain.memory not in self.values.held[node]:
+            dims = sorted(range(own.rank), key=lambda place: result.parts[place].dim)
+            made = self.values.made_again(value, Order.of(value.shape, dims))
+            if made is not None:
+                self.values.hold(node, plain, made)
+        # What moves nothing and was moved by nobody stays the script's node; so does a transpose of such a value.
+        if own.is_plain and (op.reshapes or plain.memory not in self.values.held[node]):
+            self._stays(node)
+            self.values.hold(node, plain, node)
+        if not own.is_plain or _is_image(result):
+            self.values.make(node, result, self.values.held[node][result.memory][1])
         return True
 
-    def last(self, value: Value) -> Value:
-        """A value with its channels last."""
-        found = self.lasts.get(value)
-        if found is None:
-            found = self.lasts[value] = self._permuted(value, last_order(len(self.shape(value))))
-        return found
-
-    def first(self, value: Value) -> Value:
-        """A value as it was."""
-        if value not in self.permuted:
-            return value
-        found = self.firsts.get(value)
-        if found is None:
-            found = self.firsts[value] = self._permuted(value, first_order(len(value.shape)))
-        return found
-
-    def shape(self, value: Value) -> Shape:
-        """The shape that a value had."""
-        if value in self.permuted:
-            return tuple(value.shape[d] for d in first_order(len(value.shape)))
-        return value.shape
-
-    def _permuted(self, value: Value, order: Shape) -> Node:
-        shape = tuple(value.shape[d] for d in order)
-        if isinstance(value, Node) and isinstance(value.op, BroadcastTo) and is_flat(value.inputs[0].shape):
-            source = value.inputs[0]
-            missing = len(order) - len(source.shape)
-            row = (*[1] * missing, *source.shape)
-            return self.b.emit(BroadcastTo(shape), self.b.emit(Reshape(tuple(row[d] for d in order)), source))
-        if keeps_places(value.shape, order):
-            return self.b.emit(Reshape(shape), value)
-        return self.b.emit(Transpose(order), value)
-
-
-def keeps_places(shape: Sequence[int], order: Sequence[int]) -> bool:
-    """Whether elements stay where they are when the dimensions get this order."""
-    remaining = [d for d in order if shape[d] != 1]
-    return remaining == sorted(remaining)
-
-
-def is_flat(shape: Sequence[int]) -> bool:
-    """Whether the first two dimensions at most have more than one place."""
-    return all(n == 1 for n in shape[-2:]) or sum(n != 1 for n in shape) <= 1
-
-
-def _convolution(walk: _Walk, node: Node) -> bool:
-    op = cast(ImageOperator, node.op).with_channels_last()
-    return walk.becomes(node, op, [walk.last(value) for value in node.inputs])
-
-
-def _weights(walk: _Walk, node: Node) -> bool:
-    """The gradient of weights is what the weights are: those who read it do not go on with their channels last."""
-    _convolution(walk, node)
-    del walk.lasts[node]
-    return True
-
-
-def _pooling(walk: _Walk, node: Node) -> bool:
-    return any(value in walk.lasts for value in node.inputs) and _convolution(walk, node)
-
-
-def _elementwise(walk: _Walk, node: Node) -> bool:
-    """One image at least has its channels last, and the others are brought to that order."""
-    rank = len(node.shape)
-    if rank < 3 or not any(value in walk.lasts and walk.shape(value) == node.shape for value in node.inputs):
-        return False
-    return walk.becomes(node, node.op, [_aligned(walk, value, rank) for value in node.inputs])
-
-
-def _aligned(walk: _Walk, value: Value, rank: int) -> Value:
-    """An operand of an operator on images of so many dimensions, which is aligned by the last of these."""
-    shape = walk.shape(value)
-    if len(shape) == rank:
-        return walk.last(value)
-    value = walk.first(value)
-    row = (*[1] * (rank - len(shape)), *shape)
-    if all(n == 1 for n in row):
-        return value
-    order = last_order(rank)
-    permuted = tuple(row[d] for d in order)
-    while len(permuted) > 1 and permuted[0] == 1:
-        permuted = permuted[1:]
-    if keeps_places(row, order):
-        source = value.inputs[0] if isinstance(value, Node) and isinstance(value.op, Reshape) else value
-        return source if source.shape == permuted else walk.b.emit(Reshape(permuted), source)
-    return walk.b.emit(Transpose(order), walk.b.emit(Reshape(row), value))
-
-
-def _bias(walk: _Walk, node: Node) -> bool:
-    """The bias of channels, along the last dimension then."""
-    image, bias = node.inputs
-    if image not in walk.lasts or cast(BiasAdd, node.op).channel(len(node.shape)) != 1:
-        return False
-    return walk.becomes(node, BiasAdd("NHWC"), [walk.last(image), walk.first(bias)])
-
-
-def _transposed(walk: _Walk, node: Node) -> bool:
-    """A script that puts channels last or first itself: the image may already lie so."""
-    value, order = node.inputs[0], cast(Transpose, node.op).order(len(node.shape))
-    if len(order) < 3:
-        return False
-    if order == last_order(len(order)) and value in walk.lasts:
-        node.op, node.inputs = Reshape(node.shape), [walk.last(value)]
-        node.layout = node.in_layouts = None
+    def _changes(self, node: Node) -> bool:
+        """Whether the node works on operands in the orders in which they lie."""
+        op = cast(Op, node.op)
+        orders = [self.values.order(value) for value in node.inputs]
+        if all(order.is_plain for order in orders) and not op.wants_channels_last:
+            return False
+        found = op.reordered([value.tensor_type for value in node.inputs], orders)
+        if found is None or found.op is None:
+            return False
+        sources = [self.values.stored(value, own) for value, own in zip(node.inputs, found.operands, strict=True)]
+        if op.wants_channels_last:
+            self.values.moved_for_good(node.inputs, found.operands)
+        if isinstance(node.type, TensorType):
+            self.values.make(node, found.results[0], self._made(node, found.op, sources), found.continues)
+            return True
+        self.tuples[node] = self.values.emit_as(node, found.op, sources), found.results
         return True
-    if order == first_order(len(order)) and value not in walk.permuted:
-        walk.lasts[node] = value
-    return False
+
+    def _made(self, node: Node, op: Any, sources: Sequence[Value]) -> Node:
+        """The operator in a node's place. A reduction along dimensions that lie apart is several, one along neighbours
+        after the other, that of most places first: it leaves the least. (Not where it would round in between.)"""
+        kind = sources[0].tensor_type
+        axes = (row_axes(op, [kind]) or ()) if closes(op) and kind.dtype.itemsize >= 4 else ()
+        dims = [(d in axes, d) for d, n in enumerate(kind.shape) if n != 1]
+        runs = [[d for _, d in run] for reduced, run in groupby(dims, key=lambda pair: pair[0]) if reduced]
+        if len(runs) < 2:
+            return self.values.emit_as(node, op, sources)
+        first = max(runs, key=lambda run: math.prod(kind.shape[d] for d in run))
+        left = self.values.emit_as(node, replace(op, axis=tuple(first), keep_dims=True), sources)
+        return self._made(node, op, [left])
+
+    def _comes_apart(self, node: Node) -> bool:
+        """Whether the node is one of several operators on operands that do not lie as their shapes say."""
+        op = cast(Op, node.op)
+        kind = type(op)
+        if kind.as_reductions is Op.as_reductions and kind.as_rows is Op.as_rows:
+            return False
+        if all(self.values.order(value).is_plain for value in node.inputs):
+            return False
+        nodes: list[Node] = []
+        b = Builder(self.values.b.graph, nodes).like(node)
+        b.phase, b.forward = node.phase, node.forward
+        found = op.as_reductions(b, *node.inputs)
+        for each in nodes:
+            each.attrs["fused"] = (node.label,)
+            self.visit(each)
+        self.parts[node] = found
+        if isinstance(node.type, TensorType):
+            self.values.same(node, found[0])
+        return True
 
 
-def _reduction(walk: _Walk, node: Node) -> bool:
-    value = node.inputs[0]
-    if value not in walk.lasts:
+def _is_image(order: Order) -> bool:
+    """Whether it is that of an image, or of a volume, with its channels last."""
+    if order.rank < 4 or order.is_plain:
         return False
-    op = cast(Reduce, node.op)
-    rank = len(walk.shape(value))
-    axes = op.axes(rank) or tuple(range(rank))
-    order = last_order(rank)
-    own = replace(op, axis=tuple(sorted(order.index(d) for d in axes)))
-    if op.keep_dims:
-        return walk.becomes(node, own, [walk.last(value)])
-    remaining = [d for d in order if d not in axes]
-    if remaining != sorted(remaining):
-        return False
-    node.op, node.inputs = own, [walk.last(value)]
-    node.layout = node.in_layouts = None
-    return True
-
-
-def _concat(walk: _Walk, node: Node) -> bool:
-    rank = len(node.shape)
-    if rank < 3 or not all(value in walk.lasts for value in _largest(walk, node.inputs)):
-        return False
-    op = cast(Concat, node.op)
-    own = replace(op, axis=last_order(rank).index(op.axis % rank))
-    return walk.becomes(node, own, [walk.last(value) for value in node.inputs])
-
-
-def _largest(walk: _Walk, values: Sequence[Value]) -> list[Value]:
-    most = max(value.tensor_type.size for value in values)
-    return [value for value in values if value.tensor_type.size == most]
-
-
-def _slice(walk: _Walk, node: Node) -> bool:
-    value, op = node.inputs[0], cast(StridedSlice, node.op)
-    masks = op.begin_mask | op.end_mask | op.ellipsis_mask | op.new_axis_mask | op.shrink_axis_mask
-    rank = len(walk.shape(value))
-    if value not in walk.lasts or masks or len(op.begin) != rank:
-        return False
-    ends: dict[str, Any] = {
-        name: tuple(getattr(op, name)[d] for d in last_order(rank)) for name in ("begin", "end", "strides")
-    }
-    return walk.becomes(node, replace(op, **ends), [walk.last(value)])
-
-
-def _sum_over_ranks(walk: _Walk, node: Node) -> bool:
-    if len(node.inputs) != 1 or node.inputs[0] not in walk.lasts:
-        return False
-    return walk.becomes(node, node.op, [walk.last(node.inputs[0])])
-
-
-_CHANGES: tuple[tuple[type[Any], Callable[[_Walk, Node], bool]], ...] = (
-    (Conv2DBackpropFilter, _weights),
-    (Conv3DBackpropFilter, _weights),
-    (Convolution, _convolution),
-    (Pooling, _pooling),
-    (BiasAdd, _bias),
-    (Transpose, _transposed),
-    (Reduce, _reduction),
-    (Concat, _concat),
-    (StridedSlice, _slice),
-    (AllReduce, _sum_over_ranks),
-)
+    return order.memory == Order.of(order.shape, last_order(order.rank)).memory

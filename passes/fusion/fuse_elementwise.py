@@ -3,13 +3,15 @@
 Input:  `%5 = Add(%4, %b)`, `%6 = GeLU(%5)`, where the gradient reads %5 later
 Output: `%5 = FusedElementwise(%4, %b) {body: ("Add(x0, x1)", "GeLU(t0)"), returns: (0, 1)}` and two `TupleGetItem`s
 
-The members of a group have as many elements, which views between them give other shapes; reductions over all,
-leading or trailing dimensions close it. What only shows a member's result in another shape is a node behind the group.
+The members of a group have as many elements, which views between them give other shapes; reductions over all, leading
+or trailing dimensions close it (in `fuse_rows` over any side by side). What only shows a member's result in another
+shape is a node behind the group.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import cast
 
 from mspc.analysis.aliasing import Updates
@@ -87,7 +89,11 @@ def _plain_member(node: Node, updates: Updates) -> Member | None:
             return None
         if not fusible(form_of(node.op, cast("list[TensorType]", types))[0]):
             return None
-    return None if along_rows(node.op) else _row_member(node, updates)
+    member = None if along_rows(node.op) else _row_member(node, updates)
+    if member is None or not member.reduces or member.row:
+        return member
+    axes = row_axes(cast(Op, node.op), [node.inputs[0].tensor_type]) or ()
+    return member if sorted(axes) in (list(range(len(axes))), list(range(len(member.work)))[-len(axes) :]) else None
 
 
 def _row_member(node: Node, updates: Updates) -> Member | None:
@@ -111,9 +117,9 @@ def _row_member(node: Node, updates: Updates) -> Member | None:
     if not closes(node.op) or not isinstance(node.inputs[0].type, TensorType):
         return None
     work = node.inputs[0].type.shape
-    axes = sorted(row_axes(node.op, [node.inputs[0].type]) or ())
-    ends = axes == list(range(len(axes))) or axes == list(range(len(work) - len(axes), len(work)))
-    if not ends:
+    axes = row_axes(node.op, [node.inputs[0].type]) or ()
+    taken = [d in axes for d, n in enumerate(work) if n != 1]
+    if sum(1 for taken, _ in groupby(taken) if taken) > 1:
         return None
     places = frozenset(cuts(work, [d in axes for d in range(len(work))]))
     return Member(work, [(node.inputs[0], work)], places, row_of(work, axes), reduces=True)

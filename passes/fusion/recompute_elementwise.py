@@ -5,8 +5,9 @@ Input:  `%1 = FusedElementwise(%x, ...) {body: ("Cast(x0, dst_type=Float32)", ..
 Output: a kernel that reads %x alone and converts it itself; nobody stores the conversion
 
 A value is computed again from what its own kernel reads or stores, as long as nothing has changed since: always where
-the reader has all of that already or it is smaller than the value; and where only one kernel reads the value, if it is
-not larger, since the value need not be stored then.
+the reader has all of that already or it is smaller than the value. Where all that reads the value can compute it again,
+it need not be stored: then they may read more than the value has, as long as fewer bytes move than before and what they
+read does not have to be stored for longer in its place.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.fused.body import BodyLine, along_rows, by_element, reshapes, types_of_lines
+from mspc.ops.fused.body import BodyLine, along_rows, by_element, reshapes, row_axes, types_of_lines
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
-from mspc.ops.fused.space import divided, space_of
+from mspc.ops.fused.space import divided, row_of, space_of
 from mspc.ops.op import Op
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
@@ -45,6 +46,7 @@ class RecomputeElementwise(Pass):
         for kernel in kernels.of.values():
             for value in kernel.operands():
                 changed = kernels.recompute(kernel, value) or changed
+            changed = kernels.recompute_together(kernel) or changed
         if not changed:
             return False
         replaced: dict[Value, Value] = {}
@@ -131,11 +133,15 @@ class _Kernel:
 
 @dataclass
 class _Again:
-    """A value as it would be computed again: lines of its kernel in order, and the values that they read."""
+    """A value as it would be computed again: lines of its kernel in order, and the values that they read.
+
+    more: bytes of those that the reader does not read by itself.
+    """
 
     lines: list[int] = field(default_factory=list[int])
     leaves: dict[Value, None] = field(default_factory=dict[Value, None])
     stops: dict[int, Value] = field(default_factory=dict[int, Value])
+    more: int = 0
 
 
 class _Kernels:
@@ -217,6 +223,10 @@ class _Kernels:
         member = (by_element(node.op) or along_rows(node.op)) and isinstance(node.type, TensorType)
         if not member or not all(isinstance(value.type, TensorType) for value in node.inputs):
             return None
+        types = [value.tensor_type for value in node.inputs]
+        axes = row_axes(cast(Op, node.op), types) if along_rows(node.op) else None
+        if axes is not None and not row_of(types[0].shape, axes):
+            return None
         return (BodyLine(cast(Op, node.op), tuple(("x", i) for i in range(len(node.inputs)))),)
 
     def _seen_through(self, value: Value, lines: list[tuple[Op, list[Source]]], views: dict[Value, Source]) -> Source:
@@ -234,29 +244,81 @@ class _Kernels:
         return value in self.returned or bool(self.readers[value])
 
     def recompute(self, kernel: _Kernel, value: Value) -> bool:
-        """Compute a value again in a kernel that reads it, where that is better; whether it is."""
+        """Compute a value again in a kernel that reads it, or in all that do, where that is better; whether it is."""
+        found = self._best(kernel, value)
+        if found is None:
+            return False
+        nbytes = value.tensor_type.nbytes
+        if found.more < nbytes or (self._readers_of(value) == [kernel] and found.more <= nbytes):
+            self._inline(kernel, value, found)
+            return True
+        readers = self._readers_of(value)
+        every = [self._best(reader, value) for reader in readers]
+        known = [again for again in every if again is not None]
+        if not readers or len(known) < len(every):
+            return False
+        # Nobody stores the value then, which saves a write; what it is made of may have to be stored for longer.
+        leaves = dict.fromkeys(leaf for again in known for leaf in again.leaves)
+        if sum(again.more for again in known) >= nbytes * (len(readers) + 1):
+            return False
+        if self._stored_longer(leaves, readers[-1]) > nbytes:
+            return False
+        for reader, again in zip(readers, known, strict=True):
+            self._inline(reader, value, again)
+        return True
+
+    def recompute_together(self, kernel: _Kernel) -> bool:
+        """Compute all values again that a kernel alone reads, where that is better though it is not for each by itself;
+        whether it is."""
+        values = [v for v in kernel.operands() if v in self.makers and self._readers_of(v) == [kernel]]
+        found = {value: again for value in values if (again := self._best(kernel, value)) is not None}
+        if len(found) < 2:
+            return False
+        own = set(kernel.operands()) - found.keys()
+        leaves = dict.fromkeys(leaf for again in found.values() for leaf in again.leaves if leaf not in own)
+        nbytes = sum(value.tensor_type.nbytes for value in found)
+        more = sum(leaf.tensor_type.nbytes for leaf in leaves)
+        if more >= 2 * nbytes or self._stored_longer(leaves, kernel) > nbytes:
+            return False
+        for value in found:
+            again = self._best(kernel, value)
+            if again is None:
+                break
+            self._inline(kernel, value, again)
+        return True
+
+    def _stored_longer(self, leaves: Iterable[Value], reader: _Kernel) -> int:
+        """Bytes of what has to be stored for a reader, and would not have to be without it."""
+        return sum(leaf.tensor_type.nbytes for leaf in leaves if self._ends(leaf) < reader.position)
+
+    def _readers_of(self, value: Value) -> list[_Kernel]:
+        """The kernels that read a value, where they are all who do; else none."""
+        readers = self.readers[value]
+        if value in self.returned or None in readers:
+            return []
+        return sorted(cast("set[_Kernel]", readers), key=lambda kernel: kernel.position)
+
+    def _ends(self, value: Value) -> int:
+        """The position of the last node that reads a value."""
+        if not isinstance(value, Node) or value in self.returned:
+            return len(self.position)
+        readers = [kernel.position for kernel in self.readers.get(value, ()) if kernel is not None]
+        return max([*readers, *(self.position[user] for user, _ in self.users.get(value, ()))], default=-1)
+
+    def _best(self, kernel: _Kernel, value: Value) -> _Again | None:
+        """How a kernel computes a value again that it reads, from the fewest bytes; None where it cannot."""
         maker = self.makers.get(value)
         if maker is None or maker is kernel or not value.tensor_type.size == kernel.size == maker.size:
-            return False
+            return None
         line = maker.results[value]
         if line in maker.ends or line in maker.by_row:
-            return False
+            return None
         own = set(kernel.operands()) - {value}
-        alone = self.readers[value] == {kernel} and value not in self.returned
-        found: list[tuple[int, int, _Again]] = []
-        for number, stored in enumerate((True, False)):
-            again = self._again(maker, line, stored)
-            if again.lines and self._may(kernel, maker, again, own):
-                more = sum(leaf.tensor_type.nbytes for leaf in again.leaves if leaf not in own)
-                found.append((more, number, again))
-        if not found:
-            return False
-        more, _, again = min(found)
-        nbytes = value.tensor_type.nbytes
-        if not (more < nbytes or (alone and more <= nbytes)):
-            return False
-        self._inline(kernel, value, maker, line, again)
-        return True
+        ways = [self._again(maker, line, stored) for stored in (True, False)]
+        ways = [again for again in ways if again.lines and self._may(kernel, maker, again, own)]
+        for again in ways:
+            again.more = sum(leaf.tensor_type.nbytes for leaf in again.leaves if leaf not in own)
+        return min(ways, key=lambda again: again.more, default=None)
 
     def _again(self, maker: _Kernel, line: int, stored: bool) -> _Again:
         """How a line is computed again, from the operands of its kernel, or with `stored` from its other results."""
@@ -291,7 +353,8 @@ class _Kernels:
             return False
         return room and not self.updates.between(leaves, maker.position, kernel.position)
 
-    def _inline(self, kernel: _Kernel, value: Value, maker: _Kernel, line: int, again: _Again) -> None:
+    def _inline(self, kernel: _Kernel, value: Value, again: _Again) -> None:
+        maker = self.makers[value]
         known = {(op, tuple(map(_key, sources))): i for i, (op, sources) in enumerate(kernel.lines)
                  if i not in kernel.ends}  # fmt: skip
         number: dict[int, Source] = dict(again.stops)
@@ -304,7 +367,7 @@ class _Kernels:
                 kernel.lines.append((op, read))
             number[old] = ("t", known[key])
         for _, sources in kernel.lines:
-            sources[:] = [number[line] if source is value else source for source in sources]
+            sources[:] = [number[maker.results[value]] if source is value else source for source in sources]
         kernel.changed = True
         kernel.cuts |= maker.cuts
         kernel.by_row |= {cast("tuple[str, int]", number[old])[1] for old in again.lines if old in maker.by_row}

@@ -228,6 +228,13 @@ def odd_cases() -> Iterator[Case]:
         yield _case(kind, f32, (2, 3, 9, 14), size=(18, 28))
         yield _case(f"{kind}Grad", f32, (2, 3, 18, 28), size=(18, 28), input_size=(2, 3, 9, 14))
         yield _case(f"{kind}Grad", b16, (2, 3, 4, 5), size=(4, 5), input_size=(2, 3, 9, 14))
+    last = {"data_format": "NHWC", "size": (18, 28)}
+    yield _case("ResizeBilinear", b16, (2, 9, 14, 6), **last)
+    yield _case("ResizeBilinearGrad", f32, (2, 18, 28, 6), **last, input_size=(2, 9, 14, 6))
+    yield _case("ResizeNearestNeighbor", f32, (2, 9, 14, 5), **last)
+    yield _case("AdaptiveAvgPool2D", f32, (3, 9, 14, 6), output_size=(1, 4), data_format="NHWC")
+    yield _case("AdaptiveAvgPool2DGrad", f32, (3, 1, 1, 6), output_size=1, data_format="NHWC", input_size=(3, 9, 14, 6))
+    yield _case("ResizeTrilinear", f32, (2, 3, 4, 5, 3), size=(6, 5, 9), data_format="NDHWC")
     yield _case("UnsortedSegmentSum", ("Int64", "Int64"), (100,), (100,), low=-5, high=50, num_segments=40)
     yield _case("OneHot", ("Int64", f16, f16), (13, 5), (), (), low=-1, high=9, depth=9, axis=1)
     for dtype in (f32, f16, b16):

@@ -251,6 +251,16 @@ def chain_cases(scale: int = 1) -> Iterator[Case]:
         yield chain(("Float32 40 12",), dropped, (2, 1, 3))
     yield chain(("Float32 7 13",), ("Neg(x0)", mask.replace("40, 12", "7, 13").replace("80, 12", "7, 13").replace(
         "begin=(40, 0)", "begin=(0, 0)"), "DropoutGrad(t0, t1, keep_prob=0.75)"), (2,))  # fmt: skip
+    turned = mask.replace(drawn, "sizes=(10, 12, 4), steps=(48, 1, 12), shape=(40, 12), begin=(0, 0), local=(40, 12)")
+    yield chain(("Float32 10 12 4",), ("Neg(x0)", turned, "DropoutGrad(t0, t1, keep_prob=0.75)"), (2, 1))
+    # Sums over places between images and channels, as groups of channels have them, beside those over images, too.
+    groups = (
+        "Mul(x0, x1)", "ReduceMean(t0, keep_dims=true, axis=(1, 2))", "ReduceSum(t0, keep_dims=false, axis=(0, 1, 2))",
+        "ReduceMax(t0, keep_dims=true, axis=(2, 1))",
+    )  # fmt: skip
+    for dims in ("3 9 14 5 4", "2 40 30 3 1", "70 2 3 1 8"):
+        yield chain((f"Float32 {dims}", f"Float32 {dims.split(' ', 3)[3]}"), groups, (1, 2, 0, 3))
+        yield chain((f"BFloat16 {dims}", f"BFloat16 {dims.split(' ', 3)[3]}"), groups[:2], (1,))
     classes = "axis=1, depth=24, offset=3"
     hit = (f"OneHot(x0, x1, x2, {classes})", "Mul(t0, x3)", "BroadcastTo(x4, shape=(9, 24, 5))", "AddN(t1, t2)")
     yield chain(("Int32 9 5", "Float32", "Float32", "Float32 9 24 5", "Float32 9 1 5"), hit, (3, 0))

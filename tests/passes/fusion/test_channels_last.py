@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Value
 from mspc.ops.op import REGISTRY
 from mspc.passes.base import parse_passes, run_passes
@@ -30,7 +31,7 @@ def random_images(seed: int) -> Graph:
     others: list[Value] = [r]
     for _ in range(draw.randint(3, 14)):
         one, other = draw.choice(images[-3:]), draw.choice(images)
-        kind = draw.randrange(14)
+        kind = draw.randrange(24)
         if kind < 2:
             wide = {"out_channel": CHANNELS, "kernel_size": 3, "pad_mode": "same"}
             images.append(b.emit(op("Conv2D", **wide), one, w))
@@ -70,6 +71,46 @@ def random_images(seed: int) -> Graph:
         elif kind == 13:
             turned = b.emit(op("Transpose", perm=draw.choice(((0, 1, 3, 2), (0, 3, 1, 2), (0, 2, 3, 1)))), one)
             others.append(b.emit(op("ReduceSum", axis=(1,)), b.emit(op("ReLU"), turned)))
+        elif kind == 14:
+            images.append(group_norm(b, one, draw.random() < 0.5))
+        elif kind == 15:
+            rows = b.emit(op("Reshape", shape=(BATCH, CHANNELS, -1)), one)
+            tokens = b.emit(op("Transpose", perm=(0, 2, 1)), rows)
+            tokens = b.emit(op("Mul"), b.emit(op("Softmax", axis=draw.choice((1, 2))), tokens), k)
+            back = b.emit(op("Transpose", perm=(0, 2, 1)), tokens)
+            images.append(b.emit(op("Reshape", shape=shape), back))
+        elif kind == 16:
+            images.append(b.emit(op(draw.choice(("Softmax", "LogSoftmax")), axis=draw.choice((1, -1))), one))
+        elif kind == 17:
+            images.append(b.emit(op("ReverseV2", axis=draw.choice(((1,), (2, 3), (0, 1)))), one))
+        elif kind == 18:
+            margins = ((0, 0), draw.choice(((0, 0), (1, 0))), (1, 2), (0, 1))
+            made = op("Pad", paddings=margins) if draw.random() < 0.5 else op("MirrorPad", "REFLECT", margins)
+            inner = b.emit(op("StridedSlice", begin=(0, margins[1][0], 1, 0), end=(BATCH, 9, 5, 5), strides=(1,) * 4),
+                           b.emit(made, one))  # fmt: skip
+            images.append(inner)
+        elif kind == 19:
+            halves = b.emit(op("Split", axis=draw.choice((0, 2)), output_num=2), one)
+            images.append(b.emit(op("Concat", axis=halves.op.axis), *(get(b, halves, i) for i in (1, 0))))
+        elif kind == 20:
+            name = draw.choice(("ResizeNearestNeighbor", "ResizeBilinear"))
+            images.append(b.emit(op(name, size=LENGTHS), b.emit(op(name, size=(3, 7)), one)))
+        elif kind == 21:
+            pieces = b.emit(op("Unstack", axis=draw.choice((0, 1, 3))), one)
+            axis = pieces.op.axis
+            images.append(b.emit(op("Stack", axis=axis), *(get(b, pieces, i) for i in reversed(range(shape[axis])))))
+        elif kind == 22:  # channels become places: a pixel shuffle of an image twice beside itself
+            wide = b.emit(op("Concat", axis=1), *[one] * 4)
+            parts = b.emit(op("Reshape", shape=(BATCH, CHANNELS, 2, 2, *LENGTHS)), wide)
+            large = b.emit(op("Transpose", perm=(0, 1, 4, 2, 5, 3)), parts)
+            large = b.emit(op("Reshape", shape=(BATCH, CHANNELS, 8, 10)), large)
+            images.append(b.emit(op("MaxPool", kernel_size=2, strides=2), b.emit(op("ReLU"), large)))
+        elif kind == 23:
+            axis = draw.choice((1, 2))
+            part = op("StridedSlice", begin=(0,) * axis + (1,), end=(*(BATCH, CHANNELS, 9)[:axis], 2),
+                      strides=(1,) * (axis + 1), shrink_axis_mask=1 << axis)  # fmt: skip
+            sliced = b.emit(op("ReLU"), b.emit(part, one))
+            images.append(b.emit(op("StridedSliceGrad", **part.attributes(), shape=shape), sliced))
         elif kind == 9:
             others.append(b.emit(op("Reshape", shape=(BATCH, -1)), one))
         else:
@@ -81,7 +122,23 @@ def random_images(seed: int) -> Graph:
     return graph
 
 
-@settings(max_examples=share_of(60), deadline=None)
+def get(b: Builder, value: Value, index: int) -> Value:
+    return b.emit(op("TupleGetItem", index=index), value)
+
+
+def group_norm(b: Builder, image: Value, gradient: bool) -> Value:
+    """Three channels as one group, normalised together with all places; or the gradient of that in x."""
+    rows = b.emit(op("Reshape", shape=(BATCH, 1, -1)), image)
+    each = rows.shape[2]
+    one, zero = (b.emit(op("BroadcastTo", shape=(each,)), b.constant(n, rows.tensor_type.dtype)) for n in (1.0, 0.0))
+    norm = b.emit(op("LayerNorm", begin_norm_axis=2, begin_params_axis=2, epsilon=0.1), rows, one, zero)
+    y, mean, variance = (get(b, norm, i) for i in range(3))
+    if gradient:
+        y = b.emit(op("LayerNormGrad", begin_norm_axis=2, epsilon=0.1), y, rows, mean, variance, one)
+    return b.emit(op("Reshape", shape=image.shape), y)
+
+
+@settings(max_examples=share_of(120), deadline=None)
 @given(st.integers(0, 1 << 40))
 def test_random_images_compute_the_same(seed: int) -> None:
     expected = run(fused(random_images(seed), "execute"))
@@ -121,6 +178,46 @@ def test_only_what_comes_and_goes_is_transposed() -> None:
         "Transpose", "Transpose", "Conv2D", "ReLU", "Reshape", "Conv2D", "Add", "Transpose",
     ]  # fmt: skip
     assert "Conv2D" in REGISTRY
+
+
+def test_what_goes_along_channels_alone_stays_itself() -> None:
+    """It is no line of a kernel of rows, but a node that is read."""
+    graph, b, (x,) = new_graph(x=("input", (BATCH, CHANNELS, *LENGTHS)))
+    graph.results = [b.emit(op("LogSoftmax", axis=1), x)]
+    (node,) = run_passes(graph, parse_passes("fuse_rows,fuse_elementwise,recompute_elementwise")).nodes
+    assert node.op == op("LogSoftmax", axis=1)
+
+
+def test_a_value_that_is_read_in_both_orders_is_moved_once() -> None:
+    """The image of two convolutions, of which two products read rows."""
+    graph, b, (x, w, p) = new_graph(
+        x=("input", (BATCH, CHANNELS, *LENGTHS)), w=("parameter", (CHANNELS, CHANNELS, 3, 3)), p=("parameter", (5, 5))
+    )
+    wide = op("Conv2D", out_channel=CHANNELS, kernel_size=3, pad_mode="same")
+    image = b.emit(op("ReLU"), b.emit(wide, x, w))
+    rows = b.emit(op("Reshape", shape=(BATCH * CHANNELS * LENGTHS[0], LENGTHS[1])), image)
+    graph.results = [b.emit(wide, image, w), *(b.emit(op("MatMul", transpose_b=t), rows, p) for t in (True, False))]
+    expected = run(graph)
+    made = run_passes(graph, parse_passes("channels_last,execute"))
+    assert [node.op.name for node in made.nodes].count("Transpose") == 4  # of x, the weights, the image and the result
+    for found, wanted in zip(run(made), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_an_updated_weight_is_moved_again() -> None:
+    """A convolution behind the update of its weights reads the new ones."""
+    graph, b, (x, w) = new_graph(
+        x=("input", (BATCH, CHANNELS, *LENGTHS)), w=("parameter", (CHANNELS, CHANNELS, 3, 3))
+    )
+    wide = op("Conv2D", out_channel=CHANNELS, kernel_size=3, pad_mode="same")
+    first = b.emit(wide, x, w)
+    changed = b.emit(op("Assign"), w, b.emit(op("Mul"), w, b.constant(3.0, w.tensor_type.dtype)))
+    second = b.emit(op("Depend"), x, changed)
+    graph.results = [first, b.emit(wide, second, w)]
+    expected = run(graph)
+    found = run(run_passes(graph, parse_passes("channels_last,execute")))
+    for a, c in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, c, rtol=1e-4, atol=1e-5)
 
 
 def test_statistics_of_an_image_that_was_fed_read_it_with_its_channels_last() -> None:

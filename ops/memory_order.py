@@ -1,0 +1,239 @@
+"""A value's elements may lie in memory in another order than its shape says: an image with its channels last, or the
+groups of its channels apart.
+
+An order says what the stored tensor is, dimension by dimension; operators say by it how they work on such tensors
+(`Op.reordered`), and the pass channels_last asks them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import groupby, pairwise
+from typing import Any, NamedTuple
+
+from mspc.ir.late_dataclass import dataclass
+
+Shape = tuple[int, ...]
+
+
+class Part(NamedTuple):
+    """A dimension of the stored tensor: part `number` of dimension `dim` of the value, of so many places.
+
+    A dimension of 12 places may have parts of 3 and of 4, with numbers 0 and 1: place 7 is then place 1 of one and
+    place 3 of the other.
+    """
+
+    dim: int
+    number: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """parts: the dimensions of the stored tensor, in their order. Those of one place may be parts of any dimension, of
+    none too, and a dimension of one place may have no part.
+
+    rank: dimensions of the value.
+    """
+
+    parts: tuple[Part, ...]
+    rank: int
+
+    @classmethod
+    def of(cls, shape: Shape, dims: Iterable[int] | None = None) -> Order:
+        """The order of a value of this shape whose dimensions are stored in the order `dims`; as they are without."""
+        return cls(tuple(Part(d, 0, shape[d]) for d in (range(len(shape)) if dims is None else dims)), len(shape))
+
+    @property
+    def stored(self) -> Shape:
+        """The shape of the stored tensor."""
+        return tuple(part.size for part in self.parts)
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the value."""
+        return tuple(math.prod(part.size for part in self.of_dim(d)) for d in range(self.rank))
+
+    @property
+    def memory(self) -> tuple[Part, ...]:
+        """The same for all orders in which the elements lie alike: the fewest parts, and none of one place."""
+        runs: list[list[Part]] = []
+        for part in (part for part in self.parts if part.size != 1):
+            if runs and self._follows(runs[-1][-1], part):
+                runs[-1].append(part)
+            else:
+                runs.append([part])
+        first = sorted((run[0].dim, run[0].number) for run in runs)
+        numbers = {key: i for _, group in groupby(first, key=lambda key: key[0]) for i, key in enumerate(group)}
+        return tuple(
+            Part(run[0].dim, numbers[run[0].dim, run[0].number], math.prod(part.size for part in run)) for run in runs
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the elements lie in the order of the value's own dimensions."""
+        found = [(part.dim, part.number) for part in self.parts if part.size != 1]
+        return found == sorted(found)
+
+    def of_dim(self, dim: int) -> list[Part]:
+        """The parts of a dimension, that of the farthest places first."""
+        return sorted(part for part in self.parts if part.dim == dim)
+
+    def _follows(self, part: Part, next: Part) -> bool:
+        between = range(part.number + 1, next.number)
+        return part.dim == next.dim and part.number < next.number and all(
+            other.size == 1 for other in self.parts if other.dim == part.dim and other.number in between
+        )  # fmt: skip
+
+    @property
+    def steps(self) -> Shape:
+        """By how many elements of the value, in its own order, one place along every dimension of the stored tensor is
+        ahead."""
+        found: dict[Part, int] = {}
+        step = 1
+        for dim in reversed(range(self.rank)):
+            for part in reversed(self.of_dim(dim)):
+                found[part] = step
+                step *= part.size
+        return tuple(found.get(part, 0) for part in self.parts)
+
+    # How operators change it ------------------------------------------------------------------------------------
+
+    def place(self, dim: int) -> int | None:
+        """The dimension of the stored tensor that is dimension `dim` of the value; None where it has several parts."""
+        found = [place for place, part in enumerate(self.parts) if part.dim == dim]
+        return found[0] if len(found) == 1 else None
+
+    def places(self, dims: Iterable[int]) -> Shape:
+        """The dimensions of the stored tensor that these of the value are made of."""
+        wanted = set(dims)
+        return tuple(place for place, part in enumerate(self.parts) if part.dim in wanted)
+
+    def permuted(self, values: Sequence[Any]) -> tuple[Any, ...] | None:
+        """What is given for every dimension of the value, for those of the stored tensor; None where one has several
+        parts."""
+        dims = [part.dim for part in self.parts]
+        return tuple(values[d] for d in dims) if len(dims) == self.rank else None
+
+    def resized(self, dim: int, size: int) -> Order:
+        """The order of a value with another size along a dimension of one part."""
+        return replace(self, parts=tuple(part._replace(size=size) if part.dim == dim else part for part in self.parts))
+
+    def ones(self, dims: Iterable[int]) -> Order:
+        """The order of a value with one place along these dimensions."""
+        wanted = set(dims)
+        return replace(self, parts=tuple(p._replace(size=1) if p.dim in wanted else p for p in self.parts))
+
+    def without(self, dims: Iterable[int]) -> Order:
+        """The order of a value without these dimensions."""
+        gone = set(dims)
+        left = [d for d in range(self.rank) if d not in gone]
+        return Order(tuple(p._replace(dim=left.index(p.dim)) for p in self.parts if p.dim not in gone), len(left))
+
+    def transposed(self, perm: Sequence[int]) -> Order:
+        """The order of the value whose dimension d is dimension perm[d] of this one, in the same memory."""
+        return Order(tuple(part._replace(dim=perm.index(part.dim)) for part in self.parts), self.rank)
+
+    def operand(self, shape: Shape) -> Order | None:
+        """The order of an operand of this shape that is broadcast to the value, aligned by its last dimensions; its
+        stored tensor is broadcast to the stored value in the same way."""
+        lead, own = self.rank - len(shape), self.shape
+        if shape == own:
+            return self
+        if math.prod(shape) == 1:
+            return Order.of(shape)
+        if lead < 0 or any(n not in (1, own[d + lead]) for d, n in enumerate(shape)):
+            return None
+        held = {d + lead for d, n in enumerate(shape) if n != 1}
+        parts = [Part(p.dim - lead, p.number, p.size if p.dim in held else 1) for p in self.parts]
+        while parts[0].size == 1:
+            del parts[0]
+        return Order(tuple(parts), len(shape))
+
+    def view(self, shape: Shape) -> Order | None:
+        """The order of the value with another shape, in the same memory; None where dimensions would be divided at
+        other places than they can be."""
+        if 0 in shape:
+            return None
+        waiting = [(part.size, part) for d in range(self.rank) for part in self.of_dim(d) if part.size != 1]
+        cut: dict[Part, list[Part]] = {}
+        for dim, size in enumerate(shape):
+            number = 0
+            while size != 1:
+                if not waiting:
+                    return None
+                left, source = waiting.pop(0)
+                taken = math.gcd(left, size)
+                if taken != min(left, size):
+                    return None
+                if taken != left:
+                    waiting.insert(0, (left // taken, source))
+                cut.setdefault(source, []).append(Part(dim, number, taken))
+                number, size = number + 1, size // taken
+        parts = [piece for part in self.parts if part.size != 1 for piece in cut[part]]
+        parts += [Part(d, 0, 1) for d, n in enumerate(shape) if n == 1]
+        return Order(tuple(parts), len(shape))
+
+    def refined(self, other: Order) -> tuple[Order, Order] | None:
+        """Both orders of one value with equal parts of every dimension; None where there are none."""
+        mine: list[Part] = []
+        theirs: list[Part] = []
+        for dim in range(self.rank):
+            places = _divisions(self.of_dim(dim)) | _divisions(other.of_dim(dim))
+            sizes = _sizes(sorted(places))
+            if sizes is None:
+                return None
+            for order, found in ((self, mine), (other, theirs)):
+                numbers = iter(enumerate(sizes))
+                for part in order.of_dim(dim):
+                    left = part.size
+                    while left != 1:
+                        number, size = next(numbers)
+                        found.append(Part(dim, number, size))
+                        left //= size
+        return self._in_parts(mine), other._in_parts(theirs)
+
+    def _in_parts(self, finer: Sequence[Part]) -> Order:
+        """The same order with its dimensions in these parts."""
+        waiting = {dim: list(group) for dim, group in groupby(finer, key=lambda part: part.dim)}
+        taken: dict[Part, list[Part]] = {}
+        for dim in range(self.rank):
+            for part in self.of_dim(dim):
+                left = part.size
+                while left != 1:
+                    taken.setdefault(part, []).append(waiting[dim].pop(0))
+                    left //= taken[part][-1].size
+        return Order(tuple(piece for part in self.parts for piece in taken.get(part, [])), self.rank)
+
+
+@dataclass(frozen=True, slots=True)
+class Reordered:
+    """How an operator works on operands in other orders.
+
+    op: the operator that works on the stored tensors; None: the result is operand 0 in another shape, where nothing has
+    to run.
+    operands: the orders in which it reads them. results: those of its results, one for each. continues: whether what
+    reads a result goes on in its order; else it is brought back to that of its own shape.
+    """
+
+    op: Any
+    operands: tuple[Order, ...]
+    results: tuple[Order, ...]
+    continues: bool = True
+
+
+def _divisions(parts: Sequence[Part]) -> set[int]:
+    """Behind how many places each part of a dimension begins, and how many there are."""
+    found, behind = {1}, 1
+    for part in reversed(parts):
+        behind *= part.size
+        found.add(behind)
+    return found
+
+
+def _sizes(places: Sequence[int]) -> list[int] | None:
+    """The sizes of parts with these divisions, the farthest first."""
+    pairs = list(pairwise(places))
+    return None if any(b % a for a, b in pairs) else [b // a for a, b in reversed(pairs)]
