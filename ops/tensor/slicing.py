@@ -148,11 +148,9 @@ class _Strided(Op, abstract=True):
 
     def fields_in(self, order: Order, shape: Sequence[int]) -> dict[str, Any] | None:
         """Fields of the same slice of a source of `shape` that lies in this order, new dimensions apart; None where a
-        dimension of several parts is not taken as it is."""
+        dimension of several parts is not taken as it is, and where nothing is taken."""
         own = {entry.dim: entry for entry in self.cuts(shape) if entry.dim >= 0}
-        if any(order.place(d) is None and not (entry.takes_all or shape[d] == 1) for d, entry in own.items()):
-            return None
-        if any(order.place(d) is None and entry.size < 0 for d, entry in own.items()):
+        if any(entry.size == 0 or (order.place(d) is None and not entry.takes_all) for d, entry in own.items()):
             return None
         found: dict[str, Any] = {"begin": (), "end": (), "strides": ()}
         shrink = 0

@@ -58,7 +58,8 @@ class StoredValues:
         not."""
         for value, order in zip(values, orders, strict=True):
             updated = isinstance(value, Parameter) and value.trainable
-            if value not in self.orders and not order.is_plain and not updated:
+            held = order.memory in self.held.get(value, {})
+            if held and value not in self.orders and not order.is_plain and not updated:
                 self.orders[value] = order
 
     def known(self, value: Value) -> list[tuple[Order, Value]]:

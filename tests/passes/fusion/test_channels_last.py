@@ -210,14 +210,26 @@ def test_an_updated_weight_is_moved_again() -> None:
         x=("input", (BATCH, CHANNELS, *LENGTHS)), w=("parameter", (CHANNELS, CHANNELS, 3, 3))
     )
     wide = op("Conv2D", out_channel=CHANNELS, kernel_size=3, pad_mode="same")
-    first = b.emit(wide, x, w)
+    rows = b.emit(op("ExpandDims", axis=0), w)  # what shows the weights, of which one is sent through a convolution
+    first = b.emit(wide, x, b.emit(op("Squeeze", axis=0), rows))
     changed = b.emit(op("Assign"), w, b.emit(op("Mul"), w, b.constant(3.0, w.tensor_type.dtype)))
     second = b.emit(op("Depend"), x, changed)
-    graph.results = [first, b.emit(wide, second, w)]
+    graph.results = [first, b.emit(wide, second, w), b.emit(op("ReLU"), rows)]
     expected = run(graph)
     found = run(run_passes(graph, parse_passes("channels_last,execute")))
     for a, c in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, c, rtol=1e-4, atol=1e-5)
+
+
+def test_slices_of_nothing_are_empty() -> None:
+    graph, b, (x, w) = new_graph(
+        x=("input", (BATCH, CHANNELS, *LENGTHS)), w=("parameter", (CHANNELS, CHANNELS, 3, 3))
+    )
+    image = b.emit(op("Conv2D", out_channel=CHANNELS, kernel_size=3, pad_mode="same"), x, w)
+    nothing = op("StridedSlice", begin=(0, 0, 2), end=(BATCH, CHANNELS, 2), strides=(1, 1, 1))
+    graph.results = [image, b.emit(op("ReLU"), b.emit(nothing, image))]
+    made = run_passes(graph, parse_passes("channels_last,execute"))
+    assert run(made)[1].shape == (BATCH, CHANNELS, 0, LENGTHS[1])
 
 
 def test_statistics_of_an_image_that_was_fed_read_it_with_its_channels_last() -> None:
