@@ -25,6 +25,7 @@ from mspc.ops.cuda.attention import Attention, first_row
 from mspc.ops.cuda.flash import macros, strides_of
 from mspc.ops.cuda.half_fragments import COMMON, INSTRUCTIONS, has_terms, padded, settings, takes, terms_of
 from mspc.ops.device import Array, Device, Launch
+from mspc.ops.nn.attention_draws import word_bytes
 from mspc.ops.nn.attention_kernel import LARGE
 
 NOTE = 16
@@ -226,7 +227,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_backward(
 #pragma unroll
                         for (int h = 0; h < 2; ++h) {
                             if (OF_KEYS && odd + h == 0)
-                                bits[m][0] = exchanged(drawn(own_words[m][0] + tile.words[column + (g & 1)]), g & 1);
+                                bits[m][0] = drawn_of_keys(own_words[m][0], tile.words + column, g & 1);
                             if (!OF_KEYS && j % 2 + odd == 0) bits[m][h] = drawn(own_words[m][h] + word_of_key(8 * j));
                             const int mine = row + 16 * m + 8 * h + g, e = 2 * h + odd;
                             const int i = OF_KEYS ? here + column : mine, key = OF_KEYS ? mine : here + column;
@@ -320,8 +321,7 @@ class HalfGradientTiles:
     def shared(self, attention: Attention) -> int:
         """Bytes of shared memory: own rows, and two buffers with notes, words and terms of the columns."""
         pitch = 2 * (padded(attention.shape.depth) + 8)
-        word = 8 if attention.scores.draws is not None else 1
-        buffer = self.columns * (2 * pitch + 16 + word + 4)
+        buffer = self.columns * (2 * pitch + NOTE + word_bytes(attention.scores.draws) + 4)
         return 2 * self.rows() * pitch + 2 * (-(-buffer // 16) * 16)
 
     def rows(self) -> int:

@@ -14,9 +14,9 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.cuda.move import coordinates
 from mspc.ops.cuda.random import RANDOM
 from mspc.ops.op import Placement
-from mspc.ops.random.keep_mask import count_of, decided, words_of_row
+from mspc.ops.random.keep_mask import GROUP, count_of, keep_rows
 from mspc.ops.random.row_offsets import place_of_rows
-from mspc.ops.random.words import GOLDEN, before_step, key_of, mix_words
+from mspc.ops.random.words import before_step, key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,13 @@ class Draws:
             place += (rest % xp.uint64(size) + xp.uint64(begin)) * xp.uint64(stride)
             rest //= xp.uint64(size)
             stride *= n
-        count = words_of_row(self.shape[-1])
-        words = (place * xp.uint64(count))[:, None] + xp.arange(count, dtype=xp.uint64)
-        words *= xp.uint64(GOLDEN)
-        words += xp.uint64((key_of(*self.seeds, step) + GOLDEN) % 2**64)
-        mix_words(xp, words)
-        return decided(xp, words, self.keep_prob).reshape(last - first, -1)[:, : self.shape[-1]]
+        keys, key = self.shape[-1], key_of(*self.seeds, step)
+        return keep_rows(xp, key, place * xp.uint64(keys), keys, self.keep_prob, self.aligned)
+
+    @property
+    def aligned(self) -> bool:
+        """Whether every row begins with a group of elements that words decide together."""
+        return self.shape[-1] % GROUP == 0
 
 
 def place_of_weights(
@@ -68,11 +69,12 @@ def draws_source(draws: Draws | None, type: str = "float") -> str:
     """C++ of functions and a macro. The weight of a row and a key remains where `stays(word, key)` says so of the
     `word_of_row(row, step, seed)`, seed being `seed_of(draws)`; it counts KEPT_FACTOR then, a number of this type.
 
-    For fragments of a tensor core's product `drawn(word)` has the bits of four weights, word being the row's and
-    `word_of_key(key)` of the first of 16 keys, a multiple of 16, plus that of 2t for t below 4 (or 2t + 1); they are of
-    keys 2t, 2t + 1 (which = 0; half 0 and 1), 2t + 8, 2t + 9 (which = 1), for `stays(bits, which, half)`. `exchanged`
-    hands on bits between lanes that differ in 4, of which the first, even, has those of one row, the other those of the
-    next one, for their key of two: which is then the row, and half the keys that are 8 apart.
+    For fragments of a tensor core's product there are the Bits of four weights, and `stays(bits, which, half)`:
+
+    * `drawn(word)`: keys 2t, 2t + 1 (which = 0; half 0 and 1), 2t + 8 and 2t + 9 (which = 1) of a row, word being the
+      row's and `word_of_key` of 2t behind a multiple of 16.
+    * `drawn_of_keys(word, rows, odd)`: a key, and that 8 behind it (half), of two rows (which) with the words `rows`;
+      word is `word_of_key` of the first key, which is odd or even. Lanes that differ in 4 have keys 2t and 2t + 1.
     """
     if draws is None:
         return _NOTHING_DROPPED
@@ -82,34 +84,24 @@ def draws_source(draws: Draws | None, type: str = "float") -> str:
         stride *= draws.shape[d]
     count = count_of(draws.keep_prob)
     return RANDOM + f"""
-typedef u64 Word;
 struct Bits {{ unsigned int at[2]; }};
-__device__ __forceinline__ Word word_of_row(long long row, const long long* step, u64 seed) {{
-    const u64 key = mixed(seed + (u64)*step);
+__device__ __forceinline__ u64 place_of_row(long long row) {{
     typedef long long Index;
     {coordinates(rows, "row")}
-    return ({" + ".join(terms)}) * {words_of_row(draws.shape[-1]) * GOLDEN % 2**64}ull + key + {GOLDEN}ull;
-}}
-__device__ __forceinline__ Word word_of_key(int key) {{ return word_of_column(key) * {GOLDEN}ull; }}
-__device__ __forceinline__ bool stays(Word row, int key) {{
-    return keeps(mixed(row + word_of_key(key)), key, {count}u);
-}}
-__device__ __forceinline__ Bits drawn(Word word) {{
-    const u64 bits = mixed(word);
-    return {{(unsigned int)bits, (unsigned int)(bits >> 32)}};
-}}
-__device__ __forceinline__ Bits exchanged(const Bits& own, bool odd) {{
-    const unsigned int first = (own.at[0] & 0xffff) | own.at[1] << 16;
-    const unsigned int second = own.at[0] >> 16 | (own.at[1] & 0xffff0000);
-    const unsigned int kept = odd ? second : first, given = odd ? first : second;
-    const unsigned int other = __shfl_xor_sync(0xffffffffu, given, 4);
-    return {{odd ? other : kept, odd ? kept : other}};
+    return ({" + ".join(terms)}) * {draws.shape[-1]}ull;
 }}
 __device__ __forceinline__ bool stays(const Bits& bits, int which, int half) {{
     return (bits.at[which] >> 16 * half & 0xffff) < {count}u;
 }}
+{_ALIGNED if draws.aligned else _ANYWHERE}
+__device__ __forceinline__ bool stays(Word row, int key) {{ return bits_of(row, key) < {count}u; }}
 #define KEPT_FACTOR (({type}){1 / draws.keep_prob!r})
 """
+
+
+def word_bytes(draws: Draws | None) -> int:
+    """Bytes of a Word."""
+    return 1 if draws is None else 8 if draws.aligned else 16
 
 
 def seed_of(draws: Draws | None) -> Any:
@@ -117,6 +109,49 @@ def seed_of(draws: Draws | None) -> Any:
     return np.uint64(0 if draws is None else before_step(*draws.seeds))
 
 
+_ALIGNED = """
+typedef u64 Word;
+__device__ __forceinline__ Word word_of_row(long long row, const long long* step, u64 seed) {
+    return word_of_place(place_of_row(row)) * GOLDEN + mixed(seed + (u64)*step) + GOLDEN;
+}
+__device__ __forceinline__ Word word_of_key(int key) { return word_of_place(key) * GOLDEN; }
+__device__ __forceinline__ unsigned int bits_of(Word row, int key) {
+    return (unsigned int)(mixed(row + word_of_key(key)) >> (((key & 1) | (key >> 2 & 2)) * 16)) & 0xffff;
+}
+__device__ __forceinline__ Bits drawn(Word word) {
+    const u64 bits = mixed(word);
+    return {(unsigned int)bits, (unsigned int)(bits >> 32)};
+}
+// Each of two lanes draws for one of the rows, and hands on what is of the other's key.
+__device__ __forceinline__ Bits drawn_of_keys(Word word, const Word* rows, bool odd) {
+    const Bits own = drawn(word + rows[odd]);
+    const unsigned int first = (own.at[0] & 0xffff) | own.at[1] << 16;
+    const unsigned int second = own.at[0] >> 16 | (own.at[1] & 0xffff0000);
+    const unsigned int kept = odd ? second : first, given = odd ? first : second;
+    const unsigned int other = __shfl_xor_sync(0xffffffffu, given, 4);
+    return {odd ? other : kept, odd ? kept : other};
+}
+"""
+"""Where rows begin with groups of elements a word is a row's part and a key's, ready to be mixed."""
+_ANYWHERE = """
+struct Word {
+    u64 place, key;
+    __device__ __forceinline__ Word operator+(const Word& word) const { return {place + word.place, key + word.key}; }
+};
+__device__ __forceinline__ Word word_of_row(long long row, const long long* step, u64 seed) {
+    return {place_of_row(row), mixed(seed + (u64)*step)};
+}
+__device__ __forceinline__ Word word_of_key(int key) { return {(u64)key, 0}; }
+__device__ __forceinline__ unsigned int bits_of(const Word& row, int key) { return bits_at(row.place + key, row.key); }
+__device__ __forceinline__ Bits drawn(const Word& word) {
+    return {bits_of(word, 0) | bits_of(word, 1) << 16, bits_of(word, 8) | bits_of(word, 9) << 16};
+}
+__device__ __forceinline__ Bits drawn_of_keys(const Word& word, const Word* rows, bool) {
+    const Word first = word + rows[0], second = word + rows[1];
+    return {bits_of(first, 0) | bits_of(first, 8) << 16, bits_of(second, 0) | bits_of(second, 8) << 16};
+}
+"""
+"""Elsewhere each weight has a word of its own."""
 _NOTHING_DROPPED = """
 struct Word { __device__ __forceinline__ Word operator+(Word) const { return {}; } };
 struct Bits {};
@@ -124,7 +159,7 @@ __device__ __forceinline__ Word word_of_row(long long, const long long*, u64) { 
 __device__ __forceinline__ Word word_of_key(int) { return {}; }
 __device__ __forceinline__ bool stays(Word, int) { return true; }
 __device__ __forceinline__ Bits drawn(Word) { return {}; }
-__device__ __forceinline__ Bits exchanged(const Bits&, bool) { return {}; }
+__device__ __forceinline__ Bits drawn_of_keys(Word, const Word*, bool) { return {}; }
 __device__ __forceinline__ bool stays(const Bits&, int, int) { return true; }
 #define KEPT_FACTOR 1
 """

@@ -1,8 +1,9 @@
 """Masks that keep an element with some probability: sixteen random bits decide each.
 
-A word of the generator in `ops/random/words.py` decides four elements of a row, the last dimension. Rows are counted as
-if they were multiples of 16 long. Of 16 neighbouring elements, word t has 2t, 2t + 1, 2t + 8 and 2t + 9, in this order
-from its lowest bits on: those that a thread of a tensor core's product holds together.
+A word of the generator in `ops/random/words.py` decides four elements. Of 16 neighbouring elements of a tensor, counted
+from its first one, word t has 2t, 2t + 1, 2t + 8 and 2t + 9, in this order from its lowest bits on: those that a thread
+of a tensor core's product holds together. As all random numbers they depend on an element's place among all alone, and
+not on the dimensions that a tensor is seen with.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from mspc.ops.cpu.blocks import shared_out
 from mspc.ops.cuda.move import coordinates
-from mspc.ops.random.words import GOLDEN, draw
+from mspc.ops.random.words import GOLDEN, merged_slice, mix_words
 
 GROUP = 16
 """Elements that four words decide."""
 _WORDS = 4
+_BLOCK = 1 << 18
+"""Elements that are decided at once, of which each fourth takes eight bytes, twice."""
 
 
 def count_of(keep_prob: float) -> int:
@@ -24,38 +28,59 @@ def count_of(keep_prob: float) -> int:
     return round(keep_prob * 65536)
 
 
-def words_of_row(size: int) -> int:
-    """How many words decide the elements of a row."""
-    return -(-size // GROUP) * _WORDS
-
-
-def decided(xp: Any, words: Any, keep_prob: float) -> Any:
-    """Bool [4 n], in the order of elements, from UInt64 words [n] of entire groups; contiguous."""
-    count = count_of(keep_prob)
-    if not count:
-        return xp.zeros(4 * words.size, bool)
-    pairs = (words.reshape(-1).view(xp.uint16) <= count - 1).view(xp.uint16)
-    return xp.ascontiguousarray(pairs.reshape(-1, _WORDS, 2).transpose(0, 2, 1)).reshape(-1).view(bool)
-
-
 def keep_mask(
     xp: Any, key: int, shape: Sequence[int], begin: Sequence[int], local: Sequence[int], keep_prob: float
 ) -> Any:
     """Bool of `local` sizes: what is kept of the slice from `begin` on of a tensor of `shape`."""
-    if not shape:
-        return keep_mask(xp, key, (1,), (0,), (1,), keep_prob).reshape(())
-    first, last = begin[-1] // GROUP, -(-(begin[-1] + local[-1]) // GROUP)
-    rows, columns = math.prod(local[:-1]), (last - first) * GROUP
-    mask = xp.empty(rows * columns, bool)
+    merged, starts, sizes = merged_slice(shape, begin, local)
+    size = math.prod(sizes)
+    places, stride = xp.full(1, starts[-1], xp.uint64), merged[-1]
+    for n, start, count in reversed(list(zip(merged[:-1], starts[:-1], sizes[:-1], strict=True))):
+        ahead = xp.arange(start, start + count, dtype=xp.uint64) * xp.uint64(stride)
+        places = (ahead[:, None] + places).reshape(-1)
+        stride *= n
+    columns = sizes[-1]
+    if len(merged) == 1:  # one run of elements becomes several rows, the last of which may go beyond it
+        columns = min(_BLOCK, -(-size // GROUP) * GROUP)
+        places = xp.arange(starts[0], starts[0] + size, max(1, columns), dtype=xp.uint64)
+    aligned = not any(number % GROUP for number in (columns, starts[-1], *(merged[-1:] if len(merged) > 1 else ())))
+    mask = xp.empty((len(places), columns), bool)
+    step = max(1, _BLOCK // max(1, columns))
 
-    def use(start: int, stop: int, words: Any) -> None:
-        mask[4 * start : 4 * stop] = decided(xp, words, keep_prob)
+    def part(first: int, last: int) -> None:
+        for row in range(first, last, step):
+            here = slice(row, min(row + step, last))
+            mask[here] = keep_rows(xp, key, places[here], columns, keep_prob, aligned)
 
-    here = (*begin[:-1], first * _WORDS), (*local[:-1], (last - first) * _WORDS)
-    draw(xp, key, (*shape[:-1], words_of_row(shape[-1])), *here, use)
-    skipped = begin[-1] - first * GROUP
-    found = mask.reshape(rows, columns)[:, skipped : skipped + local[-1]]
-    return xp.ascontiguousarray(found).reshape(tuple(local))
+    if size:
+        shared_out(xp, len(places), step, size, part)
+    return mask.reshape(-1)[:size].reshape(tuple(local))
+
+
+def keep_rows(xp: Any, key: int, places: Any, columns: int, keep_prob: float, aligned: bool) -> Any:
+    """Bool [rows, columns]: what is kept of the elements from each of the places on. aligned: these, and the columns,
+    are multiples of 16."""
+    count = count_of(keep_prob)
+    if not count:
+        return xp.zeros((len(places), columns), bool)
+    if aligned:
+        words = (places // xp.uint64(GROUP // _WORDS))[:, None] + xp.arange(columns // 4, dtype=xp.uint64)
+        _draw(xp, key, words)
+        pairs = (words.reshape(-1).view(xp.uint16) <= count - 1).view(xp.uint16)
+        ordered = xp.ascontiguousarray(pairs.reshape(-1, _WORDS, 2).transpose(0, 2, 1))
+        return ordered.reshape(-1).view(bool).reshape(len(places), columns)
+    elements = places[:, None] + xp.arange(columns, dtype=xp.uint64)
+    words = (elements >> xp.uint64(4) << xp.uint64(2)) | (elements >> xp.uint64(1) & xp.uint64(3))
+    _draw(xp, key, words)
+    fields = (elements & xp.uint64(1)) | (elements >> xp.uint64(2) & xp.uint64(2))
+    return (words >> (fields * xp.uint64(16)) & xp.uint64(0xFFFF)) <= xp.uint64(count - 1)
+
+
+def _draw(xp: Any, key: int, words: Any) -> None:
+    """Put the random bits in the place of the words' numbers."""
+    words *= xp.uint64(GOLDEN)
+    words += xp.uint64((key + GOLDEN) % 2**64)
+    mix_words(xp, words)
 
 
 def device_keeps(
@@ -65,16 +90,9 @@ def device_keeps(
     """C++ of whether element `at` of a slice is kept, as `keep_mask` says."""
     count = count_of(keep_prob)
     if tuple(shape) == tuple(local):
-        columns = shape[-1] if shape else 1
-        if columns % GROUP == 0:
-            return f"keeps(mixed(word_of_column({at}) * {GOLDEN}ull + {key} + {GOLDEN}ull), {at}, {count}u)"
-        local = shape = (math.prod(shape[:-1]), columns)
-        begin = (0, 0)
-    terms, stride = ["word_of_column(column)"], words_of_row(shape[-1])
-    for d in reversed(range(len(shape) - 1)):
+        return f"keeps({at}, {key}, {count}u)"
+    terms, stride = list[str](), 1
+    for d in reversed(range(len(shape))):
         terms.append(f"((u64)i{d} + {begin[d]}ull) * {stride}ull")
         stride = stride * shape[d] % 2**64
-    return (
-        f"[&] {{ {coordinates(local, at)} const u64 column = (u64)i{len(shape) - 1} + {begin[-1]}ull; return "
-        f"keeps(mixed(({' + '.join(terms)}) * {GOLDEN}ull + {key} + {GOLDEN}ull), column, {count}u); }}()"
-    )
+    return f"[&] {{ {coordinates(local, at)} return keeps({' + '.join(terms)}, {key}, {count}u); }}()"

@@ -8,7 +8,7 @@ computes its slice from where it begins, so that a sharded run equals one device
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,38 +39,7 @@ def key_of(*words: int) -> int:
     return key
 
 
-def draw(
-    xp: Any, key: int, shape: Sequence[int], begin: Sequence[int], local: Sequence[int],
-    use: Callable[[int, int, Any], None],
-) -> None:  # fmt: skip
-    """Draw 64 random bits for every element of the slice of `local` sizes from `begin` on, of a tensor of `shape`,
-    block by block: `use(first, last, words)` gets those of elements `first` to `last` of the slice, on several threads
-    where it is large."""
-    merged, starts, sizes = _merged(shape, begin, local)
-    if not math.prod(sizes):
-        return
-    inner, stride = xp.zeros(1, xp.uint64), 1
-    for n, start, size in reversed(list(zip(merged[1:], starts[1:], sizes[1:], strict=True))):
-        along = xp.arange(start, start + size, dtype=xp.uint64) * xp.uint64(stride * GOLDEN % _WORD)
-        inner = (along[:, None] + inner).reshape(-1)
-        stride *= n
-    step = max(1, _BLOCK // inner.size) if xp is np else sizes[0]
-
-    def part(first: int, last: int) -> None:
-        for row in range(first, last, step):
-            end = min(row + step, last)
-            words = xp.arange(starts[0] + row, starts[0] + end, dtype=xp.uint64)
-            words *= xp.uint64(stride * GOLDEN % _WORD)
-            words += xp.uint64((key + GOLDEN) % _WORD)
-            if len(merged) > 1:
-                words = (words[:, None] + inner).reshape(-1)
-            mix_words(xp, words)
-            use(row * inner.size, end * inner.size, words)
-
-    shared_out(xp, sizes[0], step, sizes[0] * inner.size, part)
-
-
-def _merged(
+def merged_slice(
     shape: Sequence[int], begin: Sequence[int], local: Sequence[int]
 ) -> tuple[list[int], list[int], list[int]]:
     """(shape, begin, local) of the same elements, where dimensions that are not sharded have gone into those
@@ -98,14 +67,29 @@ def mix_words(xp: Any, words: Any) -> None:
 
 def random_words(xp: Any, key: int, shape: Sequence[int], begin: Sequence[int], local: Sequence[int]) -> Any:
     """64 random bits for every element of the slice of `local` sizes that begins at `begin` of a tensor of
-    `shape`.
-    """
+    `shape`, drawn block by block, on several threads where it is large."""
     words = xp.empty(math.prod(local), xp.uint64)
+    merged, starts, sizes = merged_slice(shape, begin, local)
+    if not words.size:
+        return words.reshape(tuple(local))
+    inner, stride = xp.zeros(1, xp.uint64), 1
+    for n, start, size in reversed(list(zip(merged[1:], starts[1:], sizes[1:], strict=True))):
+        along = xp.arange(start, start + size, dtype=xp.uint64) * xp.uint64(stride * GOLDEN % _WORD)
+        inner = (along[:, None] + inner).reshape(-1)
+        stride *= n
+    step = max(1, _BLOCK // inner.size) if xp is np else sizes[0]
 
-    def keep(first: int, last: int, found: Any) -> None:
-        words[first:last] = found
+    def part(first: int, last: int) -> None:
+        for row in range(first, last, step):
+            end = min(row + step, last)
+            outer = xp.arange(starts[0] + row, starts[0] + end, dtype=xp.uint64)
+            outer *= xp.uint64(stride * GOLDEN % _WORD)
+            outer += xp.uint64((key + GOLDEN) % _WORD)
+            found = (outer[:, None] + inner).reshape(-1)
+            mix_words(xp, found)
+            words[row * inner.size : end * inner.size] = found
 
-    draw(xp, key, shape, begin, local, keep)
+    shared_out(xp, sizes[0], step, words.size, part)
     return words.reshape(tuple(local))
 
 

@@ -84,7 +84,8 @@ def test_words_of_a_slice_are_those_of_its_places(
 @pytest.mark.parametrize(
     ("shape", "begin", "local"),
     [
-        ((), (), ()), ((0, 3), (0, 0), (0, 3)), ((5, 33), (0, 0), (5, 33)), ((4, 6, 40), (1, 2, 7), (2, 3, 29)),
+        ((), (), ()), ((0, 3), (0, 0), (0, 3)), ((5, 33), (0, 0), (5, 33)),
+        ((3, 5, 64), (0, 2, 16), (3, 2, 32)), ((4, 6, 40), (1, 2, 7), (2, 3, 29)),
         ((2, 4, 8), (0, 0, 5), (2, 4, 1)), ((70000, 3), (1, 1), (69000, 2)), ((2, 300000), (1, 5), (1, 200000)),
         ((300000,), (16,), (280000,)),
     ],
@@ -92,18 +93,17 @@ def test_words_of_a_slice_are_those_of_its_places(
 def test_masks_of_a_slice_are_those_of_its_places(
     shape: tuple[int, ...], begin: tuple[int, ...], local: tuple[int, ...]
 ) -> None:
-    """Sixteen bits of a word decide, found here from the row and the column alone."""
+    """Sixteen bits of a word decide, found here from each place by itself."""
     mask = keep_mask(np, 12345, shape, begin, local, 0.3)
     assert mask.shape == local
     assert mask.dtype == bool
     places = list(np.ndindex(local))
-    golden, columns = 0x9E3779B97F4A7C15, shape[-1] if shape else 1
+    golden = 0x9E3779B97F4A7C15
     for i in {0, 1, 20, len(places) // 3, 65535, 65536, len(places) - 1} & set(range(len(places))):
-        place = tuple(p + b for p, b in zip(places[i], begin, strict=True)) or (0,)
-        row = int(np.ravel_multi_index(place[:-1], shape[:-1])) if place[:-1] else 0
-        group, rest = divmod(place[-1], 16)
-        word = (row * -(-columns // 16) + group) * 4 + rest % 8 // 2
-        bits = mixed((word * golden + 12345 + golden) % 2**64) >> 16 * (rest % 2 + rest // 8 * 2) & 0xFFFF
+        place = tuple(p + b for p, b in zip(places[i], begin, strict=True))
+        group, rest = divmod(int(np.ravel_multi_index(place, shape)) if shape else 0, 16)
+        word = mixed(((4 * group + rest % 8 // 2) * golden + 12345 + golden) % 2**64)
+        bits = word >> 16 * (rest % 2 + rest // 8 * 2) & 0xFFFF
         assert mask[places[i]] == (bits < round(0.3 * 65536))
     if len(places) > 1000:
         assert abs(mask.mean() - 0.3) < 0.01

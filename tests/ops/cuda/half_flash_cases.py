@@ -54,6 +54,7 @@ HALF_CASES = {
     "tails": HalfCase(Case(64, 65, 100, heads=2), dtype="BFloat16"),
     "several tiles": HalfCase(Case(64, 150, 200, layout="BNSD")),
     "dropped": HalfCase(Case(64, 100, 140, batch=2, heads=2, layout="BSH"), DROPPED),
+    "dropped, rows of entire groups": HalfCase(Case(64, 90, 144, batch=2, heads=2), DROPPED),
     "dropped, causal": HalfCase(Case(64, 140, 140, heads=2, sparse_mode=2), DROPPED, dtype="BFloat16"),
     "dropped, a rank's slice": HalfCase(Case(32, 100, 70, batch=2, heads=2, layout="SBH"), DROPPED | SLICE),
     "fewer heads of key": HalfCase(Case(64, 70, 65, batch=2, heads=4, key_heads=2), DROPPED),
