@@ -15,7 +15,7 @@ from mspc.ir.graph import Node, Value
 from mspc.ir.types import BOOL, TensorType, TupleType, dtype_of
 from mspc.ops.bases import Elementwise, require_float
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.cpu.blocks import BLOCK, shared_out
+from mspc.ops.cpu.blocks import elementwise
 from mspc.ops.cuda.math import number
 from mspc.ops.cuda.random import RANDOM
 from mspc.ops.cuda.source import address, constants, grid_of, index_type
@@ -83,21 +83,16 @@ class Dropout(DrawnByPlace):
         xp, (x,) = be.xp, inputs
         part = self.part(x.shape)
         draws = keep_mask(xp, key_of(self.Seed0, self.Seed1, getattr(be, "step", 0)), *part, self.keep_prob)
-        out, keep = xp.empty(x.shape, x.dtype), xp.empty(x.shape, bool)
         if not x.size:
-            return out, keep
-        matrix = (draws.size, -1)  # a row for every draw
-        given, made, mask, drawn = x.reshape(matrix), out.reshape(matrix), keep.reshape(matrix), draws.reshape(-1, 1)
-        step = draws.size if xp is not np else max(1, BLOCK // given.shape[1])
+            return xp.empty_like(x), xp.empty(x.shape, bool)
+        rows = xp.broadcast_to(draws.reshape(-1, 1), (draws.size, x.size // draws.size))  # a row for every draw
+        out, keep = xp.empty(x.shape, x.dtype), xp.ascontiguousarray(rows).reshape(x.shape)
 
-        def multiply(first: int, last: int) -> None:
-            for begin in range(first, last, step):
-                here = slice(begin, min(begin + step, last))
-                mask[here] = drawn[here]
-                xp.multiply(given[here], mask[here], out=made[here])
-                xp.multiply(made[here], 1 / self.keep_prob, out=made[here])
+        def work(block: Any, _: Any, x: Any, keep: Any) -> None:
+            xp.multiply(x, keep, out=block)
+            xp.multiply(block, 1 / self.keep_prob, out=block)
 
-        shared_out(xp, draws.size, step, x.size, multiply)
+        elementwise(xp, work, out, [x, keep])
         return out, keep
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
