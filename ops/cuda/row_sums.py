@@ -10,6 +10,7 @@ several lanes share one.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from mspc.ir.types import dtype_of
 from mspc.ops.cuda.index import RowLookup
@@ -173,19 +174,20 @@ def add_rows(device: Device, name: str, lookup: RowLookup, rows: Array, ids: Arr
     while share < 32 and share * 8 <= lookup.count // lookup.size:
         share *= 2
     each = max(n for n in (1, 2, 4, 8) if n == 1 or (packs % n == 0 and packs // n >= _ABREAST and share == 1))
+    # Sorting does not depend on the rows: lookups in tables of one size share its kernels.
+    sorting = replace(lookup, middle=1, inner=1).head(ids, 1)
+    sorting += constants(BLOCK=_BLOCK, BATCH=lookup.batch, CHUNK=chunk) + _SORT
     source = COMMON + f"typedef {c_type(dtype)} T;\ntypedef {accumulating_type(dtype)} A;\n" + lookup.head(ids, lanes)
     source += constants(
-        V=lanes, BLOCK=_BLOCK, BATCH=lookup.batch, CHUNK=chunk, TILE=tile, TILES=max(1, tiles), SHARE=share,
-        EACH=each, APART=packs // each, BASED=base is not None,
-    )  # fmt: skip
+        V=lanes, BLOCK=_BLOCK, BATCH=lookup.batch, TILE=tile, TILES=max(1, tiles), SHARE=share, EACH=each,
+        APART=packs // each, BASED=base is not None,
+    ) + _ADD.replace("@NAME@", name)  # fmt: skip
     parts = (8 * names, 8 * names, 4 * lookup.batch * (lookup.size + 1),
              groups * tiles * lookup.inner * max(4, dtype.itemsize))  # fmt: skip
     chunks, sorted_names, begins, sums = _divided(device, held, parts)
-    merged = lookup.count > chunk
-    sort = device.kernel(source + _SORT, "sort_chunks")
-    merge = device.kernel(source + _SORT, "merge_chunks") if merged else None
-    find = device.kernel(source + _SORT, "find_begins")
-    source += _ADD.replace("@NAME@", name)
+    sort = device.kernel(sorting, "sort_chunks")
+    merge = device.kernel(sorting, "merge_chunks") if lookup.count > chunk else None
+    find = device.kernel(sorting, "find_begins")
     ahead = device.kernel(source, "add_tiles") if tiles else None
     add = device.kernel(source, name)
     given = out if base is None else base
