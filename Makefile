@@ -25,7 +25,10 @@ goldens: ## rewrite golden files, the tree of folders and docs/names.md where th
 docs: ## the site of docs/ in build/site, with every link followed; needs the extra `docs`
 	$(PYTHON) docs/site/build.py
 
+pictures: ## docs/images anew, from pages in Chromium; then look at them
+	$(PYTHON) docs/site/pictures.py
+
 gpu: ## the tests that need GPUs; each says why where it is skipped
 	$(PYTHON) -m pytest -q -rs tests/gpu
 
-.PHONY: help lint types test thorough quick goldens docs gpu
+.PHONY: help lint types test thorough quick goldens docs pictures gpu

@@ -18,7 +18,7 @@ _PLAIN = frozenset(("staticmethod", "classmethod", "property", "abstractmethod",
 
 
 @dataclass
-class _Part:
+class _CodeBlock:
     """What runs together: the statements of a module, or of a function, without those of functions inside.
 
     names: what it mentions. imports: statements. inside: functions and classes that it defines.
@@ -39,8 +39,8 @@ class Reach:
         self._evaluation = evaluation
         self._names: set[str] = set()
         self._classes: set[ast.ClassDef] = set()
-        self._waiting_for: defaultdict[str, list[_Found]] = defaultdict(list)
-        self._waiting: list[_Part] = []
+        self._waiting_for: defaultdict[str, list[_Definition]] = defaultdict(list)
+        self._waiting: list[_CodeBlock] = []
         self.files: set[ScriptFile] = set()
         self.functions: set[Routine] = set()
         script = evaluation.program.script
@@ -65,7 +65,7 @@ class Reach:
                     self._enter(file)
                 self._rename(part.file, statement)
             for node in part.inside:
-                self._define(_Found(part.file, node, None))
+                self._define(_Definition(part.file, node, None))
             self._mention(part.names)
 
     def _rename(self, file: ScriptFile, statement: ast.Import | ast.ImportFrom) -> None:
@@ -75,9 +75,9 @@ class Reach:
                 if alias.asname in self._names:
                     self._mention({alias.name})
                 else:
-                    self._waiting_for[alias.asname].append(_Found(file, alias.name, None))
+                    self._waiting_for[alias.asname].append(_Definition(file, alias.name, None))
 
-    def _define(self, found: _Found) -> None:
+    def _define(self, found: _Definition) -> None:
         node = found.node
         assert not isinstance(node, str)
         if node.name in self._names or _is_handed_on(node) or (found.cls is not None and self._may_call(found)):
@@ -85,7 +85,7 @@ class Reach:
         else:
             self._waiting_for[node.name].append(found)
 
-    def _may_call(self, found: _Found) -> bool:
+    def _may_call(self, found: _Definition) -> bool:
         """Whether Python, or a class that the method's class derives from, may call it."""
         assert found.cls is not None
         assert not isinstance(found.node, str)
@@ -109,21 +109,21 @@ class Reach:
                 else:
                     self._come_to(found)
 
-    def _come_to(self, found: _Found) -> None:
+    def _come_to(self, found: _Definition) -> None:
         node = found.node
         if isinstance(node, ast.ClassDef):
             if node not in self._classes:
                 self._classes.add(node)
                 for method in node.body:
                     if isinstance(method, Routine | ast.ClassDef):
-                        self._define(_Found(found.file, method, node))
+                        self._define(_Definition(found.file, method, node))
         elif isinstance(node, Routine) and node not in self.functions:
             self.functions.add(node)
             self._waiting.append(_part_of(found.file, node.body))
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Definition:
     """A definition, or the other name of one. cls: the class that a method belongs to."""
 
     file: ScriptFile
@@ -137,8 +137,8 @@ def _is_handed_on(node: Routine | ast.ClassDef) -> bool:
     return any(name not in _PLAIN for name in names)
 
 
-def _part_of(file: ScriptFile, body: list[ast.stmt]) -> _Part:
-    part = _Part(file)
+def _part_of(file: ScriptFile, body: list[ast.stmt]) -> _CodeBlock:
+    part = _CodeBlock(file)
     waiting: list[ast.AST] = list(body)
     while waiting:
         node = waiting.pop()

@@ -29,7 +29,7 @@ class _Slice:
 
 
 @dataclass
-class _Kept:
+class _StoredParameter:
     """A parameter's slices; graphs that place it alike share one array. newest: the slice with the
     newest values."""
 
@@ -47,10 +47,10 @@ class ParameterStore:
         self._job = job
         self.from_rank_0 = False
         """Whether parameters of which every rank holds all start with rank 0's values (`parameter_broadcast`)."""
-        self._stored: dict[int, _Kept] = {}
+        self._stored: dict[int, _StoredParameter] = {}
         self._begun: list[Beginning | None] = []
-        self._borrowed: dict[int, list[tuple[_Kept, int]]] = {}
-        self._several: dict[int, list[tuple[_Kept, int]]] = {}
+        self._borrowed: dict[int, list[tuple[_StoredParameter, int]]] = {}
+        self._several: dict[int, list[tuple[_StoredParameter, int]]] = {}
         """Of what a graph borrowed, by its number, the parameters of which there are several slices; others always have
         the newest values. Needed at every step, so stored."""
 
@@ -63,7 +63,7 @@ class ParameterStore:
             if not self._comes_from_rank_0(parameter, graph_parameter):
                 where = slices_of(graph_parameter, self._job.rank)
                 self._begun.append(beginning(graph_parameter.name, "parameter", where, parameter, array))
-            stored = _Kept(parameter, [_Slice(graph_parameter, array)])
+            stored = _StoredParameter(parameter, [_Slice(graph_parameter, array)])
             self._stored[id(parameter)] = stored
             self._uses(owner, stored, 0)
             parameter.released(self)
@@ -114,7 +114,7 @@ class ParameterStore:
         array = slice_parameter(mine.graph_parameter, full, self._job.rank, "parameter")
         self._job.hardware.memory.store(mine.array, array)
 
-    def _uses(self, owner: Any, stored: _Kept, index: int) -> None:
+    def _uses(self, owner: Any, stored: _StoredParameter, index: int) -> None:
         self._borrowed.setdefault(owner.number, []).append((stored, index))
 
     def detach(self, compiled_call: Any) -> None:
@@ -137,19 +137,19 @@ class ParameterStore:
                 stored.slices[index].version = stored.version
                 stored.newest = index
 
-    def _in_several_slices(self, compiled_call: Any) -> list[tuple[_Kept, int]]:
+    def _in_several_slices(self, compiled_call: Any) -> list[tuple[_StoredParameter, int]]:
         found = self._several.get(compiled_call.number)
         if found is None:
             borrowed = self._borrowed.get(compiled_call.number, ())
             found = self._several[compiled_call.number] = [entry for entry in borrowed if len(entry[0].slices) > 1]
         return found
 
-    def _refresh(self, stored: _Kept, index: int) -> None:
+    def _refresh(self, stored: _StoredParameter, index: int) -> None:
         mine = stored.slices[index]
         self._store(mine, self._full(stored))
         mine.version = stored.version
 
-    def _full(self, stored: _Kept) -> Array:
+    def _full(self, stored: _StoredParameter) -> Array:
         newest = stored.slices[stored.newest]
         shape = full_type(newest.graph_parameter).shape
         local = self._job.hardware.memory.fetch(newest.array)

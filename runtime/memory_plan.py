@@ -50,7 +50,7 @@ def peak_of(graph: Graph, alignment: int = 256) -> int:
 
 
 @dataclass
-class _Cell:
+class _ResultMemory:
     """The memory of one result of one node, which others may show. accesses: indices of nodes that read or write it,
     ascending; len(nodes) for the end of the step."""
 
@@ -70,7 +70,7 @@ class _Planner:
         self.copy_of: dict[Value, Node] = {
             p.parameter: node for node, pieces in self.shadow_weights.copies.items() for p in pieces
         }
-        self.cells: list[_Cell] = []
+        self.cells: list[_ResultMemory] = []
         self.shown = self._find_parts({})
         self.copied = self._late_readers()
         self.parts = self._find_parts(self.copied) if self.copied else self.shown
@@ -140,7 +140,7 @@ class _Planner:
                 fresh: list[Part] = []
                 for type in element_types(node.type):
                     fresh.append(len(self.cells))
-                    self.cells.append(_Cell(type, [index]))
+                    self.cells.append(_ResultMemory(type, [index]))
                 shown = tuple(fresh)
             parts[node] = shown
         return parts
@@ -205,7 +205,7 @@ class _Planner:
             for cell in self._cells(value):
                 cell.accesses.append(len(self.nodes))
 
-    def _cells(self, value: Value) -> list[_Cell]:
+    def _cells(self, value: Value) -> list[_ResultMemory]:
         return [self.cells[part] for part in self.parts[value] if isinstance(part, int)]
 
     def _find_waits(self) -> None:

@@ -82,7 +82,7 @@ def steps_between(source: PlacedTensor, target: PlacedTensor, ranks: Sequence[in
     common = _on_one_mesh(source.without_ones(), target.without_ones())
     if common is None:
         return _by_gathering_all(source, target, ranks, rank)
-    walk = _Walk(common[0], ranks, rank)
+    walk = _RankWalk(common[0], ranks, rank)
     walk.steps = _reshape(source.local, walk.local)
     walk.run(common[1].axes)
     return walk.steps + _reshape(tuple(walk.local), target.local)
@@ -94,14 +94,14 @@ def _reshape(before: Sequence[int], after: Sequence[int]) -> list[Step]:
 
 def _by_gathering_all(source: PlacedTensor, target: PlacedTensor, ranks: Sequence[int], rank: int) -> list[Step]:
     """Gather all of it, then take the slice: where no mesh and no shape fits both layouts."""
-    gather = _Walk(source, ranks, rank)
+    gather = _RankWalk(source, ranks, rank)
     gather.run((NONE,) * len(source.shape))
-    slicing = _Walk(PlacedTensor(target.mesh, (NONE,) * len(target.shape), target.shape), ranks, rank)
+    slicing = _RankWalk(PlacedTensor(target.mesh, (NONE,) * len(target.shape), target.shape), ranks, rank)
     slicing.run(target.axes)
     return gather.steps + _reshape(source.shape, target.shape) + slicing.steps
 
 
-class _Walk:
+class _RankWalk:
     """The steps of one rank on one mesh, and where they have led."""
 
     def __init__(self, start: PlacedTensor, ranks: Sequence[int], rank: int) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 from mspc.ir.types import BFLOAT16, DType
 
 
-class _Kind(type):
+class _DtypeKind(type):
     """A class whose instances are the element types of one kind."""
 
     letters: str
 
-    def __new__(mcs, name: str, bases: tuple[type, ...], names: dict[str, Any], letters: str = "") -> _Kind:
+    def __new__(mcs, name: str, bases: tuple[type, ...], names: dict[str, Any], letters: str = "") -> _DtypeKind:
         made = super().__new__(mcs, name, bases, names)
         made.letters = letters
         return made
@@ -24,29 +24,29 @@ class _Kind(type):
         return isinstance(instance, DType) and ("B" if instance == BFLOAT16 else instance.kind) in cls.letters
 
 
-class Float(metaclass=_Kind, letters="f"):
+class Float(metaclass=_DtypeKind, letters="f"):
     """Float16, Float32, Float64."""
 
 
-class BFloat(metaclass=_Kind, letters="B"):
+class BFloat(metaclass=_DtypeKind, letters="B"):
     """BFloat16, which MindSpore counts as a kind of its own."""
 
 
-class Int(metaclass=_Kind, letters="i"):
+class Int(metaclass=_DtypeKind, letters="i"):
     """Int8 to Int64."""
 
 
-class UInt(metaclass=_Kind, letters="u"):
+class UInt(metaclass=_DtypeKind, letters="u"):
     """UInt8 to UInt64."""
 
 
-class Complex(metaclass=_Kind, letters="c"):
+class Complex(metaclass=_DtypeKind, letters="c"):
     """Complex64, Complex128."""
 
 
-class Bool(metaclass=_Kind, letters="b"):
+class Bool(metaclass=_DtypeKind, letters="b"):
     """Bool."""
 
 
-class Number(metaclass=_Kind, letters="biufcB"):
+class Number(metaclass=_DtypeKind, letters="biufcB"):
     """Every element type."""

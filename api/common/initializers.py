@@ -167,11 +167,11 @@ class TruncatedNormal(Initializer):
         return TruncatedNormalDistribution(*map(plain, (self.sigma, self.mean, self.a, self.b)))
 
 
-class _Scaled(Initializer):
+class _ScaledInitializer(Initializer):
     """A distribution whose scale depends on the shape of the tensor; subclasses override `of_shape`."""
 
 
-class XavierUniform(_Scaled):
+class XavierUniform(_ScaledInitializer):
     """Uniform in gain * sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010)."""
 
     def __init__(self, gain: float = 1.0) -> None:
@@ -182,7 +182,7 @@ class XavierUniform(_Scaled):
         return Uniform(self.gain * math.sqrt(6.0 / (fan_in + fan_out)))
 
 
-class XavierNormal(_Scaled):
+class XavierNormal(_ScaledInitializer):
     """Normal with deviation gain * sqrt(2 / (fan_in + fan_out)) (Glorot and Bengio 2010)."""
 
     def __init__(self, gain: float = 1.0) -> None:
@@ -193,7 +193,7 @@ class XavierNormal(_Scaled):
         return Normal(self.gain * math.sqrt(2.0 / (fan_in + fan_out)))
 
 
-class HeUniform(_Scaled):
+class HeUniform(_ScaledInitializer):
     """Uniform in sqrt(3) * gain / sqrt(fan) (He et al. 2015)."""
 
     def __init__(

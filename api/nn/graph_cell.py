@@ -61,7 +61,7 @@ class GraphCell(Cell):
         self.weights = ParameterTuple(
             Parameter(given.get(name, Tensor(value)), name=name) for _, name, value in graph.graph.parameters
         )
-        plan = _Plan(graph)
+        plan = _StepList(graph)
         self.constants = plan.constants
         self.steps = plan.steps
         self.result = plan.result
@@ -84,7 +84,7 @@ class GraphCell(Cell):
         return values[self.result]
 
 
-class _Plan:
+class _StepList:
     """The nodes of a graph as steps over one list of values: inputs, parameters, constants, then a value for each
     step."""
 

@@ -20,7 +20,7 @@ class _Coordinates(NamedTuple):
     shape: Any
 
 
-class _Rows(NamedTuple):
+class _CompressedRows(NamedTuple):
     indptr: Any
     indices: Any
     values: Any
@@ -115,7 +115,7 @@ class COOTensor(_Sparse, _Coordinates):
         return COOTensor(self.indices, ops.abs(self.values), self.shape)
 
 
-class CSRTensor(_Sparse, _Rows):
+class CSRTensor(_Sparse, _CompressedRows):
     """A matrix of `shape` whose row i has values[indptr[i]:indptr[i + 1]] in the columns that `indices` has there.
 
     Args:

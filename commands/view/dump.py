@@ -59,7 +59,7 @@ def read_dump(path: Path) -> Dump:
         MspcError: there is nothing of that name, it is no dump, it is truncated, or its files are of several compiles.
     """
     if path.is_dir():
-        return _Folder(path).dump()
+        return _CompileFolder(path).dump()
     module = parse(dump_text(path), REGISTRY, str(path))
     graph = module.main
     ranks = graph.attrs.get("ranks", 0)
@@ -82,7 +82,7 @@ def _check(graph: Graph, path: Path) -> None:
         raise MspcError(f"{path}: {error.message}", notes=error.notes, frames=error.frames) from None
 
 
-class _Folder:
+class _CompileFolder:
     """The folder of one compile."""
 
     def __init__(self, path: Path) -> None:

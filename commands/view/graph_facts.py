@@ -29,11 +29,11 @@ def graph_columns(graph: Graph, tables: Tables) -> dict[str, Any]:
     the phases by number. `body` has the lines of nodes that are several operators, `gradient_of` the node and operand
     whose gradient a node is.
     """
-    writer = _Columns(graph, tables)
+    writer = _GraphColumns(graph, tables)
     return {"name": graph.name, "attrs": _texts(graph.attrs), "parameters": writer.parameters(), **writer.nodes()}
 
 
-class _Columns:
+class _GraphColumns:
     """One graph on its way into columns."""
 
     def __init__(self, graph: Graph, tables: Tables) -> None:

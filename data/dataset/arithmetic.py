@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mspc.data.dataset.operation import Operation
-from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.pipeline_random import PipelineDraws
 
 AT_ONCE = 1 << 20
 """Numbers that go through all steps before the next ones; see `enlarging.AT_ONCE`."""
@@ -35,7 +35,7 @@ class Arithmetic(Operation):
         """What is computed for values, whose axes are not moved yet. Raises ValueError for shapes that do not fit."""
         return ()
 
-    def many(self, values: np.ndarray, draws: Draws) -> np.ndarray:
+    def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         return in_one_pass([self], values)
 
 

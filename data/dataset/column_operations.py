@@ -11,7 +11,7 @@ import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.data.dataset.operation import EachOperation, Operation, as_array
-from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.pipeline_random import PipelineDraws
 from mspc.data.dataset.row_values import integer
 from mspc.ir.types import dtype_of
 
@@ -39,7 +39,7 @@ class Mask(Operation):
         self._operator, self._constant = operator, constant
         self._dtype = np.dtype(bool if dtype is None else dtype_of(dtype).numpy)
 
-    def many(self, values: np.ndarray, draws: Draws) -> np.ndarray:
+    def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         if (values.dtype.kind in "US") != isinstance(self._constant, str):
             raise ApiTypeError(f"Mask: constant {self._constant!r} is not compared with {values.dtype}")
         compare: Callable[[Any, Any], Any] = getattr(operator, self._operator.value)
@@ -56,7 +56,7 @@ class PadEnd(EachOperation):
         self.shape = [None if size is None else integer("PadEnd", "a size", size) for size in pad_shape]
         self.value = pad_value
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         if value.ndim != len(self.shape):
             raise ApiValueError(f"PadEnd: pad_shape {self.shape} does not fit a value of shape {value.shape}")
         texts = value.dtype.kind in "US"
@@ -84,7 +84,7 @@ class Slice(Operation):
             raise ApiValueError("Slice: '...' stands more than once")
         self.slices = slices
 
-    def many(self, values: np.ndarray, draws: Draws) -> np.ndarray:
+    def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         if len(self.slices) - (Ellipsis in self.slices) > values.ndim - 1:
             raise ApiValueError(f"Slice: {len(self.slices)} parts for a value of shape {values.shape[1:]}")
         first, last = self.slices, ()

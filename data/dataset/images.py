@@ -165,10 +165,10 @@ class ImageFolderDataset(MappableDataset, VisionBaseDataset):
         workers = workers_of(name, num_parallel_workers, config.get_num_parallel_workers())
         found = list_images(name, folder, ends, class_indexing or None)
         chosen = select_sampler(name, sampler, shuffle, num_samples, num_shards, shard_id)
-        super().__init__(_Folder(found, flag(name, "decode", decode), decrypt, chosen, workers))
+        super().__init__(_ImageFiles(found, flag(name, "decode", decode), decrypt, chosen, workers))
 
 
-class _Folder(Indexed):
+class _ImageFiles(Indexed):
     """Files of images, read when their rows are."""
 
     def __init__(

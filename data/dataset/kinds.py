@@ -11,7 +11,7 @@ from mspc.data.dataset.nodes.selection import Repeated, Shuffled, Zipped
 from mspc.data.dataset.pipeline import Dataset
 
 
-class _Kind(type):
+class _NodeKind(type):
     """A class whose instances are the data sets that a node of one kind gives."""
 
     node: type[PipelineNode]
@@ -20,31 +20,31 @@ class _Kind(type):
         return isinstance(instance, Dataset) and isinstance(instance._node, cls.node)
 
 
-class BatchDataset(metaclass=_Kind):
+class BatchDataset(metaclass=_NodeKind):
     """What `batch` and `padded_batch` give."""
 
     node = Batched
 
 
-class MapDataset(metaclass=_Kind):
+class MapDataset(metaclass=_NodeKind):
     """What `map` gives."""
 
     node = Mapped
 
 
-class RepeatDataset(metaclass=_Kind):
+class RepeatDataset(metaclass=_NodeKind):
     """What `repeat` gives."""
 
     node = Repeated
 
 
-class ShuffleDataset(metaclass=_Kind):
+class ShuffleDataset(metaclass=_NodeKind):
     """What `shuffle` gives."""
 
     node = Shuffled
 
 
-class ZipDataset(metaclass=_Kind):
+class ZipDataset(metaclass=_NodeKind):
     """What `zip` gives."""
 
     node = Zipped

@@ -12,7 +12,7 @@ from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.setting_kind import place_of_caller, say_once
 from mspc.data.dataset.nodes.block import Column, column_of
 from mspc.data.dataset.pillow import image_of
-from mspc.data.dataset.pipeline_random import Draws, EagerDraws
+from mspc.data.dataset.pipeline_random import EagerDraws, PipelineDraws
 
 
 class Operation:
@@ -24,18 +24,18 @@ class Operation:
     keeps_images: ClassVar[bool] = False
     """Whether it gives a Pillow image for a Pillow image."""
 
-    def many(self, values: np.ndarray, draws: Draws) -> Column:
+    def many(self, values: np.ndarray, draws: PipelineDraws) -> Column:
         """The results for values [rows, ...]; the array given may be changed nowhere."""
         raise NotImplementedError
 
-    def column(self, values: Column, draws: Draws) -> Column:
+    def column(self, values: Column, draws: PipelineDraws) -> Column:
         """The results for a column."""
         if isinstance(values, np.ndarray):
             return self.many(values, draws)
         results = [self.one(value, draws.at(i)) for i, value in enumerate(values)]
         return column_of(results) if all(isinstance(result, np.ndarray) for result in results) else results
 
-    def one(self, value: Any, draws: Draws) -> Any:
+    def one(self, value: Any, draws: PipelineDraws) -> Any:
         """The result for one value: an array, or a Pillow image."""
         array = as_array(type(self).__name__, value)
         (result,) = self.many(array[None], draws)
@@ -63,11 +63,11 @@ class Operation:
 class EachOperation(Operation):
     """An operation that works on one value after another."""
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         """The result for one value."""
         raise NotImplementedError
 
-    def many(self, values: np.ndarray, draws: Draws) -> Column:
+    def many(self, values: np.ndarray, draws: PipelineDraws) -> Column:
         return column_of([self.single(value, draws.at(i)) for i, value in enumerate(values)])
 
 

@@ -53,7 +53,7 @@ class DataPass:
         return int(sequence.generate_state(1, np.uint64)[0])
 
 
-class Draws:
+class PipelineDraws:
     """Numbers for some rows at one operation.
 
     Args: key: of the node and its pass. rows: positions of the rows. places: of the operation, and of those that it
@@ -79,16 +79,16 @@ class Draws:
         """One integer from 0 to `most` for every row."""
         return np.floor(self.uniform(place) * (np.asarray(most) + 1)).astype(np.int64)
 
-    def at(self, index: int) -> Draws:
+    def at(self, index: int) -> PipelineDraws:
         """The numbers of one row alone."""
-        return Draws(self._key, self._rows[index : index + 1], self._places)
+        return PipelineDraws(self._key, self._rows[index : index + 1], self._places)
 
-    def inside(self, place: int) -> Draws:
+    def inside(self, place: int) -> PipelineDraws:
         """The numbers of an operation inside of another one."""
-        return Draws(self._key, self._rows, (*self._places, place))
+        return PipelineDraws(self._key, self._rows, (*self._places, place))
 
 
-class EagerDraws(Draws):
+class EagerDraws(PipelineDraws):
     """Numbers of operations that a script calls itself: from NumPy's global generator."""
 
     def __init__(self, count: int = 1) -> None:
@@ -100,10 +100,10 @@ class EagerDraws(Draws):
             self._samples[place] = np.random.random(len(self._rows))
         return self._samples[place]
 
-    def at(self, index: int) -> Draws:
+    def at(self, index: int) -> PipelineDraws:
         return self if len(self._rows) == 1 else EagerDraws()
 
-    def inside(self, place: int) -> Draws:
+    def inside(self, place: int) -> PipelineDraws:
         return EagerDraws(len(self._rows))
 
 

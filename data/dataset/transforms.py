@@ -20,7 +20,7 @@ from mspc.data.dataset.column_operations import (  # noqa: F401  # for scripts
 )
 from mspc.data.dataset.operation import Operation
 from mspc.data.dataset.own_operations import PyTensorOperation  # noqa: F401  # for scripts
-from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.pipeline_random import PipelineDraws
 from mspc.data.dataset.row_values import integer
 from mspc.ir.types import dtype_of
 
@@ -54,7 +54,7 @@ class OneHot(Operation):
             raise ApiValueError(f"OneHot: smoothing_rate {smoothing_rate} must be from 0 to 1")
         self.smoothing_rate = smoothing_rate
 
-    def many(self, values: np.ndarray, draws: Draws) -> np.ndarray:
+    def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         if values.dtype.kind not in "iu":
             raise ApiTypeError(f"OneHot: a label is an integer, not {values.dtype}")
         if values.size and (values.min() < 0 or values.max() >= self.num_classes):
@@ -72,7 +72,7 @@ class Fill(Operation):
     def __init__(self, fill_value: Any) -> None:
         self.fill_value = fill_value
 
-    def many(self, values: np.ndarray, draws: Draws) -> np.ndarray:
+    def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         return np.full_like(values, self.fill_value)
 
 

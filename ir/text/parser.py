@@ -52,10 +52,10 @@ def parse(text: str, registry: Registry, file: str = "<text>", frames: bool = Tr
     Raises:
         MspcError: the file is damaged; the message names line and column.
     """
-    return _Reader(Reading(text, registry, file, frames)).module()
+    return _FileReader(Reading(text, registry, file, frames)).module()
 
 
-class _Reader:
+class _FileReader:
     """The state of reading one file from text to graphs."""
 
     def __init__(self, reading: Reading) -> None:

@@ -30,7 +30,7 @@ from mspc.sharding.borders import Needed, border_bytes, border_exchange, is_shar
 Gradients = Sequence[Value | None]
 
 
-class _Forward(Convolution, abstract=True):
+class _ConvolutionForward(Convolution, abstract=True):
     """x [batch, in channels, ...] by weights [out channels, in channels / group, *kernel_size]."""
 
     bordered: ClassVar[int | None] = 0
@@ -83,7 +83,7 @@ class _Forward(Convolution, abstract=True):
 
 
 class _Backward(Convolution, abstract=True):
-    """A gradient of `_Forward`: operand 0 is the gradient of its result."""
+    """A gradient of `_ConvolutionForward`: operand 0 is the gradient of its result."""
 
     def shapes(self, types: Sequence[TensorType]) -> tuple[Shape, Shape]:
         """Global shapes of the image and of the weights."""
@@ -267,13 +267,13 @@ def _result(op: type[Convolution], image: Shape, weight: Shape, given: dict[str,
     return (image[0], weight[0], *op(**_attributes(weight, given)).counts(image[2:]))
 
 
-class Conv2D(_Forward):
+class Conv2D(_ConvolutionForward):
     """A convolution over height and width: images [n, c, h, w], weights [out channels, c / group, *kernel_size]."""
 
     samples = tuple(sample(x, w, **_attributes(w, given)) for x, w, given in _TWO)
 
 
-class Conv3D(_Forward):
+class Conv3D(_ConvolutionForward):
     """A convolution over depth, height and width."""
 
     dims = 3
@@ -327,7 +327,7 @@ class Conv3DBackpropFilter(_WeightGradient):
     )
 
 
-_FORWARDS: dict[int, type[_Forward]] = {2: Conv2D, 3: Conv3D}
+_FORWARDS: dict[int, type[_ConvolutionForward]] = {2: Conv2D, 3: Conv3D}
 _INPUT_GRADIENTS: dict[int, type[_InputGradient]] = {2: Conv2DBackpropInput, 3: Conv3DBackpropInput}
 _WEIGHT_GRADIENTS: dict[int, type[_WeightGradient]] = {2: Conv2DBackpropFilter, 3: Conv3DBackpropFilter}
 

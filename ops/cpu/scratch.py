@@ -15,12 +15,12 @@ MOST_CACHED = 1 << 24
 """Most bytes of an array that is stored: larger ones come from the system."""
 
 
-class _Kept(threading.local):
+class _ScratchArrays(threading.local):
     def __init__(self) -> None:
         self.arrays: dict[str, Any] = {}
 
 
-_cached = _Kept()
+_cached = _ScratchArrays()
 
 
 def scratch(name: str, shape: Sequence[int], dtype: Any) -> Any:

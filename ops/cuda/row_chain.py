@@ -132,7 +132,7 @@ class RowChain:
 
     def source(self, device: Device) -> tuple[str, int, int]:
         """(C++ of the kernel, blocks, threads of a block)."""
-        plan = _Plan(self)
+        plan = _PassPlan(self)
         lanes = self.lanes()
         group, held = self.group(lanes, plan.words(), device)
         threads = group if group > 32 else _BLOCK
@@ -159,7 +159,7 @@ class RowChain:
         return COMMON + random + head + kernel, -(-rows // (threads // group)), threads
 
 
-class _Plan:
+class _PassPlan:
     """Which values every pass computes, loads and holds."""
 
     def __init__(self, chain: RowChain) -> None:

@@ -82,14 +82,14 @@ def blocked_kernel(be: ArrayBackend, steps: Sequence[BodyLine], returns: Sequenc
     if be.xp is not np:
         return None
     plain = plain_kernel(be, steps, returns)
-    schedules: dict[tuple[Shape, ...], _Schedule | None] = {}
+    schedules: dict[tuple[Shape, ...], _BlockSchedule | None] = {}
     in_blocks = _in_blocks(steps)
 
-    def schedule_of(operands: Sequence[Any]) -> _Schedule | None:
+    def schedule_of(operands: Sequence[Any]) -> _BlockSchedule | None:
         given = [TensorType(dtype_of(a.dtype), a.shape) for a in operands]
         types = types_of_lines(steps, given)
         large = in_blocks and max(t.size for t in types) > SMALL and all(_is_block_wise(s, given, types) for s in steps)
-        return _Schedule(be, steps, returns, operands, types) if large else None
+        return _BlockSchedule(be, steps, returns, operands, types) if large else None
 
     def kernel(*operands: Any, out: Any = None) -> Any:
         shapes = tuple([array.shape for array in operands])
@@ -156,7 +156,7 @@ class _Call:
     copy: int
 
 
-class _Schedule:
+class _BlockSchedule:
     """How a fused operator is worked off for operands of certain shapes.
 
     unreduced: the lines, reductions aside, whose results are needed as entire arrays. dims: of the space of all lines.

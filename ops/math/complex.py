@@ -22,7 +22,7 @@ from mspc.sharding.rules import broadcast_rule
 Gradients = Sequence[Value | None]
 
 
-class _Part(Op, abstract=True):
+class _ComplexPart(Op, abstract=True):
     """A real number of a complex one, element by element; of a real number as of one without an imaginary part."""
 
     takes_complex = True
@@ -40,7 +40,7 @@ def _as_operand(b: Builder, x: Value, real: Value, imag: Value) -> Value:
     return b.emit(Complex(), real, imag) if x.tensor_type.dtype.is_complex else real
 
 
-class Real(_Part):
+class Real(_ComplexPart):
     """The real part."""
 
 
@@ -53,7 +53,7 @@ class Real(_Part):
     samples = (sample((8, 16)), sample((4,), dtypes=("Complex128",), gradient=False))
 
 
-class Imag(_Part):
+class Imag(_ComplexPart):
     """The imaginary part; 0 of a real number."""
 
 
@@ -67,7 +67,7 @@ class Imag(_Part):
     samples = (sample((8, 16), gradient=False), sample((4,), dtypes=("Complex128",), gradient=False))
 
 
-class ComplexAbs(_Part):
+class ComplexAbs(_ComplexPart):
     """The absolute value sqrt(re * re + im * im); its gradient at 0 is 0."""
 
     linear_in = ()
@@ -83,7 +83,7 @@ class ComplexAbs(_Part):
     samples = (sample((8, 16), low=0.5), sample((4,), dtypes=("Complex128",), gradient=False))
 
 
-class Angle(_Part):
+class Angle(_ComplexPart):
     """The angle atan2(im, re) in radians; its gradient at 0 is 0."""
 
     linear_in = ()

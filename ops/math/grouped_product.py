@@ -29,7 +29,7 @@ def groups_of(xp: Any, ends: Any, first: int, rows: int) -> Any:
     return (ends[None, :] <= xp.arange(first, first + rows)[:, None]).sum(1)
 
 
-class _Rows(Op, abstract=True):
+class _GroupedRows(Op, abstract=True):
     """first: rows of other ranks before this one's. The last operand says where the group of every matrix ends."""
 
     first: int = 0
@@ -53,7 +53,7 @@ class _Rows(Op, abstract=True):
         return replace(self, first=rows.start)
 
 
-class GroupedProduct(_Rows):
+class GroupedProduct(_GroupedRows):
     """x [m, k] with the rows of every group times its matrix of w [groups, k, n], or [groups, n, k] transposed; rows
     behind the last group give zeros."""
 
@@ -84,7 +84,7 @@ class GroupedProduct(_Rows):
         return made
 
 
-class GroupedOuter(_Rows):
+class GroupedOuter(_GroupedRows):
     """For every group the product of the transposed rows of x [m, k] with those of y [m, n]: [groups, k, n]."""
 
     linear_in = (0, 1)
@@ -107,7 +107,7 @@ class GroupedOuter(_Rows):
         return made
 
 
-class GroupedRows(_Rows):
+class GroupedRows(_GroupedRows):
     """Row by row that of its group of b [groups, n], as many rows as like [m, n] has; zeros behind the last group."""
 
     linear_in = (1,)
@@ -125,7 +125,7 @@ class GroupedRows(_Rows):
         return xp.concatenate([b, xp.zeros((1, b.shape[1]), b.dtype)])[group]
 
 
-class GroupedSums(_Rows):
+class GroupedSums(_GroupedRows):
     """The sums of the rows of every group of x [m, n]: [groups, n]."""
 
     linear_in = (0,)

@@ -30,7 +30,7 @@ from mspc.sharding.rules import broadcast_rule
 Gradients = Sequence[Value | None]
 
 
-class _Scaled(Binary, abstract=True):
+class _ScaledBinary(Binary, abstract=True):
     """x + sign * alpha * y. Called as `Op()(x, y, alpha)`."""
 
     alpha: int | float = 1
@@ -61,17 +61,17 @@ def _factor(value: int | float) -> str:
     return f"T({value})" if isinstance(value, int) else number(value)
 
 
-class AddExt(_Scaled):
+class AddExt(_ScaledBinary):
     """x + alpha * y. Called as `AddExt()(x, y, alpha)`."""
 
-    samples = _Scaled.samples
+    samples = _ScaledBinary.samples
 
 
-class SubExt(_Scaled):
+class SubExt(_ScaledBinary):
     """x - alpha * y. Called as `SubExt()(x, y, alpha)`."""
 
     sign = -1
-    samples = _Scaled.samples
+    samples = _ScaledBinary.samples
 
 
 class AddcmulExt(Elementwise):

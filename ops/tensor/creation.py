@@ -40,14 +40,14 @@ def number_of(name: str, what: str, value: Any) -> int | float:
     raise MspcError(f"{name}: {what} must be a number known at compile time, not {describe(value)}")
 
 
-class _Made(Op, abstract=True):
+class _WithoutOperands(Op, abstract=True):
     """An operator without operands."""
 
     def bprop(self, b: Builder, *out_and_gradient: Any) -> Gradients:
         return ()
 
 
-class Fill(_Made):
+class Fill(_WithoutOperands):
     """A tensor of one value. Called as `Fill()(type, shape, value)`."""
 
     type: DType = FLOAT32
@@ -88,7 +88,7 @@ class Fill(_Made):
         return replace(self, shape=placement.out_layouts[0].local_shape(self.shape))
 
 
-class _Uniform(_Made, abstract=True):
+class _Uniform(_WithoutOperands, abstract=True):
     """Called as `Op()(shape, dtype)`."""
 
     operand_names = ("shape", "dtype")
@@ -179,7 +179,7 @@ class OnesLike(_Like):
         return put_values(device, "ones", out, literal(1, dtype_of(out.dtype)))
 
 
-class Range(_Made):
+class Range(_WithoutOperands):
     """start, start + delta, ... below limit. Called as `Range()(start, limit, delta)`.
 
     maxlen: the greatest length allowed. first, count: the slice that this rank makes; count -1 is all of it.
@@ -251,7 +251,7 @@ class Range(_Made):
         return replace(self, first=here.start, count=here.stop - here.start)
 
 
-class Eye(_Made):
+class Eye(_WithoutOperands):
     """Ones on the diagonal of an n x m matrix. Called as `Eye()(n, m, type)`. k moves the diagonal to the
     right.
     """
@@ -296,7 +296,7 @@ class Eye(_Made):
         )
 
 
-class LinSpace(_Made):
+class LinSpace(_WithoutOperands):
     """num numbers from start to stop, both included. Called as `LinSpace()(start, stop, num)`.
 
     first, count: the slice that this rank makes; count -1 is all of it.

@@ -45,7 +45,7 @@ class ChannelsLast(Pass):
         before = moved_bytes(nodes) + sum(
             type.nbytes for node in wanting for value in (node, *node.inputs) for type in element_types(value.type)
         )
-        walk = _Walk(graph)
+        walk = _ReorderingWalk(graph)
         for node in nodes:
             walk.visit(node)
         graph.nodes, graph.results = walk.values.b.nodes, [walk.values.plain(value) for value in results]
@@ -58,7 +58,7 @@ class ChannelsLast(Pass):
         return False
 
 
-class _Walk:
+class _ReorderingWalk:
     """The nodes in order, each as it was or on values in other orders.
 
     tuples: what is in the place of a node with several results, and their orders. parts: the results of nodes that were

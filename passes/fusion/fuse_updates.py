@@ -53,7 +53,7 @@ class FuseUpdates(Pass):
 
 
 @dataclass(eq=False)
-class _Group:
+class _UpdateGroup:
     """Updates that become one. start: number of the first. casts: those of gradients, by the member that reads them.
     held: bytes of gradients that wait. open: whether another update may join."""
 
@@ -64,14 +64,14 @@ class _Group:
     open: bool = True
 
 
-def _groups(rewriter: Rewriter, updates: Updates) -> list[_Group]:
+def _groups(rewriter: Rewriter, updates: Updates) -> list[_UpdateGroup]:
     """The groups, of one member too. What may not come before a member that moves closes its group."""
     graph = rewriter.graph
     numbers = {node: number for number, node in enumerate(graph.nodes)}
-    current: dict[Hashable, _Group] = {}
-    found: list[_Group] = []
-    read: dict[Value, set[_Group]] = {}
-    written: dict[Value, set[_Group]] = {}
+    current: dict[Hashable, _UpdateGroup] = {}
+    found: list[_UpdateGroup] = []
+    read: dict[Value, set[_UpdateGroup]] = {}
+    written: dict[Value, set[_UpdateGroup]] = {}
     for number in range(updates.first, len(graph.nodes)):
         node = graph.nodes[number]
         if isinstance(node.op, TupleGetItem) and node.inputs[0] in written:
@@ -92,7 +92,7 @@ def _groups(rewriter: Rewriter, updates: Updates) -> list[_Group]:
         start = group.start if group is not None else number
         held = sum(v.type.nbytes for v in node.inputs if isinstance(v, Node) and numbers[v] > start)
         if group is None or not group.open or len(group.members) == MOST_MEMBERS or group.held + held > HELD:
-            group = current[key] = _Group(number)
+            group = current[key] = _UpdateGroup(number)
             found.append(group)
         else:
             group.held += held
@@ -106,7 +106,7 @@ def _groups(rewriter: Rewriter, updates: Updates) -> list[_Group]:
     return found
 
 
-def _close(groups: Iterable[_Group]) -> None:
+def _close(groups: Iterable[_UpdateGroup]) -> None:
     for group in groups:
         group.open = False
 
@@ -154,7 +154,7 @@ def _widening(node: Node, rewriter: Rewriter, updates: Updates) -> Node | None:
     return cast
 
 
-def _fuse(rewriter: Rewriter, found: _Group) -> None:
+def _fuse(rewriter: Rewriter, found: _UpdateGroup) -> None:
     """Put one operator, and what takes its result apart, in the place of the group's last member."""
     members = found.members
     op = members[0].op

@@ -43,7 +43,7 @@ class MoveCasts(Pass):
         return changed
 
 
-class _Walk:
+class _CastWalk:
     """A walk over the nodes of a graph, which makes the list anew.
 
     replaced: values that others replace. nodes: those of the new list.
@@ -83,7 +83,7 @@ class _Walk:
         return made
 
 
-class _WidenLater(_Walk):
+class _WidenLater(_CastWalk):
     """narrow: what widened values are casts of, where all that read the cast can read this instead; and tuples of
     narrow tensors by the tuples that they replace."""
 
@@ -129,7 +129,7 @@ class _WidenLater(_Walk):
         return node not in self.results and _is_taken_apart(self.readers(node))
 
 
-class _NarrowEarlier(_Walk):
+class _NarrowEarlier(_CastWalk):
     """wanted: the element type to which all that reads a node's result casts it. made: casts by what they convert."""
 
     def __init__(self, graph: Graph) -> None:

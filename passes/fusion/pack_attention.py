@@ -59,7 +59,7 @@ class PackAttention(Pass):
         if not attentions:
             return False
         facts = ProjectionGraph.of(graph)
-        plan = _Plan(graph)
+        plan = _Packing(graph)
         for operands, nodes in attentions.items():
             try:
                 match = matched(facts, operands, [node for node in nodes if node in facts.live])
@@ -73,7 +73,7 @@ class PackAttention(Pass):
         return True
 
 
-class _Plan(Rewriter):
+class _Packing(Rewriter):
     """by_place: results of attentions by head, and the same in the order of the sequence. terms: of sums what is
     for a term, None where it goes.
     """
@@ -109,7 +109,7 @@ class _Plan(Rewriter):
             self.replace(total, left[0] if len(left) == 1 else self.emit(total, AddN(), left, total, takes=True))
 
 
-def _pack(facts: ProjectionGraph, match: ProjectionMatch, plan: _Plan) -> None:
+def _pack(facts: ProjectionGraph, match: ProjectionMatch, plan: _Packing) -> None:
     """Note one product in the place of three, and attentions that read its result."""
     place, products, shape = match.attentions[0], match.products, match.shape
     weights = [product.inputs[1] for product in products]
@@ -134,7 +134,9 @@ def _pack(facts: ProjectionGraph, match: ProjectionMatch, plan: _Plan) -> None:
             _pack_gradients(match, match.backward[node], made, weight, plan)
 
 
-def _packed_attention(facts: ProjectionGraph, match: ProjectionMatch, node: Node, packed: Value, plan: _Plan) -> Node:
+def _packed_attention(
+    facts: ProjectionGraph, match: ProjectionMatch, node: Node, packed: Value, plan: _Packing
+) -> Node:
     """The attention on a packed operand; values by head that it shares with others change to the new layout."""
     op = attention_of(node)
     operands = [packed, *node.inputs[3:]]
@@ -158,7 +160,7 @@ def _packed_attention(facts: ProjectionGraph, match: ProjectionMatch, node: Node
     return made
 
 
-def _by_place(value: Value, place: Node, plan: _Plan) -> Value:
+def _by_place(value: Value, place: Node, plan: _Packing) -> Value:
     """A value by head in the order of the sequence."""
     if value in plan.by_place:
         return plan.by_place[value]
@@ -167,7 +169,9 @@ def _by_place(value: Value, place: Node, plan: _Plan) -> Value:
     return plan.emit(place, Transpose(HEADS_BEHIND), [value], place)
 
 
-def _pack_gradients(match: ProjectionMatch, back: AttentionReaders, gradient: Node, weight: Node, plan: _Plan) -> None:
+def _pack_gradients(
+    match: ProjectionMatch, back: AttentionReaders, gradient: Node, weight: Node, plan: _Packing
+) -> None:
     """One product for x, one for the weights and one sum for the biases."""
     place, axis = back.node, match.weight_axis
     columns = [product.shape[1] for product in match.products]
@@ -191,7 +195,7 @@ def _pack_gradients(match: ProjectionMatch, back: AttentionReaders, gradient: No
 
 
 def _take_apart(
-    joined: Node, axis: int, columns: Sequence[int], parts: Sequence[Node], place: Node, plan: _Plan
+    joined: Node, axis: int, columns: Sequence[int], parts: Sequence[Node], place: Node, plan: _Packing
 ) -> None:
     """Put slices of a tensor in the place of the nodes that gave them one by one."""
     if len(set(columns)) == 1:

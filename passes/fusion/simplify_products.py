@@ -44,7 +44,7 @@ class SimplifyProducts(Pass):
         if not any(isinstance(node.op, MatMul | BatchMatMul) for node in graph.nodes):
             return False
         changed = remove_dead(graph)
-        walk = _Walk(graph)
+        walk = _ProductWalk(graph)
         for index, node in enumerate(graph.nodes):
             node.inputs = [walk.replaced.get(value, value) for value in node.inputs]
             walk.visit(node, index)
@@ -56,7 +56,7 @@ class SimplifyProducts(Pass):
         return True
 
 
-class _Walk:
+class _ProductWalk:
     """The nodes in order, some replaced.
 
     replaced: values that others replace. read_by: the nodes that read a value, where it is no result.

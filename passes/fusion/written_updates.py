@@ -30,14 +30,14 @@ MOST_OPERANDS = 16
 
 def join_written_updates(rewriter: Rewriter, updates: Updates) -> None:
     """Put one operator in the place of the last node of every update that can be one."""
-    joined = _Joined(rewriter, updates)
+    joined = _UpdateNodes(rewriter, updates)
     scalars: dict[Value, Value] = {}
     for members in joined.components():
         if joined.can_be_one(members):
             _Body(rewriter, members, scalars).emit()
 
 
-class _Joined:
+class _UpdateNodes:
     """The nodes that may be parts of updates: those that assign, and those on elements that only such nodes read."""
 
     def __init__(self, rewriter: Rewriter, updates: Updates) -> None:

@@ -41,7 +41,7 @@ def make_attention(device: Any, query: Array, key: Array, value: Array, out: Arr
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _BuiltGraph:
     """A built graph, its tensors by name, and the bytes of workspace that it needs."""
 
     graph: Any
@@ -57,7 +57,7 @@ class FusedAttention:
 
     def __init__(self, device: Any) -> None:
         self._device = device
-        self._plans: dict[Key, _Plan | None] = {}
+        self._plans: dict[Key, _BuiltGraph | None] = {}
         self._workspace: Array = None
         self._retained: list[Array] = []
         self._handle: Any = None
@@ -72,7 +72,7 @@ class FusedAttention:
         plan = self._plans[key]
         return None if plan is None else self._bound(plan, operands)
 
-    def _bound(self, plan: _Plan, operands: Operands) -> Launch:
+    def _bound(self, plan: _BuiltGraph, operands: Operands) -> Launch:
         import cudnn
 
         handle, cuda = self._handle, self._device.xp.cuda
@@ -98,7 +98,7 @@ class FusedAttention:
             known["attention"] = known.get("attention", 0) + held.nbytes
         return held
 
-    def _planned(self, key: Key, operands: Operands, scale: float, causal: str) -> _Plan | None:
+    def _planned(self, key: Key, operands: Operands, scale: float, causal: str) -> _BuiltGraph | None:
         try:
             import cudnn
         except ImportError as error:
@@ -115,7 +115,7 @@ class FusedAttention:
             return None
 
 
-def _build(cudnn: Any, handle: Any, operands: Operands, scale: float, causal: str, deterministic: bool) -> _Plan:
+def _build(cudnn: Any, handle: Any, operands: Operands, scale: float, causal: str, deterministic: bool) -> _BuiltGraph:
     """Build the graph. Raises cudnnGraphNotSupportedError and others where cuDNN cannot."""
     halves = cudnn.data_type.HALF if operands["q"].dtype.name == "float16" else cudnn.data_type.BFLOAT16
     types = {name: cudnn.data_type.FLOAT if name == "stats" else halves for name in operands}
@@ -149,7 +149,7 @@ def _build(cudnn: Any, handle: Any, operands: Operands, scale: float, causal: st
     graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
     graph.check_support()
     graph.build_plans()
-    return _Plan(graph, tensors, int(graph.get_workspace_size()))
+    return _BuiltGraph(graph, tensors, int(graph.get_workspace_size()))
 
 
 def _strides(array: Array) -> tuple[int, ...]:

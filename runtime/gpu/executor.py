@@ -252,7 +252,7 @@ class GpuExecutor:
                 device.receive(device.stop, slot.stop)
             slot.done = device.signal()
         for pinned in slot.results:
-            result = Pending(pinned.shape, pinned.dtype, _Arrival(self, slot, slot.step, pinned))
+            result = Pending(pinned.shape, pinned.dtype, _StepResult(self, slot, slot.step, pinned))
             slot.pending.append(weakref.ref(result))
             found.append(result)
         return found
@@ -361,7 +361,7 @@ class GpuExecutor:
         }
 
 
-class _Arrival:
+class _StepResult:
     """Waits for a step and hands out one of its results. It holds no result: a reader that is gone frees it."""
 
     def __init__(self, executor: GpuExecutor, slot: _Slot, step: int, pinned: Array) -> None:

@@ -104,7 +104,7 @@ class Products:
         x, y, out, addend, before = _folded(x, y, out, transpose_a, addend, before)
         if _uneven(x, out) or _uneven(y, out):
             return self._one_by_one(x, y, out, transpose_a, transpose_b, addend, bias, activation, before)
-        return _Product(self, x, y, out, transpose_a, transpose_b, addend, bias, activation, before)
+        return _BoundProduct(self, x, y, out, transpose_a, transpose_b, addend, bias, activation, before)
 
     def _one_by_one(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool, addend: Array | None,
                     bias: Array | None, activation: str, before: Array | None) -> Launch:  # fmt: skip
@@ -115,7 +115,8 @@ class Products:
             left, right, result, plus, pre = parts
             if _uneven(left, result) or _uneven(right, result):
                 raise Unsupported("operands that are repeated along the last leading dimension")
-            launches.append(_Product(self, left, right, result, transpose_a, transpose_b, plus, bias, activation, pre))
+            product = _BoundProduct(self, left, right, result, transpose_a, transpose_b, plus, bias, activation, pre)
+            launches.append(product)
 
         def launch() -> None:
             for one in launches:
@@ -154,7 +155,7 @@ class Products:
         """The address of what was chosen for products like `key`."""
         return _address(self.candidates[key], self.choices[key])
 
-    def choose(self, key: Key, product: _Product) -> None:
+    def choose(self, key: Key, product: _BoundProduct) -> None:
         """Find algorithms for a product unless one like it has been there, and take the fastest.
 
         Raises:
@@ -237,7 +238,7 @@ class Products:
             self.choices[key] = min(first[name], len(self.candidates[key]) - 1)
 
 
-class _Product:
+class _BoundProduct:
     """One product of arrays that stay where they are."""
 
     def __init__(self, products: Products, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool,

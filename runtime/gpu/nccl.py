@@ -42,7 +42,7 @@ Key = tuple[Ranks, int]
 """A group: its ranks in their order, and -1, or the tag of what two ranks send each other by hand."""
 
 
-class _Group:
+class _GroupCommunicator:
     """A group's communicator; `of` gives a rank's number in it."""
 
     def __init__(self, ranks: Ranks, comm: Any) -> None:
@@ -66,7 +66,7 @@ class NcclComm:
         self.host = host
         self.rank: int = host.rank
         self.size: int = host.size
-        self._groups: dict[Key, _Group] = {}
+        self._groups: dict[Key, _GroupCommunicator] = {}
         self._boxes: dict[Ranks, Mailbox | None] = {}
         self.mark = (0, 0)
         """What a collective through a mailbox tells the host of its place; see `Progress.before`."""
@@ -111,7 +111,7 @@ class NcclComm:
                 found.add((tuple(map(int, ranks.split(","))), int(tag)))
         return found
 
-    def _group(self, ranks: Ranks, tag: int = -1) -> _Group:
+    def _group(self, ranks: Ranks, tag: int = -1) -> _GroupCommunicator:
         found = self._groups.get((ranks, tag))
         if found is None:
             nccl = self._library()
@@ -128,12 +128,12 @@ class NcclComm:
             # NCCL destroys a communicator only after the CUDA graphs that use it, and waits for that for ever; in what
             # order Python lets go of them at its end is not known. The end of the process frees them all.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(comm))
-            found = self._groups[ranks, tag] = _Group(ranks, comm)
+            found = self._groups[ranks, tag] = _GroupCommunicator(ranks, comm)
             if tag >= 0:
                 self._introduce(found)
         return found
 
-    def _introduce(self, pair: _Group) -> None:
+    def _introduce(self, pair: _GroupCommunicator) -> None:
         """One byte from the first rank to the second: at their first message both wait on the host for each other, and
         two that send before they receive would wait for ever."""
         first = self.rank == pair.ranks[0]
@@ -348,11 +348,11 @@ class NcclComm:
 
     # Parts
 
-    def _calls(self, group: _Group, count: int) -> Calls:
+    def _calls(self, group: _GroupCommunicator, count: int) -> Calls:
         """A context for so many calls."""
         return Calls(self._library() if count > 1 else None, group.ranks)
 
-    def _pair(self, source: int, target: int, tag: int) -> _Group:
+    def _pair(self, source: int, target: int, tag: int) -> _GroupCommunicator:
         other = target if source == self.rank else source
         if not 0 <= other < self.size or source == target:
             raise ExecutionError(f"rank {self.rank} has no rank {other} to send to or receive from")

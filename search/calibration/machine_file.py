@@ -67,10 +67,10 @@ def read_machine(path: Path) -> Machine:
     Raises:
         MspcError: there is no such file, it is no TOML, or a rate is missing or impossible.
     """
-    return _Reading(shown_path(path)).machine(read_toml(path, "machine file", LARGEST), path.stem)
+    return _MachineFileReader(shown_path(path)).machine(read_toml(path, "machine file", LARGEST), path.stem)
 
 
-class _Reading:
+class _MachineFileReader:
     """Reads one file, whose name is in every message."""
 
     def __init__(self, shown: str) -> None:

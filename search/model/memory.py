@@ -34,7 +34,7 @@ ALWAYS = -1
 
 
 @dataclass(frozen=True, eq=False)
-class _Reading:
+class _GradientReading:
     """How gradients read a tensor. source: the tensor, or a view of it. variable: of the operator as whose operand they
     do, ALWAYS where they read it as it was made. needs: the layouts for that. switch: the variable of a cell for whose
     sake alone they read it."""
@@ -189,9 +189,9 @@ class MemoryModel:
         source = self.model.source(value)
         return source[0] if source is not None and isinstance(source[0], Node) else None
 
-    def _direct_readings(self, begin: int) -> dict[Source, list[_Reading]]:
+    def _direct_readings(self, begin: int) -> dict[Source, list[_GradientReading]]:
         """How backward operators from a place on read tensors of the forward graph, and views of them."""
-        found: dict[Source, list[_Reading]] = {}
+        found: dict[Source, list[_GradientReading]] = {}
         for node in self.graph.nodes[begin:]:
             if node.phase != "backward" or "unused" in node.attrs:
                 continue
@@ -207,14 +207,14 @@ class MemoryModel:
         return found
 
     def _note(
-        self, readings: dict[Source, list[_Reading]], source: Source, reader: Node | None, place: int,
+        self, readings: dict[Source, list[_GradientReading]], source: Source, reader: Node | None, place: int,
         switch: int = ALWAYS,
     ) -> None:  # fmt: skip
         """Add a reading to those of a tensor. Those alike are one; one that two cells want is always there."""
-        new = _Reading(source, ALWAYS, np.zeros(0, int), switch)
+        new = _GradientReading(source, ALWAYS, np.zeros(0, int), switch)
         if reader is not None and place >= 0:
             variable = self.model.of[reader]
-            new = _Reading(source, variable, self.model.variables[variable].operands[place], switch)
+            new = _GradientReading(source, variable, self.model.variables[variable].operands[place], switch)
         known = readings.setdefault(self._base(source), [])
         for i, other in enumerate(known):
             if self._alike(other, new):
@@ -232,7 +232,7 @@ class MemoryModel:
             source = below
         return source
 
-    def _alike(self, one: _Reading, other: _Reading) -> bool:
+    def _alike(self, one: _GradientReading, other: _GradientReading) -> bool:
         if (one.variable == ALWAYS) != (other.variable == ALWAYS):
             return False
         return one.variable == ALWAYS or (
@@ -243,7 +243,7 @@ class MemoryModel:
         return self.model.variables[self.model.of[source[0]]].outputs[source[1]]
 
     def _keep(
-        self, row: list[Factor], base: Source, readings: Sequence[_Reading], there: Collection[RecomputableCell]
+        self, row: list[Factor], base: Source, readings: Sequence[_GradientReading], there: Collection[RecomputableCell]
     ) -> None:  # fmt: skip
         """Add to a row the bytes of one tensor that gradients read, in all the layouts in which they do. there: the
         cells whose results are there whether they are computed again or not."""
@@ -260,7 +260,7 @@ class MemoryModel:
             key = ("made", outputs.tobytes(), type)
             row.append(self._switched((model.of[value],), key, lambda: model.held(outputs, type), unless, only))
 
-    def _keep_copy(self, row: list[Factor], reading: _Reading, is_stored: bool, unless: int) -> None:
+    def _keep_copy(self, row: list[Factor], reading: _GradientReading, is_stored: bool, unless: int) -> None:
         """What an operator's gradient reads. is_stored: the tensor itself is there in any case, so that what lies as it
         does is no copy."""
         model, (value, index), needs = self.model, reading.source, reading.needs
@@ -277,7 +277,7 @@ class MemoryModel:
         scope = (own, reading.variable) if is_stored else (reading.variable,)
         row.append(self._switched(scope, key, made, unless, reading.switch))
 
-    def _gather_again(self, reading: _Reading) -> None:
+    def _gather_again(self, reading: _GradientReading) -> None:
         """What it costs to bring a parameter to its gradients once more."""
         model, (value, index), needs = self.model, reading.source, reading.needs
         again = model.variables[model.of[value]].again
@@ -299,7 +299,7 @@ class MemoryModel:
             return factor((*scope, only), (*key, "only"), lambda: made()[..., None] * [0.0, 1.0])
         return factor(scope, key, made)
 
-    def _read_again(self, block: RecomputableCell, readings: dict[Source, list[_Reading]]) -> None:
+    def _read_again(self, block: RecomputableCell, readings: dict[Source, list[_GradientReading]]) -> None:
         """What enters a cell is read by gradients where it is computed again."""
         for source, node, place in entering(self.model, block):
             if source[0] not in block.inside:

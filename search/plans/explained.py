@@ -79,7 +79,7 @@ def _cost_of(factors: Sequence[Factor], values: Sequence[int]) -> float:
     return sum(float(f.table[tuple(values[v] for v in f.variables)]) for f in factors)
 
 
-class _Found(Exception):  # it ends a compile that has told enough
+class _ExplanationFound(Exception):  # it ends a compile that has told enough
     def __init__(self, explanation: Explanation) -> None:
         super().__init__()
         self.explanation = explanation
@@ -108,11 +108,11 @@ def explain(captured: CapturedCall, asked: PlanRequest, name: str) -> Explanatio
 
     def look(stage: DumpPoint) -> None:
         if all_is_given(stage.name, stage.graph):
-            raise _Found(_Question(stage.graph, node, names.places, asked).answer())
+            raise _ExplanationFound(_NodeSearch(stage.graph, node, names.places, asked).answer())
 
     try:
         compile_traced(call, look)
-    except _Found as found:
+    except _ExplanationFound as found:
         return replace(found.explanation, others=tuple(names.places[other] for other in others))
     raise MspcError(f"{config.mode} decides on no operator")
 
@@ -136,7 +136,7 @@ def _named(places: Mapping[Node, str], name: str) -> list[Node]:
     raise MspcError(f"the network has no operator {name!r}", kind=ValueError, notes=notes)
 
 
-class _Question:
+class _NodeSearch:
     """The search for a graph, asked about one of its nodes."""
 
     def __init__(self, graph: Graph, node: Node, places: Mapping[Node, str], asked: PlanRequest) -> None:

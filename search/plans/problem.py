@@ -17,7 +17,7 @@ from mspc.search.model.memory import MemoryModel
 from mspc.search.model.model import CostModel
 
 
-class _Read(Exception):  # it ends a compile that has told enough
+class _ProblemRead(Exception):  # it ends a compile that has told enough
     pass
 
 
@@ -33,11 +33,11 @@ class Problem:
         def read(graph: Graph) -> None:
             search, _ = begun(graph)
             self.model = CostModel(search, mesh_of(search))
-            raise _Read
+            raise _ProblemRead
 
         try:
             self._compile(self._config, read)
-        except _Read:
+        except _ProblemRead:
             pass
         self.memory = MemoryModel(self.model)
 

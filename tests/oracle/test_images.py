@@ -15,7 +15,7 @@ try:
 except (ImportError, RuntimeError) as error:
     pytest.skip(f"needs torchvision and Pillow: pip install -e '.[oracle]' ({error})", allow_module_level=True)
 
-from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.pipeline_random import PipelineDraws
 from mspc.dataset import vision
 from mspc.dataset.vision import Border, Inter
 
@@ -95,12 +95,12 @@ def test_random_parts_are_parts(size: tuple[int, int]) -> None:
     padded = F.pad(Image.fromarray(array), 4)
     found = vision.RandomCrop((8, 7), 4)
     for row in range(20):
-        draws = Draws(3, np.array([row]))
+        draws = PipelineDraws(3, np.array([row]))
         top, left = (int(draws.integer(i, edge)[0]) for i, edge in enumerate((size[0] + 8 - 8, size[1] + 8 - 7)))
         assert np.array_equal(found.one(array, draws), theirs(F.crop(padded, top, left, 8, 7)))
     resized = vision.RandomResizedCrop((8, 7))
     for row in range(20):
-        draws = Draws(5, np.array([row]))
+        draws = PipelineDraws(5, np.array([row]))
         part = resized._part(*size, draws)
         assert np.array_equal(resized.one(array, draws), theirs(F.resized_crop(Image.fromarray(array), *part, (8, 7))))
         assert 0 <= part[0] <= size[0] - part[2]

@@ -20,7 +20,7 @@ RECTIFIED = 5.0
 """Above which RAdam's averages are of gradients enough to have a variance."""
 
 
-class _Counted(Scaled):
+class _StepCounting(Scaled):
     """steps: how many there were."""
 
     def __init__(self, params: Any, lr: Any, weight_decay: Any, maximize: Any, **own: Any) -> None:
@@ -32,7 +32,7 @@ class _Counted(Scaled):
         return tuple([self.updated(*row, now) for row in self.rows(gradients, *self.held)])
 
 
-class ASGD(_Counted):
+class ASGD(_StepCounting):
     """Polyak and Juditsky 1992: parameter = (1 - lambd * eta) * parameter - eta * gradient, and its average ax, from
     step t0 on; eta = lr / (1 + lambd * lr * steps)^alpha afterwards. The states are `eta.NAME`, `mu.NAME`, `ax.NAME`
     and `steps`."""
@@ -58,7 +58,7 @@ class ASGD(_Counted):
         return ops.depend(after, (stored, later, less))
 
 
-class NAdam(_Counted):
+class NAdam(_StepCounting):
     """Dozat 2016: Adam with the momentum of the step to come. The states are `exp_avg.NAME`, `exp_avg_sq.NAME`,
     `mu_product.NAME` and `steps`."""
 
@@ -87,7 +87,7 @@ class NAdam(_Counted):
         return self.assign(parameter, parameter - rate * step / size)
 
 
-class RAdam(_Counted):
+class RAdam(_StepCounting):
     """Liu et al. 2020: Adam that divides by the root of v only where that has a variance that can be told. The states
     are `exp_avg.NAME`, `exp_avg_sq.NAME` and `steps`."""
 
@@ -130,7 +130,7 @@ def _sizes(name: str, what: str, value: Any) -> tuple[float, float]:
     return least, most
 
 
-class Rprop(_Counted):
+class Rprop(_StepCounting):
     """Riedmiller and Braun 1993: steps in the direction of the gradient's signs, which grow by etas[1] while a sign
     stays and shrink by etas[0] where it turns. The states are `prev.NAME`, `step_size.NAME` and `steps`."""
 

@@ -75,7 +75,7 @@ def _sizes(name: str, what: str, value: Any, dims: int, least: int = 1) -> tuple
     return found
 
 
-class _Forward(_Convolution):
+class _ForwardConvolution(_Convolution):
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1, padding: Any = 0,
         dilation: Any = 1, groups: int = 1, bias: bool = True, padding_mode: str = "zeros", dtype: Any = None,
@@ -111,7 +111,7 @@ class _Forward(_Convolution):
         return functional.pad(x, self.margins(), self.padding_mode)
 
 
-class Conv1d(_Forward):
+class Conv1d(_ForwardConvolution):
     """A convolution of [n, in_channels, l]; arguments as Conv2d's."""
 
     dims = 1
@@ -121,7 +121,7 @@ class Conv1d(_Forward):
         return ops.squeeze(self.convolved(x, ops.expand_dims(self.weight, 2)), 2)
 
 
-class Conv2d(_Forward):
+class Conv2d(_ForwardConvolution):
     """A convolution of images [n, in_channels, h, w] to [n, out_channels, h', w'], or of one image without n.
 
     Args:
@@ -137,7 +137,7 @@ class Conv2d(_Forward):
         return self.convolved(self.inside_margins(input), self.weight)
 
 
-class Conv3d(_Forward):
+class Conv3d(_ForwardConvolution):
     """A convolution of [n, in_channels, d, h, w]; arguments as Conv2d's with depth in front."""
 
     dims = 3

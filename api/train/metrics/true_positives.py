@@ -12,7 +12,7 @@ from mspc.api.train.metrics.metric import EvaluationBase, check_classes, plain, 
 __all__ = ["F1", "Fbeta", "Precision", "Recall"]
 
 
-class _Counted(EvaluationBase):
+class _ClassCounts(EvaluationBase):
     """Counts, per class, what was predicted, what is there, and what is both; with "multilabel" per sample."""
 
     def __init__(self, eval_type: str) -> None:
@@ -59,7 +59,7 @@ class _Counted(EvaluationBase):
         raise NotImplementedError
 
 
-class Precision(_Counted):
+class Precision(_ClassCounts):
     """Per class, the share of samples that are of it among those predicted to be."""
 
     def __init__(self, eval_type: str = "classification") -> None:
@@ -69,7 +69,7 @@ class Precision(_Counted):
         return divided(self._both, self._predicted)
 
 
-class Recall(_Counted):
+class Recall(_ClassCounts):
     """Per class, the share of samples predicted to be of it among those that are."""
 
     def __init__(self, eval_type: str = "classification") -> None:
@@ -79,7 +79,7 @@ class Recall(_Counted):
         return divided(self._both, self._there)
 
 
-class Fbeta(_Counted):
+class Fbeta(_ClassCounts):
     """Per class, the weighted harmonic mean of precision and recall; recall counts `beta` times as much.
 
     Raises:

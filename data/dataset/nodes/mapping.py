@@ -21,7 +21,7 @@ from mspc.data.dataset.nodes.processes import Task, can_fork, in_processes
 from mspc.data.dataset.nodes.reading import each_row, grouped
 from mspc.data.dataset.nodes.workers import Arena, by_crew
 from mspc.data.dataset.operation import Operation
-from mspc.data.dataset.pipeline_random import DataPass, Draws, own_generators, seed_row
+from mspc.data.dataset.pipeline_random import DataPass, PipelineDraws, own_generators, seed_row
 from mspc.data.dataset.row_values import Row, as_column, threads_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
@@ -50,7 +50,7 @@ class Change:
         self, piece: RowSlice, columns: tuple[Column, ...], positions: np.ndarray, key: int
     ) -> tuple[Column, ...]:
         """The columns made of those of a piece, in its place where they fit; every operation is one of mspc's own."""
-        draws = Draws(key, positions)
+        draws = PipelineDraws(key, positions)
         for at, (place, link) in enumerate(self.chain.links):
             inside = draws.inside(place)
             ends = at == len(self.chain.links) - 1
@@ -64,7 +64,7 @@ class Change:
     def row(self, values: tuple[Any, ...], number: int, position: int, key: int, place: str = "") -> Row:
         """The columns of the row with this number, which draws what its position has. Raises MspcError for whatever an
         operation raises."""
-        draws = Draws(key, np.array([position]))
+        draws = PipelineDraws(key, np.array([position]))
         if self.seeds:
             seed_row(key, position)
         operation: Any = None
@@ -84,14 +84,14 @@ class Change:
         return values
 
 
-def _applied(operation: Any, values: tuple[Any, ...], draws: Draws) -> tuple[Any, ...]:
+def _applied(operation: Any, values: tuple[Any, ...], draws: PipelineDraws) -> tuple[Any, ...]:
     if isinstance(operation, Operation):
         return tuple(operation.one(value, draws) for value in values)
     made = operation(*values)
     return made if isinstance(made, tuple) else (made,)
 
 
-def _passed(link: Any, column: Column, draws: Draws, room: Room | None) -> Column:
+def _passed(link: Any, column: Column, draws: PipelineDraws, room: Room | None) -> Column:
     """A column behind an operation, or behind several that go over memory once."""
     if not isinstance(link, list):
         return link.column(column, draws)
@@ -117,7 +117,7 @@ def _without_images(column: Column) -> Column:
 
 
 @dataclass(frozen=True)
-class _Made:
+class _MappedPiece:
     """What became of a piece. columns: the new ones, None where an operation failed: then the rows before that one, and
     the error."""
 
@@ -174,7 +174,7 @@ class Mapped(RowwiseNode):
         if waiting:
             yield self._placed(*united(waiting))
 
-    def _made(self, blocks: Iterator[Block], size: int | None, key: int, own: bool) -> Iterator[_Made]:
+    def _made(self, blocks: Iterator[Block], size: int | None, key: int, own: bool) -> Iterator[_MappedPiece]:
         """The pieces of blocks, changed by threads, in a long pass later by processes."""
         workers = threads_of(self.workers) if own else 1
         arena = Arena(workers if self.is_known and can_fork() else 1)
@@ -196,9 +196,9 @@ class Mapped(RowwiseNode):
             return self.change.block(piece, columns, positions, key)
 
         for piece, columns in by_crew(change, taken(), arena, self.change.fault):
-            yield self._changed(piece, key) if columns is None else _Made(piece, columns)
+            yield self._changed(piece, key) if columns is None else _MappedPiece(piece, columns)
 
-    def _changed(self, piece: RowSlice, key: int) -> _Made:
+    def _changed(self, piece: RowSlice, key: int) -> _MappedPiece:
         block = piece.block
         taken = tuple(block.columns[i] for i in self.taken)
         try:
@@ -209,10 +209,10 @@ class Mapped(RowwiseNode):
             if error is not None:
                 parts = [block.part(i, i + 1) for i in range(len(rows))]
                 before = [self._placed(part, _single(row)) for part, row in zip(parts, rows, strict=True)]
-                return _Made(piece, None, before, error)
+                return _MappedPiece(piece, None, before, error)
             columns = tuple(column_of(values) for values in zip(*rows, strict=True))
         self._pace.learn(columns, len(block))
-        return _Made(piece, columns)
+        return _MappedPiece(piece, columns)
 
     def _up_to_fault(self, block: Block, first: int, key: int) -> tuple[list[Row], MspcError | None]:
         """The rows of a block in which an operation fails, before that one, and the error."""

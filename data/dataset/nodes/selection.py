@@ -184,7 +184,7 @@ class Zipped(PipelineNode):
 
     def blocks(self, reading: DataPass) -> Iterator[Block]:
         reading = reading.one_by_one()
-        readers = [_Rows(read(source, reading) if not self.runs_ahead else source.blocks(reading)) for source in
+        readers = [_RowBlocks(read(source, reading) if not self.runs_ahead else source.blocks(reading)) for source in
                    self.sources]  # fmt: skip
         while True:
             parts: list[Block] = []
@@ -202,7 +202,7 @@ class Zipped(PipelineNode):
         return min(counts)
 
 
-class _Rows:
+class _RowBlocks:
     """Blocks that are taken in parts."""
 
     def __init__(self, blocks: Iterator[Block]) -> None:

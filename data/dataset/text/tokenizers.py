@@ -12,7 +12,7 @@ import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.data.dataset.operation import EachOperation
-from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.pipeline_random import PipelineDraws
 from mspc.data.dataset.row_values import flag, integer
 from mspc.data.dataset.text.tokens import require_texts
 from mspc.data.dataset.text.vocab import Vocab
@@ -38,7 +38,7 @@ class _Tokenizer(EachOperation):
     def tokens(self, text: str) -> list[str]:
         raise NotImplementedError
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         name = type(self).__name__
         require_texts(name, value)
         if value.ndim:
@@ -52,7 +52,7 @@ class _Changed(EachOperation):
     def changed(self, text: str) -> str:
         raise NotImplementedError
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         require_texts(type(self).__name__, value)
         return np.array([self.changed(text) for text in value.astype(str).reshape(-1).tolist()]).reshape(value.shape)
 
@@ -97,7 +97,7 @@ class PythonTokenizer(EachOperation):
             raise ApiTypeError(f"PythonTokenizer: tokenizer must be a function, not {tokenizer!r}")
         self.tokenizer = tokenizer
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         require_texts("PythonTokenizer", value)
         return np.array(self.tokenizer(value.astype(str).item()))
 
@@ -130,7 +130,7 @@ class WordpieceTokenizer(EachOperation):
             at = end
         return found if at == len(token) else [self.unknown or token]
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         require_texts(type(self).__name__, value)
         words = value.astype(str).reshape(-1).tolist()
         return np.array([piece for word in words for piece in self.pieces(word)] or [""])

@@ -9,7 +9,7 @@ import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.data.dataset.operation import EachOperation, as_array
-from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.pipeline_random import PipelineDraws
 from mspc.data.dataset.row_values import flag, integer
 from mspc.data.dataset.text.vocab import Vocab
 from mspc.ir.types import INT32, dtype_of
@@ -34,7 +34,7 @@ class Lookup(EachOperation):
         self.unknown = None if unknown_token is None else vocab.number(unknown_token)
         self.kind = dtype_of(data_type).numpy
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         require_texts("Lookup", value)
         found: list[int] = []
         for word in value.astype(str).reshape(-1).tolist():
@@ -52,7 +52,7 @@ class ToNumber(EachOperation):
     def __init__(self, data_type: Any) -> None:
         self.kind = np.dtype(dtype_of(data_type).numpy)
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         require_texts("ToNumber", value)
         are_integers = self.kind.kind in "iu"
         found: list[int | float] = []
@@ -75,7 +75,7 @@ class SlidingWindow(EachOperation):
             raise ApiValueError(f"SlidingWindow: axis {axis!r} must be 0: values have one dimension")
         self.width = integer("SlidingWindow", "width", width)
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         if value.ndim != 1:
             raise ApiValueError(f"SlidingWindow: takes values of one dimension, not of shape {value.shape}")
         if len(value) < self.width:
@@ -89,7 +89,7 @@ class Truncate(EachOperation):
     def __init__(self, max_seq_len: int) -> None:
         self.most = integer("Truncate", "max_seq_len", max_seq_len)
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         return value[: self.most]
 
 
@@ -120,7 +120,7 @@ class AddToken(EachOperation):
             raise ApiTypeError(f"AddToken: token must be a string, not {token!r}")
         self.token, self.begin = token, flag("AddToken", "begin", begin)
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         require_texts("AddToken", value)
         words = value.astype(str).tolist()
         return np.array([self.token, *words] if self.begin else [*words, self.token])
@@ -138,7 +138,7 @@ class Ngram(EachOperation):
         self.pads = [(str(token), integer("Ngram", "a pad", count, 0)) for token, count in (left_pad, right_pad)]
         self.separator = separator
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         require_texts("Ngram", value)
         found: list[str] = []
         for size in self.sizes:

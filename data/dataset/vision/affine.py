@@ -10,7 +10,7 @@ import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.data.dataset.operation import EachOperation
-from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.pipeline_random import PipelineDraws
 from mspc.data.dataset.vision.enums import Inter
 from mspc.data.dataset.vision.shapes import fill_of, inter_of, number, require_image
 
@@ -76,7 +76,7 @@ class Affine(EachOperation):
         self.shear = _numbers("Affine", "shear", shear if isinstance(shear, tuple | list) else (shear, 0), (2,))
         self.resample, self.fill = resample_of("Affine", resample), fill_of("Affine", fill_value)
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         require_image("Affine", value.shape)
         shift = self.shift[0] * value.shape[1], self.shift[1] * value.shape[0]
         places = affine_map(value.shape, self.degrees, shift, self.scale, (self.shear[0], self.shear[1]))
@@ -110,7 +110,7 @@ class RandomAffine(EachOperation):
         self.ranges = pairs
         self.resample, self.fill = resample_of(name, resample), fill_of(name, fill_value)
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         require_image("RandomAffine", value.shape)
         sampled = [
             least + float(draws.uniform(i)[0]) * (most - least) for i, (least, most) in enumerate(self.ranges)

@@ -10,7 +10,7 @@ import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.data.dataset.operation import EachOperation
-from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.pipeline_random import PipelineDraws
 from mspc.data.dataset.row_values import integer
 from mspc.data.dataset.vision.affine import affine_map, resample_of, resampled
 from mspc.data.dataset.vision.enhance import (
@@ -44,7 +44,7 @@ class _Augment(EachOperation):
         self.bins = integer(name, "num_magnitude_bins", num_magnitude_bins, 2)
         self.interpolation, self.fill = resample_of(name, interpolation), fill_of(name, fill_value)
 
-    def changed(self, image: np.ndarray, name: str, step: int, draws: Draws) -> np.ndarray:
+    def changed(self, image: np.ndarray, name: str, step: int, draws: PipelineDraws) -> np.ndarray:
         """The image after one operation of a magnitude, from 0 to bins - 1, whose direction is random if it has one."""
         part = step / (self.bins - 1)
         sign = -1.0 if float(draws.uniform(1)[0]) < 0.5 else 1.0
@@ -93,7 +93,7 @@ class RandAugment(_Augment):
         size = {"TranslateX": shape[1], "TranslateY": shape[0]}.get(name, 1)
         return self.strongest[name[:5]] * size
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         require_image("RandAugment", value.shape)
         for place in range(self.count):
             own = draws.inside(place)
@@ -116,7 +116,7 @@ class TrivialAugmentWide(_Augment):
     ) -> None:  # fmt: skip
         super().__init__(num_magnitude_bins, interpolation, fill_value)
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         require_image("TrivialAugmentWide", value.shape)
         name = _NAMES[int(draws.integer(0, len(_NAMES) - 1)[0])]
         return self.changed(value, name, int(draws.integer(2, self.bins - 1)[0]), draws)

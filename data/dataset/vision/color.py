@@ -10,7 +10,7 @@ import numpy as np
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.data.dataset.operation import EachOperation
 from mspc.data.dataset.pillow import enhancements, image_of, library
-from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.pipeline_random import PipelineDraws
 from mspc.data.dataset.vision.shapes import number, probability
 
 
@@ -32,7 +32,7 @@ class RandomColorAdjust(EachOperation):
         self.saturation = _factors("saturation", saturation)
         self.hue = _hue(hue)
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         if value.ndim != 3 or value.shape[2] != 3:
             raise ApiValueError(f"RandomColorAdjust: an image has shape (height, width, 3), not {value.shape}")
         image = image_of(value)
@@ -95,7 +95,7 @@ class Grayscale(EachOperation):
             raise ApiValueError(f"Grayscale: num_output_channels must be 1 or 3, not {num_output_channels!r}")
         self.channels = num_output_channels
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         grey = np.asarray(image_of(value).convert("L"))
         return grey if self.channels == 1 else np.repeat(grey[..., None], 3, -1)
 
@@ -108,7 +108,7 @@ class RandomGrayscale(EachOperation):
     def __init__(self, prob: float = 0.1) -> None:
         self.prob = probability("RandomGrayscale", prob)
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         if draws.uniform()[0] >= self.prob:
             return value
         return Grayscale(3).single(value, draws) if value.ndim == 3 and value.shape[2] == 3 else value

@@ -9,7 +9,7 @@ import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.data.dataset.operation import EachOperation
-from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.pipeline_random import PipelineDraws
 from mspc.data.dataset.row_values import flag
 from mspc.data.dataset.vision.enums import Inter
 from mspc.data.dataset.vision.pixels import Normalize
@@ -56,7 +56,7 @@ class ConvertColor(EachOperation):
             raise ApiTypeError(f"ConvertColor: convert_mode must be a ConvertMode, not {convert_mode!r}")
         self.mode = convert_mode
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         count, places = (_GREY if self.mode in _GREY else _TAKEN)[int(self.mode)]
         image = value[..., None] if value.ndim == 2 else value
         if image.ndim != 3 or image.shape[2] != count:
@@ -76,7 +76,7 @@ class _OfColours(EachOperation):
     def __init__(self, is_hwc: bool = False) -> None:
         self.is_hwc = flag(type(self).__name__, "is_hwc", is_hwc)
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         axis = -1 if self.is_hwc else -3
         if value.ndim not in (3, 4) or value.shape[axis] != 3:
             raise ApiValueError(f"{type(self).__name__}: the image has no 3 channels in its shape {value.shape}")
@@ -127,7 +127,7 @@ class NormalizePad(EachOperation):
         self.normalize, self.kind = Normalize(mean, std, is_hwc), np.dtype(dtype)
         self.axis = -1 if is_hwc else -3
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         found = np.asarray(self.normalize(value)).astype(self.kind)
         found = found[..., None] if found.ndim == 2 else found
         return np.concatenate((found, np.zeros_like(np.take(found, [0], self.axis))), self.axis)
@@ -144,7 +144,7 @@ class LinearTransformation(EachOperation):
                 "must be (n, n) and (n,)"
             )
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         if value.size != self.mean.size:
             sizes = f"an image of {value.size} numbers for a mean of {self.mean.size}"
             raise ApiValueError(f"LinearTransformation: {sizes}")
@@ -157,5 +157,5 @@ class RandomResize(EachOperation):
     def __init__(self, size: Any) -> None:
         self.resizes = [Resize(size, method) for method in (Inter.NEAREST, Inter.BILINEAR, Inter.BICUBIC, Inter.AREA)]
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         return self.resizes[int(draws.uniform()[0] * len(self.resizes))].single(value, draws)

@@ -10,7 +10,7 @@ import numpy as np
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.data.dataset.operation import EachOperation, Operation
 from mspc.data.dataset.pillow import resampled
-from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.pipeline_random import PipelineDraws
 from mspc.data.dataset.row_values import flag, integer
 from mspc.data.dataset.vision.enums import Border, Inter
 from mspc.data.dataset.vision.shapes import (
@@ -49,7 +49,7 @@ class CenterCrop(Operation):
     def __init__(self, size: Any) -> None:
         self.size = size_of("CenterCrop", size)
 
-    def many(self, values: np.ndarray, draws: Draws) -> np.ndarray:
+    def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         axis = height_axis("CenterCrop", values)
         lacks = [max(0, wanted - there) for wanted, there in zip(self.size, values.shape[axis:], strict=False)]
         top, left = (lack // 2 + lack % 2 for lack in lacks)
@@ -71,7 +71,7 @@ class Crop(Operation):
         self.top, self.left = (integer("Crop", "coordinates", place, 0) for place in coordinates)
         self.size = size_of("Crop", size)
 
-    def many(self, values: np.ndarray, draws: Draws) -> np.ndarray:
+    def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         axis = height_axis("Crop", values)
         there = values.shape[axis : axis + 2]
         last = (self.top + self.size[0], self.left + self.size[1])
@@ -94,7 +94,7 @@ class Pad(Operation):
         self.fill = fill_of("Pad", fill_value)
         self.border = border_of("Pad", padding_mode)
 
-    def many(self, values: np.ndarray, draws: Draws) -> np.ndarray:
+    def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         return padded("Pad", values, self.padding, self.fill, self.border)
 
 
@@ -117,7 +117,7 @@ class RandomCrop(Operation):
         self.fill = fill_of("RandomCrop", fill_value)
         self.border = border_of("RandomCrop", padding_mode)
 
-    def many(self, values: np.ndarray, draws: Draws) -> np.ndarray:
+    def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         axis = height_axis("RandomCrop", values)
         images = padded("RandomCrop", values, self.padding, self.fill, self.border)
         if self.pad_if_needed:
@@ -152,12 +152,12 @@ class RandomResizedCrop(EachOperation):
         self.interpolation = inter_of("RandomResizedCrop", interpolation)
         self.max_attempts = integer("RandomResizedCrop", "max_attempts", max_attempts)
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         require_image("RandomResizedCrop", value.shape)
         top, left, height, width = self._part(value.shape[0], value.shape[1], draws)
         return resampled(value[top : top + height, left : left + width], self.size, self.interpolation.filter)
 
-    def _part(self, height: int, width: int, draws: Draws) -> tuple[int, int, int, int]:
+    def _part(self, height: int, width: int, draws: PipelineDraws) -> tuple[int, int, int, int]:
         """(top, left, height, width)"""
         logs = tuple(map(math.log, self.ratio))
         for attempt in range(self.max_attempts):

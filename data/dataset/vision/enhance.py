@@ -12,7 +12,7 @@ import numpy as np
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.data.dataset.operation import EachOperation
 from mspc.data.dataset.pillow import enhancements, image_of, of_images
-from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.pipeline_random import PipelineDraws
 from mspc.data.dataset.row_values import integer
 from mspc.data.dataset.vision.color import with_hue
 from mspc.data.dataset.vision.shapes import number, probability, span
@@ -29,7 +29,7 @@ class _Enhanced(EachOperation):
     tool: ClassVar[str] = ""
     argument: ClassVar[str] = ""
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         return _like(getattr(enhancements(), self.tool)(image_of(value)).enhance(self.factor), value)
 
     def _set(self, factor: Any) -> None:
@@ -84,7 +84,7 @@ class AdjustHue(EachOperation):
         if not -0.5 <= self.factor <= 0.5:
             raise ApiValueError(f"AdjustHue: hue_factor {hue_factor} must be from -0.5 to 0.5")
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         return np.asarray(with_hue(image_of(value), self.factor))
 
 
@@ -98,7 +98,7 @@ class AdjustGamma(EachOperation):
         if self.gamma < 0:
             raise ApiValueError(f"AdjustGamma: gamma {gamma} must not be negative")
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         if value.dtype != np.uint8:
             return np.clip(self.gain * value**self.gamma, 0, 1).astype(value.dtype)
         return np.clip(self.gain * (value / 255.0) ** self.gamma * 255.0, 0, 255).astype(np.uint8)
@@ -117,7 +117,7 @@ class AutoContrast(EachOperation):
         given = [] if ignore is None else ignore if isinstance(ignore, tuple | list) else [ignore]
         self.ignore = [integer("AutoContrast", "ignore", value, 0, 255) for value in given]
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         return _like(of_images().autocontrast(image_of(value), self.cutoff, self.ignore or None), value)
 
 
@@ -126,7 +126,7 @@ class Equalize(EachOperation):
 
     keeps_images: ClassVar[bool] = True
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         return _like(of_images().equalize(image_of(value)), value)
 
 
@@ -135,7 +135,7 @@ class Invert(EachOperation):
 
     keeps_images: ClassVar[bool] = True
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         if value.dtype != np.uint8:
             raise ApiTypeError(f"Invert: takes bytes (UInt8), not {value.dtype}")
         return 255 - value
@@ -151,7 +151,7 @@ class Posterize(EachOperation):
         if self.bits > 8:
             raise ApiValueError(f"Posterize: bits {bits} must be at most 8")
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         if value.dtype != np.uint8:
             raise ApiTypeError(f"{type(self).__name__}: takes bytes (UInt8), not {value.dtype}")
         return value & np.uint8((0xFF << (8 - self.bits)) & 0xFF)
@@ -166,7 +166,7 @@ class Solarize(EachOperation):
         pair = (threshold, threshold) if isinstance(threshold, int | float) else threshold
         self.least, self.most = (0.0, 0.0) if pair in ((0, 0), [0, 0]) else span("Solarize", "threshold", pair)
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         if value.dtype != np.uint8:
             raise ApiTypeError(f"{type(self).__name__}: takes bytes (UInt8), not {value.dtype}")
         return np.where((value >= self.least) & (value <= self.most), 255 - value, value)
@@ -182,7 +182,7 @@ class _Maybe(EachOperation):
     prob: float
     inner: EachOperation
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         return self.inner.single(value, draws) if float(draws.uniform()[0]) < self.prob else value
 
 
@@ -223,7 +223,7 @@ class _Between(EachOperation):
     def __init__(self, degrees: Any = (0.1, 1.9)) -> None:
         self.least, self.most = span(type(self).__name__, "degrees", degrees)
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         factor = self.least + float(draws.uniform()[0]) * (self.most - self.least)
         return self.inner(factor).single(value, draws)  # type: ignore[call-arg]  # each takes its factor
 
@@ -249,7 +249,7 @@ class RandomPosterize(EachOperation):
         least, most = (bits, bits) if isinstance(bits, int) else span("RandomPosterize", "bits", bits)
         self.least, self.most = Posterize(int(least)).bits, Posterize(int(most)).bits
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         sampled = self.least + int(float(draws.uniform()[0]) * (self.most - self.least + 1))
         return Posterize(min(sampled, self.most)).single(value, draws)
 
@@ -262,7 +262,7 @@ class RandomSolarize(EachOperation):
     def __init__(self, threshold: Any = (0, 255)) -> None:
         self.least, self.most = span("RandomSolarize", "threshold", threshold)
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         sampled = sorted(self.least + float(draws.uniform(place)[0]) * (self.most - self.least) for place in (0, 1))
         return Solarize((sampled[0], max(sampled[1], 1e-6))).single(value, draws)
 
@@ -282,7 +282,7 @@ class RandomLighting(EachOperation):
         if self.alpha < 0:
             raise ApiValueError(f"RandomLighting: alpha {alpha} must not be negative")
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         if value.ndim != 3 or value.shape[2] != 3:
             raise ApiValueError(f"RandomLighting: an image has shape (height, width, 3), not {value.shape}")
         even = np.array([float(draws.uniform(place)[0]) for place in range(6)])

@@ -9,7 +9,7 @@ import numpy as np
 from mspc.data.dataset.nodes.block import Column
 from mspc.data.dataset.operation import EachOperation
 from mspc.data.dataset.pillow import resampled
-from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.pipeline_random import PipelineDraws
 from mspc.data.dataset.resizing import Taps, can_enlarge, enlarged, taps
 from mspc.data.dataset.vision.enums import Inter
 from mspc.data.dataset.vision.shapes import inter_of, require_image, size_of
@@ -27,7 +27,7 @@ class Resize(EachOperation):
         self.interpolation = inter_of("Resize", interpolation)
         self._taps: dict[tuple[int, int], Taps] = {}
 
-    def many(self, values: np.ndarray, draws: Draws) -> Column:
+    def many(self, values: np.ndarray, draws: PipelineDraws) -> Column:
         require_image("Resize", values.shape[1:])
         size = self._target(*values.shape[1:3])
         method = self.interpolation.filter
@@ -36,7 +36,7 @@ class Resize(EachOperation):
         down, across = (self._taps_of(*pair, method) for pair in zip(values.shape[1:3], size, strict=True))
         return enlarged(values, down, across)
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         require_image("Resize", value.shape)
         return resampled(value, self._target(*value.shape[:2]), self.interpolation.filter)
 

@@ -10,7 +10,7 @@ import numpy as np
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.data.dataset.operation import EachOperation, Operation
 from mspc.data.dataset.pillow import image_of, library, resampled
-from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.pipeline_random import PipelineDraws
 from mspc.data.dataset.row_values import flag, integer
 from mspc.data.dataset.vision.enums import Inter
 from mspc.data.dataset.vision.shapes import (
@@ -52,7 +52,7 @@ class Rotate(EachOperation):
         angle = number("Rotate", "degrees", degrees)
         return angle, angle
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         require_image(type(self).__name__, value.shape)
         least, most = self.degrees
         angle = least if least == most else least + float(draws.uniform()[0]) * (most - least)
@@ -99,7 +99,7 @@ class GaussianBlur(EachOperation):
         found = [number("GaussianBlur", "sigma", s) if s is not None else o for s, o in zip(given, own, strict=True)]
         self.sigmas = [s if s > 0 else o for s, o in zip(found, own, strict=True)]
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         require_image("GaussianBlur", value.shape)
         found = value.astype(np.float64)
         for axis, size, sigma in zip((1, 0), self.sizes, self.sigmas, strict=True):
@@ -125,7 +125,7 @@ class Erase(EachOperation):
         self.height, self.width = integer("Erase", "height", height), integer("Erase", "width", width)
         self.value = fill_of("Erase", value)
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         require_image("Erase", value.shape)
         found = value.copy()
         rows, columns = slice(self.top, self.top + self.height), slice(self.left, self.left + self.width)
@@ -144,7 +144,7 @@ class CutOut(EachOperation):
         self.count = integer("CutOut", "num_patches", num_patches, most=LARGEST)
         self.first = 0 if flag("CutOut", "is_hwc", is_hwc) else 1
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         require_image("CutOut", value.shape)
         found = value.copy()
         height, width = value.shape[self.first : self.first + 2]
@@ -179,7 +179,7 @@ class RandomErasing(EachOperation):
         flag("RandomErasing", "inplace", inplace)
         self.attempts = integer("RandomErasing", "max_attempts", max_attempts)
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         if value.ndim != 3:
             raise ApiValueError(f"RandomErasing: an image has shape (channels, height, width), not {value.shape}")
         channels, height, width = value.shape
@@ -222,7 +222,7 @@ class ResizedCrop(EachOperation):
         self.size = size_of("ResizedCrop", size)
         self.filter = inter_of("ResizedCrop", interpolation).filter
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         require_image("ResizedCrop", value.shape)
         if self.top + self.height > value.shape[0] or self.left + self.width > value.shape[1]:
             raise ApiValueError(f"ResizedCrop: the part does not lie in an image of shape {value.shape}")
@@ -247,7 +247,7 @@ class PadToSize(EachOperation):
         if padding_mode != "constant":
             raise ApiTypeError(f"PadToSize: padding_mode must be Border.CONSTANT, not {padding_mode!r}")
 
-    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         require_image("PadToSize", value.shape)
         height, width = value.shape[:2]
         lacks = self.size[0] - height, self.size[1] - width
@@ -266,7 +266,7 @@ class HorizontalFlip(Operation):
     keeps_images: ClassVar[bool] = True
     axis: ClassVar[int] = 1
 
-    def many(self, values: np.ndarray, draws: Draws) -> np.ndarray:
+    def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         axis = height_axis(type(self).__name__, values) + self.axis
         return np.flip(values, axis)
 
@@ -286,7 +286,7 @@ class RandomHorizontalFlip(Operation):
     def __init__(self, prob: float = 0.5) -> None:
         self.prob = probability(type(self).__name__, prob)
 
-    def many(self, values: np.ndarray, draws: Draws) -> np.ndarray:
+    def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         axis = height_axis(type(self).__name__, values) + self.axis
         (rows,) = np.nonzero(draws.uniform() < self.prob)
         if not rows.size:

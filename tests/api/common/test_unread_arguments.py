@@ -44,7 +44,7 @@ REASONS = {
         numpy/array_creations.py:array.copy ops:.astype.copy""",
     "of an interface that others heed": """
         alias.py:PublicFinder.find_spec.path alias.py:PublicFinder.find_spec.target checks.py:anything.key
-        common/dtype_kinds.py:_Kind.__init__.letters common/initializers.py:Constant.draw.generator
+        common/dtype_kinds.py:_DtypeKind.__init__.letters common/initializers.py:Constant.draw.generator
         dataset/nodes/workers.py:_Lent.part.first
         dataset/arithmetic.py:Arithmetic.many.draws dataset/pipeline_random.py:EagerDraws.at.index
         dataset/pipeline_random.py:EagerDraws.inside.place dataset/transforms.py:OneHot.many.draws

@@ -10,7 +10,7 @@ import pytest
 import mspc as ms
 from mspc.data.dataset import arithmetic
 from mspc.data.dataset.arithmetic import Chain, in_one_pass
-from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.pipeline_random import PipelineDraws
 from mspc.dataset import transforms, vision
 from mspc.dataset.vision import py_transforms
 from mspc.ir.diagnostics import MspcError
@@ -88,7 +88,7 @@ def test_images_without_channels() -> None:
 
 def test_what_may_not_go_together() -> None:
     class Own(vision.Rescale):
-        def many(self, values: np.ndarray, draws: Draws) -> np.ndarray:
+        def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
             return super().many(values, draws) * 2
 
     rescale, cast = vision.Rescale(2.0, 0.0), transforms.TypeCast(ms.int32)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.pipeline_random import PipelineDraws
 from mspc.data.dataset.resizing import can_enlarge, enlarged, taps
 from mspc.dataset import vision
 from mspc.dataset.vision import Inter
@@ -56,7 +56,7 @@ def test_whole_multiples(method: str) -> None:
 def test_a_block_is_resized_as_its_images(interpolation: Inter, size: int | tuple[int, int], dtype: type) -> None:
     images = np.random.default_rng(1).integers(0, 256, (4, 12, 10, 3)).astype(dtype)
     resize = vision.Resize(size, interpolation)
-    made = resize.column(images, Draws(0, np.arange(4)))
+    made = resize.column(images, PipelineDraws(0, np.arange(4)))
     assert isinstance(made, np.ndarray)
     for image, found in zip(images, made, strict=True):
         alone = resize(image)
@@ -76,7 +76,7 @@ def test_what_is_left_to_pillow() -> None:
 
 def test_operations_behind_a_larger_image_see_the_same_pixels() -> None:
     images = np.random.default_rng(2).integers(0, 256, (5, 6, 7, 3)).astype(np.uint8)
-    draws = Draws(3, np.arange(5))
+    draws = PipelineDraws(3, np.arange(5))
     planes = vision.Resize((12, 13)).column(images, draws)
     assert isinstance(planes, np.ndarray)
     for operation in (

@@ -10,7 +10,7 @@ import pytest
 
 import mspc
 import mspc.dataset as ds
-from mspc.data.dataset.pipeline_random import Draws
+from mspc.data.dataset.pipeline_random import PipelineDraws
 from mspc.dataset import vision
 from mspc.dataset.vision import Inter
 from mspc.ir.diagnostics import MspcError
@@ -66,7 +66,7 @@ def test_drawn_operations_keep_the_image() -> None:
 
 
 def test_magnitudes_are_those_of_the_papers() -> None:
-    draws = Draws(0, np.arange(1))
+    draws = PipelineDraws(0, np.arange(1))
     sign = -1 if float(draws.uniform(1)[0]) < 0.5 else 1
     wide, even = vision.TrivialAugmentWide(), vision.RandAugment()
     assert not wide.changed(IMAGE, "TranslateX", 30, draws).any()  # 32 pixels of 16
