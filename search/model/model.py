@@ -75,7 +75,7 @@ class Variable:
 
 
 @dataclass(frozen=True, eq=False)
-class _TensorReader:
+class _Use:
     """One reading of a tensor. writes: the reader changes it, so that it must be stored as it is needed."""
 
     variable: int
@@ -209,7 +209,7 @@ class CostModel:
         places = self._places.setdefault(len(layouts[0].dims), LayoutTable(self.mesh, self.hosts))
         return np.array([places.number(layout) for layout in layouts])
 
-    def _stored(self, value: Value, readers: Sequence[_TensorReader]) -> None:
+    def _stored(self, value: Value, readers: Sequence[_Use]) -> None:
         """The variable of a parameter: stored as one of its readers needs it where nobody has decided on it."""
         if value in self.of:
             return
@@ -228,8 +228,8 @@ class CostModel:
 
     # Who reads what
 
-    def _readings(self) -> dict[Source, list[_TensorReader]]:
-        found: dict[Source, dict[Any, _TensorReader]] = {}
+    def _readings(self) -> dict[Source, list[_Use]]:
+        found: dict[Source, dict[Any, _Use]] = {}
         for node in self.nodes:
             variable = self.of[node]
             numbers = self.variables[variable]
@@ -237,13 +237,13 @@ class CostModel:
                 source = self.source(value)
                 if source is not None:
                     writes = i in cast(Op, node.op).mutates
-                    reader = _TensorReader(variable, numbers.operands[i], numbers.gradients[i], writes)
+                    reader = _Use(variable, numbers.operands[i], numbers.gradients[i], writes)
                     found.setdefault(source, {}).setdefault((variable, i), reader)
         for value, layout in self.search.traffic.required.items():
             source = self.source(value)
             if source is not None and (source in found or source[0] in self.of):
                 numbers = self.numbers([layout])
-                reader = _TensorReader(self.add(Variable((numbers,), (numbers,))), numbers, numbers)
+                reader = _Use(self.add(Variable((numbers,), (numbers,))), numbers, numbers)
                 found.setdefault(source, {})[reader] = reader
         return {source: list(readers.values()) for source, readers in found.items()}
 
@@ -294,7 +294,7 @@ class CostModel:
 
         self.factor((self.of[node],), ("alone", inside, types, node.type, of_work, id(variable)), made)
 
-    def _edges(self, source: Source, readers: Sequence[_TensorReader]) -> None:
+    def _edges(self, source: Source, readers: Sequence[_Use]) -> None:
         """The factors of one tensor and all that read it."""
         value, index = source
         self.subject = value
@@ -325,15 +325,13 @@ class CostModel:
         layouts: Sequence[Layout] = self._places[len(type.shape)].layouts
         return np.array([type.nbytes / math.prod(layouts[int(n)].strategy) for n in outputs])
 
-    def _direct(
-        self, own: int, at: Numbers, direction: str, type: TensorType, reader: _TensorReader, latency: float
-    ) -> None:
+    def _direct(self, own: int, at: Numbers, direction: str, type: TensorType, reader: _Use, latency: float) -> None:
         there = reader.needs if direction == "there" else reader.gradients
         key = (direction, at.tobytes(), there.tobytes(), len(type.shape), type.nbytes, latency)
         self.factor((own, reader.variable), key, lambda: self.sent(direction, at, there, type, latency))
 
     def _copied(
-        self, own: int, at: Numbers, direction: str, type: TensorType, readers: Sequence[_TensorReader], latency: float
+        self, own: int, at: Numbers, direction: str, type: TensorType, readers: Sequence[_Use], latency: float
     ) -> None:
         """A copy that all readers may take instead of the value; on the way back a place where gradients are added."""
         wanted = [reader.needs if direction == "there" else reader.gradients for reader in readers]
