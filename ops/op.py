@@ -203,6 +203,11 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script):
         several results is to be joined with its neighbours, and return its results."""
         raise NotImplementedError(f"{self.name} is not several operators along rows")
 
+    def as_lines(self, *types: TensorType) -> tuple[Sequence[Any], Sequence[int]] | None:
+        """(lines of a fused operator that do what the operator does, those of them that are its results) for operands
+        of these types, where a kernel of its own on the CPU is slower than compiled lines; see `ops/fused/body.py`."""
+        return None
+
     def localize(self, placement: Placement) -> Op:
         """The operator as one rank runs it on its slices; override where an attribute holds global sizes."""
         return self
