@@ -20,10 +20,11 @@ LEAST = 1 << 12
 Kernel = Callable[..., Any]
 
 
-def compiled_kernels(graph: Graph, backend: NumPyBackend) -> dict[int, Kernel]:
-    """Kernels `function(*operands, out=None)` by the index of their node; none where nothing is compiled."""
+def compiled_kernels(graph: Graph, backend: NumPyBackend) -> tuple[dict[int, Kernel], dict[int, Kernel]]:
+    """(kernels `function(*operands, out=None)`, kernels of updates) by the index of their node; none where nothing is
+    compiled."""
     if backend.xp is not np or sum(map(_elements, graph.nodes)) < WORTH:
-        return {}
+        return {}, {}
     from mspc.ops.cpu.compiled import program  # late: a small graph needs none of it
 
     nodes = {
@@ -32,7 +33,8 @@ def compiled_kernels(graph: Graph, backend: NumPyBackend) -> dict[int, Kernel]:
         if isinstance(node.op, Op) and _elements(node) >= LEAST
         and all(isinstance(value.type, TensorType) for value in node.inputs)
     }  # fmt: skip
-    return program.kernels(backend, nodes)
+    found = program.kernels(backend, nodes)
+    return found.loops, found.updates
 
 
 def _elements(node: Node) -> int:

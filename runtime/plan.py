@@ -100,9 +100,10 @@ def plan(graph: Graph, backend: NumPyBackend) -> ExecutionPlan:
     constants = _constant_slots(graph, slot_of)
     slots = _Slots(slot_of, last_use)
     bound = arrival_kernels(graph, backend)
-    loops = {index: loop for index, loop in compiled_kernels(graph, backend).items() if index not in bound}
+    loops, changes = compiled_kernels(graph, backend)
+    bound = {**changes, **bound}
     buffered = buffered_kernels(graph, backend, last_use, bound, loops)
-    bound |= loops | buffered
+    bound = {**loops, **buffered, **bound}
     steps = [_instruction(index, node, bound.get(index), backend, slots) for index, node in enumerate(nodes)]
     return ExecutionPlan(
         graph=graph,

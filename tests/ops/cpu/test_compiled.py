@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not compiler(), reason="needs a C++ compiler")
 
 
 def kernels_of(cases: Sequence[Case]) -> dict[int, Any]:
-    return program.kernels(NumPy(), {i: (case.op, case.types, case.results()) for i, case in enumerate(cases)})
+    return program.kernels(NumPy(), {i: (case.op, case.types, case.results()) for i, case in enumerate(cases)}).loops
 
 
 def check(cases: Sequence[Case], missing: int) -> None:
