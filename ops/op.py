@@ -203,9 +203,10 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script):
         several results is to be joined with its neighbours, and return its results."""
         raise NotImplementedError(f"{self.name} is not several operators along rows")
 
-    def as_lines(self, *types: TensorType) -> tuple[Sequence[Any], Sequence[int]] | None:
-        """(lines of a fused operator that do what the operator does, those of them that are its results) for operands
-        of these types, where a kernel of its own on the CPU is slower than compiled lines; see `ops/fused/body.py`."""
+    def as_lines(self, b: Builder, *inputs: Value) -> Sequence[Value] | None:
+        """Emit operators that work element by element or along rows, and reductions that nothing reads, that do what
+        the operator does, and return its results: on a CPU with a compiler these are one loop. None: its own kernel
+        runs there, or `as_rows` says it."""
         return None
 
     def localize(self, placement: Placement) -> Op:

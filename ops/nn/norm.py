@@ -331,6 +331,11 @@ class LayerNormGrad(Norm):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.kernel(be)(*inputs)
 
+    def as_lines(self, b: Builder, *inputs: Value) -> Sequence[Value]:
+        rank = len(inputs[1].tensor_type.shape)
+        axes = tuple(range(axis_in(self.name, self.begin_norm_axis, rank), rank))
+        return layer_norm_gradient(b, inputs, axes, self.epsilon)[:1]
+
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         from mspc.ops.cuda.row_kernels import RowPass, Rows  # late: only a GPU needs it
         from mspc.ops.cuda.source import Operand  # late: only a GPU needs it
@@ -354,6 +359,21 @@ def items(b: Builder, value: Node, count: int) -> list[Value]:
     for index in range(count):
         found.append(b.emit(TupleGetItem(index), value))
     return found
+
+
+def layer_norm_gradient(
+    b: Builder, inputs: Sequence[Value], axes: tuple[int, ...], epsilon: float
+) -> tuple[Value, Value]:
+    """Emit (the gradient in x, the normalised x) of LayerNorm over `axes` from (dout, x, mean, variance, gamma)."""
+    dout, x, mean, variance, gamma = inputs
+    kind, mean_of = x.tensor_type.dtype, ReduceMean(True, axes)
+    wide = [as_dtype(b, value, kind) for value in (mean, variance, gamma)]
+    inverse = b.emit(Rsqrt(), b.emit(Add(), wide[1], b.constant(epsilon, kind)))
+    hat = b.emit(Mul(), b.emit(Sub(), x, wide[0]), inverse)
+    scaled = b.emit(Mul(), dout, wide[2])
+    along = b.emit(Mul(), hat, b.emit(mean_of, b.emit(Mul(), scaled, hat)))
+    apart = b.emit(Sub(), b.emit(Sub(), scaled, b.emit(mean_of, scaled)), along)
+    return b.emit(Mul(), apart, inverse), hat
 
 
 def as_dtype(b: Builder, value: Value, dtype: DType) -> Value:

@@ -221,6 +221,15 @@ class Dropout(DrawnByPlace):
         draw(xp, key, *part, use)
         return out, keep_mask
 
+    def as_lines(self, b: Builder, *inputs: Value) -> Sequence[Value] | None:
+        from mspc.ops.fused.dropout_mask import DropoutMask  # late: it is made of this module's draws
+
+        shape = inputs[0].tensor_type.shape
+        if self.random_dims(len(shape)) < len(shape):
+            return None
+        mask = b.emit(DropoutMask.of(self, shape))
+        return b.emit(DropoutGrad(self.keep_prob), inputs[0], mask), mask
+
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         (x,) = inputs
         y, mask = out
