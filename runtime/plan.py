@@ -21,7 +21,7 @@ from mspc.ops.optim.all_finite import AllFinite
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.buffers import buffered_kernels
 from mspc.runtime.comm.arrivals import arrival_kernels
-from mspc.runtime.compiled import compiled_kernels
+from mspc.runtime.compiled_loops import compiled_kernels
 
 Instruction = tuple[int, Callable[..., Any], int, int, tuple[int, ...] | None, int, tuple[int, ...] | None]
 """(node index, kernel, slot of operand 0, slot of operand 1 or -1, all operands' slots when there are

@@ -20,6 +20,9 @@ from mspc.ops.cpu.threads import in_parallel, thread_count
 SHARED = 1 << 22
 """Multiplications from which threads are worth waking: some 0.1 ms of one core."""
 
+ALONE = 1 << 18
+"""Multiplications below which BLAS has one thread anyway."""
+
 Product = tuple[Any, Any, Any]
 """(x, y, out) with out = x @ y."""
 
@@ -29,9 +32,12 @@ def product(x: Any, y: Any, out: Any) -> Any:
     if out.ndim > 2 and y.ndim == 2 and x.ndim == out.ndim and x.flags.c_contiguous and out.flags.c_contiguous:
         product(x.reshape(-1, x.shape[-1]), y, out.reshape(-1, out.shape[-1]))  # one matrix for all rows of a batch
         return out
-    threads = thread_count()
-    if threads == 1 or out.size * x.shape[-1] < SHARED or _blas_threads() is None:
+    threads, multiplications = thread_count(), out.size * x.shape[-1]
+    if threads == 1 or multiplications < ALONE or _blas_threads() is None:
         return np.matmul(x, y, out=out)
+    if multiplications < SHARED:
+        with one_blas_thread():
+            return np.matmul(x, y, out=out)
     with one_blas_thread():
         in_parallel([functools.partial(np.matmul, a, b, out=c) for a, b, c in _shares(x, y, out, threads)])
     return out

@@ -36,9 +36,11 @@ def test_products_equal_numpy(
         np.testing.assert_allclose(out, x @ y, rtol=1e-12)
 
 
-def test_the_threads_of_blas_are_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shared", [1, 1000])
+def test_the_threads_of_blas_are_set_back(shared: int, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    monkeypatch.setattr(products, "SHARED", 1)
+    monkeypatch.setattr(products, "ALONE", 1)
+    monkeypatch.setattr(products, "SHARED", shared)
     monkeypatch.setattr(products, "thread_count", lambda: 2)
     monkeypatch.setattr(products, "_blas_threads", lambda: (lambda: 7, seen.append))
     with pytest.raises(ValueError, match="mismatch"):

@@ -25,7 +25,7 @@ def compiled_kernels(graph: Graph, backend: NumPyBackend) -> tuple[dict[int, Ker
     compiled."""
     if backend.xp is not np or sum(map(_elements, graph.nodes)) < WORTH:
         return {}, {}
-    from mspc.ops.cpu.compiled import program  # late: a small graph needs none of it
+    from mspc.ops.cpu.loops import program  # late: a small graph needs none of it
 
     nodes = {
         index: (node.op, [value.type for value in node.inputs], element_types(node.type))

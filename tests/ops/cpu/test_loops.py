@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ops.cpu.compiled import program
-from mspc.ops.cpu.compiled.library import compiler
+from mspc.ops.cpu.loops import program
+from mspc.ops.cpu.loops.library import compiler
 from mspc.ops.fused.elementwise import FusedElementwise
 from tests.ops.cuda.cuda_chains import Case, NumPy, chain_cases, edge_cases, row_cases, sample_cases
 from tests.passes.fusion.test_fuse_elementwise import fused
