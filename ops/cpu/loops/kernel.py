@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -77,7 +78,7 @@ def shared(function: Function, parts: int, operations: int) -> Callable[[Any], N
     if threads == 1:
         return lambda table: function(table, 0, parts)
     bounds = [parts * i // threads for i in range(threads + 1)]
-    pairs = list(zip(bounds, bounds[1:], strict=False))
+    pairs = list(itertools.pairwise(bounds))
     return lambda table: in_parallel([functools.partial(function, table, first, last) for first, last in pairs])
 
 

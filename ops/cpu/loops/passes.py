@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType
@@ -28,8 +28,8 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """A reduction by `how` (Sum, Product, Largest, Smallest) of `value`, whose element type is `accumulates`; the result
-    has `dtype`. count: what the total is divided by."""
+    """A reduction by `how` (Sum, Product, Largest, Smallest) of `value`, whose element type is `accumulates`; the
+    result has `dtype`. count: what the total is divided by."""
 
     value: str
     how: str
@@ -58,13 +58,15 @@ class Passes:
     pass in which a value of elements is computed. held: those that later passes read from memory.
     """
 
-    def __init__(self, reads: Sequence[Read], lines: Sequence[Line], writes: Sequence[tuple[str, DType]],
-                 sums: Iterable[object], columns: int, count: int) -> None:  # fmt: skip
+    def __init__(
+        self, reads: Sequence[Read], lines: Sequence[Line], stored: Sequence[str], columns: int, count: int
+    ) -> None:
+        """stored: the elements' values that the last pass is for. columns: so many of `count` dimensions are a row."""
         self.reads = {read.name: read for read in reads}
         self.lines = {line.name: line for line in lines}
         self._inner = range(count - columns, count)
         self._places = {read.name: i for i, read in enumerate(reads)}
-        self._stored = [name for name, _ in writes] + [each.total.value for each in sums]  # type: ignore[attr-defined]
+        self._stored = list(stored)
         self.ready: dict[str, int] = dict.fromkeys(self.reads, 0)
         for line in lines:
             after = max((self.ready[name] for name in line.reads if name in self.ready), default=0)
@@ -84,10 +86,12 @@ class Passes:
         """Whether an operand has one element for a row."""
         return bool(self._inner) and not any(read.strides[d] for d in self._inner)
 
-    def totals_of(self, number: int) -> list[Line]:
+    def totals_of(self, number: int) -> list[tuple[Line, Total]]:
         """The reductions of rows that a pass makes."""
         return [
-            line for line in self.lines.values() if line.total is not None and self.ready[line.name] - 1 == number
+            (line, line.total)
+            for line in self.lines.values()
+            if line.total is not None and self.ready[line.name] - 1 == number
         ]
 
     def needed(self, number: int) -> list[str]:
@@ -107,7 +111,7 @@ class Passes:
         return set(_NAME.findall(" ".join(line.text for line in self.lines.values())))
 
     def _found(self, number: int) -> list[str]:
-        wanted = [line.reads[0] for line in self.totals_of(number)]
+        wanted = [line.reads[0] for line, _ in self.totals_of(number)]
         wanted += self._stored if number == self.count - 1 else []
         found: dict[str, None] = {}
 

@@ -15,6 +15,7 @@ from mspc.ops.cpu.loops.library import CompilerFailed, compiler, functions_of, w
 from mspc.ops.cpu.loops.rows import row_sums_function, row_sums_kernel
 from mspc.ops.cpu.loops.source import prelude
 from mspc.ops.cpu.loops.update import members_of, update_functions, update_kernel
+from mspc.ops.cpu.loops.writer import functions
 from mspc.ops.op import Op
 from mspc.ops.tensor.embedding import RowSums
 
@@ -65,11 +66,11 @@ def kernels(be: Any, calls: Mapping[int, Call]) -> Kernels:
     if not made:
         return Kernels({}, {})
     try:
-        functions = sources.compiled()
+        found = sources.compiled()
     except CompilerFailed as error:
         warn_once(command, str(error))
         return Kernels({}, {})
-    bound = {number: bind(functions) for number, bind in made.items()}
+    bound = {number: bind(found) for number, bind in made.items()}
     return Kernels(
         {number: kernel for number, kernel in bound.items() if number not in updates},
         {number: kernel for number, kernel in bound.items() if number in updates},
@@ -85,7 +86,7 @@ def _loop(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[str, Func
     chain = chain_of(form.steps, form.returns, given)
     if chain is None:
         return None
-    name = sources.add(chain.nest.function("NAME"))
+    name = sources.add(functions(chain.nest, "NAME"))
     return lambda found: chain_kernel(be, chain, found[name], found[f"{name}_end"], results, form.numbers)
 
 
