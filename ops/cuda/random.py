@@ -1,4 +1,4 @@
-"""The generator of random masks in C++: 64 bits of a counter, see `ops/random/dropout.py`."""
+"""The generator of random masks in C++: 64 bits of a counter, see `ops/random/draws.py`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from mspc.ops.cuda.move import put_values
 from mspc.ops.cuda.random import RANDOM, seed_name
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
-from mspc.ops.random.dropout import Dropout, before_step, bound_of, device_key, device_word, key_of, random_words
+from mspc.ops.random.draws import before_step, bound_of, device_key, device_word, key_of, random_words
 
 
 class DropoutMask(Op):
@@ -30,11 +30,6 @@ class DropoutMask(Op):
     begin: tuple[int, ...] = ()
     local: tuple[int, ...] = ()
     bprop = NotDifferentiable("it is drawn, after all gradients are taken")
-
-    @classmethod
-    def of(cls, op: Dropout, sizes: tuple[int, ...]) -> DropoutMask:
-        """The mask of an operand of these sizes."""
-        return cls(op.keep_prob, op.Seed0, op.Seed1, sizes, *op.part(sizes))
 
     @property
     def bound(self) -> int:

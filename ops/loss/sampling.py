@@ -11,7 +11,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value, element_types
 from mspc.ir.types import FLOAT32, TensorType, TupleType
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
-from mspc.ops.random.dropout import key_of, random_words
+from mspc.ops.random.draws import key_of, random_words
 from mspc.ops.tensor.embedding import require_integer
 
 

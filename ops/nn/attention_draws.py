@@ -14,7 +14,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.cuda.move import coordinates
 from mspc.ops.cuda.random import RANDOM
 from mspc.ops.op import Placement
-from mspc.ops.random.dropout import GOLDEN, before_step, bound_of, key_of, mix_words
+from mspc.ops.random.draws import GOLDEN, before_step, bound_of, key_of, mix_words
 from mspc.ops.random.row_offsets import place_of_rows
 
 

@@ -1,14 +1,9 @@
-"""Random masks depend on the seed, the step and the place of an element alone, not on the ranks.
-
-A counter-based generator: the bits of element i are the i-th output of SplitMix64 (Steele, Lea and Flood,
-"Fast splittable pseudorandom number generators", 2014), started from a key made of seeds and step. A rank
-computes its slice from where it begins, so that a sharded run equals one device's bit by bit.
-"""
+"""Dropout, whose random masks are the same on any number of ranks (`draws.py`)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -20,136 +15,17 @@ from mspc.ir.graph import Node, Value
 from mspc.ir.types import BOOL, TensorType, TupleType, dtype_of
 from mspc.ops.bases import Elementwise, require_float
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.cpu.blocks import shared_out
 from mspc.ops.cuda.math import number
-from mspc.ops.cuda.move import coordinates
 from mspc.ops.cuda.random import RANDOM
 from mspc.ops.cuda.source import address, constants, grid_of, index_type
 from mspc.ops.device import Array, Device, Launch, c_type, computing_type
+from mspc.ops.fused.dropout_mask import DropoutMask
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.random.draws import before_step, bound_of, device_word, draw, key_of
 from mspc.ops.random.row_offsets import DrawnByPlace, place_of_rows
 from mspc.sharding.rules import same_rule
 
 Gradients = Sequence[Value | None]
-_WORD = 2**64
-GOLDEN = 0x9E3779B97F4A7C15
-"""By which the words of neighbouring elements differ before they are mixed."""
-_BLOCK = 1 << 16
-"""Elements of a block: what is drawn takes eight bytes each, twice."""
-_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
-
-
-def mixed(word: int) -> int:
-    """SplitMix64's output function of one Python integer."""
-    for shift, factor in _MIX:
-        word = (word ^ (word >> shift)) * factor % _WORD
-    return word
-
-
-def key_of(*words: int) -> int:
-    """One 64-bit key out of several integers; each of them changes all its bits."""
-    key = 0
-    for word in words:
-        key = mixed((key + word + GOLDEN) % _WORD)
-    return key
-
-
-def bound_of(keep_prob: float) -> int:
-    """The largest 64-bit word with which an element stays."""
-    return min(_WORD - 1, int(keep_prob * _WORD))
-
-
-def draw(
-    xp: Any, key: int, shape: Sequence[int], begin: Sequence[int], local: Sequence[int],
-    use: Callable[[int, int, Any], None],
-) -> None:  # fmt: skip
-    """Draw 64 random bits for every element of the slice of `local` sizes from `begin` on, of a tensor of `shape`,
-    block by block: `use(first, last, words)` gets those of elements `first` to `last` of the slice, on several threads
-    where it is large."""
-    merged, starts, sizes = _merged(shape, begin, local)
-    if not math.prod(sizes):
-        return
-    inner, stride = xp.zeros(1, xp.uint64), 1
-    for n, start, size in reversed(list(zip(merged[1:], starts[1:], sizes[1:], strict=True))):
-        along = xp.arange(start, start + size, dtype=xp.uint64) * xp.uint64(stride * GOLDEN % _WORD)
-        inner = (along[:, None] + inner).reshape(-1)
-        stride *= n
-    step = max(1, _BLOCK // inner.size) if xp is np else sizes[0]
-
-    def part(first: int, last: int) -> None:
-        for row in range(first, last, step):
-            end = min(row + step, last)
-            words = xp.arange(starts[0] + row, starts[0] + end, dtype=xp.uint64)
-            words *= xp.uint64(stride * GOLDEN % _WORD)
-            words += xp.uint64((key + GOLDEN) % _WORD)
-            if len(merged) > 1:
-                words = (words[:, None] + inner).reshape(-1)
-            mix_words(xp, words)
-            use(row * inner.size, end * inner.size, words)
-
-    shared_out(xp, sizes[0], step, sizes[0] * inner.size, part)
-
-
-def _merged(
-    shape: Sequence[int], begin: Sequence[int], local: Sequence[int]
-) -> tuple[list[int], list[int], list[int]]:
-    """(shape, begin, local) of the same elements, where dimensions that are not sharded have gone into those
-    before them; there is at least one."""
-    merged, starts, sizes = [1], [0], [1]
-    for n, start, size in zip(shape, begin, local, strict=True):
-        if size == n or merged == [1]:
-            merged[-1], starts[-1], sizes[-1] = merged[-1] * n, starts[-1] * n + start, sizes[-1] * size
-        else:
-            merged.append(n)
-            starts.append(start)
-            sizes.append(size)
-    return merged, starts, sizes
-
-
-def mix_words(xp: Any, words: Any) -> None:
-    """SplitMix64's output function of an array of UInt64, in place."""
-    spare = xp.empty_like(words)
-    for shift, factor in _MIX:
-        xp.right_shift(words, xp.uint64(shift), out=spare)
-        xp.bitwise_xor(words, spare, out=words)
-        if factor != 1:
-            xp.multiply(words, xp.uint64(factor), out=words)
-
-
-def random_words(xp: Any, key: int, shape: Sequence[int], begin: Sequence[int], local: Sequence[int]) -> Any:
-    """64 random bits for every element of the slice of `local` sizes that begins at `begin` of a tensor of
-    `shape`.
-    """
-    words = xp.empty(math.prod(local), xp.uint64)
-
-    def keep(first: int, last: int, found: Any) -> None:
-        words[first:last] = found
-
-    draw(xp, key, shape, begin, local, keep)
-    return words.reshape(tuple(local))
-
-
-def before_step(*seeds: int) -> int:
-    """The word of which, the step added to it, `key_of(*seeds, step)` is mixed."""
-    return (key_of(*seeds) + GOLDEN) % _WORD
-
-
-def device_key(*seeds: int) -> str:
-    """C++ of the key that `key_of(*seeds, step)` is, from `step`, a pointer to the running step."""
-    return f"const u64 key = mixed({before_step(*seeds)}ull + (u64)*step);"
-
-
-def device_word(shape: Sequence[int], begin: Sequence[int], local: Sequence[int], at: str = "at") -> str:
-    """C++ of the 64 random bits of element `at` of a slice, as `random_words` gives them, from `key`."""
-    if tuple(shape) == tuple(local):
-        return f"mixed((u64){at} * {GOLDEN}ull + key + {GOLDEN}ull)"
-    terms: list[str] = []
-    stride = 1
-    for d in reversed(range(len(shape))):
-        terms.append(f"((u64)i{d} + {begin[d]}ull) * {stride}ull")
-        stride = stride * shape[d] % _WORD
-    places = coordinates(local, at)
-    return f"[&] {{ {places} return mixed(({' + '.join(terms)}) * {GOLDEN}ull + key + {GOLDEN}ull); }}()"
 
 
 class Dropout(DrawnByPlace):
@@ -202,6 +78,10 @@ class Dropout(DrawnByPlace):
         begin = self.begin or (0,) * random_dims
         return (self.shape or shape)[:random_dims], begin[:random_dims], local[:random_dims]
 
+    def mask(self, shape: tuple[int, ...]) -> DropoutMask:
+        """The mask of an operand of this shape."""
+        return DropoutMask(self.keep_prob, self.Seed0, self.Seed1, shape, *self.part(shape))
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x,) = be.xp, inputs
         key = key_of(self.Seed0, self.Seed1, getattr(be, "step", 0))
@@ -222,12 +102,10 @@ class Dropout(DrawnByPlace):
         return out, keep_mask
 
     def as_lines(self, b: Builder, *inputs: Value) -> Sequence[Value] | None:
-        from mspc.ops.fused.dropout_mask import DropoutMask  # late: it is made of this module's draws
-
         shape = inputs[0].tensor_type.shape
-        if self.random_dims(len(shape)) < len(shape):
+        if self.random_dims(len(shape)) < len(shape):  # a draw is for several elements
             return None
-        mask = b.emit(DropoutMask.of(self, shape))
+        mask = b.emit(self.mask(shape))
         return b.emit(DropoutGrad(self.keep_prob), inputs[0], mask), mask
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:

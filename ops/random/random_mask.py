@@ -1,5 +1,5 @@
 """These operators are MindSpore's older dropout in two steps, and random numbers; they are the same on any number of
-ranks, see dropout.py.
+ranks, see draws.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mspc.ops.cuda.random import RANDOM
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
 from mspc.ops.operator_arguments import shape_of, split_call
-from mspc.ops.random.dropout import device_key, device_word, key_of, random_words
+from mspc.ops.random.draws import device_key, device_word, key_of, random_words
 from mspc.ops.random.row_offsets import DrawnByPlace, place_of_rows
 from mspc.ops.tensor.creation import shape_rule
 from mspc.sharding.factors import Rule

@@ -238,7 +238,7 @@ def test_dropout_is_reproducible_and_scales() -> None:
 
 
 def test_random_words_are_splitmix64() -> None:
-    from mspc.ops.random.dropout import random_words
+    from mspc.ops.random.draws import random_words
 
     # The first outputs of SplitMix64 started from 1234567, as its reference implementation gives them.
     expected = [6457827717110365317, 3203168211198807973, 9817491932198370423]

@@ -12,7 +12,8 @@ import pytest
 from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.nn.softmax import LogSoftmax, LogSoftmaxGrad
 from mspc.ops.optim.optimizer import SGD, Adam, AdamWeightDecay, ApplyMomentum, Update
-from mspc.ops.random.dropout import Dropout, mixed, random_words
+from mspc.ops.random.draws import mixed, random_words
+from mspc.ops.random.dropout import Dropout
 from tests.ops.backend import BACKEND
 
 SHAPE = (64, 1 << 15)

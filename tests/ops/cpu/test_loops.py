@@ -13,9 +13,10 @@ import pytest
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.cpu.loops import kernel as loop_kernels
 from mspc.ops.cpu.loops import library, program
-from mspc.ops.math.elementwise import Erf, Exp, Expm1, Log, Log1p, Sigmoid, Tanh
+from mspc.ops.math.elementwise import Exp, Expm1, Log, Log1p
 from mspc.ops.math.reduce import ReduceSum
-from mspc.ops.nn.activation import SiLU
+from mspc.ops.math.special import Erf
+from mspc.ops.nn.activation import Sigmoid, SiLU, Tanh
 from mspc.ops.nn.softmax import Softmax
 from mspc.ops.op import Op
 from mspc.ops.tensor.embedding import GatherGrad
@@ -151,7 +152,9 @@ def test_functions_of_float32_are_right_to_the_last_places(op: Op, formula: Any,
     assert np.max(np.abs(found[finite] - wanted[finite]) / unit) <= most
 
 
-@pytest.mark.parametrize(("shape", "axis"), [((7, 40000), (1,)), ((40000, 7), (0,)), ((300, 1001), ()), ((9, 80, 33), (0, 2))])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((7, 40000), (1,)), ((40000, 7), (0,)), ((300, 1001), ()), ((9, 80, 33), (0, 2))]
+)
 def test_sums_of_float32_lose_no_more_than_their_rounding(shape: tuple[int, ...], axis: tuple[int, ...]) -> None:
     x = np.random.default_rng(1).random(shape).astype(np.float32) + np.float32(1000)
     found = loop(ReduceSum(False, axis), shape)(x)
@@ -187,13 +190,12 @@ def test_operands_and_results_may_lie_anywhere() -> None:
 
 
 def test_a_result_over_an_operand_that_is_read_at_other_places() -> None:
-    case = chain(("Float32 64 64",), ("Reshape(x0, shape=(64, 64, 1))", "Reshape(x0, shape=(64, 1, 64))", "Sub(x0, x0)",
-                                      "Add(t2, x0)"), (3,))  # fmt: skip
-    loops = compiled([chain(("Float32 1 64", "Float32 64 64"), ("Add(x1, x0)", "Mul(t0, x0)"), (1,)), case]).loops
+    case = chain(("Float32 1 64", "Float32 64 64"), ("Add(x1, x0)", "Mul(t0, x0)"), (1,))
+    (kernel,) = compiled([case]).loops.values()
     x = np.arange(64 * 64, dtype=np.float32).reshape(64, 64)
     row = x[3:4]
     wanted = (x + row) * row
-    np.testing.assert_array_equal(loops[0](row, x, out=x), wanted)
+    np.testing.assert_array_equal(kernel(row, x, out=x), wanted)
 
 
 def test_ids_that_name_no_row_are_refused_as_ever() -> None:
