@@ -6,7 +6,9 @@ processor. Behind the library's own bytes the file has their checksum, as the sy
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import functools
 import hashlib
 import os
@@ -104,24 +106,49 @@ def _library(command: tuple[str, ...], source: str) -> ctypes.CDLL:
     """The library of a source, from disk or compiled now. Raises CompilerFailed."""
     key = hashlib.sha256("\0".join([source, *command, *FLAGS, _version(command), _processor()]).encode()).hexdigest()
     path = cache_folder() / f"{key}.so"
+    found = _stored(path)
+    if found is not None:
+        return found
+    with contextlib.ExitStack() as stack:
+        if _waited(stack, path.with_suffix(".lock")):
+            found = _stored(path)
+        found = found or _made(command, source, path)
+    return found
+
+
+def _waited(stack: contextlib.ExitStack, path: Path) -> bool:
+    """Be the only one that compiles this until the stack is left, as ranks of a job ask for the same at once; False
+    where the folder takes no file."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = stack.enter_context(open(path, "wb"))
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError:
+        return False
+    stack.callback(path.unlink, missing_ok=True)
+    return True
+
+
+def _stored(path: Path) -> ctypes.CDLL | None:
+    """The library of a file; None where there is none, or it is damaged."""
     try:
         content = path.read_bytes()
     except OSError:
-        content = b""
-    if hashlib.sha256(content[:-_DIGEST]).digest() == content[-_DIGEST:]:
-        found = _loaded(path)
-        if found is not None:
-            return found
+        return None
+    return _loaded(path) if hashlib.sha256(content[:-_DIGEST]).digest() == content[-_DIGEST:] else None
+
+
+def _made(command: tuple[str, ...], source: str, path: Path) -> ctypes.CDLL:
+    """Compile a library and keep it. Raises CompilerFailed."""
     with tempfile.TemporaryDirectory(prefix="mspc_loops_") as folder:
         made = _compiled(command, source, Path(folder))
         library = made.read_bytes()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(
                 path, lambda file: file.write(library + hashlib.sha256(library).digest()), one_of_many=True
             )
             found = _loaded(path)
-        except (OSError, MspcError):  # a folder that is full or read-only: the library serves this process alone
+        except MspcError:  # a folder that is full or read-only: the library serves this process alone
             found = _loaded(made)
     if found is None:
         raise CompilerFailed("the library that it made cannot be loaded")

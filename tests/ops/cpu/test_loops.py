@@ -13,6 +13,7 @@ import pytest
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.cpu.loops import kernel as loop_kernels
 from mspc.ops.cpu.loops import library, program
+from mspc.ops.cpu.threads import in_parallel
 from mspc.ops.math.elementwise import Exp, Expm1, Log, Log1p
 from mspc.ops.math.reduce import ReduceSum
 from mspc.ops.math.special import Erf
@@ -243,6 +244,12 @@ def test_a_library_is_compiled_once_and_anew_where_it_is_damaged(counted: Path) 
         path.write_bytes(damaged)
         assert made(counted) == 2 + number
     assert path.read_bytes()[:-32] != b""
+
+
+def test_ranks_that_ask_at_once_compile_once(counted: Path) -> None:
+    in_parallel([lambda: made(counted)] * 4)
+    assert made(counted) == 1
+    assert [path.suffix for path in library.cache_folder().iterdir()] == [".so"]
 
 
 def test_a_folder_that_takes_no_library_is_done_without(counted: Path) -> None:
