@@ -72,7 +72,7 @@ def row_sums_kernel(
     addresses = Addresses(4)
     flag = np.zeros(1, np.int64)
     addresses.hold(3, flag)
-    run = shared(function, parts_of(lookup), 4 * types[0].size)
+    run = shared(function, parts_of(lookup), 4 * types[0].size + result.size)
 
     def kernel(rows: Any, ids: Any, out: Any = None) -> Any:
         made = np.empty(result.shape, result.dtype.numpy) if out is None else out
