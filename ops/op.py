@@ -222,6 +222,12 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script):
         these types than as its shape says; None: a result in another order has to be moved."""
         return None
 
+    def as_lines(self, b: Builder, *inputs: Value) -> Sequence[Value] | None:
+        """Emit operators that work element by element or along rows, and reductions that nothing reads, that do what
+        the operator does, and return its results: on a CPU with a compiler these are one loop. None: its own kernel
+        runs there, or `as_rows` says it."""
+        return None
+
     def localize(self, placement: Placement) -> Op:
         """The operator as one rank runs it on its slices; override where an attribute holds global sizes."""
         return self

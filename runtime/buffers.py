@@ -51,10 +51,11 @@ class _Pool:
 
 
 def buffered_kernels(
-    graph: Graph, backend: NumPyBackend, last_use: Mapping[Value, int], others: Container[int] = ()
-) -> dict[int, Callable[..., Array]]:
+    graph: Graph, backend: NumPyBackend, last_use: Mapping[Value, int], others: Container[int] = (),
+    loops: Mapping[int, Callable[..., Array]] | None = None,
+) -> dict[int, Callable[..., Array]]:  # fmt: skip
     """Kernels that write to planned buffers, by the index of their node; the other nodes, those in `others` among them,
-    make arrays of their own.
+    make arrays of their own. `loops` are kernels with an `out` in the place of the operators' own.
 
     A buffer is free once the last value that may look into it is dead: operators declare of which operands their
     results may be views. What a view of a result of the graph may show is not planned.
@@ -62,7 +63,8 @@ def buffered_kernels(
     nodes = graph.nodes
     if backend.xp is not np:
         return {}
-    own = {i: _kernel_into(node, backend) for i, node in enumerate(nodes) if i not in others}
+    made = loops or {}
+    own = {i: made.get(i) or _kernel_into(node, backend) for i, node in enumerate(nodes) if i not in others}
     into = {i: kernel for i, kernel in own.items() if kernel is not None}
     ends = _ends(nodes, into, last_use)
     pool = _Pool()

@@ -21,6 +21,7 @@ from mspc.ops.optim.all_finite import AllFinite
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.buffers import buffered_kernels
 from mspc.runtime.comm.arrivals import arrival_kernels
+from mspc.runtime.compiled_loops import compiled_kernels
 
 Instruction = tuple[int, Callable[..., Any], int, int, tuple[int, ...] | None, int, tuple[int, ...] | None]
 """(node index, kernel, slot of operand 0, slot of operand 1 or -1, all operands' slots when there are
@@ -99,7 +100,10 @@ def plan(graph: Graph, backend: NumPyBackend) -> ExecutionPlan:
     constants = _constant_slots(graph, slot_of)
     slots = _Slots(slot_of, last_use)
     bound = arrival_kernels(graph, backend)
-    bound.update(buffered_kernels(graph, backend, last_use, bound))
+    loops, changes = compiled_kernels(graph, backend)
+    bound = {**changes, **bound}
+    buffered = buffered_kernels(graph, backend, last_use, bound, loops)
+    bound = {**loops, **buffered, **bound}
     steps = [_instruction(index, node, bound.get(index), backend, slots) for index, node in enumerate(nodes)]
     return ExecutionPlan(
         graph=graph,

@@ -7,7 +7,7 @@ from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
+from mspc.ir.graph import Node, Value
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.memory_order import Order, Reordered
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
@@ -109,3 +109,11 @@ class Gradient(Op):
     def infer(self, *types: Type) -> Type:
         last = len(types) - (self.outputs if self.has_sens else 0)
         return TupleType(tuple(t for t in types[self.outputs : last] if isinstance(t, TensorType)))
+
+
+def items(b: Builder, value: Node, count: int) -> list[Value]:
+    """The elements of a tuple."""
+    found: list[Value] = []
+    for index in range(count):
+        found.append(b.emit(TupleGetItem(index), value))
+    return found

@@ -17,13 +17,13 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import INT32, INT64, DType, TensorType, TupleType
 from mspc.ops.bases import require_float
+from mspc.ops.control.structural import items
 from mspc.ops.convolution.base import Shape
 from mspc.ops.convolution.pooling import MaxPool, MaxPool3D
 from mspc.ops.convolution.pooling_base import Pooling
 from mspc.ops.convolution.pooling_kernels import greatest_places
 from mspc.ops.convolution.resampling import adaptive_lengths
 from mspc.ops.convolution.window import numbers, paddings
-from mspc.ops.nn.norm import items
 from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.operator_arguments import plain
 from mspc.ops.tensor.embedding import require_integer

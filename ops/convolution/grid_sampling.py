@@ -17,7 +17,7 @@ from mspc.ir.graph import Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.bases import require_float, require_same
-from mspc.ops.nn.norm import items
+from mspc.ops.control.structural import items
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 
 Gradients = Sequence[Value | None]

@@ -20,6 +20,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.bases import require_float
 from mspc.ops.convolution.memory_format import SECOND, ImageOperator, Shape, last_order
 from mspc.ops.convolution.window import listed
+from mspc.ops.cpu.products import multiplied
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import REGISTRY, ArrayBackend, Op, Placement, sample
 from mspc.ops.operator_arguments import shape_of
@@ -58,10 +59,11 @@ class Resampling(ImageOperator, abstract=True):
 
     def apply(self, xp: Any, x: Any, image: Shape, back: bool) -> Any:
         """The matrices along all dimensions of an image of these sizes, or their transposes."""
+        matmul = multiplied if xp is np else xp.matmul
         for d, (length, count) in enumerate(zip(image, self.lengths(image), strict=True)):
             matrix = xp.asarray(_matrix(self, length, count), x.dtype)
             transposed = xp.moveaxis(x, d + 2, -1)
-            x = xp.moveaxis(xp.matmul(transposed, matrix if back else matrix.T), -1, d + 2)
+            x = xp.moveaxis(matmul(transposed, matrix if back else matrix.T), -1, d + 2)
         return xp.ascontiguousarray(x)
 
     def launched(self, device: Device, x: Array, out: Array, image: Shape, back: bool) -> Launch | None:

@@ -20,6 +20,10 @@ from mspc.ops.cpu.threads import in_parallel, thread_count
 SHARED = 1 << 22
 """Multiplications from which threads are worth waking: some 0.1 ms of one core."""
 
+ALONE = 1 << 13
+"""Multiplications below which BLAS has one thread anyway. Where it has more, these spin for long after the product, on
+cores that the next kernels need."""
+
 Product = tuple[Any, Any, Any]
 """(x, y, out) with out = x @ y."""
 
@@ -29,12 +33,24 @@ def product(x: Any, y: Any, out: Any) -> Any:
     if out.ndim > 2 and y.ndim == 2 and x.ndim == out.ndim and x.flags.c_contiguous and out.flags.c_contiguous:
         product(x.reshape(-1, x.shape[-1]), y, out.reshape(-1, out.shape[-1]))  # one matrix for all rows of a batch
         return out
-    threads = thread_count()
-    if threads == 1 or out.size * x.shape[-1] < SHARED or _blas_threads() is None:
+    threads, multiplications = thread_count(), out.size * x.shape[-1]
+    if threads == 1 or multiplications < ALONE or _blas_threads() is None:
         return np.matmul(x, y, out=out)
+    if multiplications < SHARED:
+        with one_blas_thread():
+            return np.matmul(x, y, out=out)
     with one_blas_thread():
         in_parallel([functools.partial(np.matmul, a, b, out=c) for a, b, c in _shares(x, y, out, threads)])
     return out
+
+
+def multiplied(x: Any, y: Any) -> Any:
+    """x @ y, an array of its own; both are NumPy's."""
+    multiplications = x.size * y.shape[-1]
+    if multiplications < ALONE or min(x.ndim, y.ndim) < 2:
+        return np.matmul(x, y)
+    shape = (*np.broadcast_shapes(x.shape[:-2], y.shape[:-2]), x.shape[-2], y.shape[-1])
+    return product(x, y, np.empty(shape, np.result_type(x, y)))
 
 
 def share_out(calls: Sequence[Callable[[], object]], multiplications: int) -> None:

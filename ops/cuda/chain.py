@@ -57,7 +57,7 @@ def launch_chain(device: Device, lines: Sequence[ChainLine], types: Sequence[Ten
     """
     if space.columns:
         return _launch_rows(device, lines, types, space, returns, inputs, out)
-    given = _Operands(lines, types, space, inputs)
+    given = Operands(lines, types, space, [type_of(array) for array in inputs])
     results = _stored(returns, out)
     read = {index for line in lines for kind, index in line.operands if kind == "t"}
     names: list[str] = []
@@ -68,13 +68,13 @@ def launch_chain(device: Device, lines: Sequence[ChainLine], types: Sequence[Ten
         values, kinds = given.values(number, names), given.types(number)
         names.append(f"t{number}")
         if line.reduces:
-            axes = _axes_of(space.dims, kinds[0].shape, line.op.axes(kinds[0].rank))
+            axes = axes_of(space.dims, kinds[0].shape, line.op.axes(kinds[0].rank))
             totals.setdefault(axes, []).append(_total(line.op, values[0], kinds[0], type, results[number]))
             continue
         if line.reshapes:
             names[number] = values[0]
         else:
-            op = _element_of(line, kinds)
+            op = element_of(line, kinds)
             if not op.cuda:
                 return None
             # A rounding that nobody sees is left to the store.
@@ -83,7 +83,7 @@ def launch_chain(device: Device, lines: Sequence[ChainLine], types: Sequence[Ten
             text.append(defined(f"t{number}", type.dtype, value))
         if number in results:
             writes.append((names[number], results[number]))
-    reads = [Read(name, array, shape) for name, array, shape in given.reads]
+    reads = [Read(name, inputs[index], shape) for name, index, shape in given.reads]
     launches: list[Launch] = []
     along = [*totals] or [()]
     for axes in along:
@@ -96,20 +96,19 @@ def launch_chain(device: Device, lines: Sequence[ChainLine], types: Sequence[Ten
     return all_of(launches)
 
 
-class _Operands:
+class Operands:
     """What lines read: the operands' names in expressions, each in the shapes in which it is broadcast."""
 
     def __init__(
-        self, lines: Sequence[ChainLine], types: Sequence[TensorType], space: ChainSpace, inputs: Sequence[Array]
+        self, lines: Sequence[ChainLine], types: Sequence[TensorType], space: ChainSpace, given: Sequence[TensorType]
     ) -> None:
-        self._lines, self._types, self._shapes, self._inputs = lines, types, space.shapes, inputs
-        self._own = [type_of(array) for array in inputs]
+        self._lines, self._types, self._shapes, self._own = lines, types, space.shapes, given
         self._names: dict[tuple[int, tuple[int, ...]], str] = {}
 
     @property
-    def reads(self) -> list[tuple[str, Array, tuple[int, ...]]]:
-        """(name, array, shape) of all that was read so far."""
-        return [(name, self._inputs[index], shape) for (index, shape), name in self._names.items()]
+    def reads(self) -> list[tuple[str, int, tuple[int, ...]]]:
+        """(name, operand of the chain, shape) of all that was read so far."""
+        return [(name, index, shape) for (index, shape), name in self._names.items()]
 
     def types(self, number: int) -> list[TensorType]:
         """The types of a line's operands."""
@@ -133,13 +132,13 @@ def _stored(returns: Sequence[int], out: Any) -> dict[int, Array]:
     return dict(zip(returns, arrays, strict=True))
 
 
-def _element_of(line: ChainLine, types: Sequence[TensorType]) -> Any:
+def element_of(line: ChainLine, types: Sequence[TensorType]) -> Any:
     """What computes an element of a line's result."""
     form = line.op.as_broadcast(*types)
     return line.op if form is None else form[0]
 
 
-def _axes_of(dims: tuple[int, ...], shape: tuple[int, ...], axes: Sequence[int]) -> tuple[int, ...]:
+def axes_of(dims: tuple[int, ...], shape: tuple[int, ...], axes: Sequence[int]) -> tuple[int, ...]:
     """The dimensions of a space that are reduced where `axes` of `shape` are, which has the same elements."""
     runs: list[tuple[int, int]] = []
     behind = 1
@@ -158,18 +157,23 @@ def _axes_of(dims: tuple[int, ...], shape: tuple[int, ...], axes: Sequence[int])
 
 def _total(op: Any, value: str, type: TensorType, result: TensorType, out: Array | None) -> LoopReduction:
     """The reduction of a value of this type; `out` takes it where it is stored as such."""
+    how, count = reduction_of(op, type)
+    return LoopReduction(value, how, count, type.dtype, result.dtype, out)
+
+
+def reduction_of(op: Any, type: TensorType) -> tuple[str, int]:
+    """(how a reduction combines the elements of an operand of this type, what the total is divided by)."""
     how = _HOW[op.reduction]
     axes: tuple[int, ...] = op.axes(type.rank) or tuple(range(type.rank))
     count = math.prod(type.shape[d] for d in axes) if op.reduction == "mean" else 1
-    how = _HOW_BOOL.get(how, how) if type.dtype == BOOL else how
-    return LoopReduction(value, how, count, type.dtype, result.dtype, out)
+    return _HOW_BOOL.get(how, how) if type.dtype == BOOL else how, count
 
 
 def _launch_rows(device: Device, lines: Sequence[ChainLine], types: Sequence[TensorType], space: ChainSpace,
                  returns: Sequence[int], inputs: Sequence[Array], out: Any) -> Launch | None:  # fmt: skip
     """The same where lines read what was reduced of a row. Reductions along other axes take a pass each, ahead."""
     size = math.prod(space.dims)
-    given = _Operands(lines, types, space, inputs)
+    given = Operands(lines, types, space, [type_of(array) for array in inputs])
     results = _stored(returns, out)
     names: list[str] = []
     made: list[RowLine] = []
@@ -183,10 +187,10 @@ def _launch_rows(device: Device, lines: Sequence[ChainLine], types: Sequence[Ten
             total = _total(line.op, values[0], kinds[0], type, None)
             made.append(RowLine(f"t{number}", type.dtype, "", tuple(values), total, by_row=True))
         elif line.reduces:
-            axes = _axes_of(space.dims, kinds[0].shape, line.op.axes(kinds[0].rank))
+            axes = axes_of(space.dims, kinds[0].shape, line.op.axes(kinds[0].rank))
             aside.setdefault(axes, []).append(_total(line.op, values[0], kinds[0], type, results[number]))
         elif not line.reshapes:
-            op = _element_of(line, kinds)
+            op = element_of(line, kinds)
             if not op.cuda:
                 return None
             text = expression(op, values, kinds, type.dtype)
@@ -198,10 +202,10 @@ def _launch_rows(device: Device, lines: Sequence[ChainLine], types: Sequence[Ten
             behind.add(names[number])
     full = [i for i in results if i not in space.by_row and not lines[i].reduces]
     chain = RowChain(
-        space.dims, space.columns, [RowRead(*read) for read in given.reads], made,
+        space.dims, space.columns, [RowRead(name, inputs[i], shape) for name, i, shape in given.reads], made,
         [(names[i], results[i]) for i in full], [(names[i], results[i]) for i in results if i in space.by_row],
     )  # fmt: skip
     text = [defined(each.name, each.dtype, each.text) for each in made if each.name not in behind]
-    reads = [Read(*read) for read in given.reads]
+    reads = [Read(name, inputs[i], shape) for name, i, shape in given.reads]
     launches = [launch_loop(device, reads, text, [], totals, space.dims, axes) for axes, totals in aside.items()]
     return in_order(*launches, chain.launch(device)) if size else None

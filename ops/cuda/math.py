@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 
-MATH = r"""
+TYPES = r"""
 // Types of several words by one.
 typedef signed char i8; typedef long long i64;
 typedef unsigned char u8; typedef unsigned short u16; typedef unsigned int u32;
+"""
+"""Names of types in expressions."""
 
+INSTRUCTIONS = r"""
 // 2 to the power v, and 1 / v for v from 1: one instruction each, 2 units in the last place.
 __device__ __forceinline__ float power_of_two(float v) {
     float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v)); return r;
@@ -16,7 +19,15 @@ __device__ __forceinline__ float power_of_two(float v) {
 __device__ __forceinline__ float inverse(float v) {
     float r; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v)); return r;
 }
+// As `FORMULAS` has them of Float64.
+__device__ __forceinline__ float sigmoid(float v) { return inverse(1.0f + power_of_two(v * -1.44269504f)); }
+__device__ __forceinline__ float gelu_gate(float v) {
+    return inverse(1.0f + power_of_two(v * fmaf(v * v, -0.10294324f, -2.3022082f)));
+}
+"""
+"""What is one instruction of a GPU, and functions of Float32 that are made of these."""
 
+FORMULAS = r"""
 // The type in which numbers that are no integers meet a T, as NumPy has it.
 template <class T> struct Real { typedef double Type; };
 template <> struct Real<float> { typedef float Type; };
@@ -93,16 +104,12 @@ __device__ __forceinline__ float power(float a, float b) { return b == 2.0f ? a 
 __device__ __forceinline__ double power(double a, double b) { return b == 2.0 ? a * a : pow(a, b); }
 
 // 1 / (1 + exp(-v)); where the exponential overflows this is 0.
-__device__ __forceinline__ float sigmoid(float v) { return inverse(1.0f + power_of_two(v * -1.44269504f)); }
 __device__ __forceinline__ double sigmoid(double v) { return 1.0 / (1.0 + exp(-v)); }
 template <class V> __device__ __forceinline__ V softplus(V v) {  // log(1 + exp(v))
     return log1p(exp(-absolute(v))) + (v < V(0) ? V(0) : v);
 }
 
 // (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)) for u = sqrt(2 / pi) (v + 0.044715 v^3): no cancellation, no tanh.
-__device__ __forceinline__ float gelu_gate(float v) {
-    return inverse(1.0f + power_of_two(v * fmaf(v * v, -0.10294324f, -2.3022082f)));
-}
 __device__ __forceinline__ double gelu_gate(double v) {
     return 1.0 / (1.0 + exp(v * (v * v * -0.07135481627260025 - 1.5957691216057308)));
 }
@@ -112,6 +119,9 @@ template <class V> __device__ __forceinline__ V gelu_slope(V v) {
     return gate * (V(1) + (V(1) - gate) * v * (v * v * V(0.21406444881780076) + V(1.5957691216057308)));
 }
 """
+"""All other functions; another processor puts its own in the place of `INSTRUCTIONS` before them."""
+
+MATH = TYPES + INSTRUCTIONS + FORMULAS
 """Put between `PRELUDE` and a generated kernel."""
 
 

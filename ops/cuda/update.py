@@ -129,7 +129,7 @@ def update_source(
     ]
     return "\n".join(
         [
-            *_element_function(op, one_word(computing_type(dtypes[0])), op.statements(dtypes)),
+            *element_function(op, one_word(computing_type(dtypes[0])), op.statements(dtypes)),
             f'extern "C" __global__ void __launch_bounds__({bounds}) update(',
             "    const u64* table, const unsigned int* blocks, const int* stop, const u64 span) {",
             *(line if line.lstrip().startswith("#") else f"    {line}" for line in lines),
@@ -139,7 +139,7 @@ def update_source(
     )
 
 
-def _element_function(op: Any, type: str, statements: str) -> list[str]:
+def element_function(op: Any, type: str, statements: str) -> list[str]:
     """The function `update_element`, which updates one element."""
     element = [f"{type}& {name}" if i in op.mutates else f"const {type} {name}" for i, name in enumerate(op.operands)]
     body = [

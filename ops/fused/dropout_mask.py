@@ -14,7 +14,6 @@ from mspc.ops.cuda.random import RANDOM, seed_name
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.memory_order import Order, Reordered
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
-from mspc.ops.random.dropout import Dropout
 from mspc.ops.random.keep_mask import device_keeps, keep_mask
 from mspc.ops.random.words import before_step, device_key, key_of
 
@@ -37,11 +36,6 @@ class DropoutMask(Op):
     steps: tuple[int, ...] = ()
     omitted = ("steps",)
     bprop = NotDifferentiable("it is drawn, after all gradients are taken")
-
-    @classmethod
-    def of(cls, op: Dropout, sizes: tuple[int, ...]) -> DropoutMask:
-        """The mask of an operand of these sizes."""
-        return cls(op.keep_prob, op.Seed0, op.Seed1, sizes, *op.part(sizes))
 
     @property
     def cuda(self) -> str:  # type: ignore[override]  # depends on the place of the slice

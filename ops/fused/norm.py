@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
 from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType, TupleType, Type, dtype_of
 from mspc.ops.device import Array, Device, Launch, c_type
+from mspc.ops.math.arithmetic import Add, Mul
+from mspc.ops.math.reduce import ReduceSum
 from mspc.ops.nn.norm import LayerNorm, LayerNormGammaGrad, LayerNormGrad
+from mspc.ops.nn.norm_expressions import layer_norm_gradient
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.tensor.cast import as_dtype
 from mspc.sharding.rules import factor_names
 
 _LATE = NotDifferentiable("operators are fused after all gradients are taken")
@@ -64,6 +70,14 @@ class FusedLayerNorm(Op):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.kernel(be)(*inputs)
+
+    def as_lines(self, b: Builder, *inputs: Value) -> Sequence[Value]:
+        x, gamma, beta = inputs[0], inputs[-2], inputs[-1]
+        total = b.emit(Add(), x, inputs[1]) if self.adds else x
+        wide = as_dtype(b, total, gamma.tensor_type.dtype)
+        y, mean, variance = LayerNorm(-1, -1, self.epsilon).as_rows(b, wide, gamma, beta)
+        found = (as_dtype(b, y, self.dst_type), mean, variance)
+        return (*found, total) if self.adds else found
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         from mspc.ops.cuda.row_kernels import RowPass, Rows  # late: only a GPU needs it
@@ -148,6 +162,17 @@ class FusedLayerNormGrad(Op):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.kernel(be)(*inputs)
+
+    def as_lines(self, b: Builder, *inputs: Value) -> Sequence[Value]:
+        dout, x, mean, variance, gamma = inputs[:5]
+        wide, x = (as_dtype(b, value, gamma.tensor_type.dtype) for value in (dout, x))
+        rank = len(x.tensor_type.shape)
+        dx, hat = layer_norm_gradient(b, (wide, x, mean, variance, gamma), (rank - 1,), self.epsilon)
+        dx = as_dtype(b, dx, self.dst_type)
+        if self.adds:
+            dx = b.emit(Add(), dx, as_dtype(b, inputs[5], self.dst_type))
+        over = ReduceSum(False, tuple(range(rank - 1)))
+        return dx, b.emit(over, b.emit(Mul(), wide, hat)), b.emit(over, wide)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         from mspc.ops.cuda.norm import fits, layer_norm_gradients  # late: only a GPU needs it

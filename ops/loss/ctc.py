@@ -14,7 +14,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import TensorType
 from mspc.ops.bases import require_float
-from mspc.ops.nn.norm import items
+from mspc.ops.control.structural import items
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.tensor.embedding import require_integer
 

@@ -14,6 +14,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import FLOAT32, FLOAT64, TensorType, dtype_of
 from mspc.ops.bases import Binary, require_float, require_same
+from mspc.ops.control.structural import items
 from mspc.ops.cuda.move import put_values
 from mspc.ops.cuda.reduce import Reduction, reduce
 from mspc.ops.cuda.row_kernels import RowPass, Rows
@@ -23,7 +24,6 @@ from mspc.ops.math.arithmetic import Div, Maximum, Mul, Neg, Sub
 from mspc.ops.math.comparison import Greater, Select
 from mspc.ops.math.elementwise import Abs, Sign, constant, scaled
 from mspc.ops.nn.activation import Sigmoid
-from mspc.ops.nn.norm import items
 from mspc.ops.op import ArrayBackend, Op, Placement, RequestedSharding, sample
 from mspc.ops.operator_arguments import require_elements
 from mspc.ops.tensor.embedding import require_integer

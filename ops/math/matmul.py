@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Any, ClassVar, cast
 
+import numpy as np
+
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.bases import require_same
 from mspc.ops.control.constraint import constrained
-from mspc.ops.cpu.products import product
+from mspc.ops.cpu.products import multiplied, product
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.finer_product import REQUEST, finer_product
@@ -67,7 +69,7 @@ class _Product(Op, abstract=True):
         return dx, dy
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        matmul, ta, tb = be.xp.matmul, self.transpose_a, self.transpose_b
+        matmul, ta, tb = multiplied if be.xp is np else be.xp.matmul, self.transpose_a, self.transpose_b
         if not ta and not tb:
             return matmul
 

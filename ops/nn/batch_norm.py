@@ -18,7 +18,7 @@ from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import FLOAT32, TensorType, TupleType
 from mspc.ops.bases import require_float
 from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.control.structural import MakeTuple, TupleGetItem
+from mspc.ops.control.structural import MakeTuple, TupleGetItem, items
 from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.nn.batch_norm_kernels import (
     gradient_input,
@@ -36,8 +36,9 @@ from mspc.ops.nn.batch_norm_parts import (
     ChannelMean,
     ChannelVariance,
 )
-from mspc.ops.nn.norm import Gradients, add_to, as_dtype, items, statistics_dtype
+from mspc.ops.nn.norm import Gradients, add_to, statistics_dtype
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, RequestedSharding, sample
+from mspc.ops.tensor.cast import as_dtype
 from mspc.ops.tensor.reshape import Reshape
 from mspc.sharding.rules import factor_names
 

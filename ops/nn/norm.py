@@ -11,16 +11,17 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value, element_types
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, dtype_of
 from mspc.ops.bases import require_float, require_same
-from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.control.structural import items
 from mspc.ops.cpu.blocks import in_rows
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.math.elementwise import Rsqrt, Square
 from mspc.ops.math.reduce import ReduceMean
+from mspc.ops.nn.norm_expressions import layer_norm_gradient, normalised
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.operator_arguments import axis_in, require_elements
 from mspc.ops.tensor.broadcast import ReduceSum, broadcast_to, sum_to_shape
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.cast import as_dtype
 from mspc.sharding.rules import factor_names
 
 Gradients = Sequence[Value | None]
@@ -239,7 +240,7 @@ class LayerNormGammaGrad(Norm):
     def as_reductions(self, b: Builder, *inputs: Value) -> Sequence[Value]:
         dout, x, mean, variance = inputs
         kind = statistics_dtype(x.tensor_type.dtype)
-        y, _ = _normalised(b, x, mean, variance, self.epsilon, kind)
+        y, _ = normalised(b, x, mean, variance, self.epsilon, kind)
         axes = tuple(range(axis_in(self.name, self.begin_params_axis, x.tensor_type.rank)))
         total = b.emit(ReduceSum(axis=axes), b.emit(Mul(), as_dtype(b, dout, kind), y))
         return (as_dtype(b, total, dout.tensor_type.dtype),)
@@ -306,7 +307,7 @@ class LayerNormGrad(Norm):
         kind = statistics_dtype(x.tensor_type.dtype)
         rank = x.tensor_type.rank
         mean_of = ReduceMean(True, tuple(range(axis_in(self.name, self.begin_norm_axis, rank), rank)))
-        y, inverse = _normalised(b, x, mean, variance, self.epsilon, kind)
+        y, inverse = normalised(b, x, mean, variance, self.epsilon, kind)
         g = b.emit(Mul(), as_dtype(b, dout, kind), as_dtype(b, gamma, kind))
         along = b.emit(Mul(), y, b.emit(mean_of, b.emit(Mul(), g, y)))
         apart = b.emit(Sub(), b.emit(Sub(), g, b.emit(mean_of, g)), along)
@@ -350,6 +351,11 @@ class LayerNormGrad(Norm):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.kernel(be)(*inputs)
 
+    def as_lines(self, b: Builder, *inputs: Value) -> Sequence[Value]:
+        rank = len(inputs[1].tensor_type.shape)
+        axes = tuple(range(axis_in(self.name, self.begin_norm_axis, rank), rank))
+        return layer_norm_gradient(b, inputs, axes, self.epsilon)[:1]
+
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         from mspc.ops.cuda.row_kernels import RowPass, Rows  # late: only a GPU needs it
         from mspc.ops.cuda.source import Operand  # late: only a GPU needs it
@@ -365,29 +371,6 @@ class LayerNormGrad(Norm):
             [Operand("gamma", gamma)], [(out, "(g - mean_g - x * mean_gx) * inverse")],
             before=f"const A inverse = 1 / sqrt_of((A)variance + (A){self.epsilon});",
         ).launch(device)  # fmt: skip
-
-
-def _normalised(
-    b: Builder, x: Value, mean: Value, variance: Value, epsilon: float, kind: DType
-) -> tuple[Value, Value]:  # fmt: skip
-    """x with mean 0 and variance 1, and what x less its mean was multiplied by."""
-    raised = b.emit(Add(), as_dtype(b, variance, kind), b.constant(epsilon, kind))
-    inverse = b.emit(Rsqrt(), raised)
-    apart = b.emit(Sub(), as_dtype(b, x, kind), as_dtype(b, mean, kind))
-    return b.emit(Mul(), apart, inverse), inverse
-
-
-def items(b: Builder, value: Node, count: int) -> list[Value]:
-    """The elements of a tuple."""
-    found: list[Value] = []
-    for index in range(count):
-        found.append(b.emit(TupleGetItem(index), value))
-    return found
-
-
-def as_dtype(b: Builder, value: Value, dtype: DType) -> Value:
-    """`value` in an element type; itself where it has it."""
-    return value if value.tensor_type.dtype == dtype else b.emit(Cast(dst_type=dtype), value)
 
 
 def add_to(b: Builder, total: Value | None, term: Value, like: Value) -> Value:

@@ -13,25 +13,17 @@ from mspc.ir.graph import Node, Value
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.control.constraint import constrained
+from mspc.ops.control.structural import items
 from mspc.ops.cuda.row_kernels import RowPass, Rows
 from mspc.ops.cuda.source import Operand
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add, Mul
 from mspc.ops.math.elementwise import Rsqrt, Square
 from mspc.ops.math.reduce import ReduceMean
-from mspc.ops.nn.norm import (
-    NO_SECOND,
-    Gradients,
-    Norm,
-    add_to,
-    as_dtype,
-    items,
-    matrix,
-    norm_sides,
-    statistics_dtype,
-)
+from mspc.ops.nn.norm import NO_SECOND, Gradients, Norm, add_to, matrix, norm_sides, statistics_dtype
 from mspc.ops.op import ArrayBackend, Op, RequestedSharding, sample
 from mspc.ops.tensor.broadcast import sum_to_shape
+from mspc.ops.tensor.cast import as_dtype
 
 
 class RmsNorm(Norm):

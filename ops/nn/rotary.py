@@ -11,8 +11,8 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.bases import require_float, require_same
+from mspc.ops.control.structural import items
 from mspc.ops.math.arithmetic import Add, Mul, Neg
-from mspc.ops.nn.norm import items
 from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.operator_arguments import int_of, split_call
 from mspc.ops.tensor.broadcast import sum_to_shape, zeros

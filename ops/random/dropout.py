@@ -20,6 +20,7 @@ from mspc.ops.cuda.math import number
 from mspc.ops.cuda.random import RANDOM
 from mspc.ops.cuda.source import address, constants, grid_of, index_type
 from mspc.ops.device import Array, Device, Launch, c_type, computing_type
+from mspc.ops.fused.dropout_mask import DropoutMask
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
 from mspc.ops.random.keep_mask import device_keeps, keep_mask
 from mspc.ops.random.row_offsets import DrawnByPlace, place_of_rows
@@ -79,6 +80,10 @@ class Dropout(DrawnByPlace):
         begin = self.begin or (0,) * random_dims
         return (self.shape or shape)[:random_dims], begin[:random_dims], local[:random_dims]
 
+    def mask(self, shape: tuple[int, ...]) -> DropoutMask:
+        """The mask of an operand of this shape."""
+        return DropoutMask(self.keep_prob, self.Seed0, self.Seed1, shape, *self.part(shape))
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x,) = be.xp, inputs
         part = self.part(x.shape)
@@ -94,6 +99,13 @@ class Dropout(DrawnByPlace):
 
         elementwise(xp, work, out, [x, keep])
         return out, keep
+
+    def as_lines(self, b: Builder, *inputs: Value) -> Sequence[Value] | None:
+        shape = inputs[0].tensor_type.shape
+        if self.random_dims(len(shape)) < len(shape):  # a draw is for several elements
+            return None
+        mask = b.emit(self.mask(shape))
+        return b.emit(DropoutGrad(self.keep_prob), inputs[0], mask), mask
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         (x,) = inputs

@@ -62,3 +62,8 @@ class Cast(Unary):
         sample((8, 16), dst_type=FLOAT64),
         sample((8,), dst_type=FLOAT64, dtypes=("Int32",)),
     )
+
+
+def as_dtype(b: Builder, value: Value, dtype: DType) -> Value:
+    """`value` in an element type; itself where it has it."""
+    return value if value.tensor_type.dtype == dtype else b.emit(Cast(dst_type=dtype), value)

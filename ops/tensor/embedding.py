@@ -135,7 +135,15 @@ class SparseGatherV2(Gather):
     samples = Gather.samples[:1]
 
 
-class GatherGrad(Op):
+class RowSums(Op, abstract=True):
+    """Rows are added up by integers: operand 0 has the rows, operand 1 the integers."""
+
+    def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> RowLookup:
+        """Which rows go where, for operands of these shapes."""
+        raise NotImplementedError
+
+
+class GatherGrad(RowSums):
     """Sums the slices of dout that belong to one row: zeros of size `size` along `axis` plus dout at ids.
 
     offset, total: as in Gather.
@@ -184,14 +192,16 @@ class GatherGrad(Op):
         xp.add.at(out, places, rows)
         return xp.moveaxis(out, 0, self.axis)
 
+    def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> RowLookup:
+        batch, count = self.batch_dims, len(ids) - self.batch_dims
+        return RowLookup(
+            math.prod(shape[:batch]), math.prod(shape[batch : self.axis]), self.size,
+            math.prod(shape[self.axis + count :]), math.prod(ids[batch:]), self.offset, self.total or self.size,
+        )  # fmt: skip
+
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         dout, ids = inputs
-        shape, batch, count = dout.shape, self.batch_dims, ids.ndim - self.batch_dims
-        lookup = RowLookup(
-            math.prod(shape[:batch]), math.prod(shape[batch : self.axis]), self.size,
-            math.prod(shape[self.axis + count :]), math.prod(ids.shape[batch:]), self.offset, self.total or self.size,
-        )  # fmt: skip
-        return add_rows(device, "gather_gradient", lookup, dout, ids, out)
+        return add_rows(device, "gather_gradient", self.lookup(dout.shape, ids.shape), dout, ids, out)
 
     def by_batch(self, xp: Any, dout: Any, ids: Any) -> Any:
         """The result where dout and ids share their leading dimensions."""
@@ -211,7 +221,7 @@ class GatherGrad(Op):
         return replace(self, size=here.stop - here.start, offset=here.start, total=self.size)
 
 
-class UnsortedSegmentSum(Op):
+class UnsortedSegmentSum(RowSums):
     """Sums the rows of x that share a segment: out[s] = sum of x[i] with segment_ids[i] == offset + s; others are
     dropped.
 
@@ -261,11 +271,12 @@ class UnsortedSegmentSum(Op):
         xp.add.at(out, places[inside], x.reshape(ids.size, *rest)[inside])
         return out
 
+    def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> RowLookup:
+        return RowLookup(1, 1, self.num_segments, math.prod(shape[len(ids) :]), math.prod(ids), self.offset)
+
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         x, ids = inputs
-        inner = math.prod(x.shape[ids.ndim :])
-        lookup = RowLookup(1, 1, self.num_segments, inner, ids.size, self.offset)
-        return add_rows(device, "segment_sum", lookup, x, ids, out)
+        return add_rows(device, "segment_sum", self.lookup(x.shape, ids.shape), x, ids, out)
 
     def localize(self, placement: Placement) -> Op:
         here = placement.out_layouts[0].slices_for(placement.rank, placement.out_types[0].shape)[0]

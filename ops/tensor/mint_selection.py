@@ -11,7 +11,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Node, Value, element_types
 from mspc.ir.types import INT64, TensorType, TupleType
-from mspc.ops.nn.norm import items
+from mspc.ops.control.structural import items
 from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.operator_arguments import axis_in, int_of, ints_of, require_elements, split_call
 from mspc.ops.tensor.embedding import GatherGrad

@@ -13,11 +13,11 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value, element_types
 from mspc.ir.types import INT32, INT64, DType, TensorType, TupleType
+from mspc.ops.control.structural import items
 from mspc.ops.cuda.index import add_along
 from mspc.ops.cuda.move import Move, move, put_values, strides_of
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.memory_order import Order, Reordered
-from mspc.ops.nn.norm import items
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, RequestedSharding, sample
 from mspc.ops.operator_arguments import axes_in, axis_in, int_of, ints_of, require_elements, split_call
 from mspc.ops.tensor.broadcast import reduced_shape

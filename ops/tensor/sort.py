@@ -8,7 +8,7 @@ from typing import Any
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Node, Value, element_types
 from mspc.ir.types import INT32, TensorType, TupleType
-from mspc.ops.nn.norm import items
+from mspc.ops.control.structural import items
 from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.operator_arguments import axis_in
 from mspc.ops.tensor.selection import GatherDGrad, along, ascending, descending

@@ -17,6 +17,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType
+from mspc.ops.control.structural import items
 from mspc.ops.fused.batch_norm import BatchStatistics, MovingStatistics
 from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.math.elementwise import Rsqrt
@@ -28,9 +29,9 @@ from mspc.ops.nn.batch_norm_parts import (
     ChannelMean,
     ChannelVariance,
 )
-from mspc.ops.nn.norm import as_dtype, items, statistics_dtype
+from mspc.ops.nn.norm import statistics_dtype
 from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.cast import Cast, as_dtype
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
 from mspc.passes.fusion.splitting import split

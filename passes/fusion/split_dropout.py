@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.fused.dropout_mask import DropoutMask
-from mspc.ops.random.dropout import Dropout, DropoutGrad
+from mspc.ops.random.dropout import Dropout
 from mspc.passes.base import Pass
 from mspc.passes.fusion.splitting import split
 
@@ -29,10 +28,4 @@ class SplitDropout(Pass):
 
 
 def _parts(b: Builder, node: Node) -> Sequence[Value] | None:
-    if not isinstance(node.op, Dropout):
-        return None
-    (x,) = node.inputs
-    if node.op.random_dims(len(x.shape)) < len(x.shape):  # a draw is for several elements
-        return None
-    mask = b.emit(DropoutMask.of(node.op, x.shape))
-    return b.emit(DropoutGrad(node.op.keep_prob), x, mask), mask
+    return node.op.as_lines(b, *node.inputs) if isinstance(node.op, Dropout) else None

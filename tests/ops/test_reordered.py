@@ -12,7 +12,6 @@ import pytest
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import element_types
 from mspc.ir.types import TensorType
-from mspc.ops.fused.dropout_mask import DropoutMask
 from mspc.ops.memory_order import Order, Part
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, Op, Sample
@@ -110,7 +109,7 @@ def test_an_operator_makes_its_result_in_every_order(name: str) -> None:
 
 def test_a_mask_is_drawn_in_every_order() -> None:
     shape = (2, 6, 4, 5)
-    mask = DropoutMask.of(REGISTRY["Dropout"](keep_prob=0.5, Seed0=3), shape)
+    mask = REGISTRY["Dropout"](keep_prob=0.5, Seed0=3).mask(shape)
     (drawn,) = ran(mask, [])
     for order in orders_of(shape):
         found = mask.made_in(order, ())

@@ -36,9 +36,11 @@ def test_products_equal_numpy(
         np.testing.assert_allclose(out, x @ y, rtol=1e-12)
 
 
-def test_the_threads_of_blas_are_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shared", [1, 1000])
+def test_the_threads_of_blas_are_set_back(shared: int, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    monkeypatch.setattr(products, "SHARED", 1)
+    monkeypatch.setattr(products, "ALONE", 1)
+    monkeypatch.setattr(products, "SHARED", shared)
     monkeypatch.setattr(products, "thread_count", lambda: 2)
     monkeypatch.setattr(products, "_blas_threads", lambda: (lambda: 7, seen.append))
     with pytest.raises(ValueError, match="mismatch"):
@@ -53,3 +55,20 @@ def test_ranks_limit_blas(before: int, after: list[int], monkeypatch: pytest.Mon
     monkeypatch.setattr(products, "_blas_threads", lambda: (lambda: before, seen.append))
     products.limit_blas()
     assert seen == after
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [((4, 5), (5, 6)), ((60, 50), (50, 40)), ((3, 1, 20, 30), (2, 30, 40)), ((30,), (30, 400)), ((400, 30), (30,))],
+)  # fmt: skip
+def test_products_without_a_place_wake_no_threads_of_blas(
+    left: tuple[int, ...], right: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(products, "thread_count", lambda: 2)
+    monkeypatch.setattr(products, "_blas_threads", lambda: (lambda: 7, seen.append))
+    rng = np.random.default_rng(0)
+    x, y = rng.random(left), rng.random(right)
+    np.testing.assert_allclose(products.multiplied(x, y), x @ y, rtol=1e-12)
+    matrices = len(left) > 1 and len(right) > 1
+    assert seen == ([1, 7] if matrices and x.size * right[-1] >= products.ALONE else [])

@@ -1,0 +1,88 @@
+"""Compiled functions are called with arrays of NumPy's, their parts shared out to threads."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from mspc.ir.types import TensorType
+from mspc.ops.cpu.loops.addresses import Addresses, address
+from mspc.ops.cpu.loops.chain import Chain
+from mspc.ops.cpu.scratch import scratch
+from mspc.ops.cpu.threads import in_parallel, thread_count
+
+SHARED = 1 << 19
+"""Operations from which a second thread is worth waking: some 0.1 ms."""
+
+Kernel = Callable[..., Any]
+Function = Callable[..., None]
+
+
+def chain_kernel(be: Any, chain: Chain, function: Function, end: Function, types: Sequence[TensorType],
+                 numbers: Sequence[Any] = ()) -> Kernel:  # fmt: skip
+    """The kernel `function(*operands, out=None)` of a chain whose results have these types. numbers: arrays that are
+    operands of the chain behind the kernel's own."""
+    nest = chain.nest
+    order = {"write": 0, "row": len(nest.writes), "sum": len(nest.writes) + len(nest.row_writes)}
+    places = [len(nest.reads) + order[kind] + place for kind, place in chain.results]
+    extra = len(nest.reads) + len(places)
+    full = nest.contiguous
+    repeated = {i for i in chain.operands if chain.operands.count(i) > 1}
+    # An operand that is read at another place than its own must not lie where results do.
+    reads = [
+        (place, index, read.dtype.numpy, index in repeated or read.strides != full)
+        for place, (index, read) in enumerate(zip(chain.operands, nest.reads, strict=True))
+    ]
+    seeds, step = np.array(chain.seeds, np.uint64), np.zeros(1, np.int64)
+    addresses = Addresses(extra + 3)
+    addresses.hold(extra + 1, seeds)
+    addresses.hold(extra + 2, step)
+    table, size, has_sums = addresses.table, nest.scratch_bytes, bool(nest.sums)
+    run = shared(function, nest.parts, nest.operations)
+
+    def kernel(*operands: Any, out: Any = None) -> Any:
+        outs = _results(types, out)
+        targets = [t if t.flags.c_contiguous else np.empty(t.shape, t.dtype) for t in outs]
+        for place, target in zip(places, targets, strict=True):
+            addresses.put(place, target)
+        given = (*operands, *numbers) if numbers else operands
+        for place, index, dtype, apart in reads:
+            array = given[index]
+            if apart and any(np.may_share_memory(array, target) for target in targets):
+                addresses.copied(place, np.array(array, dtype, order="C"))
+            else:
+                addresses.read(place, array, dtype)
+        if size:
+            table[extra] = address(scratch("compiled", (size,), np.uint8))
+        if chain.seeds:
+            step[0] = be.step
+        run(table)
+        if has_sums:
+            end(table)
+        addresses.release()
+        for result, target in zip(outs, targets, strict=True):
+            if result is not target:
+                np.copyto(result, target)
+        return outs[0] if len(outs) == 1 else tuple(outs)
+
+    return kernel
+
+
+def shared(function: Function, parts: int, operations: int) -> Callable[[Any], None]:
+    """`run(table)`: a function over all parts, on as many threads as pay for so many operations."""
+    threads = min(thread_count(), parts) if operations >= SHARED else 1
+    if threads == 1:
+        return lambda table: function(table, 0, parts)
+    bounds = [parts * i // threads for i in range(threads + 1)]
+    pairs = list(itertools.pairwise(bounds))
+    return lambda table: in_parallel([functools.partial(function, table, first, last) for first, last in pairs])
+
+
+def _results(types: Sequence[TensorType], out: Any) -> Sequence[Any]:
+    if out is None:
+        return [np.empty(type.shape, type.dtype.numpy) for type in types]
+    return cast("tuple[Any, ...]", out) if isinstance(out, tuple) else (out,)

@@ -1,0 +1,211 @@
+"""C++ functions are compiled into shared libraries, which stay on disk for the next start.
+
+A library's name is made of everything that it depends on: the source, the compiler's version, its flags and the
+processor. Behind the library's own bytes the file has their checksum, as the system would load a damaged one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import functools
+import hashlib
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.atomic_writing import write_atomically
+
+FLAGS = (
+    "-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-fno-exceptions",
+    "-fno-rtti", "-fPIC", "-shared", "-w",
+)  # fmt: skip
+SWITCH = "MSPC_COMPILED_LOOPS"
+"""The variable of the environment that is 0 where nothing is to be compiled."""
+_NAMES = ("c++", "g++", "clang++")
+_LIMIT_S = 120.0
+_TOGETHER = 12
+"""Functions of a library: several libraries are compiled at the same time."""
+_MOST = 4
+_DIGEST = 32
+
+Function = Callable[..., None]
+
+
+class CompilerFailed(Exception):
+    """The compiler did not make a library; the text is what it said."""
+
+
+def compiler() -> tuple[str, ...]:
+    """The command of the C++ compiler, () where there is none or nothing is to be compiled."""
+    if os.environ.get(SWITCH, "1") == "0":
+        return ()
+    for text in (os.environ.get("CXX", ""), *_NAMES):
+        try:
+            words = shlex.split(text)
+        except ValueError:
+            continue
+        if words and shutil.which(words[0]):
+            return tuple(words)
+    return ()
+
+
+def functions_of(sources: Mapping[str, str], prelude: str) -> dict[str, Function]:
+    """The compiled functions of a program.
+
+    Args:
+        sources: by a function's name the C++ that defines it, and perhaps one of this name with `_end` behind it.
+
+    Raises:
+        CompilerFailed: there are none, for a reason that is worth a warning.
+    """
+    command = compiler()
+    names = sorted(sources)
+    count = max(1, min(_MOST, len(names) // _TOGETHER))
+    groups = [names[i::count] for i in range(count)]
+
+    def made(group: Sequence[str]) -> ctypes.CDLL:
+        return _library(command, prelude + "".join(sources[name] for name in group))
+
+    with ThreadPoolExecutor(min(count, os.cpu_count() or 1)) as pool:
+        libraries = list(pool.map(made, groups))
+    found: dict[str, Function] = {}
+    for group, library in zip(groups, libraries, strict=True):
+        for name in group:
+            found[name] = _declared(library, name, 3)
+            if f"{name}_end(" in sources[name]:
+                found[f"{name}_end"] = _declared(library, f"{name}_end", 1)
+    return found
+
+
+def _declared(library: ctypes.CDLL, name: str, count: int) -> Function:
+    """A function that takes a pointer and, of three, two numbers."""
+    function = getattr(library, name)
+    function.argtypes = [ctypes.c_void_p, *[ctypes.c_longlong] * (count - 1)]
+    function.restype = None
+    return function
+
+
+def cache_folder() -> Path:
+    """Where libraries are kept."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(home) if os.path.isabs(home) else Path("~/.cache").expanduser()) / "mspc" / "loops"
+
+
+def _library(command: tuple[str, ...], source: str) -> ctypes.CDLL:
+    """The library of a source, from disk or compiled now. Raises CompilerFailed."""
+    key = hashlib.sha256("\0".join([source, *command, *FLAGS, _version(command), _processor()]).encode()).hexdigest()
+    path = cache_folder() / f"{key}.so"
+    found = _stored(path)
+    if found is not None:
+        return found
+    with contextlib.ExitStack() as stack:
+        if _waited(stack, path.with_suffix(".lock")):
+            found = _stored(path)
+        found = found or _made(command, source, path)
+    return found
+
+
+def _waited(stack: contextlib.ExitStack, path: Path) -> bool:
+    """Be the only one that compiles this until the stack is left, as ranks of a job ask for the same at once; False
+    where the folder takes no file."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = stack.enter_context(open(path, "wb"))
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError:
+        return False
+    stack.callback(path.unlink, missing_ok=True)
+    return True
+
+
+def _stored(path: Path) -> ctypes.CDLL | None:
+    """The library of a file; None where there is none, or it is damaged."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    return _loaded(path) if hashlib.sha256(content[:-_DIGEST]).digest() == content[-_DIGEST:] else None
+
+
+def _made(command: tuple[str, ...], source: str, path: Path) -> ctypes.CDLL:
+    """Compile a library and keep it. Raises CompilerFailed."""
+    with tempfile.TemporaryDirectory(prefix="mspc_loops_") as folder:
+        made = _compiled(command, source, Path(folder))
+        library = made.read_bytes()
+        try:
+            write_atomically(
+                path, lambda file: file.write(library + hashlib.sha256(library).digest()), one_of_many=True
+            )
+            found = _loaded(path)
+        except MspcError:  # a folder that is full or read-only: the library serves this process alone
+            found = _loaded(made)
+    if found is None:
+        raise CompilerFailed("the library that it made cannot be loaded")
+    return found
+
+
+def _loaded(path: Path) -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError:
+        return None
+
+
+def _compiled(command: tuple[str, ...], source: str, folder: Path) -> Path:
+    """Compile a source in a folder. Raises CompilerFailed."""
+    text, made = folder / "loops.cpp", folder / "loops.so"
+    text.write_text(source, encoding="utf-8")
+    try:
+        done = subprocess.run(
+            [*command, *FLAGS, "-o", str(made), str(text)],
+            capture_output=True, text=True, errors="replace", timeout=_LIMIT_S, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CompilerFailed(str(error)) from None
+    if done.returncode or not made.is_file():
+        said = re.sub(re.escape(str(folder)) + r"/?", "", done.stderr).strip().splitlines()
+        errors = [line for line in said if "error" in line] or said or [f"it ended with status {done.returncode}"]
+        raise CompilerFailed(errors[0])
+    return made
+
+
+@functools.cache
+def _version(command: tuple[str, ...]) -> str:
+    """What the compiler says of itself. Raises CompilerFailed."""
+    try:
+        done = subprocess.run(
+            [*command, "--version"], capture_output=True, text=True, errors="replace", timeout=_LIMIT_S, check=False,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CompilerFailed(str(error)) from None
+    return done.stdout
+
+
+@functools.cache
+def _processor() -> str:
+    """What tells this processor from others: `native` means its instructions."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    first = text.split("\n\n")[0]
+    return "\n".join(line for line in first.splitlines() if re.match(r"(model name|flags|Features|CPU part)\s*:", line))
+
+
+@functools.cache
+def warn_once(command: tuple[str, ...], reason: str) -> None:
+    """Say that a compiler fails, and that nothing is lost but speed."""
+    text = f"the C++ compiler {shlex.join(command)} fails, and loops run through NumPy: {reason}"
+    print(f"warning: {text} ({SWITCH}=0 does without it)", file=sys.stderr, flush=True)

@@ -1,0 +1,112 @@
+"""All loops of a program are compiled together."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from mspc.ir.types import TensorType, dtype_of
+from mspc.ops.cpu.loops.chain import chain_of
+from mspc.ops.cpu.loops.forms import form_of_op
+from mspc.ops.cpu.loops.kernel import Function, Kernel, chain_kernel
+from mspc.ops.cpu.loops.library import CompilerFailed, compiler, functions_of, warn_once
+from mspc.ops.cpu.loops.rows import row_sums_function, row_sums_kernel
+from mspc.ops.cpu.loops.source import prelude
+from mspc.ops.cpu.loops.update import members_of, update_functions, update_kernel
+from mspc.ops.cpu.loops.writer import functions
+from mspc.ops.op import Op
+from mspc.ops.tensor.embedding import RowSums
+
+Call = tuple[Op, Sequence[TensorType], Sequence[TensorType]]
+"""An operator with the types of its operands and of its results."""
+
+_HALF = re.compile(r"\bf16\b")
+
+
+class Kernels(NamedTuple):
+    """By the numbers of calls: loops are kernels `function(*operands, out=None)`, updates change their operands."""
+
+    loops: dict[int, Kernel]
+    updates: dict[int, Kernel]
+
+
+class _Sources:
+    """The C++ of functions by their names, which are made of the texts, so that equal ones are one."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, str] = {}
+
+    def add(self, text: str) -> str:
+        """The name of the function that a text calls NAME."""
+        name = f"f{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        self.by_name[name] = text.replace("NAME", name)
+        return name
+
+    def compiled(self) -> dict[str, Function]:
+        """All functions. Raises CompilerFailed."""
+        has_halves = any(_HALF.search(text) for text in self.by_name.values())
+        return functions_of(self.by_name, prelude(has_halves))
+
+
+def kernels(be: Any, calls: Mapping[int, Call]) -> Kernels:
+    """A kernel for each call that is a compiled loop. Where the compiler fails there are none, which is said once."""
+    command = compiler()
+    sources = _Sources()
+    made: dict[int, Callable[[Mapping[str, Function]], Kernel]] = {}
+    updates: set[int] = set()
+    for number, call in calls.items() if command else ():
+        update = _update(be, call, sources)
+        kernel = update or _row_sums(be, call, sources) or _loop(be, call, sources)
+        if kernel is not None:
+            made[number] = kernel
+        if update is not None:
+            updates.add(number)
+    if not made:
+        return Kernels({}, {})
+    try:
+        found = sources.compiled()
+    except CompilerFailed as error:
+        warn_once(command, str(error))
+        return Kernels({}, {})
+    bound = {number: bind(found) for number, bind in made.items()}
+    return Kernels(
+        {number: kernel for number, kernel in bound.items() if number not in updates},
+        {number: kernel for number, kernel in bound.items() if number in updates},
+    )
+
+
+def _loop(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[str, Function]], Kernel] | None:
+    op, operands, results = call
+    form = form_of_op(op, operands)
+    if form is None:
+        return None
+    given = [*operands, *(TensorType(dtype_of(number.dtype), number.shape) for number in form.numbers)]
+    chain = chain_of(form.steps, form.returns, given)
+    if chain is None:
+        return None
+    name = sources.add(functions(chain.nest, "NAME"))
+    return lambda found: chain_kernel(be, chain, found[name], found[f"{name}_end"], results, form.numbers)
+
+
+def _row_sums(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[str, Function]], Kernel] | None:
+    op, operands, results = call
+    if not isinstance(op, RowSums):
+        return None
+    lookup = op.lookup(operands[0].shape, operands[1].shape)
+    text = row_sums_function(lookup, operands)
+    if text is None:
+        return None
+    name = sources.add(text)
+    return lambda found: row_sums_kernel(lookup, operands, results[0], found[name], op.kernel(be))
+
+
+def _update(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[str, Function]], Kernel] | None:
+    op, operands, _ = call
+    known = members_of(op, operands)
+    texts = update_functions(*known) if known is not None else None
+    if known is None or texts is None:
+        return None
+    names = [sources.add(text) for text in texts.values()]
+    return lambda found: update_kernel(op, *known, [found[name] for name in names], op.kernel(be))

@@ -1,0 +1,291 @@
+"""Compiled loops against NumPy: every operator that they take, chains, rows, sums, updates, edges of numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc.ir.types import TensorType, dtype_of
+from mspc.ops.cpu.loops import kernel as loop_kernels
+from mspc.ops.cpu.loops import library, program
+from mspc.ops.cpu.threads import in_parallel
+from mspc.ops.math.elementwise import Exp, Expm1, Log, Log1p
+from mspc.ops.math.reduce import ReduceSum
+from mspc.ops.math.special import Erf
+from mspc.ops.nn.activation import Sigmoid, SiLU, Tanh
+from mspc.ops.nn.softmax import Softmax
+from mspc.ops.op import Op
+from mspc.ops.tensor.embedding import GatherGrad
+from tests.ops.cuda import cuda_cases
+from tests.ops.cuda.cuda_chains import (
+    Case,
+    NumPy,
+    chain,
+    chain_cases,
+    edge_cases,
+    row_cases,
+    sample_cases,
+    update_cases,
+)
+
+pytestmark = pytest.mark.skipif(not library.compiler(), reason="needs a C++ compiler")
+FAMILIES = (
+    "Softmax", "SoftmaxBackward", "LogSoftmax", "LogSoftmaxGrad", "LayerNorm", "LayerNormGrad", "RmsNorm", "Dropout",
+    "GatherGrad", "UnsortedSegmentSum", "ReduceSum", "ReduceMax", "ReduceMean", "OneHot", "BroadcastTo",
+    "FusedLayerNorm", "FusedLayerNormGrad",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache folder of these tests, and a compiler that is quick: loops are vectorised all the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(library, "FLAGS", tuple("-O1" if flag == "-O3" else flag for flag in library.FLAGS))
+        yield
+
+
+def compiled(cases: Sequence[Any]) -> program.Kernels:
+    return program.kernels(NumPy(), {i: (case.op, case.types, case.results()) for i, case in enumerate(cases)})
+
+
+def loop(op: Op, *shapes: tuple[int, ...], dtypes: Sequence[str] = ()) -> Any:
+    """The loop of an operator on operands of Float32."""
+    names = dtypes or ["Float32"] * len(shapes)
+    types = [TensorType(dtype_of(name), shape) for name, shape in zip(names, shapes, strict=True)]
+    return program.kernels(NumPy(), {0: (op, types, [op.infer(*types)])}).loops[0]  # type: ignore[list-item]
+
+
+def listed(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def check(cases: Sequence[Case], missing: int = 0) -> None:
+    """Run the cases that are loops, into memory that is given and into their own, and compare with NumPy; as many as
+    `missing` are none."""
+    loops = compiled(cases).loops
+    assert len(cases) - len(loops) == missing, [str(c) for i, c in enumerate(cases) if i not in loops]
+    for number, kernel in loops.items():
+        case = cases[number]
+        inputs = case.inputs()
+        before = [np.array(x) for x in inputs]
+        out = [np.empty(t.shape, t.dtype.numpy) for t in case.results()]
+        if case.alias >= 0:
+            out[0] = inputs[case.alias]
+        made = listed(kernel(*inputs, out=tuple(out) if len(out) > 1 else out[0]))
+        assert all(one is other for one, other in zip(made, out, strict=True))
+        case.check(made, before)
+        for one, other in zip(listed(kernel(*before)), made, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_every_elementwise_operator_equals_numpy() -> None:
+    cases = [case for case in sample_cases(("Float32",)) if case.types and case.types[0].shape]
+    cases = [case for case in cases if case.op.name not in ("PReLU", "DropoutDoMask")]  # neither is broadcast
+    assert len({case.op.name for case in cases}) > 80
+    check(cases)
+
+
+def test_edges_equal_numpy() -> None:
+    check(list(edge_cases()))
+
+
+def test_chains_equal_numpy() -> None:
+    # Those of one element have no dimension, and one has a sum of sums.
+    cases = list(chain_cases())
+    check(cases, sum(all(t.size == 1 for t in case.types) for case in cases))
+
+
+def test_rows_equal_numpy() -> None:
+    check(list(row_cases()))
+
+
+def test_families_equal_numpy() -> None:
+    cases = [case for case in cuda_cases.all_cases() if case.op.name in FAMILIES]
+    loops = compiled(cases).loops
+    assert {cases[i].op.name for i in loops} == set(FAMILIES) & {case.op.name for case in cases}
+    for number, kernel in loops.items():
+        case = cases[number]
+        inputs = case.inputs()
+        case.check(listed(kernel(*inputs)), case.expected(inputs))
+
+
+def test_updates_equal_numpy() -> None:
+    cases = list(update_cases())
+    kernels = compiled(cases).updates
+    assert len(kernels) == len(cases)
+    for number, kernel in kernels.items():
+        case = cases[number]
+        inputs = [np.array(x) for x in case.inputs()]
+        before = [np.array(x) for x in inputs]
+        made = listed(kernel(*inputs))
+        assert all(any(one is other for other in inputs) for one in made)
+        case.check([*made, *(inputs[i] for i in case.op.mutates)], before)
+
+
+@pytest.mark.parametrize(
+    ("op", "formula", "most"),
+    [
+        (Exp(), np.exp, 1), (Log(), np.log, 1), (Log1p(), np.log1p, 3), (Tanh(), np.tanh, 2), (Expm1(), np.expm1, 3),
+        (Erf(), np.vectorize(math.erf), 3), (Sigmoid(), lambda x: 1 / (1 + np.exp(-x)), 3),
+        (SiLU(), lambda x: x / (1 + np.exp(-x)), 4),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)  # fmt: skip
+def test_functions_of_float32_are_right_to_the_last_places(op: Op, formula: Any, most: float) -> None:
+    random = np.random.default_rng(0)
+    bits = random.integers(0, 2**32, 20000, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    x = np.concatenate([bits, random.normal(0, 3, 20000).astype(np.float32)])
+    x = x[np.abs(x) < 80] if op.name in ("Sigmoid", "SiLU") else x  # NumPy's own overflow beyond
+    with np.errstate(all="ignore"):
+        wanted = formula(x.astype(np.float64))
+        rounded = wanted.astype(np.float32)
+    found = loop(op, x.shape)(x)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(rounded))
+    np.testing.assert_array_equal(np.isinf(found), np.isinf(rounded))
+    finite = np.isfinite(rounded)
+    unit = np.spacing(np.abs(rounded[finite])).astype(np.float64)
+    assert np.max(np.abs(found[finite] - wanted[finite]) / unit) <= most
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((7, 40000), (1,)), ((40000, 7), (0,)), ((300, 1001), ()), ((9, 80, 33), (0, 2))]
+)
+def test_sums_of_float32_lose_no_more_than_their_rounding(shape: tuple[int, ...], axis: tuple[int, ...]) -> None:
+    x = np.random.default_rng(1).random(shape).astype(np.float32) + np.float32(1000)
+    found = loop(ReduceSum(False, axis), shape)(x)
+    np.testing.assert_allclose(found, x.astype(np.float64).sum(axis=axis or None), rtol=3e-7)
+
+
+def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_kernels, "SHARED", 1)
+    body = ("Mul(x0, x1)", "Softmax(t0, axis=-1)", "Exp(t1)", "ReduceSum(t2, keep_dims=false, axis=(0))",
+            "ReduceSum(t2, keep_dims=false, axis=())")  # fmt: skip
+    case = chain(("Float32 300 130", "Float32 130"), body, (2, 3, 4))
+    inputs = case.inputs()
+    found: list[Any] = []
+    for threads in (1, 2, 5):
+        monkeypatch.setattr(loop_kernels, "thread_count", lambda count=threads: count)
+        found.append(compiled([case]).loops[0](*inputs))
+    for one in found[1:]:
+        for array, other in zip(one, found[0], strict=True):
+            np.testing.assert_array_equal(array, other)
+
+
+def test_operands_and_results_may_lie_anywhere() -> None:
+    random = np.random.default_rng(2)
+    x = random.random((64, 96)).astype(np.float32)
+    kernel = loop(Softmax(), (96, 64))
+    wanted = kernel(np.ascontiguousarray(x.T))
+    np.testing.assert_array_equal(kernel(x.T), wanted)
+    apart = np.zeros((96, 128), np.float32)
+    assert kernel(x.T, out=apart[:, ::2]).base is apart
+    np.testing.assert_array_equal(apart[:, ::2], wanted)
+    again = np.ascontiguousarray(x.T)
+    np.testing.assert_array_equal(kernel(again, out=again), wanted)
+
+
+def test_a_result_over_an_operand_that_is_read_at_other_places() -> None:
+    case = chain(("Float32 1 64", "Float32 64 64"), ("Add(x1, x0)", "Mul(t0, x0)"), (1,))
+    (kernel,) = compiled([case]).loops.values()
+    x = np.arange(64 * 64, dtype=np.float32).reshape(64, 64)
+    row = x[3:4]
+    wanted = (x + row) * row
+    np.testing.assert_array_equal(kernel(row, x, out=x), wanted)
+
+
+def test_ids_that_name_no_row_are_refused_as_ever() -> None:
+    kernel = loop(GatherGrad(size=5), (40, 8), (40,), dtypes=("Float32", "Int32"))
+    rows, ids = np.ones((40, 8), np.float32), np.arange(40, dtype=np.int32) % 5
+    ids[7] = -2
+    wanted = GatherGrad(size=5).run(NumPy(), rows, ids)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(kernel(rows, ids), wanted)
+    ids[9] = 5
+    with pytest.raises(IndexError):
+        kernel(rows, ids)
+
+
+# Libraries on disk
+
+
+@pytest.fixture
+def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A compiler that writes a line for every library that it makes, and a cache of its own."""
+    log, script = tmp_path / "log", tmp_path / "counting"
+    script.write_text(
+        f'#!/bin/sh\ncase "$*" in *--version*) ;; *) echo made >> {log};; esac\nexec {library.compiler()[0]} "$@"\n'
+    )
+    script.chmod(0o755)
+    log.touch()
+    monkeypatch.setenv("CXX", str(script))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return log
+
+
+def made(log: Path) -> int:
+    """Libraries that were compiled so far; a loop is run by the way."""
+    x = np.linspace(0, 1, 100, dtype=np.float32)
+    np.testing.assert_allclose(loop(Exp(), (100,))(x), np.exp(x), rtol=1e-6)
+    return len(log.read_text().splitlines())
+
+
+def test_a_library_is_compiled_once_and_anew_where_it_is_damaged(counted: Path) -> None:
+    assert made(counted) == 1
+    assert made(counted) == 1
+    (path,) = library.cache_folder().iterdir()
+    content = path.read_bytes()
+    for number, damaged in enumerate((content[:-40], content[:2000], b"", b"\0" * 64, content + b"x")):
+        path.unlink()  # what is loaded stays as it is
+        path.write_bytes(damaged)
+        assert made(counted) == 2 + number
+    assert path.read_bytes()[:-32] != b""
+
+
+def test_ranks_that_ask_at_once_compile_once(counted: Path) -> None:
+    in_parallel([lambda: made(counted)] * 4)
+    assert made(counted) == 1
+    assert [path.suffix for path in library.cache_folder().iterdir()] == [".so"]
+
+
+def test_a_folder_that_takes_no_library_is_done_without(counted: Path) -> None:
+    (counted.parent / "cache").write_text("a file")
+    assert made(counted) == 1
+
+
+def test_other_flags_make_another_library(counted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert made(counted) == 1
+    monkeypatch.setattr(library, "FLAGS", (*library.FLAGS, "-O0"))
+    assert made(counted) == 2
+
+
+@pytest.mark.parametrize("command", ["false", "sh -c 'echo strange >&2; exit 3'"])
+def test_a_compiler_that_fails_is_told_of_once(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CXX", command)
+    library.warn_once.cache_clear()
+    case = chain(("Float32 8 8",), ("Exp(x0)",), (0,))
+    assert compiled([case]) == ({}, {})
+    assert compiled([case]) == ({}, {})
+    said = capsys.readouterr().err
+    assert said.count("warning: the C++ compiler") == 1
+    assert "NumPy" in said
+    assert library.SWITCH in said
+
+
+def test_nothing_is_compiled_without_a_compiler_or_where_it_is_switched_off(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    case = chain(("Float32 8 8",), ("Exp(x0)",), (0,))
+    with monkeypatch.context() as off:
+        off.setenv(library.SWITCH, "0")
+        assert compiled([case]) == ({}, {})
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CXX", "there-is-none")
+    assert compiled([case]) == ({}, {})
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,79 @@
+"""Graphs that are worth a compiler run their nodes as compiled loops; others never ask for one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc.ir.graph import Graph
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.cpu.loops import library, program
+from mspc.ops.math.arithmetic import Add, Mul
+from mspc.ops.math.matmul import MatMul
+from mspc.ops.nn.activation import GeLU
+from mspc.ops.nn.norm import LayerNorm
+from mspc.ops.nn.softmax import Softmax
+from mspc.ops.optim.optimizer import AssignAdd
+from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.runtime import compiled_loops
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm.interface import OneRank
+from mspc.runtime.executor import Executor
+from tests.runtime.test_buffers import Maker, arrays
+
+
+def network() -> Graph:
+    """Products between chains, a norm, rows, sums, and an update of a parameter."""
+    make = Maker()
+    x, w = make.values
+    make.graph.parameters[1].kind = "parameter"
+    product = make.add(GeLU(), make.add(MatMul(), x, w))
+    total = make.add(ReduceSum(False, (0,)), product)
+    normed = make.add(TupleGetItem(0), make.add(LayerNorm(1, 1, 1e-5), product, total, total))
+    soft = make.add(Softmax(), make.add(Add(), normed, x))
+    grown = make.add(AssignAdd(), w, make.add(Mul(), soft, product))
+    return make.done(soft, total, grown)
+
+
+def losses(steps: int = 3) -> list[list[Any]]:
+    """The results of some steps, and the names of the nodes' kernels."""
+    x, w = arrays()
+    executor = Executor(network(), NumPyBackend(OneRank(), planned_from=0), {"x1": w.copy()})
+    return [[np.array(value) for value in executor.run([x])] for _ in range(steps)]
+
+
+def test_a_small_graph_asks_for_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise AssertionError
+
+    monkeypatch.setattr(program, "kernels", refuse)
+    losses(1)
+    monkeypatch.setattr(compiled_loops, "WORTH", 0)
+    with pytest.raises(AssertionError):
+        losses(1)
+
+
+def test_steps_are_those_of_numpy_and_the_same_every_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    if not library.compiler():
+        pytest.skip("needs a C++ compiler")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    wanted = losses()
+    found: list[program.Kernels] = []
+    make = program.kernels
+
+    def noted(*arguments: Any) -> program.Kernels:
+        found.append(make(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(program, "kernels", noted)
+    monkeypatch.setattr(compiled_loops, "WORTH", 0)
+    monkeypatch.setattr(compiled_loops, "LEAST", 0)
+    first, again = losses(), losses()
+    assert [(len(made.loops), len(made.updates)) for made in found] == [(6, 1)] * 2
+    for step, other, numbers in zip(first, again, wanted, strict=True):
+        for one, two, three in zip(step, other, numbers, strict=True):
+            np.testing.assert_array_equal(one, two)
+            np.testing.assert_allclose(one, three, rtol=2e-5, atol=2e-6)
