@@ -8,8 +8,9 @@ stay, which costs their bytes once, or are made again by a pass over memory of i
 readers. The cheapest choice is a minimum cut: its network has an edge of a value's bytes for every value that could
 stay, and an edge of the bytes that would be moved for every one that could be made again. A byte at the peak is worth
 two that are moved (`PRICE`). What waits in any case costs nothing to read, and so do parameters and what is made of
-them alone. Products, convolutions, attention, collectives, reductions and whatever else is not elementwise, a view or a
-join of tensors is never made again; its result stays, or nothing that needs it is made again.
+them alone. What is elementwise, a view, a join of tensors, or computed along rows in one pass (a softmax, a norm) can
+be made again; products, convolutions, attention, collectives, reductions and all else never are: their results stay, or
+nothing that needs them is made again.
 
 The cut is taken again at the peak that is left, as long as each one lowers the peak by more than its price; one that
 does not is taken back. What kernels compute again without a pass of their own has been decided in
