@@ -1,0 +1,132 @@
+"""keep_for_gradients: random graphs compute the same bits in no more memory, and what is kept and what is not."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mspc.analysis.lifetimes import last_reads, viewed_operands
+from mspc.ir.graph import Graph, Node, Value, element_types
+from mspc.ir.types import FLOAT16, FLOAT32
+from mspc.passes.base import parse_passes, run_passes
+from tests.passes.fusion.test_fuse_elementwise import fused, new_graph, op, run
+from tests.shares import share_of
+
+SIZE = (8, 16)
+PASSES = "execute,fuse_rows,fuse_elementwise,recompute_elementwise"
+
+
+def most_alive(graph: Graph) -> int:
+    """Most bytes of nodes' results alive at once, counted node by node."""
+    last = last_reads(graph, viewed_operands)
+    most = 0
+    for number in range(len(graph.nodes)):
+        made = [n for n in graph.nodes[: number + 1] if last.get(n, -1) >= number and not n.op.is_view]
+        most = max(most, sum(t.nbytes for n in made for t in element_types(n.type)))
+    return most
+
+
+def layers(count: int, change: bool = False, narrow: bool = True) -> Graph:
+    """Layers whose gradient reads, in a product, the conversion of a product of halves to which a bias is added.
+
+    change: whether the bias is updated ahead of the gradients. narrow: whether the products are of halves.
+    """
+    graph, b, (x, w, bias) = new_graph(x=("input", (64, 64)), w=("parameter", (64, 64)), bias=("parameter", (64,)))
+    small = FLOAT16 if narrow else FLOAT32
+    waiting: list[Node] = []
+    value: Value = x
+    for _ in range(count):
+        half = b.emit(op("MatMul"), *(b.emit(op("Cast", dst_type=small), v) for v in (value, w)))
+        wide = b.emit(op("Add"), b.emit(op("Cast", dst_type=FLOAT32), half), bias)
+        waiting.append(wide)
+        value = b.emit(op("MatMul"), b.emit(op("Tanh"), wide), w)
+    b.phase = "backward"
+    if change:
+        b.emit(op("Assign"), bias, b.emit(op("Neg"), bias))
+    for wide in reversed(waiting):
+        value = b.emit(op("MatMul", transpose_a=True), wide, value)
+    graph.results = [value]
+    return graph
+
+
+def random_steps(seed: int) -> Graph:
+    """Products, elementwise operators, softmaxes, joins and views; the gradients read some of what is ahead of them."""
+    draw = random.Random(seed)
+    graph, b, (x, w, c) = new_graph(x=("input", SIZE), w=("parameter", (SIZE[1], SIZE[1])), c=("parameter", (SIZE[1],)))
+    values: list[Value] = [x]
+
+    def full(value: Value) -> Value:
+        return value if value.tensor_type.dtype is FLOAT32 else b.emit(op("Cast", dst_type=FLOAT32), value)
+
+    def one() -> Value:
+        value, kind = draw.choice(values[-4:]), draw.randrange(8)
+        if kind == 0:
+            return b.emit(op("MatMul"), full(value), w)
+        if kind == 1:
+            return b.emit(op("Cast", dst_type=FLOAT16), full(value))
+        if kind == 2:
+            return b.emit(op("Softmax"), full(value))
+        if kind == 3:
+            joined = b.emit(op("Concat", axis=1), full(value), full(draw.choice(values)))
+            part = op("StridedSlice", begin=(0, 5), end=(SIZE[0], 5 + SIZE[1]), strides=(1, 1))
+            return b.emit(part, joined)
+        if kind == 4:
+            flat = b.emit(op("Tanh"), b.emit(op("Reshape", shape=(SIZE[1], SIZE[0])), value))
+            return b.emit(op("Reshape", shape=SIZE), flat)
+        if kind == 5:
+            return b.emit(op("Add"), full(value), full(draw.choice((c, *values))))
+        if kind == 6 and draw.random() < 0.3:
+            b.emit(op("Assign"), c, b.emit(op("Neg"), c))
+        return b.emit(op(draw.choice(("Tanh", "Neg", "Sigmoid"))), value)
+
+    for _ in range(draw.randint(6, 24)):
+        values.append(one())
+    b.phase = "backward"
+    total = full(values[-1])
+    for value in reversed(values):
+        if draw.random() < 0.6:
+            total = b.emit(op("MatMul"), b.emit(op("Mul"), total, full(value)), w)
+        if draw.random() < 0.4:
+            total = b.emit(op("Add"), total, b.emit(op("MatMul"), full(value), w))
+    graph.results = [total]
+    return graph
+
+
+@settings(max_examples=share_of(120), deadline=None)
+@given(st.integers(0, 1 << 40))
+def test_random_steps_have_the_same_bits_and_take_no_more_memory(seed: int) -> None:
+    before = run_passes(random_steps(seed), parse_passes(PASSES))
+    after = run_passes(random_steps(seed), parse_passes(f"{PASSES},keep_for_gradients"))
+    assert most_alive(after) <= most_alive(before)
+    for a, b in zip(run(before), run(after), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_halves_wait_in_place_of_their_conversions() -> None:
+    before, after = (run_passes(layers(6), parse_passes(PASSES + more)) for more in ("", ",keep_for_gradients"))
+    again = [node for node in after.nodes if node.attrs.get("recomputed")]
+    assert len(again) >= 4
+    assert most_alive(after) < 0.75 * most_alive(before)
+    for node in again:  # right before what reads it
+        assert node in after.nodes[after.nodes.index(node) + 1].inputs
+    for a, b in zip(run(before), run(after), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("options", [{"change": True}, {"narrow": False}], ids=str)
+def test_what_is_read_has_changed_or_is_not_smaller(options: dict[str, bool]) -> None:
+    graph = run_passes(layers(6, **options), parse_passes(f"{PASSES},keep_for_gradients"))
+    assert not [node for node in graph.nodes if node.attrs.get("recomputed")]
+
+
+def test_a_graph_without_gradients_stays() -> None:
+    graph = layers(3)
+    for node in graph.nodes:
+        node.phase = "forward"
+    changed = parse_passes("keep_for_gradients")[0].run(graph)
+    assert not changed
+    assert fused(graph, "keep_for_gradients") is graph
