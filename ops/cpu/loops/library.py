@@ -96,16 +96,20 @@ def _declared(library: ctypes.CDLL, name: str, count: int) -> Function:
     return function
 
 
-def cache_folder() -> Path:
-    """Where libraries are kept."""
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(home) if os.path.isabs(home) else Path("~/.cache").expanduser()) / "mspc" / "loops"
+def cache_folder() -> Path | None:
+    """Where libraries are kept; None for a user without a home."""
+    given, home = os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache")
+    found = given if os.path.isabs(given) else home
+    return Path(found) / "mspc" / "loops" if os.path.isabs(found) else None
 
 
 def _library(command: tuple[str, ...], source: str) -> ctypes.CDLL:
     """The library of a source, from disk or compiled now. Raises CompilerFailed."""
     key = hashlib.sha256("\0".join([source, *command, *FLAGS, _version(command), _processor()]).encode()).hexdigest()
-    path = cache_folder() / f"{key}.so"
+    folder = cache_folder()
+    if folder is None:
+        return _made(command, source, None)
+    path = folder / f"{key}.so"
     found = _stored(path)
     if found is not None:
         return found
@@ -138,21 +142,27 @@ def _stored(path: Path) -> ctypes.CDLL | None:
     return _loaded(path) if hashlib.sha256(content[:-_DIGEST]).digest() == content[-_DIGEST:] else None
 
 
-def _made(command: tuple[str, ...], source: str, path: Path) -> ctypes.CDLL:
-    """Compile a library and keep it. Raises CompilerFailed."""
+def _made(command: tuple[str, ...], source: str, path: Path | None) -> ctypes.CDLL:
+    """Compile a library and keep it, where there is a place for it. Raises CompilerFailed."""
     with tempfile.TemporaryDirectory(prefix="mspc_loops_") as folder:
         made = _compiled(command, source, Path(folder))
-        library = made.read_bytes()
-        try:
-            write_atomically(
-                path, lambda file: file.write(library + hashlib.sha256(library).digest()), one_of_many=True
-            )
-            found = _loaded(path)
-        except MspcError:  # a folder that is full or read-only: the library serves this process alone
-            found = _loaded(made)
+        found = _loaded(_kept(made, path) or made)  # not kept, it serves this process alone
     if found is None:
         raise CompilerFailed("the library that it made cannot be loaded")
     return found
+
+
+def _kept(made: Path, path: Path | None) -> Path | None:
+    """The place of a library that is stored with its checksum; None where a folder is full or read-only."""
+    library = made.read_bytes()
+    try:
+        if path is not None:
+            write_atomically(
+                path, lambda file: file.write(library + hashlib.sha256(library).digest()), one_of_many=True
+            )
+    except MspcError:
+        return None
+    return path
 
 
 def _loaded(path: Path) -> ctypes.CDLL | None:
