@@ -49,8 +49,7 @@ OWN_GRAPHS = GRAPHS * 2**20 - 1
 
 
 class RanksWanted(BaseException):
-    """Leaves a script that asks for more ranks than run, before its first step; no script's handler
-    catches it."""
+    """Leaves a script that asks for more ranks than run, before its first step; no script's handler catches it."""
 
     def __init__(self, ranks: int, place: Location | None = None) -> None:
         super().__init__(ranks)
@@ -157,7 +156,7 @@ class RankCalls:
         frozen = context.freeze(target)
         key = (id(target), call, frozen)
         found = self._known.find(key)
-        if found is None:
+        if found is None or self._outdated(key, found):
             found, cells = self._compile(target, call, frozen)
             # As in MindSpore, a step that was set to train continues to do so after its network has been evaluated.
             trained = bool(getattr(target, "training", False))
@@ -238,13 +237,21 @@ class RankCalls:
         found = self._known.surplus(id(target))
         if found is None:
             return
-        key, compiled_call = found
-        name = name_of(target)
+        name, (key, compiled_call) = name_of(target), found
         say_once(
             f"graphs of {name}",
             f"{name} was called with more than {self._known.most} kinds of arguments ({VARIABLE}): its graph for "
             f"{described(key[1])} is given up, as others will be, and compiled again for the next such call",
         )
+        self._release(key, compiled_call)
+
+    def _outdated(self, key: Any, compiled_call: CompiledCall) -> bool:
+        """Whether a graph no longer holds; then it is given up, unless other ranks meet in it."""
+        if compiled_call.is_outdated and self._known.forget(key, compiled_call):
+            self._release(key, compiled_call)
+        return compiled_call.is_outdated
+
+    def _release(self, key: Any, compiled_call: CompiledCall) -> None:
         with self.job.outside_user_code():
             self.job.hardware.release(compiled_call.executor)
         self._counts.end(compiled_call.executor, (key[0], compiled_call.compiled.compile_id))

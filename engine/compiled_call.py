@@ -11,10 +11,13 @@ from mspc.analysis.aliasing import updated_parameters
 from mspc.api.common.initial_values import InitialValue
 from mspc.compiler.driver import Compiled
 from mspc.compiler.frontend.trace import Traced
+from mspc.compiler.rank_graphs import copied
 from mspc.engine.initial_values import Beginning, beginning
 from mspc.engine.job import Job
 from mspc.engine.parameter_store import ParameterStore
+from mspc.ir.graph import Graph
 from mspc.ir.graph import Parameter as GraphParameter
+from mspc.passes.per_rank.unused_states import drop_unused_parameters, stateless_nodes
 from mspc.runtime.slices import slice_parameter, slices_of
 
 Array = Any
@@ -33,7 +36,11 @@ class CompiledCall:
         self.number = number
         self.compiled = compiled
         self.job = job
-        graph = compiled.rank_graph(job.rank)
+        self.is_outdated = False
+        """Whether a number that the graph relies on was changed: it is compiled anew for the next call."""
+        self._traced, self._store = traced, store
+        self._arrays: dict[str, Array] = {}
+        graph = self._without_unused_states(compiled.rank_graph(job.rank))
         values: dict[str, Array] = {}
         self.borrowed: list[Any] = []
         begun: list[Beginning | None] = []
@@ -43,10 +50,35 @@ class CompiledCall:
                 array = values[parameter.name] = _constant(full, parameter, job.rank)
                 begun.append(beginning(parameter.name, "constant", slices_of(parameter, job.rank), full, array))
             elif parameter.kind == "parameter":
-                values[parameter.name] = store.attach(traced.parameters[parameter.name], parameter, self)
+                values[parameter.name] = self._attached(parameter)
         self._begun = [entry for entry in begun if entry is not None] + store.take_begun()
         self.executor = job.hardware.executor(graph, job.comm, values, job.cursor, number, tf32)
         self.mutated = {p.name for ps in updated_parameters(graph).values() for p in ps}
+        store.changed_by(self)
+
+    def _attached(self, parameter: GraphParameter) -> Array:
+        """This rank's array of a parameter of the script."""
+        if parameter.name not in self._arrays:
+            self._arrays[parameter.name] = self._store.attach(self._traced.parameters[parameter.name], parameter, self)
+        return self._arrays[parameter.name]
+
+    def _without_unused_states(self, graph: Graph) -> Graph:
+        """The graph, without those states of optimizers that the numbers of now leave unused."""
+        if not stateless_nodes(graph, self._number):
+            return graph
+        graph = copied(graph)
+        for found in stateless_nodes(graph, self._number):
+            found.apply()
+            for scalar in found.scalars:
+                self._store.rely(self._traced.parameters[scalar.name], self)
+        drop_unused_parameters(graph)
+        return graph
+
+    def _number(self, scalar: GraphParameter) -> float | None:
+        """What a scalar parameter holds now; None where a graph changes it."""
+        self._attached(scalar)
+        parameter = self._traced.parameters[scalar.name]
+        return None if self._store.varies(parameter) else float(parameter.value)
 
     def take_begun(self) -> list[Beginning]:
         """What its constants, and those of its parameters that no graph before had, begin with; given once."""

@@ -37,6 +37,16 @@ class _StoredParameter:
     slices: list[_Slice] = field(default_factory=list[_Slice])
     newest: int = 0
     version: int = 0
+    varies: bool = False
+    """Whether a graph changes the values."""
+    relying: list[Any] = field(default_factory=list[Any])
+    """The calls whose graphs hold for these values alone."""
+
+    def changed(self) -> None:
+        """The values are others: graphs that rely on those before are outdated."""
+        for compiled_call in self.relying:
+            compiled_call.is_outdated = True
+        self.relying.clear()
 
 
 class ParameterStore:
@@ -117,6 +127,21 @@ class ParameterStore:
     def _uses(self, owner: Any, stored: _StoredParameter, index: int) -> None:
         self._borrowed.setdefault(owner.number, []).append((stored, index))
 
+    def rely(self, parameter: Any, compiled_call: Any) -> None:
+        """The call's graph holds for the values of now: it `is_outdated` once they are replaced."""
+        self._stored[id(parameter)].relying.append(compiled_call)
+
+    def varies(self, parameter: Any) -> bool:
+        """Whether a graph changes a parameter that is here."""
+        return self._stored[id(parameter)].varies
+
+    def changed_by(self, compiled_call: Any) -> None:
+        """A graph changes the parameters of its `mutated`: no other relies on their values."""
+        for stored, index in self._borrowed.get(compiled_call.number, ()):
+            if stored.slices[index].graph_parameter.name in compiled_call.mutated:
+                stored.varies = True
+                stored.changed()
+
     def detach(self, compiled_call: Any) -> None:
         """The launched graph is no longer stored; the values of its parameters are."""
         self._borrowed.pop(compiled_call.number, None)
@@ -176,11 +201,14 @@ class ParameterStore:
     def draw(self, parameter: Any, initial: Any) -> None:
         """Replace the values by those that an `InitialValue` makes, on every rank its own slices."""
         stored = self._stored[id(parameter)]
+        stored.changed()
         for mine in stored.slices:
             array = initial.fill(slices_of(mine.graph_parameter, self._job.rank))
             self._job.hardware.memory.store(mine.array, array)
 
     def write(self, parameter: Any, array: Array) -> None:
         """Replace the full tensor; every rank gives the same."""
-        for mine in self._stored[id(parameter)].slices:
+        stored = self._stored[id(parameter)]
+        stored.changed()
+        for mine in stored.slices:
             self._store(mine, np.asarray(array))

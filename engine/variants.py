@@ -90,10 +90,19 @@ class Variants:
         if len(found) <= self.most:
             return None
         key, oldest = min(found, key=lambda entry: entry[1].used)
-        self._known[key].remove(oldest)
+        self._remove(key, oldest)
+        return key, oldest.compiled_call
+
+    def forget(self, key: Any, compiled_call: Any) -> bool:
+        """The graph of a call is no longer found; whether it need not be stored any more."""
+        variant = next(known for known in self._known[key] if known.compiled_call is compiled_call)
+        self._remove(key, variant)
+        return not variant.stays
+
+    def _remove(self, key: Any, variant: _Variant) -> None:
+        self._known[key].remove(variant)
         if not self._known[key]:
             del self._known[key]
-        return key, oldest.compiled_call
 
     def keys(self) -> list[Any]:
         """The calls that there are graphs of."""

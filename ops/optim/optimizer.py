@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -19,10 +19,17 @@ from mspc.ops.cpu.blocks import BLOCK, in_rows
 from mspc.ops.device import Array, Copy, Device, Launch
 from mspc.ops.math.arithmetic import Neg
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
-from mspc.ops.tensor.broadcast import sum_to_shape
-from mspc.sharding.rules import broadcast_rule, factor_names
+from mspc.sharding.rules import factor_names
 
 _UPDATE = NotDifferentiable("it changes a parameter")
+
+
+class StatelessBody(NamedTuple):
+    """An update in other words: the places of the operands that it reads, and the lines of a fused operator of them, whose
+    last one is the parameter's new value."""
+
+    operands: tuple[int, ...]
+    lines: tuple[str, ...]
 
 
 class Update(Op, abstract=True):
@@ -88,6 +95,14 @@ class Update(Op, abstract=True):
         """`cuda_update` for operands of these element types; "" where there is none."""
         return self.cuda_update
 
+    def without_states(self, number: Callable[[int], float | None]) -> StatelessBody | None:
+        """The same change of the parameter, where numbers of scalars make states meaningless; else None.
+
+        Args:
+            number: what the scalar operand of a place holds; None where it may be another one at the next step.
+        """
+        return None
+
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         """`run`; on a CPU, where `cuda_update` says that every element is changed by itself, block by block."""
         run = functools.partial(self.run, be)
@@ -144,38 +159,6 @@ class Assign(Update):
 
     def bprop(self, b: Builder, variable: Value, value: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         return None, dout
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        variable, value = inputs
-        variable[...] = value
-        return variable
-
-
-class InplaceCopy(Op):
-    """input = src, broadcast to its shape, for a parameter `input`; the result is its new value."""
-
-    has_side_effect = True
-    mutates = (0,)
-    samples = (
-        sample((8, 16), (8, 16), gradient=False),
-        sample((8, 16), (16,), gradient=False),
-        sample((4, 8), (4, 1), gradient=False),
-    )
-
-    def rule(self, input: TensorType, src: TensorType) -> str:
-        text = broadcast_rule((input.shape, src.shape))
-        if len(src.shape) > len(input.shape) or any(
-            n not in (1, m) for n, m in zip(reversed(src.shape), reversed(input.shape), strict=False)
-        ):
-            raise MspcError(f"{self.name}: src of shape {src.shape} does not fit input of shape {input.shape}")
-        return text
-
-    def infer(self, *types: Any) -> Type:
-        require_same(self.name, *types)
-        return super().infer(*types)
-
-    def bprop(self, b: Builder, input: Value, src: Value, out: Value, dout: Value) -> Sequence[Value | None]:
-        return None, sum_to_shape(b, dout, src.shape)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         variable, value = inputs
@@ -294,6 +277,10 @@ class SGD(Update):
         *_samples("x", "x", "s", "x", "s", "x", dampening=0.1, weight_decay=0.01),
         *_samples("x", "x", "s", "x", "s", "x", nesterov=True),
     )
+
+    def without_states(self, number: Callable[[int], float | None]) -> StatelessBody | None:
+        momentum = None if self.weight_decay else number(4)
+        return None if momentum is None or momentum > 0 else StatelessBody((0, 1, 2), ("Mul(x1, x2)", "Sub(x0, t0)"))
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp = be.xp

@@ -14,7 +14,8 @@ from mspc.ir.types import FLOAT16, FLOAT32, INT32, TensorType, TupleType
 from mspc.ops.cpu.blocks import BLOCK
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
-from mspc.ops.optim.optimizer import Adam, AdamWeightDecay, InplaceCopy, Update
+from mspc.ops.optim.inplace_copy import InplaceCopy
+from mspc.ops.optim.optimizer import Adam, AdamWeightDecay, Update
 from tests.ops.backend import BACKEND
 
 load_operators()
