@@ -25,8 +25,8 @@ _UPDATE = NotDifferentiable("it changes a parameter")
 
 
 class StatelessBody(NamedTuple):
-    """An update in other words: the places of the operands that it reads, and the lines of a fused operator of them, whose
-    last one is the parameter's new value."""
+    """An update in other words: the places of the operands that it reads, and the lines of a fused operator of them;
+    the last one is the new parameter."""
 
     operands: tuple[int, ...]
     lines: tuple[str, ...]
