@@ -42,16 +42,22 @@ def fits(columns: int) -> bool:
     return 0 < columns <= LONGEST and columns % 32 == 0
 
 
-def layer_norm_gradients(device: Device, dout: Array, x: Array, mean: Array, variance: Array, gamma: Array,
-                         addend: Array | None, out: tuple[Array, Array, Array], epsilon: float) -> Launch:  # fmt: skip
-    """(dx + addend, dgamma, dbeta) into `out`; rows are gamma's length, for which `fits` holds."""
+def layer_norm_gradients(device: Device, terms: tuple[Array, Array | None], x: Array, mean: Array, variance: Array,
+                         gamma: Array, addend: Array | None, out: tuple[Array, Array, Array],
+                         epsilon: float) -> Launch:  # fmt: skip
+    """(dx + addend, dgamma, dbeta) into `out`; rows are gamma's length, for which `fits` holds.
+
+    Args:
+        terms: the gradient of what LayerNorm gave is their sum.
+    """
+    dout, other = terms
     dx, dgamma, dbeta = out
     columns, rows = gamma.size, math.prod(x.shape) // gamma.size
     computing = accumulating_type(dtype_of(x.dtype))
     if dtype_of(gamma.dtype).name == "Float64":
         computing = "double"
     size = 8 if computing == "double" else 4
-    read = [dout, x, *([addend] if addend is not None else [])]
+    read = [dout, x, *(array for array in (addend, other) if array is not None)]
     lanes = _lanes(columns, read, dx)
     across = 1
     while across < _MOST_WARPS and _columns_each(columns, lanes, across) * size > _EACH:
@@ -67,17 +73,19 @@ def layer_norm_gradients(device: Device, dout: Array, x: Array, mean: Array, var
     shared = max(stages * stage, 2 * abreast * columns * size if abreast > 1 else 0)
 
     source = COMMON + INSTRUCTIONS + f"typedef {computing} A;\n"
-    types = {"G": dout, "X": x, "M": mean, "S": gamma, "D": dx}
+    types = {"G": dout, "X": x, "M": mean, "S": gamma, "D": dx, "E": dout if other is None else other}
     source += "".join(f"typedef {c_type(dtype_of(array.dtype))} {name};\n" for name, array in types.items())
     source += constants(
         ROWS=rows, COLUMNS=columns, WARPS=warps, W=across, V=lanes, STAGES=stages, BLOCKS=blocks, RESIDENT=resident,
-        ADDS=addend is not None, P=lanes_of(dtype_of(gamma.dtype).itemsize, lanes, gamma),
+        ADDS=addend is not None, JOINS=other is not None,
+        P=lanes_of(dtype_of(gamma.dtype).itemsize, lanes, gamma),
     )  # fmt: skip
     source += f"#define EPSILON {epsilon!r}\n" + ROWS
     first = device.kernel(source + GRADIENTS, "layer_norm_gradients")
     second = device.kernel(source + TOTALS, "layer_norm_totals")
     partial: Any = device.scratch(blocks * 2 * columns * size)
-    given = (dout, x, mean, variance, gamma, dx if addend is None else addend, dx, partial)
+    added = (dx if addend is None else addend, dout if other is None else other)
+    given = (dout, x, mean, variance, gamma, *added, dx, partial)
 
     def launch() -> None:
         first(blocks, 32 * warps, given, shared)

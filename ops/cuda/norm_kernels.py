@@ -3,7 +3,7 @@
 `mspc.ops.cuda.norm` puts constants before it: ROWS of COLUMNS, packs of V columns, W warps of a row and WARPS of a
 block, STAGES rows of a warp in shared memory, BLOCKS of which RESIDENT share a multiprocessor, packs of P of gamma; the
 types A of what is computed, X, G, S and D of x, of its result's gradient, of gamma and of the gradient in x; whether it
-ADDS a tensor.
+ADDS a tensor to that; whether it JOINS a tensor of type E to the result's gradient.
 """
 
 INSTRUCTIONS = r"""
@@ -95,17 +95,19 @@ __device__ __forceinline__ void over_row(A (&values)[2], A (*sums)[WARPS][2], in
 """
 GRADIENTS = r"""
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) layer_norm_gradients(
-    const G* dout, const X* x, const M* means, const M* variances, const S* gamma, const D* addend, D* dx, A* partial
+    const G* dout, const X* x, const M* means, const M* variances, const S* gamma, const D* addend, const E* other,
+    D* dx, A* partial
 ) {
     __shared__ A sums[2][WARPS][2];
-    constexpr int STAGE = PART<G> + PART<X> + (ADDS ? PART<D> : 0);
+    constexpr int ADDED = PART<G> + PART<X>, JOINED = ADDED + (ADDS ? PART<D> : 0);
+    constexpr int STAGE = JOINED + (JOINS ? PART<E> : 0);
     const int lane = threadIdx.x % GROUP, group = threadIdx.x / GROUP;
     const Shared shared = shared_at(memory);
     auto mine = [&](int k) { return PACKS % GROUP == 0 || k * GROUP + lane < PACKS; };
     auto request = [&](unsigned int row, int stage) {
         const Shared part = shared + stage * STAGE;
         const Shared gs = part + first_of<G>(), xs = part + PART<G> + first_of<X>();
-        const Shared others = part + PART<G> + PART<X> + first_of<D>();
+        const Shared others = part + ADDED + first_of<D>(), joined = part + JOINED + first_of<E>();
         const size_t at = (size_t)row * COLUMNS + lane * V;
         #pragma unroll
         for (int k = 0; k < TURNS; ++k) {
@@ -113,6 +115,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) layer_norm_gradi
             start_copy<V * sizeof(G)>(gs + k * NEXT<G>, dout + at + k * GROUP * V);
             start_copy<V * sizeof(X)>(xs + k * NEXT<X>, x + at + k * GROUP * V);
             if (ADDS) start_copy<V * sizeof(D)>(others + k * NEXT<D>, addend + at + k * GROUP * V);
+            if (JOINS) start_copy<V * sizeof(E)>(joined + k * NEXT<E>, other + at + k * GROUP * V);
         }
         close_copies();
     };
@@ -157,10 +160,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) layer_norm_gradi
             if (!there || !mine(k)) break;
             const Pack<G, V> gs = arrived<G>(part, k);
             const Pack<X, V> xs = arrived<X>(part + PART<G>, k);
+            const Pack<E, V> more = arrived<E>(part + (JOINS ? JOINED : 0), k);
             #pragma unroll
             for (int v = 0; v < V; ++v) {
                 const int n = k * V + v;
                 A own = (A)wide(gs.at[v]);
+                if (JOINS) own += (A)wide(more.at[v]);
                 const A hat = ((A)wide(xs.at[v]) - mean) * inverse;
                 dbeta[n] += own;
                 dgamma[n] += own * hat;
@@ -181,7 +186,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) layer_norm_gradi
             for (int v = 0; v < V; ++v) out[v] = g[k * V + v] * inverse - along_g - h[k * V + v] * along_h;
             Pack<D, V> made = rounded<D>(out);
             if (ADDS) {
-                const Pack<D, V> others = arrived<D>(part + PART<G> + PART<X>, k);
+                const Pack<D, V> others = arrived<D>(part + ADDED, k);
                 decltype(wide(made.at[0])) both[V];
                 #pragma unroll
                 for (int v = 0; v < V; ++v) both[v] = wide(made.at[v]) + wide(others.at[v]);

@@ -114,35 +114,43 @@ class FusedLayerNorm(Op):
 class FusedLayerNormGrad(Op):
     """The gradients of LayerNorm of the last dimension in x, gamma and beta: a tuple of three.
 
-    Operands are dout, x, mean, variance, gamma and, with `adds`, a tensor that is added to the gradient in x. Computed
-    in the element type of gamma; the first result, and what is added, have `dst_type`.
+    Operands are dout, x, mean, variance, gamma and, with `adds`, a tensor that is added to the gradient in x. With
+    `joins` one more follows, and the gradient of what LayerNorm gave is the sum of dout and that. Computed in the
+    element type of gamma; the first result, and what is added, have `dst_type`.
     """
 
     epsilon: float = 1e-7
     dst_type: DType = FLOAT32
     adds: bool = False
+    joins: bool = False
+    omitted = ("joins",)
     bprop = _LATE
     samples = (
         sample((8, 32), (8, 32), (8, 1), (8, 1), (32,), low=0.1, dst_type=FLOAT64, gradient=False),
         sample((2, 4, 64), (2, 4, 64), (2, 4, 1), (2, 4, 1), (64,), (2, 4, 64), low=0.1, dst_type=FLOAT64, adds=True,
                gradient=False),
+        sample((2, 4, 64), (2, 4, 64), (2, 4, 1), (2, 4, 1), (64,), (2, 4, 64), low=0.1, dst_type=FLOAT64, joins=True,
+               gradient=False),
+        sample((8, 32), (8, 32), (8, 1), (8, 1), (32,), (8, 32), (8, 32), low=0.1, dst_type=FLOAT64, adds=True,
+               joins=True, gradient=False),
     )  # fmt: skip
 
     def rule(self, *types: TensorType) -> Any:
         names = [f"{name}!" for name in factor_names(len(types[1].shape))]
         full, row, column = " ".join(names), " ".join([*names[:-1], "1"]), names[-1]
-        ins = [full, full, row, row, column, full][: len(types)]
+        ins = [full, full, row, row, column, full, full][: len(types)]
         return f"{', '.join(ins)} -> {full}, {column}, {column}"
 
     def infer(self, *types: Any) -> Type:
-        if len(types) != 5 + self.adds:
-            raise MspcError(f"{self.name} takes {5 + self.adds} tensors, not {len(types)}")
+        if len(types) != 5 + self.adds + self.joins:
+            raise MspcError(f"{self.name} takes {5 + self.adds + self.joins} tensors, not {len(types)}")
         dout, x, mean, _, gamma = types[:5]
         if dout.shape != x.shape or gamma.shape != x.shape[-1:] or mean.shape != (*x.shape[:-1], 1):
             raise MspcError(f"{self.name}: dout is {dout}, x {x}, mean {mean}, gamma {gamma}: they do not fit")
         result = TensorType(self.dst_type, x.shape)
-        if self.adds and types[5].shape != result.shape:
-            raise MspcError(f"{self.name}: what is added is {types[5]}, not of shape {result.shape}")
+        for added in types[5:]:
+            if added.shape != result.shape:
+                raise MspcError(f"{self.name}: what is added is {added}, not of shape {result.shape}")
         return TupleType((result, gamma, gamma))
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
@@ -152,8 +160,10 @@ class FusedLayerNormGrad(Op):
 
         def kernel(dout: Any, x: Any, mean: Any, variance: Any, gamma: Any, *added: Any) -> Any:
             wide = [array.astype(gamma.dtype, copy=False) for array in (dout, x)]
+            if self.joins:
+                wide[0] = wide[0] + added[-1].astype(gamma.dtype, copy=False)
             dx = gradient(*wide, mean, variance, gamma).astype(target, copy=False)
-            if added:
+            if self.adds:
                 dx = (dx + added[0]).astype(target, copy=False)
             dgamma = scales.run(be, *wide, mean, variance)
             return dx, dgamma, be.xp.sum(wide[0], axis=tuple(range(x.ndim - 1)))
@@ -166,6 +176,8 @@ class FusedLayerNormGrad(Op):
     def as_lines(self, b: Builder, *inputs: Value) -> Sequence[Value]:
         dout, x, mean, variance, gamma = inputs[:5]
         wide, x = (as_dtype(b, value, gamma.tensor_type.dtype) for value in (dout, x))
+        if self.joins:
+            wide = b.emit(Add(), wide, as_dtype(b, inputs[-1], gamma.tensor_type.dtype))
         rank = len(x.tensor_type.shape)
         dx, hat = layer_norm_gradient(b, (wide, x, mean, variance, gamma), (rank - 1,), self.epsilon)
         dx = as_dtype(b, dx, self.dst_type)
@@ -183,4 +195,5 @@ class FusedLayerNormGrad(Op):
         addend = inputs[5] if self.adds else None
         if not fits(gamma.size) or (addend is not None and addend.dtype != out[0].dtype):
             return None
-        return layer_norm_gradients(device, dout, x, mean, variance, gamma, addend, out, self.epsilon)
+        other = inputs[-1] if self.joins else None
+        return layer_norm_gradients(device, (dout, other), x, mean, variance, gamma, addend, out, self.epsilon)

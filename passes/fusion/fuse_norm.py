@@ -5,8 +5,8 @@ Input:  %1 = Cast(%x); %2 = LayerNorm(%1, %g, %b); %4 = Cast(TupleGetItem(%2)); 
 Output: %2 = FusedLayerNorm(%x, %g, %b) {dst_type: BFloat16} and FusedLayerNormGrad(%dy, %x, ...), a tuple of three.
 
 Only norms of the last dimension, of lengths that the kernels take. Sums as residual connections make them are joined
-too: of two tensors whose sum is normalised, and of the gradient in x and one other tensor. On GPUs `split_norm` takes
-LayerNorm apart before, and the gradients are left.
+too: of two tensors whose sum is normalised, of the gradient in x and one other tensor, and of two that are the gradient
+of what the norm gave. On GPUs `split_norm` takes LayerNorm apart before, and the gradients are left.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class _Norms(Rewriter):
         elements = (TensorType(kind, x.shape), *node.type.elements[1:])
         if total is not None:
             elements = (*elements, total.tensor_type)
-        parts = [source, x, node, node if cast is None else cast]
+        absorbed = [value for value, is_in in ((total, total is not None), (x, source is not x)) if is_in and value]
+        parts = [*absorbed, node, *([] if cast is None else [cast])]
         inputs = [*(total.inputs if total is not None else [source]), gamma, beta]
         fused_op = FusedLayerNorm(op.epsilon, kind, total is not None)
         made = fused(fused_op, inputs, TupleType(elements), node, node, _labels(node, parts))
@@ -107,8 +108,10 @@ class _Norms(Rewriter):
         if scale is None or shift is None or scale in self.results or shift in self.results:
             return
         views: list[Node] = []
-        sources = [_before_view(value, gamma, views) for value in (dout, x)]
-        last, parts = node, [dout, x, node, scale, shift]
+        terms = self._two_terms(dout, [node, scale, shift], gamma)
+        sources = [_before_view(value, gamma, views) for value in ((terms or (dout,))[0], x)]
+        absorbed = [value for value, source in zip((dout, x), sources, strict=True) if source is not value]
+        last, parts = node, [*absorbed, node, scale, shift]
         cast = self._only_cast(node)
         if cast is not None:
             last = cast
@@ -119,18 +122,20 @@ class _Norms(Rewriter):
         if total is not None and other is not None:
             inputs.append(other)
             parts.append(total)
+        if terms is not None:
+            inputs.append(_before_view(terms[1], gamma, views))
         # The results must come before all who read them, and all operands before the fused node.
         at = last if total is None else total
         first_read = min((self.place[u] for v in (scale, shift) for u in self.readers(v)), default=len(self.place))
         at = node if first_read <= self.place[at] else at
         if total is not None and at is node:
-            inputs.pop()
+            del inputs[5]
             parts.pop()
             total = None
         if first_read <= self.place[node] or any(self.place.get(v, -1) >= self.place[at] for v in inputs):
             return
         result = TupleType((TensorType(kind, x.shape), gamma.tensor_type, gamma.tensor_type))
-        fused_op = FusedLayerNormGrad(op.epsilon, kind, total is not None)
+        fused_op = FusedLayerNormGrad(op.epsilon, kind, total is not None, terms is not None)
         made = fused(fused_op, inputs, result, node, node, _labels(node, parts))
         added = [*views, made]
         for index, old in enumerate((total or last, scale, shift)):
@@ -148,6 +153,16 @@ class _Norms(Rewriter):
             return None
         kind = cast.tensor_type.dtype
         return cast if kind.is_float and kind.itemsize == 2 else None
+
+    def _two_terms(self, dout: Value, readers: list[Node], gamma: Value) -> tuple[Value, Value] | None:
+        """What a gradient is the sum of, where it is one of two tensors and nobody else reads it."""
+        if not isinstance(dout, Node) or not isinstance(dout.op, Add | AddN) or len(dout.inputs) != 2:
+            return None
+        if self.taken(dout) or dout in self.results or not set(self.readers(dout)).issubset(readers):
+            return None
+        first, second = dout.inputs
+        same = first.type == second.type == dout.type and dout.tensor_type.dtype == gamma.tensor_type.dtype
+        return (first, second) if same else None
 
     def _is_gamma_gradient(self, user: Node, node: Node) -> bool:
         op = user.op

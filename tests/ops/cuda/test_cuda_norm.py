@@ -86,6 +86,9 @@ def test_gradients_equal_numpys(tmp_path: Path, eager: bool) -> None:
         kind = dtype_of(inputs[4].dtype)
         types = [((rows, columns), target), ((columns,), kind), ((columns,), kind)]
         work.add(FusedLayerNormGrad(EPSILON, target, adds), inputs, types)
+        # The gradient of the result is a sum, of terms of two types.
+        inputs += [filled(device, (rows, columns), other, 9) for other in (FLOAT64 if source == FLOAT64 else FLOAT32,)]
+        work.add(FusedLayerNormGrad(EPSILON, target, adds, True), inputs, types)
     # A tensor that begins where a thread can only copy one element.
     inputs = gradients(device, 3, 96, FLOAT16, FLOAT16, False)
     inputs[1] = placed(inputs[1], 2)

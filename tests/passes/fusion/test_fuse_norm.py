@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.text.parser import parse
 from mspc.ir.types import FLOAT16, FLOAT32, TensorType
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.math.arithmetic import Add
+from mspc.ops.fused.norm import FusedLayerNormGrad
+from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.modules import load_operators
-from mspc.ops.nn.norm import LayerNorm
+from mspc.ops.nn.norm import LayerNorm, LayerNormGammaGrad, LayerNormGrad
 from mspc.ops.op import REGISTRY
+from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.fusion.fuse_norm import FuseNorm
 from tests.interpret import random_feeds, run_global, same
@@ -94,3 +98,33 @@ def test_a_norm_without_a_sum_or_a_conversion_beside_it_stays() -> None:
     b.graph.results.append(b.emit(TupleGetItem(0), norm))
     assert not FuseNorm().run(b.graph)
     assert norm in b.graph.nodes
+
+
+@pytest.mark.parametrize("read_again", [False, True], ids=["by the norm alone", "by others"])
+@pytest.mark.parametrize("narrow", [False, True], ids=["Float32", "a term in Float16"])
+def test_a_gradient_that_is_a_sum_of_two_is_read_as_two(narrow: bool, read_again: bool) -> None:
+    graph = Graph("norm")
+    kind = FLOAT16 if narrow else FLOAT32
+    types = [TensorType(FLOAT32, (4, 32)), TensorType(kind, (4, 32)), TensorType(FLOAT32, (4, 32))]
+    types += [TensorType(FLOAT32, (4, 1))] * 2 + [TensorType(FLOAT32, (32,))]
+    graph.parameters = [Parameter(f"p{i}", type) for i, type in enumerate(types)]
+    first, second, x, mean, variance, gamma = graph.parameters
+    b = Builder(graph)
+    dout = b.emit(AddN(), first, b.emit(Cast(FLOAT32), second) if narrow else second)
+    scale = b.emit(LayerNormGammaGrad(-1, -1, 1e-5), dout, x, mean, variance)
+    shift = b.emit(ReduceSum(False, (0,)), dout)
+    gradient = b.emit(LayerNormGrad(-1, 1e-5), dout, x, mean, variance, gamma)
+    graph.results = [gradient, b.emit(Add(), scale, shift), *([dout] if read_again else [])]
+    graph.returns_tuple = True
+    feeds = random_feeds(graph)
+    expected = run_global(graph, feeds)
+    assert FuseNorm().run(graph)
+    graph.verify()
+    [made] = [node for node in graph.nodes if isinstance(node.op, FusedLayerNormGrad)]
+    assert isinstance(made.op, FusedLayerNormGrad)
+    assert made.op.joins != read_again
+    assert made.inputs[0] is (dout if read_again else first)
+    assert ("AddN" in made.attrs["fused"]) != read_again
+    if not read_again:
+        assert made.inputs[-1] is second
+    same(run_global(graph, feeds), expected)
