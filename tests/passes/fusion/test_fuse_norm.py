@@ -12,7 +12,7 @@ from mspc.ir.text.parser import parse
 from mspc.ir.types import FLOAT16, FLOAT32, TensorType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.norm import FusedLayerNormGrad
-from mspc.ops.math.arithmetic import Add, AddN
+from mspc.ops.math.arithmetic import Add, AddN, Mul
 from mspc.ops.modules import load_operators
 from mspc.ops.nn.norm import LayerNorm, LayerNormGammaGrad, LayerNormGrad
 from mspc.ops.op import REGISTRY
@@ -114,7 +114,7 @@ def test_a_gradient_that_is_a_sum_of_two_is_read_as_two(narrow: bool, read_again
     scale = b.emit(LayerNormGammaGrad(-1, -1, 1e-5), dout, x, mean, variance)
     shift = b.emit(ReduceSum(False, (0,)), dout)
     gradient = b.emit(LayerNormGrad(-1, 1e-5), dout, x, mean, variance, gamma)
-    graph.results = [gradient, b.emit(Add(), scale, shift), *([dout] if read_again else [])]
+    graph.results = [b.emit(Mul(), gradient, x), b.emit(Add(), scale, shift), *([dout] if read_again else [])]
     graph.returns_tuple = True
     feeds = random_feeds(graph)
     expected = run_global(graph, feeds)
