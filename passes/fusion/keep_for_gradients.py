@@ -7,14 +7,14 @@ The pass looks at the node at which most bytes are alive. Forward values that on
 stay, which costs their bytes once, or are made again by a pass over memory of its own, right before the first of these
 readers. The cheapest choice is a minimum cut: its network has an edge of a value's bytes for every value that could
 stay, and an edge of the bytes that would be moved for every one that could be made again. A byte at the peak is worth
-two that are moved (`PRICE`). What waits in any case costs nothing to read, and so do parameters and what is made of
+three that are moved (`PRICE`). What waits in any case costs nothing to read, and so do parameters and what is made of
 them alone. What is elementwise, a view, a join of tensors, or computed along rows in one pass (a softmax, a norm) can
 be made again; products, convolutions, attention, collectives, reductions and all else never are: their results stay, or
 nothing that needs them is made again.
 
-The cut is taken again at the peak that is left, as long as each one lowers the peak by more than its price; one that
-does not is taken back. What kernels compute again without a pass of their own has been decided in
-`recompute_elementwise`, ahead of this pass.
+The cut is taken again at the peak that is left, as long as each one lowers the peak by its price; one that does not is
+taken back. What kernels compute again without a pass of their own has been decided in `recompute_elementwise`, ahead of
+this pass.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.rewriter import parts_of
 
-PRICE = 2
+PRICE = 3
 """Bytes moved that one byte less at the peak is worth."""
 MOST_ROUNDS = 8
 """Cuts of one graph."""
@@ -68,7 +68,7 @@ def _round(graph: Graph) -> bool:
         return False
     nodes, inputs = graph.nodes, {node: node.inputs for node in graph.nodes}
     _make_again(graph, alive, again, peak)
-    if PRICE * (most - _Alive(graph).peak()[1]) > moved:
+    if PRICE * (most - _Alive(graph).peak()[1]) >= moved:
         return True
     graph.nodes = nodes
     for node, old in inputs.items():
@@ -172,7 +172,7 @@ class _Choice:
             if value in number:
                 continue
             at = number[value] = len(number)
-            edges[f"in{at}", f"out{at}"] = PRICE * self.alive.nbytes(value)
+            edges[f"in{at}", f"out{at}"] = PRICE * self.alive.nbytes(value) + 1  # of equal costs memory's is the higher
             waiting += self.sources(value) or ()
         for value, at in number.items():
             sources = self.sources(value)

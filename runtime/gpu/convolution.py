@@ -16,7 +16,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.convolution.memory_format import first_order, last_order
 from mspc.ops.cuda.fold import fold, unfold
 from mspc.ops.device import Array, Launch, Sliding, in_order
-from mspc.runtime.workspaces import convolution_room
+from mspc.runtime.workspaces import CONVOLUTION
 
 CANDIDATES = 6
 """Kernels that are tried for a new shape."""
@@ -221,17 +221,16 @@ def _build(cudnn: Any, handle: Any, kind: str, operands: Operands, windows: Sequ
     graph.validate()
     graph.build_operation_graph()
     graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
-    room = convolution_room(sum(array.nbytes for array in operands.values()))
-    graph.deselect_workspace_greater_than(room)
+    graph.deselect_workspace_greater_than(CONVOLUTION)
     graph.deselect_numeric_notes(_unwanted(cudnn, name, device))
     graph.check_support()
-    kernels = _kernels(cudnn, graph, 1 if device.deterministic else CANDIDATES, room)
+    kernels = _kernels(cudnn, graph, 1 if device.deterministic else CANDIDATES)
     if not kernels:
         raise RuntimeError("no kernel of cuDNN's takes it")
     return _Plans(graph, tensors, kernels)
 
 
-def _kernels(cudnn: Any, graph: Any, most: int, room: int) -> tuple[tuple[int, int], ...]:
+def _kernels(cudnn: Any, graph: Any, most: int) -> tuple[tuple[int, int], ...]:
     """The first of the proposed kernels that can be built."""
     found: list[tuple[int, int]] = []
     for index in range(graph.get_execution_plan_count()):
@@ -242,7 +241,7 @@ def _kernels(cudnn: Any, graph: Any, most: int, room: int) -> tuple[tuple[int, i
             found.append((index, int(graph.get_workspace_size_plan_at_index(index))))
         except (cudnn.cudnnGraphNotSupportedError, RuntimeError, ValueError):
             continue
-    return tuple(kernel for kernel in found if kernel[1] <= room)
+    return tuple(kernel for kernel in found if kernel[1] <= CONVOLUTION)
 
 
 def _unwanted(cudnn: Any, name: str, device: Any) -> list[Any]:

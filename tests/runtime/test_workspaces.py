@@ -14,8 +14,7 @@ from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
 from mspc.runtime.workspaces import (
-    LEAST_FOR_CONVOLUTION,
-    MOST_FOR_CONVOLUTION,
+    CONVOLUTION,
     PRODUCTS,
     scratch_bytes,
     workspace_bytes,
@@ -52,10 +51,10 @@ def test_attention_where_products_stand_for_a_kernel(dtype: DType, tf32: bool, f
 
 def test_convolutions_by_their_operands() -> None:
     small = graph_of(Conv2D(out_channel=16, kernel_size=3, pad_mode="same"), FLOAT32, (2, 16, 8, 8), (16, 16, 3, 3))
-    assert scratch_bytes(small, False) == LEAST_FOR_CONVOLUTION
+    assert scratch_bytes(small, False) == CONVOLUTION
     large = graph_of(Conv2D(out_channel=64, kernel_size=1), FLOAT32, (64, 64, 112, 112), (64, 64, 1, 1))
-    assert scratch_bytes(large, False) == MOST_FOR_CONVOLUTION
+    assert scratch_bytes(large, False) == CONVOLUTION
     strided = graph_of(Conv2D(out_channel=64, kernel_size=1, stride=2), FLOAT32, (64, 64, 112, 112), (64, 64, 1, 1))
-    assert scratch_bytes(strided, False) == MOST_FOR_CONVOLUTION + 64 * 64 * 56 * 56 * 4
+    assert scratch_bytes(strided, False) == CONVOLUTION + 64 * 64 * 56 * 56 * 4
     of_colours = graph_of(Conv2D(out_channel=16, kernel_size=3), FLOAT32, (2, 3, 8, 8), (16, 3, 3, 3))
-    assert scratch_bytes(of_colours, False) == LEAST_FOR_CONVOLUTION + 2 * (2 * 3 * 8 * 8 * 4)
+    assert scratch_bytes(of_colours, False) == CONVOLUTION + 2 * (2 * 3 * 8 * 8 * 4)
