@@ -64,6 +64,7 @@ class MemoryEffects:
             All other results, but for those of updates, are arrays that share memory with no operand.
         moves: every element of a result is one of an operand's, whatever their element type is: a cast may come before
             or behind.
+        selects: of operand 0 it reads those elements alone that its result holds, as a lookup of rows does.
         packs: so many elements of the result are one in MindSpore: a Reshape to so many times fewer leaves them, last.
     """
 
@@ -78,6 +79,7 @@ class MemoryEffects:
     reshapes: ClassVar[bool] = False
     may_alias: ClassVar[bool] = False
     moves: ClassVar[bool] = False
+    selects: ClassVar[bool] = False
     packs: ClassVar[int] = 1
 
 

@@ -37,10 +37,15 @@ def seconds(node: Node, machine: Machine = H200) -> float:
 
 
 def moved_bytes(node: Node) -> int:
-    """Bytes that a node reads and writes: its operands, its result, and what it overwrites beside that."""
-    moved = sum(value.type.nbytes for value in node.inputs) + node.type.nbytes
-    written = sum(node.inputs[i].type.nbytes for i in node.op.mutates) if isinstance(node.op, Op) else 0
-    return moved + max(0, written - node.type.nbytes)
+    """Bytes that a node reads and writes: its operands, its result, and what it overwrites beside that. Of what a slice
+    or a lookup takes a part of it reads that part."""
+    op, made = node.op, node.type.nbytes
+    read = [value.type.nbytes for value in node.inputs]
+    if not isinstance(op, Op):
+        return sum(read) + made
+    if read and (op.moves or op.selects):
+        read[0] = min(read[0], made)
+    return sum(read) + max(made, sum(node.inputs[i].type.nbytes for i in op.mutates))
 
 
 def work_of(node: Node) -> float:

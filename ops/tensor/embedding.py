@@ -46,6 +46,7 @@ class Gather(Op):
     total: int = 0
     linear_in = (0,)
     requests = REQUESTS
+    selects = True
     samples = (
         sample((16, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16),
         sample((16, 8), (8,), dtypes=("Float64", "Int64"), low=-16, high=16),
@@ -292,6 +293,7 @@ class EmbeddingLookup(Op):
     offset: int = 0
     linear_in = (0,)
     requests = REQUESTS
+    selects = True
     samples = (
         sample((16, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=24, offset=4),
         sample((16,), (8,), dtypes=("Float64", "Int32"), low=0, high=16),

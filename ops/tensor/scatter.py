@@ -102,6 +102,7 @@ class GatherNd(_Indexed):
     """Slices of x at indices[..., k], which name its first k dimensions."""
 
     linear_in = (0,)
+    selects = True
     samples = (
         sample((8, 8, 16), (8, 2), dtypes=("Float64", "Int32"), low=0, high=8),
         sample((8, 16), (4, 2, 1), dtypes=("Float64", "Int64"), low=0, high=8),

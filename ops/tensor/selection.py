@@ -243,6 +243,7 @@ class GatherD(Op):
     total: int = 0
     omitted = ("offset", "total")
     linear_in = (0,)
+    selects = True
     samples = (
         sample((8, 16), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16, dim=1),
         sample((16, 8), (4, 8), dtypes=("Float64", "Int64"), low=0, high=16, dim=-2),
