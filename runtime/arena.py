@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import TensorType
 
 GOOD = 1.01
 """An arena of this many times the lower bound is taken at once; else other orders are tried too."""
@@ -40,6 +41,22 @@ class MemoryBlock:
     reserved: int = 0
     tied: tuple[int, int] | None = None
     offset: int = 0
+
+
+@dataclass
+class ResultMemory:
+    """The memory of one result of one node, which others may show. accesses: indices of nodes that read or write it,
+    ascending; len(nodes) for the end of the step. pitch: see `Allocation`."""
+
+    type: TensorType
+    accesses: list[int]
+    pitch: int = 0
+    block: MemoryBlock | None = None
+
+    @property
+    def nbytes(self) -> int:
+        shape = self.type.shape
+        return self.type.nbytes // shape[-1] * self.pitch if self.pitch else self.type.nbytes
 
 
 def assign(blocks: Sequence[MemoryBlock], alignment: int) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
+from typing import Any
 
 from mspc.analysis.shadow_weights import ShadowWeights
-from mspc.ir.graph import Node, Value
+from mspc.ir.graph import Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import TensorType
 
 COMMUNICATION = "communication"
 """The attribute `stream` of nodes on the side stream of collectives."""
@@ -17,15 +19,17 @@ REDUCTION = "reduction"
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Memory of one tensor, contiguous and row-major.
+    """Memory of one tensor, row-major.
 
     kind: "arena", from `offset` on, or "kept": the memory of `value`, a Parameter or a Constant, from its begin on.
+    pitch: elements from the begin of a row, the last dimension, to that of the next; 0 where they are contiguous.
     """
 
     kind: str
     value: Value | None
     offset: int
     nbytes: int
+    pitch: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,3 +89,16 @@ def side_stream(node: Node) -> str:
     """The side stream on which the node runs, "" for the main one."""
     name = node.attrs.get("stream")
     return str(name) if name in (COMMUNICATION, REDUCTION) else ""
+
+def row_pitches(node: Node) -> Sequence[int]:
+    """Elements from row to row of every result, 0 where there is no gap. Raises MspcError for what cannot be."""
+    types, found = element_types(node.type), node.attrs.get("row_pitch")
+    if found is None:
+        return [0] * len(types)
+    if not isinstance(found, tuple) or len(found) != len(types) or not all(map(_is_pitch, found, types)):
+        raise node.error(f"{node.label} has row_pitch {found!r}; a result of type {node.type} cannot lie in memory so")
+    return found
+
+
+def _is_pitch(pitch: Any, type: TensorType) -> bool:
+    return pitch == 0 or (isinstance(pitch, int) and len(type.shape) > 1 and 0 < type.shape[-1] <= pitch)

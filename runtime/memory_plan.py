@@ -24,15 +24,14 @@ from collections.abc import Mapping, Sequence
 
 from mspc.analysis.shadow_weights import marked_shadow_weights
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
-from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import DType, TensorType
+from mspc.ir.types import DType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, needed_operands, step_types
 from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.op import Op
-from mspc.runtime.arena import MemoryBlock, assign, most_alive
-from mspc.runtime.memory import COMMUNICATION, Allocation, MemoryPlan, side_stream
+from mspc.runtime.arena import MemoryBlock, ResultMemory, assign, most_alive
+from mspc.runtime.memory import COMMUNICATION, Allocation, MemoryPlan, row_pitches, side_stream
 from mspc.runtime.memory_classes import CLASSES, Part, StepClasses, constant_bytes, optimizer_states
 
 BUCKET_ALIGNMENT = 32
@@ -49,16 +48,6 @@ def peak_of(graph: Graph, alignment: int = 256) -> int:
     return planner.place_all(alignment) + constant_bytes(graph) + sum(p.type.nbytes for p in graph.parameters)
 
 
-@dataclass
-class _ResultMemory:
-    """The memory of one result of one node, which others may show. accesses: indices of nodes that read or write it,
-    ascending; len(nodes) for the end of the step."""
-
-    type: TensorType
-    accesses: list[int]
-    block: MemoryBlock | None = None
-
-
 class _Planner:
     """Finds aliases, lifetimes and waits, then shares blocks between cells and places the blocks."""
 
@@ -70,7 +59,7 @@ class _Planner:
         self.copy_of: dict[Value, Node] = {
             p.parameter: node for node, pieces in self.shadow_weights.copies.items() for p in pieces
         }
-        self.cells: list[_ResultMemory] = []
+        self.cells: list[ResultMemory] = []
         self.shown = self._find_parts({})
         self.copied = self._late_readers()
         self.parts = self._find_parts(self.copied) if self.copied else self.shown
@@ -138,9 +127,9 @@ class _Planner:
             shown = self._shown(node, parts)
             if shown is None or node in copied:
                 fresh: list[Part] = []
-                for type in element_types(node.type):
+                for type, pitch in zip(element_types(node.type), row_pitches(node), strict=True):
                     fresh.append(len(self.cells))
-                    self.cells.append(_ResultMemory(type, [index]))
+                    self.cells.append(ResultMemory(type, [index], pitch))
                 shown = tuple(fresh)
             parts[node] = shown
         return parts
@@ -205,7 +194,7 @@ class _Planner:
             for cell in self._cells(value):
                 cell.accesses.append(len(self.nodes))
 
-    def _cells(self, value: Value) -> list[_ResultMemory]:
+    def _cells(self, value: Value) -> list[ResultMemory]:
         return [self.cells[part] for part in self.parts[value] if isinstance(part, int)]
 
     def _find_waits(self) -> None:
@@ -259,7 +248,7 @@ class _Planner:
             cell = self.cells[part]
             if cell.block is None:
                 operands = sources[self.parts[node].index(part)]
-                cell.block = self._overwritten(index, node, operands, cell.type, taken) or self._new(cell.type.nbytes)
+                cell.block = self._overwritten(index, node, operands, cell, taken) or self._new(cell.nbytes)
             taken.append(cell.block)
 
     def _new(self, nbytes: int) -> MemoryBlock:
@@ -268,9 +257,9 @@ class _Planner:
         return block
 
     def _overwritten(
-        self, index: int, node: Node, operands: Sequence[Value], type: TensorType, taken: Sequence[MemoryBlock]
+        self, index: int, node: Node, operands: Sequence[Value], made: ResultMemory, taken: Sequence[MemoryBlock]
     ) -> MemoryBlock | None:
-        """The block of one of `operands` in whose place a result of `type` may lie."""
+        """The block of one of `operands` in whose place a result may lie."""
         if node in self.copied or node in self.shadow_weights.copies:
             return None
         if not isinstance(node.op, AllReduce):
@@ -278,18 +267,18 @@ class _Planner:
                 return None
         for value in operands:
             for part in self.parts[value]:
-                if isinstance(part, int) and self._dies(part, index, type.dtype, type.nbytes):
+                if isinstance(part, int) and self._dies(part, index, made.type.dtype, made.nbytes):
                     block = self.cells[part].block
                     if block is not None and not any(block is other for other in taken):
                         # A smaller operand is read for several elements, and a smaller result written while others
                         # are still computed.
-                        return block if isinstance(node.op, AllReduce) or _size_of_work(node) == type.size else None
+                        return block if isinstance(node.op, AllReduce) or _works_on(node, made.type.size) else None
         return None
 
     def _dies(self, part: int, index: int, dtype: DType, nbytes: int) -> bool:
         """Whether the node at `index` is the last to touch the cell, and may overwrite it by a result of this size."""
         cell = self.cells[part]
-        if cell.accesses[-1] != index or cell.type.dtype != dtype or cell.type.nbytes != nbytes:
+        if cell.accesses[-1] != index or cell.type.dtype != dtype or cell.nbytes != nbytes:
             return False
         others = [i for i in cell.accesses[:-1] if self.side[i] and self.side[i] != self.side[index]]
         return all(self.over.get(i, len(self.nodes)) <= index for i in others)
@@ -340,7 +329,7 @@ class _Planner:
             return Allocation("kept", part, 0, part.type.nbytes)
         cell = self.cells[part]
         assert cell.block is not None
-        return Allocation("arena", None, cell.block.offset, cell.type.nbytes)
+        return Allocation("arena", None, cell.block.offset, cell.nbytes, cell.pitch)
 
     def _most_of_classes(self, classes: Mapping[int, str]) -> dict[str, int]:
         """Most bytes alive at once of every class. A block is of the class of the latest result that lies in it."""
@@ -384,6 +373,11 @@ def _sources(node: Node, results: int) -> list[Sequence[Value]]:
     if isinstance(node.op, FusedElementwise) and results > 1:
         return [[node.inputs[i] for i in sorted(needed)] for needed in needed_operands(node.op)]
     return [node.inputs] * results
+
+
+def _works_on(node: Node, size: int) -> bool:
+    """Whether a node works on so many elements."""
+    return _size_of_work(node) == size
 
 
 def _size_of_work(node: Node) -> int:

@@ -56,7 +56,8 @@ class RowChain:
     """The computation on every row.
 
     dims: of the space; the last `columns` of them are a row. writes, row_writes: (name of a value, where it is stored),
-    with one element for each of the space, or for each row.
+    with one element for each of the space, or for each row. Arrays with an element for each of the space may have a gap
+    behind every row (`row_pitch`); nothing is wrong with what a kernel leaves there.
     """
 
     dims: tuple[int, ...]
@@ -91,12 +92,31 @@ class RowChain:
 
     def lanes(self) -> int:
         """Neighbouring elements that a thread loads at once."""
-        arrays = [read.array for read in self.reads if self.held_columns(read) == "all"]
-        arrays += [array for _, array in self.writes]
+        arrays = [read.array for read in self.reads if self.is_packed(read)] + [array for _, array in self.writes]
         lanes = 16 // max((array.dtype.itemsize for array in arrays), default=4)
-        while lanes > 1 and (self.length % lanes or any(address(a) % (lanes * a.dtype.itemsize) for a in arrays)):
+        steps = [self.row_step(array) for array in arrays] or [self.length]
+        while lanes > 1 and (
+            any(step % lanes for step in steps) or any(address(a) % (lanes * a.dtype.itemsize) for a in arrays)
+        ):
             lanes //= 2
         return lanes
+
+    def row_step(self, array: Array) -> int:
+        """Elements from the begin of a row to that of the next, of an array with an element for each of the space or
+        for each column."""
+        is_full = array.ndim > 1 and array.size == math.prod(self.dims) and self.length == array.shape[-1]
+        return array.strides[-2] // array.itemsize if is_full and array.shape[-2] > 1 else self.length
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether an array has gaps between its rows."""
+        arrays = [read.array for read in self.reads] + [array for _, array in self.writes]
+        return any(self.row_step(array) != self.length for array in arrays)
+
+    def is_packed(self, read: RowRead) -> bool:
+        """Whether an operand is loaded in packs: where a row does not fill its last one there must be a gap to read."""
+        is_full = read.array.size == math.prod(self.dims)
+        return self.held_columns(read) == "all" and (is_full or not self.has_gaps)
 
     def stages(self) -> tuple[dict[str, int], int]:
         """(the pass in which a value can be computed, how many passes there are). Of a row's value it is the first pass
@@ -149,7 +169,7 @@ class RowChain:
         self._parameters += [(f"const u64 seed{i}", np.uint64(seed)) for i, seed in enumerate(seeds)]
         head = f"typedef {index_type(math.prod(self.dims))} I, Index;\n" + constants(
             ROWS=rows, COLUMNS=self.length, GROUP=group, THREADS=threads, V=lanes, PACKS=packs,
-            EXACT=packs * lanes * group == self.length,
+            EXACT=packs * lanes * group == self.length, RAGGED=self.length % lanes != 0,
         )  # fmt: skip
         parameters = ", ".join(declaration for declaration, _ in self._parameters)
         begin = ["const u64 running = (u64)*running_at;"] if draws else []
@@ -269,6 +289,7 @@ class _PassPlan:
         last = number == self.passes - 1
         loads: list[str] = []
         element = ["const int column = start + j; (void)column;", "const I at = first + column; (void)at;"]
+        element.append("if (RAGGED && column >= COLUMNS) continue;")
         for name in self._needed(number, held):
             kind, line = self._type(name), self.lines.get(name)
             if held and self.first[name] < number:
@@ -279,7 +300,7 @@ class _PassPlan:
             else:
                 read = self.reads[name]
                 place = f"b_{name} + {self._offset(read, rows=False)}"
-                if chain.held_columns(read) == "all":
+                if chain.is_packed(read):
                     loads.append(f"const auto a_{name} = pack_at<{_c(read.array)}, V>(p_{name} + b_{name} + start);")
                     element.append(f"const {kind} {name} = wide(a_{name}.at[j]);")
                 else:
@@ -294,7 +315,7 @@ class _PassPlan:
         for i, (name, array) in enumerate(chain.writes if last else ()):
             loads.append(f"Pack<{_c(array)}, V> m{i};")
             element.append(f"m{i}.at[j] = narrow<{_c(array)}>({name});")
-            stores.append(f"put_pack<{_c(array)}, V>(y{i} + first + start, m{i});")
+            stores.append(f"put_pack<{_c(array)}, V>(y{i} + row * {chain.row_step(array)} + start, m{i});")
         return [
             f"#pragma unroll {unroll}",
             "for (int k = 0; k < PACKS; ++k) {",
@@ -313,6 +334,9 @@ class _PassPlan:
     def _offset(self, read: RowRead, rows: bool) -> str:
         """C++ of the part of an operand's place that the row gives, or the column."""
         dims, kept = self.chain.dims, len(self.chain.dims) - self.chain.columns
+        step = self.chain.row_step(read.array)
+        if rows and step != self.chain.length:
+            return f"row * {step}"
         terms: list[str] = []
         stride = math.prod(read.shape[kept:]) if rows else 1
         behind = 1

@@ -329,7 +329,7 @@ class GpuExecutor:
                 continue
             found = np.empty(array.shape, array.dtype)
             with self.device.stream("compute"):
-                self.device.receive(array, found)
+                self.device.receive(self.device.xp.ascontiguousarray(array), found)
             self.device.synchronize()
             if not np.isfinite(found).all():
                 return False

@@ -65,12 +65,13 @@ Key = tuple[Any, ...]
 @dataclass(frozen=True)
 class _Matrix:
     """An operand as cuBLASLt sees it: rows and columns in memory read by columns, whether it is transposed, elements
-    from one matrix of the batch to the next (0: all the same)."""
+    from one matrix of the batch to the next (0: all the same), and from one column to the next."""
 
     rows: int
     columns: int
     transposed: bool
     stride: int
+    pitch: int
 
 
 class Unsupported(Exception):
@@ -343,11 +344,12 @@ class _BoundProduct:
 def _matrix(array: Array, transposed: bool, batch: int) -> _Matrix:
     rows, columns = array.shape[-1], array.shape[-2]
     own = array.size // max(1, rows * columns)
-    return _Matrix(rows, columns, transposed, rows * columns if own == batch and batch > 1 else 0)
+    pitch = array.strides[-2] // array.itemsize if columns > 1 and not array.flags.c_contiguous else rows
+    return _Matrix(rows, columns, transposed, rows * columns if own == batch and batch > 1 else 0, pitch)
 
 
 def _layout(kind: int, matrix: _Matrix, batch: int) -> int:
-    layout = lt.matrix_layout_create(kind, matrix.rows, matrix.columns, matrix.rows)
+    layout = lt.matrix_layout_create(kind, matrix.rows, matrix.columns, matrix.pitch)
     if batch > 1:
         for attribute, value in (
             (lt.MatrixLayoutAttribute.BATCH_COUNT, batch),

@@ -119,11 +119,14 @@ class GpuStep:
         return tuple(self._array(p, t) for p, t in zip(self.plan.places[value], types, strict=True))
 
     def _array(self, place: Allocation, type: TensorType) -> Array:
-        key = (place.kind, place.offset, place.value, type)
+        key = (place.kind, place.offset, place.value, place.pitch, type)
         found = self._views.get(key)
         if found is None:
             shape, dtype = type.shape, type.dtype.numpy
-            if place.kind == "arena":
+            if place.pitch:
+                rows = type.size // shape[-1], place.pitch
+                found = self.device.view(self.arena, place.offset, rows, dtype)[:, : shape[-1]].reshape(shape)
+            elif place.kind == "arena":
                 found = self.device.view(self.arena, place.offset, shape, dtype)
             else:
                 assert place.value is not None

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from mspc.api.state import Session
 from mspc.compiler.driver import compile_call
 from mspc.engine.capture import capture
+from mspc.ir.builder import Builder
 from mspc.ir.compare import difference
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
@@ -387,3 +389,28 @@ def test_blocks_alive_together_are_apart(seed: int) -> None:
                 assert begin >= end
     tied = [block for block in blocks if block.tied is not None]
     assert len({block.offset - block.tied[1] for block in tied if block.tied}) <= 1
+
+
+def test_rows_with_gaps_take_their_pitch_and_share_memory_with_their_like() -> None:
+    graph = Graph("gaps")
+    graph.parameters = [Parameter("x", TensorType(FLOAT32, (4, 3)), "input")]
+    b = Builder(graph)
+    first = b.emit(Add(), *graph.parameters * 2)
+    second = b.emit(Add(), first, first)
+    graph.results = [b.emit(Add(), second, second)]
+    first.attrs["row_pitch"] = second.attrs["row_pitch"] = (8,)
+    plan = plan_memory(graph)
+    (one,), (other,), (last,) = (plan.places[node] for node in graph.nodes)
+    assert (one.pitch, one.nbytes, last.pitch, last.nbytes) == (8, 128, 0, 48)
+    assert one.offset == other.offset
+    assert last.offset != one.offset  # its rows lie closer, and it would overwrite what is still to be read
+
+
+@pytest.mark.parametrize("pitch", [8, (8, 8), (2,), (-8,), ("8",), (8.5,)], ids=str)
+def test_a_pitch_that_cannot_be_is_refused(pitch: Any) -> None:
+    graph = Graph("gaps")
+    graph.parameters = [Parameter("x", TensorType(FLOAT32, (4, 3)), "input")]
+    graph.results = [Builder(graph).emit(Add(), *graph.parameters * 2)]
+    graph.nodes[0].attrs["row_pitch"] = pitch
+    with pytest.raises(MspcError, match=r"has row_pitch .* cannot lie in memory so"):
+        plan_memory(graph)

@@ -273,6 +273,7 @@ class Emulator:
     deterministic = True
     tf32 = False
     shared = ""  # C++ that stands once before all kernels
+    takes_gaps = False  # whether arrays may have gaps between their rows
     eager = False  # whether copies to shared memory are made at once, else when they are waited for
 
     def __init__(self, folder: Path, multiprocessors: int = 2, step: int = 3) -> None:
@@ -332,7 +333,7 @@ class Emulator:
         cells: list[Any] = []
         for argument in arguments:
             if isinstance(argument, np.ndarray):
-                assert argument.flags.c_contiguous
+                assert argument.flags.c_contiguous or self.takes_gaps
                 cells.append(ctypes.c_void_p(argument.ctypes.data))
             else:
                 cells.append(np.ctypeslib.as_ctypes(np.array(argument)))
