@@ -11,7 +11,8 @@ import pytest
 from mspc.ir.text.fragments import plain_value, read_value
 
 PLAIN = ("0", "-5", "007", "(0)", "()", "(1, -2)", "true", "false", "Float16", "Bool", "-0", "1.5", "1.0e-05",
-         "1e-08", '"gelu"', '""', '"a b_c-1.5"', '("Mul(x0, x1)")', '("", "Cast(x0, dst_type=Float32)", ", ")')  # fmt: skip
+         "1e-08", '"gelu"', '""', '"a b_c-1.5"', '("Mul(x0, x1)")',
+         '("", "Cast(x0, dst_type=Float32)", ", ")')  # fmt: skip
 OTHERS = ("None", "(1,2)", "(1, (2, 3))", "inf", "nan", "x", '"\\n"', "12345678901234567890", "0:8:2", "I64(3)",
           '("\\n")', '("a", 1)', '("a","b")')  # fmt: skip
 
