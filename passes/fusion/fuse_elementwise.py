@@ -104,7 +104,7 @@ def _row_member(node: Node, updates: Updates) -> Member | None:
         sources = plain_sources(node, updates)
         _, shapes = form_of(node.op, [value.tensor_type for value in sources])
         work = node.type.shape
-        places = frozenset(place for shape in shapes for place in cuts(work, held_dims(work, shape)))
+        places = frozenset(place for shape in shapes if shape != work for place in cuts(work, held_dims(work, shape)))
         return Member(work, list(zip(sources, shapes, strict=True)), places)
     if reshapes(node.op):
         return Member(node.type.shape, [(node.inputs[0], node.type.shape)], frozenset())

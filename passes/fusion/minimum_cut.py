@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from itertools import pairwise
 
 UNBOUNDED = 1 << 62
 """The capacity of an edge that no cut goes through."""
@@ -47,7 +48,7 @@ def _fill(left: Capacities, distance: Mapping[int, int], source: int, sink: int)
     while path:
         place = path[-1]
         if place == sink:
-            steps = list(zip(path, path[1:], strict=False))
+            steps = list(pairwise(path))
             most = min(left[start][stop] for start, stop in steps)
             for start, stop in steps:
                 left[start][stop] -= most
