@@ -197,7 +197,7 @@ class _Emission:
             return [alone], dict.fromkeys(results, alone)
         first = {lines[node]: node for node in reversed(results)}
         results_of = {line: first[line] for line in dict.fromkeys(lines[node] for node in results)}
-        op = FusedElementwise.of(steps, list(results_of))
+        op = FusedElementwise(tuple(known), tuple(results_of))
         types = tuple(node.tensor_type for node in results_of.values())
         type: Type = types[0] if len(types) == 1 else TupleType(types)
         labels: list[str] = []

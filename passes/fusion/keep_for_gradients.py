@@ -116,8 +116,9 @@ class _Alive:
         change = [0] * (len(self.graph.nodes) + 2)
         for value, start in self.made.items():
             if value in self.last:
-                change[start] += self.nbytes(value)
-                change[self.last[value] + 1] -= self.nbytes(value)
+                nbytes = self.nbytes(value)
+                change[start] += nbytes
+                change[self.last[value] + 1] -= nbytes
         alive = most = place = 0
         for i, more in enumerate(change):
             alive += more

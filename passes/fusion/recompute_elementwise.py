@@ -250,7 +250,7 @@ class _Kernels:
         if found is None:
             return False
         nbytes = value.tensor_type.nbytes
-        if found.more < nbytes or (self._readers_of(value) == [kernel] and found.more <= nbytes):
+        if found.more < nbytes or (self._alone(kernel, value) and found.more <= nbytes):
             self._inline(kernel, value, found)
             return True
         readers = self._readers_of(value)
@@ -271,7 +271,7 @@ class _Kernels:
     def recompute_together(self, kernel: _Kernel) -> bool:
         """Compute all values again that a kernel alone reads, where that is better though it is not for each by itself;
         whether it is."""
-        values = [v for v in kernel.operands() if v in self.makers and self._readers_of(v) == [kernel]]
+        values = [v for v in kernel.operands() if v in self.makers and self._alone(kernel, v)]
         found = {value: again for value in values if (again := self._best(kernel, value)) is not None}
         if len(found) < 2:
             return False
@@ -291,6 +291,10 @@ class _Kernels:
     def _stored_longer(self, leaves: Iterable[Value], reader: _Kernel) -> int:
         """Bytes of what has to be stored for a reader, and would not have to be without it."""
         return sum(leaf.tensor_type.nbytes for leaf in leaves if self._ends(leaf) < reader.position)
+
+    def _alone(self, kernel: _Kernel, value: Value) -> bool:
+        """Whether a kernel is all that reads a value."""
+        return value not in self.returned and self.readers[value] == {kernel}
 
     def _readers_of(self, value: Value) -> list[_Kernel]:
         """The kernels that read a value, where they are all who do; else none."""
