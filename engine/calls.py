@@ -158,7 +158,6 @@ class RankCalls:
         key = (id(target), call, frozen)
         found = self._known.find(key)
         if found is None or self._outdated(key, found):
-            # Several ranks of one process would give back each other's threshold.
             with looking_rarely(self.has_own_process):
                 found, cells = self._compile(target, call, frozen)
             # As in MindSpore, a step that was set to train continues to do so after its network has been evaluated.

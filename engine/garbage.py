@@ -19,7 +19,7 @@ def look_rarely() -> None:
 @contextmanager
 def looking_rarely(wanted: bool) -> Iterator[None]:
     """Look for garbage after so many new objects meanwhile where that is wanted, unless it is looked for more rarely,
-    or never, anyway."""
+    or never, anyway. Where several ranks run in one process they would give back each other's threshold."""
     before = gc.get_threshold()
     if not (wanted and 0 < before[0] < NEW_OBJECTS):
         yield
