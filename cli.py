@@ -17,9 +17,9 @@ from typer.main import get_command
 
 from mspc import __version__
 from mspc.commands import options
-from mspc.commands.garbage import look_rarely
 from mspc.commands.report.streams import complain, complain_of, run_guarded
 from mspc.commands.verbs.table import VERBS, Verb
+from mspc.engine.garbage import look_rarely
 from mspc.ir.diagnostics import MspcError
 
 FAILED = 1

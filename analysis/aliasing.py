@@ -18,8 +18,9 @@ class Updates:
         self.numbers: dict[Value, list[int]] = {}
         self.shown: dict[Value, frozenset[Value]] = {}
         self.first = len(graph.nodes)
+        self._changed: dict[Value, list[int]] = {}
         for number, node in enumerate(graph.nodes):
-            for parameter in self.written(node):
+            for parameter in self.written(node) if node.op.mutates else ():
                 self.numbers.setdefault(parameter, []).append(number)
                 self.first = min(self.first, number)
 
@@ -36,21 +37,28 @@ class Updates:
         if stop < self.first:
             return False
         for value in values:
-            for parameter in self.parameters(value):
-                numbers = self.numbers.get(parameter, [])
-                if bisect_right(numbers, start) != bisect_right(numbers, stop):
-                    return True
+            numbers = self._updates_of(value)
+            if numbers and bisect_right(numbers, start) != bisect_right(numbers, stop):
+                return True
         return False
 
     def last_before(self, values: Iterable[Value], stop: int) -> int:
         """The position of the last update, before `stop`, of what one of the values shows; -1 where there is none."""
         last = -1
         for value in values:
-            for parameter in self.parameters(value):
-                numbers = self.numbers.get(parameter, [])
-                at = bisect_left(numbers, stop)
-                last = max(last, numbers[at - 1] if at else -1)
+            numbers = self._updates_of(value)
+            at = bisect_left(numbers, stop)
+            last = max(last, numbers[at - 1] if at else -1)
         return last
+
+    def _updates_of(self, value: Value) -> Sequence[int]:
+        """The positions, ascending, at which a parameter is updated whose memory the value may show."""
+        known = self._changed.get(value)
+        if known is None:
+            parameters = self.parameters(value)
+            known = sorted({number for parameter in parameters for number in self.numbers.get(parameter, ())})
+            self._changed[value] = known
+        return known
 
     def parameters(self, value: Value) -> frozenset[Value]:
         """The parameters whose memory the value may show: itself, through operators that may hand out views of their

@@ -24,6 +24,7 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, TracedCall, compile_traced, trace_call
 from mspc.compiler.frontend.trace import Traced
 from mspc.engine.compiled_call import CompiledCall
+from mspc.engine.garbage import looking_rarely
 from mspc.engine.gathered_outputs import check_all_have, global_outputs, ranks_that
 from mspc.engine.initial_values import compare_beginnings, different_programs, settings_of
 from mspc.engine.job import Job, explain, join_job
@@ -157,7 +158,8 @@ class RankCalls:
         key = (id(target), call, frozen)
         found = self._known.find(key)
         if found is None or self._outdated(key, found):
-            found, cells = self._compile(target, call, frozen)
+            with looking_rarely(self.has_own_process):
+                found, cells = self._compile(target, call, frozen)
             # As in MindSpore, a step that was set to train continues to do so after its network has been evaluated.
             trained = bool(getattr(target, "training", False))
             self._known.add(key, found, cells, (target, args), self._stays(found), trained)

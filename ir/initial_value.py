@@ -112,7 +112,7 @@ class Description:
         bounds = _bounds(self.shape, slices)
         sizes = tuple(max(0, stop - start) for start, stop in bounds)
         if isinstance(self.distribution, Filled):
-            result = np.full(sizes, self.distribution.value, self.dtype.numpy)
+            result = _filled(sizes, np.full((), self.distribution.value, self.dtype.numpy))
         elif isinstance(self.distribution, Diagonal):
             result = np.eye(*sizes, k=bounds[0][0] - bounds[1][0], dtype=self.dtype.numpy)
         elif isinstance(self.distribution, DiagonalKernel):
@@ -137,6 +137,11 @@ class Description:
         if self.zero_row is not None:
             found["zero_row"] = self.zero_row
         return found
+
+
+def _filled(sizes: tuple[int, ...], number: Array) -> Array:
+    """An array of one number; zeros are memory that nothing has touched yet, which costs no time."""
+    return np.full(sizes, number) if any(number.tobytes()) else np.zeros(sizes, number.dtype)
 
 
 def _name_of(distribution: Distribution) -> str:

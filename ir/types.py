@@ -4,6 +4,7 @@ import them.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -91,11 +92,17 @@ def dtype_of(value: Any) -> DType:
     """
     if isinstance(value, DType):
         return value
-    name = value if isinstance(value, str) else np.dtype(value).name
-    found = _BY_LOWER.get(name.lower())
+    found = _BY_LOWER.get(value.lower()) if isinstance(value, str) else _of_numpy(np.dtype(value))
     if found is None:
+        name = value if isinstance(value, str) else np.dtype(value).name
         raise MspcError(f"unknown element type {name!r}; known are {', '.join(DTYPES)}")
     return found
+
+
+@functools.lru_cache(maxsize=256)
+def _of_numpy(dtype: np.dtype[Any]) -> DType | None:
+    """The DType of a NumPy dtype, whose name takes NumPy a while."""
+    return _BY_LOWER.get(dtype.name.lower())
 
 
 def real_of(dtype: DType) -> DType:

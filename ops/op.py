@@ -313,9 +313,9 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script):
 
     def parsed_rule(self, *types: TensorType) -> Rule:
         """`rule` with its factors' sizes. Raises MspcError where the operands do not fit."""
-        expected = _operand_count(type(self))
-        if expected is not None and len(types) != expected:
-            counted = f"{expected} tensor{'s' * (expected != 1)}"
+        names = _operand_names(type(self))
+        if names is not None and len(types) != len(names):
+            counted = f"{len(names)} tensor{'s' * (len(names) != 1)}"
             raise MspcError(f"{self.name} takes {counted}, not {len(types)}", kind=TypeError)
         for index, operand in enumerate(cast(tuple[Type, ...], types)):  # a tuple here is the user's mistake
             if not isinstance(operand, TensorType):
@@ -325,8 +325,8 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script):
 
     def operand(self, index: int) -> str:
         """What an operand is called in messages: as `rule` names it."""
-        names = [*inspect.signature(type(self).rule).parameters][1:]
-        return names[index] if index < (_operand_count(type(self)) or 0) else f"input {index}"
+        names = _operand_names(type(self))
+        return names[index] if names is not None and index < len(names) else f"input {index}"
 
     def gradient(self, b: Builder, inputs: Sequence[Value], out: Value, dout: Any) -> Sequence[Value | None]:
         """Call `bprop`. Raises MspcError for an operator that cannot be differentiated."""
@@ -343,8 +343,8 @@ def _field_names(cls: type[Op]) -> tuple[str, ...]:
 
 
 @functools.cache
-def _operand_count(cls: type[Op]) -> int | None:
-    """How many operands `rule` takes, None where it takes any number."""
+def _operand_names(cls: type[Op]) -> tuple[str, ...] | None:
+    """The names of the operands that `rule` takes, None where it takes any number."""
     parameters = list(inspect.signature(cls.rule).parameters.values())[1:]
     varies = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
-    return None if varies else len(parameters)
+    return None if varies else tuple(p.name for p in parameters)

@@ -166,8 +166,10 @@ class StepClasses:
         if not self._differentiated:
             index = gradient_index(member) if isinstance(member, Update) else None
             return [] if index is None else list(node.inputs[index::width])
-        own = [value for i, value in enumerate(node.inputs) if i not in frozenset(node.op.mutates) and _is_real(value)]
-        return [v for v in own if _size(v) > 1 or any(_size(node.inputs[i]) == 1 for i in node.op.mutates)]
+        written = frozenset(node.op.mutates)
+        any_size = any(_size(node.inputs[i]) == 1 for i in written)
+        others = (value for i, value in enumerate(node.inputs) if i not in written and _is_real(value))
+        return [value for value in others if any_size or _size(value) > 1]
 
     def _of_gradients(self, node: Node, place: int, found: set[int]) -> bool:
         """Whether a result of an update is made of gradients alone, and of single numbers."""

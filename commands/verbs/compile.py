@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from mspc.commands.garbage import leave_out_loaded
 from mspc.commands.options import AllRows, Inputs, JsonFile, Quiet, Ranks, ScriptArguments, Target, Verbose
+from mspc.engine.garbage import leave_out_loaded
 
 
 def compile_(

@@ -35,9 +35,10 @@ _PUNCTUATION = {
 }  # fmt: skip
 _NAMED_LAYOUT_KEYS = ("device_matrix", "tensor_map", "alias_name")
 _INTEGER = re.compile(r"-?\d{1,18}\Z", re.ASCII)
-_FLOAT = re.compile(r"-?\d{1,18}\.\d{1,18}(?:e[+-]?\d{1,3})?\Z", re.ASCII)
+_FLOAT = re.compile(r"-?\d{1,18}(?:\.\d{1,18}(?:e[+-]?\d{1,3})?|e[+-]?\d{1,3})\Z", re.ASCII)
 _PLAIN_STRING = re.compile(r'"[\w .\-]*"\Z', re.ASCII)
 _INTEGERS = re.compile(r"\((?:-?\d{1,18}(?:, -?\d{1,18})*)?\)\Z", re.ASCII)
+_STRINGS = re.compile(r'\("[^"\\\n]*"(?:, "[^"\\\n]*")*\)\Z')
 
 
 class _Actions:
@@ -262,7 +263,8 @@ def expected(error: UnexpectedInput) -> tuple[str, ...]:
 def plain_value(text: str) -> Any:
     """The value of a text that needs no grammar; None for any other.
 
-    It is a number, a list of integers, a truth value, an element type or a plain string.
+    It is a number, a list of integers, a truth value, an element type, a plain string or a list of strings that escape
+    nothing.
     """
     if _INTEGER.match(text):
         return int(text)
@@ -272,6 +274,8 @@ def plain_value(text: str) -> Any:
         return text[1:-1]
     if _INTEGERS.match(text):
         return tuple(int(member) for member in text[1:-1].split(",") if member.strip())
+    if _STRINGS.match(text):
+        return tuple(text[2:-2].split('", "'))
     return _WORDS.get(text)
 
 

@@ -7,6 +7,7 @@ are arguments of the kernels; what changes the code (types, patterns of strides,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import field
 from typing import Any
@@ -104,7 +105,7 @@ class Loop:
     @property
     def size(self) -> int:
         """Number of elements."""
-        return int(np.prod(self.sizes, dtype=np.int64))
+        return math.prod(self.sizes)
 
     def add(self, declaration: str, value: Any) -> None:
         """A parameter of the kernel."""
@@ -132,7 +133,7 @@ class Loop:
         """one: a single element. whole: an element for each of the loop. row: packs; held: one element a pack."""
         if not any(read.strides):
             return "one"
-        contiguous = tuple(int(np.prod(self.sizes[d + 1 :], dtype=np.int64)) for d in range(len(self.sizes)))
+        contiguous = tuple(math.prod(self.sizes[d + 1 :]) for d in range(len(self.sizes)))
         if read.strides == contiguous:
             return "whole"
         return "row" if read.strides[-1] else "held"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from mspc.ir.types import TensorType, TupleType, Type, dtype_of
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.fused.body import BodyLine, expanded, line_of, operand_count, read_body, types_of_lines
 from mspc.ops.fused.kernel import blocked_kernel, plain_kernel
-from mspc.ops.fused.space import space_of
+from mspc.ops.fused.space import Space, space_of
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 
 
@@ -49,7 +50,7 @@ class FusedElementwise(Op):
                 raise MspcError(f"{self.name}: input {index} is {operand}, not a tensor")
         found = step_types(self, types)
         try:
-            space_of(self.body, steps, types, found)
+            space_of_steps(self, types)
         except MspcError as error:
             raise MspcError(f"{self.name}: {error.message}", notes=error.notes) from None
         results = tuple(found[index] for index in self.returns)
@@ -67,10 +68,8 @@ class FusedElementwise(Op):
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         from mspc.ops.cuda.chain import launch_chain  # late: only a GPU needs it
 
-        given = [TensorType(dtype_of(array.dtype), tuple(array.shape)) for array in inputs]
-        steps, returns = expanded(steps_of(self), self.returns, given)
-        types = types_of_lines(steps, given)
-        space = space_of([step.op.name for step in steps], steps, given, types)
+        given = tuple(TensorType(dtype_of(array.dtype), tuple(array.shape)) for array in inputs)
+        steps, returns, types, space = _expanded_steps(self, given)
         return launch_chain(device, steps, types, space, returns, inputs, out)
 
 
@@ -81,7 +80,33 @@ def steps_of(op: FusedElementwise) -> tuple[BodyLine, ...]:
 
 def step_types(op: FusedElementwise, operand_types: Sequence[TensorType]) -> list[TensorType]:
     """The type of every line's result. Raises MspcError where the operands do not fit."""
-    return types_of_lines(steps_of(op), operand_types)
+    return list(_step_types(op, tuple(operand_types)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _step_types(op: FusedElementwise, operand_types: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+    """The same, once for all layers that are alike."""
+    return tuple(types_of_lines(steps_of(op), operand_types))
+
+
+def space_of_steps(op: FusedElementwise, operand_types: Sequence[TensorType]) -> Space:
+    """The space that the lines go through. Raises MspcError where the operands do not fit, or there is none."""
+    return _space_of_steps(op, tuple(operand_types))
+
+
+@functools.lru_cache(maxsize=4096)
+def _space_of_steps(op: FusedElementwise, operand_types: tuple[TensorType, ...]) -> Space:
+    return space_of(op.body, steps_of(op), operand_types, _step_types(op, operand_types))
+
+
+@functools.lru_cache(maxsize=4096)
+def _expanded_steps(
+    op: FusedElementwise, given: tuple[TensorType, ...]
+) -> tuple[Sequence[BodyLine], Sequence[int], Sequence[TensorType], Space]:
+    """(lines, lines that are returned, types of the lines, their space) once operators along rows are lines, too."""
+    steps, returns = expanded(steps_of(op), op.returns, given)
+    types = types_of_lines(steps, given)
+    return tuple(steps), tuple(returns), tuple(types), space_of([step.op.name for step in steps], steps, given, types)
 
 
 def needed_operands(op: FusedElementwise) -> list[set[int]]:

@@ -49,15 +49,11 @@ class GroupedUpdate(Op):
 
     @property
     def mutates(self) -> tuple[int, ...]:  # type: ignore[override]  # depends on the members
-        return self._of_members(self.member.mutates)
+        return _of_members(self.update, self.count, "mutates")
 
     @property
     def copied(self) -> tuple[int, ...]:  # type: ignore[override]  # depends on the members
-        return self._of_members(self.member.copied)
-
-    def _of_members(self, operands: Sequence[int]) -> tuple[int, ...]:
-        width = self.width
-        return tuple([start + index for start in range(0, self.count * width, width) for index in operands])
+        return _of_members(self.update, self.count, "copied")
 
     def members(self, operands: Sequence[Any]) -> list[Sequence[Any]]:
         """The operands of every member."""
@@ -112,6 +108,14 @@ def update_of(line: str) -> Update:
     if not isinstance(step.op, Update):
         raise MspcError(f"GroupedUpdate: {step.op.name} is no update of a parameter")
     return step.op
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_members(line: str, count: int, kind: str) -> tuple[int, ...]:
+    """The operands of all of so many members that are of a kind, `mutates` or `copied`, in each of them."""
+    member = update_of(line)
+    width = len(member.operands)
+    return tuple(start + index for start in range(0, count * width, width) for index in getattr(member, kind))
 
 
 def gradient_index(op: Update) -> int | None:

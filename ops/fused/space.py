@@ -121,7 +121,8 @@ def space_of(
             by_row.add(i)
         scale = size // elements if size else 1
         for shape in given[i]:
-            places.update(cuts(work, held_dims(work, shape), scale))
+            if shape != work:
+                places.update(cuts(work, held_dims(work, shape), scale))
         if at is not None:
             places.update(cuts(work, [d in at for d in range(len(work))], scale))
     for i, step in enumerate(steps):
@@ -170,6 +171,8 @@ def _first_two(lengths: dict[int, int]) -> tuple[tuple[int, int], tuple[int, int
 def _seen(work: Shape, operand: Shape, size: int, dims: Shape) -> Shape:
     """The shape of an operand of a line that goes through `work`, as it is broadcast to `dims`."""
     scale = size // math.prod(work) if size else 1
+    if operand == work and size and scale == 1:
+        return dims
     runs: list[tuple[int, int, bool]] = [(1, scale, False)]
     behind = scale
     for n, has in zip(reversed(work), reversed(held_dims(work, operand)), strict=True):

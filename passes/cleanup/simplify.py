@@ -198,8 +198,8 @@ def live_values(graph: Graph) -> set[Value]:
     live: set[Value] = set(graph.results)
     for node in reversed(graph.nodes):
         # A collective over mesh axes is one for all ranks: unlike on a rank, it may go when nobody needs it.
-        droppable = isinstance(node.op, Collective) and node.op.over_mesh
-        if node in live or (node.op.has_side_effect and not droppable):
+        op = node.op
+        if node in live or (op.has_side_effect and not (isinstance(op, Collective) and op.over_mesh)):
             live.add(node)
             live.update(node.inputs)
     return live

@@ -104,7 +104,7 @@ def _row_member(node: Node, updates: Updates) -> Member | None:
         sources = plain_sources(node, updates)
         _, shapes = form_of(node.op, [value.tensor_type for value in sources])
         work = node.type.shape
-        places = frozenset(place for shape in shapes for place in cuts(work, held_dims(work, shape)))
+        places = frozenset(place for shape in shapes if shape != work for place in cuts(work, held_dims(work, shape)))
         return Member(work, list(zip(sources, shapes, strict=True)), places)
     if reshapes(node.op):
         return Member(node.type.shape, [(node.inputs[0], node.type.shape)], frozenset())
@@ -197,7 +197,7 @@ class _Emission:
             return [alone], dict.fromkeys(results, alone)
         first = {lines[node]: node for node in reversed(results)}
         results_of = {line: first[line] for line in dict.fromkeys(lines[node] for node in results)}
-        op = FusedElementwise.of(steps, list(results_of))
+        op = FusedElementwise(tuple(known), tuple(results_of))
         types = tuple(node.tensor_type for node in results_of.values())
         type: Type = types[0] if len(types) == 1 else TupleType(types)
         labels: list[str] = []

@@ -20,7 +20,7 @@ this pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 from mspc.analysis.aliasing import Updates, aliased_operands
 from mspc.ir.graph import Graph, Node, Parameter, Value
@@ -32,6 +32,7 @@ from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.tensor.moving import Concat
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
+from mspc.passes.fusion.minimum_cut import UNBOUNDED, nearest_cut
 from mspc.passes.fusion.rewriter import parts_of
 
 PRICE = 3
@@ -115,8 +116,9 @@ class _Alive:
         change = [0] * (len(self.graph.nodes) + 2)
         for value, start in self.made.items():
             if value in self.last:
-                change[start] += self.nbytes(value)
-                change[self.last[value] + 1] -= self.nbytes(value)
+                nbytes = self.nbytes(value)
+                change[start] += nbytes
+                change[self.last[value] + 1] -= nbytes
         alive = most = place = 0
         for i, more in enumerate(change):
             alive += more
@@ -162,32 +164,25 @@ class _Choice:
         """The values that are made again, and the bytes that this moves."""
         if not self.wanted:
             return set(), 0
-        import networkx  # costs a tenth of a second at start-up
-
-        edges: dict[tuple[str, str], int | None] = {}
         number: dict[Value, int] = {}
         waiting: list[Value] = list(self.wanted)
         while waiting:
             value = waiting.pop()
-            if value in number:
-                continue
-            at = number[value] = len(number)
-            edges[f"in{at}", f"out{at}"] = PRICE * self.alive.nbytes(value) + 1  # of equal costs memory's is the higher
-            waiting += self.sources(value) or ()
+            if value not in number:
+                number[value] = len(number)
+                waiting += self.sources(value) or ()
+        source, sink = -1, -2  # beside these a value has two places, with an edge from the first to the second
+        edges: dict[tuple[int, int], int] = {}
         for value, at in number.items():
             sources = self.sources(value)
+            # Of equal costs that of memory is the higher.
+            edges[2 * at, 2 * at + 1] = 0 if self.waits(value) else PRICE * self.alive.nbytes(value) + 1
+            edges[source, 2 * at] = UNBOUNDED if sources is None else self.moved(value)
             if value in self.wanted:
-                edges[f"out{at}", "sink"] = None
-            if self.waits(value):
-                edges[f"in{at}", f"out{at}"] = 0
-            edges["source", f"in{at}"] = None if sources is None else self.moved(value)
-            for source in sources or ():
-                edges[f"out{number[source]}", f"in{at}"] = None
-        network: Any = networkx.DiGraph()
-        for (start, stop), capacity in edges.items():
-            network.add_edge(start, stop, **({} if capacity is None else {"capacity": capacity}))
-        _, (_, far) = networkx.minimum_cut(network, "source", "sink")
-        again = {v for v, at in number.items() if f"in{at}" in far and f"out{at}" in far and not self.waits(v)}
+                edges[2 * at + 1, sink] = UNBOUNDED
+            edges.update({(2 * number[other] + 1, 2 * at): UNBOUNDED for other in sources or ()})
+        far = nearest_cut(edges, source, sink)
+        again = {v for v, at in number.items() if {2 * at, 2 * at + 1} <= far and not self.waits(v)}
         again = self._reached(again)
         return again, sum(map(self.moved, again))
 

@@ -22,8 +22,8 @@ from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.fused.body import BodyLine, along_rows, by_element, reshapes, row_axes, types_of_lines
-from mspc.ops.fused.elementwise import FusedElementwise, steps_of
+from mspc.ops.fused.body import BodyLine, along_rows, by_element, reshapes, row_axes
+from mspc.ops.fused.elementwise import FusedElementwise, space_of_steps, steps_of
 from mspc.ops.fused.space import divided, row_of, space_of
 from mspc.ops.op import Op
 from mspc.ops.tensor.reshape import Reshape
@@ -185,14 +185,15 @@ class _Kernels:
         return True
 
     def _kernel(self, node: Node) -> _Kernel | None:
-        position = self.position[node]
-        steps = steps_of(node.op) if isinstance(node.op, FusedElementwise) else self._single(node)
-        if steps is None:
+        position, returns = self.position[node], (0,)
+        if isinstance(node.op, FusedElementwise):
+            steps, returns = steps_of(node.op), node.op.returns
+            space = space_of_steps(node.op, [value.tensor_type for value in node.inputs])
+        elif (step := self._single(node)) is not None:
+            steps = (step,)
+            space = space_of([step.op.name], steps, [value.tensor_type for value in node.inputs], [node.tensor_type])
+        else:
             return None
-        types = [value.tensor_type for value in node.inputs]
-        found = types_of_lines(steps, types)
-        space = space_of([step.op.name for step in steps], steps, types, found)
-        returns = node.op.returns if isinstance(node.op, FusedElementwise) else (0,)
         results: dict[Value, int] = {node: returns[0]}
         if len(returns) > 1:
             users = [user for user, _ in self.users.get(node, ())]
@@ -218,7 +219,7 @@ class _Kernels:
         made = {value: place[i] for value, i in results.items()}
         return _Kernel(node, position, size, row, cuts, lines, made, ends, by_row)
 
-    def _single(self, node: Node) -> tuple[BodyLine, ...] | None:
+    def _single(self, node: Node) -> BodyLine | None:
         """The line that a node is which is in no group; None for one that cannot be a line."""
         member = (by_element(node.op) or along_rows(node.op)) and isinstance(node.type, TensorType)
         if not member or not all(isinstance(value.type, TensorType) for value in node.inputs):
@@ -227,7 +228,7 @@ class _Kernels:
         axes = row_axes(cast(Op, node.op), types) if along_rows(node.op) else None
         if axes is not None and not row_of(types[0].shape, axes):
             return None
-        return (BodyLine(cast(Op, node.op), tuple(("x", i) for i in range(len(node.inputs)))),)
+        return BodyLine(cast(Op, node.op), tuple(("x", i) for i in range(len(node.inputs))))
 
     def _seen_through(self, value: Value, lines: list[tuple[Op, list[Source]]], views: dict[Value, Source]) -> Source:
         """A line that shows what a kernel makes as `value` does, or the value itself."""
@@ -249,7 +250,7 @@ class _Kernels:
         if found is None:
             return False
         nbytes = value.tensor_type.nbytes
-        if found.more < nbytes or (self._readers_of(value) == [kernel] and found.more <= nbytes):
+        if found.more < nbytes or (self._alone(kernel, value) and found.more <= nbytes):
             self._inline(kernel, value, found)
             return True
         readers = self._readers_of(value)
@@ -270,7 +271,7 @@ class _Kernels:
     def recompute_together(self, kernel: _Kernel) -> bool:
         """Compute all values again that a kernel alone reads, where that is better though it is not for each by itself;
         whether it is."""
-        values = [v for v in kernel.operands() if v in self.makers and self._readers_of(v) == [kernel]]
+        values = [v for v in kernel.operands() if v in self.makers and self._alone(kernel, v)]
         found = {value: again for value in values if (again := self._best(kernel, value)) is not None}
         if len(found) < 2:
             return False
@@ -290,6 +291,10 @@ class _Kernels:
     def _stored_longer(self, leaves: Iterable[Value], reader: _Kernel) -> int:
         """Bytes of what has to be stored for a reader, and would not have to be without it."""
         return sum(leaf.tensor_type.nbytes for leaf in leaves if self._ends(leaf) < reader.position)
+
+    def _alone(self, kernel: _Kernel, value: Value) -> bool:
+        """Whether a kernel is all that reads a value."""
+        return value not in self.returned and self.readers[value] == {kernel}
 
     def _readers_of(self, value: Value) -> list[_Kernel]:
         """The kernels that read a value, where they are all who do; else none."""

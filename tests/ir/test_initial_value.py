@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import resource
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,6 +54,22 @@ def test_slices_are_parts_of_the_whole(distribution: Distribution, shape: tuple[
 
 def _starts(columns: int) -> range:
     return range(0, columns, columns // 4)
+
+
+def test_zeros_are_memory_that_nothing_has_touched() -> None:
+    """Moments of optimizers are as large as the parameters: to write zeros over them takes seconds at a start."""
+    pages = Path("/proc/self/statm")
+    if not pages.exists():
+        pytest.skip("there is no list of pages")
+    before = int(pages.read_text().split()[1])
+    zeros = Description(Filled(0.0), (1 << 24,), FLOAT32).fill()
+    touched = int(pages.read_text().split()[1]) - before
+    assert touched * resource.getpagesize() < zeros.nbytes // 2
+    assert not zeros.any()
+
+
+def test_negative_zeros_keep_their_sign() -> None:
+    assert np.signbit(Description(Filled(-0.0), (2,), BFLOAT16).fill().astype(np.float32)).all()
 
 
 def test_tensors_of_more_dimensions_and_none() -> None:

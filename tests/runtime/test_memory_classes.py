@@ -9,8 +9,10 @@ import pytest
 from mspc.api.state import Session
 from mspc.compiler.driver import compile_call
 from mspc.engine.capture import capture
-from mspc.ir.graph import Graph
+from mspc.ir.graph import Graph, Value
+from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.output.programs import config_of
+from mspc.runtime import memory_classes
 from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_plan import plan_memory
 
@@ -105,6 +107,34 @@ def test_gradients_are_as_large_as_what_is_trained(optimizer: str, step: str, tm
     moments = 1 if optimizer == "Momentum" else 2
     assert 0 <= plan.states - moments * trained < NUMBERS
     assert plan.activations > 32 // RANKS * 16 * 8 * 8 * 4  # what BatchNorm reads, at least
+
+
+MANY = """
+import mspc as ms
+from mspc import nn
+net = nn.SequentialCell([nn.Dense(4, 4) for _ in range(30)])
+step = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.Adam(net.trainable_params(), 1e-3))
+step.set_train()(ms.ops.zeros((8, 4)), ms.ops.zeros((8, 4)))
+"""
+
+
+def test_sizes_are_asked_for_a_few_times_an_operand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many parameters one operator updates."""
+    script = tmp_path / "net.py"
+    script.write_text(MANY)
+    captured = capture(script, [], Session.of_rank(0, 1))
+    graph = compile_call(captured.target, captured.args, config_of(captured, 1)).rank_graph(0)
+    assert max(len(node.inputs) for node in graph.nodes if isinstance(node.op, GroupedUpdate)) >= 300
+    asked: list[Value] = []
+    size = memory_classes._size  # pyright: ignore[reportPrivateUsage]
+
+    def counted(value: Value, place: int = 0) -> int:
+        asked.append(value)
+        return size(value, place)
+
+    monkeypatch.setattr(memory_classes, "_size", counted)
+    plan_memory(graph)
+    assert len(asked) < 5 * sum(len(node.inputs) for node in graph.nodes)
 
 
 def test_sums_of_gradients_are_kept_as_states_though_they_ask_for_gradients(tmp_path: Path) -> None:

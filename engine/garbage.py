@@ -1,0 +1,38 @@
+"""This module says how often Python looks for garbage while graphs are compiled, and among which objects."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+NEW_OBJECTS = 100_000
+"""New objects after which a compile looks for garbage among them: nearly all that it makes stays until its end, and to
+look again after every 700, as Python does, takes a fifth of it."""
+
+
+def look_rarely() -> None:
+    """Look for garbage after so many new objects from now on."""
+    gc.set_threshold(NEW_OBJECTS)
+
+
+@contextmanager
+def looking_rarely(wanted: bool) -> Iterator[None]:
+    """Look for garbage after so many new objects meanwhile where that is wanted, unless it is looked for more rarely,
+    or never, anyway. Where several ranks run in one process they would give back each other's threshold."""
+    before = gc.get_threshold()
+    if not (wanted and 0 < before[0] < NEW_OBJECTS):
+        yield
+        return
+    gc.set_threshold(NEW_OBJECTS, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+def leave_out_loaded() -> None:
+    """Leave what is loaded by now out of every search for garbage, that at the end of the process among them, where the
+    process is the command's own."""
+    if gc.get_threshold()[0] == NEW_OBJECTS:
+        gc.freeze()
