@@ -10,6 +10,7 @@ import numpy as np
 from mspc.ir.types import TensorType
 from mspc.ops.convolution.base import Convolution
 from mspc.ops.convolution.convolve import InputGradient, WeightGradient
+from mspc.ops.convolution.columns import is_point
 from mspc.ops.cpu.loops.addresses import Addresses
 from mspc.ops.cpu.loops.convolution.source import OF_IMAGES, OF_WEIGHTS
 from mspc.ops.cpu.loops.convolution.tables import Tables, of_images, of_weights, tensor
@@ -31,7 +32,7 @@ class Compiled(NamedTuple):
 
 def compiled_convolution(op: Convolution, types: Sequence[TensorType], result: TensorType) -> Compiled | None:
     """How an operator on operands of these types is compiled; None where it is not: other element types than Float32,
-    and what has no elements."""
+    what has no elements, and what is one product of matrices that lie there already."""
     if any(type.dtype.name != "Float32" or not type.size for type in (*types, result)):
         return None
     first, second = (tensor(type.shape, op.channels_last) for type in types)
@@ -41,7 +42,10 @@ def compiled_convolution(op: Convolution, types: Sequence[TensorType], result: T
         along = op.along(second.sizes[5 - op.dims :])
         return Compiled(OF_WEIGHTS, of_weights(second, first, made, along, groups), (1, 0), False)
     gradient = isinstance(op, InputGradient)
-    along = op.along((made if gradient else first).sizes[5 - op.dims :])
+    image = (made if gradient else first).sizes[5 - op.dims :]
+    along = op.along(image)
+    if groups == 1 and is_point(along, image):
+        return None
     return Compiled(OF_IMAGES, of_images(first, second, made, along, groups, gradient), (0, 1), gradient)
 
 

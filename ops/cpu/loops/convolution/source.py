@@ -23,13 +23,14 @@ COMMON = (
     "x_outer", "x_lane", "x_channel", "x_image", "x_0", "x_1", "x_2", "length_0", "length_1", "length_2", "slab_0",
     "slab_1", "slab_2", "start_0", "start_1", "start_2", "b_outer", "b_inner", "b_lane", "y_outer", "y_inner", "y_lane",
     "prepared", "spread", "direct", "outers", "inners", "lanes", "channels", "batch", "most_rows",
+    "pieces", "images",
 )  # fmt: skip
 IMAGES = (
-    *COMMON, "images", "chunks", "move_0", "move_1", "y_image", "y_move", "shares", "first_share",
+    *COMMON, "chunks", "move_0", "move_1", "y_image", "y_move", "shares", "first_share",
 )  # fmt: skip
 SHARE = ("terms", "columns", "rows", "made", "factors", "packed", "positions", "last_positions")
 WEIGHTS = (
-    *COMMON, "all_channels", "blocks", "pieces", "window", "terms", "b_image", "columns", "rows", "made", "factors",
+    *COMMON, "all_channels", "blocks", "window", "positions", "b_image", "columns", "rows", "made", "factors",
 )  # fmt: skip
 """The numbers that a function is given, in their order; tables lie behind them, at the places that some of them say.
 
@@ -43,7 +44,7 @@ def _struct(name: str, fields: tuple[str, ...]) -> str:
 
 
 _PRODUCTS = (
-    f"enum {{ LANES = {LANES}, TERMS = {TERMS} }};"
+    f"enum {{ LANES = {LANES}, TERMS = {TERMS}, TOGETHER = 64 }};"
     + r"""
 #if defined(__AVX512F__)
 enum { LONG = 16, ROWS = 8 };
@@ -116,16 +117,18 @@ static bool packed(
     const i64 stride
 ) {
     float odd = 0;
-    for (i64 begin = 0; begin < terms; begin += 64) {
-        const i64 end = begin + 64 < terms ? begin + 64 : terms;
-        for (i64 lane = 0; lane < LANES; ++lane)
-            for (i64 k = begin; k < end; ++k) {
-                const float v = lane < lanes ? from[lane * stride + places[k]] : 0.0f;
-                to[k * LANES + lane] = v;
-                odd += v * 0.0f;
-            }
+    for (i64 begin = 0; begin < terms; begin += TOGETHER) {
+        const i64 count = terms - begin < TOGETHER ? terms - begin : TOGETHER;
+        float* const some = to + begin * LANES;
+        if (lanes < LANES) filled<float>(some, count * LANES, 0.0f);
+        for (i64 lane = 0; lane < lanes; ++lane) {
+            const float* const line = from + lane * stride;
+            for (i64 k = 0; k < count; ++k) some[k * LANES + lane] = line[places[begin + k]];
+        }
+        _Pragma("omp simd reduction(+:odd)")
+        for (i64 k = 0; k < count * LANES; ++k) odd += some[k] * 0.0f;
     }
-    return odd != 0.0f;
+    return odd != odd;
 }
 
 // Sums to where their rows and lanes lie in the result.
@@ -213,7 +216,9 @@ OF_IMAGES = (
                 *(i64*)a[5] = 1;
             continue;
         }
-        const i64 outer = (part - n.prepared) % n.outers, number = (part - n.prepared) / n.outers;
+        const i64 piece = (part - n.prepared) % n.pieces, outer = (part - n.prepared) / n.pieces % n.outers;
+        const i64 begin = n.inners * piece / n.pieces, end = n.inners * (piece + 1) / n.pieces;
+        const i64 number = (part - n.prepared) / n.pieces / n.outers;
         const i64 chunk = number % n.chunks, image = number / n.chunks * n.images;
         const i64 images = n.batch - image < n.images ? n.batch - image : n.images;
         const i64 start[3] = {n.start_0 + chunk * n.move_0, n.start_1 + chunk * n.move_1, n.start_2};
@@ -228,7 +233,7 @@ OF_IMAGES = (
             const Share& s = shares[each];
             const i64 count = images * (chunk == n.chunks - 1 ? s.last_positions : s.positions);
             if (!count) continue;
-            for (i64 inner = 0; inner < n.inners; ++inner) {
+            for (i64 inner = begin; inner < end; ++inner) {
                 const float* const w = ready + s.packed + (outer * n.inners + inner) * s.terms * LANES;
                 i64 k = 0;
                 do {
@@ -254,15 +259,15 @@ OF_WEIGHTS = (
     const i64 size = (n.most_rows + ROWS) * LANES, width = (n.inners + n.pieces - 1) / n.pieces;
     const i64 plane = n.slab_0 * n.slab_1 * n.slab_2 * (n.spread ? LANES : 1);
     void* raw;
-    float* const sums = fresh(size * width, n.direct ? 0 : n.channels * plane, &raw);
+    float* const sums = fresh(size * width, n.direct ? 0 : n.images * n.channels * plane, &raw);
     float* const slab = sums + size * width;
     const i64 start[3] = {n.start_0, n.start_1, n.start_2};
     for (i64 part = first; part < last; ++part) {
         if (part < n.prepared) {
-            const i64 inner = part % n.inners, outer = part / n.inners % n.outers, image = part / n.inners / n.outers;
+            const i64 image = part % n.batch, inner = part / n.batch % n.inners, outer = part / n.batch / n.inners;
             const float* const from = b + image * n.b_image + outer * n.b_outer + inner * n.b_inner;
             const i64 lanes = present(n.lanes, n.spread ? outer : inner);
-            packed(ready + part * n.terms * LANES, from, t + n.factors, n.terms, lanes, n.b_lane);
+            packed(ready + part * n.positions * LANES, from, t + n.factors, n.positions, lanes, n.b_lane);
             continue;
         }
         const i64 number = part - n.prepared;
@@ -271,17 +276,23 @@ OF_WEIGHTS = (
         const i64 channel = block * n.channels;
         const i64 channels = n.all_channels - channel < n.channels ? n.all_channels - channel : n.channels;
         const i64 count = channels * n.window;
-        for (i64 image = 0; image < n.batch; ++image) {
+        for (i64 image = 0; image < n.batch; image += n.images) {
+            const i64 images = n.batch - image < n.images ? n.batch - image : n.images;
             const float* const from = x + image * n.x_image + outer * n.x_outer + channel * n.x_channel;
             const float* looked = slab;
             if (n.direct) looked = from + start[0] * n.x_0 + start[1] * n.x_1 + start[2] * n.x_2;
-            else copied(slab, from, n, channels, start, present(n.lanes, outer));
-            for (i64 k = 0; k < n.terms; k += TERMS)
+            else
+                for (i64 i = 0; i < images; ++i)
+                    copied(slab + i * n.channels * plane, from + i * n.x_image, n, channels, start,
+                           present(n.lanes, outer));
+            for (i64 k = 0; k < images * n.positions; k += TERMS) {
+                const i64 terms = images * n.positions - k < TERMS ? images * n.positions - k : TERMS;
                 for (i64 inner = begin; inner < end; ++inner) {
-                    const float* const w = ready + (((image * n.outers + outer) * n.inners + inner) * n.terms + k) * LANES;
-                    added(n.spread, looked, t + n.rows, count, t + n.columns + k,
-                          n.terms - k < TERMS ? n.terms - k : TERMS, w, sums + (inner - begin) * size, !image && !k);
+                    const i64 place = ((outer * n.inners + inner) * n.batch + image) * n.positions + k;
+                    added(n.spread, looked, t + n.rows, count, t + n.columns + k, terms, ready + place * LANES,
+                          sums + (inner - begin) * size, !image && !k);
                 }
+            }
         }
         for (i64 inner = begin; inner < end; ++inner) {
             float* const to = y + outer * n.y_outer + inner * n.y_inner + t[n.made + channel * n.window];

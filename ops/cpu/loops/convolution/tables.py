@@ -11,7 +11,7 @@ import numpy as np
 from mspc.ops.convolution.memory_format import first_order
 from mspc.ops.convolution.window import Window
 from mspc.ops.cpu.loops.convolution.lines import Line, of_image, of_result
-from mspc.ops.cpu.loops.convolution.source import IMAGES, LANES, SHARE, WEIGHTS
+from mspc.ops.cpu.loops.convolution.source import IMAGES, LANES, SHARE, TERMS, WEIGHTS
 
 SLAB = 3 << 14
 """Elements of a slab that stay in the second cache of a core, with packed operands beside them: 192 KiB."""
@@ -110,7 +110,7 @@ def of_images(x: Tensor, weight: Tensor, y: Tensor, along: Sequence[Window], gro
     chunks = -(-counts[chunked] // rows)
     images = 1
     if chunks == 1:
-        images = max(1, min(-(-FEWEST // math.prod(counts)), SLAB // slab(rows), batch * lanes.outers // PARTS * 2))
+        images = max(1, min(-(-FEWEST // math.prod(counts)), SLAB // slab(rows), batch))
     some = [line(windows[d], min(rows, counts[d])) if d == chunked else total[d] for d in range(3)]
     direct = not lanes.spread and all(each.within(n) for each, n in zip(total, x.sizes[2:], strict=True))
     extents = [each.extent for each in some]
@@ -119,21 +119,23 @@ def of_images(x: Tensor, weight: Tensor, y: Tensor, along: Sequence[Window], gro
     terms_of, lanes_of = (weight.strides[0], weight.strides[1]) if gradient else (weight.strides[1], weight.strides[0])
     made_by_group = weight.sizes[0] // groups * weight.strides[0]
     behind = counts[chunked] - (chunks - 1) * rows
+    parts = -(-batch // images) * chunks * lanes.outers
+    pieces = min(lanes.inners, -(-PARTS // parts))
     tables = _Tables()
     shares: list[list[int]] = []
     ready = 0
-    for parts in ((a, b, c) for a in some[0].shares for b in some[1].shares for c in some[2].shares):
-        taps = [[offset for offset, _ in part.taps] for part in parts]
-        numbers = [[number for _, number in part.taps] for part in parts]
+    for met in ((a, b, c) for a in some[0].shares for b in some[1].shares for c in some[2].shares):
+        taps = [[offset for offset, _ in part.taps] for part in met]
+        numbers = [[number for _, number in part.taps] for part in met]
         columns = _grid([range(channels), *taps], [channel, *places])
-        positions = math.prod(len(part.made) for part in parts)
-        last = positions // max(len(parts[chunked].made), 1) * sum(place < behind for place in parts[chunked].made)
+        positions = math.prod(len(part.made) for part in met)
+        last = positions // max(len(met[chunked].made), 1) * sum(place < behind for place in met[chunked].made)
         shares.append(
             [
                 len(columns),
                 tables.add(columns),
-                tables.add(_grid([range(images), *(part.looked for part in parts)], [image, *places])),
-                tables.add(_grid([range(images), *(part.made for part in parts)], [y.strides[0], *y.strides[2:]])),
+                tables.add(_grid([range(images), *(part.looked for part in met)], [image, *places])),
+                tables.add(_grid([range(images), *(part.made for part in met)], [y.strides[0], *y.strides[2:]])),
                 tables.add(_grid([range(channels), *numbers], [terms_of, *weight.strides[2:]])),
                 ready,
                 positions,
@@ -146,14 +148,14 @@ def of_images(x: Tensor, weight: Tensor, y: Tensor, along: Sequence[Window], gro
         **_image(x, groups, lanes), **_places(total, extents, x), **lanes.numbers("b", made_by_group, lanes_of),
         **lanes.numbers("y", made * y.strides[1], y.strides[1]), "prepared": prepared, "direct": int(direct),
         "channels": channels, "most_rows": images * max(share[6] for share in shares), "images": images,
+        "pieces": pieces,
         "chunks": chunks, "move_0": 0, "move_1": 0, f"move_{chunked}": rows // step * move, "y_image": y.strides[0],
         "y_move": rows * y.strides[2 + chunked], "shares": len(shares), "first_share": 0,
     }  # fmt: skip
     multiplications = y.sizes[0] * made * groups * channels * math.prod(w.size for w in along) * math.prod(counts)
     if gradient:
         multiplications //= math.prod(w.stride for w in along)
-    parts_of = -(-batch // images) * chunks * lanes.outers
-    return Tables(tables.with_shares(numbers_of, shares), prepared, parts_of, ready, multiplications)
+    return Tables(tables.with_shares(numbers_of, shares), prepared, parts * pieces, ready, multiplications)
 
 
 def of_weights(x: Tensor, dout: Tensor, y: Tensor, along: Sequence[Window], groups: int) -> Tables:
@@ -169,11 +171,13 @@ def of_weights(x: Tensor, dout: Tensor, y: Tensor, along: Sequence[Window], grou
     direct = not lanes.spread and all(each.within(n) for each, n in zip(lines, x.sizes[2:], strict=True))
     extents = [each.extent for each in lines]
     places = x.strides[2:] if direct else [extents[1] * extents[2], extents[2], 1]
-    channel = x.strides[1] if direct else math.prod(extents)
+    channel, image = (x.strides[1], x.strides[0]) if direct else (math.prod(extents), channels * math.prod(extents))
     parts = [each.shares[0] for each in lines]
     taps = [[offset for offset, _ in part.taps] for part in parts]
     tables = _Tables()
-    terms = math.prod(counts)
+    positions = math.prod(counts)
+    wide = LANES if lanes.spread else 1
+    images = max(1, min(-(-TERMS // positions), SLAB // (channels * math.prod(extents) * wide), x.sizes[0]))
     prepared = dout.sizes[0] * lanes.outers * lanes.inners
     pieces = min(lanes.inners, -(-PARTS // (lanes.outers * blocks)))
     numbers = {
@@ -181,15 +185,15 @@ def of_weights(x: Tensor, dout: Tensor, y: Tensor, along: Sequence[Window], grou
         **lanes.numbers("b", made * dout.strides[1], dout.strides[1]),
         **lanes.numbers("y", made * y.strides[0], y.strides[0]), "prepared": prepared, "direct": int(direct),
         "channels": channels, "most_rows": channels * window, "all_channels": all_channels, "blocks": blocks,
-        "pieces": pieces, "window": window, "terms": terms, "b_image": dout.strides[0],
-        "columns": tables.add(_grid([part.looked for part in parts], places)),
+        "pieces": pieces, "window": window, "positions": positions, "images": images, "b_image": dout.strides[0],
+        "columns": tables.add(_grid([range(images), *(part.looked for part in parts)], [image, *places])),
         "rows": tables.add(_grid([range(channels), *taps], [channel, *places])),
         "made": tables.add(_grid([range(n) for n in (all_channels, *(w.size for w in windows))], y.strides[1:])),
         "factors": tables.add(_grid([range(n) for n in counts], dout.strides[2:])),
     }  # fmt: skip
-    multiplications = x.sizes[0] * made * groups * all_channels * window * terms
+    multiplications = x.sizes[0] * made * groups * all_channels * window * positions
     return Tables(
-        tables.with_weights(numbers), prepared, lanes.outers * blocks * pieces, prepared * terms * LANES,
+        tables.with_weights(numbers), prepared, lanes.outers * blocks * pieces, prepared * positions * LANES,
         multiplications,
     )  # fmt: skip
 
