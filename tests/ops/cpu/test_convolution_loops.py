@@ -133,7 +133,8 @@ def drawn(random: np.random.Generator) -> list[Case]:
     group = int(random.choice([1, 1, 2, 17]))
     inner, outer = some(1, 40 if group == 1 else 6, 2)
     sizes, dilations = some(1, 5, dims), some(1, 3, dims)
-    lengths = tuple(n + (size - 1) * by for n, size, by in zip(some(1, 18 - 4 * dims, dims), sizes, dilations, strict=True))
+    beyond = zip(some(1, 18 - 4 * dims, dims), sizes, dilations, strict=True)
+    lengths = tuple(n + (size - 1) * by for n, size, by in beyond)
     image = (some(1, 9, 1)[0], group * inner, *lengths)
     given = {"stride": some(1, 4, dims), "dilation": dilations, "pad": some(0, 3, 2 * dims)}
     return family(image, group * outer, sizes, group, **given)

@@ -9,11 +9,11 @@ import numpy as np
 
 from mspc.ir.types import TensorType
 from mspc.ops.convolution.base import Convolution
-from mspc.ops.convolution.convolve import InputGradient, WeightGradient
 from mspc.ops.convolution.columns import is_point
+from mspc.ops.convolution.convolve import InputGradient, WeightGradient
 from mspc.ops.cpu.loops.addresses import Addresses
 from mspc.ops.cpu.loops.convolution.source import OF_IMAGES, OF_WEIGHTS
-from mspc.ops.cpu.loops.convolution.tables import Tables, of_images, of_weights, tensor
+from mspc.ops.cpu.loops.convolution.tables import Tables, of_images, of_weights, strided
 from mspc.ops.cpu.loops.kernel import Function, Kernel, shared
 from mspc.ops.cpu.scratch import scratch
 
@@ -35,8 +35,8 @@ def compiled_convolution(op: Convolution, types: Sequence[TensorType], result: T
     what has no elements, and what is one product of matrices that lie there already."""
     if any(type.dtype.name != "Float32" or not type.size for type in (*types, result)):
         return None
-    first, second = (tensor(type.shape, op.channels_last) for type in types)
-    made = tensor(result.shape, op.channels_last)
+    first, second = (strided(type.shape, op.channels_last) for type in types)
+    made = strided(result.shape, op.channels_last)
     groups = op.group
     if isinstance(op, WeightGradient):
         along = op.along(second.sizes[5 - op.dims :])

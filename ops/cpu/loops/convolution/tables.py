@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -24,6 +25,9 @@ ROWS = 48
 PARTS = 16
 """Parts that threads can share out evenly."""
 
+_PLACES = ("columns", "rows", "made", "factors")
+"""Numbers that are places of tables."""
+
 Offsets = Any
 """Offsets, an Int64 array."""
 
@@ -39,20 +43,20 @@ class Tables(NamedTuple):
     multiplications: int
 
 
-class Tensor(NamedTuple):
-    """Sizes of an operand or of the result, and its strides in elements: [batch or out channels, channels, 3 places]."""
+class Strided(NamedTuple):
+    """An operand or the result: its sizes [batch or out channels, channels, 3 places], and its strides in elements."""
 
     sizes: Sequence[int]
     strides: Sequence[int]
 
 
-def tensor(shape: Sequence[int], channels_last: bool) -> Tensor:
+def strided(shape: Sequence[int], channels_last: bool) -> Strided:
     """A contiguous array of this shape, of images or weights with two or three dimensions beside channels."""
     order = first_order(len(shape)) if channels_last else tuple(range(len(shape)))
     strides = [math.prod(shape[d + 1 :]) for d in order]
     sizes = [shape[d] for d in order]
     missing = 5 - len(shape)
-    return Tensor([*sizes[:2], *[1] * missing, *sizes[2:]], [*strides[:2], *[0] * missing, *strides[2:]])
+    return Strided([*sizes[:2], *[1] * missing, *sizes[2:]], [*strides[:2], *[0] * missing, *strides[2:]])
 
 
 class _Lanes(NamedTuple):
@@ -71,6 +75,11 @@ class _Lanes(NamedTuple):
         return self.made if self.spread else -(-self.made // LANES)
 
     @property
+    def apart(self) -> int:
+        """Elements of a slab from one place to the next."""
+        return LANES if self.spread else 1
+
+    @property
     def count(self) -> int:
         return self.groups if self.spread else self.made
 
@@ -87,132 +96,151 @@ def _lanes(groups: int, made: int) -> _Lanes:
     return _Lanes(filled[0] > filled[1], groups, made)
 
 
-def of_images(x: Tensor, weight: Tensor, y: Tensor, along: Sequence[Window], groups: int, gradient: bool) -> Tables:
+class _Slab(NamedTuple):
+    """Where what windows look at lies, with its strides: in a copy of these lengths, or `direct` in the image itself."""
+
+    direct: bool
+    lengths: Sequence[int]
+    image: int
+    channel: int
+    places: Sequence[int]
+
+
+def _slab(x: Strided, channels: int, total: Sequence[Line], some: Sequence[Line], lanes: _Lanes) -> _Slab:
+    """total: all positions. some: those of a chunk."""
+    lengths = [each.extent for each in some]
+    if not lanes.spread and all(each.within(n) for each, n in zip(total, x.sizes[2:], strict=True)):
+        return _Slab(True, lengths, x.strides[0], x.strides[1], x.strides[2:])
+    plane = math.prod(lengths)
+    return _Slab(False, lengths, channels * plane, plane, [lengths[1] * lengths[2], lengths[2], 1])
+
+
+class _Chunks(NamedTuple):
+    """Which positions a part has: `rows` along the dimension `along` of one image, or all of several images."""
+
+    along: int
+    rows: int
+    count: int
+    images: int
+    total: Sequence[Line]
+    some: Sequence[Line]
+    behind: int
+
+
+def _chunks(line: Callable[[Window, int], Line], windows: Sequence[Window], y: Strided, dims: int, channels: int,
+            lanes: _Lanes) -> _Chunks:  # fmt: skip
+    along, counts, batch = 3 - dims, y.sizes[2:], y.sizes[0]
+    total = [line(window, count) for window, count in zip(windows, counts, strict=True)]
+    length, step, row = counts[along], total[along].step, math.prod(counts) // counts[along]
+
+    def some(rows: int) -> list[Line]:
+        return [line(window, min(rows, length)) if d == along else total[d] for d, window in enumerate(windows)]
+
+    def size(rows: int) -> int:
+        return channels * math.prod(each.extent for each in some(rows)) * lanes.apart
+
+    rows = -(-length // (step * -(-PARTS // (batch * lanes.outers)))) * step
+    while rows > step and (size(rows) > SLAB or rows * row > POSITIONS):
+        rows = max(step, rows // step // 2 * step)
+    count = -(-length // rows)
+    images = 1 if count > 1 else max(1, min(-(-FEWEST // (length * row)), SLAB // size(rows), batch))
+    return _Chunks(along, rows, count, images, total, some(rows), length - (count - 1) * rows)
+
+
+def of_images(x: Strided, weight: Strided, y: Strided, along: Sequence[Window], groups: int, gradient: bool) -> Tables:
     """Of a convolution's result y from images x, or, as a gradient, of the images' gradient y from the result's, x."""
     channels, made = x.sizes[1] // groups, y.sizes[1] // groups
-    windows = [Window(1)] * (3 - len(along)) + list(along)
-    chunked = 3 - len(along)
-    line: Callable[[Window, int], Line] = of_image if gradient else of_result
     lanes = _lanes(groups, made)
-    batch, counts = x.sizes[0], list(y.sizes[2:])
-    total = [line(window, count) for window, count in zip(windows, counts, strict=True)]
-    step, move = total[chunked].step, total[chunked].move
-    wanted = -(-PARTS // (batch * lanes.outers))
-    rows = -(-counts[chunked] // (step * wanted)) * step
-
-    def slab(rows: int) -> int:
-        lines = [line(windows[d], rows) if d == chunked else total[d] for d in range(3)]
-        return channels * math.prod(each.extent for each in lines) * (LANES if lanes.spread else 1)
-
-    row = math.prod(counts) // counts[chunked]
-    while rows > step and (slab(rows) > SLAB or rows * row > POSITIONS):
-        rows = max(step, rows // step // 2 * step)
-    chunks = -(-counts[chunked] // rows)
-    images = 1
-    if chunks == 1:
-        images = max(1, min(-(-FEWEST // math.prod(counts)), SLAB // slab(rows), batch))
-    some = [line(windows[d], min(rows, counts[d])) if d == chunked else total[d] for d in range(3)]
-    direct = not lanes.spread and all(each.within(n) for each, n in zip(total, x.sizes[2:], strict=True))
-    extents = [each.extent for each in some]
-    places = x.strides[2:] if direct else [extents[1] * extents[2], extents[2], 1]
-    channel, image = (x.strides[1], x.strides[0]) if direct else (math.prod(extents), channels * math.prod(extents))
-    terms_of, lanes_of = (weight.strides[0], weight.strides[1]) if gradient else (weight.strides[1], weight.strides[0])
-    made_by_group = weight.sizes[0] // groups * weight.strides[0]
-    behind = counts[chunked] - (chunks - 1) * rows
-    parts = -(-batch // images) * chunks * lanes.outers
-    pieces = min(lanes.inners, -(-PARTS // parts))
+    chunks = _chunks(of_image if gradient else of_result, _three(along), y, len(along), channels, lanes)
+    slab = _slab(x, channels, chunks.total, chunks.some, lanes)
+    terms_of, lanes_of = weight.strides[:2] if gradient else weight.strides[1::-1]
     tables = _Tables()
     shares: list[list[int]] = []
     ready = 0
-    for met in ((a, b, c) for a in some[0].shares for b in some[1].shares for c in some[2].shares):
+    for met in itertools.product(*(each.shares for each in chunks.some)):
         taps = [[offset for offset, _ in part.taps] for part in met]
         numbers = [[number for _, number in part.taps] for part in met]
-        columns = _grid([range(channels), *taps], [channel, *places])
-        positions = math.prod(len(part.made) for part in met)
-        last = positions // max(len(met[chunked].made), 1) * sum(place < behind for place in met[chunked].made)
+        columns = _grid([range(channels), *taps], [slab.channel, *slab.places])
+        of_chunk = [len(part.made) for part in met]
+        of_last = [*of_chunk]
+        of_last[chunks.along] = sum(place < chunks.behind for place in met[chunks.along].made)
         shares.append(
             [
                 len(columns),
                 tables.add(columns),
-                tables.add(_grid([range(images), *(part.looked for part in met)], [image, *places])),
-                tables.add(_grid([range(images), *(part.made for part in met)], [y.strides[0], *y.strides[2:]])),
+                tables.add(_grid([range(chunks.images), *(part.looked for part in met)], [slab.image, *slab.places])),
+                tables.add(_grid([range(chunks.images), *(part.made for part in met)], [y.strides[0], *y.strides[2:]])),
                 tables.add(_grid([range(channels), *numbers], [terms_of, *weight.strides[2:]])),
                 ready,
-                positions,
-                last,
+                math.prod(of_chunk),
+                math.prod(of_last),
             ]
         )
         ready += lanes.outers * lanes.inners * len(columns) * LANES
+    parts = -(-x.sizes[0] // chunks.images) * chunks.count * lanes.outers
+    pieces = min(lanes.inners, -(-PARTS // parts))
     prepared = len(shares) * lanes.outers * lanes.inners
-    numbers_of = {
-        **_image(x, groups, lanes), **_places(total, extents, x), **lanes.numbers("b", made_by_group, lanes_of),
-        **lanes.numbers("y", made * y.strides[1], y.strides[1]), "prepared": prepared, "direct": int(direct),
-        "channels": channels, "most_rows": images * max(share[6] for share in shares), "images": images,
-        "pieces": pieces,
-        "chunks": chunks, "move_0": 0, "move_1": 0, f"move_{chunked}": rows // step * move, "y_image": y.strides[0],
-        "y_move": rows * y.strides[2 + chunked], "shares": len(shares), "first_share": 0,
+    chunked = chunks.total[chunks.along]
+    found = {
+        **_common(x, groups, lanes, slab, chunks.total), "channels": channels, "images": chunks.images,
+        "most_rows": chunks.images * max(share[6] for share in shares), "prepared": prepared, "pieces": pieces,
+        **lanes.numbers("b", weight.sizes[0] // groups * weight.strides[0], lanes_of),
+        **lanes.numbers("y", made * y.strides[1], y.strides[1]), "chunks": chunks.count, "move_0": 0, "move_1": 0,
+        f"move_{chunks.along}": chunks.rows // chunked.step * chunked.move, "y_image": y.strides[0],
+        "y_move": chunks.rows * y.strides[2 + chunks.along], "shares": len(shares), "first_share": len(IMAGES),
     }  # fmt: skip
-    multiplications = y.sizes[0] * made * groups * channels * math.prod(w.size for w in along) * math.prod(counts)
-    if gradient:
-        multiplications //= math.prod(w.stride for w in along)
-    return Tables(tables.with_shares(numbers_of, shares), prepared, parts * pieces, ready, multiplications)
+    multiplications = ready // (lanes.outers * lanes.inners * LANES) * math.prod(y.sizes) // len(shares)
+    return Tables(tables.with_shares(found, shares), prepared, parts * pieces, ready, multiplications)
 
 
-def of_weights(x: Tensor, dout: Tensor, y: Tensor, along: Sequence[Window], groups: int) -> Tables:
+def of_weights(x: Strided, dout: Strided, y: Strided, along: Sequence[Window], groups: int) -> Tables:
     """Of the weights' gradient y from images x and the result's gradient."""
     all_channels, made = x.sizes[1] // groups, dout.sizes[1] // groups
-    windows = [Window(1)] * (3 - len(along)) + list(along)
-    lanes = _lanes(groups, made)
-    counts = dout.sizes[2:]
-    lines = [of_result(window, count) for window, count in zip(windows, counts, strict=True)]
+    lanes, windows = _lanes(groups, made), _three(along)
+    lines = [of_result(window, count) for window, count in zip(windows, dout.sizes[2:], strict=True)]
+    places, positions = [each.shares[0] for each in lines], math.prod(dout.sizes[2:])
     window = math.prod(w.size for w in along)
     blocks = -(-all_channels // -(-ROWS // window))
     channels = -(-all_channels // blocks)
-    direct = not lanes.spread and all(each.within(n) for each, n in zip(lines, x.sizes[2:], strict=True))
-    extents = [each.extent for each in lines]
-    places = x.strides[2:] if direct else [extents[1] * extents[2], extents[2], 1]
-    channel, image = (x.strides[1], x.strides[0]) if direct else (math.prod(extents), channels * math.prod(extents))
-    parts = [each.shares[0] for each in lines]
-    taps = [[offset for offset, _ in part.taps] for part in parts]
-    tables = _Tables()
-    positions = math.prod(counts)
-    wide = LANES if lanes.spread else 1
-    images = max(1, min(-(-TERMS // positions), SLAB // (channels * math.prod(extents) * wide), x.sizes[0]))
-    prepared = dout.sizes[0] * lanes.outers * lanes.inners
+    slab = _slab(x, channels, lines, lines, lanes)
+    size = channels * math.prod(slab.lengths) * lanes.apart
+    images = max(1, min(-(-TERMS // positions), SLAB // size, x.sizes[0]))
     pieces = min(lanes.inners, -(-PARTS // (lanes.outers * blocks)))
-    numbers = {
-        **_image(x, groups, lanes), **_places(lines, extents, x),
+    prepared = dout.sizes[0] * lanes.outers * lanes.inners
+    taps = [[offset for offset, _ in part.taps] for part in places]
+    tables = _Tables()
+    found = {
+        **_common(x, groups, lanes, slab, lines), "channels": channels, "images": images,
+        "most_rows": channels * window, "prepared": prepared, "pieces": pieces,
         **lanes.numbers("b", made * dout.strides[1], dout.strides[1]),
-        **lanes.numbers("y", made * y.strides[0], y.strides[0]), "prepared": prepared, "direct": int(direct),
-        "channels": channels, "most_rows": channels * window, "all_channels": all_channels, "blocks": blocks,
-        "pieces": pieces, "window": window, "positions": positions, "images": images, "b_image": dout.strides[0],
-        "columns": tables.add(_grid([range(images), *(part.looked for part in parts)], [image, *places])),
-        "rows": tables.add(_grid([range(channels), *taps], [channel, *places])),
+        **lanes.numbers("y", made * y.strides[0], y.strides[0]), "all_channels": all_channels, "blocks": blocks,
+        "window": window, "positions": positions, "b_image": dout.strides[0],
+        "columns": tables.add(_grid([range(images), *(part.looked for part in places)], [slab.image, *slab.places])),
+        "rows": tables.add(_grid([range(channels), *taps], [slab.channel, *slab.places])),
         "made": tables.add(_grid([range(n) for n in (all_channels, *(w.size for w in windows))], y.strides[1:])),
-        "factors": tables.add(_grid([range(n) for n in counts], dout.strides[2:])),
+        "factors": tables.add(_grid([range(n) for n in dout.sizes[2:]], dout.strides[2:])),
     }  # fmt: skip
-    multiplications = x.sizes[0] * made * groups * all_channels * window * positions
-    return Tables(
-        tables.with_weights(numbers), prepared, lanes.outers * blocks * pieces, prepared * positions * LANES,
-        multiplications,
-    )  # fmt: skip
+    multiplications = math.prod(dout.sizes) * all_channels * window
+    parts = lanes.outers * blocks * pieces
+    return Tables(tables.with_weights(found), prepared, parts, prepared * positions * LANES, multiplications)
 
 
-def _image(x: Tensor, groups: int, lanes: _Lanes) -> dict[str, int]:
+def _three(along: Sequence[Window]) -> list[Window]:
+    """Windows along three dimensions, of which an image of two has one place along the first."""
+    return [Window(1)] * (3 - len(along)) + list(along)
+
+
+def _common(x: Strided, groups: int, lanes: _Lanes, slab: _Slab, lines: Sequence[Line]) -> dict[str, int]:
+    """Numbers that both functions have, of the image."""
     group = x.sizes[1] // groups * x.strides[1]
-    return {
-        "x_outer": group * (LANES if lanes.spread else 1), "x_lane": group, "x_channel": x.strides[1],
-        "x_image": x.strides[0], "batch": x.sizes[0], "outers": lanes.outers, "inners": lanes.inners,
-        "lanes": lanes.count, "spread": int(lanes.spread),
+    found = {
+        "x_outer": group * lanes.apart, "x_lane": group, "x_channel": x.strides[1], "x_image": x.strides[0],
+        "batch": x.sizes[0], "outers": lanes.outers, "inners": lanes.inners, "lanes": lanes.count,
+        "spread": int(lanes.spread), "direct": int(slab.direct),
     }  # fmt: skip
-
-
-def _places(lines: Sequence[Line], extents: Sequence[int], x: Tensor) -> dict[str, int]:
-    found: dict[str, int] = {}
     for d, each in enumerate(lines):
-        found |= {
-            f"x_{d}": x.strides[2 + d], f"length_{d}": x.sizes[2 + d], f"slab_{d}": extents[d], f"start_{d}": each.start
-        }  # fmt: skip
+        found |= {f"x_{d}": x.strides[2 + d], f"length_{d}": x.sizes[2 + d]}
+        found |= {f"slab_{d}": slab.lengths[d], f"start_{d}": each.start}
     return found
 
 
@@ -238,13 +266,13 @@ class _Tables:
 
     def with_shares(self, numbers: dict[str, int], shares: Sequence[Sequence[int]]) -> Any:
         head = len(IMAGES) + len(SHARE) * len(shares)
-        tables = slice(1, 5)
-        moved = [[*s[:1], *(place + head for place in s[tables]), *s[5:]] for s in shares]
-        numbers["first_share"] = len(IMAGES)
-        flat = [number for share in moved for number in share]
+        flat = [
+            number + head if name in _PLACES else number
+            for share in shares
+            for name, number in zip(SHARE, share, strict=True)
+        ]
         return np.concatenate([np.array([*(numbers[name] for name in IMAGES), *flat], np.int64), *self.arrays])
 
     def with_weights(self, numbers: dict[str, int]) -> Any:
-        for name in ("columns", "rows", "made", "factors"):
-            numbers[name] += len(WEIGHTS)
+        numbers |= {name: numbers[name] + len(WEIGHTS) for name in _PLACES}
         return np.concatenate([np.array([numbers[name] for name in WEIGHTS], np.int64), *self.arrays])
