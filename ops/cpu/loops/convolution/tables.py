@@ -97,7 +97,7 @@ def _lanes(groups: int, made: int) -> _Lanes:
 
 
 class _Slab(NamedTuple):
-    """Where what windows look at lies, with its strides: in a copy of these lengths, or `direct` in the image itself."""
+    """Where what windows look at lies, with its strides: in a copy of these lengths, or `direct`ly in the image."""
 
     direct: bool
     lengths: Sequence[int]
