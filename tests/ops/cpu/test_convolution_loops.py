@@ -21,6 +21,7 @@ from mspc.ops.convolution.convolve import (
 from mspc.ops.convolution.memory_format import ImageOperator, last_order
 from mspc.ops.cpu.loops import kernel as loop_kernels
 from mspc.ops.cpu.loops import library, program
+from mspc.ops.cpu.loops.convolution import kernel as convolution_kernel
 from tests.ops.cuda.cuda_chains import NumPy
 
 pytestmark = pytest.mark.skipif(not library.compiler(), reason="needs a C++ compiler")
@@ -80,10 +81,14 @@ def last(case: Case) -> Case:
     return Case(op.with_channels_last(), tuple(turned[:-1]), turned[-1])
 
 
-def loops(cases: Sequence[Case], dtype: str = "Float32") -> dict[int, Any]:
+def loops(cases: Sequence[Case], dtype: str = "Float32", all_of_them: bool = True) -> dict[int, Any]:
+    """all_of_them: those are compiled, too, that are faster in BLAS."""
     results = [[TensorType(dtype_of(dtype), case.result)] for case in cases]
     calls = {i: (case.op, case.types(dtype), results[i]) for i, case in enumerate(cases)}
-    return program.kernels(NumPy(), calls).loops  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patch:
+        if all_of_them:
+            patch.setattr(convolution_kernel, "better_in_blas", lambda *_: False)
+        return program.kernels(NumPy(), calls).loops  # type: ignore[arg-type]
 
 
 def check(cases: Sequence[Case]) -> None:
@@ -144,7 +149,7 @@ def test_drawn_shapes_equal_numpy() -> None:
     random = np.random.default_rng(7)
     families = [drawn(random) for _ in range(DRAWS)]
     cases = [case for each in families for case in each]
-    check([case for case in cases if any(n > 1 for n in case.op.sizes())])
+    check(cases)
 
 
 def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,8 +206,21 @@ def test_what_stays_with_numpy() -> None:
     assert loops(cases, "Float64") == loops(cases, "Float16") == {}
     none = Case(cases[0].op, ((0, 6, 8, 9), cases[0].shapes[1]), (0, 5, 8, 9))
     assert loops([none]) == {}
-    points = family((2, 6, 8, 9), 5, (1, 1))
-    assert sorted(loops(points)) == [2]
+
+
+@pytest.mark.parametrize(
+    ("cases", "compiled"),
+    [
+        (family((2, 6, 16, 17), 5, (3, 3), pad=1), [0, 1, 2]),
+        (family((2, 6, 16, 17), 5, (1, 1), stride=2), [2]),
+        (family((16, 6, 4, 4), 5, (3, 3), pad=1), [2]),
+        (family((16, 6, 4, 4), 6, (3, 3), 2, pad=1), [0, 1, 2]),
+        (family((2, 6, 16, 17), 12, (1, 1), 6), [0, 1, 2]),
+    ],
+    ids=["many positions", "one place", "few positions", "few positions, groups", "one place, groups"],
+)
+def test_what_needs_no_columns_or_has_few_positions_stays_with_blas(cases: list[Case], compiled: list[int]) -> None:
+    assert sorted(loops(cases, all_of_them=False)) == compiled
 
 
 def test_two_functions_serve_all_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:

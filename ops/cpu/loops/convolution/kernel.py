@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,16 +10,18 @@ import numpy as np
 
 from mspc.ir.types import TensorType
 from mspc.ops.convolution.base import Convolution
-from mspc.ops.convolution.columns import is_point
 from mspc.ops.convolution.convolve import InputGradient, WeightGradient
+from mspc.ops.convolution.window import Window
 from mspc.ops.cpu.loops.addresses import Addresses
 from mspc.ops.cpu.loops.convolution.source import OF_IMAGES, OF_WEIGHTS
-from mspc.ops.cpu.loops.convolution.tables import Tables, of_images, of_weights, strided
+from mspc.ops.cpu.loops.convolution.tables import Strided, Tables, of_images, of_weights, strided
 from mspc.ops.cpu.loops.kernel import Function, Kernel, shared
 from mspc.ops.cpu.scratch import scratch
 
 _FASTER = 8
 """Multiplications of a convolution that take the time of one operation of a loop over elements."""
+PACKED_FOR = 1 << 8
+"""Positions of all images that do not make up for packing the weights, which are more than the images then."""
 
 
 class Compiled(NamedTuple):
@@ -32,7 +35,7 @@ class Compiled(NamedTuple):
 
 def compiled_convolution(op: Convolution, types: Sequence[TensorType], result: TensorType) -> Compiled | None:
     """How an operator on operands of these types is compiled; None where it is not: other element types than Float32,
-    what has no elements, and what is one product of matrices that lie there already."""
+    what has no elements, and what is faster otherwise."""
     if any(type.dtype.name != "Float32" or not type.size for type in (*types, result)):
         return None
     first, second = (strided(type.shape, op.channels_last) for type in types)
@@ -42,11 +45,16 @@ def compiled_convolution(op: Convolution, types: Sequence[TensorType], result: T
         along = op.along(second.sizes[5 - op.dims :])
         return Compiled(OF_WEIGHTS, of_weights(second, first, made, along, groups), (1, 0), False)
     gradient = isinstance(op, InputGradient)
-    image = (made if gradient else first).sizes[5 - op.dims :]
-    along = op.along(image)
-    if groups == 1 and is_point(along, image):
+    along = op.along((made if gradient else first).sizes[5 - op.dims :])
+    if groups == 1 and better_in_blas(along, first if gradient else made):
         return None
     return Compiled(OF_IMAGES, of_images(first, second, made, along, groups, gradient), (0, 1), gradient)
+
+
+def better_in_blas(along: Sequence[Window], result: Strided) -> bool:
+    """Whether a convolution with this result, or the gradient of its image, is faster as NumPy makes it."""
+    positions = math.prod(result.sizes) // result.sizes[1]
+    return all(window.size == 1 for window in along) or positions <= PACKED_FOR
 
 
 def convolution_kernel(made: Compiled, result: TensorType, function: Function, plain: Kernel) -> Kernel:
