@@ -110,7 +110,7 @@ class _Backward(Convolution, abstract=True):
             )
 
 
-class _InputGradient(_Backward, abstract=True):
+class InputGradient(_Backward, abstract=True):
     """The gradient of the image from that of the result and the weights; a transposed convolution.
 
     input_size: shape of the image.
@@ -184,7 +184,7 @@ class _InputGradient(_Backward, abstract=True):
         return kernel
 
 
-class _WeightGradient(_Backward, abstract=True):
+class WeightGradient(_Backward, abstract=True):
     """The gradient of the weights from that of the result and the image.
 
     filter_size: shape of the weights.
@@ -280,7 +280,7 @@ class Conv3D(_ConvolutionForward):
     samples = tuple(sample(x, w, **_attributes(w, given)) for x, w, given in _THREE)
 
 
-class Conv2DBackpropInput(_InputGradient):
+class Conv2DBackpropInput(InputGradient):
     """The gradient of Conv2D's images; also a transposed convolution of images [n, out channels, h, w]."""
 
     arguments = ("out_channel", "kernel_size", "pad_mode", "pad")
@@ -289,7 +289,7 @@ class Conv2DBackpropInput(_InputGradient):
     )
 
 
-class Conv3DBackpropInput(_InputGradient):
+class Conv3DBackpropInput(InputGradient):
     """The gradient of Conv3D's images."""
 
     dims = 3
@@ -310,7 +310,7 @@ class Conv3DTranspose(Conv3DBackpropInput):
     samples = Conv3DBackpropInput.samples[:1]
 
 
-class Conv2DBackpropFilter(_WeightGradient):
+class Conv2DBackpropFilter(WeightGradient):
     """The gradient of Conv2D's weights."""
 
     samples = tuple(
@@ -318,7 +318,7 @@ class Conv2DBackpropFilter(_WeightGradient):
     )
 
 
-class Conv3DBackpropFilter(_WeightGradient):
+class Conv3DBackpropFilter(WeightGradient):
     """The gradient of Conv3D's weights."""
 
     dims = 3
@@ -328,8 +328,8 @@ class Conv3DBackpropFilter(_WeightGradient):
 
 
 _FORWARDS: dict[int, type[_ConvolutionForward]] = {2: Conv2D, 3: Conv3D}
-_INPUT_GRADIENTS: dict[int, type[_InputGradient]] = {2: Conv2DBackpropInput, 3: Conv3DBackpropInput}
-_WEIGHT_GRADIENTS: dict[int, type[_WeightGradient]] = {2: Conv2DBackpropFilter, 3: Conv3DBackpropFilter}
+_INPUT_GRADIENTS: dict[int, type[InputGradient]] = {2: Conv2DBackpropInput, 3: Conv3DBackpropInput}
+_WEIGHT_GRADIENTS: dict[int, type[WeightGradient]] = {2: Conv2DBackpropFilter, 3: Conv3DBackpropFilter}
 
 
 def _like(op: Convolution, other: type[Any], **more: Any) -> Any:

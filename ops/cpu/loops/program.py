@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mspc.ir.types import TensorType, dtype_of
+from mspc.ops.convolution.base import Convolution
 from mspc.ops.cpu.loops.chain import chain_of
+from mspc.ops.cpu.loops.convolution.kernel import compiled_convolution, convolution_kernel
 from mspc.ops.cpu.loops.forms import form_of_op
 from mspc.ops.cpu.loops.kernel import Function, Kernel, chain_kernel
 from mspc.ops.cpu.loops.library import CompilerFailed, compiler, functions_of, warn_once
@@ -58,7 +60,7 @@ def kernels(be: Any, calls: Mapping[int, Call]) -> Kernels:
     updates: set[int] = set()
     for number, call in calls.items() if command else ():
         update = _update(be, call, sources)
-        kernel = update or _row_sums(be, call, sources) or _loop(be, call, sources)
+        kernel = update or _row_sums(be, call, sources) or _convolution(be, call, sources) or _loop(be, call, sources)
         if kernel is not None:
             made[number] = kernel
         if update is not None:
@@ -100,6 +102,15 @@ def _row_sums(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[str, 
         return None
     name = sources.add(text)
     return lambda found: row_sums_kernel(lookup, operands, results[0], found[name], op.kernel(be))
+
+
+def _convolution(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[str, Function]], Kernel] | None:
+    op, operands, results = call
+    made = compiled_convolution(op, operands, results[0]) if isinstance(op, Convolution) else None
+    if made is None:
+        return None
+    name = sources.add(made.text)
+    return lambda found: convolution_kernel(made, results[0], found[name], op.kernel(be))
 
 
 def _update(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[str, Function]], Kernel] | None:
