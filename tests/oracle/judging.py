@@ -138,8 +138,8 @@ class Case:
         return tuple(i for i, x in enumerate(self.arrays) if x.dtype.kind == "f")
 
     def difference(self, function: Callable[..., Any], taken: Iterator[bool]) -> str:
-        """How a public function differs, "" where it does not. taken: whether gradients are compared, for one case after
-        the other in which they can be."""
+        """How a public function differs, "" where it does not. taken: whether gradients are compared, for one
+        case after the other in which they can be."""
         if isinstance(self.theirs, Exception) and not self.refused:
             return f"the judge has no answer: {str(self.theirs).splitlines()[0]}"
         try:
