@@ -4,6 +4,7 @@ import them.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -91,11 +92,17 @@ def dtype_of(value: Any) -> DType:
     """
     if isinstance(value, DType):
         return value
-    name = value if isinstance(value, str) else np.dtype(value).name
+    name = value if isinstance(value, str) else _name_of(np.dtype(value))
     found = _BY_LOWER.get(name.lower())
     if found is None:
         raise MspcError(f"unknown element type {name!r}; known are {', '.join(DTYPES)}")
     return found
+
+
+@functools.cache
+def _name_of(dtype: np.dtype[Any]) -> str:
+    """NumPy puts a name together whenever it is asked for."""
+    return dtype.name
 
 
 def real_of(dtype: DType) -> DType:
