@@ -39,14 +39,14 @@ ms.set_seed(1)
 
 
 class Net(nn.Cell):
-    """x[256, 128], less the largest of its row -> two layers with a mask between -> [256, 64]"""
+    """x[64, 32], less the largest of its row -> two layers with a mask between -> [64, 16]"""
 
     def __init__(self):
         super().__init__()
-        self.w1 = Parameter(initializer("xavier_uniform", [128, 256]))
-        self.w2 = Parameter(initializer("xavier_uniform", [256, 64]))
-        self.gain = Parameter(initializer("ones", [64]))
-        self.turn = Parameter(initializer("ones", [64]))
+        self.w1 = Parameter(initializer("xavier_uniform", [32, 64]))
+        self.w2 = Parameter(initializer("xavier_uniform", [64, 16]))
+        self.gain = Parameter(initializer("ones", [16]))
+        self.turn = Parameter(initializer("ones", [16]))
         self.peak = ops.ReduceMax(keep_dims=True).shard(((2, 4),))
         self.less = ops.Sub().shard(((8, 1), (8, 1)))
         self.up = ops.MatMul().shard(((2, 1), (1, 4)))
@@ -75,7 +75,7 @@ class Loss(nn.Cell):
 net = Net()
 optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
 step = nn.TrainOneStepWithLossScaleCell(Loss(net), optimizer, nn.DynamicLossScaleUpdateCell(8.0, 2, 2))
-step(Tensor(np.ones([256, 128]), ms.float32), Tensor(np.ones([256, 64]), ms.float32))
+step(Tensor(np.ones([64, 32]), ms.float32), Tensor(np.ones([64, 16]), ms.float32))
 '''
 
 

@@ -6,6 +6,9 @@ The share is always the same one: what fails once fails again.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
+from itertools import combinations, product
+from typing import Any
 
 THOROUGH = "MSPC_TEST_THOROUGHLY"
 """The variable by which processes that tests start know of the option, too."""
@@ -20,3 +23,22 @@ def share_of(count: int, parts: int = PARTS) -> int:
 def is_taken(place: int, parts: int = PARTS) -> bool:
     """Whether the case at a place is one of a share that is spread over all; under `--thorough` every one is."""
     return place % parts == 0 or bool(os.environ.get(THOROUGH))
+
+
+def crossed(*options: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Combinations of one from each of these lists, such that any two from different lists meet in one; under
+    `--thorough` all combinations, in the same order."""
+    every = list(product(*options))
+    if os.environ.get(THOROUGH):
+        return every
+    missing = {pair for case in every for pair in _pairs(case)}
+    found: list[tuple[Any, ...]] = []
+    while missing:
+        found.append(max(every, key=lambda case: len(missing & _pairs(case))))  # the first of the best
+        missing -= _pairs(found[-1])
+    return sorted(found, key=every.index)
+
+
+def _pairs(case: Sequence[Any]) -> set[Any]:
+    """Any two of a combination, with their places."""
+    return set(combinations(enumerate(case), 2))

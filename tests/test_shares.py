@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import HANG
-from tests.shares import THOROUGH, is_taken, share_of
+from tests.shares import THOROUGH, crossed, is_taken, share_of
 
 
 def test_a_share_is_rounded_up_and_all_under_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,6 +22,19 @@ def test_a_share_is_rounded_up_and_all_under_the_option(monkeypatch: pytest.Monk
     monkeypatch.setenv(THOROUGH, "1")
     assert share_of(7, 2) == 7
     assert all(map(is_taken, range(9)))
+
+
+def test_any_two_options_meet_in_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = "ab", "cd", "ef", "ghij"
+    monkeypatch.delenv(THOROUGH, raising=False)
+    some = crossed(*options)
+    assert len(some) == len(set(some)) < 16
+    for (i, left), (j, right) in itertools.combinations(enumerate(options), 2):
+        assert {(case[i], case[j]) for case in some} == set(itertools.product(left, right))
+    monkeypatch.setenv(THOROUGH, "1")
+    every = crossed(*options)
+    assert every == list(itertools.product(*options))
+    assert some == [case for case in every if case in some]
 
 
 def test_files_count_by_the_option(root: Path) -> None:

@@ -23,7 +23,7 @@ class Net(nn.Cell):
     def __init__(self):
         super().__init__()
         self.weights = ms.ParameterTuple([
-            Parameter(Tensor(np.ones((128, 128)), ms.float32), name=f"w{i}") for i in range(4)
+            Parameter(Tensor(np.ones((128, 128)), ms.float32), name=f"w{i}") for i in range(3)
         ])
         self.matmul, self.relu = ops.MatMul(), ops.ReLU()
     def construct(self, x):

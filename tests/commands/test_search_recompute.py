@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,10 +37,29 @@ class Net(nn.Cell):
 net = Net()
 nn.TrainOneStepCell(net, nn.Adam(net.trainable_params()))(Tensor(np.ones((512, 32)), np.float32))
 """.replace("np.float32", "dtype=__import__('mindspore').float32")
+LIMIT = 535_000
+"""Bytes, of 898 kB without a limit."""
 
 
 def run(*arguments: str) -> Any:
     return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a search within a limit to which both what is computed again and what is sharded further belong."""
+    folder = tmp_path_factory.mktemp("limited")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.delenv(VERIFY, raising=False)
+        Path("net.py").write_text(SCRIPT)
+        done = run(
+            "search", "net.py", "--ranks", "4", "--json", "plans.json", "--top", "1", "-q", "--memory", str(LIMIT),
+            "--out", "plan.toml",
+        )  # fmt: skip
+        assert done.exit_code == 0, done.output
+        Path("notes.txt").write_text(done.stdout)
+    return folder
 
 
 @pytest.fixture
@@ -50,11 +70,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def searched(*arguments: str) -> dict[str, Any]:
-    done = run("search", "net.py", "--ranks", "4", "--json", "plans.json", "--top", "1", "-q", *arguments)
-    assert done.exit_code == 0, done.output
-    (plan,) = json.loads(Path("plans.json").read_text())["plans"]
-    return plan | {"notes": done.stdout}
+def searched(limited: Path) -> dict[str, Any]:
+    """The plan that was found, whose file is put into the current folder."""
+    shutil.copy(limited / "plan.toml", "plan.toml")
+    (plan,) = json.loads((limited / "plans.json").read_text())["plans"]
+    return plan | {"notes": (limited / "notes.txt").read_text()}
 
 
 def compiled_memory() -> int:
@@ -65,11 +85,10 @@ def compiled_memory() -> int:
     return sum(memory[part] for part in ("weights", "states", "inputs", "constants", "step"))
 
 
-def test_cells_are_computed_again_where_only_that_fits(folder: Path) -> None:
-    limit = 540_000  # of 898 kB without a limit
-    plan = searched("--memory", str(limit), "--out", "plan.toml")
+def test_cells_are_computed_again_where_only_that_fits(folder: Path, limited: Path) -> None:
+    plan = searched(limited)
     assert plan["name"] == "search"
-    assert plan["memory"] <= limit
+    assert plan["memory"] <= LIMIT
     assert plan["search_gap"] <= 0.01
     assert plan["foreseen"] == pytest.approx(plan["memory"], rel=0.1)
     found = read_plan(Path("plan.toml"))
@@ -80,18 +99,18 @@ def test_cells_are_computed_again_where_only_that_fits(folder: Path) -> None:
     text = Path("plan.toml").read_text()
     Path("plan.toml").write_text("\n".join(line for line in text.splitlines() if "/" not in line or " = " in line))
     assert read_plan(Path("plan.toml")).recompute == ()
-    assert compiled_memory() > limit, "it is what is computed again that makes it fit"
+    assert compiled_memory() > LIMIT, "it is what is computed again that makes it fit"
     assert f"note: search on 4 ranks computes {len(found.recompute)} cells again: {found.recompute[0]}" in plan["notes"]
 
 
-def test_parameters_are_sharded_further_and_said_so(folder: Path) -> None:
-    plan = searched("--memory", "510kB", "--out", "plan.toml")
+def test_parameters_are_sharded_further_and_said_so(folder: Path, limited: Path) -> None:
+    plan = searched(limited)
     found = read_plan(Path("plan.toml"))
     assert len(found.parameters) == plan["cut_further"] > 0
     assert len(found.gather_again) == plan["gathered_again"]
     assert set(found.gather_again) <= set(found.parameters)
     assert compiled_memory() == pytest.approx(plan["memory"], rel=1e-3)
-    assert plan["memory"] <= 510_000
+    assert plan["memory"] <= LIMIT
     totals = json.loads(Path("c.json").read_text())["totals"]
     assert (totals["bytes_sent"], totals["collectives"]) == (plan["nbytes"], plan["collectives"])
     shown = read_dump(Path("out"))

@@ -15,7 +15,10 @@ from tests.api.nn.training import Training
 from tests.compiler.vision_networks import classic, dense, mobile, pictures, pieces
 from tests.shares import is_taken
 
-BATCH, CLASSES = 8, 10
+BATCH, CLASSES = 4, 10
+LARGER_BATCHES = {"VGG16": 8}
+"""Of networks whose last norms see one place of each image: of fewer
+they make rounding errors many times as large."""
 CLASSIFIERS: dict[str, tuple[Callable[[], nn.Cell], tuple[int, ...]]] = {
     "LeNet5": (lambda: classic.LeNet5(), (1, 32, 32)),
     "AlexNet": (lambda: classic.AlexNet(dropout=False), (3, 67, 67)),
@@ -102,13 +105,14 @@ def trained(kind: str, name: str, ranks: int, mode: str, channels: int = 1, heig
     network = Drawn(net) if kind == "pictures" else Classified(net)
     step = nn.TrainOneStepCell(network, nn.Momentum(network.trainable_params(), 0.05, 0.9))
     step.set_train()
-    shapes: list[tuple[int, ...]] = [(BATCH, *image), (BATCH,)]
+    batch = LARGER_BATCHES.get(name, BATCH)
+    shapes: list[tuple[int, ...]] = [(batch, *image), (batch,)]
     training = Training(step, shapes, ranks, mode, [FLOAT32, INT32], gradients_mean=True)
     generator = np.random.default_rng(5)
     batches = [
         [
             generator.standard_normal(shapes[0]).astype(np.float32),
-            generator.integers(0, CLASSES, BATCH).astype(np.int32),
+            generator.integers(0, CLASSES, batch).astype(np.int32),
         ]
         for _ in range(2)
     ]
@@ -136,7 +140,7 @@ def with_modes(names: Iterable[str]) -> list[tuple[str, str]]:
         (name, mode)
         for place, name in enumerate(names)
         for turn, mode in enumerate(("data_parallel", "semi_auto_parallel", "auto_parallel"))
-        if mode == "auto_parallel" or is_taken(place + turn, 2)
+        if mode == "auto_parallel" or is_taken(place + turn, 3)
     ]
 
 

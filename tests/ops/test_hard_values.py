@@ -35,8 +35,10 @@ OTHERS = len(FLOATS) - 1
 
 def hard_inputs(name: str, index: int) -> Iterator[tuple[str, list[Any]]]:
     """(what is hard, operands) for a sample: in all floating-point operands and in each alone, and for operands that
-    name places those that are counted from the end and those that there are not. Alone every operand has NaN and a
-    share of the other kinds, which are others from operand to operand and from sample to sample."""
+    name places those that are counted from the end and those that there are not. Together the operands of an operator's
+    first sample have all kinds, those of the others NaN and a share of the other kinds. Alone every operand has NaN and
+    a share of the other kinds, which are others from operand to operand and from sample to sample. The others than the
+    first have a half of the kinds of places, by turns."""
     op, spec = operator_of(name, index)
     types = types_of(spec)
     inputs = arrays_of(name, spec, types)
@@ -50,18 +52,21 @@ def hard_inputs(name: str, index: int) -> Iterator[tuple[str, list[Any]]]:
 
     floats = [i for i, t in enumerate(types) if t.dtype.is_float or t.dtype.is_complex]
     for number, (kind, (values, share)) in enumerate(FLOATS.items()):
+        together = [floats] if floats and (not index or kind == "NaN" or is_taken(number + index, OTHERS)) else []
         alone = [[i] for place, i in enumerate(floats) if kind == "NaN" or is_taken(number + place + index, OTHERS)]
-        for among in ([floats] if floats else []) + (alone if len(floats) > 1 else []):
+        for among in together + (alone if len(floats) > 1 else []):
             yield kind, [changed(x, values, share) if i in among else x for i, x in enumerate(inputs)]
     for i, limit in op.index_limits(*types).items():
         if types[i].dtype.kind != "i":
             continue
-        for kind, places, share in (
+        for number, (kind, places, share) in enumerate((
             ("counted from the end", np.arange(-limit, 0), 0.5),
             ("one past the end", [limit], 0.0),
             ("far out", [3 * limit], 0.3),
             ("before the first", [-limit - 1], 0.3),
-        ):
+        )):
+            if index and not is_taken(number + index, 2):
+                continue
             yield kind, [changed(x, places, share) if k == i else x for k, x in enumerate(inputs)]
 
 
@@ -98,9 +103,10 @@ def accepted(op: Op, types: Sequence[TensorType], inputs: Sequence[Any]) -> list
 
 
 def test_every_operand_has_every_kind_alone_in_some_sample() -> None:
-    """In three samples of a product it is so of both operands, and in each NaN is alone in both."""
-    seen = set[tuple[str, int]]()
-    for index in range(OTHERS):
+    """In the samples of a product it is so of both operands, and in each NaN is alone in both. Both together have every
+    kind in the first sample, and in one of the others."""
+    seen, later = set[tuple[str, int]](), set[str]()
+    for index in range(OTHERS + 1):
         spec = operator_of("MatMul", index)[1]
         usual = arrays_of("MatMul", spec, types_of(spec))
         changed = [
@@ -108,9 +114,12 @@ def test_every_operand_has_every_kind_alone_in_some_sample() -> None:
             for kind, inputs in hard_inputs("MatMul", index)
         ]
         assert [changed.count(("NaN", [i])) for i in range(len(usual))] == [1, 1]
-        assert {kind for kind, at in changed if len(at) == len(usual)} == FLOATS.keys()
+        together = {kind for kind, at in changed if len(at) == len(usual)}
+        assert together == FLOATS.keys() if index == 0 else "NaN" in together
+        later |= together if index else set()
         seen |= {(kind, at[0]) for kind, at in changed if len(at) == 1}
     assert seen == {(kind, i) for kind in FLOATS for i in (0, 1)}
+    assert later == FLOATS.keys()
 
 
 @pytest.mark.parametrize("name", ["TensorScatterAdd", "ScatterAdd", "GatherNd"])

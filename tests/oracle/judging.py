@@ -9,7 +9,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 from itertools import count, product, repeat
 from typing import Any
 
@@ -20,7 +20,7 @@ import pytest
 import mspc
 from mspc import Tensor
 from mspc.ir.diagnostics import MspcError
-from tests.shares import is_taken
+from tests.shares import PARTS, is_taken
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 
@@ -30,8 +30,10 @@ Arrays = Sequence[np.ndarray]
 TOLERANCES = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-6, "float64": 1e-12, "complex64": 2e-6,
               "complex128": 1e-12}  # fmt: skip
 """Largest relative error, and the absolute one below 1, by the element type of a result: units in its last place."""
-MANY = 40
+MANY = 12
 """Cases of a judge from which on a share of them is enough for gradients."""
+PARTS_OF_OTHERS = 12
+"""The gradients of a judge's other names are compared in one of so many cases."""
 
 
 @dataclass(frozen=True)
@@ -79,27 +81,116 @@ def public(name: str) -> Callable[..., Any]:
     return found() if isinstance(found, type) else found
 
 
-def differences(judge: Judge, name: str) -> list[str]:
-    """What differs between the public name and its judge, one line for each case. The names of one judge lead to the
-    same operators: gradients are compared in every case of the first, unless there are many, and in a share of the
-    cases of the others."""
-    function = public(name)
-    found: list[str] = []
+@dataclass(frozen=True)
+class Case:
+    """A judge's inputs and arguments. What PyTorch makes of them is computed once for all public names."""
+
+    judge: Judge
+    arrays: Arrays
+    arguments: tuple[Any, ...]
+    named: dict[str, Any]
+
+    def __str__(self) -> str:
+        return ", ".join([*map(_shown, self.arrays), *map(str, self.arguments), *map(str, self.named.items())])
+
+    @cached_property
+    def refused(self) -> bool:
+        """Whether an input has an element type that mspc refuses."""
+        return any(array.dtype.name in self.judge.refused for array in self.arrays)
+
+    @cached_property
+    def theirs(self) -> Any:
+        """PyTorch's results, or the error by which it refuses."""
+        try:
+            return self.judge.theirs(*map(to_torch, self.arrays), *self.arguments, **self.named)
+        except (RuntimeError, NotImplementedError, TypeError, IndexError, ValueError) as error:
+            return error
+
+    @cached_property
+    def smooth(self) -> bool:
+        """Whether gradients are to be compared: of Float64, with finite inputs and elements, through floats."""
+        floats = [x for x in self.arrays if x.dtype.kind == "f"]
+        return bool(
+            floats
+            and all(x.dtype == np.float64 and x.size and np.isfinite(x).all() for x in floats)
+            and any(isinstance(part, torch.Tensor) and part.is_floating_point() for part in flat(self.theirs))
+        )
+
+    @cached_property
+    def their_gradients(self) -> tuple[list[Any], dict[int, np.ndarray]]:
+        """(gradients of a weighted sum of all floating-point results by every floating-point input, the weights by the
+        places of these results)."""
+        inputs = [to_torch(x) for x in self.arrays]
+        wanted = [inputs[i].requires_grad_(True) for i in self.wanted]
+        results = flat(self.judge.theirs(*inputs, *self.arguments, **self.named))
+        chosen = [i for i, part in enumerate(results) if part.is_floating_point()]
+        weights = {i: np.random.default_rng(i).uniform(0.5, 1.5, tuple(results[i].shape)) for i in chosen}
+        total = reduce(operator.add, [(results[i] * torch.tensor(w)).sum() for i, w in weights.items()])
+        zeros = [torch.zeros_like(x) for x in wanted]
+        if not total.requires_grad:
+            return zeros, weights
+        found = torch.autograd.grad(total, wanted, allow_unused=True)
+        return [zero if grad is None else grad for zero, grad in zip(zeros, found, strict=True)], weights
+
+    @property
+    def wanted(self) -> tuple[int, ...]:
+        """The places of the floating-point inputs."""
+        return tuple(i for i, x in enumerate(self.arrays) if x.dtype.kind == "f")
+
+    def difference(self, function: Callable[..., Any], taken: Iterator[bool]) -> str:
+        """How a public function differs, "" where it does not. taken: whether gradients are compared, for one
+        case after the other in which they can be."""
+        if isinstance(self.theirs, Exception) and not self.refused:
+            return f"the judge has no answer: {str(self.theirs).splitlines()[0]}"
+        try:
+            ours = self.judge.ours(function, *map(Tensor, self.arrays), *self.arguments, **self.named)
+        except MspcError as error:
+            return "" if self.refused else f"refused: {error.message}"
+        if self.refused:
+            return "is not refused"
+        COUNTED["values"] += 1
+        text = unlike(ours, self.theirs, self.judge.loose)
+        if text or not self.judge.gradient or not self.smooth or not next(taken):
+            return text
+        COUNTED["gradients"] += 1
+        text = unlike(self.our_gradients(function), self.their_gradients[0], 4 * self.judge.loose)
+        return f"gradient: {text}" if text else ""
+
+    def our_gradients(self, function: Callable[..., Any]) -> list[Any]:
+        """The gradients that a public function has of the same sum."""
+        weights = self.their_gradients[1]
+        chosen, held = list(weights), [Tensor(w) for w in weights.values()]
+        ours, arguments, named = self.judge.ours, self.arguments, self.named
+
+        def loss(*tensors: Any) -> Any:
+            parts = ours(function, *tensors, *arguments, **named)
+            parts = parts if isinstance(parts, tuple | list) else (parts,)
+            terms = [(parts[i] * w).sum() for i, w in zip(chosen, held)]  # noqa: B905
+            return sum(terms[1:], terms[0])
+
+        return flat(mspc.grad(loss, self.wanted)(*map(Tensor, self.arrays)))
+
+
+def differences(judge: Judge) -> list[str]:
+    """What differs between the public names and their judge, one line for each name and case. The names of one judge
+    lead to the same operators: gradients are compared in every case of the first, unless there are many, and in a
+    smaller share of the cases of the others, the first case always among them."""
     cases = len(judge.inputs) * len(judge.arguments) * len(judge.named)
-    every = name == judge.names[0] and cases < MANY
+    functions = {name: public(name) for name in judge.names}
+    first = PARTS if cases >= MANY else 1
+    parts_of = {name: PARTS_OF_OTHERS if place else first for place, name in enumerate(judge.names)}
     turns = {
-        (i, j): repeat(0) if every else count(i + j)
-        for i, j in product(range(len(judge.arguments)), range(len(judge.named)))
+        (name, i, j): map(is_taken, count(i + j), repeat(parts))
+        for (name, parts), i, j in product(parts_of.items(), range(len(judge.arguments)), range(len(judge.named)))
     }
+    found: list[str] = []
     with np.errstate(all="ignore"):
         for arrays, (i, arguments), (j, named) in product(
             judge.inputs, enumerate(judge.arguments), enumerate(judge.named)
         ):
-            smooth = turns[i, j]
-            text = _difference(judge, function, arrays, arguments, named, smooth)
-            if text:
-                case = ", ".join([*map(_shown, arrays), *map(str, arguments), *map(str, named.items())])
-                found.append(f"{name}({case}): {text}")
+            case = Case(judge, arrays, arguments, named)
+            texts = {name: case.difference(function, turns[name, i, j]) for name, function in functions.items()}
+            found += [f"{name}({case}): {text}" for name, text in texts.items() if text]
     return found
 
 
@@ -128,34 +219,6 @@ def flat(value: Any) -> list[Any]:
     return [part for item in value for part in flat(item)] if isinstance(value, tuple | list) else [value]
 
 
-def _difference(
-    judge: Judge, function: Any, arrays: Arrays, arguments: tuple[Any, ...], named: dict[str, Any],
-    smooth: Iterator[int],
-) -> str:  # fmt: skip
-    """What differs in one case. smooth: places among the inputs whose gradients may be compared with these arguments,
-    of which `is_taken` says whether they are: other inputs with other arguments."""
-    refused = any(array.dtype.name in judge.refused for array in arrays)
-    try:
-        theirs = judge.theirs(*map(to_torch, arrays), *arguments, **named)
-    except (RuntimeError, NotImplementedError, TypeError, IndexError, ValueError) as error:
-        if not refused:
-            return f"the judge has no answer: {str(error).splitlines()[0]}"
-        theirs = None
-    try:
-        ours = judge.ours(function, *map(Tensor, arrays), *arguments, **named)
-    except MspcError as error:
-        return "" if refused else f"refused: {error.message}"
-    if refused:
-        return "is not refused"
-    COUNTED["values"] += 1
-    text = unlike(ours, theirs, judge.loose)
-    if text or not judge.gradient or not _smooth(arrays, theirs) or not is_taken(next(smooth)):
-        return text
-    COUNTED["gradients"] += 1
-    text = unlike(*gradients(judge, function, arrays, arguments, named), 4 * judge.loose)
-    return f"gradient: {text}" if text else ""
-
-
 def unlike(ours: Any, theirs: Any, loose: float = 1.0) -> str:
     """How two results differ in number, shape, element type or value; "" where they are alike."""
     left, right = flat(ours), flat(theirs)
@@ -170,40 +233,3 @@ def unlike(ours: Any, theirs: Any, loose: float = 1.0) -> str:
         if not np.allclose(*wide, rtol=tolerance, atol=tolerance, equal_nan=True):
             return f"{one.reshape(-1)[:6]} instead of {other.reshape(-1)[:6]}"
     return ""
-
-
-def _smooth(arrays: Arrays, theirs: Any) -> bool:
-    """Whether gradients are to be compared: of Float64, with finite inputs and elements, through floats."""
-    floats = [x for x in arrays if x.dtype.kind == "f"]
-    return bool(
-        floats
-        and all(x.dtype == np.float64 and x.size and np.isfinite(x).all() for x in floats)
-        and any(isinstance(part, torch.Tensor) and part.is_floating_point() for part in flat(theirs))
-    )
-
-
-def gradients(
-    judge: Judge, function: Any, arrays: Arrays, arguments: tuple[Any, ...], named: dict[str, Any]
-) -> tuple[list[Any], list[Any]]:
-    """(our gradients, theirs) of the weighted sum of all floating-point results, by every floating-point input."""
-    inputs = [to_torch(x) for x in arrays]
-    wanted = [i for i, x in enumerate(arrays) if x.dtype.kind == "f"]
-    for i in wanted:
-        inputs[i].requires_grad_(True)
-    results = flat(judge.theirs(*inputs, *arguments, **named))
-    chosen = [i for i, part in enumerate(results) if part.is_floating_point()]
-    weights = [np.random.default_rng(i).uniform(0.5, 1.5, tuple(results[i].shape)) for i in chosen]
-    total = reduce(operator.add, [(results[i] * torch.tensor(w)).sum() for i, w in zip(chosen, weights, strict=True)])
-    theirs: list[Any] = [torch.zeros_like(inputs[i]) for i in wanted]
-    if total.requires_grad:
-        found = torch.autograd.grad(total, [inputs[i] for i in wanted], allow_unused=True)
-        theirs = [zero if grad is None else grad for zero, grad in zip(theirs, found, strict=True)]
-    held = [Tensor(w) for w in weights]
-
-    def loss(*tensors: Any) -> Any:
-        parts = judge.ours(function, *tensors, *arguments, **named)
-        parts = parts if isinstance(parts, tuple | list) else (parts,)
-        terms = [(parts[i] * w).sum() for i, w in zip(chosen, held)]  # noqa: B905
-        return sum(terms[1:], terms[0])
-
-    return flat(mspc.grad(loss, tuple(wanted))(*map(Tensor, arrays))), theirs

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[or
 from tests.oracle import bert  # noqa: E402
 from tests.oracle.bert import HEADS, HIDDEN, IGNORED, LAYERS, SEQUENCE, VOCABULARY, WIDTH, Options  # noqa: E402
 from tests.oracle.language_models import compare  # noqa: E402  # it imports PyTorch
+from tests.shares import crossed  # noqa: E402
 
 F = torch.nn.functional
 Linear, LayerNorm = torch.nn.Linear, torch.nn.LayerNorm
@@ -93,10 +94,9 @@ WAYS: dict[str, tuple[int, str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("approximate", [False, True], ids=["erf", "tanh"])
-@pytest.mark.parametrize("fused", [False, True], ids=["small", "fused"])
-def test_bert(fused: bool, approximate: bool, way: str) -> None:
+@pytest.mark.parametrize(("parts", "gelu", "way"), crossed(("small", "fused"), ("erf", "tanh"), WAYS))
+def test_bert(parts: str, gelu: str, way: str) -> None:
     ranks, mode, split = WAYS[way]
-    mine = bert.Bert(Options(fused=fused, approximate=approximate, **split))
+    approximate = gelu == "tanh"
+    mine = bert.Bert(Options(fused=parts == "fused", approximate=approximate, **split))
     compare(mine, Bert(approximate), bert.batch(), ranks, mode, other_name)

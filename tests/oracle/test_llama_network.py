@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[or
 from tests.oracle import llama  # noqa: E402
 from tests.oracle.language_models import compare  # noqa: E402  # it imports PyTorch
 from tests.oracle.llama import BATCH, DEPTH, HIDDEN, LAYERS, SEQUENCE, SHARED, VOCABULARY, WIDTH, Options  # noqa: E402
+from tests.shares import crossed  # noqa: E402
 
 F = torch.nn.functional
 WORDS = np.random.default_rng(1).integers(0, VOCABULARY, (BATCH, SEQUENCE + 1)).astype(np.int32)
@@ -95,11 +96,11 @@ WAYS: dict[str, tuple[int, str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("adjacent", [False, True], ids=["halves", "adjacent"])
-@pytest.mark.parametrize("fused", [False, True], ids=["small", "fused"])
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-def test_llama(tied: bool, fused: bool, adjacent: bool, way: str) -> None:
+@pytest.mark.parametrize(
+    ("head", "parts", "turned", "way"), crossed(("untied", "tied"), ("small", "fused"), ("halves", "adjacent"), WAYS)
+)
+def test_llama(head: str, parts: str, turned: str, way: str) -> None:
     ranks, mode, split = WAYS[way]
-    mine = llama.Llama(Options(tied=tied, fused=fused, adjacent=adjacent, **split))
+    tied, adjacent = head == "tied", turned == "adjacent"
+    mine = llama.Llama(Options(tied=tied, fused=parts == "fused", adjacent=adjacent, **split))
     compare(mine, Llama(tied, adjacent), (WORDS[:, :-1], WORDS[:, 1:]), ranks, mode, other_name)

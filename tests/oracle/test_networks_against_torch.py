@@ -14,9 +14,10 @@ from mspc.verify.made_inputs import MadeInput
 from mspc.verify.pytorch.against import Against, against_torch
 from mspc.verify.verification import STEPS, VerifiedProgram
 from tests.networks import RandomNetwork, usable
+from tests.shares import share_of
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
-SEED, COUNT = 20261122, 60
+SEED, COUNT = 20261122, share_of(60, 2)
 
 
 def beside_torch(seed: int) -> Against:

@@ -129,9 +129,17 @@ def test_cut_by_hand(name: str, wide: bool) -> None:
     assert ("NeighborExchange" in names) == (cut[2] > 1)
 
 
-@pytest.mark.parametrize("mode", ["data_parallel", "auto_parallel"])
-@pytest.mark.parametrize(("place", "ranks"), enumerate([2, 3, 4, 8]))
+@pytest.mark.parametrize(
+    ("place", "ranks", "mode"),
+    [
+        (place, ranks, mode)
+        for place, ranks in enumerate([2, 3, 4, 8])
+        for turn, mode in enumerate(["data_parallel", "auto_parallel"])
+        if is_taken(place + turn, 2)
+    ],
+)
 def test_nothing_cut_by_hand(place: int, ranks: int, mode: str) -> None:
+    """By turns in one mode or the other."""
     compare(None, ranks, mode, True)
     if is_taken(place, NARROW):
         compare(None, ranks, mode, False)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 Run = Callable[..., str]
-STEPS = 50
-"""Behind which the loss is well below that of guessing."""
+STEPS, COMPARED = 50, 15
+"""Behind which the loss is well below that of guessing; of which ranks do the first."""
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +42,9 @@ def test_one_rank_learns(alone: np.ndarray) -> None:
 
 @pytest.mark.parametrize("ranks", [2, 8])
 def test_losses_equal_one_ranks(mspc: Run, script: Path, alone: np.ndarray, ranks: int) -> None:
-    found = train(mspc, script, ranks, STEPS, "--simulate")
+    found = train(mspc, script, ranks, COMPARED, "--simulate")
     np.testing.assert_array_equal(found, found[:, :1].repeat(ranks, 1))
-    np.testing.assert_allclose(found[:, :1], alone, rtol=1e-4)
+    np.testing.assert_allclose(found[:, :1], alone[:COMPARED], rtol=1e-4)
 
 
 def test_losses_under_mpi_equal_one_ranks(mspc: Run, script: Path, alone: np.ndarray) -> None:

@@ -22,7 +22,7 @@ load_operators()
 def test_no_limit_is_refused_that_a_plan_keeps() -> None:
     found, generator = Found(), random.Random(26)
     lines: list[str] = []
-    count = share_of(14, 2)
+    count = share_of(14)
     for i in range(count):
         case = case_of(generator.getrandbits(32))
         lines += hold(case, known_plans(case, 30), found, shares=(0.3 * (i % 2),))
