@@ -10,6 +10,10 @@ import numpy as np
 import pytest
 
 from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.text.parser import parse
+from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY
+from mspc.passes.base import parse_passes, run_passes
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
@@ -17,6 +21,8 @@ from mspc.runtime.gpu.executor import GpuExecutor
 from tests.gpu.emulated import EmulatedGpu
 from tests.gpu.programs import SCRIPTS, compiled
 from tests.ops.cuda.cuda_emulator import NEEDED
+
+HEAD = Path(__file__).parents[1] / "passes" / "fusion" / "row_pitch" / "head.ir"
 
 
 def device(folder: Path) -> Any:
@@ -54,6 +60,24 @@ def test_steps_equal_numpys(name: str, tmp_path: Path) -> None:
             # Four steps of rounding in another order; entries near zero have lost digits.
             np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=1e-5, err_msg=parameter.name)
     assert gpu.captured
+
+
+def test_rows_with_gaps_hold_the_same_numbers(tmp_path: Path) -> None:
+    load_operators()
+    graph = run_passes(parse(HEAD.read_text(encoding="utf-8"), REGISTRY).main, parse_passes("row_pitch"))
+    draw = np.random.default_rng(2)
+    values = {p.name: draw.standard_normal(p.shape).astype(p.tensor_type.dtype.numpy) for p in graph.parameters}
+    held = {p.name: values[p.name] for p in graph.parameters if p.kind == "parameter"}
+    feeds = [values[p.name] for p in graph.parameters if p.kind == "input"]
+    gpu = device(tmp_path)
+    gpu.takes_gaps = True
+    wanted = Executor(graph, NumPyBackend(OneRank()), held).run(feeds)
+    found = GpuExecutor(graph, gpu, held)
+    assert sorted(place.pitch for node in graph.nodes for place in found.plan.places[node])[-1] == 520
+    for _ in range(3):
+        for one, other in zip(wanted, found.run(feeds), strict=True):
+            difference = np.asarray(other).astype(np.float32) - one.astype(np.float32)
+            assert np.abs(difference).max() <= 0.01 * np.abs(one.astype(np.float32)).max()
 
 
 def test_a_resumed_run_draws_the_masks_of_its_steps(tmp_path: Path) -> None:

@@ -293,7 +293,7 @@ class Emulator:
     def matmul(self, x: Any, y: Any, out: Any, transpose_a: bool, transpose_b: bool, *, addend: Any = None,
                bias: Any = None, activation: str = "", before: Any = None) -> Any:  # fmt: skip
         for array in (x, y, out):
-            assert array.flags.c_contiguous
+            assert array.flags.c_contiguous or self.takes_gaps
         assert x.dtype == y.dtype
         wide = np.float64 if out.dtype == np.float64 else np.float32
         product = BatchMatMul(transpose_a, transpose_b).kernel(self)
