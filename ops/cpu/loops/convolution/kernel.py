@@ -78,7 +78,8 @@ def convolution_kernel(made: Compiled, result: TensorType, function: Function, p
         for place, operand in enumerate(made.order):
             addresses.read(place, operands[operand], result.dtype.numpy)
         addresses.put(2, target)
-        addresses.put(3, scratch("packed", (tables.ready,), np.float32))
+        ready = scratch("packed", (tables.ready,), np.float32)  # a name, as nothing else holds a large one
+        addresses.put(3, ready)
         flag[0] = 0
         prepare(addresses.table)
         if made.only_finite and flag[0]:
