@@ -23,7 +23,7 @@ from mspc.ops.convolution.memory_format import ImageOperator, last_order
 from mspc.ops.cpu.loops import kernel as loop_kernels
 from mspc.ops.cpu.loops import library, program
 from mspc.ops.cpu.loops.addresses import Addresses
-from mspc.ops.cpu.loops.convolution import kernel as convolution_kernel
+from mspc.ops.cpu.loops.convolve import kernel as convolution_kernel
 from tests.ops.cuda.cuda_chains import NumPy
 
 pytestmark = pytest.mark.skipif(not library.compiler(), reason="needs a C++ compiler")

@@ -13,8 +13,8 @@ from mspc.ops.convolution.base import Convolution
 from mspc.ops.convolution.convolve import InputGradient, WeightGradient
 from mspc.ops.convolution.window import Window
 from mspc.ops.cpu.loops.addresses import Addresses
-from mspc.ops.cpu.loops.convolution.source import OF_IMAGES, OF_WEIGHTS
-from mspc.ops.cpu.loops.convolution.tables import Strided, Tables, of_images, of_weights, strided
+from mspc.ops.cpu.loops.convolve.source import OF_IMAGES, OF_WEIGHTS
+from mspc.ops.cpu.loops.convolve.tables import Strided, Tables, of_images, of_weights, strided
 from mspc.ops.cpu.loops.kernel import Function, Kernel, shared
 from mspc.ops.cpu.scratch import scratch
 
