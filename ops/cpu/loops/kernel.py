@@ -57,7 +57,8 @@ def chain_kernel(be: Any, chain: Chain, function: Function, end: Function, types
             else:
                 addresses.read(place, array, dtype)
         if size:
-            table[extra] = address(scratch("compiled", (size,), np.uint8))
+            totals = scratch("compiled", (size,), np.uint8)  # a name, as nothing else holds a large one
+            table[extra] = address(totals)
         if chain.seeds:
             step[0] = be.step
         run(table)

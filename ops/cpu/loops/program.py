@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.convolution.base import Convolution
 from mspc.ops.cpu.loops.chain import chain_of
-from mspc.ops.cpu.loops.convolution.kernel import compiled_convolution, convolution_kernel
+from mspc.ops.cpu.loops.convolve.kernel import compiled_convolution, convolution_kernel
 from mspc.ops.cpu.loops.forms import form_of_op
 from mspc.ops.cpu.loops.kernel import Function, Kernel, chain_kernel
 from mspc.ops.cpu.loops.library import CompilerFailed, compiler, functions_of, warn_once

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -21,7 +22,8 @@ from mspc.ops.convolution.convolve import (
 from mspc.ops.convolution.memory_format import ImageOperator, last_order
 from mspc.ops.cpu.loops import kernel as loop_kernels
 from mspc.ops.cpu.loops import library, program
-from mspc.ops.cpu.loops.convolution import kernel as convolution_kernel
+from mspc.ops.cpu.loops.addresses import Addresses
+from mspc.ops.cpu.loops.convolve import kernel as convolution_kernel
 from tests.ops.cuda.cuda_chains import NumPy
 
 pytestmark = pytest.mark.skipif(not library.compiler(), reason="needs a C++ compiler")
@@ -199,6 +201,29 @@ def test_operands_and_results_may_lie_anywhere() -> None:
         apart = np.zeros((*wanted.shape[:-1], 2 * wanted.shape[-1]), np.float32)[..., ::2]
         assert kernel(*turned, out=apart) is apart
         np.testing.assert_array_equal(apart, wanted)
+
+
+def test_packed_operands_stay_alive_while_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    (case,) = family((2, 6, 8, 9), 5, (3, 3), pad=1)[2:]
+    result = TensorType(dtype_of("Float32"), case.result)
+    made = convolution_kernel.compiled_convolution(case.op, case.types("Float32"), result)
+    assert made is not None
+    monkeypatch.setattr(convolution_kernel, "scratch", lambda _, shape, dtype: np.empty(shape, dtype))
+    put = Addresses.put
+    packed: list[weakref.ref[Any]] = []
+
+    def noted(addresses: Addresses, place: int, array: Any) -> None:
+        put(addresses, place, array)
+        if place == 3:
+            packed.append(weakref.ref(array))
+
+    monkeypatch.setattr(Addresses, "put", noted)
+    alive: list[bool] = []
+    kernel = convolution_kernel.convolution_kernel(
+        made, result, lambda *_: alive.append(packed[-1]() is not None), case.op.kernel(NumPy())
+    )
+    kernel(*case.inputs())
+    assert alive == [True, True]
 
 
 def test_what_stays_with_numpy() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,24 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -
     for one in found[1:]:
         for array, other in zip(one, found[0], strict=True):
             np.testing.assert_array_equal(array, other)
+
+
+def test_totals_stay_alive_while_they_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[Any]] = []
+    alive: list[bool] = []
+
+    def fresh(_: str, shape: Sequence[int], dtype: Any) -> Any:
+        found = np.empty(shape, dtype)
+        made.append(weakref.ref(found))
+        return found
+
+    def noted(*_: Any) -> Any:
+        return lambda table: alive.append(made[-1]() is not None)
+
+    monkeypatch.setattr(loop_kernels, "scratch", fresh)  # as of totals that are too large to be stored
+    monkeypatch.setattr(loop_kernels, "shared", noted)
+    loop(ReduceSum(False, (0,)), (40, 30))(np.ones((40, 30), np.float32))
+    assert alive == [True]
 
 
 def test_operands_and_results_may_lie_anywhere() -> None:

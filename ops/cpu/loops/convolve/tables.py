@@ -11,8 +11,8 @@ import numpy as np
 
 from mspc.ops.convolution.memory_format import first_order
 from mspc.ops.convolution.window import Window
-from mspc.ops.cpu.loops.convolution.lines import Line, of_image, of_result
-from mspc.ops.cpu.loops.convolution.source import IMAGES, LANES, SHARE, TERMS, WEIGHTS
+from mspc.ops.cpu.loops.convolve.lines import Line, of_image, of_result
+from mspc.ops.cpu.loops.convolve.source import IMAGES, LANES, SHARE, TERMS, WEIGHTS
 
 SLAB = 3 << 14
 """Elements of a slab that stay in the second cache of a core, with packed operands beside them: 192 KiB."""

@@ -13,8 +13,8 @@ from mspc.ops.convolution.base import Convolution
 from mspc.ops.convolution.convolve import InputGradient, WeightGradient
 from mspc.ops.convolution.window import Window
 from mspc.ops.cpu.loops.addresses import Addresses
-from mspc.ops.cpu.loops.convolution.source import OF_IMAGES, OF_WEIGHTS
-from mspc.ops.cpu.loops.convolution.tables import Strided, Tables, of_images, of_weights, strided
+from mspc.ops.cpu.loops.convolve.source import OF_IMAGES, OF_WEIGHTS
+from mspc.ops.cpu.loops.convolve.tables import Strided, Tables, of_images, of_weights, strided
 from mspc.ops.cpu.loops.kernel import Function, Kernel, shared
 from mspc.ops.cpu.scratch import scratch
 
@@ -78,7 +78,8 @@ def convolution_kernel(made: Compiled, result: TensorType, function: Function, p
         for place, operand in enumerate(made.order):
             addresses.read(place, operands[operand], result.dtype.numpy)
         addresses.put(2, target)
-        addresses.put(3, scratch("packed", (tables.ready,), np.float32))
+        ready = scratch("packed", (tables.ready,), np.float32)  # a name, as nothing else holds a large one
+        addresses.put(3, ready)
         flag[0] = 0
         prepare(addresses.table)
         if made.only_finite and flag[0]:
