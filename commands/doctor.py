@@ -11,13 +11,13 @@ from pathlib import Path
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
 from mspc.doctor.examination import examine
-from mspc.doctor.findings import IGNORED, LACKS, UNREACHED, Finding, lacking
+from mspc.doctor.findings import IGNORED, LACKS, PLAIN, UNREACHED, Finding, lacking
 
 GAPS = 1
 """Exit status where mspc lacks something."""
 
 
-def examine_script(script: Path, json: Path | None) -> int:
+def examine_script(script: Path, json: Path | None, for_gpu: bool = False) -> int:
     """Print what is found, write it as JSON on request, and give the exit status.
 
     Raises:
@@ -25,7 +25,7 @@ def examine_script(script: Path, json: Path | None) -> int:
     """
     check_json(json)
     with _no_collection():
-        found = examine(script)
+        found = examine(script, for_gpu)
     if json is not None:
         write_json([dataclasses.asdict(finding) for finding in found], json)
     if json != Path("-"):
@@ -51,7 +51,8 @@ def _print(script: Path, found: list[Finding]) -> None:
         rows = [(finding.kind, finding.name, finding.place, finding.instead or "-") for finding in found]
         title = f"what {script} uses that mspc lacks or ignores"
         print_table(Table(title, ("kind", "name", "line", "instead"), rows, below=(3,)))
-    counts = {kind: sum(finding.kind == kind for finding in found) for kind in (LACKS, IGNORED, UNREACHED)}
+    counts = {kind: sum(finding.kind == kind for finding in found) for kind in (LACKS, IGNORED, UNREACHED, PLAIN)}
     ignored = f"; {counts[IGNORED]} that change{'s' if counts[IGNORED] == 1 else ''} nothing" if counts[IGNORED] else ""
     unreached = f"; {counts[UNREACHED]} where {script.name} does not come" if counts[UNREACHED] else ""
-    print_line(f"{counts[LACKS] or 'no'} name{'' if counts[LACKS] == 1 else 's'} lacking{unreached}{ignored}")
+    plain = f"; {counts[PLAIN]} without a kernel of its own for GPUs" if counts[PLAIN] else ""
+    print_line(f"{counts[LACKS] or 'no'} name{'' if counts[LACKS] == 1 else 's'} lacking{unreached}{ignored}{plain}")

@@ -12,7 +12,8 @@ from typing import Any
 from mspc.doctor.advice import instead_of
 from mspc.doctor.call_arguments import misfits
 from mspc.doctor.evaluation import KnownValues, OwnInstance, imported_by
-from mspc.doctor.findings import LACKS, NOTE, UNREACHED, Finding
+from mspc.doctor.findings import LACKS, NOTE, PLAIN, UNREACHED, Finding
+from mspc.doctor.kernels import plain_operators
 from mspc.doctor.program import ScriptFile, ScriptFiles
 from mspc.doctor.public import MISSING, Instance, Public, PublicModule, module_exists
 from mspc.doctor.reach import Reach, Routine
@@ -28,8 +29,11 @@ _ASKS = re.compile(r"version|^hasattr$|TYPE_CHECKING|find_spec", re.IGNORECASE)
 """Names in a condition by which a script finds out what there is."""
 
 
-def examine(script: Path) -> list[Finding]:
+def examine(script: Path, for_gpu: bool = False) -> list[Finding]:
     """What a script and its own modules use that mspc lacks or ignores, in the order of its files and their lines.
+
+    Args:
+        for_gpu: what they call that has no kernel of its own for GPUs is listed, too.
 
     Raises:
         MspcError: a file is missing, cannot be read, or is not Python.
@@ -38,7 +42,8 @@ def examine(script: Path) -> list[Finding]:
         program = ScriptFiles(script)
         evaluation = KnownValues(program)
         reach = Reach(evaluation)
-        return [finding for file in program.files for finding in _Examiner(evaluation, file, reach).findings()]
+        files = [_Examiner(evaluation, file, reach, for_gpu) for file in program.files]
+        return [finding for file in files for finding in file.findings()]
 
 
 def examine_alone(script: Path) -> list[Finding]:
@@ -64,12 +69,15 @@ def _deep_calls(script: Path) -> Iterator[None]:
 
 
 class _Examiner:
-    """Reads one file. reach: what the script comes to, None where it comes to everything."""
+    """Reads one file. reach: what the script comes to, None where it comes to everything. for_gpu: see `examine`."""
 
-    def __init__(self, evaluation: KnownValues, file: ScriptFile, reach: Reach | None = None) -> None:
+    def __init__(
+        self, evaluation: KnownValues, file: ScriptFile, reach: Reach | None = None, for_gpu: bool = False
+    ) -> None:
         self.evaluation = evaluation
         self.file = file
         self.reach = reach
+        self.for_gpu = for_gpu
         self.is_reached = reach is None or file in reach.files
         self.found: dict[tuple[int, int, str], Finding] = {}
         self.has_late_annotations = any(
@@ -216,6 +224,8 @@ class _Examiner:
         callee = self.evaluation.value(self.file, scope, node.func)
         if not isinstance(callee, Public):
             return
+        if self.for_gpu and (names := plain_operators(callee.found)):
+            self._add(PLAIN, callee.name, node.func, f"{' and '.join(names)} through CuPy, in more launches", guarded)
         node = _with_spread(node, scope)
         parts = [*node.args, *(word.value for word in node.keywords)]
         parts += [each for part in parts if isinstance(part, ast.Dict) for each in part.values]

@@ -14,7 +14,9 @@ NOTE = "note"
 """mspc lacks it, and the script is ready for that: under `try`, `hasattr` or a test of the version."""
 UNREACHED = "unreached"
 """mspc lacks it, and the script does not come there: nothing that runs mentions the function around it."""
-KINDS = (LACKS, IGNORED, NOTE, UNREACHED)
+PLAIN = "plain"
+"""mspc has it, without a kernel of its own for GPUs: it runs there through CuPy, in more launches."""
+KINDS = (LACKS, IGNORED, NOTE, UNREACHED, PLAIN)
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,8 @@ class Finding:
     @property
     def sentence(self) -> str:
         """The finding in one line."""
-        verb = "changes nothing here" if self.kind == IGNORED else "is not in mspc"
+        verbs = {IGNORED: "changes nothing here", PLAIN: "has no kernel of its own for GPUs"}
+        verb = verbs.get(self.kind, "is not in mspc")
         return f"{self.place}: {self.name} {verb}{': ' if self.instead else ''}{self.instead}"
 
 
