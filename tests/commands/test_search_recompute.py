@@ -16,6 +16,7 @@ from mspc.cli import app
 from mspc.commands.view.dump import read_dump
 from mspc.passes.base import VERIFY
 from mspc.plans.files.plan_file import read_plan, write_plan
+from tests.shares import is_taken
 
 SCRIPT = """
 import numpy as np
@@ -101,6 +102,17 @@ def test_cells_are_computed_again_where_only_that_fits(folder: Path, limited: Pa
     assert read_plan(Path("plan.toml")).recompute == ()
     assert compiled_memory() > LIMIT, "it is what is computed again that makes it fit"
     assert f"note: search on 4 ranks computes {len(found.recompute)} cells again: {found.recompute[0]}" in plan["notes"]
+
+
+@pytest.mark.skipif(not is_taken(1), reason="a search of half a minute; --thorough runs it")
+def test_a_limit_below_what_the_search_foresees_is_kept(folder: Path) -> None:
+    done = run("search", "net.py", "--ranks", "4", "--json", "plans.json", "--top", "1", "-q", "--memory", "510kB",
+               "--out", "plan.toml")  # fmt: skip
+    assert done.exit_code == 0, done.output
+    (plan,) = json.loads(Path("plans.json").read_text())["plans"]
+    assert compiled_memory() == pytest.approx(plan["memory"], rel=1e-3)
+    assert plan["memory"] <= 510_000
+    assert len(read_plan(Path("plan.toml")).parameters) == plan["cut_further"] > 0
 
 
 def test_parameters_are_sharded_further_and_said_so(folder: Path, limited: Path) -> None:
