@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
-from mspc.ops.op import REGISTRY, Op
+from mspc.ops.op import REGISTRY, Op, has_gpu_kernel
 
 DEEPEST = 4
 """Functions that call each other are followed so far."""
@@ -19,7 +19,7 @@ def plain_operators(found: Any) -> list[str]:
 
     What a branch would call that is not taken is among them.
     """
-    return sorted(name for name in _operators(found, DEEPEST) if not _has_kernel(name))
+    return sorted(name for name in _operators(found, DEEPEST) if not has_gpu_kernel(REGISTRY[name]))
 
 
 def _operators(found: Any, depth: int) -> set[str]:
@@ -57,10 +57,3 @@ def _function(name: str) -> Any:
 @functools.cache
 def _is_operator(name: str) -> bool:
     return name in REGISTRY and isinstance(REGISTRY[name], type) and issubclass(REGISTRY[name], Op)
-
-
-@functools.cache
-def _has_kernel(name: str) -> bool:
-    """Whether there is something to launch, or nothing to do, whatever the shapes."""
-    operator = REGISTRY[name]
-    return bool(operator.cuda) or operator.launch is not Op.launch or bool(operator.is_view)

@@ -64,15 +64,17 @@ class CompiledCall:
 
     def _without_unused_states(self, graph: Graph) -> Graph:
         """The graph, without those states of optimizers that the numbers of now leave unused."""
-        if not stateless_nodes(graph, self._number):
+        stateless = stateless_nodes(graph, self._number)
+        if not stateless:
             return graph
-        graph = copied(graph)
-        for found in stateless_nodes(graph, self._number):
-            found.apply()
+        own = copied(graph)
+        copies = dict(zip(graph.nodes, own.nodes, strict=True))
+        for found in stateless:
+            found.apply(copies[found.node])
             for scalar in found.scalars:
                 self._store.rely(self._traced.parameters[scalar.name], self)
-        drop_unused_parameters(graph)
-        return graph
+        drop_unused_parameters(own)
+        return own
 
     def _number(self, scalar: GraphParameter) -> float | None:
         """What a scalar parameter holds now; None where a graph changes it."""

@@ -303,12 +303,6 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script):
         own: for what is said of a global batch."""
         return self
 
-    @property
-    def has_gpu_kernel(self) -> bool:
-        """Whether a GPU has something to launch for it, or nothing to do; else it runs through CuPy. For some shapes
-        and element types `launch` may have nothing all the same."""
-        return bool(self.cuda) or type(self).launch is not Op.launch or self.is_view
-
     # Derived ----------------------------------------------------------------------------------------------------
 
     def parsed_rule(self, *types: TensorType) -> Rule:
@@ -348,3 +342,10 @@ def _operand_names(cls: type[Op]) -> tuple[str, ...] | None:
     parameters = list(inspect.signature(cls.rule).parameters.values())[1:]
     varies = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
     return None if varies else tuple(p.name for p in parameters)
+
+
+def has_gpu_kernel(op: Op | type[Op]) -> bool:
+    """Whether a GPU has something to launch for an operator, or nothing to do; else it runs through CuPy. For some
+    attributes of a class, and for some shapes and element types, there may be nothing all the same."""
+    kind = op if isinstance(op, type) else type(op)
+    return bool(op.cuda) or kind.launch is not Op.launch or bool(op.is_view)

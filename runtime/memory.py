@@ -90,6 +90,7 @@ def side_stream(node: Node) -> str:
     name = node.attrs.get("stream")
     return str(name) if name in (COMMUNICATION, REDUCTION) else ""
 
+
 def row_pitches(node: Node) -> Sequence[int]:
     """Elements from row to row of every result, 0 where there is no gap. Raises MspcError for what cannot be."""
     types, found = element_types(node.type), node.attrs.get("row_pitch")

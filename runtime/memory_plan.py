@@ -376,16 +376,11 @@ def _sources(node: Node, results: int) -> list[Sequence[Value]]:
 
 
 def _works_on(node: Node, size: int) -> bool:
-    """Whether a node works on so many elements."""
-    return _size_of_work(node) == size
-
-
-def _size_of_work(node: Node) -> int:
-    """Elements of the largest tensor that the operator goes through."""
+    """Whether so many are the elements of the largest tensor that the operator goes through."""
     types = [t for value in (node, *node.inputs) for t in element_types(value.type)]
     if isinstance(node.op, FusedElementwise):
         types += step_types(node.op, [value.tensor_type for value in node.inputs])
-    return max(t.size for t in types)
+    return size == max(t.size for t in types)
 
 
 def _bucket_place(members: Sequence[MemoryBlock]) -> Allocation:

@@ -17,7 +17,7 @@ import pytest
 
 from mspc.commands.verbs.table import VERBS
 from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY, Op
+from mspc.ops.op import REGISTRY, Op, has_gpu_kernel
 from mspc.passes.base import pass_names
 from mspc.verify.pytorch.counterparts import counterparts, counterparts_of_draws
 from tests.ops.collective.every import cases
@@ -59,10 +59,6 @@ class AnyModule:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self
-
-
-def has_gpu_kernel(cls: type[Op]) -> bool:
-    return bool(cls.cuda) or cls.launch is not Op.launch or cls.is_view
 
 
 def needs_no_judge(cls: type[Op]) -> bool:

@@ -15,7 +15,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import LayoutChange, LocalSlice
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
-from mspc.ops.op import Op
+from mspc.ops.op import Op, has_gpu_kernel
 from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_plan import plan_memory
 
@@ -170,7 +170,7 @@ def without_kernels(graph: Graph) -> list[PlainRow]:
     """What runs through CuPy on a GPU, the most frequent operators first."""
     found: dict[str, list[str]] = {}
     for node in graph.nodes:
-        if isinstance(node.op, Op) and not node.op.has_gpu_kernel and not isinstance(node.op, STRUCTURAL):
+        if isinstance(node.op, Op) and not has_gpu_kernel(node.op) and not isinstance(node.op, STRUCTURAL):
             found.setdefault(node.op.name, []).append(source_line(node.frames))
     rows = [PlainRow(name, len(places), list(dict.fromkeys(places))[:MOST_LINES]) for name, places in found.items()]
     return sorted(rows, key=lambda row: -row.nodes)

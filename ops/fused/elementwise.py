@@ -69,7 +69,7 @@ class FusedElementwise(Op):
         from mspc.ops.cuda.chain import launch_chain  # late: only a GPU needs it
 
         given = tuple(TensorType(dtype_of(array.dtype), tuple(array.shape)) for array in inputs)
-        steps, returns, types, space = _expanded_steps(self, given)
+        steps, returns, types, space = expanded_steps(self, given)
         return launch_chain(device, steps, types, space, returns, inputs, out)
 
 
@@ -100,7 +100,7 @@ def _space_of_steps(op: FusedElementwise, operand_types: tuple[TensorType, ...])
 
 
 @functools.lru_cache(maxsize=4096)
-def _expanded_steps(
+def expanded_steps(
     op: FusedElementwise, given: tuple[TensorType, ...]
 ) -> tuple[Sequence[BodyLine], Sequence[int], Sequence[TensorType], Space]:
     """(lines, lines that are returned, types of the lines, their space) once operators along rows are lines, too."""

@@ -29,10 +29,8 @@ def layer_norm_gradient(
     """Emit (the gradient in x, the normalised x) of LayerNorm over `axes` from (dout, x, mean, variance, gamma)."""
     dout, x, mean, variance, gamma = inputs
     kind, mean_of = x.tensor_type.dtype, ReduceMean(True, axes)
-    wide = [as_dtype(b, value, kind) for value in (mean, variance, gamma)]
-    inverse = b.emit(Rsqrt(), b.emit(Add(), wide[1], b.constant(epsilon, kind)))
-    hat = b.emit(Mul(), b.emit(Sub(), x, wide[0]), inverse)
-    scaled = b.emit(Mul(), dout, wide[2])
+    hat, inverse = normalised(b, x, mean, variance, epsilon, kind)
+    scaled = b.emit(Mul(), dout, as_dtype(b, gamma, kind))
     along = b.emit(Mul(), hat, b.emit(mean_of, b.emit(Mul(), scaled, hat)))
     apart = b.emit(Sub(), b.emit(Sub(), scaled, b.emit(mean_of, scaled)), along)
     return b.emit(Mul(), apart, inverse), hat

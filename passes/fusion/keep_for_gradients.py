@@ -48,33 +48,35 @@ class KeepForGradients(Pass):
     def run(self, graph: Graph) -> bool:
         if all(node.phase == "forward" for node in graph.nodes):
             return False
-        changed = False
+        changed, alive = False, _Alive(graph)
         for _ in range(MOST_ROUNDS):
-            if not _round(graph):
+            lower = _round(graph, alive)
+            if lower is None:
                 break
-            changed = True
+            changed, alive = True, lower
         if changed:
             _drop_unread_results(graph)
             remove_dead(graph)
         return changed
 
 
-def _round(graph: Graph) -> bool:
-    """Take the cut at the peak; whether it is worth its price. Else the graph is as it was."""
-    alive = _Alive(graph)
+def _round(graph: Graph, alive: _Alive) -> _Alive | None:
+    """Take the cut at the peak. What is alive then, where it is worth its price; else None, and the graph is as it
+    was."""
     peak, most = alive.peak()
     choice = _Choice(graph, alive, peak)
     again, moved = choice.cheapest()
     if not again:
-        return False
+        return None
     nodes, inputs = graph.nodes, {node: node.inputs for node in graph.nodes}
     _make_again(graph, alive, again, peak)
-    if PRICE * (most - _Alive(graph).peak()[1]) >= moved:
-        return True
+    lower = _Alive(graph)
+    if PRICE * (most - lower.peak()[1]) >= moved:
+        return lower
     graph.nodes = nodes
     for node, old in inputs.items():
         node.inputs = old
-    return False
+    return None
 
 
 class _Alive:

@@ -18,9 +18,8 @@ from mspc.ir.graph import Graph, Node, Value, element_types, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.fused.body import expanded, types_of_lines
-from mspc.ops.fused.elementwise import FusedElementwise, steps_of
-from mspc.ops.fused.space import Space, space_of
+from mspc.ops.fused.elementwise import FusedElementwise, expanded_steps
+from mspc.ops.fused.space import Space
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.passes.base import Pass
 
@@ -107,9 +106,7 @@ class _Rows:
         """The space of a fused operator that is one kernel along rows; else None."""
         if node not in self.spaces:
             assert isinstance(node.op, FusedElementwise)
-            given = operand_types(node)
-            steps, _ = expanded(steps_of(node.op), node.op.returns, given)
-            space = space_of([step.op.name for step in steps], steps, given, types_of_lines(steps, given))
+            steps, _, _, space = expanded_steps(node.op, tuple(operand_types(node)))
             aside = any(step.reduces and number not in space.by_row for number, step in enumerate(steps))
             self.spaces[node] = space if space.columns and not aside else None
         return self.spaces[node]

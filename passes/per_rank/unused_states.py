@@ -29,21 +29,20 @@ class StatelessNode:
     """A node whose members all do without states. scalars: the Parameters whose numbers say so."""
 
     node: Node
-    members: Sequence[Sequence[Value]]
     replacement: StatelessBody
     scalars: Sequence[Parameter]
 
-    def apply(self) -> None:
-        """Change the node: it reads the operands that are left."""
-        update, node = self._update(), self.node
-        op: Op = GroupedUpdate.of(update, len(self.members)) if isinstance(node.op, GroupedUpdate) else update
+    def apply(self, node: Node) -> None:
+        """Change the node, or one that is a copy of it: it reads the operands that are left."""
+        update, members = self._update(), _members(node)
+        op: Op = GroupedUpdate.of(update, len(members)) if isinstance(node.op, GroupedUpdate) else update
         node.op = op
-        node.inputs = [member[place] for member in self.members for place in self.replacement.operands]
+        node.inputs = [member[place] for member in members for place in self.replacement.operands]
 
     def _update(self) -> FusedUpdate:
         """The replacement as an operator, which widens the gradient first where that is narrower."""
         operands, lines = self.replacement
-        update, types = _update_of(self.node), [value.tensor_type for value in self.members[0]]
+        update, types = _update_of(self.node), [value.tensor_type for value in _members(self.node)[0]]
         gradient = gradient_index(update)
         written = list(lines)
         if gradient in operands and types[gradient].dtype != types[0].dtype:
@@ -89,7 +88,7 @@ def stateless_nodes(graph: Graph, number_of: NumberOf) -> list[StatelessNode]:
         if all(_is_own(state, uses) for state in states):
             read = {own[place] for own in members for place in update.scalars if place not in left}
             scalars = [value for value in numbers if value in read]
-            found.append(StatelessNode(node, members, replacement, scalars))
+            found.append(StatelessNode(node, replacement, scalars))
     return found
 
 

@@ -54,8 +54,8 @@ def test_parameters_become_the_same(gradient: DType) -> None:
         graph = updates(gradient, SGD())
         given = values(graph)
         if dropped:
-            for node in stateless_nodes(graph, lambda scalar, given=given: float(given[scalar.name])):
-                node.apply()
+            for found_node in stateless_nodes(graph, lambda scalar, given=given: float(given[scalar.name])):
+                found_node.apply(found_node.node)
             drop_unused_parameters(graph)
             assert [p.name for p in graph.parameters] == ["rate", "w0", "g0", "w1", "g1"]
         inputs = [given[p.name] for p in graph.parameters if p.kind == "input"]
