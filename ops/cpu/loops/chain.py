@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType
@@ -51,7 +52,7 @@ class _Maker:
         self.steps, self.returns, self.given, self.types, self.space = lines, returns, given, types, space
         self.size = math.prod(space.dims)
         self.axes = {
-            i: axes_of(space.dims, self._source(i).shape, step.op.axes(self._source(i).rank))  # type: ignore[attr-defined]
+            i: axes_of(space.dims, self._source(i).shape, cast(Any, step.op).axes(self._source(i).rank))
             for i, step in enumerate(lines)
             if step.reduces and self._source(i).size == self.size
         }
