@@ -12,8 +12,9 @@ from mspc.ir.graph import Graph, Node, element_types, operand_types
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.convolution.base import Convolution
 from mspc.ops.cuda.attention import LOWEST, aligned_bytes
-from mspc.ops.cuda.flash import TILES
-from mspc.ops.cuda.flash_halves_gradient import NOTE
+from mspc.ops.cuda.flash_backward_kernel import NOTE
+from mspc.ops.cuda.flash_fragments import has_kernels
+from mspc.ops.nn.attention import FlashAttentionScoreShiftGrad
 from mspc.ops.nn.attention_base import AttentionOp
 
 PRODUCTS = 32 << 20
@@ -74,13 +75,12 @@ def _of_attention(op: Any, types: list[TensorType], tf32: bool) -> int:
     shape = op.sizes(types)
     rows = shape.batch * shape.heads * shape.queries
     gradient = op.products > 2
-    if dtype.name.lower() in LOWEST:
-        if op.draws_by_place:
-            return NOTE * rows * gradient
-        return max((dtype.itemsize * type.size for type in op.named(types).values()), default=0)
-    low, _ = op.window(shape)
-    if dtype == FLOAT32 and tf32 and not op.optional and low is None and shape.depth == shape.value_depth in TILES:
-        return 8 * rows * gradient
+    named = op.named(types)
+    if dtype.name.lower() in LOWEST and not op.draws_by_place:
+        return max((dtype.itemsize * type.size for type in named.values()), default=0)
+    sums = isinstance(op, FlashAttentionScoreShiftGrad) and named["real_shift"].shape[-2:] != shape.weights[2:]
+    if has_kernels(shape, dtype, tf32) and "drop_mask" not in named and not sums:
+        return NOTE * rows * gradient
     wide = max(dtype.itemsize, FLOAT32.itemsize)
     scores = aligned_bytes(rows * shape.keys * wide)
     if op.input_layout == "BNSD" and not op.packed:

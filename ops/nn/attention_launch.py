@@ -12,11 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from mspc.ops.cuda.attention import LOWEST, Attention, Kernels, Room
-from mspc.ops.cuda.flash import flash_forward
-from mspc.ops.cuda.flash_gradient import flash_backward
-from mspc.ops.cuda.flash_halves import halves_forward
-from mspc.ops.cuda.flash_halves_gradient import halves_backward
-from mspc.ops.cuda.flash_halves_shift import halves_shift
+from mspc.ops.cuda.flash_backward import flash_backward
+from mspc.ops.cuda.flash_forward import flash_forward
+from mspc.ops.cuda.flash_shift import flash_shift
 from mspc.ops.device import Array, Device, Launch, in_order
 from mspc.ops.nn.attention_kernel import Shape
 
@@ -25,11 +23,7 @@ def launch_forward(device: Device, attention: Attention, result: Array, ones: Ar
     """Fill result (by head), the statistics, and the placeholders `ones` and `zero`."""
     kernels = Kernels(device, attention)
     constants = kernels.launch("attention_constants", ones.size, ones, np.int64(ones.size), zero)
-    fused = (
-        _fused(device, attention, kernels, result, None)
-        or flash_forward(device, attention, result)
-        or halves_forward(device, attention, result)
-    )
+    fused = _fused(device, attention, kernels, result, None) or flash_forward(device, attention, result)
     if fused is not None:
         return in_order(constants, fused)
     shape = attention.shape
@@ -51,11 +45,7 @@ def launch_forward(device: Device, attention: Attention, result: Array, ones: Ar
 def launch_backward(device: Device, attention: Attention, result: Array, grads: Sequence[Array]) -> Launch | None:
     """Fill the gradients of query, key and value (by head); `result` is attention_out by head."""
     kernels = Kernels(device, attention)
-    fused = (
-        _fused(device, attention, kernels, result, grads)
-        or flash_backward(device, attention, result, grads)
-        or halves_backward(device, attention, result, grads)
-    )
+    fused = _fused(device, attention, kernels, result, grads) or flash_backward(device, attention, result, grads)
     if fused is not None:
         return fused
     return _plain_backward(device, attention, kernels, grads, None)
@@ -63,7 +53,7 @@ def launch_backward(device: Device, attention: Attention, result: Array, grads: 
 
 def launch_shift_gradient(device: Device, attention: Attention, result: Array, out: Array) -> Launch | None:
     """Fill the gradient of the shift; `result` is attention_out by head."""
-    fused = halves_shift(device, attention, result, out)
+    fused = flash_shift(device, attention, result, out)
     if fused is not None:
         return fused
     kernels = Kernels(device, attention)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ops.cuda.flash import flash_forward
-from mspc.ops.cuda.flash_gradient import flash_backward
+from mspc.ops.cuda.flash_backward import flash_backward
+from mspc.ops.cuda.flash_forward import flash_forward
 from mspc.ops.nn import attention_launch
 from mspc.ops.nn.attention import FlashAttentionScore
 from tests.gpu.arrays import fetched, kernels_named, microseconds, opened, put

@@ -60,6 +60,7 @@ static unsigned short to_bf16(float v) {
     if (v != v) return 0x7fff;
     return (unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
+static unsigned int __float_as_uint(float v) { unsigned int bits; std::memcpy(&bits, &v, 4); return bits; }
 static inline float __uint_as_float(unsigned int v) { float r; std::memcpy(&r, &v, 4); return r; }
 static inline float __int_as_float(int v) { float r; std::memcpy(&r, &v, 4); return r; }
 static inline double __longlong_as_double(long long v) { double r; std::memcpy(&r, &v, 8); return r; }

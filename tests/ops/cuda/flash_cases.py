@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.cuda import flash as cuda_flash
-from mspc.ops.cuda import flash_gradient as cuda_flash_gradient
+from mspc.ops.cuda.flash_backward import BackwardTiles
+from mspc.ops.cuda.flash_forward import ALL, ForwardTiles
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
 from mspc.ops.op import Op
 
@@ -63,10 +63,12 @@ CASES = {
     "one key": Case(128, 3, 1),
 }
 
-Forward, Backward = cuda_flash.ForwardTiles, cuda_flash_gradient.GradientTiles
-FORWARD_TILES = [Forward(4, 2, 64, 7, 2), Forward(4, 2, 32, 8, 2), Forward(4, 2, 48, 8, 2), Forward(4, 1, 64, 8, 3)]
-QUERY_TILES = [Backward(4, 2, 32, 1, 2), Backward(4, 2, 32, 0, 2), Backward(4, 1, 32, 2, 2), Backward(4, 1, 32, 2, 3)]
-KEY_TILES = [Backward(4, 2, 32, 0, 2), Backward(4, 2, 16, 0, 2), Backward(4, 1, 32, 2, 2), Backward(8, 1, 32, 2, 1)]
+FORWARD_TILES = [ForwardTiles(4, 2, 64, 7, 2), ForwardTiles(4, 2, 32, ALL, 2), ForwardTiles(4, 1, 64, ALL, 2),
+                 ForwardTiles(4, 1, 32, ALL, 3), ForwardTiles(4, 2, 64, 0, 2)]  # fmt: skip
+QUERY_TILES = [BackwardTiles(4, 2, 32, 1, 2), BackwardTiles(4, 2, 32, 0, 2), BackwardTiles(4, 1, 32, 2, 2),
+               BackwardTiles(4, 1, 32, 0, 3), BackwardTiles(4, 1, 32, 1, 3)]  # fmt: skip
+KEY_TILES = [BackwardTiles(4, 1, 32, 0, 2), BackwardTiles(4, 2, 16, 0, 2), BackwardTiles(4, 1, 32, 2, 2),
+             BackwardTiles(4, 1, 16, 0, 3), BackwardTiles(4, 2, 32, 0, 2)]  # fmt: skip
 """For heads of depth 64; the first is the one that is used."""
 
 

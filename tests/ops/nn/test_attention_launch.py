@@ -163,7 +163,7 @@ def test_bands_and_float32_do_without_the_fused_kernel(tmp_path: Path) -> None:
     band = FlashAttentionScore(4, input_layout="BNSD", sparse_mode=4, pre_tokens=2)
     assert band.launch(device, (x, x, x), empty(band, [x, x, x])) is not None  # type: ignore[arg-type]  # the emulator
     assert device.fused == []
-    assert "halves_forward" in [name for _, name in device.sources]
+    assert "flash_forward" in [name for _, name in device.sources]
     device, _ = launched(tmp_path, FlashAttentionScore(4, input_layout="BNSD"), *[x.astype(np.float32)] * 3)
     assert device.fused == []
 

@@ -1,5 +1,5 @@
-"""This is fused attention of Float16 and BFloat16 on a GPU, forward, with what a library does not take: dropped
-weights, masks beside windows, addends of any element type. The scores stay in registers.
+"""This is fused attention on a GPU, forward, with what a library does not take: dropped weights, masks beside windows,
+addends of any element type, Float32. The scores stay in registers.
 
 The algorithm is that of Dao et al. (arXiv 2205.14135, 2307.08691): a block holds some queries and goes over the keys in
 tiles, keeping each query's largest score and sum so far.
@@ -13,14 +13,21 @@ import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.cuda.attention import Attention, first_row
-from mspc.ops.cuda.flash import macros, strides_of
-from mspc.ops.cuda.half_fragments import COMMON, INSTRUCTIONS, has_terms, padded, settings, takes, terms_of
+from mspc.ops.cuda.flash_fragments import (
+    has_terms,
+    has_terms_of_queries,
+    row_bytes,
+    source_of,
+    strides_of,
+    takes,
+    terms_of,
+)
 from mspc.ops.device import Array, Device, Launch
 
 FORWARD = r"""
-constexpr int TILES = KEYS / 8, TILE = KEYS * PITCH;
+constexpr int TILES = KEYS / 8, TILE = KEYS * PITCH, UNROLLED = HELD > 0 ? STEPS : 8;
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_forward(
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_forward(
     const E* __restrict__ q, const E* __restrict__ k, const E* __restrict__ v, E* __restrict__ out,
     float* __restrict__ statistics, TERMS,
     int heads, int group, int queries, int keys, float scale,
@@ -54,18 +61,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_forward(
     if (start < stop) copy(0, start);
     commit_copies();
     wait_for_copies();
+    settle<ROWS>(held);
     __syncthreads();
 
-    Part a[BANDS][STEPS];
-    float sum[BANDS][2 * STEPS][4], top[BANDS][2], total[BANDS][2];
+    Part kept[BANDS][HELD < STEPS ? HELD + 1 : STEPS];
+    float sum[BANDS][OUTPUTS][4], top[BANDS][2], total[BANDS][2];
     Word words[BANDS][2];
 #pragma unroll
     for (int m = 0; m < BANDS; ++m) {
 #pragma unroll
         for (int step = 0; step < STEPS; ++step)
-            a[m][step] = load_matrices(held + (own + 16 * m) * PITCH + of_a(lane) + 16 * step);
+            if (step < HELD) kept[m][step] = load_matrices(held + (own + 16 * m) * PITCH + of_a(lane) + STEP * step);
 #pragma unroll
-        for (int j = 0; j < 2 * STEPS; ++j) sum[m][j][0] = sum[m][j][1] = sum[m][j][2] = sum[m][j][3] = 0;
+        for (int j = 0; j < OUTPUTS; ++j) sum[m][j][0] = sum[m][j][1] = sum[m][j][2] = sum[m][j][3] = 0;
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             top[m][h] = -INFINITE;
@@ -95,37 +103,56 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_forward(
         for (int m = 0; m < BANDS; ++m)
 #pragma unroll
             for (int j = 0; j < TILES; ++j) s[m][j][0] = s[m][j][1] = s[m][j][2] = s[m][j][3] = 0;
+#pragma unroll UNROLLED
+        for (int step = 0; step < STEPS; ++step) {
+            Part a[BANDS];
 #pragma unroll
-        for (int step = 0; step < STEPS; ++step)
+            for (int m = 0; m < BANDS; ++m)
+                a[m] = step < HELD ? kept[m][step]
+                                   : load_matrices(held + (own + 16 * m) * PITCH + of_a(lane) + STEP * step);
 #pragma unroll
             for (int j = 0; j < TILES; j += 2) {
-                const Part x = load_matrices(tile + 8 * j * PITCH + of_columns(lane) + 16 * step);
+                const Part x = ready(load_matrices(tile + 8 * j * PITCH + of_columns(lane) + STEP * step));
 #pragma unroll
                 for (int m = 0; m < BANDS; ++m) {
-                    multiply(s[m][j], a[m][step], x.at[0], x.at[1]);
-                    multiply(s[m][j + 1], a[m][step], x.at[2], x.at[3]);
+                    multiply(s[m][j], a[m], x.at[0], x.at[1]);
+                    multiply(s[m][j + 1], a[m], x.at[2], x.at[3]);
                 }
             }
+        }
 
-        const bool border = next > keys || next > row + high + 1 || first < row + 16 * BANDS - 1 + low;
+        if constexpr (!RAW)
 #pragma unroll
-        for (int j = 0; j < TILES; ++j)
+            for (int j = 0; j < TILES; ++j)
 #pragma unroll
-            for (int odd = 0; odd < 2; ++odd) {
-                const int at = first + 8 * j + 2 * t + odd;
-                const float keyed = ANY_KEYED ? all_keyed[buffer * KEYS + at - first] : 0.0f;
+                for (int odd = 0; odd < 2; ++odd) {
+                    const int at = first + 8 * j + 2 * t + odd;
+                    const float keyed = ANY_KEYED ? all_keyed[buffer * KEYS + at - first] : 0.0f;
 #pragma unroll
-                for (int m = 0; m < BANDS; ++m)
+                    for (int m = 0; m < BANDS; ++m)
 #pragma unroll
-                    for (int h = 0; h < 2; ++h) {
-                        const int i = row + 16 * m + 8 * h + g;
-                        float score = fmaf(s[m][j][2 * h + odd], factor, keyed);
-                        if ((SHIFTED | MASKED) & ~KEYED)
-                            if (i < queries && at < keys) score += OF_QUERY(i, at);
-                        if (border && (at >= keys || at > i + high || at < i + low)) score = -INFINITE;
-                        s[m][j][2 * h + odd] = score;
-                    }
-            }
+                        for (int h = 0; h < 2; ++h) {
+                            const int i = row + 16 * m + 8 * h + g;
+                            float& score = s[m][j][2 * h + odd];
+                            score = fmaf(score, factor, keyed);
+                            if ((SHIFTED | MASKED) & ~KEYED)
+                                if (i < queries && at < keys) score += OF_QUERY(i, at);
+                        }
+                }
+        if (next > keys || next > row + high + 1 || first < row + 16 * BANDS - 1 + low)
+#pragma unroll
+            for (int m = 0; m < BANDS; ++m)
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    const int i = row + 16 * m + 8 * h + g, most = i + high < keys ? i + high : keys - 1;
+#pragma unroll
+                    for (int j = 0; j < TILES; ++j)
+#pragma unroll
+                        for (int odd = 0; odd < 2; ++odd) {
+                            const int at = first + 8 * j + 2 * t + odd;
+                            if (at > most || at < i + low) s[m][j][2 * h + odd] = -INFINITE;
+                        }
+                }
 #pragma unroll
         for (int m = 0; m < BANDS; ++m)
 #pragma unroll
@@ -135,8 +162,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_forward(
                 for (int j = 0; j < TILES; ++j) most = fmaxf(most, fmaxf(s[m][j][2 * h], s[m][j][2 * h + 1]));
                 most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
                 most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-                const float base = most == -INFINITE ? 0.0f : most;
-                const float fade = power_of_2(top[m][h] - base);
+                const float base = most == -INFINITE ? 0.0f : RAW ? most * factor : most;
+                const float fade = power_of_2(RAW ? fmaf(top[m][h], factor, -base) : top[m][h] - base);
                 top[m][h] = most;
                 float added = 0;
                 const Word word = words[m][h] + word_of_key(first + 2 * t);
@@ -146,25 +173,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_forward(
 #pragma unroll
                     for (int odd = 0; odd < 2; ++odd) {
                         if (j % 2 + odd == 0) bits = drawn(word + word_of_key(8 * j));
-                        const float power = power_of_2(s[m][j][2 * h + odd] - base);
+                        const float power = power_of_2(
+                            RAW ? fmaf(s[m][j][2 * h + odd], factor, -base) : s[m][j][2 * h + odd] - base);
                         added += power;
                         s[m][j][2 * h + odd] = stays(bits, j % 2, odd) ? power : 0.0f;
                     }
                 total[m][h] = fmaf(total[m][h], fade, added);
 #pragma unroll
-                for (int j = 0; j < 2 * STEPS; ++j) {
+                for (int j = 0; j < OUTPUTS; ++j) {
                     sum[m][j][2 * h] *= fade;
                     sum[m][j][2 * h + 1] *= fade;
                 }
             }
 
 #pragma unroll
-        for (int j = 0; j < TILES; j += 2) {
-            Part weights[BANDS];
-#pragma unroll
-            for (int m = 0; m < BANDS; ++m) weights[m] = as_a(s[m][j], s[m][j + 1]);
-            accumulate<BANDS>(sum, weights, tile + TILE + 8 * j * PITCH, lane);
-        }
+        for (int j = 0; j < TILES; j += 2)
+            accumulate(sum, s, j, tile + TILE + 8 * j * PITCH, lane);
     }
 
     out += b * o_b + n * o_n;
@@ -178,7 +202,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_forward(
             all += __shfl_xor_sync(0xffffffffu, all, 1);
             all += __shfl_xor_sync(0xffffffffu, all, 2);
             if (i >= queries) continue;
-            if (t == 0) statistics[i] = all == 0 ? -INFINITE : top[m][h] / LOG2_E + logf(all);
+            const float most = RAW ? top[m][h] * scale : top[m][h] / LOG2_E;
+            if (t == 0) statistics[i] = all == 0 ? -INFINITE : most + logf(all);
             store(out + i * o_s, sum[m], h, t, all == 0 ? 0.0f : KEPT_FACTOR / all);
         }
 }
@@ -186,51 +211,65 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_forward(
 
 
 @dataclass(frozen=True, slots=True)
-class HalfTiles:
+class ForwardTiles:
     """How the forward kernel divides its work.
 
     warps: of a block. bands: of 16 queries, that a warp holds. keys: of a tile, a multiple of 16 and no more than
-    threads of a block. blocks: that a multiprocessor should hold at once, which limits the registers.
+    threads of a block. held: steps of 32 bytes of a query's elements that are in registers; the others are read from
+    shared memory. blocks: that a multiprocessor should hold at once, which limits the registers.
     """
 
     warps: int
     bands: int
     keys: int
+    held: int
     blocks: int
 
     def source(self, attention: Attention) -> str:
-        depth = attention.shape.depth
         sizes = {
-            "WARPS": self.warps, "BANDS": self.bands, "KEYS": self.keys, "BLOCKS": self.blocks,
-            "SHARED": self.shared(depth),
+            "WARPS": self.warps, "BANDS": self.bands, "KEYS": self.keys, "HELD": self.held, "BLOCKS": self.blocks,
+            "SHARED": self.shared(attention),
         }  # fmt: skip
-        return settings(attention) + macros(**sizes) + INSTRUCTIONS + COMMON + FORWARD
+        return source_of(attention, FORWARD, **sizes)
 
-    def shared(self, depth: int) -> int:
+    def shared(self, attention: Attention) -> int:
         """Bytes of shared memory: the queries, and two tiles of keys and values, with a number for each key."""
-        return 2 * (padded(depth) + 8) * (self.rows() + 4 * self.keys) + 8 * self.keys
+        return row_bytes(attention) * (self.rows() + 4 * self.keys) + 8 * self.keys
 
     def rows(self) -> int:
         return 16 * self.bands * self.warps
 
 
-def tiles_of(attention: Attention) -> HalfTiles:
-    """How the forward kernel divides its work on this attention, by the times of tests/gpu/test_half_flash_gpu.py."""
-    if padded(attention.shape.depth) > 64:
-        return HalfTiles(4, 1, 64, 2)
-    return HalfTiles(8, 1, 32, 2) if has_terms(attention) else HalfTiles(4, 1, 64, 3)
+ALL = 64
+"""More steps than a row has."""
 
 
-def halves_forward(
-    device: Device, attention: Attention, result: Array, tiles: HalfTiles | None = None
+def tiles_of(attention: Attention) -> ForwardTiles:
+    """How the forward kernel divides its work on this attention, by the times of tests/gpu/test_flash_gpu.py."""
+    row, terms, by_query = row_bytes(attention), has_terms(attention), has_terms_of_queries(attention)
+    if attention.operands[0].itemsize > 2:
+        if row > 272:
+            return ForwardTiles(8, 1, 64, ALL, 1) if row <= 528 else ForwardTiles(4, 1, 16, 0, 1)
+        if by_query:
+            return ForwardTiles(4, 1, 64, ALL, 2)
+        return ForwardTiles(4, 2, 64, 0 if terms else 7, 2)
+    if row > 272:
+        return ForwardTiles(4, 1, 32, 0, 2)
+    if row > 144:
+        return ForwardTiles(4, 1, 64, ALL, 2)
+    return ForwardTiles(8, 1, 32, ALL, 2) if by_query else ForwardTiles(4, 1, 64, ALL, 3)
+
+
+def flash_forward(
+    device: Device, attention: Attention, result: Array, tiles: ForwardTiles | None = None
 ) -> Launch | None:
     """Fill result (by head) and the statistics; None where the kernels do not take the operands."""
     shape = attention.shape
     arrays = [*attention.operands[:3], result]
-    if not takes(attention, arrays):
+    if not takes(device, attention, arrays):
         return None
     tiles = tiles or tiles_of(attention)
-    kernel = device.kernel(tiles.source(attention), "halves_forward")
+    kernel = device.kernel(tiles.source(attention), "flash_forward")
     grid = shape.batch * shape.heads * math.ceil(shape.queries / tiles.rows())
     arguments = [
         *map(first_row, arrays), attention.statistics, *terms_of(device, attention), np.int32(shape.heads),
@@ -239,6 +278,6 @@ def halves_forward(
     ]  # fmt: skip
 
     def launch() -> None:
-        kernel(grid, 32 * tiles.warps, arguments, tiles.shared(shape.depth))
+        kernel(grid, 32 * tiles.warps, arguments, tiles.shared(attention))
 
     return launch

@@ -1,4 +1,6 @@
-"""Fused attention of halves: its kernels run by g++ with tensor cores played in C++, and compiled by nvcc."""
+"""Fused attention with masks, addends, windows and dropped weights: its kernels run by g++ with tensor cores played in
+C++.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,10 @@ import pytest
 from tests.ops.cuda.cuda_emulator import NEEDED
 from tests.ops.cuda.cuda_tensor_cores import TensorCores
 from tests.ops.cuda.flash_cases import gradient_of, relative_error
-from tests.ops.cuda.half_flash_cases import HALF_CASES, TOLERANCES, half_expected, results_of
+from tests.ops.cuda.flash_term_cases import EXACT, OF_FLOAT32, TERM_CASES, TOLERANCES, results_of, term_expected
+from tests.shares import is_taken
 
+CASES = TERM_CASES | {name: case for place, (name, case) in enumerate(OF_FLOAT32.items()) if is_taken(place, 2)}
 Prepared = tuple[list[Any], list[np.ndarray], list[np.ndarray]]
 
 
@@ -26,8 +30,8 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> TensorCores:
 def prepared(device: TensorCores) -> dict[str, Prepared]:
     """(launches, what they fill, what NumPy finds) of all cases; their kernels are compiled together."""
     found: dict[str, Prepared] = {}
-    for name, case in HALF_CASES.items():
-        known = half_expected(case)
+    for name, case in CASES.items():
+        known = term_expected(case)
         backward = gradient_of(known.op)
         out, grads = results_of(known.op, known.inputs), results_of(backward, known.operands)
         launches = [known.op.launch(device, known.inputs, out), backward.launch(device, known.operands, grads)]  # type: ignore[arg-type]
@@ -39,13 +43,16 @@ def prepared(device: TensorCores) -> dict[str, Prepared]:
     return found
 
 
-@pytest.mark.parametrize("name", HALF_CASES)
+@pytest.mark.parametrize("name", CASES)
 def test_kernels_equal_numpy(device: TensorCores, prepared: dict[str, Prepared], name: str) -> None:
     launches, found, wanted = prepared[name]
     device.launched.clear()
     for launch in launches:
         launch()
-    shifted = ["halves_backward", "halves_shift"] * bool(HALF_CASES[name].shift)
-    assert device.launched == ["halves_forward", "halves_backward", "halves_backward", *shifted]
+    case = CASES[name]
+    of_keys = 2 if case.case.depth > 128 else 1
+    shifted = ["flash_backward", "flash_shift"] * bool(case.shift)
+    assert device.launched == ["flash_forward", "flash_backward", *["flash_backward"] * of_keys, *shifted]
     errors = [relative_error(a.astype(np.float64), b) for a, b in zip(found, wanted, strict=True)]
-    assert all(error < TOLERANCES[HALF_CASES[name].dtype] for error in errors), errors
+    limit = EXACT if case.dtype == "Float32" else TOLERANCES[case.dtype]
+    assert all(error < limit for error in errors), errors

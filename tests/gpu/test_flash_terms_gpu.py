@@ -1,6 +1,6 @@
-"""Fused attention of halves on a GPU against NumPy in Float64, and its time.
+"""Fused attention with masks, addends, windows and dropped weights on a GPU against NumPy in Float64, and its time.
 
-`pytest tests/gpu/test_half_flash_gpu.py -s` prints the time of every way to divide the work, and of what is there
+`pytest tests/gpu/test_flash_terms_gpu.py -s` prints the time of every way to divide the work, and of what is there
 without it.
 """
 
@@ -15,36 +15,39 @@ import numpy as np
 import pytest
 
 from mspc.ir.types import TensorType, dtype_of
-from mspc.ops.cuda.flash_halves import HalfTiles, halves_forward
-from mspc.ops.cuda.flash_halves_gradient import HalfGradientTiles, halves_backward
+from mspc.ops.cuda.flash_backward import BackwardTiles, flash_backward
+from mspc.ops.cuda.flash_forward import ALL, ForwardTiles, flash_forward
 from mspc.ops.nn.attention import FlashAttentionScore
 from tests.gpu.arrays import fetched, kernels_named, microseconds, opened, put
 from tests.ops.cuda.flash_cases import gradient_of, relative_error
-from tests.ops.cuda.half_flash_cases import HALF_CASES, TOLERANCES, half_expected, results_of
+from tests.ops.cuda.flash_term_cases import OF_FLOAT32, TERM_CASES, TOLERANCES, results_of, term_expected
 
-FORWARD_TILES = [HalfTiles(4, 1, 64, 2), HalfTiles(4, 2, 64, 2), HalfTiles(4, 1, 64, 3), HalfTiles(4, 1, 128, 2),
-                 HalfTiles(4, 2, 32, 2), HalfTiles(8, 1, 64, 1), HalfTiles(4, 1, 32, 3),
-                 HalfTiles(4, 1, 32, 4)]  # fmt: skip
-QUERY_TILES = [HalfGradientTiles(4, 1, 64, 2, 2), HalfGradientTiles(4, 1, 32, 2, 3), HalfGradientTiles(4, 2, 32, 0, 2),
-               HalfGradientTiles(8, 1, 64, 0, 1), HalfGradientTiles(4, 1, 32, 1, 2),
-               HalfGradientTiles(4, 1, 32, 0, 4)]  # fmt: skip
-KEY_TILES = [HalfGradientTiles(4, 1, 64, 1, 2), HalfGradientTiles(4, 1, 32, 2, 2), HalfGradientTiles(4, 1, 32, 0, 3),
-             HalfGradientTiles(4, 2, 32, 0, 2), HalfGradientTiles(8, 1, 64, 0, 1),
-             HalfGradientTiles(4, 1, 64, 0, 2), HalfGradientTiles(4, 1, 32, 1, 3)]  # fmt: skip
-"""For heads of depth 64."""
+FORWARD_TILES = [ForwardTiles(4, 1, 64, ALL, 2), ForwardTiles(4, 2, 64, ALL, 2), ForwardTiles(4, 1, 64, ALL, 3),
+                 ForwardTiles(4, 1, 128, ALL, 2), ForwardTiles(4, 2, 32, ALL, 2), ForwardTiles(8, 1, 64, ALL, 1),
+                 ForwardTiles(4, 1, 32, ALL, 3), ForwardTiles(4, 1, 32, ALL, 4)]  # fmt: skip
+QUERY_TILES = [BackwardTiles(4, 1, 64, 2, 2), BackwardTiles(4, 1, 32, 2, 3), BackwardTiles(4, 2, 32, 0, 2),
+               BackwardTiles(8, 1, 64, 0, 1), BackwardTiles(4, 1, 32, 1, 2),
+               BackwardTiles(4, 1, 32, 0, 4)]  # fmt: skip
+KEY_TILES = [BackwardTiles(4, 1, 64, 1, 2), BackwardTiles(4, 1, 32, 2, 2), BackwardTiles(4, 1, 32, 0, 3),
+             BackwardTiles(4, 2, 32, 0, 2), BackwardTiles(8, 1, 64, 0, 1),
+             BackwardTiles(4, 1, 64, 0, 2), BackwardTiles(4, 1, 32, 1, 3)]  # fmt: skip
+"""Of halves, for heads of depth 64."""
+CASES = TERM_CASES | OF_FLOAT32
+CANCELS = 3
+"""How much larger errors may be where the gradients of scores are what rounding leaves of 0."""
 
 
 @pytest.fixture(scope="module")
 def device() -> Any:
-    device = opened()
+    device = opened(tf32=True)
     device.send(np.array([3], np.int64), device.step)
     return device
 
 
-@pytest.mark.parametrize("name", HALF_CASES)
+@pytest.mark.parametrize("name", CASES)
 def test_kernels_equal_numpy(device: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = HALF_CASES[name]
-    known = half_expected(case)
+    case = CASES[name]
+    known = term_expected(case)
     backward = gradient_of(known.op)
     monkeypatch.setattr(type(device), "attention", lambda *_, **__: None)
     inputs, operands = ([put(device, x) for x in arrays] for arrays in (known.inputs, known.operands))
@@ -58,15 +61,17 @@ def test_kernels_equal_numpy(device: Any, name: str, monkeypatch: pytest.MonkeyP
             launches.append(known.shift.launch(device, operands, grads[-1]))
         for launch in launches:
             launch()
-    shifted = ["halves_backward", "halves_shift"] * bool(case.shift)
-    wanted_names = ["halves_forward", "halves_backward", "halves_backward", *shifted]
-    assert [name for name in names if name.startswith("halves")] == wanted_names
+    shifted = ["flash_backward", "flash_shift"] * bool(case.shift)
+    of_keys = 2 if case.case.depth > 128 else 1
+    wanted_names = ["flash_forward", "flash_backward", *["flash_backward"] * of_keys, *shifted]
+    assert [name for name in names if name.startswith("flash")] == wanted_names
     for what, found, wanted in zip(
         ("statistics", "out", "dquery", "dkey", "dvalue", "dshift"), (out[0], out[3], *grads),
         (*known.out, *known.grads), strict=False,
     ):  # fmt: skip
         error = relative_error(fetched(device, found).astype(np.float64), wanted)
-        assert error < TOLERANCES[case.dtype], f"{what}: {error:.2e}"
+        limit = TOLERANCES[case.dtype] * (CANCELS if name.startswith("one key") else 1)
+        assert error < limit, f"{what}: {error:.2e}"
 
 
 @pytest.mark.parametrize("kind", ["dropped, causal", "dropped", "causal"])
@@ -103,12 +108,12 @@ def test_time(device: Any, kind: str, capsys: pytest.CaptureFixture[str]) -> Non
         lines.append(f"  {what}: {time:.1f} us, {operations * work / time / 1e6:.0f} TFLOP/s")
 
     for tiles in reversed(FORWARD_TILES):
-        tried(f"forward {tiles}", functools.partial(halves_forward, device, forward, views[0], tiles), 4)
+        tried(f"forward {tiles}", functools.partial(flash_forward, device, forward, views[0], tiles), 4)
     for tiles in QUERY_TILES:
-        make = functools.partial(halves_backward, device, gradient, views[0], views[1:], tiles, KEY_TILES[0])
+        make = functools.partial(flash_backward, device, gradient, views[0], views[1:], tiles, KEY_TILES[0])
         tried(f"backward of queries {tiles}", make, 10)
     for tiles in KEY_TILES:
-        make = functools.partial(halves_backward, device, gradient, views[0], views[1:], QUERY_TILES[0], tiles)
+        make = functools.partial(flash_backward, device, gradient, views[0], views[1:], QUERY_TILES[0], tiles)
         tried(f"backward of keys {tiles}", make, 10)
     if op.keep_prob == 1:
         tried("forward by a library", functools.partial(op.launch, device, [q, k, v], out), 4)

@@ -1,47 +1,23 @@
-"""This is fused attention of Float16 and BFloat16 on a GPU, backward; the scores are computed again, tile by tile.
-
-With weights P = exp(scale Q K^T + shift - statistics), of which a mask Z (0 or 1 / keep_prob) drops some, and slopes
-dP = Z * (dO V^T): dV = (Z * P)^T dO, dS = P (dP - rowsum(dO O)), dQ = scale dS K, dK = scale dS^T Q (Dao et al., arXiv
-2205.14135). One kernel in two forms, so that every sum has one owner and the same bits each time:
-
-* of queries: a block holds Q and dO of some queries, goes over K and V and writes dQ. It also writes, for the other
-  form, each query's statistics (to the base 2), rowsum(dO O) and the factor of its weights.
-* of keys: a block holds K and V of some keys, goes over Q and dO of all queries that look at them and writes dK and dV.
-
-That factor is 1, but for a query to all of whose keys a number as -1e9 is added: beside it the logarithm of the sum is
-rounded away, and the weights are added up again.
-"""
+"""This is the text of the kernel of fused attention's backward pass; see `flash_backward`."""
 
 from __future__ import annotations
-
-import math
-from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-
-from mspc.ir.late_dataclass import dataclass
-from mspc.ops.cuda.attention import Attention, first_row
-from mspc.ops.cuda.flash import macros, strides_of
-from mspc.ops.cuda.half_fragments import COMMON, INSTRUCTIONS, has_terms, padded, settings, takes, terms_of
-from mspc.ops.device import Array, Device, Launch
-from mspc.ops.nn.attention_draws import word_bytes
-from mspc.ops.nn.attention_kernel import LARGE
 
 NOTE = 16
 """Bytes that the form of queries notes of each."""
 
+FIRST, SECOND = 1, 2
+"""Of a form's results."""
 NOTES = """
 struct alignas(16) Note { float base, mean, share, unused; };  // of a query
 """
 BACKWARD = r"""
-constexpr int TILES = COLUMNS / 8, TILE = COLUMNS * PITCH, OWN = ROWS * PITCH;
+constexpr int TILES = COLUMNS / 8, TILE = COLUMNS * PITCH, OWN = ROWS * PITCH, UNROLLED = HELD > 0 ? STEPS : 8;
 struct Buffer { E other[TILE], other_slope[TILE]; Note notes[COLUMNS]; Word words[COLUMNS]; float keyed[COLUMNS]; };
 static_assert(sizeof(Buffer) % 16 == 0, "copies are aligned");
 
 // own and other: what the scores are made of; own_slope and other_slope: what the slopes are made of. notes are written
 // by the form of queries.
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_backward(
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_backward(
     const E* __restrict__ own, const E* __restrict__ own_slope, const E* __restrict__ other,
     const E* __restrict__ other_slope, const E* __restrict__ result, E* __restrict__ first_out,
     E* __restrict__ second_out, const float* __restrict__ statistics, Note* __restrict__ all_notes, TERMS,
@@ -91,6 +67,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_backward(
     fetch<ROWS>(held, own, a_s, rows - begin);
     fetch<ROWS>(held + OWN, own_slope, c_s, rows - begin);
     commit_copies();
+    wait_for_copies();
+    settle<ROWS>(held);
+    settle<ROWS>(held + OWN);
 
     Note notes[BANDS][2];
     Word words[BANDS][2];
@@ -104,11 +83,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_backward(
                 const int i = row + 16 * m + 8 * h + g;
                 const bool there = i < queries;
                 float mean = 0;
-                for (int at = 8 * t; there && at < DEPTH; at += 32) {
-                    const Pack<E, 8> x = *(const Pack<E, 8>*)(own_slope + (i - begin) * c_s + at);
-                    const Pack<E, 8> y = *(const Pack<E, 8>*)(result + i * r_s + at);
+                for (int at = EACH * t; there && at < DEPTH; at += 4 * EACH) {
+                    const Pack<E, EACH> x = *(const Pack<E, EACH>*)(own_slope + (i - begin) * c_s + at);
+                    const Pack<E, EACH> y = *(const Pack<E, EACH>*)(result + i * r_s + at);
 #pragma unroll
-                    for (int e = 0; e < 8; ++e) mean = fmaf(wide(x.at[e]), wide(y.at[e]), mean);
+                    for (int e = 0; e < EACH; ++e) mean = fmaf(wide(x.at[e]), wide(y.at[e]), mean);
                 }
                 mean += __shfl_xor_sync(0xffffffffu, mean, 1);
                 mean += __shfl_xor_sync(0xffffffffu, mean, 2);
@@ -119,12 +98,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_backward(
             }
     }
 
-    float sum[BANDS][2 * STEPS][4], sum_slope[BANDS][2 * STEPS][4], weights[BANDS][2];
+    float sum[BANDS][OUTPUTS][4], sum_slope[BANDS][OUTPUTS][4], weights[BANDS][2];
 #pragma unroll
     for (int m = 0; m < BANDS; ++m) {
         weights[m][0] = weights[m][1] = 0;
 #pragma unroll
-        for (int j = 0; j < 2 * STEPS; ++j)
+        for (int j = 0; j < OUTPUTS; ++j)
 #pragma unroll
             for (int e = 0; e < 4; ++e) sum[m][j][e] = sum_slope[m][j][e] = 0;
     }
@@ -133,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_backward(
     // A first pass adds up the weights where their sum is not known well enough.
     int pass = 1;
     if constexpr (SHIFTED && !OF_KEYS) pass = __syncthreads_or(large) ? 0 : 1;
-    for (; pass < (NOTES_ALONE ? 1 : 2); ++pass) {
+    for (; pass < (SUMS != 0 ? 2 : 1); ++pass) {
         if (start < stop) copy(buffers[0], 0, start);
         wait_for_copies();
         __syncthreads();
@@ -141,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_backward(
         for (int m = 0; m < BANDS; ++m)
 #pragma unroll
             for (int step = 0; step < STEPS; ++step) {
-                const E* at = held + (inside + 16 * m) * PITCH + of_a(lane) + 16 * step;
+                const E* at = held + (inside + 16 * m) * PITCH + of_a(lane) + STEP * step;
                 if constexpr (HELD > 0) kept[m][step] = load_matrices(at);
                 if constexpr (HELD > 1) kept_slope[m][step] = load_matrices(at + OWN);
             }
@@ -171,12 +150,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_backward(
                 for (int j = 0; j < TILES; ++j)
 #pragma unroll
                     for (int e = 0; e < 4; ++e) s[m][j][e] = d[m][j][e] = 0;
-#pragma unroll
+#pragma unroll UNROLLED
             for (int step = 0; step < STEPS; ++step) {
                 Part a[BANDS], c[BANDS];
 #pragma unroll
                 for (int m = 0; m < BANDS; ++m) {
-                    const E* at = held + (inside + 16 * m) * PITCH + of_a(lane) + 16 * step;
+                    const E* at = held + (inside + 16 * m) * PITCH + of_a(lane) + STEP * step;
                     if constexpr (HELD > 0) a[m] = kept[m][step];
                     else a[m] = load_matrices(at);
                     if constexpr (HELD > 1) c[m] = kept_slope[m][step];
@@ -184,14 +163,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_backward(
                 }
 #pragma unroll
                 for (int j = 0; j < TILES; j += 2) {
-                    const int at = 8 * j * PITCH + of_columns(lane) + 16 * step;
-                    const Part x = load_matrices(tile.other + at), y = load_matrices(tile.other_slope + at);
+                    const int at = 8 * j * PITCH + of_columns(lane) + STEP * step;
+                    const Part x = ready(load_matrices(tile.other + at));
+                    const Part y = ready(load_matrices(tile.other_slope + at));
 #pragma unroll
                     for (int m = 0; m < BANDS; ++m) {
                         multiply(s[m][j], a[m], x.at[0], x.at[1]);
                         multiply(s[m][j + 1], a[m], x.at[2], x.at[3]);
-                        multiply(d[m][j], c[m], y.at[0], y.at[1]);
-                        multiply(d[m][j + 1], c[m], y.at[2], y.at[3]);
+                        if constexpr (SUMS & 1) {
+                            multiply(d[m][j], c[m], y.at[0], y.at[1]);
+                            multiply(d[m][j + 1], c[m], y.at[2], y.at[3]);
+                        }
                     }
                 }
             }
@@ -210,9 +192,44 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_backward(
                     if (OF_KEYS && ANY_KEYED)
                         if (key < keys) own_keyed[m][h] = OF_KEY(key);
                 }
-            const bool border = OF_KEYS
-                ? top > keys || here + COLUMNS > queries || top > here + high + 1 || row < here + COLUMNS - 1 + low
-                : here + COLUMNS > keys || here + COLUMNS > row + high + 1 || here < top - 1 + low;
+            // Scores, to the base 2 and less what is known of the query's sum.
+#pragma unroll
+            for (int j = 0; j < TILES; ++j)
+#pragma unroll
+                for (int odd = 0; odd < 2; ++odd) {
+                    const int column = 8 * j + 2 * t + odd;
+                    const float keyed = !OF_KEYS && ANY_KEYED ? tile.keyed[column] : 0.0f;
+                    const float known = OF_KEYS ? tile.notes[column].base : 0.0f;
+#pragma unroll
+                    for (int m = 0; m < BANDS; ++m)
+#pragma unroll
+                        for (int h = 0; h < 2; ++h) {
+                            const int mine = row + 16 * m + 8 * h + g;
+                            const int i = OF_KEYS ? here + column : mine, key = OF_KEYS ? mine : here + column;
+                            float less = OF_KEYS ? -known : -notes[m][h].base;
+                            if (ANY_KEYED) less += OF_KEYS ? own_keyed[m][h] : keyed;
+                            float& score = s[m][j][2 * h + odd];
+                            score = fmaf(score, factor, less);
+                            if ((SHIFTED | MASKED) & ~KEYED)
+                                if (i < queries && key < keys) score += OF_QUERY(i, key);
+                        }
+                }
+            if (OF_KEYS
+                    ? top > keys || here + COLUMNS > queries || top > here + high + 1 || row < here + COLUMNS - 1 + low
+                    : here + COLUMNS > keys || here + COLUMNS > row + high + 1 || here < top - 1 + low)
+#pragma unroll
+                for (int m = 0; m < BANDS; ++m)
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) {
+                        const int mine = row + 16 * m + 8 * (e >> 1) + g;
+#pragma unroll
+                        for (int j = 0; j < TILES; ++j) {
+                            const int other = here + 8 * j + 2 * t + (e & 1);
+                            const int i = OF_KEYS ? other : mine, key = OF_KEYS ? mine : other;
+                            if (key >= keys || i >= queries || key > i + high || key < i + low)
+                                s[m][j][e] = -INFINITE;
+                        }
+                    }
             Bits bits[BANDS][2];
 #pragma unroll
             for (int j = 0; j < TILES; ++j)
@@ -221,7 +238,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_backward(
                     const int column = 8 * j + 2 * t + odd;
                     Note note;
                     if constexpr (OF_KEYS) note = tile.notes[column];
-                    const float keyed = !OF_KEYS && ANY_KEYED ? tile.keyed[column] : 0.0f;
 #pragma unroll
                     for (int m = 0; m < BANDS; ++m)
 #pragma unroll
@@ -229,15 +245,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_backward(
                             if (OF_KEYS && odd + h == 0)
                                 bits[m][0] = drawn_of_keys(own_words[m][0], tile.words + column, g & 1);
                             if (!OF_KEYS && j % 2 + odd == 0) bits[m][h] = drawn(own_words[m][h] + word_of_key(8 * j));
-                            const int mine = row + 16 * m + 8 * h + g, e = 2 * h + odd;
-                            const int i = OF_KEYS ? here + column : mine, key = OF_KEYS ? mine : here + column;
+                            const int e = 2 * h + odd;
                             if constexpr (!OF_KEYS) note = notes[m][h];
-                            float score = fmaf(s[m][j][e], factor, OF_KEYS ? own_keyed[m][h] : keyed);
-                            if ((SHIFTED | MASKED) & ~KEYED)
-                                if (i < queries && key < keys) score += OF_QUERY(i, key);
-                            if (border && (key >= keys || i >= queries || key > i + high || key < i + low))
-                                score = -INFINITE;
-                            float weight = power_of_2(score - note.base);
+                            float weight = power_of_2(s[m][j][e]);
                             if (SHIFTED) {
                                 if (!OF_KEYS && pass == 0) weights[m][h] += weight;
                                 weight *= note.share;
@@ -252,15 +262,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_backward(
 
 #pragma unroll
             for (int j = 0; j < TILES; j += 2) {
-                Part a[BANDS];
-#pragma unroll
-                for (int m = 0; m < BANDS; ++m) a[m] = as_a(d[m][j], d[m][j + 1]);
-                accumulate<BANDS>(sum, a, tile.other + 8 * j * PITCH, lane);
-                if constexpr (OF_KEYS) {
-#pragma unroll
-                    for (int m = 0; m < BANDS; ++m) a[m] = as_a(s[m][j], s[m][j + 1]);
-                    accumulate<BANDS>(sum_slope, a, tile.other_slope + 8 * j * PITCH, lane);
-                }
+                if constexpr (SUMS & 1) accumulate(sum, d, j, tile.other + 8 * j * PITCH, lane);
+                if constexpr (SUMS & 2) accumulate(sum_slope, s, j, tile.other_slope + 8 * j * PITCH, lane);
             }
         }
         if (SHIFTED && !OF_KEYS && pass == 0) {
@@ -287,113 +290,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) halves_backward(
         for (int h = 0; h < 2; ++h) {
             const int i = row + 16 * m + 8 * h + g;
             if (i >= rows) continue;
-            if (!NOTES_ALONE) store(first_out + i * u_s, sum[m], h, t, scale);
-            if constexpr (OF_KEYS) store(second_out + i * v_s, sum_slope[m], h, t, KEPT_FACTOR);
-            else if (t == 0) all_notes[i] = notes[m][h];
+            if constexpr (SUMS & 1) store(first_out + i * u_s, sum[m], h, t, scale);
+            if constexpr (SUMS & 2) store(second_out + i * v_s, sum_slope[m], h, t, KEPT_FACTOR);
+            if (!OF_KEYS && t == 0) all_notes[i] = notes[m][h];
         }
 }
 """
-
-
-@dataclass(frozen=True, slots=True)
-class HalfGradientTiles:
-    """How one form of the kernel divides its work.
-
-    warps: of a block. bands: of 16 own rows, that a warp holds. columns: of a tile of the others, a multiple of 16 and
-    no more than threads of a block. held: how many of its two matrices a warp keeps in registers; the others are read
-    from shared memory. blocks: that a multiprocessor should hold at once, which limits the registers.
-    """
-
-    warps: int
-    bands: int
-    columns: int
-    held: int
-    blocks: int
-
-    def source(self, attention: Attention, of_keys: bool, notes_alone: bool = False) -> str:
-        sizes = {
-            "WARPS": self.warps, "BANDS": self.bands, "COLUMNS": self.columns, "HELD": self.held,
-            "BLOCKS": self.blocks, "OF_KEYS": int(of_keys), "NOTES_ALONE": int(notes_alone), "LARGE": LARGE,
-            "SHARED": self.shared(attention),
-        }  # fmt: skip
-        return settings(attention) + macros(**sizes) + INSTRUCTIONS + COMMON + NOTES + BACKWARD
-
-    def shared(self, attention: Attention) -> int:
-        """Bytes of shared memory: own rows, and two buffers with notes, words and terms of the columns."""
-        pitch = 2 * (padded(attention.shape.depth) + 8)
-        buffer = self.columns * (2 * pitch + NOTE + word_bytes(attention.scores.draws) + 4)
-        return 2 * self.rows() * pitch + 2 * (-(-buffer // 16) * 16)
-
-    def rows(self) -> int:
-        return 16 * self.bands * self.warps
-
-
-def tiles_of_queries(attention: Attention) -> HalfGradientTiles:
-    """How the form of queries divides its work, by the times of tests/gpu/test_half_flash_gpu.py."""
-    if padded(attention.shape.depth) > 64:
-        return HalfGradientTiles(4, 1, 32, 1, 2)
-    return HalfGradientTiles(4, 1, 32, 0, 4) if has_terms(attention) else HalfGradientTiles(4, 1, 64, 2, 2)
-
-
-def tiles_of_keys(attention: Attention) -> HalfGradientTiles:
-    """How the form of keys divides its work; many terms take registers."""
-    if padded(attention.shape.depth) > 64:
-        return HalfGradientTiles(4, 1, 32, 0, 2)
-    terms = (attention.scores.shift, attention.scores.mask)
-    by_query = any(term is not None and term.shape[2] > 1 for term in terms)
-    return HalfGradientTiles(4, 1, 32, 1, 3) if by_query else HalfGradientTiles(4, 1, 64, 1, 2)
-
-
-def halves_backward(
-    device: Device, attention: Attention, result: Array, grads: Sequence[Array],
-    of_queries: HalfGradientTiles | None = None, of_keys: HalfGradientTiles | None = None,
-) -> Launch | None:  # fmt: skip
-    """Fill the gradients of query, key and value (by head); None where the kernels do not take the operands."""
-    q, k, v, dout = attention.operands
-    dq, dk, dv = grads
-    if not takes(attention, [q, k, v, dout, result, *grads]):
-        return None
-    of_queries, of_keys = of_queries or tiles_of_queries(attention), of_keys or tiles_of_keys(attention)
-    notes = _notes(device, attention)
-    first = _form(device, attention, notes, of_queries, (q, dout, k, v, result, dq, dq), of_keys=False)
-    second = _form(device, attention, notes, of_keys, (k, v, q, dout, result, dk, dv), of_keys=True)
-
-    def launch() -> None:
-        first()
-        second()
-
-    return launch
-
-
-def notes_of(device: Device, attention: Attention, result: Array) -> tuple[Array, Launch]:
-    """(what the form of queries notes of each, in scratch memory, and what fills it alone); `takes` must hold."""
-    notes = _notes(device, attention)
-    q, k, v, dout = attention.operands
-    tiles, arrays = tiles_of_queries(attention), (q, dout, k, v, result, q, q)
-    return notes, _form(device, attention, notes, tiles, arrays, of_keys=False, notes_alone=True)
-
-
-def _notes(device: Device, attention: Attention) -> Array:
-    shape = attention.shape
-    return device.scratch(NOTE * shape.batch * shape.heads * shape.queries).view(np.float32)
-
-
-def _form(
-    device: Device, attention: Attention, notes: Array, tiles: HalfGradientTiles, arrays: Sequence[Array], *,
-    of_keys: bool, notes_alone: bool = False,
-) -> Launch:  # fmt: skip
-    """One form of the kernel on its arrays, in the order of its arguments."""
-    shape = attention.shape
-    heads, rows = (shape.key_heads, shape.keys) if of_keys else (shape.heads, shape.queries)
-    kernel = device.kernel(tiles.source(attention, of_keys, notes_alone), "halves_backward")
-    grid = shape.batch * heads * math.ceil(rows / tiles.rows())
-    arguments: list[Any] = [
-        *map(first_row, arrays), attention.statistics, notes, *terms_of(device, attention), np.int32(shape.heads),
-        np.int32(shape.group), np.int32(shape.queries), np.int32(shape.keys), np.float32(attention.scores.scale),
-        *strides_of(*arrays),
-    ]  # fmt: skip
-
-    def launch() -> None:
-        kernel(grid, 32 * tiles.warps, arguments, tiles.shared(attention))
-
-    return launch

@@ -1,4 +1,4 @@
-"""Attentions that the fused kernels of halves take."""
+"""Attentions with masks, addends, windows and dropped weights, for the fused kernels of every element type."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreShiftGrad
 from tests.ops.cuda.flash_cases import Case, gradient_of
 
-TYPES = {"Float16": np.dtype(np.float16), "BFloat16": np.dtype(ml_dtypes.bfloat16)}
-TOLERANCES = {"Float16": 2e-3, "BFloat16": 1.2e-2}
-"""Weights are rounded to halves before products, as are results."""
+TYPES = {
+    "Float16": np.dtype(np.float16), "BFloat16": np.dtype(ml_dtypes.bfloat16), "Float32": np.dtype(np.float32)
+}  # fmt: skip
+TOLERANCES = {"Float16": 2e-3, "BFloat16": 1.2e-2, "Float32": 1e-3}
+"""Weights are rounded to halves before products, as are results; those of Float32 to TF32 alone."""
+EXACT = 1e-5
+"""Where products of Float32 are not rounded."""
 
 
 @dataclass(frozen=True)
-class HalfCase:
+class TermCase:
     """An attention; `settings` are further attributes of the operator. shift, mask: shapes of these operands, (): none.
     hidden: the number that the shift adds to all keys of the first query, and to the last key of all others."""
 
@@ -49,32 +53,35 @@ class HalfCase:
 DROPPED = {"keep_prob": 0.75, "Seed0": 3, "Seed1": 5}
 SLICE = {"shape": (4, 4, 200, 70), "begin": (2, 1, 100, 0)}
 """Of weights on several ranks, from which the slice of a rank is drawn."""
-HALF_CASES = {
-    "one tile": HalfCase(Case(64, 64, 64)),
-    "tails": HalfCase(Case(64, 65, 100, heads=2), dtype="BFloat16"),
-    "several tiles": HalfCase(Case(64, 150, 200, layout="BNSD")),
-    "dropped": HalfCase(Case(64, 100, 140, batch=2, heads=2, layout="BSH"), DROPPED),
-    "dropped, rows of entire groups": HalfCase(Case(64, 90, 144, batch=2, heads=2), DROPPED),
-    "dropped, causal": HalfCase(Case(64, 140, 140, heads=2, sparse_mode=2), DROPPED, dtype="BFloat16"),
-    "dropped, a rank's slice": HalfCase(Case(32, 100, 70, batch=2, heads=2, layout="SBH"), DROPPED | SLICE),
-    "fewer heads of key": HalfCase(Case(64, 70, 65, batch=2, heads=4, key_heads=2), DROPPED),
-    "fewer heads of key, causal": HalfCase(Case(64, 100, 100, heads=3, key_heads=1, sparse_mode=2)),
-    "causal, more queries": HalfCase(Case(32, 150, 65, sparse_mode=2)),
-    "queries that see no key": HalfCase(Case(64, 140, 40, sparse_mode=3)),
-    "a window": HalfCase(Case(32, 200, 190, sparse_mode=4), {"pre_tokens": 20, "next_tokens": 7}),
-    "an addend": HalfCase(Case(64, 70, 90, batch=2, heads=2), DROPPED, shift=(2, 2, 70, 90)),
-    "an addend of heads, causal": HalfCase(Case(64, 80, 80, batch=2, heads=2, sparse_mode=2), shift=(1, 2, 80, 80)),
-    "a mask of keys": HalfCase(Case(64, 70, 90, batch=2, heads=2), DROPPED, mask=(2, 1, 1, 90)),
-    "a mask, an addend and fewer heads": HalfCase(
+TERM_CASES = {
+    "one tile": TermCase(Case(64, 64, 64)),
+    "tails": TermCase(Case(64, 65, 100, heads=2), dtype="BFloat16"),
+    "several tiles": TermCase(Case(64, 150, 200, layout="BNSD")),
+    "dropped": TermCase(Case(64, 100, 140, batch=2, heads=2, layout="BSH"), DROPPED),
+    "dropped, rows of entire groups": TermCase(Case(64, 90, 144, batch=2, heads=2), DROPPED),
+    "dropped, causal": TermCase(Case(64, 140, 140, heads=2, sparse_mode=2), DROPPED, dtype="BFloat16"),
+    "dropped, a rank's slice": TermCase(Case(32, 100, 70, batch=2, heads=2, layout="SBH"), DROPPED | SLICE),
+    "fewer heads of key": TermCase(Case(64, 70, 65, batch=2, heads=4, key_heads=2), DROPPED),
+    "fewer heads of key, causal": TermCase(Case(64, 100, 100, heads=3, key_heads=1, sparse_mode=2)),
+    "causal, more queries": TermCase(Case(32, 150, 65, sparse_mode=2)),
+    "queries that see no key": TermCase(Case(64, 140, 40, sparse_mode=3)),
+    "a window": TermCase(Case(32, 200, 190, sparse_mode=4), {"pre_tokens": 20, "next_tokens": 7}),
+    "an addend": TermCase(Case(64, 70, 90, batch=2, heads=2), DROPPED, shift=(2, 2, 70, 90)),
+    "an addend of heads, causal": TermCase(Case(64, 80, 80, batch=2, heads=2, sparse_mode=2), shift=(1, 2, 80, 80)),
+    "a mask of keys": TermCase(Case(64, 70, 90, batch=2, heads=2), DROPPED, mask=(2, 1, 1, 90)),
+    "a mask, an addend and fewer heads": TermCase(
         Case(32, 40, 70, heads=2, key_heads=1), shift=(40, 70), mask=(1, 2, 40, 70)
     ),
-    "an addend that hides": HalfCase(Case(64, 70, 90), DROPPED, shift=(1, 1, 70, 90), hidden=-1e9),
-    "depth 128": HalfCase(Case(128, 65, 100, heads=2, sparse_mode=2), DROPPED),
-    "depth 40": HalfCase(Case(40, 65, 70, heads=2, layout="BNSD"), DROPPED),
-    "depth 80": HalfCase(Case(80, 65, 70, heads=1, layout="BNSD")),
-    "one query": HalfCase(Case(64, 1, 300)),
-    "one key": HalfCase(Case(128, 3, 1)),
+    "an addend that hides": TermCase(Case(64, 70, 90), DROPPED, shift=(1, 1, 70, 90), hidden=-1e9),
+    "depth 128": TermCase(Case(128, 65, 100, heads=2, sparse_mode=2), DROPPED),
+    "depth 40": TermCase(Case(40, 65, 70, heads=2, layout="BNSD"), DROPPED),
+    "depth 80": TermCase(Case(80, 65, 70, heads=1, layout="BNSD")),
+    "depth 256": TermCase(Case(256, 33, 40, heads=2, key_heads=1, sparse_mode=2), DROPPED, shift=(1, 2, 33, 40)),
+    "depth 200": TermCase(Case(200, 20, 70, layout="BNSD"), mask=(1, 1, 1, 70), dtype="BFloat16"),
+    "one query": TermCase(Case(64, 1, 300)),
+    "one key": TermCase(Case(128, 3, 1)),
 }  # fmt: skip
+OF_FLOAT32 = {f"{name}, Float32": replace(case, dtype="Float32") for name, case in TERM_CASES.items()}
 
 
 class Wide:
@@ -86,9 +93,10 @@ class Wide:
 
 
 @dataclass
-class HalfExpected:
-    """Operands in halves and what NumPy finds for them in Float64: forward (statistics, out), backward (of query, key,
-    value, and of the shift where there is one). The backward operands are what NumPy's forward pass gave."""
+class TermExpected:
+    """Operands in a case's type and what NumPy finds for them in Float64: forward (statistics, out), backward (of
+    query, key, value, and of the shift where there is one). The backward operands are what NumPy's forward pass gave.
+    """
 
     op: FlashAttentionScore
     inputs: list[np.ndarray]
@@ -98,7 +106,7 @@ class HalfExpected:
     shift: FlashAttentionScoreShiftGrad | None
 
 
-def half_expected(case: HalfCase) -> HalfExpected:
+def term_expected(case: TermCase) -> TermExpected:
     op, dtype, optional = case.operator(), TYPES[case.dtype], case.optional()
     *inputs, dout = [x.astype(dtype) for x in case.case.inputs()]
     # Beside a number as -1e9 the scores are lost in Float32, and not in Float64.
@@ -110,7 +118,7 @@ def half_expected(case: HalfCase) -> HalfExpected:
         shift = FlashAttentionScoreShiftGrad(**{name: getattr(op, name) for name in ("head_num", *op.omitted)})
         found.append(shift.run(Wide(), *wide, *optional, result[0], result[3]))  # type: ignore[arg-type]
     operands = [*inputs, dout, *optional, result[0].astype(np.float32), result[3].astype(dtype)]
-    return HalfExpected(op, [*inputs, *optional], operands, [result[0], result[3]], found, shift)
+    return TermExpected(op, [*inputs, *optional], operands, [result[0], result[3]], found, shift)
 
 
 def results_of(op: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:

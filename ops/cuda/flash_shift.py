@@ -1,8 +1,8 @@
-"""This is the gradient of what is added to the scores of an attention of Float16 or BFloat16 on a GPU: the gradients of
-the scores, summed over batch and heads as far as the addend is the same for them.
+"""This is the gradient of what is added to the scores of fused attention on a GPU: the gradients of the
+scores, summed over batch and heads as far as the addend is the same for them.
 
 A block owns a tile of queries and keys and goes over what is summed, so that the sum is in registers and has the same
-bits each time; the gradients of the scores of a batch are never in memory. See `flash_halves_gradient`.
+bits each time; the gradients of the scores of a batch are never in memory. See `flash_backward`.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ import numpy as np
 
 from mspc.ir.types import dtype_of
 from mspc.ops.cuda.attention import Attention, first_row
-from mspc.ops.cuda.flash import macros, strides_of
-from mspc.ops.cuda.flash_halves_gradient import NOTE, NOTES, notes_of
-from mspc.ops.cuda.half_fragments import COMMON, INSTRUCTIONS, padded, settings, takes, terms_of
+from mspc.ops.cuda.flash_backward import notes_of
+from mspc.ops.cuda.flash_backward_kernel import NOTE, NOTES
+from mspc.ops.cuda.flash_fragments import row_bytes, source_of, strides_of, takes, terms_of
 from mspc.ops.device import Array, Device, Launch, c_type
 
-WARPS, COLUMNS = 4, 64
 SHIFT = r"""
 constexpr int TILES = COLUMNS / 8, OWN = ROWS * PITCH, OTHER = COLUMNS * PITCH;
 struct Buffer { E query[OWN], slope[OWN], key[OTHER], value[OTHER]; Note notes[ROWS]; };
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) halves_shift(
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_shift(
     const E* __restrict__ q, const E* __restrict__ slopes, const E* __restrict__ k, const E* __restrict__ v,
     G* __restrict__ out, const Note* __restrict__ notes, TERMS,
     int heads, int group, int queries, int keys, float scale, int batch, int out_batch, int out_heads,
@@ -59,6 +58,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) halves_shift(
     // Does no query of this tile look at any key?
     const bool none = here >= begin + ROWS + high || here + COLUMNS <= begin + low;
     if (!none) copy(buffers[0], 0);
+    const bool border = here + COLUMNS > keys || begin + ROWS > queries || here + COLUMNS > row + high + 1
+        || here < row + 15 + low;
     for (int member = 0; !none && member < count; ++member) {
         const Buffer& tile = buffers[member & 1];
         wait_for_copies();
@@ -71,14 +72,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) halves_shift(
         for (int j = 0; j < TILES; ++j)
 #pragma unroll
             for (int e = 0; e < 4; ++e) s[0][j][e] = d[0][j][e] = 0;
-#pragma unroll
+#pragma unroll 8
         for (int step = 0; step < STEPS; ++step) {
-            const int own = inside * PITCH + of_a(lane) + 16 * step;
-            const Part a = load_matrices(tile.query + own), c = load_matrices(tile.slope + own);
+            const int own = inside * PITCH + of_a(lane) + STEP * step;
+            const Part a = ready(load_matrices(tile.query + own)), c = ready(load_matrices(tile.slope + own));
 #pragma unroll
             for (int j = 0; j < TILES; j += 2) {
-                const int at = 8 * j * PITCH + of_columns(lane) + 16 * step;
-                const Part x = load_matrices(tile.key + at), y = load_matrices(tile.value + at);
+                const int at = 8 * j * PITCH + of_columns(lane) + STEP * step;
+                const Part x = ready(load_matrices(tile.key + at)), y = ready(load_matrices(tile.value + at));
                 multiply(s[0][j], a, x.at[0], x.at[1]);
                 multiply(s[0][j + 1], a, x.at[2], x.at[3]);
                 multiply(d[0][j], c, y.at[0], y.at[1]);
@@ -93,19 +94,32 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) halves_shift(
             const int i = row + 8 * h + g;
             const Note note = tile.notes[inside + 8 * h + g];
             const Word word = word_of_row(((i64)b * heads + n) * queries + i, step, seed) + word_of_key(here + 2 * t);
+            const F* shift = all_shifts;
+            const M* mask = all_masks;
+#pragma unroll
+            for (int j = 0; j < TILES; ++j)
+#pragma unroll
+                for (int e = 2 * h; e < 2 * h + 2; ++e) {
+                    const int key = here + 8 * j + 2 * t + (e & 1);
+                    s[0][j][e] = fmaf(s[0][j][e], factor, -note.base);
+                    if (i < queries && key < keys) s[0][j][e] += OF_KEY(key) + OF_QUERY(i, key);
+                }
+            if (border)
+#pragma unroll
+                for (int j = 0; j < TILES; ++j)
+#pragma unroll
+                    for (int e = 2 * h; e < 2 * h + 2; ++e) {
+                        const int key = here + 8 * j + 2 * t + (e & 1);
+                        if (key >= keys || i >= queries || key > i + high || key < i + low) s[0][j][e] = -INFINITE;
+                    }
             Bits bits;
 #pragma unroll
             for (int j = 0; j < TILES; ++j)
 #pragma unroll
                 for (int odd = 0; odd < 2; ++odd) {
                     if (j % 2 + odd == 0) bits = drawn(word + word_of_key(8 * j));
-                    const int e = 2 * h + odd, key = here + 8 * j + 2 * t + odd;
-                    const F* shift = all_shifts;
-                    const M* mask = all_masks;
-                    float score = s[0][j][e] * factor;
-                    if (i < queries && key < keys) score += OF_KEY(key) + OF_QUERY(i, key);
-                    if (key >= keys || i >= queries || key > i + high || key < i + low) score = -INFINITE;
-                    const float weight = power_of_2(score - note.base) * note.share;
+                    const int e = 2 * h + odd;
+                    const float weight = power_of_2(s[0][j][e]) * note.share;
                     const float slope = stays(bits, j % 2, odd) ? d[0][j][e] * KEPT_FACTOR : 0.0f;
                     sum[j][e] = fmaf(weight, slope - note.mean, sum[j][e]);
                 }
@@ -124,29 +138,38 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) halves_shift(
 """
 
 
-def _source(attention: Attention, gradient: str) -> str:
-    sizes = macros(WARPS=WARPS, BANDS=1, COLUMNS=COLUMNS, SHARED=_shared(attention))
-    return f"#define G {gradient}\n" + settings(attention) + sizes + INSTRUCTIONS + COMMON + NOTES + SHIFT
+def _tile(attention: Attention) -> tuple[int, int]:
+    """(warps of a block, keys of a tile) that fit into shared memory."""
+    row = row_bytes(attention)
+    if row > 272:
+        return (2, 32) if row <= 528 else (1, 16)
+    return (4, 64) if attention.operands[0].itemsize == 2 else (4, 32)
 
 
 def _shared(attention: Attention) -> int:
     """Bytes of shared memory: two buffers of rows, columns and notes."""
-    rows = 16 * WARPS
-    return 2 * (2 * (padded(attention.shape.depth) + 8) * 2 * (rows + COLUMNS) + NOTE * rows)
+    warps, columns = _tile(attention)
+    return 2 * (2 * row_bytes(attention) * (16 * warps + columns) + NOTE * 16 * warps)
 
 
-def halves_shift(device: Device, attention: Attention, result: Array, out: Array) -> Launch | None:
+def _source(attention: Attention, gradient: str) -> str:
+    warps, columns = _tile(attention)
+    sizes = {"WARPS": warps, "BANDS": 1, "BLOCKS": 1, "COLUMNS": columns, "SHARED": _shared(attention)}
+    return f"#define G {gradient}\n" + source_of(attention, NOTES, SHIFT, **sizes)
+
+
+def flash_shift(device: Device, attention: Attention, result: Array, out: Array) -> Launch | None:
     """Fill `out`, the gradient of the shift; `result` is attention_out by head. None where the kernels do not take the
     operands, or the shift is the same for all queries or keys."""
     shape, shift = attention.shape, attention.scores.shift
     q, k, v, dout = attention.operands
-    if shift.shape[2:] != (shape.queries, shape.keys) or not takes(attention, [q, k, v, dout, result]):
+    if shift.shape[2:] != (shape.queries, shape.keys) or not takes(device, attention, [q, k, v, dout, result]):
         return None
     notes, noting = notes_of(device, attention, result)
-    kernel = device.kernel(_source(attention, c_type(dtype_of(out.dtype))), "halves_shift")
+    kernel = device.kernel(_source(attention, c_type(dtype_of(out.dtype))), "flash_shift")
     batch, heads = shift.shape[:2]
-    rows = 16 * WARPS
-    grid = batch * heads * math.ceil(shape.queries / rows) * math.ceil(shape.keys / COLUMNS)
+    warps, columns = _tile(attention)
+    grid = batch * heads * math.ceil(shape.queries / (16 * warps)) * math.ceil(shape.keys / columns)
     arrays = (q, dout, k, v)
     sizes = (shape.heads, shape.group, shape.queries, shape.keys)
     arguments: list[Any] = [
@@ -157,6 +180,6 @@ def halves_shift(device: Device, attention: Attention, result: Array, out: Array
 
     def launch() -> None:
         noting()
-        kernel(grid, 32 * WARPS, arguments, _shared(attention))
+        kernel(grid, 32 * warps, arguments, _shared(attention))
 
     return launch

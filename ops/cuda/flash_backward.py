@@ -1,0 +1,156 @@
+"""This is fused attention on a GPU, backward; the scores are computed again, tile by tile.
+
+With weights P = exp(scale Q K^T + shift - statistics), of which a mask Z (0 or 1 / keep_prob) drops some, and slopes
+dP = Z * (dO V^T): dV = (Z * P)^T dO, dS = P (dP - rowsum(dO O)), dQ = scale dS K, dK = scale dS^T Q (Dao et al., arXiv
+2205.14135). One kernel in two forms, so that every sum has one owner and the same bits each time:
+
+* of queries: a block holds Q and dO of some queries, goes over K and V and writes dQ. It also writes, for the other
+  form, each query's statistics (to the base 2), rowsum(dO O) and the factor of its weights.
+* of keys: a block holds K and V of some keys, goes over Q and dO of all queries that look at them and writes dK and dV.
+
+That factor is 1, but for a query to all of whose keys a number as -1e9 is added: beside it the logarithm of the sum is
+rounded away, and the weights are added up again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.late_dataclass import dataclass
+from mspc.ops.cuda.attention import Attention, first_row
+from mspc.ops.cuda.flash_backward_kernel import BACKWARD, FIRST, NOTE, NOTES, SECOND
+from mspc.ops.cuda.flash_fragments import (
+    has_terms,
+    has_terms_of_queries,
+    padded,
+    row_bytes,
+    source_of,
+    strides_of,
+    takes,
+    terms_of,
+)
+from mspc.ops.device import Array, Device, Launch, in_order
+from mspc.ops.nn.attention_draws import word_bytes
+from mspc.ops.nn.attention_kernel import LARGE
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardTiles:
+    """How one form of the kernel divides its work.
+
+    warps: of a block. bands: of 16 own rows, that a warp holds. columns: of a tile of the others, a multiple of 16 and
+    no more than threads of a block. held: how many of its two matrices a warp keeps in registers; the others are read
+    from shared memory. blocks: that a multiprocessor should hold at once, which limits the registers.
+    """
+
+    warps: int
+    bands: int
+    columns: int
+    held: int
+    blocks: int
+
+    def source(self, attention: Attention, of_keys: bool, sums: int) -> str:
+        sizes = {
+            "WARPS": self.warps, "BANDS": self.bands, "COLUMNS": self.columns, "HELD": self.held,
+            "BLOCKS": self.blocks, "OF_KEYS": int(of_keys), "SUMS": sums, "LARGE": LARGE,
+            "SHARED": self.shared(attention),
+        }  # fmt: skip
+        return source_of(attention, NOTES, BACKWARD, **sizes)
+
+    def shared(self, attention: Attention) -> int:
+        """Bytes of shared memory: own rows, and two buffers with notes, words and terms of the columns."""
+        row = row_bytes(attention)
+        buffer = self.columns * (2 * row + NOTE + word_bytes(attention.scores.draws) + 4)
+        return 2 * self.rows() * row + 2 * (-(-buffer // 16) * 16)
+
+    def rows(self) -> int:
+        return 16 * self.bands * self.warps
+
+
+def tiles_of_queries(attention: Attention) -> BackwardTiles:
+    """How the form of queries divides its work, by the times of tests/gpu/test_flash_gpu.py."""
+    row, terms = row_bytes(attention), has_terms(attention)
+    if row > 272:
+        return _deep(attention)
+    if attention.operands[0].itemsize > 2:
+        return BackwardTiles(4, 1, 32, 0, 3) if terms else BackwardTiles(4, 2, 32, 1, 2)
+    if row > 144:
+        return BackwardTiles(4, 1, 32, 1, 2)
+    return BackwardTiles(4, 1, 32, 0, 4) if terms else BackwardTiles(4, 1, 64, 2, 2)
+
+
+def tiles_of_keys(attention: Attention) -> BackwardTiles:
+    """How the form of keys divides its work; many terms take registers."""
+    row, by_query = row_bytes(attention), has_terms_of_queries(attention)
+    if row > 272:
+        return _deep(attention)
+    if attention.operands[0].itemsize > 2:
+        return BackwardTiles(4, 1, 32, 0, 3) if by_query else BackwardTiles(4, 2, 32, 0, 2)
+    if row > 144:
+        return BackwardTiles(4, 1, 32, 0, 2)
+    return BackwardTiles(4, 1, 32, 1, 3) if by_query else BackwardTiles(4, 1, 64, 1, 2)
+
+
+def _deep(attention: Attention) -> BackwardTiles:
+    """For long rows, of which few fit into shared memory."""
+    if row_bytes(attention) > 528:
+        return BackwardTiles(2, 1, 16, 0, 1)
+    return BackwardTiles(8, 1, 32, 0, 1) if padded(attention.shape.depth) <= 128 else BackwardTiles(4, 1, 16, 0, 2)
+
+
+def flash_backward(
+    device: Device, attention: Attention, result: Array, grads: Sequence[Array],
+    of_queries: BackwardTiles | None = None, of_keys: BackwardTiles | None = None,
+) -> Launch | None:  # fmt: skip
+    """Fill the gradients of query, key and value (by head); None where the kernels do not take the operands."""
+    q, k, v, dout = attention.operands
+    dq, dk, dv = grads
+    if not takes(device, attention, [q, k, v, dout, result, *grads]):
+        return None
+    of_queries, of_keys = of_queries or tiles_of_queries(attention), of_keys or tiles_of_keys(attention)
+    notes = _notes(device, attention)
+    launches = [_form(device, attention, notes, of_queries, (q, dout, k, v, result, dq, dq), of_keys=False, sums=FIRST)]
+    # Sums of both for deep heads do not fit into registers.
+    for sums in (FIRST | SECOND,) if padded(attention.shape.depth) <= 128 else (FIRST, SECOND):
+        arrays = (k, v, q, dout, result, dk, dv)
+        launches.append(_form(device, attention, notes, of_keys, arrays, of_keys=True, sums=sums))
+    return in_order(*launches)
+
+
+def notes_of(device: Device, attention: Attention, result: Array) -> tuple[Array, Launch]:
+    """(what the form of queries notes of each, in scratch memory, and what fills it alone); `takes` must hold."""
+    notes = _notes(device, attention)
+    q, k, v, dout = attention.operands
+    tiles, arrays = tiles_of_queries(attention), (q, dout, k, v, result, q, q)
+    return notes, _form(device, attention, notes, tiles, arrays, of_keys=False, sums=0)
+
+
+def _notes(device: Device, attention: Attention) -> Array:
+    shape = attention.shape
+    return device.scratch(NOTE * shape.batch * shape.heads * shape.queries).view(np.float32)
+
+
+def _form(
+    device: Device, attention: Attention, notes: Array, tiles: BackwardTiles, arrays: Sequence[Array], *,
+    of_keys: bool, sums: int,
+) -> Launch:  # fmt: skip
+    """One form of the kernel on its arrays, in the order of its arguments; it writes FIRST and SECOND of the last two
+    as `sums` says, without any only notes."""
+    shape = attention.shape
+    heads, rows = (shape.key_heads, shape.keys) if of_keys else (shape.heads, shape.queries)
+    kernel = device.kernel(tiles.source(attention, of_keys, sums), "flash_backward")
+    grid = shape.batch * heads * math.ceil(rows / tiles.rows())
+    arguments: list[Any] = [
+        *map(first_row, arrays), attention.statistics, notes, *terms_of(device, attention), np.int32(shape.heads),
+        np.int32(shape.group), np.int32(shape.queries), np.int32(shape.keys), np.float32(attention.scores.scale),
+        *strides_of(*arrays),
+    ]  # fmt: skip
+
+    def launch() -> None:
+        kernel(grid, 32 * tiles.warps, arguments, tiles.shared(attention))
+
+    return launch
