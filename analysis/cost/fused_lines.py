@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Sequence
 
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
@@ -48,7 +49,12 @@ NOTHING = LineCost(0.0, 0.0, 0, False)
 
 def cost_of_lines(node: Node) -> LineCost:
     """What the lines of a node take; `NOTHING` of one that has none."""
-    return _of_lines(node.op, operand_types(node)) if isinstance(node.op, FusedElementwise) else NOTHING
+    if not isinstance(node.op, FusedElementwise):
+        return NOTHING
+    try:
+        return _of_lines(node.op, operand_types(node))
+    except MspcError:
+        return NOTHING  # In data parallel mode a rank's parameters are slices where its nodes have global types.
 
 
 def instructions(op: Op) -> float:
