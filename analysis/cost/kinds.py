@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 
 from mspc.analysis.cost.machine import (
+    BIASED,
     CAUSAL,
     DEEP,
     DROPPED,
@@ -133,8 +134,13 @@ def _form_of(op: Op, types: tuple[TensorType, ...]) -> str:
             return SHALLOW
         return POINTWISE if all(places == 1 for places in op.sizes()) else ""
     if isinstance(op, AttentionOp):
-        masked, dropped = {"real_shift", "attn_mask"} & set(op.optional), op.keep_prob < 1
-        if masked or dropped:
-            return MASKED * bool(masked) + DROPPED * dropped
+        operands = op.separated(types) if op.packed else types
+        terms = [type for name, type in op.named(operands).items() if name in ("real_shift", "attn_mask")]
+        dropped = DROPPED * (op.keep_prob < 1)
+        if terms:
+            of_queries = any(type.rank > 1 and type.shape[-2] > 1 for type in terms)
+            return (BIASED if of_queries else MASKED) + dropped
+        if dropped:
+            return dropped
         return CAUSAL if share_of_scores(op, types) < 1 else ""
     return ""

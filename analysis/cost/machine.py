@@ -22,9 +22,10 @@ that are no multiple of what a kernel loads at once."""
 POINTWISE, GROUPED, SHALLOW = "pointwise_", "grouped_", "shallow_"
 """Before a kind of convolutions: those whose window is one place, those in groups of channels, and those of images of a
 few channels."""
-CAUSAL, MASKED, DROPPED = "causal_", "masked_", "dropped_"
-"""Before a kind of attention: where places alone say which keys a query sees, where something is added to the scores or
-a mask hides some, and where weights are dropped. The last two may come together, in this order."""
+CAUSAL, MASKED, BIASED, DROPPED = "causal_", "masked_", "biased_", "dropped_"
+"""Before a kind of attention: where places alone say which keys a query sees, where a mask or what is added to scores
+is the same for all queries, where it is not, and where weights are dropped. The last may come behind either of the two
+before it."""
 ELEMENTWISE, DRAWS = "elementwise", "draws"
 """Arithmetic on elements one by one, and random numbers drawn for them, in kernels that pass over memory beside it."""
 CONVOLUTIONS = {"convolutions": PRODUCTS, "convolution_inputs": "convolutions", "convolution_filters": "convolutions"}
@@ -34,7 +35,9 @@ LIKE: Mapping[str, str] = MappingProxyType({
     DEEP: PRODUCTS, UNEVEN: PRODUCTS,
     **CONVOLUTIONS, **{form + kind: kind for form in (POINTWISE, GROUPED, SHALLOW) for kind in CONVOLUTIONS},
     **ATTENTION, **{form + kind: kind for form in (CAUSAL, MASKED, DROPPED) for kind in ATTENTION},
+    **{BIASED + kind: MASKED + kind for kind in ATTENTION},
     **{MASKED + DROPPED + kind: DROPPED + kind for kind in ATTENTION},
+    **{BIASED + DROPPED + kind: MASKED + DROPPED + kind for kind in ATTENTION},
 })  # fmt: skip
 """Kinds of work that may have rates of their own, gradients in images and in filters too, each with the kind whose
 rates it has where there are none."""

@@ -6,6 +6,7 @@ machine has spoiled is measured again, and told where it stays so (`doubtful_rat
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,11 +25,10 @@ from mspc.search.calibration.timer import Timer, rates_of
 ON_CPU = Sizes((64, 256, 768), (((4, 16, 16),), ((8, 64, 28),)), (), (1 << 12, 1 << 16, 1 << 20, 1 << 24),
                (1 << 10, 1 << 14, 1 << 18, 1 << 22), (FLOAT32, FLOAT64), (FLOAT32,),
                ((1e-4, (8, 40)),))  # fmt: skip
-ON_GPU = Sizes((128, 512, 1024, 2048, 4096, 8192),
-               (((4, 64, 56), (4, 256, 14)), ((64, 64, 56), (64, 128, 28), (64, 512, 7)),
-                ((64, 256, 56), (64, 512, 28))), (256, 1024),
-               (1 << 14, 1 << 18, 1 << 21, 1 << 24, 1 << 27), (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 27),
-               (FLOAT32, BFLOAT16, FLOAT64), (FLOAT32, BFLOAT16),
+ON_GPU = Sizes((128, 512, 1024, 2048, 4096),
+               (((4, 64, 56), (4, 256, 14)), ((64, 64, 56), (64, 128, 28), (64, 512, 7)), ((64, 256, 56),)), (128, 512),
+               (1 << 14, 1 << 18, 1 << 22, 1 << 24, 1 << 27), (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 27),
+               (BFLOAT16, FLOAT32, FLOAT64), (BFLOAT16, FLOAT32),
                ((1e-5, (64, 192)), (1e-4, (16, 64)), (1e-3, (4, 12))), channels_last=True, rotated=1 << 27,
                settling=0.02, kinds=True)  # fmt: skip
 ALONE = Link(latency=1e-5, bandwidth=Rate.of(1e10))
@@ -36,17 +36,20 @@ ALONE = Link(latency=1e-5, bandwidth=Rate.of(1e10))
 
 
 def calibrate(
-    job: Any, name: str, tell: Callable[[str], None] = lambda _: None, sizes: Sizes | None = None, tf32: bool = False
-) -> Machine:
+    job: Any, name: str, tell: Callable[[str], None] = lambda _: None, sizes: Sizes | None = None, tf32: bool = False,
+    limit: float = 0.0,
+) -> Machine:  # fmt: skip
     """The rates of the machine under all ranks of a job, which call this together.
 
     Args:
         name: of the machine, for people. tell: told what is timed next. sizes: what is timed. tf32: products of Float32
-        may be rounded.
+        may be rounded. limit: seconds after which no other kind of work is begun; those that are left take the rates
+        of the kinds that they are like. 0 for none.
 
     Raises:
         MspcError: a device cannot be had.
     """
+    begin = time.perf_counter()
     job.hardware.choose(DeviceRequest(), job.size)
     job.hardware.agree(job.comm)
     job.hardware.prepare(False, job.comm, job.watch)
@@ -73,7 +76,8 @@ def calibrate(
         link=ALONE,
         source=f"measured by mspc calibrate on {job.size} rank{'s' * (job.size > 1)}",
     )
-    machine = _with_work(_with_traffic(machine, timer, tell), timer, tell)
+    machine = _with_traffic(machine, timer, tell)
+    machine = _with_work(machine, timer, tell, lambda: timer.is_over(begin, limit))
     machine = _with_links(machine, timer, tell)
     return replace(machine, doubts=tuple(trust.doubts))
 
@@ -90,19 +94,25 @@ def _with_traffic(machine: Machine, timer: Timer, tell: Callable[[str], None]) -
     return replace(machine, traffic=found)
 
 
-def _with_work(machine: Machine, timer: Timer, tell: Callable[[str], None]) -> Machine:
+def _with_work(
+    machine: Machine, timer: Timer, tell: Callable[[str], None], is_over: Callable[[], bool]
+) -> Machine:  # fmt: skip
     """The machine with the rates of kinds of work."""
     found: dict[str, dict[str, Rate]] = {}
-    for kind, types, groups in work(timer.sizes):
-        for dtype in types:
-            what = f"{kind.replace('_', ' ')} of {dtype.name}"
-            tell(what)
-            of_type = partial(timer.times, groups(dtype))
-            rate = timer.trust.times(what, of_type, partial(_rates_of_work, kind, machine), falls=False)
-            found.setdefault(kind, {})[dtype.name] = rate
-            machine = replace(machine, work=found)
+    left: list[str] = []
+    for kind, dtype, groups in work(timer.sizes):
+        what = f"{kind.replace('_', ' ')} of {dtype.name}"
+        if found and is_over():
+            left.append(what)
+            continue
+        tell(what)
+        of_type = partial(timer.times, groups())
+        rate = timer.trust.times(what, of_type, partial(_rates_of_work, kind, machine), falls=False)
+        found.setdefault(kind, {})[dtype.name] = rate
+        machine = replace(machine, work=found)
     slowest = min(found[PRODUCTS].values(), key=lambda rate: rate.points[-1][1])
-    return replace(machine, other_products=slowest)
+    source = f"{machine.source}; no time was left for {', '.join(left)}" if left else machine.source
+    return replace(machine, other_products=slowest, source=source)
 
 
 def _rates_of_work(kind: str, machine: Machine, times: Sequence[tuple[Sequence[Node], float]]) -> Rate:

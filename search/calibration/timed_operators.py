@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 from mspc.analysis.cost.machine import (
+    BIASED,
     CAUSAL,
     COLUMN_SUMS,
     DEEP,
@@ -25,8 +26,9 @@ from mspc.analysis.cost.machine import (
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import BFLOAT16, FLOAT32, FLOAT64, INT32, DType, TensorType
+from mspc.ir.types import FLOAT32, FLOAT64, INT32, DType, TensorType
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
+from mspc.ops.convolution.base import Convolution
 from mspc.ops.convolution.convolve import Conv2D, Conv2DBackpropFilter, Conv2DBackpropInput
 from mspc.ops.convolution.memory_format import last_order
 from mspc.ops.fused.body import BodyLine
@@ -36,12 +38,13 @@ from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.math.special import Erf
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
+from mspc.ops.nn.attention_base import AttentionOp
 from mspc.ops.optim.optimizer import Adam
 from mspc.ops.random.dropout import DropoutGrad
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.embedding import GatherGrad
 
-HEADS, DEPTH, BATCH = 16, 64, 4
+HEADS, DEPTH, BATCH = 16, 64, 16
 """Of the attention that is timed."""
 KEPT = 0.9
 """The share of weights and elements that are not dropped."""
@@ -88,25 +91,45 @@ def _alone(op: Any, types: Sequence[TensorType]) -> Node:
     return Builder(Graph("one")).emit(op, *[Parameter("p", type, "parameter", False) for type in types])
 
 
-def work(sizes: Sizes) -> Iterator[tuple[str, Sequence[DType], Callable[[DType], Groups]]]:
-    """The kinds of work that have rates of their own, each with the element types and what is timed of one."""
-    yield PRODUCTS, sizes.types, lambda dtype: products(sizes, dtype)
-    if sizes.kinds:
-        yield DEEP, sizes.types, lambda dtype: _deep_products(sizes, dtype)
-        yield UNEVEN, (FLOAT32, BFLOAT16), lambda dtype: _uneven_products(sizes, dtype)
-    for op, window in product((Conv2D, Conv2DBackpropInput, Conv2DBackpropFilter), (1, 3) if sizes.images else ()):
+Timed = tuple[str, DType, Callable[[], Groups]]
+"""A kind of work, an element type, and what is timed of it."""
+
+
+def work(sizes: Sizes) -> Iterator[Timed]:
+    """The kinds of work that have rates of their own, by element type; what most steps spend most time on first."""
+    for dtype in sizes.types:
+        yield from _work_on(sizes, dtype)
+        if sizes.kinds and dtype == sizes.types[0]:
+            yield ELEMENTWISE, FLOAT32, lambda: [[_functions(n // 4)] for n in sizes.touched[-2:]]
+            yield DRAWS, FLOAT32, lambda: [[_drawn(n // 4)] for n in sizes.touched[-2:]]
+        if dtype in sizes.image_types:
+            yield from _work_on_images(sizes, dtype)
+
+
+def _work_on(sizes: Sizes, dtype: DType) -> Iterator[Timed]:
+    """Products and attention."""
+    yield PRODUCTS, dtype, lambda: products(sizes, dtype)
+    if not sizes.kinds or dtype not in sizes.image_types:
+        return
+    yield DEEP, dtype, lambda: _deep_products(sizes, dtype)
+    yield UNEVEN, dtype, lambda: _uneven_products(sizes, dtype)
+    ways: tuple[type[AttentionOp], ...] = (FlashAttentionScore, FlashAttentionScoreGrad)
+    for form, op in product(("", CAUSAL, DROPPED, MASKED + DROPPED, BIASED + DROPPED, MASKED, BIASED), ways):
+        yield form + op.work, dtype, lambda op=op, form=form: _attention(sizes, dtype, op, form)
+    for form in (BIASED + DROPPED, BIASED):
+        op = FlashAttentionScoreShiftGrad
+        yield form + op.work, dtype, lambda op=op, form=form: _attention(sizes, dtype, op, form)
+
+
+def _work_on_images(sizes: Sizes, dtype: DType) -> Iterator[Timed]:
+    """Convolutions and their gradients."""
+    ways: tuple[type[Convolution], ...] = (Conv2D, Conv2DBackpropInput, Conv2DBackpropFilter)
+    for window, op in product((3, 1) if sizes.images else (), ways):
         kind = POINTWISE + op.work if window == 1 else op.work
-        yield kind, sizes.image_types, lambda dtype, op=op, at=window: _images(sizes, dtype, op, at)
-        if sizes.kinds and window > 1:
-            yield GROUPED + op.work, sizes.image_types, lambda dtype, op=op: _grouped(sizes, dtype, op)
-            yield SHALLOW + op.work, sizes.image_types, lambda dtype, op=op: _shallow(sizes, dtype, op)
-    for op in (FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad) if sizes.sequences else ():
-        forms = ("", CAUSAL, MASKED, DROPPED, MASKED + DROPPED)
-        for form in forms[2::2] if op is FlashAttentionScoreShiftGrad else forms:
-            yield form + op.work, sizes.image_types, lambda dtype, op=op, form=form: _attention(sizes, dtype, op, form)
-    if sizes.kinds:
-        yield ELEMENTWISE, (FLOAT32,), lambda _: [[_functions(n // 4)] for n in sizes.touched[-2:]]
-        yield DRAWS, (FLOAT32,), lambda _: [[_drawn(n // 4)] for n in sizes.touched[-2:]]
+        yield kind, dtype, lambda op=op, at=window: _images(sizes, dtype, op, at)
+    for op in ways if sizes.kinds else ():
+        yield GROUPED + op.work, dtype, lambda op=op: _grouped(sizes, dtype, op)
+        yield SHALLOW + op.work, dtype, lambda op=op: _shallow(sizes, dtype, op)
 
 
 def touching(sizes: Sizes) -> Groups:
@@ -118,10 +141,11 @@ def traffic(sizes: Sizes) -> Iterator[tuple[str, Groups]]:
     """The kinds of traffic, each with what is timed."""
     if not sizes.kinds:
         return
-    places = [n // 4 for n in sizes.touched if n >= 4 * ROW * ROW]
+    places = [n // 4 for n in sizes.touched if n >= ROW * ROW]
     yield COLUMN_SUMS, [[node_of(ReduceSum(axis=(0,)), FLOAT32, (2 * n // ROW, ROW))] for n in places]
-    scalars = [()] * 6
-    yield UPDATES, [[node_of(Adam(), FLOAT32, *[(n,)] * 3, *scalars, (n,))] for n in places]
+    # Parameters of networks are neither small nor as large as the largest operands.
+    updated = places[:-1] or places
+    yield UPDATES, [[node_of(Adam(), FLOAT32, *[(n,)] * 3, *[()] * 6, (n,))] for n in updated]
     yield ROW_SUMS, [[_row_sums(n // ROW)] for n in places]
 
 
@@ -144,21 +168,22 @@ def _deep_products(sizes: Sizes, dtype: DType) -> Groups:
     """Gradients in weights, of many rows."""
     op = MatMul(transpose_a=True)
     return [[node_of(op, dtype, (4 * n, n // 2), (4 * n, n // 2)), node_of(op, dtype, (4 * n, n), (4 * n, n // 4))]
-            for n in _sides(sizes, dtype)[1:-1]]  # fmt: skip
+            for n in _sides(sizes, dtype)[1:]]  # fmt: skip
 
 
 def _uneven_products(sizes: Sizes, dtype: DType) -> Groups:
     return [[node_of(MatMul(transpose_b=True), dtype, (4 * n, n // 2 - 1), (n // 2 - 1, n // 2 - 1))]
-            for n in _sides(sizes, dtype)[1:-1:2]]  # fmt: skip
+            for n in _sides(sizes, dtype)[1:4:2]]  # fmt: skip
 
 
 def _sides(sizes: Sizes, dtype: DType) -> list[int]:
-    most = 4096 if dtype == FLOAT64 else max(sizes.products)
+    most = 2048 if dtype == FLOAT64 else max(sizes.products)
     return [n for n in sizes.products if n <= most]
 
 
 def _images(sizes: Sizes, dtype: DType, op: type[Any], window: int) -> Groups:
-    return [[_convolution(op, dtype, image, window, sizes.channels_last) for image in group] for group in sizes.images]
+    groups = sizes.images[:2] if dtype != sizes.types[0] else sizes.images
+    return [[_convolution(op, dtype, image, window, sizes.channels_last) for image in group] for group in groups]
 
 
 def _grouped(sizes: Sizes, dtype: DType, op: type[Any]) -> Groups:
@@ -199,23 +224,23 @@ def _convolution(
 
 
 def _attention(sizes: Sizes, dtype: DType, op: type[Any], form: str) -> Groups:
-    """Attention of queries, keys and values that one product made, as compiled networks have it. What is added to
-    the scores is one number for every key, or as many as there are scores where its gradient is computed."""
+    """Attention of queries, keys and values that one product made, as compiled networks have it; sequences are longer
+    where half of the scores are seen."""
     found: list[list[Node]] = []
-    for tokens in sizes.sequences:
+    longer = 2 if form == CAUSAL else 1
+    for tokens, batch in ((tokens * longer, BATCH // longer) for tokens in sizes.sequences):
         settings: dict[str, Any] = {"scale_value": DEPTH**-0.5, "input_layout": "BSND", "packed": HEADS}
         if form == CAUSAL:
             settings["sparse_mode"] = 2
         if form.endswith(DROPPED):
-            places = (BATCH, HEADS, tokens, tokens)
+            places = (batch, HEADS, tokens, tokens)
             settings |= {"keep_prob": KEPT, "Seed1": 1, "shape": places, "begin": (0,) * 4, "local": places}
-        one = TensorType(dtype, (BATCH, tokens, HEADS, DEPTH))
-        statistics = TensorType(FLOAT32, (BATCH, HEADS, tokens, 1))
-        operand = TensorType(dtype, (BATCH, tokens, 3 * HEADS, DEPTH))
+        one = TensorType(dtype, (batch, tokens, HEADS, DEPTH))
+        statistics = TensorType(FLOAT32, (batch, HEADS, tokens, 1))
+        operand = TensorType(dtype, (batch, tokens, 3 * HEADS, DEPTH))
         added: list[TensorType] = []
-        if form.startswith(MASKED):
-            of_scores = op is FlashAttentionScoreShiftGrad
-            shape = (BATCH, HEADS, tokens, tokens) if of_scores else (BATCH, 1, 1, tokens)
+        if form.startswith((MASKED, BIASED)):
+            shape = (batch, HEADS, tokens, tokens) if form.startswith(BIASED) else (batch, 1, 1, tokens)
             added, settings["optional"] = [TensorType(FLOAT32, shape)], ("real_shift",)
         forward = op is FlashAttentionScore
         types = [operand, *added] if forward else [operand, one, *added, statistics, one]

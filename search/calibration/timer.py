@@ -29,7 +29,9 @@ from mspc.search.calibration.timed_operators import Groups, Sizes, collectives
 STEPS, PREPARING = 7, 3
 """How many steps are timed, and how many run before."""
 FEW = 1, 3
-"""Copies of an operator in the two steps that tell how long it takes."""
+"""Copies of an operator in the two steps that tell how long it takes, where that is long."""
+SLOW = 1e-3
+"""Seconds of an operator of which fewer steps are timed."""
 MOST = 200
 """How many run before at most, until clocks have settled."""
 REPEATS = 3
@@ -73,27 +75,24 @@ class Timer:
         return self.longer(_different) / len(DIFFERENT)
 
     def sums(self, node: Node) -> float:
-        """Seconds of a sum of what was made just now and of what no cache holds any more, as networks have most of
-        their operands."""
+        """Seconds of a sum of what no cache holds any more, as networks have most of their operands."""
         return self.longer(partial(_sums, node, self.sizes.rotated))
 
     def longer(self, fill: Fill) -> float:
         """By how many seconds each copy of something makes a step longer, on the slowest rank."""
-        about = self._between(fill, *FEW)
-        more = next((counts for limit, counts in self.sizes.copies if about <= limit), None)
-        if more is None:
-            return about
+        about = self._slowest(min(self._step(fill, FEW[1], PREPARING, FEW[1])) / FEW[1])
+        more = next((counts for limit, counts in self.sizes.copies if about <= limit), FEW)
         # All ranks know `about` alike, so that they take as many steps.
         settling = int(self.sizes.settling / (about * max(more)))
-        return self._between(fill, *more, min(MOST, max(PREPARING, settling)))
+        few, many = more
+        preparing, steps = min(MOST, max(PREPARING, settling)), STEPS if about < SLOW else FEW[1]
+        longer, shorter = (self._step(fill, count, preparing, steps) for count in (many, few))
+        self.trust.spreads.append(self._slowest(max(sorted(each)[1] / min(each) - 1 for each in (longer, shorter))))
+        return max(self._slowest((min(longer) - min(shorter)) / (many - few)), SHORTEST)
 
-    def _between(self, fill: Fill, few: int, many: int, preparing: int = PREPARING) -> float:
-        longer, shorter = self._step(fill, many, preparing), self._step(fill, few, preparing)
-        spread = max(second / first - 1 for first, second, *_ in map(sorted, (longer, shorter)))
-        return self._slowest((min(longer) - min(shorter)) / (many - few), spread)
-
-    def _step(self, fill: Fill, count: int, preparing: int) -> list[float]:
-        """Seconds of a step of so many copies, as often as it is timed, once it has run `preparing` times."""
+    def _step(self, fill: Fill, count: int, preparing: int, steps: int) -> list[float]:
+        """Seconds of a step of so many copies, as often as it is timed: once it has run `preparing` times, so many
+        steps each."""
         graph = step_of(self.job.size)
         fill(graph, count)
         for i, parameter in enumerate(graph.parameters):
@@ -106,21 +105,22 @@ class Timer:
         found: list[float] = []
         for _ in range(REPEATS):
             begin = time.perf_counter()
-            for _ in range(STEPS):
+            for _ in range(steps):
                 executor.run([])
             finish()
-            found.append(max(time.perf_counter() - begin, SHORTEST) / STEPS)
+            found.append(max(time.perf_counter() - begin, SHORTEST) / steps)
         self.job.hardware.release(executor)
         return found
 
-    def _slowest(self, seconds: float, spread: float) -> float:
-        """The most of all ranks, and their largest spread among those that are noted."""
-        if self.job.size > 1:
-            own = np.array([[seconds, spread]])
-            every = self.job.aside.all_gather(own, tuple(range(self.job.size)), 0)
-            seconds, spread = map(float, every.max(axis=0))
-        self.trust.spreads.append(spread)
-        return max(seconds, SHORTEST)
+    def _slowest(self, found: float) -> float:
+        """The most of all ranks."""
+        if self.job.size == 1:
+            return found
+        return float(self.job.aside.all_gather(np.array([found]), tuple(range(self.job.size)), 0).max())
+
+    def is_over(self, begin: float, limit: float) -> bool:
+        """Whether more than `limit` seconds have passed since `begin` by the clock of the rank that is the last."""
+        return bool(limit) and self._slowest(time.perf_counter() - begin) > limit
 
     def handing_over(self, kernel: float) -> float:
         """Seconds that a small collective between small kernels takes longer than one after another collective."""
@@ -203,16 +203,12 @@ def _copies(node: Node, rotated: int, graph: Graph, count: int) -> None:
 
 
 def _sums(node: Node, rotated: int, graph: Graph, count: int) -> None:
-    """Sums of what was made just now and of an operand; these take turns."""
+    """Sums of what no cache holds any more: the operands of a sum are those of another one after half of all."""
     type = node.inputs[0].type
-    turns = _rotation(type.nbytes, rotated, count)
-    graph.parameters = [Parameter("p", type, "parameter", False) for _ in range(turns + 1)]
-    b, value = Builder(graph), graph.parameters[-1]
-    made: list[Node] = []
-    for i in range(count):
-        value = b.emit(node.op, value, graph.parameters[i % turns])
-        made.append(value)
-    _held(graph, made, rotated)
+    turns = 1 + (_rotation(type.nbytes, rotated, count) if rotated else count)
+    graph.parameters = [Parameter("p", type, "parameter", False) for _ in range(turns)]
+    b, values = Builder(graph), graph.parameters
+    _held(graph, [b.emit(node.op, values[i % turns], values[(i + turns // 2) % turns]) for i in range(count)], rotated)
 
 
 def _held(graph: Graph, made: Sequence[Node], rotated: int) -> None:

@@ -41,10 +41,16 @@ def test_one_rank_measures_what_it_computes() -> None:
     assert [amount for amount, _ in machine.work["products"]["Float32"].points] == [2 * 8**3, 2 * 32**3]
     assert [amount for amount, _ in machine.memory.points] == [3 * 256, 3 * 4096]
     assert 0 < machine.kernel < 1e-2
-    assert said == ["small operators", "memory", "products of Float32", "pointwise convolutions of Float32",
-                    "convolutions of Float32", "pointwise convolution inputs of Float32",
-                    "convolution inputs of Float32", "pointwise convolution filters of Float32",
-                    "convolution filters of Float32", "links"]  # fmt: skip
+    assert said == ["small operators", "memory", "products of Float32", "convolutions of Float32",
+                    "convolution inputs of Float32", "convolution filters of Float32",
+                    "pointwise convolutions of Float32", "pointwise convolution inputs of Float32",
+                    "pointwise convolution filters of Float32", "links"]  # fmt: skip
+
+
+def test_what_no_time_is_left_for_is_named() -> None:
+    machine = calibrate(Job(OneRank(), OneRank()), "here", sizes=SMALL, limit=1e-9)
+    assert list(machine.work) == ["products"]
+    assert machine.source.startswith("measured by mspc calibrate on 1 rank; no time was left for convolutions of Float32")
 
 
 def test_ranks_measure_their_links_together() -> None:

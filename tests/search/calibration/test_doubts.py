@@ -40,7 +40,7 @@ def put_in(monkeypatch: pytest.MonkeyPatch, machine: Machine, factors: Callable[
     """Let steps take what a machine takes, times `factors()` from repeat to repeat; the copies of every step."""
     steps: list[int] = []
 
-    def step(timer: Any, fill: Any, count: int, _: int) -> list[float]:
+    def step(timer: Any, fill: Any, count: int, *_: int) -> list[float]:
         graph = step_of(timer.job.size)
         fill(graph, count)
         steps.append(count)
