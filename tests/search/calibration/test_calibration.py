@@ -50,7 +50,7 @@ def test_one_rank_measures_what_it_computes() -> None:
 def test_what_no_time_is_left_for_is_named() -> None:
     machine = calibrate(Job(OneRank(), OneRank()), "here", sizes=SMALL, limit=1e-9)
     assert list(machine.work) == ["products"]
-    assert machine.source.startswith("measured by mspc calibrate on 1 rank; no time was left for convolutions of Float32")
+    assert machine.source.startswith("measured by mspc calibrate on 1 rank; no time was left for convolutions of")
 
 
 def test_ranks_measure_their_links_together() -> None:
