@@ -1,14 +1,17 @@
-"""Estimated against measured times of steps: plans of a transformer and of ResNet-50 on the ranks of this machine.
+"""Estimated against measured times of steps: plans of a transformer and of ResNet-50 on the ranks of this machine, and
+networks that nothing was tuned to.
 
-    python benchmarks/estimates.py --ranks 1,2 --smaller 1,2 [--device gpu] [--machine here.toml] [--plot plot.svg]
+    python -m benchmarks.estimates --ranks 1,2 --smaller 1,2 [--device gpu] [--machine here.toml] [--plot plot.svg]
         [--save FOLDER]
-    python benchmarks/estimates.py --measured FOLDER [--machine here.toml] [--plot plot.svg]
+    python -m benchmarks.estimates --networks all --device gpu [--dtype bf16] [--machine here.toml] [--jobs 8]
+    python -m benchmarks.estimates --measured FOLDER [--machine here.toml] [--plot plot.svg]
 
 Without `--machine` the machine is measured first (`mspc calibrate`). The plans are those of every way that
 `mspc search` knows, and mixtures of them that can be; each is written to a file, compiled for its estimate, and trained
 as it says. Prints a line for each, then the mean error, the rank correlation (Spearman's), and whether the fastest by
 measure is among the three that were estimated fastest. `--save` keeps plans and measured times, `--measured` estimates
-such plans again.
+such plans again. Networks of `benchmarks/gpu/networks` (`gpt2,bert`, or `all` ten) are trained as they stand on one
+rank, in the element type of `--dtype`; they are estimated beside, by `--jobs` processes.
 """
 
 from __future__ import annotations
@@ -21,12 +24,16 @@ import sys
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-SCRIPT = Path(__file__).parent / "networks" / "planned.py"
+from benchmarks.gpu.networks.start import NETWORKS
+
+SCRIPT = Path(__file__).resolve().parent / "networks" / "planned.py"
+NAMED = SCRIPT.with_name("named.py")
+AS_IT_STANDS = "as it stands"
 MESHES = {1: ("",), 2: ("2",), 4: ("4", "2x2"), 8: ("8", "4x2", "2x2x2")}
 SHARDED = "optimizer parallel"
 OPERATORS = "[operators]\n"
@@ -35,7 +42,8 @@ OPERATORS = "[operators]\n"
 
 @dataclass(frozen=True)
 class Planned:
-    """One plan. file: its name in the folder. Without measured times: seconds, memory 0."""
+    """One plan. smaller: by what widths are divided, or the element type of a network that is trained as it stands.
+    file: its name in the folder. Without measured times: seconds, memory 0."""
 
     network: str
     smaller: str
@@ -49,10 +57,13 @@ class Planned:
     def case(self) -> tuple[str, str, int]:
         return self.network, self.smaller, self.ranks
 
-    def arguments(self, folder: Path, steps: str) -> list[str]:
-        """What the network's script is given."""
+    def arguments(self, folder: Path, steps: str, device: str) -> list[str]:
+        """The network's script, and what it is given."""
+        if self.name == AS_IT_STANDS:
+            return [str(NAMED), "--ranks", "1", "--device", device, "--", self.network, steps, self.smaller, device]
         sharded = ["optimizer"] * (self.name == SHARDED)
-        return [self.network, str(folder / self.file), steps, self.smaller, *sharded]
+        return [str(SCRIPT), "--ranks", str(self.ranks), "--device", device, "--", self.network,
+                str(folder / self.file), steps, self.smaller, *sharded]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -130,7 +141,11 @@ def operators(text: str) -> list[str]:
     return [line for line in table.splitlines() if line.startswith('"')]
 
 
-def estimated(plan: Planned, folder: Path, machine: Path) -> Result:
+def estimated(plan: Planned, folder: Path, machine: Path, device: str) -> Result:
+    if plan.name == AS_IT_STANDS:
+        words = ["search", str(NAMED), "--ranks", "1", "--machine", str(machine), "--json", "-"]
+        table = json.loads(mspc(*words, "--", plan.network, "1", plan.smaller, device))
+        return Result(plan, table["plans"][0]["step"], table["plans"][0]["memory"])
     file = str(folder / plan.file)
     sharded = ["optimizer"] * (plan.name == SHARDED)
     where = ["--ranks", str(plan.ranks), "--machine", str(machine), "--compare", file, file, "--json", "-"]
@@ -139,8 +154,7 @@ def estimated(plan: Planned, folder: Path, machine: Path) -> Result:
 
 
 def measured(plan: Planned, folder: Path, device: str, steps: str) -> Planned:
-    out = mspc("run", str(SCRIPT), "--ranks", str(plan.ranks), "--device", device, "--",
-               *plan.arguments(folder, steps))  # fmt: skip
+    out = mspc("run", *plan.arguments(folder, steps, device))
     found = json.loads(next(line for line in out.splitlines() if line.startswith("{")))
     return Planned(*plan.case[:2], plan.ranks, plan.name, plan.file, float(found["seconds"]), int(found["memory"]))
 
@@ -148,7 +162,7 @@ def measured(plan: Planned, folder: Path, device: str, steps: str) -> Planned:
 def can_be(plan: Planned, folder: Path, machine: Path) -> bool:
     """Whether every operator of a mixture can be sharded as it says."""
     try:
-        estimated(plan, folder, machine)
+        estimated(plan, folder, machine, "")
     except Failed as why:
         if "cannot be sharded as the plan" not in str(why):
             raise
@@ -167,12 +181,15 @@ def summary(results: list[Result]) -> list[str]:
     for case in dict.fromkeys(r.plan.case for r in results):
         own = [r for r in results if r.plan.case == case]
         best = min(own, key=lambda r: r.plan.seconds)
+        if len(own) == 1:
+            continue
         first = sorted(own, key=lambda r: r.seconds)[:3]
         place = f"{'' if best in first else 'not '}among the first three of {len(own)}"
         error = np.mean([abs(r.error) for r in own])
         lines.append(f"{case[0]} / {case[1]} on {case[2]}: mean error {error:.1%}, the fastest is {place}")
-    rows = [ranked([r.seconds for r in results]), ranked([r.plan.seconds for r in results])]
-    lines.append(f"rank correlation {np.corrcoef(*rows)[0, 1]:.3f}")
+    if len(results) > 1:
+        rows = [ranked([r.seconds for r in results]), ranked([r.plan.seconds for r in results])]
+        lines.append(f"rank correlation {np.corrcoef(*rows)[0, 1]:.3f}")
     held = [abs(r.memory / r.plan.memory - 1) for r in results if r.plan.memory]
     return [*lines, f"memory: mean error {np.mean(held):.2%}, largest {max(held):.2%}"] if held else lines
 
@@ -219,14 +236,19 @@ def shown(result: Result) -> str:
     return f"{name} {times}, {result.error:+6.1%}{held}"
 
 
-def measure_all(options: argparse.Namespace, folder: Path, machine: Path) -> list[Planned]:
-    """Make the plans at once, then time one after the other; what is known by then is in the folder."""
-    cases = [(network, smaller, int(ranks)) for smaller in options.smaller.split(",")
-             for network in options.networks.split(",") for ranks in options.ranks.split(",")]  # fmt: skip
-    with ThreadPoolExecutor(options.jobs) as pool:
-        found = [plan for made in pool.map(lambda case: plans(*case, machine, folder), cases) for plan in made]
-        can = pool.map(lambda plan: can_be(plan, folder, machine), found)
-        every = [plan for plan, possible in zip(found, can, strict=True) if possible]
+def planned(options: argparse.Namespace, folder: Path, machine: Path, pool: ThreadPoolExecutor) -> list[Planned]:
+    """What is trained: networks as they stand, and plans."""
+    networks = NETWORKS if options.networks == "all" else options.networks.split(",")
+    cases = [(network, smaller, int(ranks)) for smaller in options.smaller.split(",") for network in networks
+             if network not in NETWORKS for ranks in options.ranks.split(",")]  # fmt: skip
+    every = [Planned(network, options.dtype, 1, AS_IT_STANDS, "") for network in networks if network in NETWORKS]
+    found = [plan for made in pool.map(lambda case: plans(*case, machine, folder), cases) for plan in made]
+    can = pool.map(lambda plan: can_be(plan, folder, machine), found)
+    return every + [plan for plan, possible in zip(found, can, strict=True) if possible]
+
+
+def measure_all(every: list[Planned], options: argparse.Namespace, folder: Path) -> list[Planned]:
+    """Time one after the other; what is known by then is in the folder."""
     done: list[Planned] = []
     for plan in every:
         done.append(measured(plan, folder, options.device, options.steps))
@@ -240,7 +262,8 @@ def main() -> None:
     parser.add_argument("--ranks", default="1,2")
     parser.add_argument("--device", default="cpu", choices=("cpu", "gpu"))
     parser.add_argument("--machine", type=Path)
-    parser.add_argument("--networks", default="transformer,resnet")
+    parser.add_argument("--networks", default="transformer,resnet", help=f"these, or {','.join(NETWORKS)}, or all")
+    parser.add_argument("--dtype", default="bf16", choices=("bf16", "tf32", "f32"), help="of networks as they stand")
     parser.add_argument("--steps", default="20")
     parser.add_argument("--smaller", default="1", help="widths are divided by it; several: 1,2")
     parser.add_argument("--plot", type=Path)
@@ -248,19 +271,25 @@ def main() -> None:
     parser.add_argument("--measured", type=Path, help="such a folder: nothing is timed")
     parser.add_argument("--jobs", type=int, default=1, help="compiles at once")
     options = parser.parse_args()
+    on_gpu = options.device == "gpu"  # estimates then disturb nothing that is timed
     with tempfile.TemporaryDirectory() as name:
         folder = (options.measured or options.save or Path(name)).resolve()
         folder.mkdir(exist_ok=True, parents=True)
         machine = (options.machine or folder / "here.toml").resolve()
         if not machine.exists():
-            ranks = str(max(int(n) for n in options.ranks.split(",")))
-            print(mspc("calibrate", "--ranks", ranks, "--device", options.device, "--out", str(machine), "-q"))
-        if options.measured is None:
-            done = measure_all(options, folder, machine)
-        else:
-            done = [Planned(**row) for row in json.loads((folder / "measured.json").read_text(encoding="utf-8"))]
+            ranks = str(1 if options.networks == "all" else max(int(n) for n in options.ranks.split(",")))
+            named = options.networks == "all" or set(NETWORKS) & set(options.networks.split(","))
+            rounded = ["--tf32"] * bool(named and options.dtype != "f32")
+            print(mspc("calibrate", "--ranks", ranks, "--device", options.device, "--out", str(machine), *rounded))
         with ThreadPoolExecutor(options.jobs) as pool:
-            results = list(pool.map(lambda plan: estimated(plan, folder, machine), done))
+            if options.measured is None:
+                every = planned(options, folder, machine, pool)
+            else:
+                every = [Planned(**row) for row in json.loads((folder / "measured.json").read_text(encoding="utf-8"))]
+            known = [pool.submit(estimated, plan, folder, machine, options.device) for plan in every * on_gpu]
+            done = measure_all(every, options, folder) if options.measured is None else every
+            known = known or [pool.submit(estimated, plan, folder, machine, options.device) for plan in every]
+            results = [replace(each.result(), plan=plan) for each, plan in zip(known, done, strict=True)]
     print("\n".join([*map(shown, results), *summary(results)]))
     if options.plot is not None:
         options.plot.write_text(drawn(results), encoding="utf-8")

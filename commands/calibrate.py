@@ -20,13 +20,14 @@ SUFFIX = ".toml"
 @dataclass(frozen=True)
 class CalibrateOptions:
     """The flags of `mspc calibrate`. ranks: None for mpirun's, else 1. name: of the machine. tf32: products of Float32
-    may be rounded on a GPU."""
+    may be rounded on a GPU. seconds: after which nothing else is begun, 0 for any number."""
 
     out: Path
     ranks: int | None = None
     name: str = ""
     wishes: Wishes = Wishes()
     tf32: bool = False
+    seconds: float = 0
     quiet: bool = False
 
 
@@ -56,6 +57,7 @@ def calibrate_machine(options: CalibrateOptions) -> int:
 def _arguments(options: CalibrateOptions) -> list[str]:
     found = ["--out", str(options.out), *options.wishes.arguments()]
     found += ["--name", options.name] if options.name else []
+    found += ["--time-limit", str(options.seconds)] if options.seconds else []
     return found + ["--tf32"] * options.tf32 + ["--quiet"] * options.quiet
 
 
@@ -64,8 +66,9 @@ def _measure(options: CalibrateOptions, job: Any) -> None:
     from mspc.search.calibration.machine_text import write_machine
     from mspc.search.calibration.measured import calibrate
 
+    name = options.name or options.out.stem
     with ProgressLine(not options.quiet and job.rank == 0) as progress:
-        machine = calibrate(job, options.name or options.out.stem, progress.show, tf32=options.tf32)
+        machine = calibrate(job, name, progress.show, tf32=options.tf32, limit=options.seconds)
     if job.rank == 0:
         write_machine(options.out, machine)
         _print(machine, options)
@@ -81,6 +84,7 @@ def _print(machine: Any, options: CalibrateOptions) -> None:
     rows = [("small operator", "", time_text(machine.kernel)), ("memory", "", _rates(machine.memory, "GB/s", 1e9))]
     for kind, rates in machine.work.items():
         rows += [(kind, dtype, _rates(rate, "GFLOP/s", 1e9)) for dtype, rate in rates.items()]
+    rows += [(kind.replace("_", " "), "", _rates(rate, "GB/s", 1e9)) for kind, rate in machine.traffic.items()]
     for name, link in (("link", machine.link), ("network", machine.network)):
         for operator, own in {"AllReduce": link, **link.own}.items() if link is not None else ():
             rows.append((name, operator, f"{time_text(own.latency)}, {_rates(own.bandwidth, 'GB/s', 1e9)}"))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from mspc.analysis.cost.known_machines import H200
+from mspc.search.calibration.machine_text import write_machine
 from tests.conftest import HANG
 
 NETWORK = """
@@ -52,6 +56,7 @@ def test_start_up_hands_on_what_is_wrong(root: Path, tmp_path: Path) -> None:
     [
         ["benchmarks/compile.py", "--help"], ["benchmarks/scale.py", "--help"], ["benchmarks/cpu_step.py", "--help"],
         ["-m", "benchmarks.redistribution", "--help"], ["benchmarks/executor.py"],
+        ["-m", "benchmarks.estimates", "--help"],
         ["benchmarks/input.py", "--help"], ["benchmarks/cpu_resnet.py", "--help"],
         ["-m", "benchmarks.checkpoints", "--help"], ["-m", "benchmarks.gpu.networks.compare", "--help"],
     ],
@@ -59,3 +64,15 @@ def test_start_up_hands_on_what_is_wrong(root: Path, tmp_path: Path) -> None:
 def test_others_begin(root: Path, arguments: list[str]) -> None:
     done = benchmark(root, *arguments)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_network_as_it_stands_is_measured_beside_its_estimate(root: Path, tmp_path: Path) -> None:
+    write_machine(tmp_path / "machine.toml", replace(H200, device="CPU"))
+    words = ["--networks", "recommender", "--dtype", "f32", "--steps", "3", "--machine", str(tmp_path / "machine.toml")]
+    done = benchmark(root, "-m", "benchmarks.estimates", *words)
+    assert done.returncode == 0, done.stderr
+    line = next(line for line in done.stdout.splitlines() if line.startswith("recommender"))
+    found = re.search(r"estimated +([\d.]+) ms, measured +([\d.]+) ms", line)
+    assert found is not None, done.stdout
+    assert all(float(time) > 0 for time in found.groups())
+    assert "1 plans: mean error" in done.stdout

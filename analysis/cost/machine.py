@@ -10,21 +10,45 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from types import MappingProxyType
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType
 
 PRODUCTS = "products"
-POINTWISE = "pointwise_"
-"""Before a kind of convolutions: those whose window is one place."""
-LIKE = {
-    "convolutions": PRODUCTS, "convolution_inputs": "convolutions", "convolution_filters": "convolutions",
-    "pointwise_convolutions": "convolutions", "pointwise_convolution_inputs": "convolution_inputs",
-    "pointwise_convolution_filters": "convolution_filters",
-    "attention": PRODUCTS, "attention_gradients": "attention",
-}  # fmt: skip
+DEEP, UNEVEN = "deep_products", "uneven_products"
+"""Products that sum up many more terms than their result has rows and columns, and those of whose matrices one has rows
+that are no multiple of what a kernel loads at once."""
+POINTWISE, GROUPED, SHALLOW = "pointwise_", "grouped_", "shallow_"
+"""Before a kind of convolutions: those whose window is one place, those in groups of channels, and those of images of a
+few channels."""
+CAUSAL, MASKED, BIASED, DROPPED = "causal_", "masked_", "biased_", "dropped_"
+"""Before a kind of attention: where places alone say which keys a query sees, where a mask or what is added to scores
+is the same for all queries, where it is not, and where weights are dropped. The last may come behind either of the two
+before it."""
+ELEMENTWISE, DRAWS = "elementwise", "draws"
+"""Arithmetic on elements one by one, and random numbers drawn for them, in kernels that pass over memory beside it."""
+CONVOLUTIONS = {"convolutions": PRODUCTS, "convolution_inputs": "convolutions", "convolution_filters": "convolutions"}
+ATTENTION = {"attention": PRODUCTS, "attention_gradients": "attention",
+             "attention_addend_gradients": "attention_gradients"}  # fmt: skip
+LIKE: Mapping[str, str] = MappingProxyType({
+    DEEP: PRODUCTS, UNEVEN: PRODUCTS,
+    **CONVOLUTIONS, **{form + kind: kind for form in (POINTWISE, GROUPED, SHALLOW) for kind in CONVOLUTIONS},
+    **ATTENTION, **{form + kind: kind for form in (CAUSAL, MASKED, DROPPED) for kind in ATTENTION},
+    **{BIASED + kind: MASKED + kind for kind in ATTENTION},
+    **{MASKED + DROPPED + kind: DROPPED + kind for kind in ATTENTION},
+    **{BIASED + DROPPED + kind: MASKED + DROPPED + kind for kind in ATTENTION},
+})  # fmt: skip
 """Kinds of work that may have rates of their own, gradients in images and in filters too, each with the kind whose
 rates it has where there are none."""
+ALONE = (ELEMENTWISE, DRAWS)
+"""Kinds of work that take no time beside memory where they have no rates."""
+ALIKE = {"Float16": "BFloat16", "BFloat16": "Float16"}
+"""Element types that the same units compute with at one rate: where one of them has none it is the other's."""
+COLUMN_SUMS, UPDATES, ROW_SUMS = "column_sums", "updates", "row_sums"
+"""Kinds of traffic: sums over leading dimensions, which several blocks add up; updates of parameters; and sums of rows
+that one index names."""
+TRAFFIC = (COLUMN_SUMS, UPDATES, ROW_SUMS)
 COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "AlltoAllV", "Broadcast", "Reduce",
                "CollectiveScatter", "CollectiveGather", "NeighborExchange", "NeighborExchangeV2", "Send", "Receive",
                "Barrier")  # fmt: skip
@@ -97,10 +121,11 @@ class Machine:
 
     name: for people. device: "CPU" or "GPU", what programs are made for. work: floating-point operations per second, by
     kind of work and element type; what a kind lacks is that of the kind in `LIKE`.
-    other_products: for what is in none. memory: bytes per second that an operator reads and writes. kernel: seconds
-    between the begins of two kernels that do nothing. link: joins ranks of one host. ranks_per_host: 0 where all are
-    of one host. network: joins hosts, by what one rank's card sends. source: where the figures come from. doubts: why
-    what was measured is not to be believed, () where nothing speaks against it.
+    other_products: for what is in none. memory: bytes per second that an operator reads and writes. traffic: the same
+    of the kinds in `TRAFFIC`, where they differ. kernel: seconds between the begins of two kernels that do nothing.
+    link: joins ranks of one host. ranks_per_host: 0 where all are of one host. network: joins hosts, by what one rank's
+    card sends. source: where the figures come from. doubts: why what was measured is not to be believed, () where
+    nothing speaks against it.
     """
 
     name: str
@@ -114,6 +139,7 @@ class Machine:
     network: Link | None = None
     source: str = ""
     doubts: tuple[str, ...] = ()
+    traffic: Mapping[str, Rate] = field(default_factory=dict[str, Rate])
 
     def work_seconds(self, kind: str, dtype: DType, operations: float) -> float:
         """Time of floating-point operations of one kind of work on an element type."""
@@ -122,10 +148,15 @@ class Machine:
     def work_rate(self, kind: str, dtype: DType) -> Rate:
         """Floating-point operations per second of one kind of work on an element type."""
         while True:
-            rate = self.work.get(kind, {}).get(dtype.name)
+            rates = self.work.get(kind, {})
+            rate = rates.get(dtype.name) or rates.get(ALIKE.get(dtype.name, ""))
             if rate is not None or kind not in LIKE:
                 return rate or self.other_products
             kind = LIKE[kind]
+
+    def moving_seconds(self, nbytes: float, kind: str = "") -> float:
+        """Time in which so many bytes are read and written, by one kind of `TRAFFIC` or as most operators do."""
+        return self.traffic.get(kind, self.memory).seconds(nbytes)
 
     def collective_seconds(self, operator: str, nbytes: float, ranks: Sequence[int]) -> float:
         """Time of a collective of these ranks in which each sends so many bytes.

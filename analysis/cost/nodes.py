@@ -6,14 +6,22 @@ The figures are rough: enough to decide what should run beside a collective, and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
+from mspc.analysis.cost.fused_lines import cost_of_lines, sums_columns
+from mspc.analysis.cost.kinds import kind_of_work, kinds_of_slices, product_of, share_of_scores
 from mspc.analysis.cost.known_machines import H200
-from mspc.analysis.cost.machine import POINTWISE, PRODUCTS, Machine
+from mspc.analysis.cost.machine import COLUMN_SUMS, DRAWS, ELEMENTWISE, PRODUCTS, ROW_SUMS, UPDATES, Machine
 from mspc.ir.graph import Node, operand_types
-from mspc.ir.types import DType
+from mspc.ir.types import FLOAT32, DType
 from mspc.ops.collective.base import Collective
+from mspc.ops.fused.grouped_update import GroupedUpdate
+from mspc.ops.fused.norm import FusedLayerNormGrad
 from mspc.ops.op import Op
+from mspc.ops.optim.optimizer import Update
+from mspc.ops.tensor.broadcast import Reduce
+from mspc.ops.tensor.embedding import RowSums
 
 UNKNOWN_GROUP = 2
 """Ranks of a group that is known by name only."""
@@ -33,7 +41,54 @@ def seconds(node: Node, machine: Machine = H200) -> float:
         # Only their number is read: which ranks they are would be asked of every rank anew (`ir.varying`).
         ranks = node.op.members if len(node.op.members) else range(UNKNOWN_GROUP)
         return machine.collective_seconds(node.op.name, sent_bytes(node), ranks)
-    return machine.kernel + max(machine.memory.seconds(moved_bytes(node)), _computing(node, machine))
+    return machine.kernel + math.hypot(moving_seconds(node, machine), computing_seconds(node, machine))
+
+
+def moving_seconds(node: Node, machine: Machine) -> float:
+    """Time in which a node reads and writes memory, were there nothing to compute."""
+    again = cost_of_lines(node).again if machine.device == "GPU" else 0
+    return machine.moving_seconds(moved_bytes(node) + again, kind_of_traffic(node))
+
+
+def computing_seconds(node: Node, machine: Machine) -> float:
+    """Time in which a node computes, were its operands at hand."""
+    if not isinstance(node.op, Op):
+        return 0.0
+    lines = cost_of_lines(node)
+    found = _alone(machine, ELEMENTWISE, lines.operations) + _alone(machine, DRAWS, lines.draws)
+    operations = computed(node, machine)
+    if operations:
+        found += machine.work_seconds(kind_of_work(node), operand_types(node)[0].dtype, operations)
+    return found
+
+
+def computed(node: Node, machine: Machine) -> float:
+    """Floating-point operations of products as a machine's kernels do them: on GPUs complete blocks of a product's
+    result, and no scores that nobody sees."""
+    operations = work_of(node)
+    if not operations or machine.device != "GPU":
+        return operations
+    assert isinstance(node.op, Op)
+    if node.op.work == PRODUCTS:
+        return product_of(node).filled_up
+    return operations * share_of_scores(node.op, operand_types(node))
+
+
+def _alone(machine: Machine, kind: str, amount: float) -> float:
+    """Seconds of a kind of work that hides behind memory where a machine has no rate of it."""
+    return machine.work_seconds(kind, FLOAT32, amount) if amount and kind in machine.work else 0.0
+
+
+def kind_of_traffic(node: Node) -> str:
+    """The kind of a node's traffic, as machines may have rates of; "" for most."""
+    op = node.op
+    if isinstance(op, Update | GroupedUpdate):
+        return UPDATES
+    if isinstance(op, RowSums):
+        return ROW_SUMS
+    if isinstance(op, FusedLayerNormGrad) or cost_of_lines(node).sums_columns:
+        return COLUMN_SUMS
+    return COLUMN_SUMS if isinstance(op, Reduce) and sums_columns(op, operand_types(node)[0]) else ""
 
 
 def moved_bytes(node: Node) -> int:
@@ -53,25 +108,6 @@ def work_of(node: Node) -> float:
     return node.op.operations(operand_types(node)) if isinstance(node.op, Op) else 0.0
 
 
-def _computing(node: Node, machine: Machine) -> float:
-    """Seconds in which matrices are multiplied."""
-    if not isinstance(node.op, Op):
-        return 0.0
-    types = operand_types(node)
-    operations = node.op.operations(types)
-    return machine.work_seconds(kind_of_work(node.op), types[0].dtype, operations) if operations else 0.0
-
-
-def kind_of_work(op: Op) -> str:
-    """The kind of an operator's products, as machines have rates of."""
-    if op.work == PRODUCTS:
-        return op.work
-    from mspc.ops.convolution.base import Convolution  # late: few networks have any
-
-    pointwise = isinstance(op, Convolution) and all(places == 1 for places in op.sizes())
-    return POINTWISE + op.work if pointwise else op.work
-
-
 BOTH_WAYS = 2
 """An update reads what it writes."""
 TOGETHER = 3
@@ -86,22 +122,23 @@ def least_seconds(nodes: Iterable[Node], ranks: int, machine: Machine) -> float:
         count.
     """
     updated = 0
-    products: dict[tuple[str, DType], list[float]] = {}
+    products: dict[tuple[tuple[str, ...], DType], list[float]] = {}
     for node in nodes:
         if not isinstance(node.op, Op) or "unused" in node.attrs or node.attrs.get("recomputed"):
             continue
         operations = work_of(node)
         if operations:
-            key = kind_of_work(node.op), operand_types(node)[0].dtype
-            products.setdefault(key, []).append(operations)
+            key = kinds_of_slices(node), operand_types(node)[0].dtype
+            products.setdefault(key, []).append(operations * share_of_scores(node.op, operand_types(node)))
         elif node.phase == "update" and node.op.mutates:
             updated += BOTH_WAYS * sum(node.inputs[i].type.nbytes for i in node.op.mutates)
     found = 0.0
-    for (kind, dtype), each in products.items():
-        rate, together = machine.work_rate(kind, dtype), sum(each)
+    for (kinds, dtype), each in products.items():
+        rates, together = [machine.work_rate(kind, dtype) for kind in kinds], sum(each)
         for operations in each:
             own = operations / ranks
-            found += machine.kernel / TOGETHER + own / rate.best(own, together)
+            found += machine.kernel / TOGETHER + own / max(rate.best(own, together) for rate in rates)
     if updated:
-        found += machine.kernel + updated / ranks / machine.memory.best(updated / ranks, updated)
+        rate = machine.traffic.get(UPDATES, machine.memory)
+        found += machine.kernel + updated / ranks / rate.best(updated / ranks, updated)
     return found

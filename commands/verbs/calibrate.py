@@ -18,11 +18,14 @@ def calibrate(
     ] = DeviceOption.AUTO,
     name: Annotated[str, typer.Option(metavar="NAME", help="What the machine is called [the file's name].")] = "",
     tf32: Annotated[bool, typer.Option("--tf32", help="Let GPUs round products of Float32.")] = False,
+    time_limit: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="After so long nothing else is begun; 0: no limit.")
+    ] = 0,
     quiet: Quiet = False,
 ) -> None:
     """Time operators and collectives in several sizes, under mpirun or with --ranks N, and write a machine file."""
     from mspc.commands.calibrate import CalibrateOptions, calibrate_machine
     from mspc.runtime.device_choice import Wishes
 
-    options = CalibrateOptions(out, ranks, name, Wishes(str(device)), tf32, quiet)
+    options = CalibrateOptions(out, ranks, name, Wishes(str(device)), tf32, time_limit, quiet)
     raise typer.Exit(calibrate_machine(options))

@@ -103,6 +103,13 @@ class Convolution(ImageOperator, abstract=True):
         grouped = f"(g={self.group} i) {places}", f"(g={self.group} o) i {window}", f"(g={self.group} o) {positions}"
         return f"n {grouped[0]}", grouped[1], f"n {grouped[2]}"
 
+    def image_and_weights(self, types: Sequence[TensorType]) -> tuple[Shape, Shape]:
+        """The shapes of the image and of the weights, channels second, for operands of these types."""
+        raise NotImplementedError
+
+    def operations(self, types: Sequence[TensorType]) -> float:
+        return self.amount(*self.image_and_weights(types))
+
     def amount(self, image: Shape, weight: Shape) -> float:
         """Floating-point operations of the products."""
         return 2.0 * image[0] * math.prod(weight) * math.prod(self.counts(image[2:]))

@@ -62,9 +62,9 @@ class _ConvolutionForward(Convolution, abstract=True):
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
         return self.bytes_of_borders(types[0], layouts[0])
 
-    def operations(self, types: Sequence[TensorType]) -> float:
+    def image_and_weights(self, types: Sequence[TensorType]) -> tuple[Shape, Shape]:
         x, weight = self.in_order(types)
-        return self.amount(x.shape, weight.shape)
+        return x.shape, weight.shape
 
     def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
         x, weight = inputs
@@ -96,10 +96,10 @@ class _Backward(Convolution, abstract=True):
     def localize(self, placement: Placement) -> Op:
         return replace(self, **self.on_slices(placement))
 
-    def operations(self, types: Sequence[TensorType]) -> float:
+    def image_and_weights(self, types: Sequence[TensorType]) -> tuple[Shape, Shape]:
         if self.channels_last:
-            return self.with_channels_second().operations(self.in_order(types))
-        return self.amount(*self.shapes(types))
+            return self.with_channels_second().image_and_weights(self.in_order(types))
+        return self.shapes(types)
 
     def check_result(self, dout: Shape, image: Shape, weight: Shape) -> None:
         """Raises MspcError where `dout` has not the shape of the forward operator's result."""

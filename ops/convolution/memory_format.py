@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from mspc.ir.types import TensorType
 from mspc.ops.device import Array, Device, Launch
@@ -46,15 +46,15 @@ class ImageOperator(Op, abstract=True):
         given: Any = self  # the attribute has its place in each operator's own order
         return given.data_format == LAST[self.dims]
 
-    def with_channels_last(self) -> ImageOperator:
+    def with_channels_last(self) -> Self:
         """The operator on operands whose channels come last."""
         return self._ordered(LAST[self.dims], last_order(self.dims + 2))
 
-    def with_channels_second(self) -> ImageOperator:
+    def with_channels_second(self) -> Self:
         """The operator on operands whose channels come second."""
         return self._ordered("", first_order(self.dims + 2))
 
-    def _ordered(self, data_format: str, order: Shape) -> ImageOperator:
+    def _ordered(self, data_format: str, order: Shape) -> Self:
         sizes: dict[str, Shape] = {name: getattr(self, name) for name in self.sizes_of}
         reordered: dict[str, Any] = {name: tuple(size[d] for d in order) for name, size in sizes.items() if size}
         return replace(self, **reordered, **{"data_format": data_format})

@@ -259,6 +259,7 @@ class FlashAttentionScoreShiftGrad(AttentionOp):
 
     bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
     linear_in = (3,)
+    work = "attention_addend_gradients"
 
     def rule(self, *types: TensorType) -> str:
         self.check_rule(types, 6)

@@ -10,6 +10,8 @@
     ranks_per_host = 8
     [products]                      # also [convolutions], [attention], where they have rates of their own
     Float32 = [[1e9, 90e12], [1e11, 300e12]]
+    [traffic]                       # of kinds of operators whose bytes per second are not those of `memory`
+    column_sums = 2.5e12
     [link]                          # between ranks of one host
     latency = 12e-6                 # seconds of a collective of no bytes between two ranks
     hop = 1e-6                      # seconds that every further rank adds
@@ -31,7 +33,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from mspc.analysis.cost.known_machines import H200, KNOWN_MACHINES
-from mspc.analysis.cost.machine import COLLECTIVES, LIKE, PRODUCTS, Link, Machine, Rate
+from mspc.analysis.cost.machine import ALONE, COLLECTIVES, LIKE, PRODUCTS, TRAFFIC, Link, Machine, Rate
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import shown_path
 from mspc.ir.files.toml_text import check_keys, read_toml
@@ -40,10 +42,10 @@ from mspc.ir.types import DTYPES
 
 LARGEST = 1 << 20
 """Bytes of a file."""
-WORK = (PRODUCTS, *LIKE)
+WORK = (PRODUCTS, *LIKE, *ALONE)
 LINK = ("latency", "bandwidth", "hop")
-KEYS = ("name", "device", "source", "doubts", "memory", "kernel", "other_products", "ranks_per_host", *WORK, "link",
-        "network")  # fmt: skip
+KEYS = ("name", "device", "source", "doubts", "memory", "kernel", "other_products", "ranks_per_host", *WORK, "traffic",
+        "link", "network")  # fmt: skip
 
 
 def machine_of(text: str) -> Machine:
@@ -98,6 +100,7 @@ class _MachineFileReader:
             network=self._link(found, "network") if "network" in found else None,
             source=str(found.get("source", "")).strip(),
             doubts=self._doubts(found),
+            traffic=self._traffic(found) if "traffic" in found else {},
         )
 
     def _doubts(self, found: Mapping[str, Any]) -> tuple[str, ...]:
@@ -117,6 +120,11 @@ class _MachineFileReader:
         table = self._table(found, kind)
         check_keys(self.shown, table, tuple(DTYPES), "element types")
         return MappingProxyType({key: self._rate(table, key, f"{kind}.") for key in table})
+
+    def _traffic(self, found: Mapping[str, Any]) -> Mapping[str, Rate]:
+        table = self._table(found, "traffic")
+        check_keys(self.shown, table, TRAFFIC, "kinds of traffic")
+        return MappingProxyType({kind: self._rate(table, kind, "traffic.") for kind in table})
 
     def _link(self, found: Mapping[str, Any], key: str) -> Link:
         table = self._table(found, key)

@@ -35,6 +35,9 @@ def _lines(machine: Machine) -> Iterator[str]:
     for kind, rates in machine.work.items():
         yield from ("", f"[{kind}]")
         yield from (f"{dtype} = {_rate(rate)}" for dtype, rate in rates.items())
+    if machine.traffic:
+        yield from ("", "[traffic]")
+        yield from (f"{kind} = {_rate(rate)}" for kind, rate in machine.traffic.items())
     yield from _link("link", machine.link)
     if machine.network is not None:
         yield from _link("network", machine.network)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -133,8 +134,9 @@ def test_operations_of_products(op: Op, shapes: Any, operations: float) -> None:
 def test_time_of_a_product_depends_on_the_element_type() -> None:
     sides = ((4096, 4096), (4096, 4096))
     narrow, wide = node(MatMul(), *sides, dtype=BFLOAT16), node(MatMul(), *sides)
-    assert seconds(narrow) == pytest.approx(H200.kernel + 2 * 4096**3 / 600e12)
-    assert seconds(wide) == pytest.approx(H200.kernel + 2 * 4096**3 / 300e12)
+    moving = 3 * 4096**2 * 2 / 3.2e12
+    assert seconds(narrow) == pytest.approx(H200.kernel + math.hypot(2 * 4096**3 / 600e12, moving))
+    assert seconds(wide) == pytest.approx(H200.kernel + math.hypot(2 * 4096**3 / 300e12, 2 * moving))
     assert seconds(node(MatMul(), *sides, dtype=INT64)) > seconds(wide)
 
 

@@ -24,11 +24,14 @@ from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.search.calibration import measured as calibration
 from mspc.search.calibration.machine_file import read_machine
 from mspc.search.calibration.machine_text import write_machine
-from mspc.search.calibration.measured import Sizes, calibrate
+from mspc.search.calibration.measured import calibrate
+from mspc.search.calibration.timed_operators import Sizes, collectives, products
+from mspc.search.calibration.timer import Timer, rates_of
 from tests.gpu import test_gpu_executor
 from tests.gpu.test_profile_gpu import TimedGpu
 
-SMALL = Sizes((8, 32), (((1, 4, 8),),), (), (1 << 8, 1 << 12), (1 << 8, 1 << 12, 1 << 14), (FLOAT32,))
+SMALL = Sizes((8, 32), (((1, 4, 8),),), (), (1 << 8, 1 << 12), (1 << 8, 1 << 12, 1 << 14), (FLOAT32,),
+              (FLOAT32,))  # fmt: skip
 
 
 def test_one_rank_measures_what_it_computes() -> None:
@@ -38,10 +41,16 @@ def test_one_rank_measures_what_it_computes() -> None:
     assert [amount for amount, _ in machine.work["products"]["Float32"].points] == [2 * 8**3, 2 * 32**3]
     assert [amount for amount, _ in machine.memory.points] == [3 * 256, 3 * 4096]
     assert 0 < machine.kernel < 1e-2
-    assert said == ["small operators", "products of Float32", "pointwise convolutions of Float32",
-                    "convolutions of Float32", "pointwise convolution inputs of Float32",
-                    "convolution inputs of Float32", "pointwise convolution filters of Float32",
-                    "convolution filters of Float32", "memory", "links"]  # fmt: skip
+    assert said == ["small operators", "memory", "products of Float32", "convolutions of Float32",
+                    "convolution inputs of Float32", "convolution filters of Float32",
+                    "pointwise convolutions of Float32", "pointwise convolution inputs of Float32",
+                    "pointwise convolution filters of Float32", "links"]  # fmt: skip
+
+
+def test_what_no_time_is_left_for_is_named() -> None:
+    machine = calibrate(Job(OneRank(), OneRank()), "here", sizes=SMALL, limit=1e-9)
+    assert list(machine.work) == ["products"]
+    assert machine.source.startswith("measured by mspc calibrate on 1 rank; no time was left for convolutions of")
 
 
 def test_ranks_measure_their_links_together() -> None:
@@ -68,8 +77,8 @@ def test_the_gpus_executor_is_measured_where_there_is_one(tmp_path: Path, monkey
         choice=DeviceChoice("gpu", 0), local_rank=0, memory=SharedMemory(), executor=executor,
         release=GpuExecutor.finish,
     )
-    timer = calibration._Timer(Job(OneRank(), OneRank(), hardware=hardware), False, SMALL)
-    times = timer.times(calibration._products(SMALL, FLOAT32))
+    timer = Timer(Job(OneRank(), OneRank(), hardware=hardware), False, SMALL)
+    times = timer.times(products(SMALL, FLOAT32))
     assert [[node.op.name for node in group] for group, _ in times] == [["MatMul"] * 3] * 2
     assert all(0 < each < 10 for _, each in times)
 
@@ -87,19 +96,19 @@ class Pretended:
 def test_rates_are_found_again() -> None:
     link = Link(20e-6, Rate.of(2e9), 3e-6)
     slow = {"products": {"Float32": Rate.of(1e9)}}
-    known = replace(H200, work=slow, link=link, kernel=2e-6, ranks_per_host=0, network=None)
+    known = replace(H200, device="CPU", work=slow, link=link, kernel=2e-6, ranks_per_host=0, network=None)
     timer: Any = Pretended(known)
-    products = calibration._products(SMALL, FLOAT32)
-    rate = calibration._rates(timer.times(products), known.kernel, work_of)
+    rate = rates_of(timer.times(products(SMALL, FLOAT32)), known.kernel, work_of)
     assert rate.at(2 * 32**3) == pytest.approx(1e9)
     timer.job = SimpleNamespace(rank=0)
-    found = calibration._Timer.link(timer, range(4), replace(SMALL, sent=(1 << 8, 1 << 16, 1 << 18)))
+    timer.sizes = replace(SMALL, sent=(1 << 8, 1 << 16, 1 << 18))
+    found = Timer.link(timer, range(4))
     assert found.latency == pytest.approx(20e-6, rel=0.1)
     assert found.hop == pytest.approx(3e-6, rel=0.1)
     for own in (found, *found.own.values()):
         assert own.bandwidth.at(1 << 16) == pytest.approx(2e9, rel=0.1)
         assert own.bandwidth.at(1 << 18) == pytest.approx(2e9, rel=0.01)
-    sizes = calibration._collectives(SMALL, (0, 1, 2), 0)
+    sizes = collectives(SMALL, (0, 1, 2), 0)
     assert {node.op.name for [node] in sizes} == {"AllReduce", "AllGather", "ReduceScatter", "AlltoAll"}
     assert sent_bytes(sizes[0][0]) > 0
 

@@ -26,12 +26,13 @@ from mspc.search.calibration.doubtful_rates import doubts_of_rate
 from mspc.search.calibration.machine_file import read_machine
 from mspc.search.calibration.machine_text import write_machine
 from mspc.search.calibration.measured import calibrate
+from mspc.search.calibration.timer import Timer, step_of
 from tests.search.calibration.test_calibration import SMALL
 
 CALM = (1.0, 1.02, 1.05)
 KNOWN = replace(
     H200, work={"products": {"Float32": Rate.of(1e9)}}, memory=Rate.of(1e9), kernel=2e-6, ranks_per_host=0,
-    network=None, link=Link(20e-6, Rate.of(2e9)),
+    network=None, link=Link(20e-6, Rate.of(2e9)), device="CPU",
 )  # fmt: skip
 
 
@@ -39,13 +40,13 @@ def put_in(monkeypatch: pytest.MonkeyPatch, machine: Machine, factors: Callable[
     """Let steps take what a machine takes, times `factors()` from repeat to repeat; the copies of every step."""
     steps: list[int] = []
 
-    def step(timer: Any, fill: Any, count: int) -> list[float]:
-        graph = calibration._graph(timer.job.size)
+    def step(timer: Any, fill: Any, count: int, *_: int) -> list[float]:
+        graph = step_of(timer.job.size)
         fill(graph, count)
         steps.append(count)
         return [factor * (1e-6 + sum(seconds(node, machine) for node in graph.nodes)) for factor in factors()]
 
-    monkeypatch.setattr(calibration._Timer, "_step", step)
+    monkeypatch.setattr(Timer, "_step", step)
     return steps
 
 

@@ -1,0 +1,146 @@
+"""The cost of a node depends on what kind of work it is: which kernels take it, and how fast they are, follows from its
+attributes and the shapes of its operands. A machine has rates of every kind."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+from mspc.analysis.cost.machine import (
+    BIASED,
+    CAUSAL,
+    DEEP,
+    DROPPED,
+    GROUPED,
+    MASKED,
+    POINTWISE,
+    PRODUCTS,
+    SHALLOW,
+    UNEVEN,
+)
+from mspc.ir.graph import Node, Value, element_types, operand_types
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import TensorType
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.op import Op
+
+DEPTH = 4
+"""How many times the mean side of its result a product sums up, from which on it is deep: there are too few blocks of
+the result for all multiprocessors, so that several share one."""
+LOADED = 16
+"""Bytes that kernels load at once."""
+BLOCK, STEP = 64, 32
+"""Rows and columns of a result, and terms of its sums, that kernels compute at least."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """The sizes of a product of matrices: of so many [rows, summed] by [summed, columns]."""
+
+    batch: int
+    rows: int
+    summed: int
+    columns: int
+
+    @property
+    def is_deep(self) -> bool:
+        """Whether it sums up many more terms than its result has rows and columns."""
+        return self.summed >= DEPTH * math.sqrt(self.rows * self.columns)
+
+    @property
+    def filled_up(self) -> float:
+        """Operations of kernels that compute blocks of the result."""
+        rows, columns = (-(-n // BLOCK) * BLOCK for n in (self.rows, self.columns))
+        return 2.0 * self.batch * rows * columns * -(-self.summed // STEP) * STEP
+
+
+def product_of(node: Node) -> Product:
+    """The sizes of a node that multiplies matrices. One matrix for all of a batch on the right makes one product."""
+    made = element_types(node.type)[0].shape
+    left, right = (each.shape for each in operand_types(node)[:2])
+    transposed = getattr(node.op, "transpose_a", False)
+    rows, summed = left[-2:][:: -1 if transposed else 1]
+    batch = math.prod(made[:-2])
+    if len(right) == 2 and not transposed:
+        batch, rows = 1, batch * rows
+    return Product(batch, rows, summed, made[-1])
+
+
+def kind_of_work(node: Node) -> str:
+    """The kind of a node's products, as machines have rates of."""
+    op = node.op
+    assert isinstance(op, Op)
+    if op.work == PRODUCTS:
+        return UNEVEN if _is_uneven(node) else DEEP if product_of(node).is_deep else PRODUCTS
+    return _form_of(op, tuple(operand_types(node))) + op.work
+
+
+def kinds_of_slices(node: Node) -> tuple[str, ...]:
+    """The kinds of work that a node's slices may be: sharding changes which of them products are."""
+    assert isinstance(node.op, Op)
+    return (PRODUCTS, DEEP, UNEVEN) if node.op.work == PRODUCTS else (kind_of_work(node),)
+
+
+def share_of_scores(op: Op, types: Sequence[TensorType]) -> float:
+    """The share of all pairs of a query and a key whose scores are computed; 1 for what is no attention."""
+    from mspc.ops.nn.attention_base import AttentionOp  # late: few networks have any
+
+    if not isinstance(op, AttentionOp):
+        return 1.0
+    shape = op.apart.sizes(op.parts(types[0]) if op.packed else types[:3])
+    return _share(shape.queries, shape.keys, *op.window(shape))
+
+
+@functools.lru_cache(maxsize=256)
+def _share(queries: int, keys: int, low: int | None, high: int | None) -> float:
+    if low is None and high is None:
+        return 1.0
+    seen = 0
+    for query in range(queries):
+        first = 0 if low is None else max(0, query + low)
+        last = keys - 1 if high is None else min(keys - 1, query + high)
+        seen += max(0, last - first + 1)
+    return seen / (queries * keys) if seen else 1.0
+
+
+def _is_uneven(node: Node) -> bool:
+    """Whether the rows of a matrix, as they lie in memory, are no multiple of what kernels load at once."""
+    values = [*node.inputs[:2], node]
+    return any(_row_bytes(value) % LOADED for value in values)
+
+
+def _row_bytes(value: Value) -> int:
+    place, made = 0, value
+    while isinstance(made, Node) and isinstance(made.op, TupleGetItem):
+        place, made = made.op.index, made.inputs[0]
+    pitches = made.attrs.get("row_pitch") if isinstance(made, Node) else None
+    [type, *_] = element_types(value.type)
+    length = pitches[place] if isinstance(pitches, tuple) else 0
+    return (length or type.shape[-1]) * type.dtype.itemsize
+
+
+@functools.lru_cache(maxsize=4096)
+def _form_of(op: Op, types: tuple[TensorType, ...]) -> str:
+    """What goes before the kind of work of convolutions and attention."""
+    from mspc.ops.convolution.base import Convolution  # late: few networks have any
+    from mspc.ops.nn.attention_base import AttentionOp  # late: few networks have any
+
+    if isinstance(op, Convolution):
+        _, weight = op.image_and_weights(types)
+        if op.group > 1:
+            return GROUPED
+        if weight[1] * types[0].dtype.itemsize < LOADED:
+            return SHALLOW
+        return POINTWISE if all(places == 1 for places in op.sizes()) else ""
+    if isinstance(op, AttentionOp):
+        operands = op.separated(types) if op.packed else types
+        terms = [type for name, type in op.named(operands).items() if name in ("real_shift", "attn_mask")]
+        dropped = DROPPED * (op.keep_prob < 1)
+        if terms:
+            of_queries = any(type.rank > 1 and type.shape[-2] > 1 for type in terms)
+            return (BIASED if of_queries else MASKED) + dropped
+        if dropped:
+            return dropped
+        return CAUSAL if share_of_scores(op, types) < 1 else ""
+    return ""

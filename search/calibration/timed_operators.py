@@ -1,0 +1,284 @@
+"""What `mspc calibrate` times: operators in several sizes, in the forms in which networks have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from typing import Any
+
+from mspc.analysis.cost.machine import (
+    BIASED,
+    CAUSAL,
+    COLUMN_SUMS,
+    DEEP,
+    DRAWS,
+    DROPPED,
+    ELEMENTWISE,
+    GROUPED,
+    MASKED,
+    POINTWISE,
+    PRODUCTS,
+    ROW_SUMS,
+    SHALLOW,
+    UNEVEN,
+    UPDATES,
+)
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import FLOAT32, FLOAT64, INT32, DType, TensorType
+from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
+from mspc.ops.convolution.base import Convolution
+from mspc.ops.convolution.convolve import Conv2D, Conv2DBackpropFilter, Conv2DBackpropInput
+from mspc.ops.convolution.memory_format import last_order
+from mspc.ops.fused.body import BodyLine
+from mspc.ops.fused.dropout_mask import DropoutMask
+from mspc.ops.fused.elementwise import FusedElementwise
+from mspc.ops.math.arithmetic import Add
+from mspc.ops.math.matmul import MatMul
+from mspc.ops.math.special import Erf
+from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
+from mspc.ops.nn.attention_base import AttentionOp
+from mspc.ops.optim.optimizer import Adam
+from mspc.ops.random.dropout import DropoutGrad
+from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.ops.tensor.embedding import GatherGrad
+
+HEADS, DEPTH, BATCH = 16, 64, 16
+"""Of the attention that is timed."""
+KEPT = 0.9
+"""The share of weights and elements that are not dropped."""
+ROW = 1024
+"""Elements of the rows that are added up."""
+LINES = 16
+"""Lines of a fused operator that computes for long."""
+
+Groups = Sequence[Sequence[Node]]
+"""Nodes that have one rate together."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is timed. products: sides of square matrices; others have as many operations. images: groups of (rows,
+    channels, side) whose convolutions have one rate by their window, as one network has them from its first to its
+    last. sequences: tokens. touched, sent: bytes of operands. types: element types of products; image_types: of
+    convolutions and attention. copies: more than `FEW` of an operator in a step, by the seconds up to which one takes
+    so long. channels_last: of images. rotated: bytes of operands and of results that take turns. settling: seconds that
+    a step is repeated before it is timed. kinds: whether kinds of work are timed that have kernels of their own on
+    GPUs."""
+
+    products: tuple[int, ...]
+    images: tuple[tuple[tuple[int, int, int], ...], ...]
+    sequences: tuple[int, ...]
+    touched: tuple[int, ...]
+    sent: tuple[int, ...]
+    types: tuple[DType, ...]
+    image_types: tuple[DType, ...]
+    copies: tuple[tuple[float, tuple[int, int]], ...] = ()
+    channels_last: bool = False
+    rotated: int = 0
+    settling: float = 0.0
+    kinds: bool = False
+
+
+def node_of(op: Any, dtype: DType, *shapes: tuple[int, ...]) -> Node:
+    """An operator by itself, on parameters of one element type."""
+    return _alone(op, [TensorType(dtype, shape) for shape in shapes])
+
+
+def _alone(op: Any, types: Sequence[TensorType]) -> Node:
+    """An operator by itself, on parameters of its own."""
+    return Builder(Graph("one")).emit(op, *[Parameter("p", type, "parameter", False) for type in types])
+
+
+Timed = tuple[str, DType, Callable[[], Groups]]
+"""A kind of work, an element type, and what is timed of it."""
+
+
+def work(sizes: Sizes) -> Iterator[Timed]:
+    """The kinds of work that have rates of their own, by element type; what most steps spend most time on first."""
+    for dtype in sizes.types:
+        yield from _work_on(sizes, dtype)
+        if sizes.kinds and dtype == sizes.types[0]:
+            yield ELEMENTWISE, FLOAT32, lambda: [[_functions(n // 4)] for n in sizes.touched[-2:]]
+            yield DRAWS, FLOAT32, lambda: [[_drawn(n // 4)] for n in sizes.touched[-2:]]
+        if dtype in sizes.image_types:
+            yield from _work_on_images(sizes, dtype)
+
+
+def _work_on(sizes: Sizes, dtype: DType) -> Iterator[Timed]:
+    """Products and attention."""
+    yield PRODUCTS, dtype, lambda: products(sizes, dtype)
+    if not sizes.kinds or dtype not in sizes.image_types:
+        return
+    yield DEEP, dtype, lambda: _deep_products(sizes, dtype)
+    yield UNEVEN, dtype, lambda: _uneven_products(sizes, dtype)
+    ways: tuple[type[AttentionOp], ...] = (FlashAttentionScore, FlashAttentionScoreGrad)
+    for form, op in product(("", CAUSAL, DROPPED, MASKED + DROPPED, BIASED + DROPPED, MASKED, BIASED), ways):
+        yield form + op.work, dtype, lambda op=op, form=form: _attention(sizes, dtype, op, form)
+    for form in (BIASED + DROPPED, BIASED):
+        op = FlashAttentionScoreShiftGrad
+        yield form + op.work, dtype, lambda op=op, form=form: _attention(sizes, dtype, op, form)
+
+
+def _work_on_images(sizes: Sizes, dtype: DType) -> Iterator[Timed]:
+    """Convolutions and their gradients."""
+    ways: tuple[type[Convolution], ...] = (Conv2D, Conv2DBackpropInput, Conv2DBackpropFilter)
+    for window, op in product((3, 1) if sizes.images else (), ways):
+        kind = POINTWISE + op.work if window == 1 else op.work
+        yield kind, dtype, lambda op=op, at=window: _images(sizes, dtype, op, at)
+    for op in ways if sizes.kinds else ():
+        yield GROUPED + op.work, dtype, lambda op=op: _grouped(sizes, dtype, op)
+        yield SHALLOW + op.work, dtype, lambda op=op: _shallow(sizes, dtype, op)
+
+
+def touching(sizes: Sizes) -> Groups:
+    """Sums of two operands."""
+    return [[node_of(Add(), FLOAT32, (n // 4,), (n // 4,))] for n in sizes.touched]
+
+
+def traffic(sizes: Sizes) -> Iterator[tuple[str, Groups]]:
+    """The kinds of traffic, each with what is timed."""
+    if not sizes.kinds:
+        return
+    places = [n // 4 for n in sizes.touched if n >= ROW * ROW]
+    yield COLUMN_SUMS, [[node_of(ReduceSum(axis=(0,)), FLOAT32, (2 * n // ROW, ROW))] for n in places]
+    # Parameters of networks are neither small nor as large as the largest operands.
+    updated = places[:-1] or places
+    yield UPDATES, [[node_of(Adam(), FLOAT32, *[(n,)] * 3, *[()] * 6, (n,))] for n in updated]
+    yield ROW_SUMS, [[_row_sums(n // ROW)] for n in places]
+
+
+def _row_sums(rows: int) -> Node:
+    types = TensorType(FLOAT32, (rows, ROW)), TensorType(INT32, (rows,))
+    return _alone(GatherGrad(2 * rows), types)
+
+
+def products(sizes: Sizes, dtype: DType) -> Groups:
+    """A product as a forward step has it, and those of its gradients; of many rows too, where many kinds are timed."""
+    forms = MatMul(), MatMul(transpose_b=True), MatMul(transpose_a=True)
+    groups = [[node_of(op, dtype, (n, n), (n, n)) for op in forms] for n in _sides(sizes, dtype)]
+    if not sizes.kinds:
+        return groups
+    return [[node_of(forms[1], dtype, (n, n), (n, n)), node_of(forms[0], dtype, (4 * n, n // 2), (n // 2, n // 2)),
+             node_of(forms[1], dtype, (4 * n, n // 4), (n, n // 4))] for n in _sides(sizes, dtype)]  # fmt: skip
+
+
+def _deep_products(sizes: Sizes, dtype: DType) -> Groups:
+    """Gradients in weights, of many rows."""
+    op = MatMul(transpose_a=True)
+    return [[node_of(op, dtype, (4 * n, n // 2), (4 * n, n // 2)), node_of(op, dtype, (4 * n, n), (4 * n, n // 4))]
+            for n in _sides(sizes, dtype)[1:]]  # fmt: skip
+
+
+def _uneven_products(sizes: Sizes, dtype: DType) -> Groups:
+    return [[node_of(MatMul(transpose_b=True), dtype, (4 * n, n // 2 - 1), (n // 2 - 1, n // 2 - 1))]
+            for n in _sides(sizes, dtype)[1:4:2]]  # fmt: skip
+
+
+def _sides(sizes: Sizes, dtype: DType) -> list[int]:
+    most = 2048 if dtype == FLOAT64 else max(sizes.products)
+    return [n for n in sizes.products if n <= most]
+
+
+def _images(sizes: Sizes, dtype: DType, op: type[Any], window: int) -> Groups:
+    groups = sizes.images[:2] if dtype != sizes.types[0] else sizes.images
+    return [[_convolution(op, dtype, image, window, sizes.channels_last) for image in group] for group in groups]
+
+
+def _grouped(sizes: Sizes, dtype: DType, op: type[Any]) -> Groups:
+    """Convolutions of every channel by itself, with windows of 7 by 7."""
+    return [[_convolution(op, dtype, image, 7, sizes.channels_last, group=image[1]) for image in each[::2]]
+            for each in sizes.images[:2]]  # fmt: skip
+
+
+def _shallow(sizes: Sizes, dtype: DType, op: type[Any]) -> Groups:
+    """Convolutions of images of three channels, whose windows lie side by side."""
+    found: list[list[Node]] = []
+    for (rows, channels, side), *_ in sizes.images[:2]:
+        image = rows, channels, 4 * side
+        found.append([_convolution(op, dtype, image, 4, sizes.channels_last, read=3, stride=4)])
+    return found
+
+
+def _convolution(
+    op: type[Any], dtype: DType, image: tuple[int, int, int], window: int, last: bool, group: int = 1, read: int = 0,
+    stride: int = 1,
+) -> Node:  # fmt: skip
+    """A convolution as residual blocks have it; those of one place make four times the channels. read: channels of
+    the image, where they are others than those that are made."""
+    rows, channels, side = image
+    out, into = channels * (4 if window == 1 else 1), read or channels
+    images, weight = (rows, into, side, side), (out, into // group, window, window)
+    made_of = (rows, out, side // stride, side // stride)
+    settings = {"out_channel": out, "kernel_size": window, "pad_mode": "same", "group": group, "stride": stride}
+    operands: dict[type[Any], tuple[Any, ...]] = {
+        Conv2D: (Conv2D(**settings), images, weight),
+        Conv2DBackpropInput: (Conv2DBackpropInput(input_size=images, **settings), made_of, weight),
+        Conv2DBackpropFilter: (Conv2DBackpropFilter(filter_size=weight, **settings), made_of, images),
+    }
+    made, *shapes = operands[op]
+    if last:
+        made, shapes = made.with_channels_last(), [tuple(shape[d] for d in last_order(4)) for shape in shapes]
+    return node_of(made, dtype, *shapes)
+
+
+def _attention(sizes: Sizes, dtype: DType, op: type[Any], form: str) -> Groups:
+    """Attention of queries, keys and values that one product made, as compiled networks have it; sequences are longer
+    where half of the scores are seen."""
+    found: list[list[Node]] = []
+    longer = 2 if form == CAUSAL else 1
+    for tokens, batch in ((tokens * longer, BATCH // longer) for tokens in sizes.sequences):
+        settings: dict[str, Any] = {"scale_value": DEPTH**-0.5, "input_layout": "BSND", "packed": HEADS}
+        if form == CAUSAL:
+            settings["sparse_mode"] = 2
+        if form.endswith(DROPPED):
+            places = (batch, HEADS, tokens, tokens)
+            settings |= {"keep_prob": KEPT, "Seed1": 1, "shape": places, "begin": (0,) * 4, "local": places}
+        one = TensorType(dtype, (batch, tokens, HEADS, DEPTH))
+        statistics = TensorType(FLOAT32, (batch, HEADS, tokens, 1))
+        operand = TensorType(dtype, (batch, tokens, 3 * HEADS, DEPTH))
+        added: list[TensorType] = []
+        if form.startswith((MASKED, BIASED)):
+            shape = (batch, HEADS, tokens, tokens) if form.startswith(BIASED) else (batch, 1, 1, tokens)
+            added, settings["optional"] = [TensorType(FLOAT32, shape)], ("real_shift",)
+        forward = op is FlashAttentionScore
+        types = [operand, *added] if forward else [operand, one, *added, statistics, one]
+        found.append([_alone(op(HEADS, **settings), types)])
+    return found
+
+
+def _functions(size: int) -> Node:
+    """A fused operator that computes functions for long."""
+    type = TensorType(FLOAT32, (size,))
+    lines = [BodyLine(Erf(), (("x", 0) if i == 0 else ("t", i - 1),)) for i in range(LINES)]
+    return _alone(FusedElementwise.of(lines, [LINES - 1]), [type])
+
+
+def _drawn(size: int) -> Node:
+    """A fused operator that draws many masks."""
+    type, places = TensorType(FLOAT32, (size // ROW, ROW)), (size // ROW, ROW)
+    lines: list[BodyLine] = []
+    value = ("x", 0)
+    for i in range(LINES):
+        mask = DropoutMask(KEPT, Seed1=i + 1, sizes=places, shape=places, begin=(0, 0), local=places)
+        lines += [BodyLine(mask, ()), BodyLine(DropoutGrad(KEPT), (value, ("t", 2 * i)))]
+        value = ("t", 2 * i + 1)
+    return _alone(FusedElementwise.of(lines, [2 * LINES - 1]), [type])
+
+
+def collectives(sizes: Sizes, group: tuple[int, ...], rank: int) -> Groups:
+    """The collectives of a group in every size; ranks that are not in it run them as a group of their own."""
+    count = len(group)
+    members = group if rank in group else (rank,)
+    found: list[list[Node]] = []
+    for nbytes in sizes.sent:
+        length = -(-nbytes // 4 // count) * count
+        split = len(members)
+        found += [
+            [node_of(AllReduce(rank_list=members), FLOAT32, (length,))],
+            [node_of(AllGather(rank_list=members), FLOAT32, (length // count,))],
+            [node_of(ReduceScatter(rank_list=members), FLOAT32, (length,))],
+            [node_of(AlltoAll(split, 0, 0, rank_list=members), FLOAT32, (length,))],
+        ]
+    return found
