@@ -25,32 +25,28 @@ PACK = 16
 """Bytes that kernels load at once: where a place's channels are none of these, an image is filled up in a copy."""
 
 
-def workspace_bytes(graph: Graph, tf32: bool) -> int:
-    """Bytes that a rank's graph takes on a GPU beside its memory plan.
-
-    Args:
-        tf32: products of Float32 may be rounded.
-    """
+def workspace_bytes(graph: Graph) -> int:
+    """Bytes that a rank's graph takes on a GPU beside its memory plan."""
     multiplies = any(map(work_of, graph.nodes))
-    return PRODUCTS * multiplies + scratch_bytes(graph, tf32)
+    return PRODUCTS * multiplies + scratch_bytes(graph)
 
 
 def reserve_scratch(graph: Graph, device: Any) -> None:
     """Take what launches of a graph's main stream will share, at once and not by and by in growing pieces."""
-    nbytes = scratch_bytes(graph, device.tf32)
+    nbytes = scratch_bytes(graph)
     if nbytes:
         with device.stream("compute"):
             device.scratch(nbytes)
 
 
-def scratch_bytes(graph: Graph, tf32: bool) -> int:
+def scratch_bytes(graph: Graph) -> int:
     """Bytes that the launches of a graph share, which run one after the other; small ones are not counted."""
     found = 0
     for node in graph.nodes:
         if isinstance(node.op, Convolution):
             found = max(found, _of_convolution(node.op, node))
         elif isinstance(node.op, AttentionOp):
-            found = max(found, _of_attention(node.op, operand_types(node), tf32))
+            found = max(found, _of_attention(node.op, operand_types(node)))
     return found
 
 
@@ -68,7 +64,7 @@ def _of_convolution(op: Convolution, node: Node) -> int:
     return CONVOLUTION + (image.nbytes // step if any(window.stride != 1 for window in along) else 0)
 
 
-def _of_attention(op: Any, types: list[TensorType], tf32: bool) -> int:
+def _of_attention(op: Any, types: list[TensorType]) -> int:
     """Scores, and operands by head, where products of matrices stand for a fused kernel."""
     dtype = types[0].dtype
     types = op.separated(types) if op.packed else types
@@ -79,7 +75,7 @@ def _of_attention(op: Any, types: list[TensorType], tf32: bool) -> int:
     if dtype.name.lower() in LOWEST and not op.draws_by_place:
         return max((dtype.itemsize * type.size for type in named.values()), default=0)
     sums = isinstance(op, FlashAttentionScoreShiftGrad) and named["real_shift"].shape[-2:] != shape.weights[2:]
-    if has_kernels(shape, dtype, tf32) and "drop_mask" not in named and not sums:
+    if has_kernels(shape, dtype) and "drop_mask" not in named and not sums:
         return NOTE * rows * gradient
     wide = max(dtype.itemsize, FLOAT32.itemsize)
     scores = aligned_bytes(rows * shape.keys * wide)

@@ -53,13 +53,13 @@ class BackwardTiles:
     held: int
     blocks: int
 
-    def source(self, attention: Attention, of_keys: bool, sums: int) -> str:
+    def source(self, device: Device, attention: Attention, of_keys: bool, sums: int) -> str:
         sizes = {
             "WARPS": self.warps, "BANDS": self.bands, "COLUMNS": self.columns, "HELD": self.held,
             "BLOCKS": self.blocks, "OF_KEYS": int(of_keys), "SUMS": sums, "LARGE": LARGE,
             "SHARED": self.shared(attention),
         }  # fmt: skip
-        return source_of(attention, NOTES, BACKWARD, **sizes)
+        return source_of(device, attention, NOTES, BACKWARD, **sizes)
 
     def shared(self, attention: Attention) -> int:
         """Bytes of shared memory: own rows, and two buffers with notes, words and terms of the columns."""
@@ -71,25 +71,25 @@ class BackwardTiles:
         return 16 * self.bands * self.warps
 
 
-def tiles_of_queries(attention: Attention) -> BackwardTiles:
+def tiles_of_queries(device: Device, attention: Attention) -> BackwardTiles:
     """How the form of queries divides its work, by the times of tests/gpu/test_flash_gpu.py."""
     row, terms = row_bytes(attention), has_terms(attention)
     if row > 272:
         return _deep(attention)
     if attention.operands[0].itemsize > 2:
-        return BackwardTiles(4, 1, 32, 0, 3) if terms else BackwardTiles(4, 2, 32, 1, 2)
+        return BackwardTiles(4, 1, 32, 0, 3) if terms or not device.tf32 else BackwardTiles(4, 2, 32, 1, 2)
     if row > 144:
         return BackwardTiles(4, 1, 32, 1, 2)
     return BackwardTiles(4, 1, 32, 0, 4) if terms else BackwardTiles(4, 1, 64, 2, 2)
 
 
-def tiles_of_keys(attention: Attention) -> BackwardTiles:
+def tiles_of_keys(device: Device, attention: Attention) -> BackwardTiles:
     """How the form of keys divides its work; many terms take registers."""
     row, by_query = row_bytes(attention), has_terms_of_queries(attention)
     if row > 272:
         return _deep(attention)
     if attention.operands[0].itemsize > 2:
-        return BackwardTiles(4, 1, 32, 0, 3) if by_query else BackwardTiles(4, 2, 32, 0, 2)
+        return BackwardTiles(4, 1, 32, 0, 3) if by_query or not device.tf32 else BackwardTiles(4, 2, 32, 0, 2)
     if row > 144:
         return BackwardTiles(4, 1, 32, 0, 2)
     return BackwardTiles(4, 1, 32, 1, 3) if by_query else BackwardTiles(4, 1, 64, 1, 2)
@@ -109,9 +109,9 @@ def flash_backward(
     """Fill the gradients of query, key and value (by head); None where the kernels do not take the operands."""
     q, k, v, dout = attention.operands
     dq, dk, dv = grads
-    if not takes(device, attention, [q, k, v, dout, result, *grads]):
+    if not takes(attention, [q, k, v, dout, result, *grads]):
         return None
-    of_queries, of_keys = of_queries or tiles_of_queries(attention), of_keys or tiles_of_keys(attention)
+    of_queries, of_keys = of_queries or tiles_of_queries(device, attention), of_keys or tiles_of_keys(device, attention)
     notes = _notes(device, attention)
     launches = [_form(device, attention, notes, of_queries, (q, dout, k, v, result, dq, dq), of_keys=False, sums=FIRST)]
     # Sums of both for deep heads do not fit into registers.
@@ -125,7 +125,7 @@ def notes_of(device: Device, attention: Attention, result: Array) -> tuple[Array
     """(what the form of queries notes of each, in scratch memory, and what fills it alone); `takes` must hold."""
     notes = _notes(device, attention)
     q, k, v, dout = attention.operands
-    tiles, arrays = tiles_of_queries(attention), (q, dout, k, v, result, q, q)
+    tiles, arrays = tiles_of_queries(device, attention), (q, dout, k, v, result, q, q)
     return notes, _form(device, attention, notes, tiles, arrays, of_keys=False, sums=0)
 
 
@@ -142,7 +142,7 @@ def _form(
     as `sums` says, without any only notes."""
     shape = attention.shape
     heads, rows = (shape.key_heads, shape.keys) if of_keys else (shape.heads, shape.queries)
-    kernel = device.kernel(tiles.source(attention, of_keys, sums), "flash_backward")
+    kernel = device.kernel(tiles.source(device, attention, of_keys, sums), "flash_backward")
     grid = shape.batch * heads * math.ceil(rows / tiles.rows())
     arguments: list[Any] = [
         *map(first_row, arrays), attention.statistics, notes, *terms_of(device, attention), np.int32(shape.heads),

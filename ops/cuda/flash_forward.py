@@ -225,12 +225,12 @@ class ForwardTiles:
     held: int
     blocks: int
 
-    def source(self, attention: Attention) -> str:
+    def source(self, device: Device, attention: Attention) -> str:
         sizes = {
             "WARPS": self.warps, "BANDS": self.bands, "KEYS": self.keys, "HELD": self.held, "BLOCKS": self.blocks,
             "SHARED": self.shared(attention),
         }  # fmt: skip
-        return source_of(attention, FORWARD, **sizes)
+        return source_of(device, attention, FORWARD, **sizes)
 
     def shared(self, attention: Attention) -> int:
         """Bytes of shared memory: the queries, and two tiles of keys and values, with a number for each key."""
@@ -244,13 +244,13 @@ ALL = 64
 """More steps than a row has."""
 
 
-def tiles_of(attention: Attention) -> ForwardTiles:
+def tiles_of(device: Device, attention: Attention) -> ForwardTiles:
     """How the forward kernel divides its work on this attention, by the times of tests/gpu/test_flash_gpu.py."""
     row, terms, by_query = row_bytes(attention), has_terms(attention), has_terms_of_queries(attention)
     if attention.operands[0].itemsize > 2:
         if row > 272:
             return ForwardTiles(8, 1, 64, ALL, 1) if row <= 528 else ForwardTiles(4, 1, 16, 0, 1)
-        if by_query:
+        if by_query or not device.tf32:
             return ForwardTiles(4, 1, 64, ALL, 2)
         return ForwardTiles(4, 2, 64, 0 if terms else 7, 2)
     if row > 272:
@@ -266,10 +266,10 @@ def flash_forward(
     """Fill result (by head) and the statistics; None where the kernels do not take the operands."""
     shape = attention.shape
     arrays = [*attention.operands[:3], result]
-    if not takes(device, attention, arrays):
+    if not takes(attention, arrays):
         return None
-    tiles = tiles or tiles_of(attention)
-    kernel = device.kernel(tiles.source(attention), "flash_forward")
+    tiles = tiles or tiles_of(device, attention)
+    kernel = device.kernel(tiles.source(device, attention), "flash_forward")
     grid = shape.batch * shape.heads * math.ceil(shape.queries / tiles.rows())
     arguments = [
         *map(first_row, arrays), attention.statistics, *terms_of(device, attention), np.int32(shape.heads),

@@ -1,6 +1,6 @@
 """What the kernels of fused attention share: copies to shared memory, and the terms that make scores of products.
 
-Elements are Float16, BFloat16, or Float32 whose products may be rounded to TF32 (see `flash_products`). Rows in shared
+Elements are Float16, BFloat16 or Float32 (see `flash_products`). Rows in shared
 memory are an odd multiple of 16 bytes long: eight of them meet no conflict of banks.
 """
 
@@ -137,24 +137,20 @@ def row_bytes(attention: Attention) -> int:
     return padded(attention.shape.depth) * attention.operands[0].itemsize + _ALIGNMENT
 
 
-def has_kernels(shape: Shape, dtype: DType, tf32: bool) -> bool:
-    """Whether there are kernels here for attention of these sizes and elements.
-
-    Args:
-        tf32: products of Float32 may be rounded.
-    """
-    if dtype not in HALVES and not (dtype == FLOAT32 and tf32):
+def has_kernels(shape: Shape, dtype: DType) -> bool:
+    """Whether there are kernels here for attention of these sizes and elements."""
+    if dtype not in HALVES and dtype != FLOAT32:
         return False
     if shape.depth != shape.value_depth or shape.depth > DEEPEST or shape.depth * dtype.itemsize % _ALIGNMENT:
         return False
     return 0 < min(shape.batch, shape.queries, shape.keys, shape.depth) and max(shape.queries, shape.keys) < UNBOUNDED
 
 
-def takes(device: Device, attention: Attention, arrays: Sequence[Array]) -> bool:
+def takes(attention: Attention, arrays: Sequence[Array]) -> bool:
     """Whether the kernels here compute this attention; `arrays` are all by head that they read or write."""
     if len({array.dtype for array in arrays}) != 1 or attention.scores.keep_mask is not None:
         return False
-    if not has_kernels(attention.shape, dtype_of(arrays[0].dtype), device.tf32):
+    if not has_kernels(attention.shape, dtype_of(arrays[0].dtype)):
         return False
     strides = [stride for array in arrays for stride in array.strides[:3]]
     return not any(number % _ALIGNMENT for number in (*strides, *map(address, arrays)))
@@ -171,16 +167,18 @@ def has_terms_of_queries(attention: Attention) -> bool:
     return any(term is not None and term.shape[2] > 1 for term in terms)
 
 
-def source_of(attention: Attention, *parts: str, **sizes: int) -> str:
+def source_of(device: Device, attention: Attention, *parts: str, **sizes: int) -> str:
     """A kernel's text: what it knows of the attention when it is compiled, these sizes, what all share, these parts."""
     scores, dtype = attention.scores, dtype_of(attention.operands[0].dtype)
     shift = "float" if scores.shift is None else c_type(dtype_of(scores.shift.dtype))
     mask = "bool" if scores.mask is None else c_type(dtype_of(scores.mask.dtype))
     names = {"E": c_type(dtype), "F": shift, "M": mask}
-    instructions, products = flash_products.TF32_INSTRUCTIONS, flash_products.TF32
     if dtype in HALVES:
         names["PTX"] = f'"{c_type(dtype)}"'
         instructions, products = flash_products.HALF_INSTRUCTIONS, flash_products.HALVES
+    else:
+        form = flash_products.ROUNDED if device.tf32 else flash_products.IN_PARTS
+        instructions, products = flash_products.TF32_INSTRUCTIONS, form + flash_products.FLOAT32
     text = "".join(f"#define {name} {value}\n" for name, value in names.items())
     terms = ((1, scores.shift), (2, scores.mask))
     shifted, masked = (bit * (array is not None) for bit, array in terms)

@@ -5,7 +5,7 @@ C[g, 2t], C[g, 2t + 1], C[g + 8, 2t], C[g + 8, 2t + 1]. Registers of A hold 4 by
 both again 16 bytes further on; those of B 4 bytes of column g, and again 16 bytes further on:
 
 * halves, mma.m16n8k16: two elements in a register, so that two neighbouring C are the A of the next product;
-* Float32 as TF32, mma.m16n8k8: one element. A sum does not mind in which order its terms come: of the next product
+* Float32, mma.m16n8k8 of TF32: one element. A sum does not mind in which order its terms come: of the next product
   places t and t + 4 stand for columns 2t and 2t + 1 of C, so that a C is an A.
 
 Either way 32 bytes of a row are a step of a product over the depth, and ldmatrix loads what a lane needs of them.
@@ -34,22 +34,45 @@ __device__ __forceinline__ u32 pair(float low, float high) {
 }
 """
 TF32_INSTRUCTIONS = r"""
-// c += A B
-__device__ __forceinline__ void multiply(float (&c)[4], const Part& a, u32 b0, u32 b1) {
+// c += A B, of elements without their last 13 bits.
+__device__ __forceinline__ void multiply_rounded(float (&c)[4], const Part& a, u32 b0, u32 b1) {
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
         "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a.at[0]), "r"(a.at[1]), "r"(a.at[2]), "r"(a.at[3]), "r"(b0), "r"(b1));
 }
-// Tensor cores leave out the last 13 bits. Half a unit of what they keep, in the mean, makes the error even.
-__device__ __forceinline__ u32 for_tf32(float v) { return __float_as_uint(v * 1.000356674194336f); }
 """
-"""What goes before a product of TF32: `cvt.rna.tf32.f32` takes two instructions of half rate (a comparison and an
-addition to the bits) for every element that a warp loads, and the product leaves out the same bits after it.
+ROUNDED = r"""
+__device__ __forceinline__ void multiply(float (&c)[4], const Part& a, u32 b0, u32 b1) {
+    multiply_rounded(c, a, b0, b1);
+}
+// Half a unit of what tensor cores keep, in the mean, makes the error even.
+__device__ __forceinline__ u32 operand(float v) { return __float_as_uint(v * 1.000356674194336f); }
+"""
+"""Products of TF32, and what goes before them: `cvt.rna.tf32.f32` takes two instructions of half rate (a comparison and
+an addition to the bits) for every element that a warp loads, and the product leaves out the same bits after it.
 v (1 + 187 / 2^19) without them is off by 0.31 units of the last bit (root of the mean square; the nearest 0.29, v
 without them 0.58) and by 0.73 at most (0.5; 1), is v where v has no more bits than are kept, and is neither larger nor
 smaller in the mean (by less than 1e-5 of v; v without them is smaller by 3.5e-4 of v).
 """
+IN_PARTS = r"""
+// The first 11 bits of an element, and the next 11.
+__device__ __forceinline__ u32 kept(u32 v) { return v & 0xffffe000u; }
+__device__ __forceinline__ u32 rest(u32 v) {
+    return __float_as_uint(__uint_as_float(v) - __uint_as_float(kept(v)));
+}
+// c += A B, but for the products of two rests, which Float32 can hardly tell.
+__device__ __forceinline__ void multiply(float (&c)[4], const Part& a, u32 b0, u32 b1) {
+    Part first, second;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) first.at[i] = kept(a.at[i]), second.at[i] = rest(a.at[i]);
+    multiply_rounded(c, second, kept(b0), kept(b1));
+    multiply_rounded(c, first, rest(b0), rest(b1));
+    multiply_rounded(c, first, kept(b0), kept(b1));
+}
+__device__ __forceinline__ u32 operand(float v) { return __float_as_uint(v); }
+"""
+"""Products of Float32 by three of TF32."""
 
 _DECLARED = r"""
 // sum += A B for all D columns: A is 16 columns of accumulators from `j` on, B the rows from `rows` on that they stand
@@ -89,7 +112,7 @@ __device__ __forceinline__ void store(E* row, const float (&sum)[OUTPUTS][4], in
 }
 """
 )
-TF32 = (
+FLOAT32 = (
     r"""
 // Make ready for products what this thread has copied by fetch<COUNT>(rows, ...), before others read it: worth it for
 // rows that are read again and again.
@@ -100,13 +123,13 @@ template <int COUNT> __device__ __forceinline__ void settle(E* rows) {
         if (COUNT * ACROSS % THREADS && row >= COUNT) break;
         Pack<float, 4>& four = *(Pack<float, 4>*)(rows + row * PITCH + at % ACROSS * EACH);
 #pragma unroll
-        for (int e = 0; e < 4; ++e) four.at[e] = __uint_as_float(for_tf32(four.at[e]));
+        for (int e = 0; e < 4; ++e) four.at[e] = __uint_as_float(operand(four.at[e]));
     }
 }
 // What was not settled.
 __device__ __forceinline__ Part ready(Part part) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) part.at[i] = for_tf32(__uint_as_float(part.at[i]));
+    for (int i = 0; i < 4; ++i) part.at[i] = operand(__uint_as_float(part.at[i]));
     return part;
 }
 // Two neighbours of a row of B; with rows of D + 4 elements 16 lanes meet no conflict of banks.
@@ -119,14 +142,14 @@ __device__ __forceinline__ Pack<float, 2> two(const E* at) { return *(const Pack
 #pragma unroll
         for (int m = 0; m < BANDS_; ++m) {
             const float (&c)[4] = weights[m][j + k];
-            a[m] = {for_tf32(c[0]), for_tf32(c[2]), for_tf32(c[1]), for_tf32(c[3])};
+            a[m] = {operand(c[0]), operand(c[2]), operand(c[1]), operand(c[3])};
         }
         const E* even = rows + (lane & 3) * 2 * PITCH + (lane >> 2) * 2;
 #pragma unroll
         for (int i = 0; i < OUTPUTS; i += 2) {
             const Pack<float, 2> x = two(even + 8 * i), y = two(even + PITCH + 8 * i);
-            const u32 first[2] = {for_tf32(x.at[0]), for_tf32(y.at[0])};
-            const u32 second[2] = {for_tf32(x.at[1]), for_tf32(y.at[1])};
+            const u32 first[2] = {operand(x.at[0]), operand(y.at[0])};
+            const u32 second[2] = {operand(x.at[1]), operand(y.at[1])};
 #pragma unroll
             for (int m = 0; m < BANDS_; ++m) {
                 multiply(sum[m][i], a[m], first[0], first[1]);

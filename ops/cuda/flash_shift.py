@@ -152,10 +152,10 @@ def _shared(attention: Attention) -> int:
     return 2 * (2 * row_bytes(attention) * (16 * warps + columns) + NOTE * 16 * warps)
 
 
-def _source(attention: Attention, gradient: str) -> str:
+def _source(device: Device, attention: Attention, gradient: str) -> str:
     warps, columns = _tile(attention)
     sizes = {"WARPS": warps, "BANDS": 1, "BLOCKS": 1, "COLUMNS": columns, "SHARED": _shared(attention)}
-    return f"#define G {gradient}\n" + source_of(attention, NOTES, SHIFT, **sizes)
+    return f"#define G {gradient}\n" + source_of(device, attention, NOTES, SHIFT, **sizes)
 
 
 def flash_shift(device: Device, attention: Attention, result: Array, out: Array) -> Launch | None:
@@ -163,10 +163,10 @@ def flash_shift(device: Device, attention: Attention, result: Array, out: Array)
     operands, or the shift is the same for all queries or keys."""
     shape, shift = attention.shape, attention.scores.shift
     q, k, v, dout = attention.operands
-    if shift.shape[2:] != (shape.queries, shape.keys) or not takes(device, attention, [q, k, v, dout, result]):
+    if shift.shape[2:] != (shape.queries, shape.keys) or not takes(attention, [q, k, v, dout, result]):
         return None
     notes, noting = notes_of(device, attention, result)
-    kernel = device.kernel(_source(attention, c_type(dtype_of(out.dtype))), "flash_shift")
+    kernel = device.kernel(_source(device, attention, c_type(dtype_of(out.dtype))), "flash_shift")
     batch, heads = shift.shape[:2]
     warps, columns = _tile(attention)
     grid = batch * heads * math.ceil(shape.queries / (16 * warps)) * math.ceil(shape.keys / columns)

@@ -60,7 +60,7 @@ def memory_of(graph: Graph, captured: CapturedCall, device: str) -> int:
 
 def workspace(graph: Graph, captured: CapturedCall, device: str) -> int:
     """Bytes of a GPU that kernels take beside the memory plan; 0 on the CPU."""
-    return workspace_bytes(graph, captured.context.matmul_allow_tf32) if device == "GPU" else 0
+    return workspace_bytes(graph) if device == "GPU" else 0
 
 
 def figures(name: str, compiled: Compiled, captured: CapturedCall, asked: PlanRequest, limit: int = 0) -> PlanResult:

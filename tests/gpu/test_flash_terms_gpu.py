@@ -20,7 +20,7 @@ from mspc.ops.cuda.flash_forward import ALL, ForwardTiles, flash_forward
 from mspc.ops.nn.attention import FlashAttentionScore
 from tests.gpu.arrays import fetched, kernels_named, microseconds, opened, put
 from tests.ops.cuda.flash_cases import gradient_of, relative_error
-from tests.ops.cuda.flash_term_cases import OF_FLOAT32, TERM_CASES, TOLERANCES, results_of, term_expected
+from tests.ops.cuda.flash_term_cases import EXACT, OF_FLOAT32, TERM_CASES, TOLERANCES, results_of, term_expected
 
 FORWARD_TILES = [ForwardTiles(4, 1, 64, ALL, 2), ForwardTiles(4, 2, 64, ALL, 2), ForwardTiles(4, 1, 64, ALL, 3),
                  ForwardTiles(4, 1, 128, ALL, 2), ForwardTiles(4, 2, 32, ALL, 2), ForwardTiles(8, 1, 64, ALL, 1),
@@ -72,6 +72,23 @@ def test_kernels_equal_numpy(device: Any, name: str, monkeypatch: pytest.MonkeyP
         error = relative_error(fetched(device, found).astype(np.float64), wanted)
         limit = TOLERANCES[case.dtype] * (CANCELS if name.startswith("one key") else 1)
         assert error < limit, f"{what}: {error:.2e}"
+
+
+@pytest.mark.parametrize("name", OF_FLOAT32)
+def test_float32_as_it_is(device: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products are not rounded to TF32: forward, and the gradients of query, key and value."""
+    monkeypatch.setattr(device, "tf32", False)
+    known = term_expected(OF_FLOAT32[name])
+    backward = gradient_of(known.op)
+    inputs, operands = ([put(device, x) for x in arrays] for arrays in (known.inputs, known.operands))
+    out, grads = results_of(known.op, known.inputs), results_of(backward, known.operands)
+    out, grads = ([put(device, x) for x in arrays] for arrays in (out, grads))
+    with device.stream("compute"):
+        for launch in (known.op.launch(device, inputs, out), backward.launch(device, operands, grads)):
+            assert launch is not None
+            launch()
+    for found, wanted in zip((out[0], out[3], *grads), (*known.out, *known.grads), strict=False):
+        assert relative_error(fetched(device, found).astype(np.float64), wanted) < EXACT * CANCELS
 
 
 @pytest.mark.parametrize("kind", ["dropped, causal", "dropped", "causal"])

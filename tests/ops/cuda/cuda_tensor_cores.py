@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ops.cuda.flash_fragments import INSTRUCTIONS
-from mspc.ops.cuda.flash_products import HALF_INSTRUCTIONS, TF32_INSTRUCTIONS
+from mspc.ops.cuda.flash_products import HALF_INSTRUCTIONS, ROUNDED, TF32_INSTRUCTIONS
 from tests.ops.cuda.cuda_emulator import Emulator
 
 STAND_INS = r"""
@@ -67,7 +67,7 @@ static float kept(u32 bits) {
     return v;
 }
 }
-static void multiply(float (&c)[4], const Part& a, u32 b0, u32 b1) {
+static void multiply_rounded(float (&c)[4], const Part& a, u32 b0, u32 b1) {
     const int warp = threadIdx.x / 32, group = threadIdx.x % 32 / 4, in_group = threadIdx.x % 4;
     const int round = cores::rounds[threadIdx.x]++ & 1;
     auto& A = cores::a_of[round][warp];
@@ -83,11 +83,6 @@ static void multiply(float (&c)[4], const Part& a, u32 b0, u32 b1) {
         for (int k = 0; k < 8; ++k) sum += A[row][k] * B[k][column];
         c[i] += sum;
     }
-}
-static u32 for_tf32(float v) {
-    if (ROUNDS) v *= 1.000356674194336f;
-    u32 bits; std::memcpy(&bits, &v, 4);
-    return bits;
 }
 """
 HALF_STAND_INS = r"""
@@ -146,6 +141,7 @@ class TensorCores(Emulator):
 
     def __init__(self, folder: Path, rounds: bool = False, eager: bool = False) -> None:
         super().__init__(folder)
+        self.rounds = rounds
         self.instructions = f"#define ROUNDS {int(rounds)}\n#define EAGER {int(eager)}\n{STAND_INS}"
         self.launched: list[str] = []
 
@@ -159,6 +155,8 @@ class TensorCores(Emulator):
             (INSTRUCTIONS, self.instructions), (HALF_INSTRUCTIONS, HALF_STAND_INS), (TF32_INSTRUCTIONS, TF32_STAND_INS)
         ):  # fmt: skip
             source = source.replace(text, stand_ins)
+        if not self.rounds:
+            source = source.replace(ROUNDED, ROUNDED.replace("v * 1.000356674194336f", "v"))
         assert "asm" not in source
         declared = "alignas(16) extern __shared__ unsigned char memory[];"
         assert declared in source
