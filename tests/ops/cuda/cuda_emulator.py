@@ -24,6 +24,7 @@ from mspc.ops.cuda.norm_kernels import INSTRUCTIONS
 from mspc.ops.device import PRELUDE
 from mspc.ops.math.matmul import BatchMatMul
 from mspc.ops.nn.activation import GeLU, GeLUGrad
+from tests.ops.cuda.cuda_stand_ins import without_tensor_cores
 
 NEEDED = shutil.which("g++")
 BUILT: dict[str, bytes] = {}
@@ -315,7 +316,12 @@ class Emulator:
 
         return launch
 
+    def stood_in(self, source: str) -> str:
+        """A kernel as g++ takes it."""
+        return without_tensor_cores(source)
+
     def kernel(self, source: str, name: str) -> Any:
+        source = self.stood_in(source)
         number = self.sources.setdefault((source, name), len(self.sources))
         waits = any(word in source for word in ("__sync", "__shfl", "__ballot", "over_"))
 

@@ -1,0 +1,137 @@
+"""Tensor cores and copies without a GPU: C++ in place of the PTX of `mspc.ops.cuda.flash_fragments` and
+`mspc.ops.cuda.flash_products`.
+
+Fragments are those of the PTX ISA's section on mma.m16n8k8 with .tf32, where groupID is a lane's number / 4 and
+threadID_in_group its rest: A's a0 to a3 lie in row groupID (a0, a2) or groupID + 8 (a1, a3) and in column
+threadID_in_group (a0, a1) or threadID_in_group + 4 (a2, a3); B's b0 and b1 in row threadID_in_group or
+threadID_in_group + 4 and column groupID; C's c0 to c3 in row groupID (c0, c1) or groupID + 8 (c2, c3) and column
+threadID_in_group * 2 + (i & 1). Those of mma.m16n8k16 with halves hold two neighbouring elements in a register, the
+first in its low half: A's registers lie in row groupID (0, 2) or groupID + 8 (1, 3) and from column threadID_in_group
+* 2 (0, 1) or threadID_in_group * 2 + 8 (2, 3) on; B's from row threadID_in_group * 2 or that + 8 on in column groupID.
+ldmatrix gives lane 4 r + c of row r of each matrix of 8 rows of 16 bytes those from 4 c on; transposed, of column r of
+a matrix of halves the elements in rows 2 c and 2 c + 1.
+"""
+
+from __future__ import annotations
+
+from mspc.ops.cuda.flash_fragments import INSTRUCTIONS
+from mspc.ops.cuda.flash_products import HALF_INSTRUCTIONS, ROUNDED, TF32_INSTRUCTIONS
+
+_COMMON = r"""
+typedef unsigned int u32;
+struct Part { u32 at[4]; };
+namespace cores {
+static const unsigned char* rows[2][8][32];
+static unsigned int rounds[1024], loads[1024];
+static auto& given(const void* row) {
+    if ((unsigned long long)row % 16) __builtin_trap();
+    auto& rows = cores::rows[cores::loads[threadIdx.x]++ & 1][threadIdx.x / 32];
+    rows[threadIdx.x % 32] = (const unsigned char*)row;
+    __syncwarp();
+    return rows;
+}
+}
+static Part load_matrices(const void* row) {
+    const int r = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
+    auto& rows = cores::given(row);
+    Part to;
+    for (int m = 0; m < 4; ++m) std::memcpy(&to.at[m], rows[8 * m + r] + 4 * c, 4);
+    return to;
+}
+// A copy is made as late as it may be, or at once.
+static void copy_async(void* to, const void* from, bool there) {
+    if (((unsigned long long)to | (unsigned long long)from) % 16) __builtin_trap();
+    static const float zeros[4] = {0, 0, 0, 0};
+    if (EAGER) std::memcpy(to, there ? from : zeros, 16);
+    else start_copy<16>((Shared)to, there ? from : zeros);
+}
+static void commit_copies() { close_copies(); }
+static void wait_for_copies() { await_copies<0>(); }
+static float power_of_2(float v) { return exp2f(v); }
+"""
+_TF32 = r"""
+namespace cores {
+static float a_of[2][8][16][8], b_of[2][8][8][8];
+static float kept(u32 bits) {
+    if (ROUNDS) bits &= 0xffffe000u;
+    float v; std::memcpy(&v, &bits, 4);
+    return v;
+}
+}
+static void multiply_rounded(float (&c)[4], const Part& a, u32 b0, u32 b1) {
+    const int warp = threadIdx.x / 32, group = threadIdx.x % 32 / 4, in_group = threadIdx.x % 4;
+    const int round = cores::rounds[threadIdx.x]++ & 1;
+    auto& A = cores::a_of[round][warp];
+    auto& B = cores::b_of[round][warp];
+    for (int i = 0; i < 4; ++i)
+        A[i == 0 || i == 2 ? group : group + 8][i < 2 ? in_group : in_group + 4] = cores::kept(a.at[i]);
+    B[in_group][group] = cores::kept(b0);
+    B[in_group + 4][group] = cores::kept(b1);
+    __syncwarp();
+    for (int i = 0; i < 4; ++i) {
+        const int row = i < 2 ? group : group + 8, column = in_group * 2 + (i & 1);
+        float sum = 0;
+        for (int k = 0; k < 8; ++k) sum += A[row][k] * B[k][column];
+        c[i] += sum;
+    }
+}
+"""
+_HALVES = r"""
+namespace cores {
+static float a_of[2][8][16][16], b_of[2][8][16][8];
+static float element(u32 both, int which) { E e; e.bits = (unsigned short)(both >> 16 * which); return wide(e); }
+}
+static void multiply(float (&c)[4], const Part& a, u32 b0, u32 b1) {
+    const int warp = threadIdx.x / 32, group = threadIdx.x % 32 / 4, in_group = threadIdx.x % 4;
+    const int round = cores::rounds[threadIdx.x]++ & 1;
+    auto& A = cores::a_of[round][warp];
+    auto& B = cores::b_of[round][warp];
+    for (int e = 0; e < 2; ++e) {
+        for (int i = 0; i < 4; ++i)
+            A[i & 1 ? group + 8 : group][2 * in_group + (i < 2 ? 0 : 8) + e] = cores::element(a.at[i], e);
+        B[2 * in_group + e][group] = cores::element(b0, e);
+        B[2 * in_group + 8 + e][group] = cores::element(b1, e);
+    }
+    __syncwarp();
+    for (int i = 0; i < 4; ++i) {
+        const int row = i < 2 ? group : group + 8, column = in_group * 2 + (i & 1);
+        float sum = 0;
+        for (int k = 0; k < 16; ++k) sum += A[row][k] * B[k][column];
+        c[i] += sum;
+    }
+}
+static Part load_transposed(const void* row) {
+    const int r = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
+    auto& rows = cores::given(row);
+    Part to;
+    for (int m = 0; m < 4; ++m) {
+        const E low = ((const E*)rows[8 * m + 2 * c])[r], high = ((const E*)rows[8 * m + 2 * c + 1])[r];
+        to.at[m] = low.bits | (u32)high.bits << 16;
+    }
+    return to;
+}
+static u32 pair(float low, float high) { return narrow<E>(low).bits | (u32)narrow<E>(high).bits << 16; }
+"""
+GUARD = 1024
+"""Words behind a block's shared memory that no kernel may touch."""
+
+
+DECLARED = "alignas(16) extern __shared__ unsigned char memory[];"
+
+
+def without_tensor_cores(source: str, rounds: bool = False, eager: bool = False) -> str:
+    """A kernel with C++ in the place of PTX, and memory of its own for its shared one.
+
+    rounds: operands of products lose the bits that TF32 has not, else products are those of Float32. eager: a copy to
+    shared memory is made at once, else when it is waited for.
+    """
+    if INSTRUCTIONS not in source:
+        return source
+    common = f"#define ROUNDS {int(rounds)}\n#define EAGER {int(eager)}\n{_COMMON}"
+    for text, stand_ins in ((INSTRUCTIONS, common), (HALF_INSTRUCTIONS, _HALVES), (TF32_INSTRUCTIONS, _TF32)):
+        source = source.replace(text, stand_ins)
+    if not rounds:
+        source = source.replace(ROUNDED, ROUNDED.replace("v * 1.000356674194336f", "v"))
+    assert "asm" not in source
+    assert DECLARED in source
+    return source.replace(DECLARED, f"alignas(16) unsigned char memory[SHARED + {4 * GUARD}];")
