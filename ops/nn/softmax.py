@@ -1,26 +1,31 @@
-"""Softmax and its logarithm normalise along an axis that must not be sharded."""
+"""Softmax and its logarithm normalise along an axis; ranks that have a slice of a row exchange what they need of it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
+from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.cpu.blocks import rowwise
 from mspc.ops.cuda.row_kernels import RowPass, normalise
 from mspc.ops.cuda.source import Operand
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.math.arithmetic import Mul, Sub
+from mspc.ops.math.arithmetic import Div, Mul, Sub
+from mspc.ops.math.elementwise import Exp
 from mspc.ops.memory_order import Order, Reordered
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.nn.norm import statistics_dtype
+from mspc.ops.nn.sharded_rows import Ranks, log_softmax_of_rows, moved_rows, ranks_of_rows, sent_bytes, total_of_rows
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
 from mspc.ops.operator_arguments import axes_in, ints_of
 from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.ops.tensor.cast import as_dtype
 from mspc.sharding.rules import factor_names
 
 Gradients = Sequence[Value | None]
@@ -60,6 +65,10 @@ def along(axis: Axis, kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Normalised(Op, abstract=True):
+    """numbers: of every row that ranks exchange where the axis is sharded."""
+
+    numbers: ClassVar[int] = 2
+
     @property
     def axis_field(self) -> str:
         """The attribute that names the axis."""
@@ -74,7 +83,28 @@ class _Normalised(Op, abstract=True):
         changed: dict[str, Any] = {self.axis_field: axis}
         return Reordered(replace(self, **changed), (order,) * len(types), (order,))
 
+    def rule(self, *types: TensorType) -> str:
+        self.row_axes(*types)
+        side = " ".join(factor_names(types[0].rank))
+        return f"{', '.join([side] * len(types))} -> {side}"
+
+    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+        axes = self.row_axes(placement.in_types[0])
+        ranks = ranks_of_rows(placement, axes)
+        if len(ranks) == 1:
+            return None
+        return as_dtype(b, self.of_slices(b, ranks, axes, *inputs), inputs[0].tensor_type.dtype)
+
+    def of_slices(self, b: Builder, ranks: Ranks, axes: tuple[int, ...], *inputs: Value) -> Value:
+        """The operators in the place of this one where its rows are sharded over ranks."""
+        raise NotImplementedError
+
+    def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
+        return sent_bytes(types[0], layouts[0], self.row_axes(types[0]), self.numbers)
+
     def row_axes(self, *types: TensorType) -> tuple[int, ...]:
+        if not types[0].shape:
+            raise MspcError(f"{self.name}: a number has no axis {getattr(self, self.axis_field)}", kind=ValueError)
         axis: Axis = getattr(self, self.axis_field)
         return axes_in(self.name, ints_of(self.name, "axis", axis), types[0].rank)
 
@@ -99,11 +129,12 @@ class Softmax(_Normalised):
     axis: Axis = -1
     samples = (*_ONE, sample((8, 4, 4), axis=(1, 2)))
 
-    def rule(self, x: TensorType) -> str:
-        return normalised_rule(self.name, x.shape, self.axis, 1)
-
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(SoftmaxBackward(self.axis), dout, out),)
+
+    def of_slices(self, b: Builder, ranks: Ranks, axes: tuple[int, ...], *inputs: Value) -> Value:
+        _, power, total = moved_rows(b, ranks, axes, inputs[0])
+        return b.emit(Div(), power, total)
 
     row_lines = (
         "ReduceMax(x0, AXES)", "Sub(x0, t0)", "Exp(t1)", "ReduceSum(t2, AXES)", "Reciprocal(t3)", "Mul(t2, t4)",
@@ -140,11 +171,9 @@ class SoftmaxBackward(_Normalised):
     """Gradient of Softmax: (dout - sum(dout * out)) * out, the sum along `dim`."""
 
     dim: Axis = -1
+    numbers = 1
     linear_in = (0,)
     samples = (sample((8, 16), (8, 16)), sample((4, 8, 8), (4, 8, 8), dim=1))
-
-    def rule(self, dout: TensorType, out: TensorType) -> str:
-        return normalised_rule(self.name, dout.shape, self.dim, 2)
 
     def bprop(self, b: Builder, dy: Value, y: Value, out: Value, dout: Value) -> Gradients:
         axes = axes_in(self.name, ints_of(self.name, "dim", self.dim), len(y.shape))
@@ -155,6 +184,11 @@ class SoftmaxBackward(_Normalised):
         first = b.emit(Mul(), dout, b.emit(Sub(), dy, inner))
         second = b.emit(Mul(), dy, outer)
         return b.emit(SoftmaxBackward(self.dim), dout, y), b.emit(Sub(), first, second)
+
+    def of_slices(self, b: Builder, ranks: Ranks, axes: tuple[int, ...], *inputs: Value) -> Value:
+        dout, out = (as_dtype(b, value, statistics_dtype(value.tensor_type.dtype)) for value in inputs)
+        total = total_of_rows(b, ranks, axes, b.emit(Mul(), dout, out))
+        return b.emit(Mul(), out, b.emit(Sub(), dout, total))
 
     row_lines = (
         "Mul(x0, x1)", "ReduceSum(t0, AXES)", "Mul(x1, t1)", "Sub(t0, t2)",
@@ -190,11 +224,11 @@ class LogSoftmax(_Normalised):
     axis: int = -1
     samples = _ONE
 
-    def rule(self, x: TensorType) -> str:
-        return normalised_rule(self.name, x.shape, self.axis, 1)
-
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(LogSoftmaxGrad(self.axis), out, dout),)
+
+    def of_slices(self, b: Builder, ranks: Ranks, axes: tuple[int, ...], *inputs: Value) -> Value:
+        return log_softmax_of_rows(b, ranks, axes, inputs[0])
 
     row_lines = (
         "ReduceMax(x0, AXES)", "Sub(x0, t0)", "Exp(t1)", "ReduceSum(t2, AXES)", "Log(t3)", "Sub(t1, t4)",
@@ -230,14 +264,17 @@ class LogSoftmaxGrad(_Normalised):
     """Gradient of LogSoftmax: dout - exp(out) * sum(dout), the sum along `axis`."""
 
     axis: int = -1
+    numbers = 1
     linear_in = (1,)
     bprop = NotDifferentiable(
         "it is a gradient, and second derivatives of LogSoftmax are not built"
     )
     samples = (sample((8, 16), (8, 16)), sample((4, 8, 8), (4, 8, 8), axis=1))
 
-    def rule(self, out: TensorType, dout: TensorType) -> str:
-        return normalised_rule(self.name, out.shape, self.axis, 2)
+    def of_slices(self, b: Builder, ranks: Ranks, axes: tuple[int, ...], *inputs: Value) -> Value:
+        out, dout = (as_dtype(b, value, statistics_dtype(value.tensor_type.dtype)) for value in inputs)
+        total = total_of_rows(b, ranks, axes, dout)
+        return b.emit(Sub(), dout, b.emit(Mul(), b.emit(Exp(), out), total))
 
     row_lines = (
         "ReduceSum(x1, AXES)", "Exp(x0)", "Mul(t1, t0)", "Sub(x1, t2)",

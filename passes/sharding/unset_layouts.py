@@ -141,7 +141,7 @@ class UnsetLayouts:
                 self.take(node, self.cheapest(node, self.options(node)))
 
     def improve(self, region: Sequence[Node]) -> None:
-        """Revisit operators, last first, while another choice saves bytes."""
+        """Revisit operators, last first, while another choice saves bytes; then what their operands come from."""
         for _ in range(ROUNDS):
             changed = False
             for node in reversed(region):
@@ -150,7 +150,38 @@ class UnsetLayouts:
                     self.take(node, self.cheapest(node, self.options(node)))
                     changed |= before != (node.in_layouts, node.layout)
             if not changed:
-                return
+                break
+        for node in reversed(region):
+            for index, value in enumerate(node.inputs):
+                if value in self.chosen and self.moves(value) > LEAST:
+                    self.move_upstream(node, index)
+
+    def move_upstream(self, reader: Node, index: int) -> None:
+        """Make an operand in the layout in which it is read, then what that is made of, and so on through the region;
+        keep as much of it as saves the most bytes. An operator on the way may have made much of little, as a mask of
+        classes of their numbers."""
+        replaced: list[tuple[Node, ShardingChoice]] = []
+        saved, best, kept = 0.0, 0.0, 0
+        while True:
+            node, wanted = reader.inputs[index], (reader.in_layouts or ())[index]
+            if not isinstance(node, Node) or node not in self.chosen or cast(Op, node.op).operandwise:
+                break
+            fits = [option for option in self.options(node) if option.layout(node.type) == wanted]
+            if not fits or node.layout == wanted:
+                break
+            replaced.append((node, self.chosen[node]))
+            before = self.cost((node,))
+            self.take(node, self.cheapest(node, fits))
+            saved += before - self.cost((node,))
+            if saved > best + LEAST:
+                best, kept = saved, len(replaced)
+            bytes_of_operands = [self.moves(v) if v in self.chosen else 0.0 for v in node.inputs]
+            most = max(bytes_of_operands, default=0.0)
+            if most <= LEAST:
+                break
+            reader, index = node, bytes_of_operands.index(most)
+        for node, option in reversed(replaced[kept:]):
+            self.take(node, option)
 
     def options(self, node: Node) -> list[ShardingChoice]:
         """The choices for an operator that leave undecided parameters replicated where the batch is sharded, and a

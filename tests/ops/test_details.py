@@ -10,12 +10,8 @@ import pytest
 from mspc import Tensor, ops
 from mspc.ir.layout import Layout
 from mspc.ir.types import BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT8, TensorType
-from mspc.ops.loss.loss import (
-    BinaryCrossEntropy,
-    KLDivLoss,
-    SoftmaxCrossEntropyWithLogits,
-    SparseSoftmaxCrossEntropyWithLogits,
-)
+from mspc.ops.loss.cross_entropy import SoftmaxCrossEntropyWithLogits, SparseSoftmaxCrossEntropyWithLogits
+from mspc.ops.loss.loss import BinaryCrossEntropy, KLDivLoss
 from mspc.ops.math.arithmetic import Add, Div, Maximum, Mul
 from mspc.ops.math.comparison import LogicalAnd, Select
 from mspc.ops.math.elementwise import Sqrt

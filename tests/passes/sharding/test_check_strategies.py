@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from mspc.ir.location import Location
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.modules import load_operators
+from mspc.ops.nn.l2_normalize import L2Normalize
 from mspc.ops.op import REGISTRY, NotDifferentiable, Op
 from mspc.passes.sharding.check_strategies import CheckStrategies
 
@@ -84,9 +86,9 @@ def test_a_strategy_that_does_not_divide_the_ranks() -> None:
 
 def test_a_dimension_that_must_not_be_sharded() -> None:
     net = Sharded()
-    net.emit("Softmax", ((2, 4),), net.tensor(16, 32), axis=-1)
+    net.emit("L2Normalize", ((2, 4),), net.tensor(16, 32), axis=-1)
     assert net.message() == (
-        "net.py:1:5: error: Softmax 'op1': dimension 1 of input 0 must not be sharded, "
+        "net.py:1:5: error: L2Normalize 'op1': dimension 1 of input 0 must not be sharded, "
         "but the strategy shards it into 4 slices"
         f"{SOURCE}\n  note: use 1 there"
     )
@@ -111,10 +113,10 @@ def test_one_axis_on_two_dimensions() -> None:
     [
         ("input", "Neg", ""),
         ("parameter", "Neg", "interleaved_parallel takes input 0, the parameter w, in parts"),
-        ("input", "Softmax", "interleaved_parallel takes dimension 1 of input 0 in parts, which must not be sharded"),
+        ("input", L2Normalize(axis=-1), "dimension 1 of input 0 in parts, which must not be sharded"),
     ],
 )
-def test_parts_that_run_one_after_the_other(kind: str, operator: str, message: str) -> None:
+def test_parts_that_run_one_after_the_other(kind: str, operator: Any, message: str) -> None:
     net = Sharded()
     layout = NamedLayout((2, 4), ("dp", "mp"), (1, -1), 2, 1)
     value = net.tensor(16, 32)
