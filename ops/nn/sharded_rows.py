@@ -26,8 +26,11 @@ Ranks = tuple[int, ...]
 
 
 def ranks_of_rows(placement: Placement, axes: Sequence[int]) -> Ranks:
-    """The ranks that have a slice of this rank's rows, which lie along `axes` of the first operand."""
+    """The ranks that have a slice of this rank's rows, which lie along `axes` of the first operand; rows without
+    elements have none."""
     layout = placement.in_layouts[0]
+    if 0 in (placement.in_types[0].shape[d] for d in axes):
+        return (placement.rank,)
     along = [a for d in axes for a in layout.dims[d]]
     return tuple(sorted(layout.group(along, placement.rank))) if along else (placement.rank,)
 

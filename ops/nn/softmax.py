@@ -187,8 +187,8 @@ class SoftmaxBackward(_Normalised):
 
     def of_slices(self, b: Builder, ranks: Ranks, axes: tuple[int, ...], *inputs: Value) -> Value:
         dout, out = (as_dtype(b, value, statistics_dtype(value.tensor_type.dtype)) for value in inputs)
-        total = total_of_rows(b, ranks, axes, b.emit(Mul(), dout, out))
-        return b.emit(Mul(), out, b.emit(Sub(), dout, total))
+        product = b.emit(Mul(), dout, out)
+        return b.emit(Sub(), product, b.emit(Mul(), out, total_of_rows(b, ranks, axes, product)))
 
     row_lines = (
         "Mul(x0, x1)", "ReduceSum(t0, AXES)", "Mul(x1, t1)", "Sub(t0, t2)",

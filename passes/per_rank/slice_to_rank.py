@@ -7,6 +7,7 @@ so the work of all passes before is done once for any number of ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
@@ -82,9 +83,13 @@ def _place(nodes: list[Node], node: Node, inputs: list[Value], part: RankElement
     op = node.op if part is None or part.op is None else part.op
     copy = Node(op, inputs, local_type(node.type, node), node.name, node.instance, node.scope, node.frames, node.phase)
     copy.in_strategy, copy.out_strategy = node.in_strategy, node.out_strategy
-    copy.attrs = {k: v for k, v in node.attrs.items() if k not in ("gradient_for", "strategy_from", ROWS)}
+    copy.attrs = _attrs_on_rank(node)
     nodes.append(copy)
     return copy
+
+
+def _attrs_on_rank(node: Node) -> dict[str, Any]:
+    return {k: v for k, v in node.attrs.items() if k not in ("gradient_for", "strategy_from", ROWS)}
 
 
 def _place_several(nodes: list[Node], node: Node, inputs: list[Value], part: RankElement, shared: Shared) -> Value:
@@ -103,7 +108,7 @@ def _place_several(nodes: list[Node], node: Node, inputs: list[Value], part: Ran
             continue
         new = Node(own.op, read, own.type, own.name, own.instance, node.scope, node.frames, node.phase)
         if not isinstance(own.op, TupleGetItem):
-            new.attrs.update(node.attrs)
+            new.attrs |= _attrs_on_rank(node)
         if own.reason:
             new.attrs["reason"] = f"{node.label}: {own.reason}"
         made.append(new)
