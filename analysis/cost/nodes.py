@@ -41,13 +41,18 @@ def seconds(node: Node, machine: Machine = H200) -> float:
         # Only their number is read: which ranks they are would be asked of every rank anew (`ir.varying`).
         ranks = node.op.members if len(node.op.members) else range(UNKNOWN_GROUP)
         return machine.collective_seconds(node.op.name, sent_bytes(node), ranks)
-    return machine.kernel + math.hypot(moving_seconds(node, machine), computing_seconds(node, machine))
+    begins = machine.kernel * (1 + len(cost_of_lines(node).asides) * (machine.device == "GPU"))
+    return begins + math.hypot(moving_seconds(node, machine), computing_seconds(node, machine))
 
 
 def moving_seconds(node: Node, machine: Machine) -> float:
     """Time in which a node reads and writes memory, were there nothing to compute."""
-    again = cost_of_lines(node).again if machine.device == "GPU" else 0
-    return machine.moving_seconds(moved_bytes(node) + again, kind_of_traffic(node))
+    moved, kind = moved_bytes(node), kind_of_traffic(node)
+    if machine.device != "GPU":
+        return machine.moving_seconds(moved, kind)
+    lines = cost_of_lines(node)
+    asides = sum(machine.moving_seconds(nbytes, COLUMN_SUMS) for nbytes in lines.asides)
+    return machine.moving_seconds(moved + lines.again, kind) + asides
 
 
 def computing_seconds(node: Node, machine: Machine) -> float:
