@@ -72,14 +72,17 @@ def kind_of_work(node: Node) -> str:
     op = node.op
     assert isinstance(op, Op)
     if op.work == PRODUCTS:
-        return UNEVEN if _is_uneven(node) else DEEP if product_of(node).is_deep else PRODUCTS
+        even = _even_bytes(node)
+        if even < LOADED:
+            return UNEVEN[max(even, min(UNEVEN))]
+        return DEEP if product_of(node).is_deep else PRODUCTS
     return _form_of(op, tuple(operand_types(node))) + op.work
 
 
 def kinds_of_slices(node: Node) -> tuple[str, ...]:
     """The kinds of work that a node's slices may be: sharding changes which of them products are."""
     assert isinstance(node.op, Op)
-    return (PRODUCTS, DEEP, UNEVEN) if node.op.work == PRODUCTS else (kind_of_work(node),)
+    return (PRODUCTS, DEEP, *UNEVEN.values()) if node.op.work == PRODUCTS else (kind_of_work(node),)
 
 
 def share_of_scores(op: Op, types: Sequence[TensorType]) -> float:
@@ -104,10 +107,9 @@ def _share(queries: int, keys: int, low: int | None, high: int | None) -> float:
     return seen / (queries * keys) if seen else 1.0
 
 
-def _is_uneven(node: Node) -> bool:
-    """Whether the rows of a matrix, as they lie in memory, are no multiple of what kernels load at once."""
-    values = [*node.inputs[:2], node]
-    return any(_row_bytes(value) % LOADED for value in values)
+def _even_bytes(node: Node) -> int:
+    """Bytes of which the rows of all matrices, as they lie in memory, are multiples; `LOADED` at most."""
+    return math.gcd(LOADED, *map(_row_bytes, (*node.inputs[:2], node)))
 
 
 def _row_bytes(value: Value) -> int:

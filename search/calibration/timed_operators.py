@@ -112,7 +112,9 @@ def _work_on(sizes: Sizes, dtype: DType) -> Iterator[Timed]:
     if not sizes.kinds or dtype not in sizes.image_types:
         return
     yield DEEP, dtype, lambda: _deep_products(sizes, dtype)
-    yield UNEVEN, dtype, lambda: _uneven_products(sizes, dtype)
+    for nbytes, kind in UNEVEN.items():
+        if nbytes >= dtype.itemsize:
+            yield kind, dtype, lambda nbytes=nbytes: _uneven_products(sizes, dtype, nbytes)
     ways: tuple[type[AttentionOp], ...] = (FlashAttentionScore, FlashAttentionScoreGrad)
     for form, op in product(("", CAUSAL, DROPPED, MASKED + DROPPED, BIASED + DROPPED, MASKED, BIASED), ways):
         yield form + op.work, dtype, lambda op=op, form=form: _attention(sizes, dtype, op, form)
@@ -171,9 +173,13 @@ def _deep_products(sizes: Sizes, dtype: DType) -> Groups:
             for n in _sides(sizes, dtype)[1:]]  # fmt: skip
 
 
-def _uneven_products(sizes: Sizes, dtype: DType) -> Groups:
-    return [[node_of(MatMul(transpose_b=True), dtype, (4 * n, n // 2 - 1), (n // 2 - 1, n // 2 - 1))]
-            for n in _sides(sizes, dtype)[1:4:2]]  # fmt: skip
+def _uneven_products(sizes: Sizes, dtype: DType, nbytes: int) -> Groups:
+    """Products of rows that are a multiple of so many bytes, and of no more."""
+    found: list[list[Node]] = []
+    for n in _sides(sizes, dtype)[1:4:2]:
+        length = n // 2 - nbytes // dtype.itemsize
+        found.append([node_of(MatMul(transpose_b=True), dtype, (4 * n, length), (length, length))])
+    return found
 
 
 def _sides(sizes: Sizes, dtype: DType) -> list[int]:
