@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from mspc.analysis.cost.machine import (
     BIASED,
@@ -23,7 +24,12 @@ from mspc.ir.graph import Node, Value, element_types, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.fused.matmul import FusedMatMul
+from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.op import Op
+
+if TYPE_CHECKING:
+    from mspc.ops.nn.attention_base import AttentionOp
 
 DEPTH = 4
 """How many times the mean side of its result a product sums up, from which on it is deep: there are too few blocks of
@@ -55,11 +61,14 @@ class Product:
         return 2.0 * self.batch * rows * columns * -(-self.summed // STEP) * STEP
 
 
-def product_of(node: Node) -> Product:
-    """The sizes of a node that multiplies matrices. One matrix for all of a batch on the right makes one product."""
+def product_of(node: Node) -> Product | None:
+    """The sizes of a node that multiplies matrices; None of any other. One matrix for all of a batch on the right makes
+    one product."""
+    if not isinstance(node.op, MatMul | BatchMatMul | FusedMatMul):
+        return None
     made = element_types(node.type)[0].shape
     left, right = (each.shape for each in operand_types(node)[:2])
-    transposed = getattr(node.op, "transpose_a", False)
+    transposed = node.op.transpose_a
     rows, summed = left[-2:][:: -1 if transposed else 1]
     batch = math.prod(made[:-2])
     if len(right) == 2 and not transposed:
@@ -72,25 +81,39 @@ def kind_of_work(node: Node) -> str:
     op = node.op
     assert isinstance(op, Op)
     if op.work == PRODUCTS:
-        even = _even_bytes(node)
-        if even < LOADED:
-            return UNEVEN[max(even, min(UNEVEN))]
-        return DEEP if product_of(node).is_deep else PRODUCTS
+        return _kind_of_product(node, product_of(node))
     return _form_of(op, tuple(operand_types(node))) + op.work
 
 
+def _kind_of_product(node: Node, sizes: Product | None) -> str:
+    if sizes is None:
+        return PRODUCTS
+    even = _even_bytes(node)
+    if even < LOADED:
+        return UNEVEN[max(even, min(UNEVEN))]
+    return DEEP if sizes.is_deep else PRODUCTS
+
+
 def kinds_of_slices(node: Node) -> tuple[str, ...]:
-    """The kinds of work that a node's slices may be: sharding changes which of them products are."""
+    """The kinds of work that a node's slices may be: sharding changes which of them products are, makes one group of
+    channels of several, and gives some queries no key that they do not see."""
     assert isinstance(node.op, Op)
-    return (PRODUCTS, DEEP, *UNEVEN.values()) if node.op.work == PRODUCTS else (kind_of_work(node),)
+    if node.op.work == PRODUCTS:
+        return PRODUCTS, DEEP, *UNEVEN.values()
+    kind, plain = kind_of_work(node), node.op.work
+    if kind.startswith(GROUPED):
+        return kind, plain, POINTWISE + plain
+    return (kind, plain) if kind.startswith(CAUSAL) else (kind,)
 
 
-def share_of_scores(op: Op, types: Sequence[TensorType]) -> float:
+def share_of_scores(node: Node) -> float:
     """The share of all pairs of a query and a key whose scores are computed; 1 for what is no attention."""
     from mspc.ops.nn.attention_base import AttentionOp  # late: few networks have any
 
-    if not isinstance(op, AttentionOp):
-        return 1.0
+    return _seen(node.op, operand_types(node)) if isinstance(node.op, AttentionOp) else 1.0
+
+
+def _seen(op: AttentionOp, types: Sequence[TensorType]) -> float:
     shape = op.apart.sizes(op.parts(types[0]) if op.packed else types[:3])
     return _share(shape.queries, shape.keys, *op.window(shape))
 
@@ -144,5 +167,5 @@ def _form_of(op: Op, types: tuple[TensorType, ...]) -> str:
             return (BIASED if of_queries else MASKED) + dropped
         if dropped:
             return dropped
-        return CAUSAL if share_of_scores(op, types) < 1 else ""
+        return CAUSAL if _seen(op, types) < 1 else ""
     return ""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from mspc.analysis.cost.fused_lines import cost_of_lines, sums_columns
 from mspc.analysis.cost.kinds import kind_of_work, kinds_of_slices, product_of, share_of_scores
 from mspc.analysis.cost.known_machines import H200
-from mspc.analysis.cost.machine import COLUMN_SUMS, DRAWS, ELEMENTWISE, PRODUCTS, ROW_SUMS, UPDATES, Machine
+from mspc.analysis.cost.machine import COLUMN_SUMS, DRAWS, ELEMENTWISE, ROW_SUMS, UPDATES, Machine
 from mspc.ir.graph import Node, operand_types
 from mspc.ir.types import FLOAT32, DType
 from mspc.ops.collective.base import Collective
@@ -73,10 +73,8 @@ def computed(node: Node, machine: Machine) -> float:
     operations = work_of(node)
     if not operations or machine.device != "GPU":
         return operations
-    assert isinstance(node.op, Op)
-    if node.op.work == PRODUCTS:
-        return product_of(node).filled_up
-    return operations * share_of_scores(node.op, operand_types(node))
+    product = product_of(node)
+    return product.filled_up if product is not None else operations * share_of_scores(node)
 
 
 def _alone(machine: Machine, kind: str, amount: float) -> float:
@@ -134,7 +132,7 @@ def least_seconds(nodes: Iterable[Node], ranks: int, machine: Machine) -> float:
         operations = work_of(node)
         if operations:
             key = kinds_of_slices(node), operand_types(node)[0].dtype
-            products.setdefault(key, []).append(operations * share_of_scores(node.op, operand_types(node)))
+            products.setdefault(key, []).append(operations * share_of_scores(node))
         elif node.phase == "update" and node.op.mutates:
             updated += BOTH_WAYS * sum(node.inputs[i].type.nbytes for i in node.op.mutates)
     found = 0.0

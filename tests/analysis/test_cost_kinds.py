@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from mspc.analysis.cost.fused_lines import LONGEST_ROW, NOTHING, cost_of_lines, instructions
-from mspc.analysis.cost.kinds import kind_of_work, product_of, share_of_scores
+from mspc.analysis.cost.kinds import kind_of_work, kinds_of_slices, product_of, share_of_scores
 from mspc.analysis.cost.known_machines import H100
 from mspc.analysis.cost.machine import LIKE, PRODUCTS, Rate
 from mspc.analysis.cost.nodes import computed, kind_of_traffic, seconds
-from mspc.ir.graph import Node, Parameter, operand_types
+from mspc.ir.graph import Node, Parameter
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32, DType, TensorType
 from mspc.ops.convolution.convolve import Conv2D, Conv2DBackpropFilter, Conv2DBackpropInput
 from mspc.ops.fused.elementwise import FusedElementwise
@@ -93,9 +93,17 @@ def test_kinds_of_attention_follow_from_what_is_done_to_scores(made: Node, kind:
         kind = LIKE[kind]  # all have rates, whatever a file lists
 
 
+def test_slices_may_be_of_other_kinds() -> None:
+    grouped = node(Conv2D(8, 3, group=8), (2, 8, 4, 4), (8, 1, 3, 3))
+    assert "convolutions" in kinds_of_slices(grouped)
+    assert kinds_of_slices(attention(FlashAttentionScore, sparse_mode=2)) == ("causal_attention", "attention")
+    assert kinds_of_slices(attention(FlashAttentionScore, keep_prob=0.9)) == ("dropped_attention",)
+    assert {"products", "deep_products"} < set(kinds_of_slices(node(MatMul(), (8, 8), (8, 8))))
+
+
 def test_scores_that_no_query_sees_are_not_computed() -> None:
     full, causal = attention(FlashAttentionScore), attention(FlashAttentionScore, sparse_mode=2)
-    assert share_of_scores(causal.op, operand_types(causal)) == pytest.approx(65 / 128)
+    assert share_of_scores(causal) == pytest.approx(65 / 128)
     assert computed(causal, H100) == pytest.approx(computed(full, H100) * 65 / 128)
     assert computed(causal, replace(H100, device="CPU")) == computed(full, H100)
 
@@ -105,6 +113,7 @@ def test_products_are_filled_up_on_gpus() -> None:
     assert computed(small, replace(H100, device="CPU")) == 2 * 8 * 27 * 27 * 128
     assert computed(small, H100) == 2 * 8 * 64 * 32 * 128
     one = product_of(node(BatchMatMul(), (8, 27, 16), (16, 128)))
+    assert one is not None
     assert (one.batch, one.rows, one.summed, one.columns) == (1, 8 * 27, 16, 128)
 
 
