@@ -13,6 +13,7 @@ from mspc.analysis.cost.machine import (
     CAUSAL,
     DEEP,
     DROPPED,
+    FLAT,
     GROUPED,
     MASKED,
     POINTWISE,
@@ -55,6 +56,11 @@ class Product:
         return self.summed >= DEPTH * math.sqrt(self.rows * self.columns)
 
     @property
+    def is_flat(self) -> bool:
+        """Whether its result is one row or column of blocks."""
+        return self.batch == 1 and min(self.rows, self.columns) <= BLOCK < max(self.rows, self.columns)
+
+    @property
     def filled_up(self) -> float:
         """Operations of kernels that compute blocks of the result."""
         rows, columns = (-(-n // BLOCK) * BLOCK for n in (self.rows, self.columns))
@@ -88,6 +94,8 @@ def kind_of_work(node: Node) -> str:
 def _kind_of_product(node: Node, sizes: Product | None) -> str:
     if sizes is None:
         return PRODUCTS
+    if sizes.is_flat:
+        return FLAT
     even = _even_bytes(node)
     if even < LOADED:
         return UNEVEN[max(even, min(UNEVEN))]
@@ -99,7 +107,7 @@ def kinds_of_slices(node: Node) -> tuple[str, ...]:
     channels of several, and gives some queries no key that they do not see."""
     assert isinstance(node.op, Op)
     if node.op.work == PRODUCTS:
-        return PRODUCTS, DEEP, *UNEVEN.values()
+        return PRODUCTS, DEEP, FLAT, *UNEVEN.values()
     kind, plain = kind_of_work(node), node.op.work
     if kind.startswith(GROUPED):
         return kind, plain, POINTWISE + plain

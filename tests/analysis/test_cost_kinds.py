@@ -44,10 +44,11 @@ def of_types(op: Op, *types: TensorType) -> Node:
         (node(MatMul(), (8192, 1024), (1024, 1024)), "products"),
         (node(MatMul(transpose_a=True), (8192, 1024), (8192, 1024)), "deep_products"),
         (node(BatchMatMul(transpose_a=True), (8, 2560, 2816), (8, 2560, 1024)), "products"),
-        (node(MatMul(transpose_b=True), (64, 479), (1024, 479)), "products_of_2_bytes"),
-        (node(MatMul(transpose_b=True), (64, 1500), (6000, 1500)), "products_of_8_bytes"),
-        (node(MatMul(transpose_b=True), (64, 1500), (30522, 1500)), "products_of_4_bytes"),
-        (node(MatMul(transpose_b=True), (64, 479), (1024, 479), dtype=FLOAT32), "products_of_4_bytes"),
+        (node(MatMul(transpose_b=True), (64, 479), (1024, 479)), "flat_products"),
+        (node(MatMul(transpose_b=True), (128, 479), (1024, 479)), "products_of_2_bytes"),
+        (node(MatMul(transpose_b=True), (128, 1500), (6000, 1500)), "products_of_8_bytes"),
+        (node(MatMul(transpose_b=True), (128, 1500), (30522, 1500)), "products_of_4_bytes"),
+        (node(MatMul(transpose_b=True), (128, 479), (1024, 479), dtype=FLOAT32), "products_of_4_bytes"),
         (node(MatMul(), (512, 478), (478, 512), dtype=FLOAT64), "products"),
         (node(Conv2D(8, 3, pad_mode="same"), (2, 8, 4, 4), (8, 8, 3, 3)), "convolutions"),
         (node(Conv2D(8, 1), (2, 8, 4, 4), (8, 8, 1, 1)), "pointwise_convolutions"),
@@ -118,7 +119,7 @@ def test_products_are_filled_up_on_gpus() -> None:
 
 
 def test_rows_that_begin_at_gaps_are_even() -> None:
-    made = node(MatMul(transpose_b=True), (64, 480), (1023, 480))
+    made = node(MatMul(transpose_b=True), (128, 480), (1023, 480))
     assert kind_of_work(made) == "products_of_2_bytes"
     made.attrs["row_pitch"] = (1024,)
     assert kind_of_work(made) == "products"
