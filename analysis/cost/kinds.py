@@ -114,27 +114,30 @@ def kinds_of_slices(node: Node) -> tuple[str, ...]:
     return (kind, plain) if kind.startswith(CAUSAL) else (kind,)
 
 
-def share_of_scores(node: Node) -> float:
-    """The share of all pairs of a query and a key whose scores are computed; 1 for what is no attention."""
+def share_of_scores(node: Node, block: int = 1) -> float:
+    """How many scores are computed for every pair of a query and a key; 1 for what is no attention.
+
+    Args:
+        block: queries and keys that kernels take together, all of which are computed where one pair is seen.
+    """
     from mspc.ops.nn.attention_base import AttentionOp  # late: few networks have any
 
-    return _seen(node.op, operand_types(node)) if isinstance(node.op, AttentionOp) else 1.0
+    return _seen(node.op, operand_types(node), block) if isinstance(node.op, AttentionOp) else 1.0
 
 
-def _seen(op: AttentionOp, types: Sequence[TensorType]) -> float:
+def _seen(op: AttentionOp, types: Sequence[TensorType], block: int = 1) -> float:
     shape = op.apart.sizes(op.parts(types[0]) if op.packed else types[:3])
-    return _share(shape.queries, shape.keys, *op.window(shape))
+    return _share(shape.queries, shape.keys, *op.window(shape), block)
 
 
 @functools.lru_cache(maxsize=256)
-def _share(queries: int, keys: int, low: int | None, high: int | None) -> float:
-    if low is None and high is None:
-        return 1.0
+def _share(queries: int, keys: int, low: int | None, high: int | None, block: int) -> float:
     seen = 0
-    for query in range(queries):
-        first = 0 if low is None else max(0, query + low)
-        last = keys - 1 if high is None else min(keys - 1, query + high)
-        seen += max(0, last - first + 1)
+    for first in range(0, queries, block):
+        last = min(first + block, queries) - 1
+        begin = 0 if low is None else max(0, first + low) // block
+        end = keys if high is None else max(0, min(keys, last + high + 1))
+        seen += max(0, -(-end // block) - begin) * block * block
     return seen / (queries * keys) if seen else 1.0
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 
 from mspc.analysis.cost.fused_lines import cost_of_lines, sums_columns
-from mspc.analysis.cost.kinds import kind_of_work, kinds_of_slices, product_of, share_of_scores
+from mspc.analysis.cost.kinds import BLOCK, kind_of_work, kinds_of_slices, product_of, share_of_scores
 from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.machine import COLUMN_SUMS, DRAWS, ELEMENTWISE, ROW_SUMS, UPDATES, Machine
 from mspc.ir.graph import Node, operand_types
@@ -74,7 +74,7 @@ def computed(node: Node, machine: Machine) -> float:
     if not operations or machine.device != "GPU":
         return operations
     product = product_of(node)
-    return product.filled_up if product is not None else operations * share_of_scores(node)
+    return product.filled_up if product is not None else operations * share_of_scores(node, BLOCK)
 
 
 def _alone(machine: Machine, kind: str, amount: float) -> float:
