@@ -6,16 +6,16 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
-from mspc.ops.fused.body import BodyLine
+from mspc.ops.cuda.chain import axes_of
 from mspc.ops.fused.dropout_mask import DropoutMask
 from mspc.ops.fused.elementwise import FusedElementwise, expanded_steps
-from mspc.ops.fused.space import Space, row_of
+from mspc.ops.fused.space import row_of
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import Reduce
 
@@ -36,15 +36,17 @@ _PLAIN = frozenset({"T", "V", "real", "A"})
 @dataclass(frozen=True)
 class LineCost:
     """What lines take beside one pass over memory. operations: instructions on elements. draws: random numbers.
-    again: bytes that are read once more. sums_columns: whether a reduction is not along rows."""
+    again: bytes that are read once more along rows. asides: bytes that every further pass reads, one for each choice of
+    axes that are not along rows. sums_columns: whether the pass that stores results has such a reduction, too."""
 
-    operations: float
-    draws: float
-    again: int
-    sums_columns: bool
+    operations: float = 0.0
+    draws: float = 0.0
+    again: int = 0
+    asides: tuple[int, ...] = ()
+    sums_columns: bool = False
 
 
-NOTHING = LineCost(0.0, 0.0, 0, False)
+NOTHING = LineCost()
 
 
 def cost_of_lines(node: Node) -> LineCost:
@@ -68,26 +70,91 @@ def instructions(op: Op) -> float:
 @functools.lru_cache(maxsize=4096)
 def _of_lines(op: FusedElementwise, given: tuple[TensorType, ...]) -> LineCost:
     """The same, once for all layers that are alike."""
-    steps, returns, types, space = expanded_steps(op, given)
-    operations = draws = 0.0
-    for step, type in zip(steps, types, strict=True):
-        if step.reshapes:
-            continue
-        worked = _read(step, given, types)[0] if step.reduces else type
-        if isinstance(step.op, DropoutMask):
-            draws += worked.size
-        else:
-            operations += worked.size * (1.0 if step.reduces else instructions(step.op))
-    columns = any(step.reduces and sums_columns(step.op, _read(step, given, types)[0]) for step in steps)
-    again = 0
-    if space.columns and space.row > LONGEST_ROW:
-        again = sum(_times_read(steps, returns, space, i) * type.nbytes for i, type in enumerate(given)
-                    if type.size >= math.prod(space.dims))  # fmt: skip
-    return LineCost(operations, draws, again, columns)
+    lines = _Lines(op, given)
+    along: dict[tuple[int, ...], list[int]] = {}
+    for i in lines.columns:
+        of = lines.read(i)[0]
+        axes = axes_of(lines.space.dims, of.shape, lines.axes(i))
+        along.setdefault(axes, []).append(i)
+    # Of a loop over all elements the last choice of axes is reduced where results are stored.
+    in_rows = bool(lines.space.columns)
+    passes = list(along.values()) if in_rows else list(along.values())[:-1]
+    operations, draws = lines.computed(range(len(lines.steps)))
+    for roots in passes:
+        more, drawn = lines.computed(lines.reached(roots))
+        operations, draws = operations + more, draws + drawn
+    asides = tuple(lines.bytes_read(lines.reached(roots)) for roots in passes)
+    again = lines.read_again() if in_rows and lines.space.row > LONGEST_ROW else 0
+    return LineCost(operations, draws, again, asides, bool(along) and not in_rows)
 
 
-def _read(step: BodyLine, given: Sequence[TensorType], types: Sequence[TensorType]) -> list[TensorType]:
-    return [(given if kind == "x" else types)[i] for kind, i in step.operands]
+class _Lines:
+    """The lines of a fused operator as kernels have them. columns: reductions that are not along rows."""
+
+    def __init__(self, op: FusedElementwise, given: tuple[TensorType, ...]) -> None:
+        self.steps, self.returns, self.types, self.space = expanded_steps(op, given)
+        self.given = given
+        self.elements = math.prod(self.space.dims)
+        beside_rows = [i for i, step in enumerate(self.steps) if step.reduces and i not in self.space.by_row]
+        self.columns = [i for i in beside_rows if sums_columns(self.steps[i].op, self.read(i)[0])]
+
+    def read(self, line: int) -> list[TensorType]:
+        """The types of what a line reads."""
+        return [(self.given if kind == "x" else self.types)[i] for kind, i in self.steps[line].operands]
+
+    def axes(self, line: int) -> tuple[int, ...]:
+        """The axes of a reduction."""
+        op = self.steps[line].op
+        assert isinstance(op, Reduce)
+        return op.axes(self.read(line)[0].rank)
+
+    def reached(self, roots: Iterable[int]) -> set[int]:
+        """The lines that one pass computes for these: all that lead to them, and end at reductions of rows."""
+        found: set[int] = set()
+        left = list(roots)
+        while left:
+            line = left.pop()
+            if line in found:
+                continue
+            found.add(line)
+            left += [i for kind, i in self.steps[line].operands if kind == "t" and i not in self.space.by_row]
+        return found
+
+    def bytes_read(self, lines: Iterable[int]) -> int:
+        """Bytes of the operands of lines that have a value for every element."""
+        read = {i for line in lines for kind, i in self.steps[line].operands if kind == "x"}
+        return sum(self.given[i].nbytes for i in read if self.given[i].size >= self.elements)
+
+    def computed(self, lines: Iterable[int]) -> tuple[float, float]:
+        """(instructions on elements, random numbers) of lines."""
+        operations = draws = 0.0
+        for i in lines:
+            step = self.steps[i]
+            if isinstance(step.op, DropoutMask):
+                draws += self.types[i].size
+            elif step.reduces:
+                operations += self.read(i)[0].size
+            elif not step.reshapes:
+                operations += self.types[i].size * instructions(step.op)
+        return operations, draws
+
+    def read_again(self) -> int:
+        """Bytes that passes over rows read once more, where rows are too long to stay in registers. A pass ends with
+        the reductions that the next one waits for, and computes anew what leads to its own."""
+        stage = [0] * len(self.steps)
+        roots: dict[int, list[int]] = {}
+        for i, step in enumerate(self.steps):
+            reduces = step.reduces and i in self.space.by_row
+            waits = (stage[at] + (self.steps[at].reduces and at in self.space.by_row)
+                     for kind, at in step.operands if kind == "t")  # fmt: skip
+            stage[i] = max(waits, default=0)
+            if reduces:
+                roots.setdefault(stage[i], []).append(i)
+        stored = [i for i in self.returns if i not in self.space.by_row and i not in self.columns]
+        if stored:
+            roots.setdefault(max(stage), []).extend(stored)
+        every = [self.bytes_read(self.reached(each)) for each in roots.values()]
+        return max(0, sum(every) - self.bytes_read(range(len(self.steps))))
 
 
 def sums_columns(op: Op, operand: TensorType) -> bool:
@@ -96,25 +163,3 @@ def sums_columns(op: Op, operand: TensorType) -> bool:
     if not isinstance(op, Reduce):
         return False
     return not row_of(operand.shape, op.axes(operand.rank) or tuple(range(operand.rank)))
-
-
-def _times_read(steps: Sequence[BodyLine], returns: Sequence[int], space: Space, operand: int) -> int:
-    """How many passes over its rows read an operand again. A pass ends with the reductions that the next one waits
-    for; each reads what leads to its own."""
-    stage = [0] * len(steps)
-    roots: dict[int, list[int]] = {}
-    for i, step in enumerate(steps):
-        waits = [stage[at] + (steps[at].reduces and at in space.by_row) for kind, at in step.operands if kind == "t"]
-        stage[i] = max(waits, default=0)
-        if step.reduces and i in space.by_row:
-            roots.setdefault(stage[i], []).append(i)
-    last = max(stage)
-    roots.setdefault(last, []).extend(i for i in returns if i not in space.by_row)
-
-    def reads(line: int) -> bool:
-        operands = steps[line].operands
-        return any(
-            at == operand if kind == "x" else at not in space.by_row and reads(at) for kind, at in operands
-        )
-
-    return max(0, sum(any(map(reads, lines)) for lines in roots.values()) - 1)

@@ -6,12 +6,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from mspc.analysis.cost.machine import (
     BIASED,
     CAUSAL,
     DEEP,
     DROPPED,
+    FLAT,
     GROUPED,
     MASKED,
     POINTWISE,
@@ -23,7 +25,12 @@ from mspc.ir.graph import Node, Value, element_types, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.fused.matmul import FusedMatMul
+from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.op import Op
+
+if TYPE_CHECKING:
+    from mspc.ops.nn.attention_base import AttentionOp
 
 DEPTH = 4
 """How many times the mean side of its result a product sums up, from which on it is deep: there are too few blocks of
@@ -49,17 +56,25 @@ class Product:
         return self.summed >= DEPTH * math.sqrt(self.rows * self.columns)
 
     @property
+    def is_flat(self) -> bool:
+        """Whether its result is one row or column of blocks."""
+        return self.batch == 1 and min(self.rows, self.columns) <= BLOCK < max(self.rows, self.columns)
+
+    @property
     def filled_up(self) -> float:
         """Operations of kernels that compute blocks of the result."""
         rows, columns = (-(-n // BLOCK) * BLOCK for n in (self.rows, self.columns))
         return 2.0 * self.batch * rows * columns * -(-self.summed // STEP) * STEP
 
 
-def product_of(node: Node) -> Product:
-    """The sizes of a node that multiplies matrices. One matrix for all of a batch on the right makes one product."""
+def product_of(node: Node) -> Product | None:
+    """The sizes of a node that multiplies matrices; None of any other. One matrix for all of a batch on the right makes
+    one product."""
+    if not isinstance(node.op, MatMul | BatchMatMul | FusedMatMul):
+        return None
     made = element_types(node.type)[0].shape
     left, right = (each.shape for each in operand_types(node)[:2])
-    transposed = getattr(node.op, "transpose_a", False)
+    transposed = node.op.transpose_a
     rows, summed = left[-2:][:: -1 if transposed else 1]
     batch = math.prod(made[:-2])
     if len(right) == 2 and not transposed:
@@ -72,42 +87,63 @@ def kind_of_work(node: Node) -> str:
     op = node.op
     assert isinstance(op, Op)
     if op.work == PRODUCTS:
-        return UNEVEN if _is_uneven(node) else DEEP if product_of(node).is_deep else PRODUCTS
+        return _kind_of_product(node, product_of(node))
     return _form_of(op, tuple(operand_types(node))) + op.work
 
 
+def _kind_of_product(node: Node, sizes: Product | None) -> str:
+    if sizes is None:
+        return PRODUCTS
+    if sizes.is_flat:
+        return FLAT
+    even = _even_bytes(node)
+    if even < LOADED:
+        return UNEVEN[max(even, min(UNEVEN))]
+    return DEEP if sizes.is_deep else PRODUCTS
+
+
 def kinds_of_slices(node: Node) -> tuple[str, ...]:
-    """The kinds of work that a node's slices may be: sharding changes which of them products are."""
+    """The kinds of work that a node's slices may be: sharding changes which of them products are, makes one group of
+    channels of several, and gives some queries no key that they do not see."""
     assert isinstance(node.op, Op)
-    return (PRODUCTS, DEEP, UNEVEN) if node.op.work == PRODUCTS else (kind_of_work(node),)
+    if node.op.work == PRODUCTS:
+        return PRODUCTS, DEEP, FLAT, *UNEVEN.values()
+    kind, plain = kind_of_work(node), node.op.work
+    if kind.startswith(GROUPED):
+        return kind, plain, POINTWISE + plain
+    return (kind, plain) if kind.startswith(CAUSAL) else (kind,)
 
 
-def share_of_scores(op: Op, types: Sequence[TensorType]) -> float:
-    """The share of all pairs of a query and a key whose scores are computed; 1 for what is no attention."""
+def share_of_scores(node: Node, block: int = 1) -> float:
+    """How many scores are computed for every pair of a query and a key; 1 for what is no attention.
+
+    Args:
+        block: queries and keys that kernels take together, all of which are computed where one pair is seen.
+    """
     from mspc.ops.nn.attention_base import AttentionOp  # late: few networks have any
 
-    if not isinstance(op, AttentionOp):
-        return 1.0
+    return _seen(node.op, operand_types(node), block) if isinstance(node.op, AttentionOp) else 1.0
+
+
+def _seen(op: AttentionOp, types: Sequence[TensorType], block: int = 1) -> float:
     shape = op.apart.sizes(op.parts(types[0]) if op.packed else types[:3])
-    return _share(shape.queries, shape.keys, *op.window(shape))
+    return _share(shape.queries, shape.keys, *op.window(shape), block)
 
 
 @functools.lru_cache(maxsize=256)
-def _share(queries: int, keys: int, low: int | None, high: int | None) -> float:
-    if low is None and high is None:
-        return 1.0
+def _share(queries: int, keys: int, low: int | None, high: int | None, block: int) -> float:
     seen = 0
-    for query in range(queries):
-        first = 0 if low is None else max(0, query + low)
-        last = keys - 1 if high is None else min(keys - 1, query + high)
-        seen += max(0, last - first + 1)
+    for first in range(0, queries, block):
+        last = min(first + block, queries) - 1
+        begin = 0 if low is None else max(0, first + low) // block
+        end = keys if high is None else max(0, min(keys, last + high + 1))
+        seen += max(0, -(-end // block) - begin) * block * block
     return seen / (queries * keys) if seen else 1.0
 
 
-def _is_uneven(node: Node) -> bool:
-    """Whether the rows of a matrix, as they lie in memory, are no multiple of what kernels load at once."""
-    values = [*node.inputs[:2], node]
-    return any(_row_bytes(value) % LOADED for value in values)
+def _even_bytes(node: Node) -> int:
+    """Bytes of which the rows of all matrices, as they lie in memory, are multiples; `LOADED` at most."""
+    return math.gcd(LOADED, *map(_row_bytes, (*node.inputs[:2], node)))
 
 
 def _row_bytes(value: Value) -> int:
@@ -142,5 +178,5 @@ def _form_of(op: Op, types: tuple[TensorType, ...]) -> str:
             return (BIASED if of_queries else MASKED) + dropped
         if dropped:
             return dropped
-        return CAUSAL if share_of_scores(op, types) < 1 else ""
+        return CAUSAL if _seen(op, types) < 1 else ""
     return ""

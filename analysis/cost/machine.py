@@ -16,9 +16,12 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType
 
 PRODUCTS = "products"
-DEEP, UNEVEN = "deep_products", "uneven_products"
-"""Products that sum up many more terms than their result has rows and columns, and those of whose matrices one has rows
-that are no multiple of what a kernel loads at once."""
+DEEP, FLAT = "deep_products", "flat_products"
+"""Products that sum up many more terms than their result has rows and columns, and those whose result has a few rows or
+columns, as steps of recurrent networks have them."""
+UNEVEN = {8: "products_of_8_bytes", 4: "products_of_4_bytes", 2: "products_of_2_bytes"}
+"""Products of whose matrices one has rows that are no multiple of the 16 bytes that a kernel loads at once, by the
+bytes of which all rows are multiples."""
 POINTWISE, GROUPED, SHALLOW = "pointwise_", "grouped_", "shallow_"
 """Before a kind of convolutions: those whose window is one place, those in groups of channels, and those of images of a
 few channels."""
@@ -32,7 +35,7 @@ CONVOLUTIONS = {"convolutions": PRODUCTS, "convolution_inputs": "convolutions", 
 ATTENTION = {"attention": PRODUCTS, "attention_gradients": "attention",
              "attention_addend_gradients": "attention_gradients"}  # fmt: skip
 LIKE: Mapping[str, str] = MappingProxyType({
-    DEEP: PRODUCTS, UNEVEN: PRODUCTS,
+    DEEP: PRODUCTS, FLAT: PRODUCTS, UNEVEN[8]: PRODUCTS, UNEVEN[4]: UNEVEN[8], UNEVEN[2]: UNEVEN[4],
     **CONVOLUTIONS, **{form + kind: kind for form in (POINTWISE, GROUPED, SHALLOW) for kind in CONVOLUTIONS},
     **ATTENTION, **{form + kind: kind for form in (CAUSAL, MASKED, DROPPED) for kind in ATTENTION},
     **{BIASED + kind: MASKED + kind for kind in ATTENTION},

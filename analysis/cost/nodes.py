@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterable
 
 from mspc.analysis.cost.fused_lines import cost_of_lines, sums_columns
-from mspc.analysis.cost.kinds import kind_of_work, kinds_of_slices, product_of, share_of_scores
+from mspc.analysis.cost.kinds import BLOCK, kind_of_work, kinds_of_slices, product_of, share_of_scores
 from mspc.analysis.cost.known_machines import H200
-from mspc.analysis.cost.machine import COLUMN_SUMS, DRAWS, ELEMENTWISE, PRODUCTS, ROW_SUMS, UPDATES, Machine
+from mspc.analysis.cost.machine import COLUMN_SUMS, DRAWS, ELEMENTWISE, ROW_SUMS, UPDATES, Machine
 from mspc.ir.graph import Node, operand_types
 from mspc.ir.types import FLOAT32, DType
 from mspc.ops.collective.base import Collective
@@ -41,13 +41,18 @@ def seconds(node: Node, machine: Machine = H200) -> float:
         # Only their number is read: which ranks they are would be asked of every rank anew (`ir.varying`).
         ranks = node.op.members if len(node.op.members) else range(UNKNOWN_GROUP)
         return machine.collective_seconds(node.op.name, sent_bytes(node), ranks)
-    return machine.kernel + math.hypot(moving_seconds(node, machine), computing_seconds(node, machine))
+    begins = machine.kernel * (1 + len(cost_of_lines(node).asides) * (machine.device == "GPU"))
+    return begins + math.hypot(moving_seconds(node, machine), computing_seconds(node, machine))
 
 
 def moving_seconds(node: Node, machine: Machine) -> float:
     """Time in which a node reads and writes memory, were there nothing to compute."""
-    again = cost_of_lines(node).again if machine.device == "GPU" else 0
-    return machine.moving_seconds(moved_bytes(node) + again, kind_of_traffic(node))
+    moved, kind = moved_bytes(node), kind_of_traffic(node)
+    if machine.device != "GPU":
+        return machine.moving_seconds(moved, kind)
+    lines = cost_of_lines(node)
+    asides = sum(machine.moving_seconds(nbytes, COLUMN_SUMS) for nbytes in lines.asides)
+    return machine.moving_seconds(moved + lines.again, kind) + asides
 
 
 def computing_seconds(node: Node, machine: Machine) -> float:
@@ -68,10 +73,8 @@ def computed(node: Node, machine: Machine) -> float:
     operations = work_of(node)
     if not operations or machine.device != "GPU":
         return operations
-    assert isinstance(node.op, Op)
-    if node.op.work == PRODUCTS:
-        return product_of(node).filled_up
-    return operations * share_of_scores(node.op, operand_types(node))
+    product = product_of(node)
+    return product.filled_up if product is not None else operations * share_of_scores(node, BLOCK)
 
 
 def _alone(machine: Machine, kind: str, amount: float) -> float:
@@ -129,7 +132,7 @@ def least_seconds(nodes: Iterable[Node], ranks: int, machine: Machine) -> float:
         operations = work_of(node)
         if operations:
             key = kinds_of_slices(node), operand_types(node)[0].dtype
-            products.setdefault(key, []).append(operations * share_of_scores(node.op, operand_types(node)))
+            products.setdefault(key, []).append(operations * share_of_scores(node))
         elif node.phase == "update" and node.op.mutates:
             updated += BOTH_WAYS * sum(node.inputs[i].type.nbytes for i in node.op.mutates)
     found = 0.0

@@ -14,6 +14,7 @@ from mspc.analysis.cost.machine import (
     DRAWS,
     DROPPED,
     ELEMENTWISE,
+    FLAT,
     GROUPED,
     MASKED,
     POINTWISE,
@@ -112,7 +113,10 @@ def _work_on(sizes: Sizes, dtype: DType) -> Iterator[Timed]:
     if not sizes.kinds or dtype not in sizes.image_types:
         return
     yield DEEP, dtype, lambda: _deep_products(sizes, dtype)
-    yield UNEVEN, dtype, lambda: _uneven_products(sizes, dtype)
+    yield FLAT, dtype, lambda: _flat_products(sizes, dtype)
+    for nbytes, kind in UNEVEN.items():
+        if nbytes >= dtype.itemsize:
+            yield kind, dtype, lambda nbytes=nbytes: _uneven_products(sizes, dtype, nbytes)
     ways: tuple[type[AttentionOp], ...] = (FlashAttentionScore, FlashAttentionScoreGrad)
     for form, op in product(("", CAUSAL, DROPPED, MASKED + DROPPED, BIASED + DROPPED, MASKED, BIASED), ways):
         yield form + op.work, dtype, lambda op=op, form=form: _attention(sizes, dtype, op, form)
@@ -160,8 +164,9 @@ def products(sizes: Sizes, dtype: DType) -> Groups:
     groups = [[node_of(op, dtype, (n, n), (n, n)) for op in forms] for n in _sides(sizes, dtype)]
     if not sizes.kinds:
         return groups
-    return [[node_of(forms[1], dtype, (n, n), (n, n)), node_of(forms[0], dtype, (4 * n, n // 2), (n // 2, n // 2)),
-             node_of(forms[1], dtype, (4 * n, n // 4), (n, n // 4))] for n in _sides(sizes, dtype)]  # fmt: skip
+    return [[node_of(forms[1], dtype, (n, n), (n, n)), node_of(forms[1], dtype, (4 * n, n // 4), (n, n // 4)),
+             *([node_of(forms[0], dtype, (4 * n, n // 2), (n // 2, n // 2))] if n > min(sizes.products) else [])]
+            for n in _sides(sizes, dtype)]  # fmt: skip
 
 
 def _deep_products(sizes: Sizes, dtype: DType) -> Groups:
@@ -171,9 +176,20 @@ def _deep_products(sizes: Sizes, dtype: DType) -> Groups:
             for n in _sides(sizes, dtype)[1:]]  # fmt: skip
 
 
-def _uneven_products(sizes: Sizes, dtype: DType) -> Groups:
-    return [[node_of(MatMul(transpose_b=True), dtype, (4 * n, n // 2 - 1), (n // 2 - 1, n // 2 - 1))]
-            for n in _sides(sizes, dtype)[1:4:2]]  # fmt: skip
+def _flat_products(sizes: Sizes, dtype: DType) -> Groups:
+    """Products of a few rows with large matrices."""
+    rows = min(sizes.products) // 2
+    return [[node_of(MatMul(transpose_b=b), dtype, (rows, n), (n, n)) for b in (True, False)]
+            for n in _sides(sizes, dtype)[1:]]  # fmt: skip
+
+
+def _uneven_products(sizes: Sizes, dtype: DType, nbytes: int) -> Groups:
+    """Products of rows that are a multiple of so many bytes, and of no more."""
+    found: list[list[Node]] = []
+    for n in _sides(sizes, dtype)[1:4:2]:
+        length = n // 2 - nbytes // dtype.itemsize
+        found.append([node_of(MatMul(transpose_b=True), dtype, (4 * n, length), (length, length))])
+    return found
 
 
 def _sides(sizes: Sizes, dtype: DType) -> list[int]:

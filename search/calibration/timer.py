@@ -18,11 +18,11 @@ import numpy as np
 from mspc.analysis.cost.machine import Link, Rate
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Parameter, Value, operand_types
+from mspc.ir.graph import Graph, Node, Parameter, Value, element_types, operand_types
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.control.structural import Depend
 from mspc.ops.math.arithmetic import Add, Maximum, Minimum, Mul, SquaredDifference, Sub
 from mspc.ops.op import Op
+from mspc.ops.tensor.slicing import Slice
 from mspc.search.calibration.doubtful_rates import Trust
 from mspc.search.calibration.timed_operators import Groups, Sizes, collectives
 
@@ -40,6 +40,8 @@ LEAST = 0.2
 """The share of a measured time that counts at least as work where most of it is the begin of a kernel, or traffic."""
 SHORTEST = 1e-9
 """Seconds that an operator takes at least, whatever a clock says."""
+SMALL = 128
+"""How many results are together as large as what takes turns where one is too small to be held."""
 DRAWN = 1 << 20
 """Different numbers of an operand; longer ones hold them again and again."""
 STRIDE = 7919
@@ -59,7 +61,7 @@ class Timer:
         everyone = tuple(range(job.size))
         firsts = job.aside.all_gather(np.array([job.hardware.local_rank == 0]), everyone, 0) if job.size > 1 else [True]
         self.ranks_per_host = job.size // max(1, int(np.sum(firsts)))
-        self.number = 0
+        self.number, self.small = 0, 0.0
         self.trust = Trust()
 
     def times(self, groups: Groups) -> list[tuple[Sequence[Node], float]]:
@@ -68,15 +70,22 @@ class Timer:
 
     def seconds(self, node: Node) -> float:
         """Seconds of an operator on the slowest rank."""
-        return self.longer(partial(_copies, node, self.sizes.rotated))
+        return self._alone(node, _copies)
 
     def kernel(self) -> float:
         """Seconds from one small operator to the next."""
-        return self.longer(_different) / len(DIFFERENT)
+        self.small = self.longer(_different) / len(DIFFERENT)
+        return self.small
 
     def sums(self, node: Node) -> float:
         """Seconds of a sum of what no cache holds any more, as networks have most of their operands."""
-        return self.longer(partial(_sums, node, self.sizes.rotated))
+        return self._alone(node, _sums)
+
+    def _alone(self, node: Node, fill: Callable[[Node, int, Graph, int], None]) -> float:
+        """Seconds of an operator without what holds its results."""
+        rotated = self.sizes.rotated
+        reading = self.small if _holds(node, rotated) else 0.0
+        return max(self.longer(partial(fill, node, rotated)) - reading, SHORTEST)
 
     def longer(self, fill: Fill) -> float:
         """By how many seconds each copy of something makes a step longer, on the slowest rank."""
@@ -212,16 +221,26 @@ def _sums(node: Node, rotated: int, graph: Graph, count: int) -> None:
 
 
 def _held(graph: Graph, made: Sequence[Node], rotated: int) -> None:
-    """Hold results until so many bytes of others are written, that none is where another one lay just now."""
-    if not rotated or not isinstance(made[0].type, TensorType):
+    """Hold large results until so many bytes of others are written, that none lies where another one lay just now: a
+    small operator then reads one number of each."""
+    if not _holds(made[0], rotated):
         return
     turns = _rotation(made[0].type.nbytes, rotated, len(made))
-    nodes: list[Node] = []
+    [type] = element_types(made[0].type)
+    first, ends = (0,) * type.rank, (1,) * type.rank
+    b = Builder(graph, [])
     for i, node in enumerate(made):
-        nodes.append(node)
+        b.nodes.append(node)
         if i >= turns:
-            nodes.append(Node(Depend(), [node, made[i - turns]], node.type))
-    graph.nodes[:] = nodes
+            b.emit(Slice(first, ends), made[i - turns])
+    for node in made[-turns:]:
+        b.emit(Slice(first, ends), node)
+    graph.nodes[:] = b.nodes
+
+
+def _holds(node: Node, rotated: int) -> bool:
+    """Whether results of an operator are held."""
+    return isinstance(node.type, TensorType) and not node.op.mutates and node.type.nbytes * SMALL >= rotated > 0
 
 
 def _different(graph: Graph, count: int) -> None:

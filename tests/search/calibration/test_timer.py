@@ -1,0 +1,100 @@
+"""Copies of an operator that `mspc calibrate` times find nothing in a cache, and ranks take as many steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc.engine.job import Job
+from mspc.ir.graph import Graph
+from mspc.ir.types import FLOAT32, INT32, TensorType
+from mspc.ops.math.arithmetic import Add
+from mspc.ops.math.matmul import MatMul
+from mspc.ops.tensor.embedding import GatherGrad
+from mspc.ops.tensor.slicing import Slice
+from mspc.runtime.comm.interface import OneRank
+from mspc.runtime.comm.local import World
+from mspc.runtime.device_choice import Hardware
+from mspc.runtime.memory_plan import plan_memory
+from mspc.search.calibration import timed_operators
+from mspc.search.calibration import timer as timing
+from mspc.search.calibration.timed_operators import node_of
+from mspc.search.calibration.timer import Timer, step_of
+from tests.search.calibration.test_calibration import SMALL
+
+SIDE = 64
+NBYTES = SIDE * SIDE * 4
+
+
+def filled(fill: Any, op: Any, rotated: int, count: int) -> Graph:
+    graph = step_of(1)
+    fill(node_of(op, FLOAT32, (SIDE, SIDE), (SIDE, SIDE)), rotated, graph, count)
+    for i, parameter in enumerate(graph.parameters):
+        parameter.name = f"p{i}"
+    return graph
+
+
+@pytest.mark.parametrize(("fill", "op"), [(timing._copies, MatMul()), (timing._sums, Add())])
+def test_operands_and_results_take_turns(fill: Any, op: Any) -> None:
+    graph = filled(fill, op, 4 * NBYTES, 12)
+    plan = plan_memory(graph)
+    copies = [node for node in graph.nodes if not isinstance(node.op, Slice)]
+    assert len(copies) == 12
+    read = [{value.name for value in node.inputs} for node in copies]
+    assert all(len(names) == 2 for names in read)
+    assert all(one.isdisjoint(two) for one, two in pairwise(read))
+    assert len(set().union(*read)) in (4, 5), "no more are made than take turns"
+    places = [plan.places[node][0].offset for node in copies]
+    assert all(len(set(places[i : i + 4])) == 4 for i in range(9))
+    assert plan.arena < 12 * NBYTES
+
+
+def test_small_results_and_caches_of_cpus_are_left_as_they_are() -> None:
+    assert not any(isinstance(node.op, Slice) for node in filled(timing._copies, MatMul(), 1000 * NBYTES, 4).nodes)
+    graph = filled(timing._copies, MatMul(), 0, 4)
+    assert len(graph.parameters) == 2
+    assert len(graph.nodes) == 4
+
+
+def test_indices_are_spread_and_numbers_differ() -> None:
+    graph = step_of(1)
+    one = timing._numbers(TensorType(INT32, (64,)), 128)
+    assert (0 <= one).all()
+    assert (one < 128).all()
+    assert len(np.unique(one)) == 64
+    assert len(np.unique(timing._numbers(TensorType(FLOAT32, (64,)), None))) > 60
+    made = timed_operators._alone(GatherGrad(128), [TensorType(FLOAT32, (64, 8)), TensorType(INT32, (64,))])
+    graph.nodes = [made]
+    assert timing._index_limits(graph) == {made.inputs[1]: 128}
+
+
+def test_ranks_take_as_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of one rank are slower than those of the other, and collectives would wait for ever."""
+
+    def measure(comm: Any) -> list[tuple[int, int, int]]:
+        taken: list[tuple[int, int, int]] = []
+
+        def step(_: Any, count: int, preparing: int, steps: int) -> list[float]:
+            taken.append((count, preparing, steps))
+            return [count * 1e-6 * (1 + 400 * comm.rank)] * 3
+
+        job = Job(comm, comm, hardware=Hardware(local_rank=comm.rank, simulated=True))
+        timer = Timer(job, False, sizes)
+        timer._step = step  # type: ignore[method-assign]
+        timer.longer(lambda graph, count: None)
+        return taken
+
+    sizes = replace(SMALL, copies=((1e-5, (64, 192)), (1e-3, (4, 12))), settling=0.1)
+    first, second = World(2).run(measure)
+    assert first == second
+    assert first[-1][0] == 4
+
+
+def test_a_time_limit_is_that_of_the_slowest_rank() -> None:
+    timer = Timer(Job(OneRank(), OneRank()), False, SMALL)
+    assert not timer.is_over(0.0, 0.0)
+    assert timer.is_over(0.0, 1e-9)
