@@ -98,7 +98,8 @@ def launch_loop(
     if math.prod(shape) == 0:
         return None if totals else _nothing
     text, seeds = with_arguments(text)
-    words = set(_NAME.findall(" ".join([*text, *(total.value for total in totals)])))
+    stored = [name for name, _ in writes]
+    words = set(_NAME.findall(" ".join([*text, *stored, *(total.value for total in totals)])))
     used = [read for read in reads if read.name in words]
     sizes, labels, strides = _merged(shape, axes, [read.shape for read in used], bool(totals))
     operands = tuple(
@@ -106,7 +107,7 @@ def launch_loop(
     )
     written = tuple((f"y{i}", dtype_of(array.dtype), array) for i, (_, array) in enumerate(writes))
     loop = Loop(
-        sizes, operands, written, tuple(totals), _chain(operands, written, totals, text, [name for name, _ in writes]),
+        sizes, operands, written, tuple(totals), _chain(operands, written, totals, text, stored),
         pack=1, flight=1, wide=math.prod(shape) >= 2**31, numbered="at" in words,
         step=device.step if "running" in words else None, seeds=seeds,
     )  # fmt: skip

@@ -101,7 +101,8 @@ class _Kernel:
         returns = list(dict.fromkeys(live.values()))
         node, types = self.node, {line: value.tensor_type for value, line in live.items()}
         node.attrs["fused"] = parts_of(node)
-        node.op = FusedElementwise.of(steps, [number[line] for line in returns])
+        shows = len(steps) == 1 and reshapes(steps[0].op)  # and is no copy
+        node.op = steps[0].op if shows else FusedElementwise.of(steps, [number[line] for line in returns])
         node.inputs = list(operands)
         node.type = types[returns[0]] if len(returns) == 1 else TupleType(tuple(types[line] for line in returns))
         for value, line in live.items():

@@ -265,6 +265,7 @@ def chain_cases(scale: int = 1) -> Iterator[Case]:
     hit = (f"OneHot(x0, x1, x2, {classes})", "Mul(t0, x3)", "BroadcastTo(x4, shape=(9, 24, 5))", "AddN(t1, t2)")
     yield chain(("Int32 9 5", "Float32", "Float32", "Float32 9 24 5", "Float32 9 1 5"), hit, (3, 0))
     yield chain(("Float32 12", "Float32 3 4"), ("Reshape(x0, shape=(3, 4))", "Mul(t0, x1)", "Neg(t0)"), (1, 2))
+    yield chain(("Float32 12",), ("Reshape(x0, shape=(3, 4))",), (0,))
 
 
 def row_cases(scale: int = 1) -> Iterator[Case]:

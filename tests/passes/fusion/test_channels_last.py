@@ -12,7 +12,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Value
 from mspc.ops.op import REGISTRY
 from mspc.passes.base import parse_passes, run_passes
-from tests.passes.fusion.test_fuse_elementwise import fused, new_graph, op, random_graph, run
+from tests.passes.fusion.test_fuse_elementwise import fused, names, new_graph, op, random_graph, run
 from tests.shares import share_of
 
 BATCH, CHANNELS, LENGTHS = 2, 3, (4, 5)
@@ -186,6 +186,23 @@ def test_what_goes_along_channels_alone_stays_itself() -> None:
     graph.results = [b.emit(op("LogSoftmax", axis=1), x)]
     (node,) = run_passes(graph, parse_passes("fuse_rows,fuse_elementwise,recompute_elementwise")).nodes
     assert node.op == op("LogSoftmax", axis=1)
+
+
+def test_what_only_a_view_is_left_of_is_that_view() -> None:
+    """The rest of a kernel, which its readers compute again: a copy would be for nothing."""
+    graph, b, (x, w) = new_graph(x=("input", (6, 4, 5)), w=("parameter", (6, 1, 5)))
+    total = b.emit(op("ReduceSum", axis=(1,)), b.emit(op("Exp"), x))
+    shown = b.emit(op("Reshape", shape=(6, 1, 5)), total)
+    square = b.emit(op("Square"), b.emit(op("Neg"), shown))
+    b.phase = "backward"
+    graph.results = [shown, b.emit(op("Sub"), b.emit(op("Neg"), w), square)]
+    expected = run(graph)
+    found = fused(graph, "fuse_rows,fuse_elementwise")
+    assert names(found) == ["FusedElementwise"] * 3
+    found = fused(found, "recompute_elementwise")
+    assert names(found) == ["FusedElementwise", "Reshape", "FusedElementwise"]
+    for one, other in zip(run(found), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_a_value_that_is_read_in_both_orders_is_moved_once() -> None:
