@@ -7,15 +7,15 @@ from collections.abc import Callable
 from tests.written.attention import attention
 from tests.written.images import activated, as_tokens, convolution, image, image_block, image_norm, resized
 from tests.written.script import BATCH, Script, Written
-from tests.written.tokens import chain, dropout, feed_forward, linear, move, norm, residual, softmax, there_and_back
+from tests.written.tokens import chain, dropout, feed_forward, joined, linear, move, norm, residual, softmax, there_and_back
 from tests.written.training import ending, loss
 
-LENGTHS, WIDTHS, WORDS = (5, 8), (8, 12, 16), 9
+LENGTHS, WIDTHS, WORDS = (5, 8, 8, 33), (8, 8, 12, 16, 16, 10, 40), 9
 PIECES: tuple[Callable[[Script, Written], Written], ...] = (
-    attention, attention, attention, chain, move, move, norm, softmax, feed_forward, residual, linear, dropout, there_and_back,
+    attention, attention, attention, chain, move, move, norm, softmax, feed_forward, residual, linear, dropout, there_and_back, joined,
 )  # fmt: skip
 IMAGE_PIECES: tuple[Callable[[Script, Written], Written], ...] = (
-    image_block, image_block, resized, convolution, image_norm, activated, chain,
+    image_block, image_block, resized, convolution, image_norm, activated, chain, joined,
 )  # fmt: skip
 HALVES = ("float16", "bfloat16")
 
@@ -30,7 +30,8 @@ class Network:
         script = Script(seed)
         rng = script.rng
         x = self._images(script) if rng.random() < 0.3 else self._tokens(script)
-        for _ in range(rng.randint(1, 3)):
+        for _ in range(rng.randint(1, 4)):
+            script.seen.append(x)
             x = rng.choice(PIECES)(script, x)
         loss(script, x)
         end = ending(script)
@@ -52,6 +53,7 @@ class Network:
     def _images(self, script: Script) -> Written:
         x = convolution(script, image(script), script.rng.choice((4, 8)))
         for _ in range(script.rng.randint(1, 3)):
+            script.seen.append(x)
             x = script.rng.choice(IMAGE_PIECES)(script, x)
         while x.shape[2] > 4 and x.shape[2] % 2 == 0:
             cell = script.cell("nn.AvgPool2d(2, 2)")

@@ -49,7 +49,8 @@ class Script:
 
     rng: draws all choices. kind: the name of the element type that is computed in now, FLOAT or HALF.
     precise: whether a sum of many terms is as exact as all else, so that nothing is in halves.
-    made: lines of `__init__`. lines: lines of `construct`. feeds: (name, expression) of its arguments.
+    made: lines of `__init__`. lines: lines of `construct`. feeds: (name, expression) of its arguments. seen: what the
+    pieces so far have given.
     """
 
     def __init__(self, seed: int) -> None:
@@ -59,6 +60,8 @@ class Script:
         self.made: list[str] = []
         self.lines: list[str] = []
         self.feeds: list[tuple[str, str]] = []
+        self.seen: list[Written] = []
+        self._weights: dict[str, str] = {}
         self._count = 0
 
     # What stands in `__init__`
@@ -67,9 +70,14 @@ class Script:
         """A weight's expression, in the type that is computed in; small enough for sums to keep their size."""
         bound = round((shape[-2] if len(shape) > 1 else 2) ** -0.5, 3)
         low, high = (-bound, bound) if low is None or high is None else (low, high)
-        name = self.named("w")
-        sizes = ", ".join(map(str, shape))
-        self.made.append(f'self.{name} = Parameter(drawn({sizes}, low={low}, high={high}), name="{name}")')
+        drawn = f"drawn({', '.join(map(str, shape))}, low={low}, high={high})"
+        same = [name for name, text in self._weights.items() if text == drawn]
+        if same and self.rng.random() < 0.15:
+            name = self.rng.choice(same)
+        else:
+            name = self.named("w")
+            self._weights[name] = drawn
+            self.made.append(f'self.{name} = Parameter({drawn}, name="{name}")')
         return f"self.{name}" if self.kind == "FLOAT" else f"ops.cast(self.{name}, HALF)"
 
     def constant(self, array: str, kind: str = "") -> str:

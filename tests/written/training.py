@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.written.script import BATCH, Script, Written
 from tests.written.tokens import bias, linear
 
-CLASSES = 7
+CLASSES = (7, 7, 7, 130)
 OPTIMIZERS = (
     "nn.SGD(weights, 0.1)", "nn.SGD(weights, 0.1, momentum=0.9, weight_decay=0.01)", "nn.Momentum(weights, 0.1, 0.9)",
     "nn.Momentum(weights, 0.1, 0.9, use_nesterov=True)", "nn.Adam(weights, 0.01, eps=1e-2)",
@@ -41,11 +41,12 @@ def loss(script: Script, x: Written) -> None:
     if len(x.shape) == 3 and rng.random() < 0.5:
         pooled = rng.choice((f"{x.name}.mean(1)", f"{x.name}[:, 0]", f"{x.name}[:, -1]", f"ops.amax({x.name}, 1)"))
         x = script.say(pooled, (x.shape[0], x.shape[2]))
-    logits = linear(script, x, CLASSES)
+    classes = rng.choice(CLASSES)
+    logits = linear(script, x, classes)
     rows = BATCH if len(logits.shape) == 2 else BATCH * logits.shape[1]
     if len(logits.shape) == 3:
-        logits = script.say(f"{logits.name}.reshape(-1, {CLASSES})", (rows, CLASSES))
-    _classified(script, logits, rows)
+        logits = script.say(f"{logits.name}.reshape(-1, {classes})", (rows, classes))
+    _classified(script, logits)
 
 
 def _distance(script: Script, x: Written) -> None:
@@ -61,14 +62,14 @@ def _distance(script: Script, x: Written) -> None:
     script.lines.append("return " + form.format(x.name, target))
 
 
-def _classified(script: Script, logits: Written, rows: int) -> None:
-    rng, name = script.rng, logits.name
-    labels = script.feed(f"whole({rows}, end={CLASSES})")
+def _classified(script: Script, logits: Written) -> None:
+    rng, name, (rows, classes) = script.rng, logits.name, logits.shape
+    labels = script.feed(f"whole({rows}, end={classes})")
     form = rng.randrange(9)
     if form == 0:
         ignored = rng.choice(("", ", ignore_index=2"))
         smooth = rng.choice(("", ", label_smoothing=0.1"))
-        weight = rng.choice(("", f", weight={script.constant(f'random.uniform(0.5, 1.5, {CLASSES})', 'FLOAT')}"))
+        weight = rng.choice(("", f", weight={script.constant(f'random.uniform(0.5, 1.5, {classes})', 'FLOAT')}"))
         script.lines.append(f"return ops.cross_entropy({name}, {labels}{weight}{ignored}{smooth})")
         return
     if form == 1:
@@ -93,9 +94,9 @@ def _classified(script: Script, logits: Written, rows: int) -> None:
         chosen = script.say(f"ops.gather_elements({logarithms.name}, 1, {labels}.reshape(-1, 1))", (rows, 1))
         script.lines.append(f"return -{chosen.name}.mean()")
         return
-    ones = script.say(f"ops.one_hot({labels}, {CLASSES}, Tensor(1.0, FLOAT), Tensor(0.0, FLOAT))", logits.shape)
+    ones = script.say(f"ops.one_hot({labels}, {classes}, Tensor(1.0, FLOAT), Tensor(0.0, FLOAT))", logits.shape)
     if form == 6:
-        ones = script.say(f"{ones.name} * 0.9 + {0.1 / CLASSES}", logits.shape)
+        ones = script.say(f"{ones.name} * 0.9 + {0.1 / classes}", logits.shape)
     if form == 7:
         seen = script.say(f"({labels} != 3).astype(FLOAT)", (rows,))
         script.lines.append(f"return -(({ones.name} * {logarithms.name}).sum(-1) * {seen.name}).sum() / {rows}")
@@ -106,12 +107,14 @@ def _classified(script: Script, logits: Written, rows: int) -> None:
 def ending(script: Script) -> str:
     """What stands behind the network: the optimizer and the training step."""
     rng = script.rng
-    optimizer = rng.choice(OPTIMIZERS)
+    optimizer, built = rng.choice(OPTIMIZERS), BUILT
+    if rng.random() < 0.1:
+        built += "network.recompute()\n"
     form = rng.randrange(6)
     if form == 0:
-        return f"{BUILT}step = nn.TrainOneStepCell(network, {optimizer})\n"
+        return f"{built}step = nn.TrainOneStepCell(network, {optimizer})\n"
     if form == 1:
-        return f"{BUILT}step = nn.TrainOneStepWithLossScaleCell(network, {optimizer}, Tensor(256.0, ms.float32))\n"
+        return f"{built}step = nn.TrainOneStepWithLossScaleCell(network, {optimizer}, Tensor(256.0, ms.float32))\n"
     lines: list[str] = []
     if form in (2, 3):
         lines.append(f"gradients = ops.clip_by_global_norm(gradients, {rng.choice((0.05, 1.0))})")
@@ -124,4 +127,4 @@ def ending(script: Script) -> str:
         lines.append(rng.choice(("loss = ops.depend(loss, self.optimizer(gradients))", "self.optimizer(gradients)")))
         lines.append(rng.choice(("return loss", "return loss, gradients[0]")))
     text = "".join(f"        {line}\n" for line in lines)
-    return f"{STEP.format(lines=text)}{BUILT}step = Step(network, {optimizer})\nstep.set_train()\n"
+    return f"{STEP.format(lines=text)}{built}step = Step(network, {optimizer})\nstep.set_train()\n"
