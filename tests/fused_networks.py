@@ -1,18 +1,17 @@
 """Random networks as GPUs compute them beside the same networks without any fusion:
 `python -m tests.fused_networks SEED COUNT`.
 
-Draws COUNT seeds from SEED. Each writes a network as people do (`tests/written`), which is trained for two steps: on the
-CPU, operator by operator; compiled for GPUs, with kernels that g++ compiles; and by the dump of that. Losses, parameters
-and states must be the same, but for rounding. Prints a line for each network of which that is not so, with its seed, the
-operators made by fusion and how many there were of each, and a closing line; exits with 1 if there is any.
-`--gpu` runs on this machine's GPU instead of the emulated one, `--processes N` shares the seeds over N processes,
-`--only SEED` runs one network, and `--show` prints its script.
+Draws COUNT seeds from SEED. Each writes a network as people do (`tests/written`), which is trained for two steps: on
+the CPU, operator by operator; compiled for GPUs, with kernels that g++ compiles; and by the dump of that. Losses,
+parameters and states must be the same, but for rounding. Prints a line for each network of which that is not so, with
+its seed, the operators made by fusion with how many there were of each, and a closing line; exits with 1 if there is
+any. `--gpu` runs on this machine's GPU instead of the emulated one, `--processes N` shares the seeds over N processes
+(on a GPU several compile at once), `--only SEED` runs one network, and `--show` prints its script.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import linecache
 import random
 import sys
@@ -64,8 +63,8 @@ class Different(Exception):
 
 @dataclass
 class Found:
-    """What came of some networks. lines: of those that are not as they should be; fused: the operators that fusion made;
-    """
+    """What came of some networks. lines: of those that are not as they should be. fused: the operators that only fusion
+    makes, and how many there were."""
 
     count: int = 0
     kinds: Counter[str] = field(default_factory=Counter[str])

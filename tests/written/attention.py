@@ -1,6 +1,8 @@
-"""Attention on [batch, length, width] in the forms that people write: scale, masks, biases, heads, dropout and casts."""
+"""Attention on [batch, length, width] in the forms that people write: scale, masks, biases, heads, dropout, casts."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 from tests.written.script import BATCH, Script, Written
 from tests.written.tokens import dropout, linear
@@ -44,7 +46,8 @@ class Attention:
             by = f"* {scale}" if where == "scores" else f"/ {1 / scale}"
             scores = script.say(f"{scores.name} {by}", scores.shape)
         for _ in range(rng.choice((0, 1, 1, 2))):
-            scores = rng.choice((self._bias, self._causal, self._causal, self._padding, self._padding, self._constant))(scores)
+            masks = (self._bias, self._causal, self._causal, self._padding, self._padding, self._constant)
+            scores = rng.choice(masks)(scores)
         weights = self._shares(scores)
         if rng.random() < 0.3:
             weights = dropout(script, weights)
@@ -62,12 +65,13 @@ class Attention:
                 shape = (BATCH, self.heads, self.length, self.depth)
                 query, key, value = (script.say(f"{turned.name}[{i}]", shape) for i in range(3))
                 return query, key, value
-            at = (0, width, width + inner, width + 2 * inner)
-            parts = [script.say(f"{packed.name}[..., {a}:{b}]", (BATCH, self.length, b - a)) for a, b in zip(at, at[1:], strict=False)]
+            at = pairwise((0, width, width + inner, width + 2 * inner))
+            parts = [script.say(f"{packed.name}[..., {a}:{b}]", (BATCH, self.length, b - a)) for a, b in at]
         else:
             parts = [linear(script, self.x), linear(script, self.memory, inner), linear(script, self.memory, inner)]
         query = self._in_heads(parts[0], self.heads)
-        return query, self._repeated(self._in_heads(parts[1], self.own)), self._repeated(self._in_heads(parts[2], self.own))
+        key, value = (self._repeated(self._in_heads(part, self.own)) for part in parts[1:])
+        return query, key, value
 
     def _in_heads(self, x: Written, heads: int) -> Written:
         rows = x.shape[1]
@@ -154,7 +158,8 @@ class Attention:
             return script.say(f"ops.masked_fill({scores.name}, ops.logical_not({seen.name}), {lowest})", scores.shape)
         if form == 2:
             return script.say(f"{scores.name} + (1.0 - {seen.name}.astype({script.kind})) * {lowest}", scores.shape)
-        shown = script.say(f"ops.broadcast_to({seen.name}, ({BATCH}, 1, {self.length}, {self.keys}))", self.scores_shape)
+        whole = (BATCH, 1, self.length, self.keys)
+        shown = script.say(f"ops.broadcast_to({seen.name}, {whole})", self.scores_shape)
         return script.say(f"ops.masked_fill({scores.name}, ~{shown.name}, {lowest})", scores.shape)
 
     def _constant(self, scores: Written) -> Written:
@@ -183,7 +188,7 @@ class Attention:
         elif form == 1:
             most = f"ops.amax({scores.name}, -1, keepdims=True)"
             up = script.say(f"ops.exp({scores.name} - {most})", scores.shape)
-            found = script.say(f"{up.name} / up_sum".replace("up_sum", f"{up.name}.sum(-1, keepdims=True)"), scores.shape)
+            found = script.say(f"{up.name} / {up.name}.sum(-1, keepdims=True)", scores.shape)
         else:
             found = script.say(f"ops.softmax({scores.name}, axis=-1)", scores.shape)
         return script.cast(found, "HALF") if half else found

@@ -27,7 +27,8 @@ def convolution(script: Script, x: Written, out: int | None = None, stride: int 
     shape = (BATCH, out, *sides)
     if rng.random() < 0.6:
         pad = rng.choice(("pad_mode='same'", f"pad_mode='pad', padding={size // 2}"))
-        text = f"nn.Conv2d({channels}, {out}, {size}, {stride}, {pad}, group={groups}, has_bias={rng.random() < 0.5}, dtype=FLOAT)"
+        rest = f"group={groups}, has_bias={rng.random() < 0.5}, dtype=FLOAT"
+        text = f"nn.Conv2d({channels}, {out}, {size}, {stride}, {pad}, {rest})"
         return script.say(f"{script.cell(text)}({x.name})", shape)
     weight = script.weight(out, channels // groups, size, size)
     bias = rng.choice(("None", script.weight(out)))
@@ -89,7 +90,7 @@ def resized(script: Script, x: Written) -> Written:
         ("ops.softmax({0}, 1)", x.shape),
         (rng.choice(UNARY), x.shape),
     ]
-    if height <= 4:
+    if height <= 6:
         forms += [
             (f"ops.interpolate({{0}}, size={larger[2:]}, mode='nearest')", larger),
             (f"ops.interpolate({{0}}, size={larger[2:]}, mode='bilinear', align_corners={rng.random() < 0.5})", larger),

@@ -7,12 +7,24 @@ from collections.abc import Callable
 from tests.written.attention import attention
 from tests.written.images import activated, as_tokens, convolution, image, image_block, image_norm, resized
 from tests.written.script import BATCH, Script, Written
-from tests.written.tokens import chain, dropout, feed_forward, joined, linear, move, norm, residual, softmax, there_and_back
+from tests.written.tokens import (
+    chain,
+    dropout,
+    feed_forward,
+    joined,
+    linear,
+    move,
+    norm,
+    residual,
+    softmax,
+    there_and_back,
+)  # fmt: skip
 from tests.written.training import ending, loss
 
 LENGTHS, WIDTHS, WORDS = (5, 8, 8, 33), (8, 8, 12, 16, 16, 10, 40), 9
 PIECES: tuple[Callable[[Script, Written], Written], ...] = (
-    attention, attention, attention, chain, move, move, norm, softmax, feed_forward, residual, linear, dropout, there_and_back, joined,
+    attention, attention, attention, chain, move, move, norm, softmax, feed_forward, residual, linear, dropout,
+    there_and_back, joined,
 )  # fmt: skip
 IMAGE_PIECES: tuple[Callable[[Script, Written], Written], ...] = (
     image_block, image_block, resized, convolution, image_norm, activated, chain, joined,

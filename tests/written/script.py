@@ -1,4 +1,5 @@
-"""The text of a network as a user writes one, while it grows: weights and constants in `__init__`, lines of `construct`.
+"""The text of a network as a user writes one, while it grows: weights and constants of `__init__`, lines of
+`construct`.
 
 Sizes are few, so that networks share the kernels that are compiled for their shapes.
 """

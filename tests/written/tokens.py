@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 
 from tests.written.script import Script, Written
 
-UNARY = ("ops.tanh({0})", "ops.sigmoid({0})", "ops.relu({0})", "ops.gelu({0})", "ops.silu({0})", "ops.exp(-ops.abs({0}))",
-         "ops.square({0})", "-{0}", "ops.sqrt({0} * {0} + 0.5)", "ops.rsqrt(1.0 + {0} ** 2)", "ops.erf({0})",
-         "ops.softplus({0})", "ops.clamp({0}, -0.5, 0.75)", "ops.leaky_relu({0}, 0.1)", "ops.elu({0})",
-         "ops.where({0} > 0, {0}, 0.3 * {0})", "ops.log(1.5 + ops.abs({0}))", "ops.sin({0}) * 0.5", "ops.hardswish({0})",
-         "ops.mish({0})", "ops.reciprocal(2.0 + ops.sigmoid({0}))", "ops.gelu({0}, approximate='tanh')")  # fmt: skip
+UNARY = (
+    "ops.tanh({0})", "ops.sigmoid({0})", "ops.relu({0})", "ops.gelu({0})", "ops.silu({0})", "ops.exp(-ops.abs({0}))",
+    "ops.square({0})", "-{0}", "ops.sqrt({0} * {0} + 0.5)", "ops.rsqrt(1.0 + {0} ** 2)", "ops.erf({0})",
+    "ops.softplus({0})", "ops.clamp({0}, -0.5, 0.75)", "ops.leaky_relu({0}, 0.1)", "ops.elu({0})",
+    "ops.where({0} > 0, {0}, 0.3 * {0})", "ops.log(1.5 + ops.abs({0}))", "ops.sin({0}) * 0.5", "ops.hardswish({0})",
+    "ops.mish({0})", "ops.reciprocal(2.0 + ops.sigmoid({0}))", "ops.gelu({0}, approximate='tanh')",
+)  # fmt: skip
 BINARY = ("{0} + {1}", "{0} - {1}", "{0} * {1}", "ops.maximum({0}, {1})", "ops.minimum({0}, {1})",
           "{0} / (1.5 + ops.abs({1}))", "ops.where({0} > {1}, {0}, {1} * 0.5)", "ops.lerp({0}, {1}, 0.25)",
           "ops.addcmul({0}, {0}, {1}, 0.5)", "{0} + 0.5 * {1}")  # fmt: skip
@@ -156,14 +158,16 @@ def _gathered(script: Script, x: Written) -> Written:
     """Rows in another order, some twice."""
     axis = script.rng.randrange(len(x.shape))
     places = script.constant(f"random.integers(0, {x.shape[axis]}, {x.shape[axis]}).astype(np.int32)")
-    text = script.rng.choice((f"ops.gather({x.name}, {places}, {axis})", f"ops.index_select({x.name}, {axis}, {places})"))
+    text = script.rng.choice((f"ops.gather({x.name}, {places}, {axis})",
+                              f"ops.index_select({x.name}, {axis}, {places})"))  # fmt: skip
     return script.say(f"{x.name} - 0.5 * {script.say(text, x.shape).name}", x.shape)
 
 
 def _expanded(script: Script, x: Written) -> Written:
     """A row that is shown at all places."""
     axis = script.rng.randrange(len(x.shape))
-    one = script.say(f"ops.mean({x.name}, {axis}, keep_dims=True)", [1 if i == axis else n for i, n in enumerate(x.shape)])
+    sizes = [1 if i == axis else n for i, n in enumerate(x.shape)]
+    one = script.say(f"ops.mean({x.name}, {axis}, keep_dims=True)", sizes)
     shown = script.say(f"ops.broadcast_to({one.name}, {x.shape})", x.shape)
     return script.say(f"{x.name} + ops.tanh({shown.name})", x.shape)
 
@@ -250,7 +254,8 @@ def _rms_norm(script: Script, x: Written) -> Written:
     form = script.rng.randrange(3)
     if form == 0:
         return script.say(f"ops.rms_norm({x.name}, {gamma}, 1e-3)[0]", x.shape)
-    squares = script.rng.choice((f"ops.mean(ops.square({x.name}), -1, True)", f"({x.name} ** 2).mean(-1, keep_dims=True)"))
+    squares = script.rng.choice((f"ops.mean(ops.square({x.name}), -1, True)",
+                                 f"({x.name} ** 2).mean(-1, keep_dims=True)"))  # fmt: skip
     means = script.say(squares, x.shape)
     if form == 1:
         return script.say(f"{gamma} * ({x.name} * ops.rsqrt({means.name} + 1e-3))", x.shape)
@@ -311,8 +316,10 @@ def feed_forward(script: Script, x: Written) -> Written:
         half = x.shape[-1]
         inside = script.say(f"ops.silu({inside.name}[..., :{half}]) * {inside.name}[..., {half}:]", x.shape)
     else:
-        what = script.rng.choice(("ops.gelu({0})", "ops.gelu({0}, approximate='tanh')", "ops.relu({0})", "nn.GELU()({0})",
-                                  "ops.relu({0}) ** 2", "0.5 * {0} * (1 + ops.tanh(0.79788456 * ({0} + 0.044715 * {0} ** 3)))"))
+        what = script.rng.choice((
+            "ops.gelu({0})", "ops.gelu({0}, approximate='tanh')", "ops.relu({0})", "nn.GELU()({0})",
+            "ops.relu({0}) ** 2", "0.5 * {0} * (1 + ops.tanh(0.79788456 * ({0} + 0.044715 * {0} ** 3)))",
+        ))  # fmt: skip
         inside = script.say(what.format(inside.name), inside.shape)
     if script.rng.random() < 0.3:
         inside = dropout(script, inside)

@@ -10,7 +10,16 @@ OPTIMIZERS = (
     "nn.SGD(weights, 0.1)", "nn.SGD(weights, 0.1, momentum=0.9, weight_decay=0.01)", "nn.Momentum(weights, 0.1, 0.9)",
     "nn.Momentum(weights, 0.1, 0.9, use_nesterov=True)", "nn.Adam(weights, 0.01, eps=1e-2)",
     "nn.AdamWeightDecay(weights, 0.01, eps=1e-2, weight_decay=0.1)", "nn.RMSProp(weights, 0.01, epsilon=1e-2)",
-    "nn.Adagrad(weights, 0.01)", "nn.Lamb(weights, 0.01, eps=1e-2)", "nn.Adam(weights, 0.01, eps=1e-2, weight_decay=0.01)",
+    "nn.Adagrad(weights, 0.01)", "nn.Lamb(weights, 0.01, eps=1e-2)",
+    "nn.Adam(weights, 0.01, eps=1e-2, weight_decay=0.01)",
+)  # fmt: skip
+CLIPPED = (
+    "total = 0.0", "for each in gradients:", "    total = total + ops.sum(ops.square(each))",
+    "share = 0.1 / (ops.sqrt(total) + 0.1)", "gradients = [each * share for each in gradients]",
+)  # fmt: skip
+"""Gradients are clipped by their norm, written out."""
+DESCENT = (
+    "for weight, each in zip(self.weights, gradients):", "    ops.assign_sub(weight, 0.1 * each)", "return loss",
 )  # fmt: skip
 STEP = '''
 class Step(nn.Cell):
@@ -67,7 +76,7 @@ def _classified(script: Script, logits: Written) -> None:
     labels = script.feed(f"whole({rows}, end={classes})")
     form = rng.randrange(9)
     if form == 0:
-        ignored = rng.choice(("", ", ignore_index=2"))
+        ignored = rng.choice(("", ", ignore_index=2")) if rows > 2 else ""  # where all are, the mean is NaN
         smooth = rng.choice(("", ", label_smoothing=0.1"))
         weight = rng.choice(("", f", weight={script.constant(f'random.uniform(0.5, 1.5, {classes})', 'FLOAT')}"))
         script.lines.append(f"return ops.cross_entropy({name}, {labels}{weight}{ignored}{smooth})")
@@ -77,19 +86,22 @@ def _classified(script: Script, logits: Written) -> None:
         script.lines.append(f"return {cell}({name}, {labels})")
         return
     if form == 2:
-        cell = script.cell(f"nn.CrossEntropyLoss(label_smoothing={rng.choice((0.0, 0.1))}, ignore_index={rng.choice((-100, 1))})")
+        smooth, ignored = rng.choice((0.0, 0.1)), rng.choice((-100, 1)) if rows > 2 else -100
+        cell = script.cell(f"nn.CrossEntropyLoss(label_smoothing={smooth}, ignore_index={ignored})")
         script.lines.append(f"return {cell}({name}, {labels})")
         return
     if form == 3:
-        script.lines.append(f"return ops.nll_loss(ops.log_softmax({name}, 1), {labels}{rng.choice(('', ', ignore_index=3'))})")
+        ignored = rng.choice(("", ", ignore_index=3")) if rows > 2 else ""
+        script.lines.append(f"return ops.nll_loss(ops.log_softmax({name}, 1), {labels}{ignored})")
         return
     if form == 4:
         each = script.say(f"ops.cross_entropy({name}, {labels}, reduction='none')", (rows,))
         seen = script.say(f"({labels} != 2).astype(FLOAT)", (rows,))
-        script.lines.append(f"return (({each.name} * {seen.name}).sum() / (seen_sum + 1e-3))".replace("seen_sum", f"{seen.name}.sum()"))
+        script.lines.append(f"return ({each.name} * {seen.name}).sum() / ({seen.name}.sum() + 1e-3)")
         return
-    logarithms = script.say(rng.choice((f"ops.log_softmax({name}, -1)", f"{name} - ops.logsumexp({name}, -1, keepdim=True)",
-                                        f"ops.log(ops.softmax({name}, -1))")), logits.shape)  # fmt: skip
+    forms = (f"ops.log_softmax({name}, -1)", f"{name} - ops.logsumexp({name}, -1, keepdim=True)",
+             f"ops.log(ops.softmax({name}, -1))")  # fmt: skip
+    logarithms = script.say(rng.choice(forms), logits.shape)
     if form == 5:
         chosen = script.say(f"ops.gather_elements({logarithms.name}, 1, {labels}.reshape(-1, 1))", (rows, 1))
         script.lines.append(f"return -{chosen.name}.mean()")
@@ -119,10 +131,9 @@ def ending(script: Script) -> str:
     if form in (2, 3):
         lines.append(f"gradients = ops.clip_by_global_norm(gradients, {rng.choice((0.05, 1.0))})")
     if form == 4:
-        lines += ["total = 0.0", "for each in gradients:", "    total = total + ops.sum(ops.square(each))",
-                  "share = 0.1 / (ops.sqrt(total) + 0.1)", "gradients = [each * share for each in gradients]"]  # fmt: skip
+        lines += CLIPPED
     if rng.random() < 0.3:
-        lines += ["for weight, each in zip(self.weights, gradients):", "    ops.assign_sub(weight, 0.1 * each)", "return loss"]
+        lines += DESCENT
     else:
         lines.append(rng.choice(("loss = ops.depend(loss, self.optimizer(gradients))", "self.optimizer(gradients)")))
         lines.append(rng.choice(("return loss", "return loss, gradients[0]")))
