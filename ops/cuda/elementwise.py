@@ -15,12 +15,13 @@ from itertools import groupby
 from typing import Any
 
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import FLOAT32, FLOAT64, INT32, INT64, UINT32, UINT64, DType, TensorType, dtype_of
+from mspc.ir.types import BOOL, FLOAT32, FLOAT64, HALVES, INT32, INT64, UINT32, UINT64, DType, TensorType, dtype_of
 from mspc.ops.cuda.loops import BLOCK, HELPERS, Loop, LoopOperand, LoopReduction, column_loop, plain_loop, row_loop
 from mspc.ops.cuda.math import MATH, one_word
 from mspc.ops.cuda.random import with_arguments
 from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Device, Launch, c_type, computing_type
+from mspc.ops.tensor.cast import Cast
 
 _ALIGNMENT = 256
 _WAVES = 4
@@ -50,8 +51,15 @@ def launch_elementwise(device: Device, op: Any, inputs: Sequence[Array], out: Ar
 def expression(op: Any, names: Sequence[str], types: Sequence[TensorType], result: DType) -> str:
     """The operator's `cuda` with the operands' names and the types in place.
 
-    Beside what `Op` says, `{+}` is the sum of all operands and `E` the type of operand 0 in memory.
+    Beside what `Op` says, `{+}` is the sum of all operands and `E` the type of operand 0 in memory. What is true or not
+    is decided by halves as memory holds them: a chain does not round its values, which then would not equal those that
+    another kernel has stored.
     """
+    if result == BOOL:
+        names = [
+            Cast(type.dtype).cuda.format(name) if type.dtype in HALVES else name
+            for name, type in zip(names, types, strict=True)
+        ]
     own = types[0].dtype if types else result
     words = {"T": one_word(computing_type(own)), "R": one_word(computing_type(result)), "E": one_word(c_type(own))}
 

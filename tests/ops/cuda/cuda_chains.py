@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from mspc.ir.graph import element_types
@@ -266,6 +267,17 @@ def chain_cases(scale: int = 1) -> Iterator[Case]:
     yield chain(("Int32 9 5", "Float32", "Float32", "Float32 9 24 5", "Float32 9 1 5"), hit, (3, 0))
     yield chain(("Float32 12", "Float32 3 4"), ("Reshape(x0, shape=(3, 4))", "Mul(t0, x1)", "Neg(t0)"), (1, 2))
     yield chain(("Float32 12",), ("Reshape(x0, shape=(3, 4))",), (0,))
+
+
+def decided_case(dtype: str) -> tuple[Case, list[Any]]:
+    """(a product of halves that is compared with what another kernel has stored of it, what comes out)."""
+    x, factor = (np.random.default_rng(i).uniform(1, 2, 64).astype(dtype_of(dtype).numpy) for i in range(2))
+    x[3:] = float(ml_dtypes.finfo(x.dtype).max)  # these products are infinite in halves, not in Float32
+    with np.errstate(over="ignore"):
+        stored = x * factor
+    found = chain((f"{dtype} 64",) * 3, ("Mul(x0, x1)", "Equal(t0, x2)", "IsFinite(t0)", "Less(t0, x2)"), (1, 2, 3))
+    wanted = [stored == stored, np.isfinite(stored.astype(np.float32)), np.zeros(64, np.bool_)]
+    return replace(found, values=(x, factor, stored)), wanted
 
 
 def row_cases(scale: int = 1) -> Iterator[Case]:
