@@ -21,7 +21,6 @@ from mspc.ops.cuda.math import MATH, one_word
 from mspc.ops.cuda.random import with_arguments
 from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Device, Launch, c_type, computing_type
-from mspc.ops.tensor.cast import Cast
 
 _ALIGNMENT = 256
 _WAVES = 4
@@ -57,7 +56,7 @@ def expression(op: Any, names: Sequence[str], types: Sequence[TensorType], resul
     """
     if result == BOOL:
         names = [
-            Cast(type.dtype).cuda.format(name) if type.dtype in HALVES else name
+            f"wide(narrow<{c_type(type.dtype)}>({name}))" if type.dtype in HALVES else name
             for name, type in zip(names, types, strict=True)
         ]
     own = types[0].dtype if types else result

@@ -33,7 +33,8 @@ HALVES = ("float16", "bfloat16")
 
 
 class Network:
-    """A random network. precise: whether it computes in Float64 alone.
+    """A random network. precise: whether it computes in Float64 alone. jumps: whether rounding may
+    change a gradient wholly.
 
     text: its script, which makes `step`, the cell of a training step, and its `arguments`. exact: the same in Float64.
     """
@@ -47,7 +48,7 @@ class Network:
             x = rng.choice(PIECES)(script, x)
         loss(script, x)
         end = ending(script)
-        self.precise = script.precise
+        self.precise, self.jumps = script.precise, script.jumps
         kinds = ("float64", "float64") if script.precise else ("float32", rng.choice(HALVES))
         self.text = script.text(seed, kinds, end)
         self.exact = script.text(seed, ("float64", "float64"), end)

@@ -49,7 +49,8 @@ class Script:
     """What is written of a network so far.
 
     rng: draws all choices. kind: the name of the element type that is computed in now, FLOAT or HALF.
-    precise: whether a sum of many terms is as exact as all else, so that nothing is in halves.
+    precise: whether nothing is in halves. jumps: whether another rounding may choose another element, whose gradient
+    then is another's.
     made: lines of `__init__`. lines: lines of `construct`. feeds: (name, expression) of its arguments. seen: what the
     pieces so far have given.
     """
@@ -58,6 +59,7 @@ class Script:
         self.rng = random.Random(seed)
         self.kind = "FLOAT"
         self.precise = self.rng.random() < 0.75
+        self.jumps = False
         self.made: list[str] = []
         self.lines: list[str] = []
         self.feeds: list[tuple[str, str]] = []

@@ -49,6 +49,7 @@ def loss(script: Script, x: Written) -> None:
         return
     if len(x.shape) == 3 and rng.random() < 0.5:
         pooled = rng.choice((f"{x.name}.mean(1)", f"{x.name}[:, 0]", f"{x.name}[:, -1]", f"ops.amax({x.name}, 1)"))
+        script.jumps = not script.precise and "amax" in pooled
         x = script.say(pooled, (x.shape[0], x.shape[2]))
     classes = rng.choice(CLASSES)
     logits = linear(script, x, classes)
