@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -243,33 +244,35 @@ def check_all(seeds: Sequence[int], gpu: bool) -> Found:
     """`check` of some networks."""
     load_operators()
     found = Found(len(seeds))
-    open_device = _devices(gpu)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         for seed in seeds:
-            kind, message, fused = check(seed, open_device, Path(folder))
+            kind, message, fused = check(seed, _gpu if gpu else partial(_emulated, folder), folder)
             found.fused.update(fused)
             if kind:
                 found.kinds[kind] += 1
-                found.lines.append(f"seed {seed} {kind}: {' '.join(message.split())[:900]}")
+                found.lines.append(f"seed {seed} {kind}: {' '.join(message.split())[:300]}")
     return found
 
 
-_EMULATED: list[OpenDevice] = []
+@cache
+def _gpu() -> Any:
+    """This machine's GPU."""
+    from mspc.runtime.gpu.device import open_device  # late: it needs CuPy
+
+    return open_device(deterministic=True)
 
 
-def _devices(gpu: bool) -> OpenDevice:
-    """Opens the device of a network."""
-    if gpu:
-        from mspc.runtime.gpu.device import open_device
+def _emulated(folder: Path) -> Any:
+    from tests.gpu.shared_kernels import SharingGpu  # late: it needs g++
 
-        device = open_device(deterministic=True)
-        return lambda: device
-    if not _EMULATED:
-        from tests.gpu.shared_kernels import SharingGpu
+    return SharingGpu(folder, _known_kernels())
 
-        folder, known = Path(tempfile.mkdtemp(prefix="kernels_")), {}
-        _EMULATED.append(lambda: SharingGpu(folder, known))
-    return _EMULATED[0]
+
+@cache
+def _known_kernels() -> dict[Any, Any]:
+    """Those that this process has compiled; their libraries stay when the files are gone."""
+    return {}
 
 
 def batches(first: int, count: int) -> Iterator[list[int]]:
