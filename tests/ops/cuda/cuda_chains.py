@@ -316,6 +316,10 @@ def row_cases(scale: int = 1) -> Iterator[Case]:
     masked = ("DropoutMask(keep_prob=0.5, Seed0=1, Seed1=5, sizes=(9, 16), shape=(9, 16), begin=(0, 0), local=(9, 16))",
               "Softmax(x0, axis=1)", "DropoutGrad(t1, t0, keep_prob=0.5)")  # fmt: skip
     yield chain(("Float32 9 16",), masked, (2,))
+    by_row = masked[0].replace("9, 16", "9")
+    of_rows = ("ReduceMean(x0, keep_dims=false, axis=(1))", by_row.replace("begin=(0, 0)", "begin=(0)"),
+               "DropoutGrad(t0, t1, keep_prob=0.5)", "Reshape(t2, shape=(9, 1))", "Mul(x0, t3)")  # fmt: skip
+    yield chain(("Float32 9 16",), of_rows, (2, 4))
     yield chain(("Int32 9 16",), ("ReduceMax(x0, keep_dims=true, axis=(1))", "Sub(x0, t0)"), (1, 0))
     backward = ("SoftmaxBackward(x0, x1, dim=-1)", "Mul(t0, x2)")
     yield chain(("Float32 7 2 96", "Float32 7 2 96", "Float32"), backward, (1,), alias=1)
