@@ -251,7 +251,7 @@ def check_all(seeds: Sequence[int], gpu: bool) -> Found:
             found.fused.update(fused)
             if kind:
                 found.kinds[kind] += 1
-                found.lines.append(f"seed {seed} {kind}: {' '.join(message.split())[:2500]}")
+                found.lines.append(f"seed {seed} {kind}: {' '.join(message.split())[:300]}")
     return found
 
 
