@@ -98,6 +98,7 @@ class KernelTraits:
         row_lines: for operators that go along rows, what they are as lines of a fused operator (`ops/fused/body.py`),
             of which the last is the result: `x0` is operand 0, and `AXES` stands for the attributes of reductions. See
             `Op.row_axes`.
+        takes_all_bits: an operand that is rounded otherwise changes the result wholly, as with equality.
         wants_channels_last: it is faster on images whose channels come last; passes bring them there (`Op.reordered`).
         work: the rates of its `operations`, as machines name them.
         samples: inputs for the generated tests.
@@ -110,6 +111,7 @@ class KernelTraits:
     seeds: ClassVar[tuple[str, ...]] = ()
     cuda: ClassVar[str] = ""
     row_lines: ClassVar[tuple[str, ...]] = ()
+    takes_all_bits: ClassVar[bool] = False
     wants_channels_last: ClassVar[bool] = False
     work: ClassVar[str] = "products"
     samples: ClassVar[Sequence[Any]] = ()

@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any
 
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import FLOAT32, FLOAT64, INT32, INT64, UINT32, UINT64, DType, TensorType, dtype_of
+from mspc.ir.types import BOOL, FLOAT32, FLOAT64, HALVES, INT32, INT64, UINT32, UINT64, DType, TensorType, dtype_of
 from mspc.ops.cuda.loops import BLOCK, HELPERS, Loop, LoopOperand, LoopReduction, column_loop, plain_loop, row_loop
 from mspc.ops.cuda.math import MATH, one_word
 from mspc.ops.cuda.random import with_arguments
@@ -50,8 +50,15 @@ def launch_elementwise(device: Device, op: Any, inputs: Sequence[Array], out: Ar
 def expression(op: Any, names: Sequence[str], types: Sequence[TensorType], result: DType) -> str:
     """The operator's `cuda` with the operands' names and the types in place.
 
-    Beside what `Op` says, `{+}` is the sum of all operands and `E` the type of operand 0 in memory.
+    Beside what `Op` says, `{+}` is the sum of all operands and `E` the type of operand 0 in memory. What is true or not
+    is decided by halves as memory holds them: a chain does not round its values, which then would not equal those that
+    another kernel has stored.
     """
+    if result == BOOL:
+        names = [
+            f"wide(narrow<{c_type(type.dtype)}>({name}))" if type.dtype in HALVES else name
+            for name, type in zip(names, types, strict=True)
+        ]
     own = types[0].dtype if types else result
     words = {"T": one_word(computing_type(own)), "R": one_word(computing_type(result)), "E": one_word(c_type(own))}
 
@@ -98,7 +105,8 @@ def launch_loop(
     if math.prod(shape) == 0:
         return None if totals else _nothing
     text, seeds = with_arguments(text)
-    words = set(_NAME.findall(" ".join([*text, *(total.value for total in totals)])))
+    stored = [name for name, _ in writes]
+    words = set(_NAME.findall(" ".join([*text, *stored, *(total.value for total in totals)])))
     used = [read for read in reads if read.name in words]
     sizes, labels, strides = _merged(shape, axes, [read.shape for read in used], bool(totals))
     operands = tuple(
@@ -106,7 +114,7 @@ def launch_loop(
     )
     written = tuple((f"y{i}", dtype_of(array.dtype), array) for i, (_, array) in enumerate(writes))
     loop = Loop(
-        sizes, operands, written, tuple(totals), _chain(operands, written, totals, text, [name for name, _ in writes]),
+        sizes, operands, written, tuple(totals), _chain(operands, written, totals, text, stored),
         pack=1, flight=1, wide=math.prod(shape) >= 2**31, numbered="at" in words,
         step=device.step if "running" in words else None, seeds=seeds,
     )  # fmt: skip

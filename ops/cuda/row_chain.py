@@ -250,6 +250,7 @@ class _PassPlan:
             "const bool mine = wanted < ROWS;",
             "const I row = mine ? wanted : ROWS - 1;",  # all lanes take part in shuffles
             "const I first = row * COLUMNS;",
+            "const I at = row; (void)at;",  # of rows' values, which have an element for each
         ]
         totals = [line for line in chain.lines if line.total is not None]
         if group > 32:

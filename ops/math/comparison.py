@@ -39,6 +39,7 @@ class Equal(_Comparison):
     """x == y."""
 
     array_function = "equal"
+    takes_all_bits = True
     cuda = "{0} == {1}"
 
 
@@ -46,6 +47,7 @@ class NotEqual(_Comparison):
     """x != y."""
 
     array_function = "not_equal"
+    takes_all_bits = True
     cuda = "{0} != {1}"
 
 

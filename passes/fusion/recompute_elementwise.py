@@ -8,6 +8,9 @@ A value is computed again from what its own kernel reads or stores, as long as n
 the reader has all of that already or it is smaller than the value. Where all that reads the value can compute it again,
 it need not be stored: then they may read more than the value has, as long as fewer bytes move than before and what they
 read does not have to be stored for longer in its place.
+
+What is compared for equality, as by the gradient of a maximum, is made again by the same lines from the same operands
+alone: a kernel goes on with what it has in registers, and what is made of its stored, rounded results is not equal.
 """
 
 from __future__ import annotations
@@ -84,6 +87,11 @@ class _Kernel:
         """Whether a line needs more than one element of a row, or is a row's value."""
         return line in self.by_row or along_rows(self.lines[line][0])
 
+    def compares(self, value: Value) -> bool:
+        """Whether a line that takes all bits of its operands is computed from a value."""
+        found = self._needed(line for line, (op, _) in enumerate(self.lines) if op.takes_all_bits)
+        return any(value in self.lines[line][1] for line in found)
+
     def put_back(self, kernels: _Kernels, replaced: dict[Value, Value]) -> None:
         """Write the lines and the results that are still read to the node; a single one is the node itself."""
         live = {v: line for v, line in self.results.items() if kernels.is_read(v)}
@@ -101,7 +109,8 @@ class _Kernel:
         returns = list(dict.fromkeys(live.values()))
         node, types = self.node, {line: value.tensor_type for value, line in live.items()}
         node.attrs["fused"] = parts_of(node)
-        node.op = FusedElementwise.of(steps, [number[line] for line in returns])
+        shows = len(steps) == 1 and reshapes(steps[0].op)  # and is no copy
+        node.op = steps[0].op if shows else FusedElementwise.of(steps, [number[line] for line in returns])
         node.inputs = list(operands)
         node.type = types[returns[0]] if len(returns) == 1 else TupleType(tuple(types[line] for line in returns))
         for value, line in live.items():
@@ -319,7 +328,7 @@ class _Kernels:
         if line in maker.ends or line in maker.by_row:
             return None
         own = set(kernel.operands()) - {value}
-        ways = [self._again(maker, line, stored) for stored in (True, False)]
+        ways = [self._again(maker, line, stored) for stored in ((False,) if kernel.compares(value) else (True, False))]
         ways = [again for again in ways if again.lines and self._may(kernel, maker, again, own)]
         for again in ways:
             again.more = sum(leaf.tensor_type.nbytes for leaf in again.leaves if leaf not in own)

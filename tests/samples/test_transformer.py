@@ -63,8 +63,8 @@ def test_eight_ranks_are_two_groups_of_four(
     assert slices["layers.1.feed_forward.w2"] == [64, 64]
     assert slices["moment1.layers.1.feed_forward.w2"] == [64, 64]
     forward = [row for row in tables["collectives"] if row["phase"] == "forward"]
-    # The embedding, two reductions per layer, the largest and the sum of every row of logits, the parts of the rows' losses,
-    # the loss itself and its rows.
+    # The embedding, two reductions per layer, the largest and the sum of every row of logits, the parts of the rows'
+    # losses, the loss itself and its rows.
     assert Counter((row["operator"], len(row["ranks"])) for row in forward) == {
         ("AllReduce", 4): 7,
         ("ReduceScatter", 4): 1,

@@ -101,6 +101,8 @@ class _Writer:
             if self.passes.of_row(read):
                 source = f"((const {c_type(read.dtype)}*)a[{number}])[{_place(read.strides, self.outer)}]"
                 yield f"const {computing_type(read.dtype)} {read.name} = wide({source});"
+        if nest.columns and "at" in self.words:
+            yield "const Index at = (Index)unit; (void)at;"  # of rows' values, which have an element for each
         yield from self._rows_at(0)
         for number in range(self.passes.count):
             totals = self.passes.totals_of(number)

@@ -28,6 +28,7 @@ from tests.ops.cuda.cuda_chains import (
     NumPy,
     chain,
     chain_cases,
+    decided_case,
     edge_cases,
     row_cases,
     sample_cases,
@@ -83,6 +84,12 @@ def check(cases: Sequence[Case], missing: int = 0) -> None:
         case.check(made, before)
         for one, other in zip(listed(kernel(*before)), made, strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", ["Float16", "BFloat16"])
+def test_halves_are_compared_as_memory_holds_them(dtype: str) -> None:
+    case, wanted = decided_case(dtype)
+    np.testing.assert_array_equal(compiled([case]).loops[0](*case.inputs()), wanted)
 
 
 def test_every_elementwise_operator_equals_numpy() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from mspc.ir.graph import element_types
@@ -265,6 +266,18 @@ def chain_cases(scale: int = 1) -> Iterator[Case]:
     hit = (f"OneHot(x0, x1, x2, {classes})", "Mul(t0, x3)", "BroadcastTo(x4, shape=(9, 24, 5))", "AddN(t1, t2)")
     yield chain(("Int32 9 5", "Float32", "Float32", "Float32 9 24 5", "Float32 9 1 5"), hit, (3, 0))
     yield chain(("Float32 12", "Float32 3 4"), ("Reshape(x0, shape=(3, 4))", "Mul(t0, x1)", "Neg(t0)"), (1, 2))
+    yield chain(("Float32 12",), ("Reshape(x0, shape=(3, 4))",), (0,))
+
+
+def decided_case(dtype: str) -> tuple[Case, list[Any]]:
+    """(a product of halves that is compared with what another kernel has stored of it, what comes out)."""
+    x, factor = (np.random.default_rng(i).uniform(1, 2, 64).astype(dtype_of(dtype).numpy) for i in range(2))
+    x[3:] = float(ml_dtypes.finfo(x.dtype).max)  # these products are infinite in halves, not in Float32
+    with np.errstate(over="ignore"):
+        stored = x * factor
+    found = chain((f"{dtype} 64",) * 3, ("Mul(x0, x1)", "Equal(t0, x2)", "IsFinite(t0)", "Less(t0, x2)"), (1, 2, 3))
+    wanted = [stored == stored, np.isfinite(stored.astype(np.float32)), np.zeros(64, np.bool_)]
+    return replace(found, values=(x, factor, stored)), wanted
 
 
 def row_cases(scale: int = 1) -> Iterator[Case]:
@@ -303,6 +316,10 @@ def row_cases(scale: int = 1) -> Iterator[Case]:
     masked = ("DropoutMask(keep_prob=0.5, Seed0=1, Seed1=5, sizes=(9, 16), shape=(9, 16), begin=(0, 0), local=(9, 16))",
               "Softmax(x0, axis=1)", "DropoutGrad(t1, t0, keep_prob=0.5)")  # fmt: skip
     yield chain(("Float32 9 16",), masked, (2,))
+    by_row = masked[0].replace("9, 16", "9")
+    of_rows = ("ReduceMean(x0, keep_dims=false, axis=(1))", by_row.replace("begin=(0, 0)", "begin=(0)"),
+               "DropoutGrad(t0, t1, keep_prob=0.5)", "Reshape(t2, shape=(9, 1))", "Mul(x0, t3)")  # fmt: skip
+    yield chain(("Float32 9 16",), of_rows, (2, 4))
     yield chain(("Int32 9 16",), ("ReduceMax(x0, keep_dims=true, axis=(1))", "Sub(x0, t0)"), (1, 0))
     backward = ("SoftmaxBackward(x0, x1, dim=-1)", "Mul(t0, x2)")
     yield chain(("Float32 7 2 96", "Float32 7 2 96", "Float32"), backward, (1,), alias=1)

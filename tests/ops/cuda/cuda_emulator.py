@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -103,8 +103,9 @@ template <int LEFT> static void await_copies() {
 
 namespace fibers {
 enum State { READY, AT_BLOCK, AT_WARP, DONE };
-struct Fiber { ucontext_t start; jmp_buf point; State state; bool begun; unsigned int shuffles; char* stack; };
+struct Fiber { ucontext_t start; jmp_buf point; State state; bool begun; unsigned int shuffles; };
 static Fiber all[1024];
+__attribute__((visibility("default"))) inline char* stacks[1024];  // of all libraries of a process
 static ucontext_t home;
 static jmp_buf home_point;
 static unsigned int now;
@@ -132,9 +133,9 @@ static char untouched[GUARD];
 static int block(unsigned int threads) {
     for (unsigned int t = 0; t < threads; ++t) {
         Fiber& f = all[t];
-        if (!f.stack) std::memset(f.stack = new char[GUARD + STACK], 0, GUARD);
+        if (!stacks[t]) std::memset(stacks[t] = new char[GUARD + STACK], 0, GUARD);
         getcontext(&f.start);
-        f.start.uc_stack.ss_sp = f.stack + GUARD; f.start.uc_stack.ss_size = STACK; f.start.uc_link = nullptr;
+        f.start.uc_stack.ss_sp = stacks[t] + GUARD; f.start.uc_stack.ss_size = STACK; f.start.uc_link = nullptr;
         makecontext(&f.start, body, 0);
         f.state = READY; f.begun = false; f.shuffles = 0; vote_rounds[t] = 0;
         copies::waiting[t].clear(); copies::closed[t] = 0;
@@ -162,7 +163,7 @@ static int block(unsigned int threads) {
         }
         if (done == threads) {
             for (unsigned int t = 0; t < threads; ++t)
-                if (std::memcmp(all[t].stack, untouched, GUARD)) return 2;
+                if (std::memcmp(stacks[t], untouched, GUARD)) return 2;
             return 0;
         }
         if (waiting == threads) {
@@ -334,9 +335,7 @@ class Emulator:
         assert waits is False or block % 32 == 0
         assert grid[1] < 65536
         assert grid[2] < 65536
-        if self.built is None:
-            self.built = ctypes.PyDLL(str(self.build()))
-            ctypes.c_int.in_dll(self.built, "eager_copies").value = self.eager
+        library, place = self.library(number)
         cells: list[Any] = []
         for argument in arguments:
             if isinstance(argument, np.ndarray):
@@ -345,16 +344,28 @@ class Emulator:
             else:
                 cells.append(np.ctypeslib.as_ctypes(np.array(argument)))
         given = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))
-        function = getattr(self.built, f"run_{number}")
+        function = getattr(library, f"run_{place}")
         status = function(int(waits), (ctypes.c_uint * 3)(*grid), block, given)
         name = list(self.sources)[number][1]
         assert status != 1, f"threads wait for ever in {name}"
         assert status == 0, f"a thread of {name} took more than its stack: memory of this process may be damaged"
 
-    def build(self) -> Path:
-        """Compile all kernels."""
+    def library(self, number: int) -> tuple[Any, int]:
+        """(where a kernel is compiled, its number there)."""
+        if self.built is None:
+            self.built = self.loaded(self.sources)
+        return self.built, number
+
+    def loaded(self, sources: Mapping[tuple[str, str], int]) -> Any:
+        """A library of these kernels."""
+        found = ctypes.PyDLL(str(self.build(sources)))
+        ctypes.c_int.in_dll(found, "eager_copies").value = self.eager
+        return found
+
+    def build(self, sources: Mapping[tuple[str, str], int]) -> Path:
+        """Compile kernels."""
         text = SHIM + emulated(PRELUDE + self.shared)
-        for (source, name), number in self.sources.items():
+        for (source, name), number in sources.items():
             body = emulated(source).replace('extern "C" __global__', "__global__")
             macros = "".join(f"#undef {name}\n" for name in dict.fromkeys(re.findall(r"#define (\w+)", body)))
             text += (

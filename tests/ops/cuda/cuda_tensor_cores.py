@@ -48,10 +48,8 @@ class TensorCores(Emulator):
 
         def checked(grid: Any, block: int, arguments: Sequence[Any], shared: int = 0) -> None:
             assert shared == nbytes <= SHARED // blocks - 1024
-            if self.built is None:
-                self.built = ctypes.PyDLL(str(self.build()))
-            library = self.built
-            symbol = f"_ZN{len(str(number)) + 1}k{number}6memoryE"  # k<number>::memory
+            library, place = self.library(number)
+            symbol = f"_ZN{len(str(place)) + 1}k{place}6memoryE"  # k<place>::memory
             size = nbytes // 4
             memory = np.ctypeslib.as_array((ctypes.c_uint * (size + GUARD)).in_dll(library, symbol))
             memory[:] = 0xFFFFFFFF  # NaN

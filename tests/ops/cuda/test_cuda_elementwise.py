@@ -18,7 +18,16 @@ from mspc.ops.cuda.math import MATH
 from mspc.ops.device import PRELUDE
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.op import REGISTRY
-from tests.ops.cuda.cuda_chains import Case, chain, chain_cases, edge_cases, row_cases, sample_cases, update_cases
+from tests.ops.cuda.cuda_chains import (
+    Case,
+    chain,
+    chain_cases,
+    decided_case,
+    edge_cases,
+    row_cases,
+    sample_cases,
+    update_cases,
+)
 from tests.ops.cuda.cuda_emulator import NEEDED, Emulator, placed
 from tests.passes.fusion.test_fuse_elementwise import fused
 from tests.passes.fusion.test_fuse_rows import PASSES, random_graph
@@ -98,6 +107,16 @@ def test_chains_equal_numpy(tmp_path: Path) -> None:
 
 def test_rows_equal_numpy(tmp_path: Path) -> None:
     check(list(row_cases()), tmp_path)
+
+
+@pytest.mark.skipif(NEEDED is None, reason="needs g++")
+@pytest.mark.parametrize("dtype", ["Float16", "BFloat16"])
+def test_halves_are_compared_as_memory_holds_them(dtype: str, tmp_path: Path) -> None:
+    """A chain does not round its values; what it recomputes still equals what was stored."""
+    case, wanted = decided_case(dtype)
+    _, made, launch = prepared(Device(tmp_path), case)
+    launch()
+    np.testing.assert_array_equal(made, wanted)
 
 
 def test_kernels_of_random_graphs_equal_numpy(tmp_path: Path) -> None:

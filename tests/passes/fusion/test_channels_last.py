@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Value
+from mspc.ir.types import FLOAT16, FLOAT32
 from mspc.ops.op import REGISTRY
 from mspc.passes.base import parse_passes, run_passes
-from tests.passes.fusion.test_fuse_elementwise import fused, new_graph, op, random_graph, run
+from tests.passes.fusion.test_fuse_elementwise import fused, names, new_graph, op, random_graph, run
 from tests.shares import share_of
 
 BATCH, CHANNELS, LENGTHS = 2, 3, (4, 5)
@@ -188,6 +189,23 @@ def test_what_goes_along_channels_alone_stays_itself() -> None:
     assert node.op == op("LogSoftmax", axis=1)
 
 
+def test_what_only_a_view_is_left_of_is_that_view() -> None:
+    """The rest of a kernel, which its readers compute again: a copy would be for nothing."""
+    graph, b, (x, w) = new_graph(x=("input", (6, 4, 5)), w=("parameter", (6, 1, 5)))
+    total = b.emit(op("ReduceSum", axis=(1,)), b.emit(op("Exp"), x))
+    shown = b.emit(op("Reshape", shape=(6, 1, 5)), total)
+    square = b.emit(op("Square"), b.emit(op("Neg"), shown))
+    b.phase = "backward"
+    graph.results = [shown, b.emit(op("Sub"), b.emit(op("Neg"), w), square)]
+    expected = run(graph)
+    found = fused(graph, "fuse_rows,fuse_elementwise")
+    assert names(found) == ["FusedElementwise"] * 3
+    found = fused(found, "recompute_elementwise")
+    assert names(found) == ["FusedElementwise", "Reshape", "FusedElementwise"]
+    for one, other in zip(run(found), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_a_value_that_is_read_in_both_orders_is_moved_once() -> None:
     """The image of two convolutions, of which two products read rows."""
     graph, b, (x, w, p) = new_graph(
@@ -267,3 +285,18 @@ def test_an_image_that_a_script_transposes_itself_is_not_moved() -> None:
     names = [node.op.name for node in changed.nodes]
     assert names.count("Transpose") == 3  # of x, of the weights, and of the result
     np.testing.assert_allclose(run(changed)[0], expected[0], rtol=1e-5)
+
+
+def test_what_is_compared_for_equality_has_the_same_bits() -> None:
+    """The gradient of a maximum looks for it among what it was chosen from: that is computed again from what its own
+    kernel read, never from the rounded halves that it has stored."""
+    graph, b, (x, w) = new_graph(x=("input", (6, 5, 4)), w=("input", (6, 5, 4)))
+    half = b.emit(op("Square"), b.emit(op("Cast", dst_type=FLOAT16), x))
+    wide = b.emit(op("Cast", dst_type=FLOAT32), half)
+    most = b.emit(op("ReduceMax", keep_dims=True, axis=(1,)), wide)
+    b.phase = "backward"
+    chosen = b.emit(op("Select"), b.emit(op("Equal"), wide, most), w, b.emit(op("Neg"), w))
+    graph.results = [half, chosen, most]
+    found = fused(graph, "fuse_rows,fuse_elementwise,recompute_elementwise")
+    (equal,) = (node for node in found.nodes if "Equal" in str(node.op))
+    assert all(value.tensor_type.dtype == FLOAT32 for value in equal.inputs)

@@ -1,0 +1,313 @@
+"""Random networks as GPUs compute them beside the same networks without any fusion:
+`python -m tests.fused_networks SEED COUNT`.
+
+Draws COUNT seeds from SEED. Each writes a network as people do (`tests/written`), which is trained for two steps: on
+the CPU, operator by operator; compiled for GPUs, with kernels that g++ compiles; and by the dump of that. Losses,
+parameters and states must be the same, but for rounding. Prints a line for each network of which that is not so, with
+its seed, the operators made by fusion with how many there were of each, and a closing line; exits with 1 if there is
+any. `--gpu` runs on this machine's GPU instead of the emulated one, `--processes N` shares the seeds over N processes
+(on a GPU several compile at once), `--only SEED` runs one network, and `--show` prints its script.
+"""
+
+from __future__ import annotations
+
+import argparse
+import linecache
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from mspc.compiler.call import describe_call
+from mspc.compiler.config import Config
+from mspc.compiler.driver import TracedCall, compile_traced, trace_call
+from mspc.compiler.rank_graphs import RankGraphs
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph, element_types
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_graph
+from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm.interface import OneRank
+from mspc.runtime.executor import Executor
+from mspc.runtime.gpu.executor import GpuExecutor
+from tests.written.network import Network
+
+STEPS = 2
+UNFUSED = ("slice_to_rank", "execute")
+"""The passes without which no rank's graph runs."""
+FLOOR, GROWTH, SHIFTS = 16.0, 8.0, 2
+"""How far results may be apart: so many roundings of their largest element, and so many times what roundings of the
+parameters make of them, or what the CPU is away from Float64; parameters are rounded otherwise so many times."""
+BATCH = 10
+"""How many networks a process takes at once."""
+WRONG, REFUSED, INTERNAL = "differs", "is refused", "internal error"
+
+Arrays = dict[str, np.ndarray]
+OpenDevice = Callable[[], Any]
+
+
+class Different(Exception):
+    """A network's numbers are not those that they should be."""
+
+
+@dataclass
+class Found:
+    """What came of some networks. lines: of those that are not as they should be. fused: the operators that only fusion
+    makes, and how many there were."""
+
+    count: int = 0
+    kinds: Counter[str] = field(default_factory=Counter[str])
+    lines: list[str] = field(default_factory=list[str])
+    fused: Counter[str] = field(default_factory=Counter[str])
+
+    def add(self, other: Found) -> None:
+        self.count += other.count
+        self.kinds.update(other.kinds)
+        self.lines += other.lines
+        self.fused.update(other.fused)
+
+
+@dataclass
+class Program:
+    """A script that was read. values: its parameters and constants by name; feeds: its inputs."""
+
+    call: TracedCall
+    values: Arrays
+    feeds: list[np.ndarray]
+
+    def plain(self) -> Graph:
+        """The graph without any fusion."""
+        graph = compile_traced(self.call.again(Config())).graph
+        return RankGraphs(graph, UNFUSED).executable(0)
+
+    def for_gpus(self) -> Graph:
+        return compile_traced(self.call.again(Config(device="GPU"))).rank_graph(0)
+
+
+def program(text: str, path: Path) -> Program:
+    """Reads a script of `Network`, as the file `path`."""
+    path.write_text(text, encoding="utf-8")
+    linecache.checkcache(str(path))
+    names: dict[str, Any] = {"__name__": path.stem}
+    exec(compile(text, str(path), "exec"), names)
+    call = trace_call(names["step"], describe_call(names["arguments"], []), Config())
+    traced = call.traced
+    values = {name: np.asarray(array) for name, array in traced.constants.items()}
+    values |= {name: parameter.asnumpy() for name, parameter in traced.parameters.items()}
+    return Program(call, values, [argument.asnumpy() for argument in names["arguments"]])
+
+
+# Steps of a graph
+
+def steps_on_cpu(graph: Graph, values: Mapping[str, np.ndarray], feeds: Sequence[np.ndarray]) -> list[Arrays]:
+    return _steps(Executor(graph, NumPyBackend(OneRank()), _own(graph, values)), feeds)
+
+
+def steps_on_gpu(
+    graph: Graph, values: Mapping[str, np.ndarray], feeds: Sequence[np.ndarray], device: Any
+) -> list[Arrays]:
+    return _steps(GpuExecutor(graph, device, _own(graph, values)), feeds)
+
+
+def _own(graph: Graph, values: Mapping[str, np.ndarray]) -> Arrays:
+    """Copies of what a graph stores, in its own element types."""
+    stored = [p for p in graph.parameters if p.kind != "input"]
+    return {p.name: np.array(values[p.name], p.tensor_type.dtype.numpy) for p in stored}
+
+
+def _steps(executor: Any, feeds: Sequence[np.ndarray]) -> list[Arrays]:
+    """For every step its results, and all parameters behind it, by name. Each step has other floats."""
+    found: list[Arrays] = []
+    for step in range(STEPS):
+        fed = [np.roll(feed, step) if _is_float(feed) else feed for feed in feeds]
+        results = executor.run([_as(p, feed) for p, feed in zip(executor.inputs, fed, strict=True)])
+        made = {f"result {i} of step {step + 1}": np.asarray(result) for i, result in enumerate(results)}
+        stored = [p.name for p in executor.graph.parameters if p.kind == "parameter"]
+        made |= {f"{name} behind step {step + 1}": np.array(executor.parameter(name)) for name in stored}
+        found.append(made)
+    return found
+
+
+def _as(parameter: Any, feed: np.ndarray) -> np.ndarray:
+    return feed.astype(parameter.tensor_type.dtype.numpy)
+
+
+def _is_float(array: np.ndarray) -> bool:
+    return array.dtype.kind == "f" or array.dtype == ml_dtypes.bfloat16
+
+
+# How far numbers may be apart
+
+class Bounds:
+    """What the steps of a network should give, and how far from that they may be.
+
+    exact: all in Float64, from the same first values. plain: as the network says, without fusion.
+    """
+
+    def __init__(self, network: Network, exact: Program, plain: Program, unfused: Graph) -> None:
+        graph = exact.plain()
+        self.jumps = network.jumps
+        values = {**exact.values, **plain.values}
+        self.expected = steps_on_cpu(graph, values, plain.feeds)
+        self.rounding = _rounding(unfused)
+        own = steps_on_cpu(unfused, plain.values, plain.feeds)
+        self.apart = [_apart(found, wanted) for found, wanted in zip(own, self.expected, strict=True)]
+        trained = [p for p in graph.parameters if p.trainable]  # not what optimizers count
+        generator = np.random.default_rng(0)
+        for _ in range(SHIFTS):
+            moved = {**values, **{p.name: self._moved(values[p.name], generator) for p in trained}}
+            shifted = steps_on_cpu(graph, moved, [self._moved(feed, generator) for feed in plain.feeds])
+            for apart, found, wanted in zip(self.apart, shifted, self.expected, strict=True):
+                apart.update({name: max(apart[name], far) for name, far in _apart(found, wanted).items()})
+
+    def _moved(self, array: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        if not _is_float(array):
+            return array
+        return array.astype(np.float64) * (1 + generator.choice((-2, 2), array.shape) * self.rounding)
+
+    def check(self, steps: Sequence[Arrays], what: str) -> None:
+        """Raises Different where numbers are further away."""
+        for found, wanted, apart in zip(steps, self.expected, self.apart, strict=True):
+            if set(found) != set(wanted):
+                raise Different(f"{what}: has {sorted(found)}, not {sorted(wanted)}")
+            for name, far in _apart(found, wanted).items():
+                largest = 1 + float(np.max(np.abs(wanted[name]), initial=0))
+                bound = GROWTH * apart[name] + FLOOR * _eps(found[name].dtype) * largest
+                bound += largest * self.jumps
+                if not far <= bound:
+                    raise Different(f"{what}: {name} is {far:.2e} away, {bound:.2e} may be")
+
+
+def _apart(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """The largest differences."""
+    return {
+        name: float(np.max(np.abs(found[name].astype(np.float64) - array.astype(np.float64)), initial=0.0))
+        for name, array in wanted.items()
+    }
+
+
+def _rounding(graph: Graph) -> float:
+    """Of the coarsest element type that a graph computes in."""
+    types = {type.dtype.numpy for node in graph.nodes for type in element_types(node.type)}
+    return max(map(_eps, types), default=0.0)
+
+
+def _eps(dtype: Any) -> float:
+    """How coarse an element type is, 0 where it holds whole numbers."""
+    dtype = np.dtype(dtype)
+    return float(ml_dtypes.finfo(dtype).eps) if dtype.kind == "f" or dtype == ml_dtypes.bfloat16 else 0.0
+
+
+# Networks
+
+def check(seed: int, open_device: OpenDevice, folder: Path) -> tuple[str, str, Counter[str]]:
+    """(what is wrong with a network's steps, "" where nothing is, the message, the operators that fusion made)."""
+    fused: Counter[str] = Counter()
+    try:
+        network = Network(seed)
+        found = program(network.text, folder / f"network_{seed}.py")
+        exact = found if network.precise else program(network.exact, folder / f"exact_{seed}.py")
+        unfused, graph = found.plain(), found.for_gpus()
+        fused.update(_made_by_fusion(unfused, graph))
+        bounds = Bounds(network, exact, found, unfused)
+        bounds.check(steps_on_gpu(graph, found.values, found.feeds, open_device()), "on the GPU")
+        read = parse(print_graph(graph), REGISTRY).main
+        bounds.check(steps_on_cpu(read, found.values, found.feeds), "the dump on the CPU")
+    except Different as error:
+        return WRONG, str(error), fused
+    except MspcError as error:
+        return REFUSED, error.render(), fused
+    except Exception as error:  # the networks are legal: whatever else is raised is a fault
+        return INTERNAL, f"{type(error).__name__}: {error}", fused
+    return "", "", fused
+
+
+def _made_by_fusion(unfused: Graph, graph: Graph) -> Iterator[str]:
+    """The operators that only the passes for GPUs have made."""
+    there = {node.op.name for node in unfused.nodes}
+    return (node.op.name for node in graph.nodes if node.op.name not in there)
+
+
+def check_all(seeds: Sequence[int], gpu: bool) -> Found:
+    """`check` of some networks."""
+    load_operators()
+    found = Found(len(seeds))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for seed in seeds:
+            kind, message, fused = check(seed, _gpu if gpu else partial(_emulated, folder), folder)
+            found.fused.update(fused)
+            if kind:
+                found.kinds[kind] += 1
+                found.lines.append(f"seed {seed} {kind}: {' '.join(message.split())[:300]}")
+    return found
+
+
+@cache
+def _gpu() -> Any:
+    """This machine's GPU."""
+    from mspc.runtime.gpu.device import open_device  # late: it needs CuPy
+
+    return open_device(deterministic=True)
+
+
+def _emulated(folder: Path) -> Any:
+    from tests.gpu.shared_kernels import SharingGpu  # late: it needs g++
+
+    return SharingGpu(folder, _known_kernels())
+
+
+@cache
+def _known_kernels() -> dict[Any, Any]:
+    """Those that this process has compiled; their libraries stay when the files are gone."""
+    return {}
+
+
+def batches(first: int, count: int) -> Iterator[list[int]]:
+    """The seeds of `count` networks."""
+    generator = random.Random(first)
+    seeds = [generator.getrandbits(40) for _ in range(count)]
+    return (seeds[i : i + BATCH] for i in range(0, count, BATCH))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Random networks as GPUs compute them beside unfused ones.")
+    parser.add_argument("seed", type=int, nargs="?", default=0)
+    parser.add_argument("count", type=int, nargs="?", default=100)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--only", type=int, help="the seed of one network, as a line names it")
+    parser.add_argument("--show", action="store_true", help="print the script of that network")
+    parser.add_argument("--gpu", action="store_true", help="run on this machine's GPU")
+    given = parser.parse_args()
+    if given.only is not None and given.show:
+        print(Network(given.only).text)
+    start, total = time.perf_counter(), Found()
+    work = [[given.only]] if given.only is not None else batches(given.seed, given.count)
+    with ProcessPoolExecutor(given.processes) as pool:
+        for found in [pool.submit(check_all, seeds, given.gpu) for seeds in work]:
+            total.add(found.result())
+            for line in found.result().lines:
+                print(line, flush=True)
+    kinds = [total.kinds[kind] for kind in (WRONG, REFUSED, INTERNAL)]
+    print(", ".join(f"{count} {name}" for name, count in total.fused.most_common()))
+    print(
+        f"{total.count} networks from seed {given.seed}: {kinds[0]} differ, {kinds[1]} are refused, "
+        f"{kinds[2]} internal errors, {time.perf_counter() - start:.1f} s"
+    )
+    return 1 if any(kinds) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
