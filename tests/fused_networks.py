@@ -295,6 +295,10 @@ def main() -> int:
         print(Network(given.only).text)
     start, total = time.perf_counter(), Found()
     work = [[given.only]] if given.only is not None else batches(given.seed, given.count)
+    if not given.gpu:
+        from tests.ops.cuda.cuda_emulator import headers
+
+        headers()  # once for all processes, and this one takes them away
     with ProcessPoolExecutor(given.processes) as pool:
         for found in [pool.submit(check_all, seeds, given.gpu) for seeds in work]:
             total.add(found.result())
