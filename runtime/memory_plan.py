@@ -27,7 +27,7 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import DType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
-from mspc.ops.fused.elementwise import FusedElementwise, needed_operands, step_types
+from mspc.ops.fused.elementwise import FusedElementwise, moved_operands, needed_operands, step_types
 from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.op import Op
 from mspc.runtime.arena import MemoryBlock, ResultMemory, assign, most_alive
@@ -265,9 +265,11 @@ class _Planner:
         if not isinstance(node.op, AllReduce):
             if not (isinstance(node.op, Op) and node.op.in_place):
                 return None
+        moved = moved_operands(node.op) if isinstance(node.op, FusedElementwise) else ()
+        barred = {part for i in moved for part in self.parts[node.inputs[i]]}
         for value in operands:
             for part in self.parts[value]:
-                if isinstance(part, int) and self._dies(part, index, made.type.dtype, made.nbytes):
+                if isinstance(part, int) and part not in barred and self._dies(part, index, made.type.dtype, made.nbytes):
                     block = self.cells[part].block
                     if block is not None and not any(block is other for other in taken):
                         # A smaller operand is read for several elements, and a smaller result written while others
