@@ -269,7 +269,9 @@ class _Planner:
         barred = {part for i in moved for part in self.parts[node.inputs[i]]}
         for value in operands:
             for part in self.parts[value]:
-                if isinstance(part, int) and part not in barred and self._dies(part, index, made.type.dtype, made.nbytes):
+                if not isinstance(part, int) or part in barred:
+                    continue
+                if self._dies(part, index, made.type.dtype, made.nbytes):
                     block = self.cells[part].block
                     if block is not None and not any(block is other for other in taken):
                         # A smaller operand is read for several elements, and a smaller result written while others

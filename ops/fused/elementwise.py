@@ -142,6 +142,20 @@ def expanded_lines(steps: Sequence[BodyLine], returns: Sequence[int], given: tup
     return Expanded(tuple(steps), tuple(returns), tuple(types), space, tuple(moved))
 
 
+def loaded_bytes(expanded: Expanded, given: Sequence[TensorType], in_tiles: bool = False) -> list[float]:
+    """Bytes that a kernel loads of each of its operands. What it reads at several places counts once where these are
+    run through in the order in which they lie, and more where memory gives more than is asked for; in_tiles: it takes
+    all that memory gives, as a kernel does that only moves."""
+    plain = {index for step in expanded.steps for kind, index in step.operands if kind == "x"}
+    found: list[float] = []
+    for number, type in enumerate(given):
+        reads = [each.loaded(type) for each in expanded.moved if each.operand == number]
+        reads = [(nbytes, 1.0 if in_tiles else times) for nbytes, times in reads]
+        total = sum(nbytes * times for nbytes, times in reads) + type.nbytes * (number in plain)
+        found.append(total if any(times > 1 for _, times in reads) else min(total, type.nbytes))
+    return found
+
+
 def has_moves(op: FusedElementwise) -> bool:
     """Whether a line moves elements."""
     return any(moves_elements(step.op) for step in steps_of(op))

@@ -27,6 +27,10 @@ COPY = "{0}"
 """The expression of an operator whose elements are its operand's."""
 NUMBERED = ("{i}", "{s}")
 """What an expression reads that is another at another place."""
+SECTOR = 32
+"""Bytes that memory gives at least."""
+CACHED = 1 << 16
+"""Bytes of an operand that stays in a cache, whatever the order in which it is read."""
 NOWHERE = ((Place(), 1, 1),)
 """Conditions that hold at no place."""
 
@@ -81,6 +85,25 @@ class Moved:
                 own_behind *= self.dims[e]
             found.append(step)
         return tuple(found)
+
+    def loaded(self, type: TensorType) -> tuple[float, float]:
+        """(bytes of the elements that are read of an operand of this type, how many times as many memory gives)."""
+        steps, itemsize = dict(self.at.terms), type.dtype.itemsize
+        held = {d: n for d, n in enumerate(self.dims) if n != 1}
+        for place, begin, end in self.where:
+            if len(place.terms) == 1 and abs(place.terms[0][1]) == 1:
+                d = place.terms[0][0]
+                held[d] = min(held[d], end - begin)
+        nbytes = math.prod(n for d, n in held.items() if d in steps) * itemsize
+        if type.nbytes <= CACHED or not held or max(held) not in steps:
+            return nbytes, 1.0
+        run = 1
+        for d in reversed(held):
+            if abs(steps.get(d, 0)) != run:
+                break
+            run *= held[d]
+        step = abs(steps[max(held)])
+        return nbytes, max(1.0, SECTOR / (run * itemsize)) if step == 1 else min(step, max(1.0, SECTOR / itemsize))
 
 
 def resolved(
