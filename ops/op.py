@@ -200,7 +200,7 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script):
         elements and computes none; None where that cannot be said. With it an operator may be a line of a fused one."""
         return None
 
-    def part(self, number: int, *types: TensorType) -> Op | None:
+    def single_result(self, number: int, *types: TensorType) -> Op | None:
         """What makes result `number` alone from the same operands, for an operator with several results; None where
         nothing does."""
         return None

@@ -265,18 +265,14 @@ class _Planner:
         if not isinstance(node.op, AllReduce):
             if not (isinstance(node.op, Op) and node.op.in_place):
                 return None
-        moved = moved_operands(node.op) if isinstance(node.op, FusedElementwise) else ()
-        barred = {part for i in moved for part in self.parts[node.inputs[i]]}
-        for value in operands:
-            for part in self.parts[value]:
-                if not isinstance(part, int) or part in barred:
-                    continue
-                if self._dies(part, index, made.type.dtype, made.nbytes):
-                    block = self.cells[part].block
-                    if block is not None and not any(block is other for other in taken):
-                        # A smaller operand is read for several elements, and a smaller result written while others
-                        # are still computed.
-                        return block if isinstance(node.op, AllReduce) or _works_on(node, made.type.size) else None
+        barred = {part for value in _read_elsewhere(node) for part in self.parts[value]}
+        for part in (part for value in operands for part in self.parts[value]):
+            if isinstance(part, int) and part not in barred and self._dies(part, index, made.type.dtype, made.nbytes):
+                block = self.cells[part].block
+                if block is not None and not any(block is other for other in taken):
+                    # A smaller operand is read for several elements, and a smaller result written while others
+                    # are still computed.
+                    return block if isinstance(node.op, AllReduce) or _works_on(node, made.type.size) else None
         return None
 
     def _dies(self, part: int, index: int, dtype: DType, nbytes: int) -> bool:
@@ -377,6 +373,11 @@ def _sources(node: Node, results: int) -> list[Sequence[Value]]:
     if isinstance(node.op, FusedElementwise) and results > 1:
         return [[node.inputs[i] for i in sorted(needed)] for needed in needed_operands(node.op)]
     return [node.inputs] * results
+
+
+def _read_elsewhere(node: Node) -> list[Value]:
+    """The operands of which other elements are read than the one in whose place a result's is stored."""
+    return [node.inputs[i] for i in moved_operands(node.op)] if isinstance(node.op, FusedElementwise) else []
 
 
 def _works_on(node: Node, size: int) -> bool:

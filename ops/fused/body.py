@@ -77,6 +77,11 @@ def moves_elements(op: object) -> bool:
     return isinstance(op, Op) and type(op).index_map is not Op.index_map
 
 
+def divides(op: object) -> bool:
+    """Whether the operator has several results, each of which another operator can make by itself."""
+    return isinstance(op, Op) and type(op).single_result is not Op.single_result
+
+
 def along_rows(op: object) -> bool:
     """Whether the operator computes every element from those of its row, by lines that its class declares."""
     return isinstance(op, Op) and bool(op.row_lines)

@@ -213,7 +213,7 @@ class Split(Op):
         piece = orders[0].resized(axis, types[0].shape[axis] // self.output_num)
         return Reordered(Split(place, self.output_num), tuple(orders), (piece,) * self.output_num)
 
-    def part(self, number: int, *types: TensorType) -> StridedSlice:
+    def single_result(self, number: int, *types: TensorType) -> StridedSlice:
         axis = axis_in(self.name, self.axis, types[0].rank)
         size = types[0].shape[axis] // self.output_num
         return part_of(types[0].shape, axis, number * size, number * size + size)
@@ -334,7 +334,7 @@ class Unstack(Op):
             return None
         return Reordered(Unstack(place, self.num), tuple(orders), (orders[0].without([axis]),) * types[0].shape[axis])
 
-    def part(self, number: int, *types: TensorType) -> StridedSlice:
+    def single_result(self, number: int, *types: TensorType) -> StridedSlice:
         axis = axis_in(self.name, self.axis, types[0].rank)
         return replace(part_of(types[0].shape, axis, number, number + 1), shrink_axis_mask=1 << axis)
 

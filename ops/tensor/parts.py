@@ -115,7 +115,7 @@ class _Pieces(Op, abstract=True):
     def infer(self, *types: Any) -> Any:
         return as_tuple(super().infer(*types))
 
-    def part(self, number: int, *types: TensorType) -> StridedSlice:
+    def single_result(self, number: int, *types: TensorType) -> StridedSlice:
         axis, sizes = self.pieces(types[0].shape)
         begin = sum(sizes[:number])
         return part_of(types[0].shape, axis, begin, begin + sizes[number])

@@ -20,9 +20,8 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.fused.body import moves_elements, reshapes
+from mspc.ops.fused.body import divides, moves_elements, reshapes
 from mspc.ops.fused.elementwise import FusedElementwise
-from mspc.ops.op import Op
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.fuse_elementwise import row_member
@@ -55,7 +54,7 @@ class FuseMoves(Pass):
 
 def _moves(node: Node) -> bool:
     """Whether a node moves elements of a tensor, perhaps to several results."""
-    return moves_elements(node.op) or (isinstance(node.op, Op) and type(node.op).part is not Op.part)
+    return moves_elements(node.op) or divides(node.op)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ class _Kernels:
 
     nodes: the kernels. kernels: by the value that they make, with its number among their results. results: these by
     kernel. others: values that somebody reads who is no kernel. last: the position at which a value is read last, what
-    comes from reading it at other places soon after apart. moved: by value those that are its elements alone, as its slices are.
+    reads it at other places soon after apart. moved: by value those that are its elements alone, as its slices are.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -102,7 +101,7 @@ class _Kernels:
         if isinstance(node.op, TupleGetItem) and isinstance(node.inputs[0], Node) and node.inputs[0] in self.nodes:
             self._makes(node.inputs[0], node, node.op.index)
             return
-        if kernel is None and isinstance(node.op, Op) and type(node.op).part is not Op.part:
+        if kernel is None and divides(node.op):
             return  # its parts read for it
         for value in kernel.operands if kernel is not None else node.inputs:
             root = shown_through(value)[0]

@@ -16,7 +16,7 @@ from mspc.ir.graph import Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.fused.body import BodyLine, fusible, moves_elements, reshapes
+from mspc.ops.fused.body import BodyLine, divides, fusible, moves_elements, reshapes
 from mspc.ops.fused.elementwise import Expanded, FusedElementwise, expanded_steps, loaded_bytes, steps_of
 from mspc.ops.op import Op
 
@@ -136,10 +136,10 @@ def kernel_of(node: Node) -> Kernel | None:
     op, inputs = cast(Op, node.op), node.inputs
     if isinstance(op, TupleGetItem):
         whole = inputs[0]
-        if not isinstance(whole, Node) or not isinstance(whole.op, Op) or type(whole.op).part is Op.part:
+        if not isinstance(whole, Node) or not isinstance(whole.op, Op) or not divides(whole.op):
             return None
-        types = [value.type for value in whole.inputs]
-        part = whole.op.part(op.index, *types) if all(isinstance(type, TensorType) for type in types) else None
+        types = [value.type for value in whole.inputs if isinstance(value.type, TensorType)]
+        part = whole.op.single_result(op.index, *types) if len(types) == len(whole.inputs) else None
         if part is None:
             return None
         op, inputs = part, whole.inputs
