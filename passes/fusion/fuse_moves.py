@@ -43,8 +43,11 @@ class FuseMoves(Pass):
             return False
         changed = remove_dead(graph)
         kernels = _Kernels(graph)
-        found = [value for value in list(kernels.kernels) if kernels.place(value)]
-        if not found:
+        waiting = list(kernels.kernels)
+        while waiting:  # what has come behind an operator that moves elements may be read from there, too
+            taken = {reader for value in waiting for reader in kernels.place(value)}
+            waiting = [value for value in kernels.kernels if not taken.isdisjoint(kernels.readers.get(value, ()))]
+        if not kernels.changed:
             return changed
         kernels.write()
         drop_unread_results(graph)
@@ -131,16 +134,16 @@ class _Kernels:
     def _is_read(self, value: Value) -> bool:
         return value in self.others or bool(self.readers.get(value))
 
-    def place(self, value: Value) -> bool:
-        """Make a value's lines those of the kernels that read it, where that is better; whether it is."""
+    def place(self, value: Value) -> list[Node]:
+        """Make a value's lines those of the kernels that read it, where that is better; these kernels."""
         node, number = self.kernels[value]
         readers = self.readers.get(value, {})
         kernel = self.nodes[node]
         if not readers or value.type.nbytes == 0:
-            return False
+            return []
         made = kernel.part([kernel.returns[number]])
         if not is_movable(made) or self._may_be_kept(made):
-            return False
+            return []
         found = [each for reader in readers if (each := self._reader(reader, node, value, made)) is not None]
         dies = value not in self.others and len(found) == len(readers)
         if dies and self._worth(found, self._ceases(value, node, kernel, made), value):
@@ -151,13 +154,14 @@ class _Kernels:
             for root in self._stored_longer([each]):
                 self.last[root] = self.position[each.node]  # with what else is read of it
             self._take(each, value, node)
-        return bool(chosen)
+        return [each.node for each in chosen]
 
     def _may_be_kept(self, made: Kernel) -> bool:
         """Whether a value is a computation on parameters alone."""
-        return not all(moves_elements(op) or reshapes(op) for op, _ in made.lines) and all(
-            isinstance(shown_through(value)[0], Parameter | Constant) for value in made.operands
-        )
+        if all(moves_elements(op) or reshapes(op) for op, _ in made.lines):
+            return False
+        roots = [shown_through(value)[0] for value in made.operands]
+        return all(isinstance(r, Constant) or (isinstance(r, Parameter) and r.kind != "input") for r in roots)
 
     def _reader(self, reader: Node, maker: Node, value: Value, made: Kernel) -> _Reader | None:
         """A kernel with a value's lines; None where it cannot have them."""
