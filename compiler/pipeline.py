@@ -44,7 +44,7 @@ FOR_GPU_RANKS = ("pack_attention", "split_batch_norm", "split_norm", "split_drop
 """Behind `slice_to_rank` where the device is a GPU."""
 FOR_GPU_ROWS = ("fuse_rows",)
 """Ahead of `fuse_elementwise` where the device is a GPU."""
-FOR_GPU_KERNELS = ("recompute_elementwise", "keep_for_gradients", "row_pitch")
+FOR_GPU_KERNELS = ("recompute_elementwise", "keep_for_gradients", "fuse_moves", "row_pitch")
 """Behind `fuse_elementwise` where the device is a GPU."""
 PER_RANK = (
     "slice_to_rank",

@@ -21,6 +21,7 @@ from mspc.ir.types import DType, TensorType, TupleType, Type
 from mspc.ops.cpu.widening import widening, widening_into
 from mspc.ops.declared import KernelTraits, MemoryEffects, Script, Sharding
 from mspc.ops.device import Array, Device, Launch
+from mspc.ops.index_map import IndexMap
 from mspc.ops.memory_order import Order, Reordered
 from mspc.ops.registry import Operators
 from mspc.sharding.factors import Rule, parse_rule
@@ -192,6 +193,16 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script):
         """What works element by element on operands of other shapes, and these, aligned by their last dimensions, where
         the operator so does what it does; None where it has no such form. With it an operator may be a line of a fused
         one."""
+        return None
+
+    def index_map(self, *types: TensorType) -> IndexMap | None:
+        """Where each element of the result lies in operands of these types, for an operator with one result that moves
+        elements and computes none; None where that cannot be said. With it an operator may be a line of a fused one."""
+        return None
+
+    def single_result(self, number: int, *types: TensorType) -> Op | None:
+        """What makes result `number` alone from the same operands, for an operator with several results; None where
+        nothing does."""
         return None
 
     def row_axes(self, *types: TensorType) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import DType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
-from mspc.ops.fused.elementwise import FusedElementwise, needed_operands, step_types
+from mspc.ops.fused.elementwise import FusedElementwise, moved_operands, needed_operands, step_types
 from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.op import Op
 from mspc.runtime.arena import MemoryBlock, ResultMemory, assign, most_alive
@@ -265,14 +265,14 @@ class _Planner:
         if not isinstance(node.op, AllReduce):
             if not (isinstance(node.op, Op) and node.op.in_place):
                 return None
-        for value in operands:
-            for part in self.parts[value]:
-                if isinstance(part, int) and self._dies(part, index, made.type.dtype, made.nbytes):
-                    block = self.cells[part].block
-                    if block is not None and not any(block is other for other in taken):
-                        # A smaller operand is read for several elements, and a smaller result written while others
-                        # are still computed.
-                        return block if isinstance(node.op, AllReduce) or _works_on(node, made.type.size) else None
+        barred = {part for value in _read_elsewhere(node) for part in self.parts[value]}
+        for part in (part for value in operands for part in self.parts[value]):
+            if isinstance(part, int) and part not in barred and self._dies(part, index, made.type.dtype, made.nbytes):
+                block = self.cells[part].block
+                if block is not None and not any(block is other for other in taken):
+                    # A smaller operand is read for several elements, and a smaller result written while others
+                    # are still computed.
+                    return block if isinstance(node.op, AllReduce) or _works_on(node, made.type.size) else None
         return None
 
     def _dies(self, part: int, index: int, dtype: DType, nbytes: int) -> bool:
@@ -373,6 +373,11 @@ def _sources(node: Node, results: int) -> list[Sequence[Value]]:
     if isinstance(node.op, FusedElementwise) and results > 1:
         return [[node.inputs[i] for i in sorted(needed)] for needed in needed_operands(node.op)]
     return [node.inputs] * results
+
+
+def _read_elsewhere(node: Node) -> list[Value]:
+    """The operands of which other elements are read than the one in whose place a result's is stored."""
+    return [node.inputs[i] for i in moved_operands(node.op)] if isinstance(node.op, FusedElementwise) else []
 
 
 def _works_on(node: Node, size: int) -> bool:

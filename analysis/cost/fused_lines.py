@@ -92,8 +92,8 @@ class _Lines:
     """The lines of a fused operator as kernels have them. columns: reductions that are not along rows."""
 
     def __init__(self, op: FusedElementwise, given: tuple[TensorType, ...]) -> None:
-        self.steps, self.returns, self.types, self.space = expanded_steps(op, given)
-        self.given = given
+        self.steps, self.returns, self.types, self.space, moved = expanded_steps(op, given)
+        self.given = (*given, *(each.type for each in moved))
         self.elements = math.prod(self.space.dims)
         beside_rows = [i for i, step in enumerate(self.steps) if step.reduces and i not in self.space.by_row]
         self.columns = [i for i in beside_rows if sums_columns(self.steps[i].op, self.read(i)[0])]

@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
-from mspc.ir.types import BOOL, TensorType
+from mspc.ir.types import BOOL, DType, TensorType
 from mspc.ops.cuda.elementwise import Read, all_of, defined, expression, launch_loop, type_of
-from mspc.ops.cuda.loops import LoopReduction
-from mspc.ops.cuda.row_chain import RowChain, RowLine, RowRead
+from mspc.ops.cuda.loop_parts import LoopReduction
+from mspc.ops.cuda.moved import MovedRead, Offset
+from mspc.ops.cuda.row_chain import RowChain, RowLine
 from mspc.ops.device import Array, Device, Launch, in_order
 
 _HOW = {
@@ -48,16 +49,57 @@ class ChainSpace(Protocol):
     def by_row(self) -> frozenset[int]: ...
 
 
+class ChainMoved(Protocol):
+    """What lines read at other places than their own: see `ops/fused/moved.py`."""
+
+    @property
+    def operand(self) -> int: ...
+    @property
+    def dtype(self) -> DType: ...
+    @property
+    def type(self) -> TensorType: ...
+    @property
+    def at(self) -> Any: ...
+    @property
+    def where(self) -> Sequence[tuple[Any, int, int]]: ...
+    def steps(self, place: Any, dims: tuple[int, ...]) -> tuple[int, ...]: ...
+
+
+class ChainOperands:
+    """The arrays that a chain reads, and behind them what it reads of these at other places."""
+
+    def __init__(self, arrays: Sequence[Array], moved: Sequence[ChainMoved], space: ChainSpace) -> None:
+        self.arrays, self.moved, self.dims = arrays, moved, space.dims
+        self.types = [type_of(array) for array in arrays] + [each.type for each in moved]
+
+    def read(self, name: str, index: int, shape: tuple[int, ...]) -> Read:
+        """An operand under this name, in a shape that is broadcast to the space."""
+        if index < len(self.arrays):
+            return Read(name, self.arrays[index], shape)
+        each = self.moved[index - len(self.arrays)]
+        array = self.arrays[each.operand] if each.operand >= 0 else None
+        large = max(math.prod(self.dims), array.size if array is not None else 0) >= 2**31
+        where = tuple((self._offset(each, place), begin, end) for place, begin, end in each.where)
+        moved = MovedRead(each.dtype, array, self._offset(each, each.at), where, "long long" if large else "int")
+        return Read(name, array, shape, moved)
+
+    def _offset(self, each: ChainMoved, place: Any) -> Offset:
+        return Offset(place.offset, each.steps(place, self.dims))
+
+
 def launch_chain(device: Device, lines: Sequence[ChainLine], types: Sequence[TensorType], space: ChainSpace,
-                 returns: Sequence[int], inputs: Sequence[Array], out: Any) -> Launch | None:  # fmt: skip
+                 returns: Sequence[int], inputs: Sequence[Array], out: Any, moved: Sequence[ChainMoved] = (),
+                 ) -> Launch | None:  # fmt: skip
     """Launch of a chain; None where a line has no `cuda` expression or the loop cannot be generated.
 
     Args:
-        types: of the lines' results. returns: the lines whose results are stored, in the order of `out`.
+        types: of the lines' results. returns: the lines whose results are stored, in the order of `out`. moved: what
+        lines read behind the operands.
     """
+    operands = ChainOperands(inputs, moved, space)
     if space.columns:
-        return _launch_rows(device, lines, types, space, returns, inputs, out)
-    given = Operands(lines, types, space, [type_of(array) for array in inputs])
+        return _launch_rows(device, lines, types, space, returns, operands, out)
+    given = Operands(lines, types, space, operands.types)
     results = _stored(returns, out)
     read = {index for line in lines for kind, index in line.operands if kind == "t"}
     names: list[str] = []
@@ -83,7 +125,7 @@ def launch_chain(device: Device, lines: Sequence[ChainLine], types: Sequence[Ten
             text.append(defined(f"t{number}", type.dtype, value))
         if number in results:
             writes.append((names[number], results[number]))
-    reads = [Read(name, inputs[index], shape) for name, index, shape in given.reads]
+    reads = [operands.read(name, index, shape) for name, index, shape in given.reads]
     launches: list[Launch] = []
     along = [*totals] or [()]
     for axes in along:
@@ -170,10 +212,10 @@ def reduction_of(op: Any, type: TensorType) -> tuple[str, int]:
 
 
 def _launch_rows(device: Device, lines: Sequence[ChainLine], types: Sequence[TensorType], space: ChainSpace,
-                 returns: Sequence[int], inputs: Sequence[Array], out: Any) -> Launch | None:  # fmt: skip
+                 returns: Sequence[int], operands: ChainOperands, out: Any) -> Launch | None:  # fmt: skip
     """The same where lines read what was reduced of a row. Reductions along other axes take a pass each, ahead."""
     size = math.prod(space.dims)
-    given = Operands(lines, types, space, [type_of(array) for array in inputs])
+    given = Operands(lines, types, space, operands.types)
     results = _stored(returns, out)
     names: list[str] = []
     made: list[RowLine] = []
@@ -201,11 +243,11 @@ def _launch_rows(device: Device, lines: Sequence[ChainLine], types: Sequence[Ten
         if line.reduces or not behind.isdisjoint(values):
             behind.add(names[number])
     full = [i for i in results if i not in space.by_row and not lines[i].reduces]
+    reads = [operands.read(name, i, shape) for name, i, shape in given.reads]
     chain = RowChain(
-        space.dims, space.columns, [RowRead(name, inputs[i], shape) for name, i, shape in given.reads], made,
+        space.dims, space.columns, reads, made,
         [(names[i], results[i]) for i in full], [(names[i], results[i]) for i in results if i in space.by_row],
     )  # fmt: skip
     text = [defined(each.name, each.dtype, each.text) for each in made if each.name not in behind]
-    reads = [Read(name, inputs[i], shape) for name, i, shape in given.reads]
     launches = [launch_loop(device, reads, text, [], totals, space.dims, axes) for axes, totals in aside.items()]
     return in_order(*launches, chain.launch(device)) if size else None

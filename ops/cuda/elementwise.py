@@ -16,8 +16,10 @@ from typing import Any
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, FLOAT32, FLOAT64, HALVES, INT32, INT64, UINT32, UINT64, DType, TensorType, dtype_of
-from mspc.ops.cuda.loops import BLOCK, HELPERS, Loop, LoopOperand, LoopReduction, column_loop, plain_loop, row_loop
+from mspc.ops.cuda.loop_parts import LoopOperand, LoopReduction
+from mspc.ops.cuda.loops import BLOCK, HELPERS, Loop, column_loop, plain_loop, row_loop
 from mspc.ops.cuda.math import MATH, one_word
+from mspc.ops.cuda.moved import MovedRead
 from mspc.ops.cuda.random import with_arguments
 from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Device, Launch, c_type, computing_type
@@ -85,11 +87,20 @@ def type_of(array: Array) -> TensorType:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """An operand as expressions know it: its name, its array, and the shape that is broadcast to the loop's."""
+    """An operand as expressions know it: its name, its array, and the shape that is broadcast to the loop's.
+
+    moved: what is read instead, along the dimensions of the loop's shape.
+    """
 
     name: str
     array: Array
     shape: tuple[int, ...]
+    moved: MovedRead | None = None
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        return self.moved.dtype if self.moved is not None else dtype_of(self.array.dtype)
 
 
 def launch_loop(
@@ -108,9 +119,12 @@ def launch_loop(
     stored = [name for name, _ in writes]
     words = set(_NAME.findall(" ".join([*text, *stored, *(total.value for total in totals)])))
     used = [read for read in reads if read.name in words]
-    sizes, labels, strides = _merged(shape, axes, [read.shape for read in used], bool(totals))
+    vectors = [_vectors_of(read, shape) for read in used]
+    sizes, labels, merged = _merged(shape, axes, [each for own in vectors for each in own], bool(totals))
     operands = tuple(
-        LoopOperand(read.name, dtype_of(read.array.dtype), s, read.array) for read, s in zip(used, strides, strict=True)
+        _operand(read, [next(steps) for _ in own])
+        for steps in [iter(merged)]
+        for read, own in zip(used, vectors, strict=True)
     )
     written = tuple((f"y{i}", dtype_of(array.dtype), array) for i, (_, array) in enumerate(writes))
     loop = Loop(
@@ -143,19 +157,28 @@ def _chain(reads: Sequence[LoopOperand], writes: Sequence[Any], totals: Sequence
     return f"__device__ __forceinline__ void chain({', '.join(given)}) {{\n{body}\n}}"
 
 
-def _merged(shape: tuple[int, ...], axes: Sequence[int], operands: Sequence[tuple[int, ...]], reduces: bool,
+def _vectors_of(read: Read, shape: tuple[int, ...]) -> Sequence[tuple[int, ...]]:
+    """The steps of all places of an operand along the dimensions of a shape."""
+    if read.moved is not None:
+        return read.moved.vectors
+    lead = (1,) * (len(shape) - len(read.shape)) + read.shape
+    return [tuple(0 if n == 1 else math.prod(lead[d + 1 :]) for d, n in enumerate(lead))]
+
+
+def _operand(read: Read, vectors: Sequence[tuple[int, ...]]) -> LoopOperand:
+    """The operand of a loop along whose dimensions its places have these steps."""
+    moved = read.moved.merged(vectors) if read.moved is not None else None
+    return LoopOperand(read.name, read.dtype, vectors[0], read.array, moved)
+
+
+def _merged(shape: tuple[int, ...], axes: Sequence[int], vectors: Sequence[tuple[int, ...]], reduces: bool,
             ) -> tuple[tuple[int, ...], tuple[bool, ...], list[tuple[int, ...]]]:  # fmt: skip
-    """(sizes, whether each is reduced, strides of each operand) of the loop's dimensions, neighbours merged."""
-    rank = len(shape)
+    """(sizes, whether each is reduced, each of the vectors of steps) of the loop's dimensions, neighbours merged."""
     found: list[tuple[int, bool, tuple[int, ...]]] = []
-    for d in range(rank):
+    for d in range(len(shape)):
         if shape[d] == 1:
             continue
-        place = [d - rank + len(operand) for operand in operands]
-        strides = tuple(
-            0 if p < 0 or operand[p] == 1 else math.prod(operand[p + 1 :])
-            for p, operand in zip(place, operands, strict=True)
-        )
+        strides = tuple(steps[d] for steps in vectors)
         size, reduced = shape[d], d in axes
         if found and found[-1][1] == reduced and all(
             outer == inner * size for outer, inner in zip(found[-1][2], strides, strict=True)
@@ -163,9 +186,9 @@ def _merged(shape: tuple[int, ...], axes: Sequence[int], operands: Sequence[tupl
             size *= found.pop()[0]
         found.append((size, reduced, strides))
     if not found or (reduces and not any(reduced for _, reduced, _ in found)):
-        found.append((1, reduces, (0,) * len(operands)))
+        found.append((1, reduces, (0,) * len(vectors)))
     sizes, labels, steps = zip(*found, strict=True)
-    return tuple(sizes), tuple(labels), [tuple(step[i] for step in steps) for i in range(len(operands))]
+    return tuple(sizes), tuple(labels), [tuple(step[i] for step in steps) for i in range(len(vectors))]
 
 
 def _pack(loop: Loop) -> int:
@@ -175,19 +198,22 @@ def _pack(loop: Loop) -> int:
     pack = 16 // max((dtype.itemsize for dtype, _ in packed), default=4)
     if loop.totals:
         pack = min(pack, 8)
-    divides = len(loop.sizes) > 1 or bool(loop.totals)  # else the rest is done element by element
+    moved = [read.moved for read in loop.reads if read.moved is not None]
+    divides = len(loop.sizes) > 1 or bool(loop.totals) or bool(moved)  # else the rest is done element by element
     while pack > 1 and (
         (divides and math.prod(loop.sizes[-1:]) % pack)
         or any(address(array) % (pack * dtype.itemsize) for dtype, array in packed)
         or any(loop.kind(read) == "row" and stride % pack for read in loop.reads for stride in read.strides[:-1])
     ):
         pack //= 2
-    return pack
+    beside = [read for read in moved if read.lies_side_by_side()]
+    fitting = (n for n in (16, 8, 4, 2) if n <= pack and all(read.is_packed(n) for read in beside))
+    return next(fitting, pack)
 
 
 def _flight(loop: Loop, packs_per_thread: float) -> int:
     """Packs that a thread has in flight: more for few streams, as far as there are packs for all threads."""
-    streams = max(1, sum(loop.kind(read) in ("whole", "row") for read in loop.reads))
+    streams = max(1, sum(loop.kind(read) in ("whole", "row", "moved") for read in loop.reads))
     return next((n for n in (4, 2) if n * streams <= 8 and packs_per_thread >= 2 * n), 1)
 
 

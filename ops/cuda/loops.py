@@ -16,8 +16,9 @@ import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType
+from mspc.ops.cuda.loop_parts import LoopOperand, LoopReduction
 from mspc.ops.cuda.random import RANDOM
-from mspc.ops.cuda.source import accumulating_type, neutral
+from mspc.ops.cuda.source import neutral
 from mspc.ops.device import c_type, computing_type
 
 BLOCK = 256
@@ -35,36 +36,6 @@ template <class How, int N, class V> __device__ __forceinline__ V over_lanes(V v
     return v;
 }
 """
-
-
-@dataclass(frozen=True, slots=True)
-class LoopOperand:
-    """An operand as a loop reads it: its name, element type, and strides in elements along the loop's dimensions."""
-
-    name: str
-    dtype: DType
-    strides: tuple[int, ...]
-    array: Any
-
-
-@dataclass(frozen=True, slots=True)
-class LoopReduction:
-    """A reduction: of the chain's value `value`, by `how` (Sum, Product, Largest, Smallest), into `array`.
-
-    count: what the total is divided by, a mean's number of elements. accumulates: the element type that is reduced.
-    """
-
-    value: str
-    how: str
-    count: int
-    accumulates: DType
-    dtype: DType
-    array: Any
-
-    @property
-    def type(self) -> str:
-        """The C++ type of the total."""
-        return accumulating_type(self.accumulates)
 
 
 @dataclass(slots=True)
@@ -94,7 +65,8 @@ class Loop:
 
     def __post_init__(self) -> None:
         for read in self.reads:
-            self.add(f"const {c_type(read.dtype)}* {read.name}", read.array)
+            if read.array is not None:
+                self.add(f"const {c_type(read.dtype)}* {read.name}", read.array)
         for name, dtype, array in self.writes:
             self.add(f"{c_type(dtype)}* {name}", array)
         if self.step is not None:
@@ -130,7 +102,10 @@ class Loop:
     # Pieces of code
 
     def kind(self, read: LoopOperand) -> str:
-        """one: a single element. whole: an element for each of the loop. row: packs; held: one element a pack."""
+        """one: a single element. whole: an element for each of the loop. row: packs; held: one element a pack. moved:
+        at other places."""
+        if read.moved is not None:
+            return "moved"
         if not any(read.strides):
             return "one"
         contiguous = tuple(math.prod(self.sizes[d + 1 :]) for d in range(len(self.sizes)))
@@ -150,7 +125,7 @@ class Loop:
     def places(self) -> list[str]:
         """Places of pack `p` in operands that are broadcast, as o<name>: in packs, or elements of a held one."""
         broadcast = [read for read in self.reads if self.kind(read) in ("row", "held")]
-        if not broadcast:
+        if not broadcast and all(read.moved is None for read in self.reads):
             return []
         last = len(self.sizes) - 1
         lines: list[str] = []
@@ -183,7 +158,9 @@ class Loop:
         lines: list[str] = []
         for read in self.reads:
             kind, type = self.kind(read), c_type(read.dtype)
-            if kind != "one":
+            if read.moved is not None:
+                lines.append(f"{read.moved.register(self.pack)} a{read.name}[{self.flight}];")
+            elif kind != "one":
                 lines.append(f"{type if kind == 'held' else f'Pack<{type}, {self.pack}>'} a{read.name}[{self.flight}];")
         return lines
 
@@ -192,18 +169,31 @@ class Loop:
         lines = self.places()
         for read in self.reads:
             kind, type = self.kind(read), c_type(read.dtype)
-            if kind == "held":
+            if read.moved is not None:
+                lines += read.moved.load(f"a{read.name}[u]", read.name, self.pack, self._coordinates)
+            elif kind == "held":
                 lines.append(f"a{read.name}[u] = {read.name}[o{read.name}];")
             elif kind != "one":
                 place = "p" if kind == "whole" else f"o{read.name}"
                 lines.append(f"a{read.name}[u] = ((const Pack<{type}, {self.pack}>*){read.name})[{place}];")
         return lines
 
+    def _value(self, read: LoopOperand) -> str:
+        """C++ of an operand's element `j` of the pack at place `u`."""
+        if self.kind(read) == "one":
+            return f"w{read.name}"
+        is_held = read.moved.is_held(self.pack) if read.moved is not None else self.kind(read) == "held"
+        return f"wide(a{read.name}[u])" if is_held else f"wide(a{read.name}[u].at[j])"
+
+    def _coordinates(self, element: str) -> list[str]:
+        """C++ of the coordinates of an element of the pack whose coordinates `places` has defined."""
+        last = len(self.sizes) - 1
+        return [*(f"c{d}" for d in range(last)), f"(c{last} * {self.pack} + {element})"]
+
     def uses(self) -> list[str]:
         """The chain over the elements of pack `p` at place `u`, stores, and the totals' accumulation."""
         lines = [f"Pack<{c_type(dtype)}, {self.pack}> b{name};" for name, dtype, _ in self.writes]
-        element = {"one": "w{}", "held": "wide(a{}[u])"}
-        given = [element.get(self.kind(read), "wide(a{}[u].at[j])").format(read.name) for read in self.reads]
+        given = [self._value(read) for read in self.reads]
         inner = self.called(given, f"p * {self.pack} + j")
         inner += [f"b{name}.at[j] = narrow<{c_type(dtype)}>(v{name});" for name, dtype, _ in self.writes]
         inner += [

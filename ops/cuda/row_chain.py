@@ -17,8 +17,11 @@ import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType, dtype_of
-from mspc.ops.cuda.loops import HELPERS, LoopReduction
+from mspc.ops.cuda.elementwise import Read
+from mspc.ops.cuda.loop_parts import LoopReduction
+from mspc.ops.cuda.loops import HELPERS
 from mspc.ops.cuda.math import MATH
+from mspc.ops.cuda.moved import coordinate
 from mspc.ops.cuda.random import RANDOM, with_arguments
 from mspc.ops.cuda.source import COMMON, accumulating_type, address, constants, grid_of, index_type, neutral
 from mspc.ops.device import Array, Device, Launch, c_type, computing_type
@@ -27,15 +30,6 @@ _BLOCK = 128
 _LONG_BLOCK = 512
 _HELD_WORDS = 48
 """Registers of a thread of a small block that may hold a row's values; half of it in blocks above 256 threads."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowRead:
-    """An operand: its name in expressions, its array, and the shape that is broadcast to the space."""
-
-    name: str
-    array: Array
-    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +56,7 @@ class RowChain:
 
     dims: tuple[int, ...]
     columns: int
-    reads: Sequence[RowRead]
+    reads: Sequence[Read]
     lines: Sequence[RowLine]
     writes: Sequence[tuple[str, Array]]
     row_writes: Sequence[tuple[str, Array]]
@@ -83,8 +77,10 @@ class RowChain:
         """Elements of a row."""
         return math.prod(self.dims[len(self.dims) - self.columns :])
 
-    def held_columns(self, read: RowRead) -> str:
+    def held_columns(self, read: Read) -> str:
         """all: the operand has an element for every column. none: one for a row. some: it is broadcast along a part."""
+        if read.moved is not None:
+            return "all"
         behind = [(n, size) for n, size in zip(read.shape, self.dims, strict=True)][len(self.dims) - self.columns :]
         if all(n == size for n, size in behind):
             return "all"
@@ -110,13 +106,20 @@ class RowChain:
     @property
     def has_gaps(self) -> bool:
         """Whether an array has gaps between its rows."""
-        arrays = [read.array for read in self.reads] + [array for _, array in self.writes]
+        arrays = [read.array for read in self.reads if read.moved is None] + [array for _, array in self.writes]
         return any(self.row_step(array) != self.length for array in arrays)
 
-    def is_packed(self, read: RowRead) -> bool:
+    def is_packed(self, read: Read) -> bool:
         """Whether an operand is loaded in packs: where a row does not fill its last one there must be a gap to read."""
+        if read.moved is not None:
+            return False
         is_full = read.array.size == math.prod(self.dims)
         return self.held_columns(read) == "all" and (is_full or not self.has_gaps)
+
+    def coordinates(self, element: str) -> list[str]:
+        """C++ of the coordinates of the element of this number in its row."""
+        kept = len(self.dims) - self.columns
+        return [f"r{d}" for d in range(kept)] + [coordinate(element, self.dims[kept:], d) for d in range(self.columns)]
 
     def stages(self) -> tuple[dict[str, int], int]:
         """(the pass in which a value can be computed, how many passes there are). Of a row's value it is the first pass
@@ -160,7 +163,8 @@ class RowChain:
         packs = -(-self.length // (lanes * group))
         used = {name for line in self.lines for name in line.reads}
         body, seeds = with_arguments(plan.body(group, held, min(packs, packs if held else 4)))
-        self._parameters = [(f"const {_c(read.array)}* p_{read.name}", read.array) for read in self.reads]
+        given = [read for read in self.reads if read.array is not None]
+        self._parameters = [(f"const {_c(read.array)}* p_{read.name}", read.array) for read in given]
         self._parameters += [(f"{_c(array)}* y{i}", array) for i, (_, array) in enumerate(self.writes)]
         self._parameters += [(f"{_c(array)}* z{i}", array) for i, (_, array) in enumerate(self.row_writes)]
         draws = "running" in used
@@ -237,7 +241,7 @@ class _PassPlan:
 
     def _type(self, name: str) -> str:
         line = self.lines.get(name)
-        return computing_type(line.dtype if line is not None else dtype_of(self.reads[name].array.dtype))
+        return computing_type(line.dtype if line is not None else self.reads[name].dtype)
 
     # C++
 
@@ -256,7 +260,12 @@ class _PassPlan:
         if group > 32:
             kinds = dict.fromkeys(line.total.type for line in totals if line.total is not None)
             lines += [f"__shared__ {kind} shared_{kind.replace(' ', '_')}[32];" for kind in kinds]
+        if any(read.moved is not None for read in chain.reads):
+            kept = chain.dims[: len(chain.dims) - chain.columns]
+            lines += [f"const I r{d} = {coordinate('row', kept, d)};" for d in range(len(kept))]
         for read in chain.reads:
+            if read.moved is not None:
+                continue
             lines.append(f"const I b_{read.name} = {self._offset(read, rows=True)};")
             if chain.held_columns(read) == "none":
                 lines.append(f"const {self._type(read.name)} {read.name} = wide(p_{read.name}[b_{read.name}]);")
@@ -300,8 +309,10 @@ class _PassPlan:
                 element.append(f"const {kind} {name} = ({kind})({line.text});")
             else:
                 read = self.reads[name]
-                place = f"b_{name} + {self._offset(read, rows=False)}"
-                if chain.is_packed(read):
+                place = f"b_{name} + {self._offset(read, rows=False)}" if read.moved is None else ""
+                if read.moved is not None:
+                    element.append(f"const {kind} {name} = wide({self._moved(read, loads)});")
+                elif chain.is_packed(read):
                     loads.append(f"const auto a_{name} = pack_at<{_c(read.array)}, V>(p_{name} + b_{name} + start);")
                     element.append(f"const {kind} {name} = wide(a_{name}.at[j]);")
                 else:
@@ -332,7 +343,17 @@ class _PassPlan:
             "}",
         ]
 
-    def _offset(self, read: RowRead, rows: bool) -> str:
+    def _moved(self, read: Read, loads: list[str]) -> str:
+        """C++ of the element of a read at other places; what is loaded for a pack at once goes to `loads`."""
+        chain, moved, lanes = self.chain, read.moved, self.chain.lanes()
+        assert moved is not None
+        if chain.dims[-1] % lanes or not (moved.is_packed(lanes) or moved.is_held(lanes)):
+            return moved.element(f"p_{read.name}", chain.coordinates("column"))
+        loads.append(f"{moved.register(lanes)} a_{read.name};")
+        loads += moved.load(f"a_{read.name}", f"p_{read.name}", lanes, lambda e: chain.coordinates(f"(start + {e})"))
+        return f"a_{read.name}" if moved.is_held(lanes) else f"a_{read.name}.at[j]"
+
+    def _offset(self, read: Read, rows: bool) -> str:
         """C++ of the part of an operand's place that the row gives, or the column."""
         dims, kept = self.chain.dims, len(self.chain.dims) - self.chain.columns
         step = self.chain.row_step(read.array)

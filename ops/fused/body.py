@@ -2,7 +2,8 @@
 
 `Mul(x0, t1)` multiplies operand 0 of the fused operator by the result of line 1. Attributes follow the operands in
 the spelling of the graph text: `Cast(t0, dst_type=Float16)`, `ReduceSum(t1, keep_dims=false, axis=(0))`. A line works
-element by element, gives its operand another shape, or combines what stands along some axes.
+element by element, gives its operand another shape, moves elements of its operands to other places, or combines what
+stands along some axes.
 """
 
 from __future__ import annotations
@@ -69,6 +70,16 @@ def reshapes(op: object) -> bool:
 def closes(op: object) -> bool:
     """Whether the operator is a reduction that may be a line."""
     return isinstance(op, Reduce) and op.closes_chains
+
+
+def moves_elements(op: object) -> bool:
+    """Whether the operator has one result and says for each of its elements where that lies in its operands."""
+    return isinstance(op, Op) and type(op).index_map is not Op.index_map
+
+
+def divides(op: object) -> bool:
+    """Whether the operator has several results, each of which another operator can make by itself."""
+    return isinstance(op, Op) and type(op).single_result is not Op.single_result
 
 
 def along_rows(op: object) -> bool:
@@ -172,7 +183,7 @@ def read_body(body: tuple[str, ...], returns: tuple[int, ...], unread: int = 0) 
     steps = tuple(map(read_line, body))
     needed: set[tuple[str, int]] = {("t", index) for index in returns}
     for number, (line, step) in enumerate(zip(body, steps, strict=True)):
-        if not (by_element(step.op) or along_rows(step.op) or step.reshapes or step.reduces):
+        if not any(may_be(step.op) for may_be in (by_element, along_rows, reshapes, closes, moves_elements)):
             _fail(line, f"{step.op.name} does not work element by element")
         if not step.operands and (fusible(step.op) or not by_element(step.op)):
             _fail(line, "it reads nothing")

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, TupleType, Type, dtype_of
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.fused.body import BodyLine, expanded, line_of, operand_count, read_body, types_of_lines
+from mspc.ops.fused.body import (
+    BodyLine,
+    expanded,
+    line_of,
+    moves_elements,
+    operand_count,
+    read_body,
+    types_of_lines,
+)
 from mspc.ops.fused.kernel import blocked_kernel, plain_kernel
+from mspc.ops.fused.moved import Moved, resolved
 from mspc.ops.fused.space import Space, space_of
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 
@@ -69,8 +79,8 @@ class FusedElementwise(Op):
         from mspc.ops.cuda.chain import launch_chain  # late: only a GPU needs it
 
         given = tuple(TensorType(dtype_of(array.dtype), tuple(array.shape)) for array in inputs)
-        steps, returns, types, space = expanded_steps(self, given)
-        return launch_chain(device, steps, types, space, returns, inputs, out)
+        steps, returns, types, space, moved = expanded_steps(self, given)
+        return launch_chain(device, steps, types, space, returns, inputs, out, moved)
 
 
 def steps_of(op: FusedElementwise) -> tuple[BodyLine, ...]:
@@ -96,17 +106,72 @@ def space_of_steps(op: FusedElementwise, operand_types: Sequence[TensorType]) ->
 
 @functools.lru_cache(maxsize=4096)
 def _space_of_steps(op: FusedElementwise, operand_types: tuple[TensorType, ...]) -> Space:
+    if has_moves(op):
+        return expanded_steps(op, operand_types).space
     return space_of(op.body, steps_of(op), operand_types, _step_types(op, operand_types))
 
 
+class Expanded(NamedTuple):
+    """Lines once operators along rows are lines, too, and none moves elements: the lines, those that are returned,
+    their types, their space, and what they read behind the operands."""
+
+    steps: Sequence[BodyLine]
+    returns: Sequence[int]
+    types: Sequence[TensorType]
+    space: Space
+    moved: Sequence[Moved]
+
+
 @functools.lru_cache(maxsize=4096)
-def expanded_steps(
-    op: FusedElementwise, given: tuple[TensorType, ...]
-) -> tuple[Sequence[BodyLine], Sequence[int], Sequence[TensorType], Space]:
-    """(lines, lines that are returned, types of the lines, their space) once operators along rows are lines, too."""
-    steps, returns = expanded(steps_of(op), op.returns, given)
+def expanded_steps(op: FusedElementwise, given: tuple[TensorType, ...]) -> Expanded:
+    """The lines of the operator as kernels have them. Raises MspcError where they cannot be had."""
+    return expanded_lines(*expanded(steps_of(op), op.returns, given), given)
+
+
+def expanded_lines(steps: Sequence[BodyLine], returns: Sequence[int], given: tuple[TensorType, ...]) -> Expanded:
+    """The same of lines of which none goes along rows."""
+    moved: list[Moved] = []
+    if any(moves_elements(step.op) for step in steps):
+        steps, returns, moved = resolved(steps, returns, given, types_of_lines(steps, given))
+        given = (*given, *(each.type for each in moved))
     types = types_of_lines(steps, given)
-    return tuple(steps), tuple(returns), tuple(types), space_of([step.op.name for step in steps], steps, given, types)
+    cuts = set[int]().union(*(each.cuts() for each in moved))
+    space = space_of([step.op.name for step in steps], steps, given, types, needed=cuts)
+    if any(math.prod(each.dims) != math.prod(space.dims) for each in moved):
+        raise MspcError("a line that moves elements has fewer of them than others of the fused operator")
+    return Expanded(tuple(steps), tuple(returns), tuple(types), space, tuple(moved))
+
+
+def loaded_bytes(expanded: Expanded, given: Sequence[TensorType], in_tiles: bool = False) -> list[float]:
+    """Bytes that a kernel loads of each of its operands. What it reads at several places counts once where these are
+    run through in the order in which they lie, and more where memory gives more than is asked for; in_tiles: it takes
+    all that memory gives, as a kernel does that only moves."""
+    plain = {index for step in expanded.steps for kind, index in step.operands if kind == "x"}
+    found: list[float] = []
+    for number, type in enumerate(given):
+        reads = [each.loaded(type) for each in expanded.moved if each.operand == number]
+        reads = [(nbytes, 1.0 if in_tiles else times) for nbytes, times in reads]
+        total = sum(nbytes * times for nbytes, times in reads) + type.nbytes * (number in plain)
+        found.append(total if any(times > 1 for _, times in reads) else min(total, type.nbytes))
+    return found
+
+
+def has_moves(op: FusedElementwise) -> bool:
+    """Whether a line moves elements."""
+    return any(moves_elements(step.op) for step in steps_of(op))
+
+
+def moved_operands(op: FusedElementwise) -> set[int]:
+    """The operands of which some line needs an element of another place than its own, so that no result may lie in
+    their memory."""
+    steps = steps_of(op)
+    found = set[int]()
+    behind = {i for i, step in enumerate(steps) if moves_elements(step.op)}
+    for number in reversed(range(len(steps)) if behind else ()):
+        if number in behind:
+            found.update(index for kind, index in steps[number].operands if kind == "x")
+            behind.update(index for kind, index in steps[number].operands if kind == "t")
+    return found
 
 
 def needed_operands(op: FusedElementwise) -> list[set[int]]:

@@ -86,13 +86,13 @@ def is_row_value(shape: Shape, operand: Shape, row: int) -> bool:
 
 def space_of(
     body: Sequence[str], steps: Sequence[BodyLine], operands: Sequence[TensorType], found: Sequence[TensorType],
-    more: Iterable[int] = (),
+    more: Iterable[int] = (), needed: Iterable[int] = (),
 ) -> Space:  # fmt: skip
     """The space of lines with these types.
 
     Args:
         body: the lines as texts, for messages. operands, found: types of operands and of lines. more: further cuts,
-        which go unless they can be had.
+        which go unless they can be had; needed: those that must be.
 
     Raises:
         MspcError: the lines have no common space.
@@ -107,7 +107,7 @@ def space_of(
     size = max(map(math.prod, works))
     row = _row(body, steps, works, axes)
     by_row = set[int]()
-    places = {row} if row else set[int]()
+    places = {row, *needed} if row else set(needed)
     for i, (step, work) in enumerate(zip(steps, works, strict=True)):
         elements = math.prod(work)
         if elements != size and not (row and elements * row == size):

@@ -15,6 +15,7 @@ from mspc.ir.types import BOOL, DType, TensorType, Type
 from mspc.ops.bases import Binary, require_float
 from mspc.ops.cuda.math import number
 from mspc.ops.device import Array, Device, Launch
+from mspc.ops.index_map import IndexMap, Piece, along
 from mspc.ops.math.arithmetic import FloorMod, Mul
 from mspc.ops.math.comparison import Greater, Select
 from mspc.ops.math.elementwise import UNARY_SAMPLES, constant, scaled
@@ -197,6 +198,12 @@ class RepeatInterleaveInt(Op):
         axis = axis_in(self.name, self.dim, len(names))
         out = (*names[:axis], f"({names[axis]} {again})", *names[axis + 1 :])
         return f"{' '.join(names)} -> {' '.join(out)}"
+
+    def index_map(self, *types: TensorType) -> IndexMap:
+        shape = types[0].shape
+        axis = len(shape) - 1 if self.dim is None else axis_in(self.name, self.dim, len(shape))
+        source = tuple(along(d + (d > axis)) for d in range(len(shape)))
+        return IndexMap((*shape[: axis + 1], self.repeats, *shape[axis + 1 :]), (Piece(0, source),))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         from mspc.ops.cuda.move import Move, move, strides_of  # late: only a GPU needs it

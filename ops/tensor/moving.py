@@ -12,12 +12,13 @@ from mspc.ir.graph import Value
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.bases import require_same
 from mspc.ops.device import Array, Device, Launch
+from mspc.ops.index_map import IndexMap, Piece, along
 from mspc.ops.memory_order import Order, Part, Reordered
 from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.operator_arguments import axis_in, ints_of, require_elements, sequence_of, split_call
 from mspc.ops.tensor.broadcast import zeros
 from mspc.ops.tensor.reshape import Reshape
-from mspc.ops.tensor.slicing import take_part
+from mspc.ops.tensor.slicing import StridedSlice, part_of, take_part
 from mspc.sharding.rules import factor_names
 
 Gradients = Sequence[Value | None]
@@ -49,6 +50,11 @@ class Transpose(Op):
 
     def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
         return Reordered(None, tuple(orders), (orders[0].transposed(self.order(types[0].rank)),))
+
+    def index_map(self, *types: TensorType) -> IndexMap:
+        order = self.order(types[0].rank)
+        source = tuple(along(order.index(d)) for d in range(len(order)))
+        return IndexMap(tuple(types[0].shape[p] for p in order), (Piece(0, source),))
 
     def rule(self, x: TensorType) -> str:
         names = factor_names(len(x.shape))
@@ -119,6 +125,17 @@ class Concat(_Joined):
             return None
         parts = tuple(order.resized(axis, type.shape[axis]) for type in types)
         return Reordered(Concat(place), parts, (order.resized(axis, sum(type.shape[axis] for type in types)),))
+
+    def index_map(self, *types: TensorType) -> IndexMap:
+        shape = types[0].shape
+        axis = axis_in(self.name, self.axis, len(shape))
+        pieces: list[Piece] = []
+        end = 0
+        for number, type in enumerate(types):
+            begin, end = end, end + type.shape[axis]
+            source = tuple(along(d, 1, -begin if d == axis else 0) for d in range(len(shape)))
+            pieces.append(Piece(number, source, ((axis, begin, end),)))
+        return IndexMap((*shape[:axis], end, *shape[axis + 1 :]), tuple(pieces))
 
     def rule(self, *types: TensorType) -> str:
         if not types:
@@ -196,6 +213,11 @@ class Split(Op):
         piece = orders[0].resized(axis, types[0].shape[axis] // self.output_num)
         return Reordered(Split(place, self.output_num), tuple(orders), (piece,) * self.output_num)
 
+    def single_result(self, number: int, *types: TensorType) -> StridedSlice:
+        axis = axis_in(self.name, self.axis, types[0].rank)
+        size = types[0].shape[axis] // self.output_num
+        return part_of(types[0].shape, axis, number * size, number * size + size)
+
     def rule(self, x: TensorType) -> str:
         rank = len(x.shape)
         axis = axis_in(self.name, self.axis, rank)
@@ -253,6 +275,13 @@ class Stack(_Joined):
         parts = (Part(axis, 0, len(types)), *(p._replace(dim=p.dim + (p.dim >= axis)) for p in order.parts))
         return Reordered(Stack(0), (order,) * len(types), (Order(parts, order.rank + 1),))
 
+    def index_map(self, *types: TensorType) -> IndexMap:
+        shape = types[0].shape
+        axis = axis_in(self.name, self.axis, len(shape) + 1)
+        source = tuple(along(d + (d >= axis)) for d in range(len(shape)))
+        pieces = tuple(Piece(number, source, ((axis, number, number + 1),)) for number in range(len(types)))
+        return IndexMap((*shape[:axis], len(types), *shape[axis:]), pieces)
+
     def rule(self, *types: TensorType) -> str:
         if not types:
             raise MspcError("Stack needs at least one tensor")
@@ -304,6 +333,10 @@ class Unstack(Op):
         if place is None:
             return None
         return Reordered(Unstack(place, self.num), tuple(orders), (orders[0].without([axis]),) * types[0].shape[axis])
+
+    def single_result(self, number: int, *types: TensorType) -> StridedSlice:
+        axis = axis_in(self.name, self.axis, types[0].rank)
+        return replace(part_of(types[0].shape, axis, number, number + 1), shrink_axis_mask=1 << axis)
 
     def rule(self, x: TensorType) -> str:
         axis = axis_in(self.name, self.axis, len(x.shape))

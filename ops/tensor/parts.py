@@ -13,18 +13,76 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Value
 from mspc.ir.types import TensorType
 from mspc.ops.bases import require_float, require_same
+from mspc.ops.device import Array, Device, Launch
+from mspc.ops.index_map import IndexMap, Piece, padded
 from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.math.elementwise import constant
+from mspc.ops.memory_order import Order, Reordered
 from mspc.ops.nn.activation import Sigmoid, SiLU
-from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.op import ArrayBackend, Op, Placement, sample
 from mspc.ops.operator_arguments import axis_in, int_of, ints_of, split_call
 from mspc.ops.tensor.broadcast import ReduceSum, zeros
 from mspc.ops.tensor.moving import Concat, as_tuple
-from mspc.ops.tensor.slicing import take_part
+from mspc.ops.tensor.slicing import StridedSlice, part_of, take_part
 from mspc.ops.tensor.tiling import Pad
 from mspc.sharding.rules import factor_names
 
 Gradients = Sequence[Value | None]
+
+
+class Slice(Op):
+    """x[begin : begin + size] in every dimension; a size of -1 takes the rest. `Slice()(x, begin, size)`."""
+
+    takes_complex = True
+    begin: tuple[int, ...] = ()
+    size: tuple[int, ...] = ()
+    may_alias = True
+    moves = True
+    linear_in = (0,)
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("begin", "size"))
+        return replace(self, **{key: ints_of(self.name, key, value) for key, value in found.items()}), tensors
+
+    def strided(self, shape: Sequence[int]) -> StridedSlice:
+        """The same slice with ends. Raises MspcError where it leaves the tensor."""
+        if not len(self.begin) == len(self.size) == len(shape):
+            raise MspcError(
+                f"Slice: begin {self.begin} and size {self.size} must name all dimensions of {tuple(shape)}"
+            )
+        ends: list[int] = []
+        for d, (start, count, n) in enumerate(zip(self.begin, self.size, shape, strict=True)):
+            end = n if count == -1 else start + count
+            if not 0 <= start < end <= n:
+                raise MspcError(f"Slice: begin {start} and size {count} leave dimension {d} of size {n}")
+            ends.append(end)
+        return StridedSlice(begin=self.begin, end=tuple(ends), strides=(1,) * len(ends))
+
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+        return self.strided(types[0].shape).reordered(types, orders)
+
+    def index_map(self, *types: TensorType) -> IndexMap:
+        return self.strided(types[0].shape).index_map(*types)
+
+    def rule(self, x: TensorType) -> str:
+        return self.strided(x.shape).rule(x)
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return self.strided(x.shape).bprop(b, x, out, dout)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.strided(inputs[0].shape).run(be, *inputs)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return self.strided(inputs[0].shape).launch(device, inputs, out)
+
+    def localize(self, placement: Placement) -> Op:
+        return self.strided(placement.in_types[0].shape).localize(placement)
+
+    samples = (
+        sample((8, 16), begin=(0, 4), size=(8, 8)),
+        sample((8, 4, 16), begin=(2, 0, 0), size=(-1, 4, 16)),
+    )
 
 
 class _Pieces(Op, abstract=True):
@@ -56,6 +114,11 @@ class _Pieces(Op, abstract=True):
 
     def infer(self, *types: Any) -> Any:
         return as_tuple(super().infer(*types))
+
+    def single_result(self, number: int, *types: TensorType) -> StridedSlice:
+        axis, sizes = self.pieces(types[0].shape)
+        begin = sum(sizes[:number])
+        return part_of(types[0].shape, axis, begin, begin + sizes[number])
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Any) -> Gradients:
         axis, sizes = self.pieces(x.shape)
@@ -214,6 +277,10 @@ class PadV3(Op):
             raise MspcError(f"PadV3: paddings {self.paddings} are no pairs for at most {rank} dimensions")
         pairs = [(self.paddings[i], self.paddings[i + 1]) for i in range(0, count, 2)]
         return Pad(tuple([(0, 0)] * (rank - len(pairs)) + pairs[::-1]))
+
+    def index_map(self, *types: TensorType) -> IndexMap:
+        inside = padded(types[0].shape, self.padding(types[0].rank).paddings)
+        return IndexMap(inside.dims, (*inside.pieces, Piece(1, ())))
 
     def rule(self, x: TensorType, value: TensorType) -> str:
         left, _, right = self.padding(len(x.shape)).rule(x).partition("->")

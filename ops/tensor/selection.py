@@ -17,6 +17,7 @@ from mspc.ops.control.structural import items
 from mspc.ops.cuda.index import add_along
 from mspc.ops.cuda.move import Move, move, put_values, strides_of
 from mspc.ops.device import Array, Device, Launch
+from mspc.ops.index_map import IndexMap, turned_round
 from mspc.ops.memory_order import Order, Reordered
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, RequestedSharding, sample
 from mspc.ops.operator_arguments import axes_in, axis_in, int_of, ints_of, require_elements, split_call
@@ -374,6 +375,9 @@ class ReverseV2(Op):
         # Each part of a dimension turned round is the dimension turned round.
         places = orders[0].places(self.axes(types[0].rank))
         return Reordered(ReverseV2(places), tuple(orders), tuple(orders))
+
+    def index_map(self, *types: TensorType) -> IndexMap:
+        return turned_round(types[0].shape, self.axes(types[0].rank))
 
     def rule(self, x: TensorType) -> str:
         axes = self.axes(len(x.shape))

@@ -13,6 +13,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.device import Array, Device, Launch
+from mspc.ops.index_map import IndexMap, Piece, Place, along
 from mspc.ops.memory_order import Order, Part, Reordered
 from mspc.ops.op import ArrayBackend, Op, Placement, RequestedSharding, sample
 from mspc.ops.operator_arguments import ints_of, split_call
@@ -215,6 +216,15 @@ class StridedSlice(_Strided):
         ]
         return Reordered(StridedSlice(**fields), (order,), (Order(tuple(parts), rank),))
 
+    def index_map(self, *types: TensorType) -> IndexMap:
+        cuts = self.cuts(types[0].shape)
+        left = [entry for entry in cuts if entry.size >= 0]
+        found = [Place(entry.start) for entry in sorted(cuts, key=lambda entry: entry.dim) if entry.dim >= 0]
+        for place, entry in enumerate(left):
+            if entry.dim >= 0:
+                found[entry.dim] = along(place, entry.step, entry.start)
+        return IndexMap(tuple(entry.size for entry in left), (Piece(0, tuple(found)),))
+
     def strategy_mistake(self, asked: RequestedSharding) -> str:
         return "it takes no strategy with an ellipsis_mask: name every dimension" if self.ellipsis_mask else ""
 
@@ -289,6 +299,21 @@ class StridedSliceGrad(_Strided):
         fields.pop("shape")
         return (b.emit(StridedSlice(**fields), dout),)
 
+    def index_map(self, *types: TensorType) -> IndexMap | None:
+        source: list[Place] = []
+        where: list[tuple[int, int, int]] = []
+        for entry in self.cuts(self.shape):
+            count = max(1, entry.size)
+            if abs(entry.step) > 1 and count > 1:
+                return None
+            if entry.dim >= 0 and not entry.takes_all:
+                first = min(entry.start, entry.start + entry.step * (count - 1))
+                where.append((entry.dim, first, first + count))
+            if entry.size >= 0:
+                sign = 1 if entry.step > 0 else -1
+                source.append(Place() if entry.dim < 0 else along(entry.dim, sign, -sign * entry.start))
+        return IndexMap(self.shape, (Piece(0, tuple(source), tuple(where)),), covers=not where)
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         (dy,) = inputs
         grad = be.xp.zeros(self.shape, dy.dtype)
@@ -315,62 +340,15 @@ class StridedSliceGrad(_Strided):
     )  # fmt: skip
 
 
-class Slice(Op):
-    """x[begin : begin + size] in every dimension; a size of -1 takes the rest. `Slice()(x, begin, size)`."""
-
-    takes_complex = True
-    begin: tuple[int, ...] = ()
-    size: tuple[int, ...] = ()
-    may_alias = True
-    moves = True
-    linear_in = (0,)
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 1, ("begin", "size"))
-        return replace(self, **{key: ints_of(self.name, key, value) for key, value in found.items()}), tensors
-
-    def strided(self, shape: Sequence[int]) -> StridedSlice:
-        """The same slice with ends. Raises MspcError where it leaves the tensor."""
-        if not len(self.begin) == len(self.size) == len(shape):
-            raise MspcError(
-                f"Slice: begin {self.begin} and size {self.size} must name all dimensions of {tuple(shape)}"
-            )
-        ends: list[int] = []
-        for d, (start, count, n) in enumerate(zip(self.begin, self.size, shape, strict=True)):
-            end = n if count == -1 else start + count
-            if not 0 <= start < end <= n:
-                raise MspcError(f"Slice: begin {start} and size {count} leave dimension {d} of size {n}")
-            ends.append(end)
-        return StridedSlice(begin=self.begin, end=tuple(ends), strides=(1,) * len(ends))
-
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
-        return self.strided(types[0].shape).reordered(types, orders)
-
-    def rule(self, x: TensorType) -> str:
-        return self.strided(x.shape).rule(x)
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return self.strided(x.shape).bprop(b, x, out, dout)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.strided(inputs[0].shape).run(be, *inputs)
-
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        return self.strided(inputs[0].shape).launch(device, inputs, out)
-
-    def localize(self, placement: Placement) -> Op:
-        return self.strided(placement.in_types[0].shape).localize(placement)
-
-    samples = (
-        sample((8, 16), begin=(0, 4), size=(8, 8)),
-        sample((8, 4, 16), begin=(2, 0, 0), size=(-1, 4, 16)),
-    )
-
-
 def take_part(b: Builder, value: Value, axis: int, begin: int, end: int) -> Value:
     """value[..., begin:end, ...] along one axis."""
     if begin == 0 and end == value.shape[axis]:
         return value
-    starts = tuple(begin if d == axis else 0 for d in range(len(value.shape)))
-    ends = tuple(end if d == axis else n for d, n in enumerate(value.shape))
-    return b.emit(StridedSlice(begin=starts, end=ends, strides=(1,) * len(starts)), value)
+    return b.emit(part_of(value.shape, axis, begin, end), value)
+
+
+def part_of(shape: Sequence[int], axis: int, begin: int, end: int) -> StridedSlice:
+    """The slice of a tensor of this shape from `begin` to `end` along one axis."""
+    starts = tuple(begin if d == axis else 0 for d in range(len(shape)))
+    ends = tuple(end if d == axis else n for d, n in enumerate(shape))
+    return StridedSlice(begin=starts, end=ends, strides=(1,) * len(starts))

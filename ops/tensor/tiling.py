@@ -12,6 +12,7 @@ from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.cuda.move import Move, move, put_inside, strides_of
 from mspc.ops.device import Array, Device, Launch
+from mspc.ops.index_map import IndexMap, Piece, along, padded
 from mspc.ops.memory_order import Order, Reordered
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
 from mspc.ops.operator_arguments import ints_of, split_call
@@ -51,6 +52,12 @@ class Tile(Op):
         for d, n in enumerate(shape):
             result = result.resized(d, n * multiples[d])
         return Reordered(Tile(own), (order,), (result,))
+
+    def index_map(self, *types: TensorType) -> IndexMap:
+        multiples, shape = self.aligned(types[0].shape)
+        dims = tuple(n for pair in zip(multiples, shape, strict=True) for n in pair)
+        source = tuple(along(2 * d + 1) for d in range(len(shape) - types[0].rank, len(shape)))
+        return IndexMap(dims, (Piece(0, source),))
 
     def aligned(self, shape: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """(multiples, shape), both with leading ones to the same length."""
@@ -135,6 +142,9 @@ class Pad(Op):
     def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
         margins, result = margins_in(orders[0], self.paddings, types[0].shape)
         return None if result is None else Reordered(Pad(margins), tuple(orders), (result,))
+
+    def index_map(self, *types: TensorType) -> IndexMap:
+        return padded(types[0].shape, self.paddings)
 
     def rule(self, x: TensorType) -> str:
         rank = len(x.shape)

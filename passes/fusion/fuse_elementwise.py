@@ -54,7 +54,7 @@ class FuseElementwise(Pass):
 def fuse_groups(graph: Graph, rows: bool) -> bool:
     """Put the members of all groups into one node each; whether there are any. rows: whether members may read
     reductions of rows."""
-    order = Order(graph, _row_member if rows else _plain_member, lambda node: cast(Op, node.op).is_view, rows)
+    order = Order(graph, row_member if rows else _plain_member, lambda node: cast(Op, node.op).is_view, rows)
     for number, node in enumerate(graph.nodes):
         order.place(number, node)
     groups = [slot for slot in order.slots if sum(not reshapes(node.op) for _, node in slot.members) > 1]
@@ -89,14 +89,14 @@ def _plain_member(node: Node, updates: Updates) -> Member | None:
             return None
         if not fusible(form_of(node.op, cast("list[TensorType]", types))[0]):
             return None
-    member = None if along_rows(node.op) else _row_member(node, updates)
+    member = None if along_rows(node.op) else row_member(node, updates)
     if member is None or not member.reduces or member.row:
         return member
     axes = row_axes(cast(Op, node.op), [node.inputs[0].tensor_type]) or ()
     return member if sorted(axes) in (list(range(len(axes))), list(range(len(member.work)))[-len(axes) :]) else None
 
 
-def _row_member(node: Node, updates: Updates) -> Member | None:
+def row_member(node: Node, updates: Updates) -> Member | None:
     """What a node would be in a group; None: it is in none."""
     if not isinstance(node.type, TensorType) or _is_complex(node) or not isinstance(node.op, Op):
         return None

@@ -55,7 +55,7 @@ class KeepForGradients(Pass):
                 break
             changed, alive = True, lower
         if changed:
-            _drop_unread_results(graph)
+            drop_unread_results(graph)
             remove_dead(graph)
         return changed
 
@@ -318,7 +318,7 @@ def _make_again(graph: Graph, alive: _Alive, again: set[Value], peak: int) -> No
     graph.nodes = nodes
 
 
-def _drop_unread_results(graph: Graph) -> None:
+def drop_unread_results(graph: Graph) -> None:
     """Fused kernels no longer store what nobody reads."""
     users, returned = graph.users(), set(graph.results)
     replaced: dict[Value, Value] = {}

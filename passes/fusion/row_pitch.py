@@ -106,9 +106,9 @@ class _Rows:
         """The space of a fused operator that is one kernel along rows; else None."""
         if node not in self.spaces:
             assert isinstance(node.op, FusedElementwise)
-            steps, _, _, space = expanded_steps(node.op, tuple(operand_types(node)))
+            steps, _, _, space, moved = expanded_steps(node.op, tuple(operand_types(node)))
             aside = any(step.reduces and number not in space.by_row for number, step in enumerate(steps))
-            self.spaces[node] = space if space.columns and not aside else None
+            self.spaces[node] = space if space.columns and not aside and not moved else None
         return self.spaces[node]
 
 

@@ -14,7 +14,7 @@ from mspc.ops.cuda.chain import Operands, axes_of, element_of, reduction_of
 from mspc.ops.cuda.elementwise import expression
 from mspc.ops.cuda.random import with_arguments
 from mspc.ops.device import C_TYPES
-from mspc.ops.fused.body import BodyLine, expanded, types_of_lines
+from mspc.ops.fused.body import BodyLine, expanded, moves_elements, types_of_lines
 from mspc.ops.fused.space import Space, space_of
 
 Shape = tuple[int, ...]
@@ -34,6 +34,8 @@ class Chain:
 
 def chain_of(steps: Sequence[BodyLine], returns: Sequence[int], given: Sequence[TensorType]) -> Chain | None:
     """The chain of these lines on operands of these types; None where it cannot be one nest of loops."""
+    if any(moves_elements(step.op) for step in steps):
+        return None
     try:
         lines, ends = expanded(steps, returns, given)
         types = types_of_lines(lines, given)

@@ -87,7 +87,7 @@ class Case:
             coarsest = max(TOLERANCE.get(t.dtype.name, 0) for t in (*self.types, *self.results()))
             wanted = other.astype(np.float64)
             # What cancels in a sum was rounded at the size of its terms.
-            size = max(1.0, float(np.max(np.abs(wanted)))) if isinstance(self.op, FusedElementwise) else 1.0
+            size = max(1.0, float(np.max(np.abs(wanted), initial=0))) if isinstance(self.op, FusedElementwise) else 1.0
             np.testing.assert_allclose(
                 one.astype(np.float64), wanted, rtol=coarsest, atol=size * coarsest / 4, err_msg=str(self)
             )

@@ -1,0 +1,253 @@
+"""Lets kernels read elements where they lie in place of slices, joins, transposes and their like, for GPUs.
+
+Input:  `%1 = StridedSlice(%x)`, `%2 = Neg(%1)`, `%3 = Concat(%2, %y)`, `%4 = Mul(%3, %z)`
+Output: `%4 = FusedElementwise(%x, %y, %z)` with these as its lines; nobody stores the slice, its negation or the join
+
+A value that an operator on places makes, or an elementwise operator ahead of one, becomes lines of the kernels that
+read it, as long as nothing has changed since: in all of them, where fewer bytes move then, as nobody stores the value;
+else in those that by themselves move fewer. What is computed twice counts as bytes (`WORK`), and so does memory that is
+not loaded in the order in which it lies. What is made of parameters alone stays, as an optimizer may keep it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+from mspc.analysis.aliasing import Updates
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import TensorType
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.fused.body import divides, moves_elements, reshapes
+from mspc.ops.fused.elementwise import FusedElementwise
+from mspc.passes.base import Pass
+from mspc.passes.cleanup.simplify import remove_dead
+from mspc.passes.fusion.fuse_elementwise import row_member
+from mspc.passes.fusion.groups import FARTHEST, MOST_LINES, MOST_OPERANDS, enough_rows
+from mspc.passes.fusion.keep_for_gradients import drop_unread_results
+from mspc.passes.fusion.kernel_lines import Kernel, is_movable, kernel_of, shown_through, types_fit
+from mspc.passes.fusion.rewriter import parts_of
+
+WORK = 0.5
+"""Bytes that could be moved while a line computes an element."""
+
+
+@dataclass(frozen=True)
+class FuseMoves(Pass):
+    """Make operators that move elements lines of the kernels that read them."""
+
+    def run(self, graph: Graph) -> bool:
+        if not any(_moves(node) for node in graph.nodes):
+            return False
+        changed = remove_dead(graph)
+        kernels = _Kernels(graph)
+        waiting = list(kernels.kernels)
+        while waiting:  # what has come behind an operator that moves elements may be read from there, too
+            taken = {reader for value in waiting for reader in kernels.place(value)}
+            waiting = [value for value in kernels.kernels if not taken.isdisjoint(kernels.readers.get(value, ()))]
+        if not kernels.changed:
+            return changed
+        kernels.write()
+        drop_unread_results(graph)
+        remove_dead(graph)
+        return True
+
+
+def _moves(node: Node) -> bool:
+    """Whether a node moves elements of a tensor, perhaps to several results."""
+    return moves_elements(node.op) or divides(node.op)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """A kernel as it would read a value's operands instead: `saved` are the bytes that it moves less, `work` is what it
+    computes more."""
+
+    node: Node
+    kernel: Kernel
+    saved: float
+    work: int
+
+
+class _Kernels:
+    """All nodes that are kernels, what they read, and who reads a value (views and parts seen through).
+
+    nodes: the kernels. kernels: by the value that they make, with its number among their results. results: these by
+    kernel. others: values that somebody reads who is no kernel. last: the position at which a value is read last, what
+    reads it at other places soon after apart. moved: by value those that are its elements alone, as its slices are.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.updates = Updates(graph)
+        self.position = {node: number for number, node in enumerate(graph.nodes)}
+        self.nodes: dict[Node, Kernel] = {}
+        self.kernels: dict[Value, tuple[Node, int]] = {}
+        self.results: dict[Node, list[Value]] = {}
+        self.readers: dict[Value, dict[Node, None]] = {}
+        self.others = {shown_through(value)[0] for value in graph.results}
+        self.last: dict[Value, int] = {}
+        self.moved: dict[Value, list[Value]] = {}
+        self.changed: dict[Node, list[str]] = {}
+        for node in graph.nodes:
+            self._add(node)
+
+    def _add(self, node: Node) -> None:
+        if reshapes(node.op):
+            return
+        kernel = self._kernel(node)
+        if kernel is not None:
+            self.nodes[node] = kernel
+            if isinstance(node.type, TensorType):
+                self._makes(node, node, 0)
+        if isinstance(node.op, TupleGetItem) and isinstance(node.inputs[0], Node) and node.inputs[0] in self.nodes:
+            self._makes(node.inputs[0], node, node.op.index)
+            return
+        if kernel is None and divides(node.op):
+            return  # its parts read for it
+        for value in kernel.operands if kernel is not None else node.inputs:
+            root = shown_through(value)[0]
+            self.last[root] = self.position[node]
+            if kernel is None:
+                self.others.add(root)
+            else:
+                if moves_elements(kernel.lines[0][0]) and len(kernel.operands) == 1:
+                    self.moved.setdefault(root, []).append(node)
+                self.readers.setdefault(root, {})[node] = None
+
+    def _makes(self, node: Node, value: Value, number: int) -> None:
+        self.kernels[value] = node, number
+        self.results.setdefault(node, []).append(value)
+
+    def _kernel(self, node: Node) -> Kernel | None:
+        if node.phase == "update":
+            return None  # `fuse_updates` makes updates in place of them
+        may = isinstance(node.op, FusedElementwise | TupleGetItem) or moves_elements(node.op)
+        if not may and row_member(node, self.updates) is None:
+            return None
+        kernel = kernel_of(node)
+        if kernel is None or not types_fit(kernel.operands):
+            return None
+        return kernel if kernel.expanded is not None else None
+
+    def _is_read(self, value: Value) -> bool:
+        return value in self.others or bool(self.readers.get(value))
+
+    def place(self, value: Value) -> list[Node]:
+        """Make a value's lines those of the kernels that read it, where that is better; these kernels."""
+        node, number = self.kernels[value]
+        readers = self.readers.get(value, {})
+        kernel = self.nodes[node]
+        if not readers or value.type.nbytes == 0:
+            return []
+        made = kernel.part([kernel.returns[number]])
+        if not is_movable(made) or self._may_be_kept(made):
+            return []
+        found = [each for reader in readers if (each := self._reader(reader, node, value, made)) is not None]
+        dies = value not in self.others and len(found) == len(readers)
+        if dies and self._worth(found, self._ceases(value, node, kernel, made), value):
+            chosen = found
+        else:
+            chosen = [each for each in found if self._worth([each], (0.0, 0), None)]
+        for each in chosen:
+            for root in self._stored_longer([each]):
+                self.last[root] = self.position[each.node]  # with what else is read of it
+            self._take(each, value, node)
+        return [each.node for each in chosen]
+
+    def _may_be_kept(self, made: Kernel) -> bool:
+        """Whether a value is a computation on parameters alone."""
+        if all(moves_elements(op) or reshapes(op) for op, _ in made.lines):
+            return False
+        roots = [shown_through(value)[0] for value in made.operands]
+        return all(isinstance(r, Constant) or (isinstance(r, Parameter) and r.kind != "input") for r in roots)
+
+    def _reader(self, reader: Node, maker: Node, value: Value, made: Kernel) -> _Reader | None:
+        """A kernel with a value's lines; None where it cannot have them."""
+        old = self.nodes[reader]
+        seen = {v: views for v in old.operands for root, views in [shown_through(v)] if root is value}
+        moves = any(moves_elements(op) for op, _ in made.lines)
+        if not moves and not old.plainly_read().isdisjoint(seen):
+            return None  # an elementwise operator ahead of another: `fuse_elementwise` has decided
+        start, stop = self.position[maker], self.position[reader]
+        if self.updates.between(made.operands, start, stop):
+            return None
+        new = old.with_lines_for(seen, made)
+        if len(new.lines) > MOST_LINES or len(new.operands) > MOST_OPERANDS:
+            return None
+        expanded = new.expanded
+        if expanded is None or len(expanded.steps) > MOST_LINES or len(expanded.moved) > MOST_OPERANDS:
+            return None
+        space, own = expanded.space, old.expanded
+        assert own is not None
+        if space.columns and not own.space.columns and not enough_rows(math.prod(space.dims), space.row):
+            return None
+        return _Reader(reader, new, old.read_bytes() - new.read_bytes(), new.work() - old.work())
+
+    def _ceases(self, value: Value, node: Node, kernel: Kernel, made: Kernel) -> tuple[float, int]:
+        """(bytes, work) that nobody has to do once nobody reads a value."""
+        others = [v for v in self.results[node] if v is not value and self._is_read(v)]
+        if not others:
+            return value.type.nbytes + made.read_bytes(), made.work()
+        left = kernel.part([kernel.returns[self.kernels[v][1]] for v in others])
+        return value.type.nbytes + kernel.read_bytes() - left.read_bytes(), 0
+
+    def _worth(self, readers: Sequence[_Reader], ceases: tuple[float, int], value: Value | None) -> bool:
+        """Whether fewer bytes move, and no more are stored for longer than the value is."""
+        saved = ceases[0] + sum(each.saved for each in readers)
+        work = sum(each.work for each in readers) - ceases[1]
+        if saved <= max(0.0, WORK * work):
+            return False
+        longer = self._stored_longer(readers)
+        if value is None or not longer:
+            return not longer
+        others = dict.fromkeys(v for root in longer for v in self.moved.get(root, ()) if self._may_cease(v))
+        return sum(root.type.nbytes for root in longer) <= sum(v.type.nbytes for v in {value: None, **others})
+
+    def _stored_longer(self, readers: Sequence[_Reader]) -> set[Node]:
+        """What would have to be stored for long for the readers, and does not have to be without them."""
+        found = set[Node]()
+        for each in readers:
+            for value in each.kernel.operands:
+                root = shown_through(value)[0]
+                if isinstance(root, Node) and self.position[each.node] - self.last.get(root, -1) > FARTHEST:
+                    found.add(root)
+        return found
+
+    def _may_cease(self, value: Value) -> bool:
+        """Whether only kernels read a value, so that nobody may have to store it."""
+        return value not in self.others and bool(self.readers.get(value))
+
+    def _take(self, each: _Reader, value: Value, maker: Node) -> None:
+        self.nodes[each.node] = each.kernel
+        labels = self.changed.setdefault(each.node, list(parts_of(_whole(each.node))))
+        labels[:0] = [label for label in self._labels(value, maker) if label not in labels]
+        del self.readers[value][each.node]
+        for operand in each.kernel.operands:
+            root = shown_through(operand)[0]
+            self.readers.setdefault(root, {})[each.node] = None
+        if value not in self.others and not self.readers[value]:
+            self._drop(value, maker)
+
+    def _labels(self, value: Value, maker: Node) -> Sequence[str]:
+        return self.changed.get(maker) or parts_of(_whole(maker))
+
+    def _drop(self, value: Value, maker: Node) -> None:
+        """A value that nobody reads any more reads nothing, where its kernel makes nothing else."""
+        if any(self._is_read(other) for other in self.results[maker]):
+            return
+        for operand in self.nodes[maker].operands:
+            self.readers.get(shown_through(operand)[0], {}).pop(maker, None)
+
+    def write(self) -> None:
+        """Change the nodes."""
+        for node, labels in self.changed.items():
+            kernel = self.nodes[node]
+            node.attrs["fused"] = tuple(labels)
+            node.op, node.inputs = kernel.operator()
+
+
+def _whole(node: Node) -> Node:
+    """The node whose part a node is, or itself."""
+    return cast(Node, node.inputs[0]) if isinstance(node.op, TupleGetItem) else node
