@@ -18,6 +18,7 @@ from mspc.ir.types import BOOL, TensorType
 from mspc.ops.bases import Elementwise
 from mspc.ops.math.arithmetic import Mul
 from mspc.ops.math.comparison import Equal, LogicalNot, Select
+from mspc.ops.math.mint import RepeatInterleaveInt
 from mspc.ops.math.reduce import ReduceAll, ReduceAny, ReduceMean
 from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.ops.tensor.cast import Cast
@@ -136,6 +137,9 @@ def with_hidden_rows(b: Builder, out: Value, mask: Value, value: Value, layout: 
     rows = _in_layout(b, b.emit(ReduceAll(axis=(-1,), keep_dims=True), mask), layout)
     sequence = -3 if layout == "BSND" else -2
     mean = b.emit(ReduceMean(axis=(sequence,), keep_dims=True), value)
+    heads = {"BNSD": 1, "BSND": 2}.get(layout)
+    if heads is not None and 1 < value.shape[heads] < out.shape[heads]:  # each serves several of the query's
+        mean = b.emit(RepeatInterleaveInt(out.shape[heads] // value.shape[heads], heads), mean)
     if not math.isfinite(filled):
         # Of heads with such a row alone, as NaN goes into the gradients of all their values.
         some = b.emit(ReduceAny(axis=(sequence,), keep_dims=True), rows) if len(rows.shape) >= -sequence else rows

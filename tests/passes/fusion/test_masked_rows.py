@@ -72,6 +72,21 @@ def test_one_head_of_key_and_value(layout: str, number: float) -> None:
     assert fused(graph, mask=with_whole_rows((2, 3, 4, 5), 1)) is not None
 
 
+@pytest.mark.parametrize("number", [-1e9, -math.inf])
+@pytest.mark.parametrize("layout", ["BNSD", "BSND"])
+def test_heads_of_key_and_value_that_serve_several_of_the_query(
+    layout: str, number: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.passes.fusion.masked_attention.HEADS", 6)
+    m = Masked(layout, key_heads=2)
+    m.key, m.value = (m.emit("RepeatInterleaveInt", part, repeats=3, dim=1) for part in (m.key, m.value))
+    graph = m.finish(m.filled(m.scores(), m.parameter("mask", (2, 6, 4, 5), BOOL), number))
+    after = fused(graph, mask=with_whole_rows((2, 6, 4, 5), 1))
+    assert after is not None
+    (made,) = (node for node in after.nodes if node.op.name == "FlashAttentionScore")
+    assert 2 in made.inputs[2].shape[1:3]
+
+
 @pytest.mark.parametrize("mask", [np.zeros((4, 5), np.bool_), np.tri(4, 5, -1, np.bool_), np.ones((4, 5), np.bool_)])
 def test_a_number_that_a_factor_makes_infinite(mask: np.ndarray) -> None:
     m = Masked()
