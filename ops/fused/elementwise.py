@@ -122,14 +122,15 @@ class Expanded(NamedTuple):
     moved: Sequence[Moved]
 
 
-@functools.lru_cache(maxsize=4096)
 def expanded_steps(op: FusedElementwise, given: tuple[TensorType, ...]) -> Expanded:
     """The lines of the operator as kernels have them. Raises MspcError where they cannot be had."""
-    return expanded_lines(*expanded(steps_of(op), op.returns, given), given)
+    return expanded_lines(steps_of(op), op.returns, given)
 
 
-def expanded_lines(steps: Sequence[BodyLine], returns: Sequence[int], given: tuple[TensorType, ...]) -> Expanded:
-    """The same of lines of which none goes along rows."""
+@functools.lru_cache(maxsize=4096)
+def expanded_lines(lines: tuple[BodyLine, ...], ends: tuple[int, ...], given: tuple[TensorType, ...]) -> Expanded:
+    """The same of lines that are no operator yet, `ends` of which are returned."""
+    steps, returns = expanded(lines, ends, given)
     moved: list[Moved] = []
     if any(moves_elements(step.op) for step in steps):
         steps, returns, moved = resolved(steps, returns, given, types_of_lines(steps, given))

@@ -127,9 +127,7 @@ class _Kernels:
         if not may and row_member(node, self.updates) is None:
             return None
         kernel = kernel_of(node)
-        if kernel is None or not types_fit(kernel.operands):
-            return None
-        return kernel if kernel.expanded is not None else None
+        return kernel if kernel is not None and types_fit(kernel.operands) else None
 
     def _is_read(self, value: Value) -> bool:
         return value in self.others or bool(self.readers.get(value))
@@ -141,6 +139,8 @@ class _Kernels:
         kernel = self.nodes[node]
         if not readers or value.type.nbytes == 0:
             return []
+        if not kernel.moves and not any(self.nodes[reader].moves for reader in readers):
+            return []  # `fuse_elementwise` has decided
         made = kernel.part([kernel.returns[number]])
         if not is_movable(made) or self._may_be_kept(made):
             return []
@@ -167,9 +167,8 @@ class _Kernels:
         """A kernel with a value's lines; None where it cannot have them."""
         old = self.nodes[reader]
         seen = {v: views for v in old.operands for root, views in [shown_through(v)] if root is value}
-        moves = any(moves_elements(op) for op, _ in made.lines)
-        if not moves and not old.plainly_read().isdisjoint(seen):
-            return None  # an elementwise operator ahead of another: `fuse_elementwise` has decided
+        if old.expanded is None or (not made.moves and not old.plainly_read().isdisjoint(seen)):
+            return None  # an elementwise operator ahead of another is not for this pass
         start, stop = self.position[maker], self.position[reader]
         if self.updates.between(made.operands, start, stop):
             return None
@@ -179,9 +178,8 @@ class _Kernels:
         expanded = new.expanded
         if expanded is None or len(expanded.steps) > MOST_LINES or len(expanded.moved) > MOST_OPERANDS:
             return None
-        space, own = expanded.space, old.expanded
-        assert own is not None
-        if space.columns and not own.space.columns and not enough_rows(math.prod(space.dims), space.row):
+        space = expanded.space
+        if space.columns and not old.expanded.space.columns and not enough_rows(math.prod(space.dims), space.row):
             return None
         return _Reader(reader, new, old.read_bytes() - new.read_bytes(), new.work() - old.work())
 
@@ -245,7 +243,8 @@ class _Kernels:
         for node, labels in self.changed.items():
             kernel = self.nodes[node]
             node.attrs["fused"] = tuple(labels)
-            node.op, node.inputs = kernel.operator()
+            steps, node.inputs = kernel.steps()
+            node.op = FusedElementwise.of(steps, kernel.returns)
 
 
 def _whole(node: Node) -> Node:

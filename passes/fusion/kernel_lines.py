@@ -17,7 +17,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.body import BodyLine, divides, fusible, moves_elements, reshapes
-from mspc.ops.fused.elementwise import Expanded, FusedElementwise, expanded_steps, loaded_bytes, steps_of
+from mspc.ops.fused.elementwise import Expanded, FusedElementwise, expanded_lines, loaded_bytes, steps_of
 from mspc.ops.op import Op
 
 Source = tuple[str, int] | Value
@@ -38,14 +38,19 @@ class Kernel:
         """What it reads of others, once each."""
         return list(dict.fromkeys(s for _, sources in self.lines for s in sources if isinstance(s, Value)))
 
-    def operator(self) -> tuple[FusedElementwise, list[Value]]:
-        """The fused operator, and its operands."""
+    @property
+    def moves(self) -> bool:
+        """Whether a line moves elements."""
+        return any(moves_elements(op) for op, _ in self.lines)
+
+    def steps(self) -> tuple[tuple[BodyLine, ...], list[Value]]:
+        """The lines of a fused operator, and its operands."""
         places: dict[Value, int] = {}
         steps: list[BodyLine] = []
         for op, sources in self.lines:
             read = [("x", places.setdefault(s, len(places))) if isinstance(s, Value) else s for s in sources]
             steps.append(BodyLine(op, tuple(read)))
-        return FusedElementwise.of(steps, self.returns), list(places)
+        return tuple(steps), list(places)
 
     @property
     def expanded(self) -> Expanded | None:
@@ -55,9 +60,9 @@ class Kernel:
     def _as_kernel(self) -> tuple[Expanded | None, list[Value]]:
         """The lines as a kernel has them, and its operands."""
         if self._made is None:
-            op, operands = self.operator()
+            steps, operands = self.steps()
             try:
-                self._made = expanded_steps(op, tuple(v.tensor_type for v in operands)), operands
+                self._made = expanded_lines(steps, self.returns, tuple(v.tensor_type for v in operands)), operands
             except MspcError:
                 self._made = None, operands
         return self._made

@@ -61,8 +61,8 @@ def random_graph(seed: int) -> Graph:
             axis = draw.randrange(len(value.shape))
             values.append(b.emit(op("ReduceSum", axis=(axis,), keep_dims=True), value))
         elif kind == 10:
-            matrix = (value.shape[0], value.tensor_type.size // value.shape[0])
-            values.append(b.emit(op("Reshape", shape=matrix), value))
+            rows = value.shape[0]
+            values.append(b.emit(op("Reshape", shape=(rows, value.tensor_type.size // rows)), value))
         else:
             alike = [other for other in values if other.shape == (4, 6)]
             b.emit(op(draw.choice(("AssignAdd", "Assign"))), draw.choice((w, v)), draw.choice(alike))
