@@ -22,7 +22,7 @@ from mspc.ir.graph import Graph, Node, Parameter, Value, element_types, operand_
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.math.arithmetic import Add, Maximum, Minimum, Mul, SquaredDifference, Sub
 from mspc.ops.op import Op
-from mspc.ops.tensor.slicing import Slice
+from mspc.ops.tensor.parts import Slice
 from mspc.search.calibration.doubtful_rates import Trust
 from mspc.search.calibration.timed_operators import Groups, Sizes, collectives
 

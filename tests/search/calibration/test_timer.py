@@ -15,7 +15,7 @@ from mspc.ir.types import FLOAT32, INT32, TensorType
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.tensor.embedding import GatherGrad
-from mspc.ops.tensor.slicing import Slice
+from mspc.ops.tensor.parts import Slice
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.comm.local import World
 from mspc.runtime.device_choice import Hardware
