@@ -24,6 +24,9 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.cuda.attention import Attention, first_row
 from mspc.ops.cuda.flash_backward_kernel import BACKWARD, FIRST, NOTE, NOTES, SECOND
 from mspc.ops.cuda.flash_fragments import (
+    LONG,
+    MIDDLE,
+    SHORT,
     has_terms,
     has_terms_of_queries,
     padded,
@@ -74,11 +77,11 @@ class BackwardTiles:
 def tiles_of_queries(device: Device, attention: Attention) -> BackwardTiles:
     """How the form of queries divides its work, by the times of tests/gpu/test_flash_gpu.py."""
     row, terms = row_bytes(attention), has_terms(attention)
-    if row > 272:
+    if row > MIDDLE:
         return _deep(attention)
     if attention.operands[0].itemsize > 2:
         return BackwardTiles(4, 1, 32, 0, 3) if terms or not device.tf32 else BackwardTiles(4, 2, 32, 1, 2)
-    if row > 144:
+    if row > SHORT:
         return BackwardTiles(4, 1, 32, 1, 2)
     return BackwardTiles(4, 1, 32, 0, 4) if terms else BackwardTiles(4, 1, 64, 2, 2)
 
@@ -86,18 +89,18 @@ def tiles_of_queries(device: Device, attention: Attention) -> BackwardTiles:
 def tiles_of_keys(device: Device, attention: Attention) -> BackwardTiles:
     """How the form of keys divides its work; many terms take registers."""
     row, by_query = row_bytes(attention), has_terms_of_queries(attention)
-    if row > 272:
+    if row > MIDDLE:
         return _deep(attention)
     if attention.operands[0].itemsize > 2:
         return BackwardTiles(4, 1, 32, 0, 3) if by_query or not device.tf32 else BackwardTiles(4, 2, 32, 0, 2)
-    if row > 144:
+    if row > SHORT:
         return BackwardTiles(4, 1, 32, 0, 2)
     return BackwardTiles(4, 1, 32, 1, 3) if by_query else BackwardTiles(4, 1, 64, 1, 2)
 
 
 def _deep(attention: Attention) -> BackwardTiles:
     """For long rows, of which few fit into shared memory."""
-    if row_bytes(attention) > 528:
+    if row_bytes(attention) > LONG:
         return BackwardTiles(2, 1, 16, 0, 1)
     return BackwardTiles(8, 1, 32, 0, 1) if padded(attention.shape.depth) <= 128 else BackwardTiles(4, 1, 16, 0, 2)
 
@@ -139,7 +142,7 @@ def _form(
     of_keys: bool, sums: int,
 ) -> Launch:  # fmt: skip
     """One form of the kernel on its arrays, in the order of its arguments; it writes FIRST and SECOND of the last two
-    as `sums` says, without any only notes."""
+    as `sums` says; where it says none, notes alone."""
     shape = attention.shape
     heads, rows = (shape.key_heads, shape.keys) if of_keys else (shape.heads, shape.queries)
     kernel = device.kernel(tiles.source(device, attention, of_keys, sums), "flash_backward")

@@ -14,6 +14,9 @@ import numpy as np
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.cuda.attention import Attention, first_row
 from mspc.ops.cuda.flash_fragments import (
+    LONG,
+    MIDDLE,
+    SHORT,
     has_terms,
     has_terms_of_queries,
     row_bytes,
@@ -248,14 +251,14 @@ def tiles_of(device: Device, attention: Attention) -> ForwardTiles:
     """How the forward kernel divides its work on this attention, by the times of tests/gpu/test_flash_gpu.py."""
     row, terms, by_query = row_bytes(attention), has_terms(attention), has_terms_of_queries(attention)
     if attention.operands[0].itemsize > 2:
-        if row > 272:
-            return ForwardTiles(8, 1, 64, ALL, 1) if row <= 528 else ForwardTiles(4, 1, 16, 0, 1)
+        if row > MIDDLE:
+            return ForwardTiles(8, 1, 64, ALL, 1) if row <= LONG else ForwardTiles(4, 1, 16, 0, 1)
         if by_query or not device.tf32:
             return ForwardTiles(4, 1, 64, ALL, 2)
         return ForwardTiles(4, 2, 64, 0 if terms else 7, 2)
-    if row > 272:
+    if row > MIDDLE:
         return ForwardTiles(4, 1, 32, 0, 2)
-    if row > 144:
+    if row > SHORT:
         return ForwardTiles(4, 1, 64, ALL, 2)
     return ForwardTiles(8, 1, 32, ALL, 2) if by_query else ForwardTiles(4, 1, 64, ALL, 3)
 

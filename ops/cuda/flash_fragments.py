@@ -24,6 +24,8 @@ _LEAST_STEP = 16
 """Elements of the depth of which there is a multiple in shared memory."""
 DEEPEST = 256
 """The largest head whose sums fit into registers."""
+SHORT, MIDDLE, LONG = (n + _ALIGNMENT for n in (128, 256, 512))
+"""Bytes in shared memory of a row of 64 halves; of 128 halves or 64 of Float32; of 256 halves or 128 of Float32."""
 UNBOUNDED = 1 << 30
 """Stands for no limit of key - query."""
 

@@ -16,7 +16,7 @@ from mspc.ir.types import dtype_of
 from mspc.ops.cuda.attention import Attention, first_row
 from mspc.ops.cuda.flash_backward import notes_of
 from mspc.ops.cuda.flash_backward_kernel import NOTE, NOTES
-from mspc.ops.cuda.flash_fragments import row_bytes, source_of, strides_of, takes, terms_of
+from mspc.ops.cuda.flash_fragments import LONG, MIDDLE, row_bytes, source_of, strides_of, takes, terms_of
 from mspc.ops.device import Array, Device, Launch, c_type
 
 SHIFT = r"""
@@ -141,8 +141,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_shift(
 def _tile(attention: Attention) -> tuple[int, int]:
     """(warps of a block, keys of a tile) that fit into shared memory."""
     row = row_bytes(attention)
-    if row > 272:
-        return (2, 32) if row <= 528 else (1, 16)
+    if row > MIDDLE:
+        return (2, 32) if row <= LONG else (1, 16)
     return (4, 64) if attention.operands[0].itemsize == 2 else (4, 32)
 
 
