@@ -121,8 +121,8 @@ class _Kernels:
         self.results.setdefault(node, []).append(value)
 
     def _kernel(self, node: Node) -> Kernel | None:
-        if node.phase == "update":
-            return None  # `fuse_updates` makes updates in place of them
+        if node.phase == "update" or ("reason" in node.attrs and _moves(node)):
+            return None  # `fuse_updates` makes updates of them; a redistribution takes other slices on every rank
         may = isinstance(node.op, FusedElementwise | TupleGetItem) or moves_elements(node.op)
         if not may and row_member(node, self.updates) is None:
             return None

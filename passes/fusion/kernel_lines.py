@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
+from mspc.ir.varying import Varying
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.body import BodyLine, divides, fusible, moves_elements, reshapes
 from mspc.ops.fused.elementwise import Expanded, FusedElementwise, expanded_lines, loaded_bytes, steps_of
@@ -144,11 +145,17 @@ def kernel_of(node: Node) -> Kernel | None:
         if not isinstance(whole, Node) or not isinstance(whole.op, Op) or not divides(whole.op):
             return None
         types = [value.type for value in whole.inputs if isinstance(value.type, TensorType)]
-        part = whole.op.single_result(op.index, *types) if len(types) == len(whole.inputs) else None
+        part = _looked(whole.op).single_result(op.index, *types) if len(types) == len(whole.inputs) else None
         if part is None:
             return None
         op, inputs = part, whole.inputs
-    return Kernel([(op, tuple(inputs))], (0,)) if inputs and isinstance(node.type, TensorType) else None
+    return Kernel([(_looked(op), tuple(inputs))], (0,)) if inputs and isinstance(node.type, TensorType) else None
+
+
+def _looked(op: Op) -> Op:
+    """The operator with one rank's attributes, which its line names, in place of what stands for those of several."""
+    values = {name: value.looked() for name, value in op.attributes().items() if type(value) is Varying}
+    return replace(op, **values) if values else op
 
 
 def is_movable(kernel: Kernel) -> bool:

@@ -158,6 +158,15 @@ def test_updates_of_parameters_read_slices_that_are_stored() -> None:
     assert "StridedSlice" in names(moved(graph))
 
 
+def test_slices_of_a_redistribution_stay() -> None:
+    """They are others on every rank, and one run of the pass serves all ranks."""
+    graph, b, (x,) = new_graph(x=("input", (64, 64)))
+    taken = b.emit(part(x, 0, 0, 32), x)
+    taken.attrs["reason"] = "input x is replicated, input 0 of Neg must be sharded"
+    graph.results = [b.emit(op("Neg"), taken)]
+    assert names(moved(graph)) == ["StridedSlice", "Neg"]
+
+
 def test_a_transpose_against_the_order_of_memory_stays() -> None:
     """Its own kernel goes through tiles; a line that reads columns would load 16 times as much."""
     for perm, stays in (((1, 0, 2), False), ((0, 2, 1), True)):
