@@ -173,7 +173,7 @@ class _Kernels:
         if self.updates.between(made.operands, start, stop):
             return None
         new = old.with_lines_for(seen, made)
-        if len(new.lines) > MOST_LINES or len(new.operands) > MOST_OPERANDS:
+        if len(new.lines) > MOST_LINES or len(new.operands) > MOST_OPERANDS or len({*new.returns}) < len(new.returns):
             return None
         expanded = new.expanded
         if expanded is None or len(expanded.steps) > MOST_LINES or len(expanded.moved) > MOST_OPERANDS:

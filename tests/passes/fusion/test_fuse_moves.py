@@ -158,6 +158,18 @@ def test_updates_of_parameters_read_slices_that_are_stored() -> None:
     assert "StridedSlice" in names(moved(graph))
 
 
+def test_results_that_become_one_line_stay_two() -> None:
+    graph, b, (x, y) = new_graph(x=("input", (64, 64)), y=("input", (32, 64)))
+    ways = [b.emit(part(x, 0, 0, 32), x), b.emit(TupleGetItem(0), b.emit(op("Split", axis=0, output_num=2), x))]
+    results = [b.emit(op("Mul"), b.emit(op("Neg"), way), y) for way in ways]
+    graph.results = [*results, b.emit(op("Add"), *results)]
+    plain = run(graph)
+    made = run_passes(graph, parse_passes("fuse_rows,fuse_elementwise,fuse_moves"))
+    assert any(isinstance(node.op, FusedElementwise) and has_moves(node.op) for node in made.nodes)
+    for one, other in zip(plain, run(made), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_slices_of_a_redistribution_stay() -> None:
     """They are others on every rank, and one run of the pass serves all ranks."""
     graph, b, (x,) = new_graph(x=("input", (64, 64)))
