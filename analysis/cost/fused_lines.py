@@ -14,7 +14,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.cuda.chain import axes_of
 from mspc.ops.fused.dropout_mask import DropoutMask
-from mspc.ops.fused.elementwise import FusedElementwise, expanded_steps
+from mspc.ops.fused.elementwise import FusedElementwise, expanded_steps, has_moves, loaded_bytes
 from mspc.ops.fused.space import row_of
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import Reduce
@@ -57,6 +57,18 @@ def cost_of_lines(node: Node) -> LineCost:
         return _of_lines(node.op, operand_types(node))
     except MspcError:
         return NOTHING  # In data parallel mode a rank's parameters are slices where its nodes have global types.
+
+
+def loaded_of_operands(node: Node) -> list[int] | None:
+    """Bytes that a kernel loads of each of its operands where it reads some at other places, as a slice of one; None of
+    what reads all of them."""
+    if not isinstance(node.op, FusedElementwise) or not has_moves(node.op):
+        return None
+    given = tuple(operand_types(node))
+    try:
+        return [int(nbytes) for nbytes in loaded_bytes(expanded_steps(node.op, given), given)]
+    except MspcError:
+        return None  # See `cost_of_lines`.
 
 
 def instructions(op: Op) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from mspc.analysis.cost.fused_lines import cost_of_lines, sums_columns
+from mspc.analysis.cost.fused_lines import cost_of_lines, loaded_of_operands, sums_columns
 from mspc.analysis.cost.kinds import BLOCK, kind_of_work, kinds_of_slices, product_of, share_of_scores
 from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.machine import COLUMN_SUMS, DRAWS, ELEMENTWISE, ROW_SUMS, UPDATES, Machine
@@ -96,9 +96,9 @@ def kind_of_traffic(node: Node) -> str:
 
 def moved_bytes(node: Node) -> int:
     """Bytes that a node reads and writes: its operands, its result, and what it overwrites beside that. Of what a slice
-    or a lookup takes a part of it reads that part."""
+    or a lookup takes a part of it reads that part; so does a kernel that reads at other places."""
     op, made = node.op, node.type.nbytes
-    read = [value.type.nbytes for value in node.inputs]
+    read = loaded_of_operands(node) or [value.type.nbytes for value in node.inputs]
     if not isinstance(op, Op):
         return sum(read) + made
     if read and (op.moves or op.selects):

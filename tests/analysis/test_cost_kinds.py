@@ -12,11 +12,13 @@ from mspc.analysis.cost.fused_lines import LONGEST_ROW, NOTHING, cost_of_lines, 
 from mspc.analysis.cost.kinds import kind_of_work, kinds_of_slices, product_of, share_of_scores
 from mspc.analysis.cost.known_machines import H100
 from mspc.analysis.cost.machine import LIKE, PRODUCTS, Rate
-from mspc.analysis.cost.nodes import computed, kind_of_traffic, seconds
+from mspc.analysis.cost.nodes import computed, kind_of_traffic, moved_bytes, seconds
 from mspc.ir.graph import Node, Parameter
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32, DType, TensorType
 from mspc.ops.convolution.convolve import Conv2D, Conv2DBackpropFilter, Conv2DBackpropInput
+from mspc.ops.fused.body import BodyLine
 from mspc.ops.fused.elementwise import FusedElementwise
+from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.math.special import Erf
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
@@ -24,6 +26,7 @@ from mspc.ops.op import Op
 from mspc.ops.optim.optimizer import Assign
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.embedding import GatherGrad
+from mspc.ops.tensor.slicing import StridedSlice
 from mspc.search.calibration.machine_file import read_machine
 from mspc.search.calibration.machine_text import write_machine
 from mspc.search.calibration.measured import ON_GPU
@@ -205,3 +208,10 @@ def test_files_have_traffic_and_may_lack_it(tmp_path: Path) -> None:
 def test_halves_have_one_rate() -> None:
     only = replace(H100, work={PRODUCTS: {"BFloat16": Rate.of(5e14), "Float32": Rate.of(1e14)}})
     assert only.work_rate("causal_attention", FLOAT16) == Rate.of(5e14)
+
+
+def test_kernels_read_of_a_slice_what_it_takes() -> None:
+    part = StridedSlice(begin=(0, 0), end=(64, 32), strides=(1, 1))
+    lines = [BodyLine(part, (("x", 0),)), BodyLine(Add(), (("t", 0), ("x", 1)))]
+    made = node(FusedElementwise.of(lines, (1,)), (64, 1024), (64, 32))
+    assert moved_bytes(made) == 3 * 64 * 32 * BFLOAT16.itemsize
