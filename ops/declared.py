@@ -101,6 +101,7 @@ class KernelTraits:
         takes_all_bits: an operand that is rounded otherwise changes the result wholly, as with equality.
         wants_channels_last: it is faster on images whose channels come last; passes bring them there (`Op.reordered`).
         work: the rates of its `operations`, as machines name them.
+        traffic: the rates of the bytes that it moves, where machines have some of their own.
         samples: inputs for the generated tests.
     """
 
@@ -114,6 +115,7 @@ class KernelTraits:
     takes_all_bits: ClassVar[bool] = False
     wants_channels_last: ClassVar[bool] = False
     work: ClassVar[str] = "products"
+    traffic: ClassVar[str] = ""
     samples: ClassVar[Sequence[Any]] = ()
 
 

@@ -12,11 +12,10 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
-from mspc.ops.cuda.chain import axes_of
-from mspc.ops.fused.dropout_mask import DropoutMask
 from mspc.ops.fused.elementwise import FusedElementwise, expanded_steps, has_moves, loaded_bytes
 from mspc.ops.fused.space import row_of
 from mspc.ops.op import Op
+from mspc.ops.reduced_dimensions import axes_of
 from mspc.ops.tensor.broadcast import Reduce
 
 LONGEST_ROW = 24 * 1024
@@ -26,6 +25,8 @@ FUNCTIONS = {
     "cos": 24, "tanh": 20, "erf": 24, "erfc": 32, "power": 32, "pow": 32,
 }  # fmt: skip
 """About how many instructions functions of C++ are that kernels call for an element."""
+DRAWN = "DropoutMask"
+"""The operator whose elements are random numbers."""
 OTHER = 8
 """The same of a function that is not among them, and of a division."""
 _CALL = re.compile(r"([A-Za-z_]\w*)(?:<\w+>)?(?:::\w+)?\(")
@@ -142,7 +143,7 @@ class _Lines:
         operations = draws = 0.0
         for i in lines:
             step = self.steps[i]
-            if isinstance(step.op, DropoutMask):
+            if step.op.name == DRAWN:
                 draws += self.types[i].size
             elif step.reduces:
                 operations += self.read(i)[0].size

@@ -12,16 +12,12 @@ from collections.abc import Iterable
 from mspc.analysis.cost.fused_lines import cost_of_lines, loaded_of_operands, sums_columns
 from mspc.analysis.cost.kinds import BLOCK, kind_of_work, kinds_of_slices, product_of, share_of_scores
 from mspc.analysis.cost.known_machines import H200
-from mspc.analysis.cost.machine import COLUMN_SUMS, DRAWS, ELEMENTWISE, ROW_SUMS, UPDATES, Machine
+from mspc.analysis.cost.machine import COLUMN_SUMS, DRAWS, ELEMENTWISE, UPDATES, Machine
 from mspc.ir.graph import Node, operand_types
 from mspc.ir.types import FLOAT32, DType
 from mspc.ops.collective.base import Collective
-from mspc.ops.fused.grouped_update import GroupedUpdate
-from mspc.ops.fused.norm import FusedLayerNormGrad
 from mspc.ops.op import Op
-from mspc.ops.optim.optimizer import Update
 from mspc.ops.tensor.broadcast import Reduce
-from mspc.ops.tensor.embedding import RowSums
 
 UNKNOWN_GROUP = 2
 """Ranks of a group that is known by name only."""
@@ -85,11 +81,9 @@ def _alone(machine: Machine, kind: str, amount: float) -> float:
 def kind_of_traffic(node: Node) -> str:
     """The kind of a node's traffic, as machines may have rates of; "" for most."""
     op = node.op
-    if isinstance(op, Update | GroupedUpdate):
-        return UPDATES
-    if isinstance(op, RowSums):
-        return ROW_SUMS
-    if isinstance(op, FusedLayerNormGrad) or cost_of_lines(node).sums_columns:
+    if isinstance(op, Op) and op.traffic:
+        return op.traffic
+    if cost_of_lines(node).sums_columns:
         return COLUMN_SUMS
     return COLUMN_SUMS if isinstance(op, Reduce) and sums_columns(op, operand_types(node)[0]) else ""
 

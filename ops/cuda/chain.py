@@ -12,6 +12,7 @@ from mspc.ops.cuda.loop_parts import LoopReduction
 from mspc.ops.cuda.moved import MovedRead, Offset
 from mspc.ops.cuda.row_chain import RowChain, RowLine
 from mspc.ops.device import Array, Device, Launch, in_order
+from mspc.ops.reduced_dimensions import axes_of
 
 _HOW = {
     "sum": "Sum", "mean": "Sum", "max": "Largest", "min": "Smallest", "prod": "Product", "all": "Smallest",
@@ -178,23 +179,6 @@ def element_of(line: ChainLine, types: Sequence[TensorType]) -> Any:
     """What computes an element of a line's result."""
     form = line.op.as_broadcast(*types)
     return line.op if form is None else form[0]
-
-
-def axes_of(dims: tuple[int, ...], shape: tuple[int, ...], axes: Sequence[int]) -> tuple[int, ...]:
-    """The dimensions of a space that are reduced where `axes` of `shape` are, which has the same elements."""
-    runs: list[tuple[int, int]] = []
-    behind = 1
-    for d in reversed(range(len(shape))):
-        if d in axes or not axes:
-            runs.append((behind, behind * shape[d]))
-        behind *= shape[d]
-    found: list[int] = []
-    behind = 1
-    for d in reversed(range(len(dims))):
-        if any(begin <= behind < end for begin, end in runs):
-            found.append(d)
-        behind *= dims[d]
-    return tuple(reversed(found))
 
 
 def _total(op: Any, value: str, type: TensorType, result: TensorType, out: Array | None) -> LoopReduction:

@@ -24,6 +24,7 @@ class GroupedUpdate(Op):
 
     update: str = ""
     count: int = 1
+    traffic = "updates"
     has_side_effect = True
     bprop = NotDifferentiable("it changes parameters")
 

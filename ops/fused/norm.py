@@ -123,6 +123,7 @@ class FusedLayerNormGrad(Op):
     dst_type: DType = FLOAT32
     adds: bool = False
     joins: bool = False
+    traffic = "column_sums"
     omitted = ("joins",)
     bprop = _LATE
     samples = (

@@ -46,6 +46,7 @@ class Update(Op, abstract=True):
     """
 
     has_side_effect = True
+    traffic = "updates"
     operands: ClassVar[tuple[str, ...]] = ()
     scalars: ClassVar[tuple[int, ...]] = ()
     states: ClassVar[tuple[int, ...]] = ()

@@ -139,6 +139,8 @@ class SparseGatherV2(Gather):
 class RowSums(Op, abstract=True):
     """Rows are added up by integers: operand 0 has the rows, operand 1 the integers."""
 
+    traffic = "row_sums"
+
     def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> RowLookup:
         """Which rows go where, for operands of these shapes."""
         raise NotImplementedError

@@ -132,7 +132,7 @@ def test_an_earlier_compile_is_the_limit(root: Path, quickstart: Path, tmp_path:
 def test_a_long_list_is_shortened_and_a_step_has_a_budget(root: Path, tmp_path: Path) -> None:
     folder = compiled(root / "samples" / "transformer" / "net.py", tmp_path / "out")
     shortened, every = (run("check", folder, "--max-bytes", "3kB", *more).stdout for more in ((), ("--all",)))
-    assert "8 more; --all shows them" in shortened
+    assert "11 more; --all shows them" in shortened
     assert len(shortened.splitlines()) < 30 < len(every.splitlines())
     done = run("check", folder, "--max-step", "1 us", "--max-collectives", "100")
     assert done.exit_code == 1

@@ -10,12 +10,13 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType
 from mspc.ops.cpu.loops.nest import Nest, Sum
 from mspc.ops.cpu.loops.passes import Line, Read, Total
-from mspc.ops.cuda.chain import Operands, axes_of, element_of, reduction_of
+from mspc.ops.cuda.chain import Operands, element_of, reduction_of
 from mspc.ops.cuda.elementwise import expression
 from mspc.ops.cuda.random import with_arguments
 from mspc.ops.device import C_TYPES
 from mspc.ops.fused.body import BodyLine, expanded, moves_elements, types_of_lines
 from mspc.ops.fused.space import Space, space_of
+from mspc.ops.reduced_dimensions import axes_of
 
 Shape = tuple[int, ...]
 

@@ -162,9 +162,10 @@ static int block(unsigned int threads) {
             waiting += all[t].state == AT_BLOCK;
         }
         if (done == threads) {
+            int status = 0;
             for (unsigned int t = 0; t < threads; ++t)
-                if (std::memcmp(stacks[t], untouched, GUARD)) return 2;
-            return 0;
+                if (std::memcmp(stacks[t], untouched, GUARD)) status = 2, std::memset(stacks[t], 0, GUARD);
+            return status;
         }
         if (waiting == threads) {
             for (unsigned int t = 0; t < threads; ++t) all[t].state = READY;
