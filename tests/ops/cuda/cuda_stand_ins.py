@@ -38,12 +38,10 @@ static Part load_matrices(const void* row) {
     for (int m = 0; m < 4; ++m) std::memcpy(&to.at[m], rows[8 * m + r] + 4 * c, 4);
     return to;
 }
-// A copy is made as late as it may be, or at once.
 static void copy_async(void* to, const void* from, bool there) {
     if (((unsigned long long)to | (unsigned long long)from) % 16) __builtin_trap();
     static const float zeros[4] = {0, 0, 0, 0};
-    if (EAGER) std::memcpy(to, there ? from : zeros, 16);
-    else start_copy<16>((Shared)to, there ? from : zeros);
+    start_copy<16>((Shared)to, there ? from : zeros);
 }
 static void commit_copies() { close_copies(); }
 static void wait_for_copies() { await_copies<0>(); }
@@ -119,15 +117,14 @@ GUARD = 1024
 DECLARED = "alignas(16) extern __shared__ unsigned char memory[];"
 
 
-def without_tensor_cores(source: str, rounds: bool = False, eager: bool = False) -> str:
+def without_tensor_cores(source: str, rounds: bool = False) -> str:
     """A kernel with C++ in the place of PTX, and memory of its own for its shared one.
 
-    rounds: operands of products lose the bits that TF32 has not, else products are those of Float32. eager: a copy to
-    shared memory is made at once, else when it is waited for.
+    rounds: operands of products lose the bits that TF32 has not, else products are those of Float32.
     """
     if INSTRUCTIONS not in source:
         return source
-    common = f"#define ROUNDS {int(rounds)}\n#define EAGER {int(eager)}\n{_COMMON}"
+    common = f"#define ROUNDS {int(rounds)}\n{_COMMON}"
     for text, stand_ins in ((INSTRUCTIONS, common), (HALF_INSTRUCTIONS, _HALVES), (TF32_INSTRUCTIONS, _TF32)):
         source = source.replace(text, stand_ins)
     if not rounds:

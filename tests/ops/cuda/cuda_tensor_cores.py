@@ -30,11 +30,11 @@ class TensorCores(Emulator):
 
     def __init__(self, folder: Path, rounds: bool = False, eager: bool = False) -> None:
         super().__init__(folder)
-        self.rounds, self.makes_copies_at_once = rounds, eager
+        self.rounds, self.eager = rounds, eager
         self.launched: list[str] = []
 
     def stood_in(self, source: str) -> str:
-        return without_tensor_cores(source, self.rounds, self.makes_copies_at_once)
+        return without_tensor_cores(source, self.rounds)
 
     def attention(self, *_operands: Any, **_settings: Any) -> None:
         """No library has a kernel here."""
