@@ -6,15 +6,26 @@ from collections.abc import Sequence
 from typing import Any
 
 from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.cuda.row_kernels import RowPass, normalise
 from mspc.ops.cuda.source import Operand
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.nn.norm import NO_SECOND, Gradients, Norm
-from mspc.ops.nn.softmax import normalised_rule
 from mspc.ops.op import ArrayBackend, sample
+from mspc.ops.operator_arguments import axes_in, ints_of
 from mspc.ops.tensor.broadcast import Axis
+from mspc.sharding.rules import factor_names
+
+
+def normalised_rule(name: str, shape: Sequence[int], axis: Axis, inputs: int) -> str:
+    """`inputs` tensors of one shape; the dimensions `axis` must not be sharded."""
+    if not shape:
+        raise MspcError(f"{name}: a number has no axis {axis}", kind=ValueError)
+    axes = axes_in(name, ints_of(name, "axis", axis), len(shape))
+    side = " ".join(n + "!" * (d in axes) for d, n in enumerate(factor_names(len(shape))))
+    return f"{', '.join([side] * inputs)} -> {side}"
 
 
 class L2Normalize(Norm):

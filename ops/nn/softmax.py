@@ -32,15 +32,6 @@ Gradients = Sequence[Value | None]
 Axis = int | tuple[int, ...]
 
 
-def normalised_rule(name: str, shape: Sequence[int], axis: Axis, inputs: int) -> str:
-    """`inputs` tensors of one shape; the dimensions `axis` must not be sharded."""
-    if not shape:
-        raise MspcError(f"{name}: a number has no axis {axis}", kind=ValueError)
-    axes = axes_in(name, ints_of(name, "axis", axis), len(shape))
-    side = " ".join(n + "!" * (d in axes) for d, n in enumerate(factor_names(len(shape))))
-    return f"{', '.join([side] * inputs)} -> {side}"
-
-
 def along(axis: Axis, kernel: Callable[..., Any]) -> Callable[..., Any]:
     """A kernel over the last dimension, made one over `axis`: the dimensions of `axis` go last and become one."""
     if axis in (-1, (-1,)):
