@@ -23,10 +23,12 @@ import numpy as np
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.cuda.attention import Attention, first_row
 from mspc.ops.cuda.flash_backward_kernel import BACKWARD, FIRST, NOTE, NOTES, SECOND
+from mspc.ops.cuda.flash_draws import bits_bytes, column_bytes, draw
 from mspc.ops.cuda.flash_fragments import (
     LONG,
     MIDDLE,
     SHORT,
+    has_tail,
     has_terms,
     has_terms_of_queries,
     padded,
@@ -37,7 +39,6 @@ from mspc.ops.cuda.flash_fragments import (
     terms_of,
 )
 from mspc.ops.device import Array, Device, Launch, in_order
-from mspc.ops.nn.attention_draws import word_bytes
 from mspc.ops.nn.attention_kernel import LARGE
 
 
@@ -57,17 +58,18 @@ class BackwardTiles:
     blocks: int
 
     def source(self, device: Device, attention: Attention, of_keys: bool, sums: int) -> str:
+        columns = attention.shape.queries if of_keys else attention.shape.keys
         sizes = {
             "WARPS": self.warps, "BANDS": self.bands, "COLUMNS": self.columns, "HELD": self.held,
             "BLOCKS": self.blocks, "OF_KEYS": int(of_keys), "SUMS": sums, "LARGE": LARGE,
-            "SHARED": self.shared(attention),
+            "SHARED": self.shared(attention), "TAIL": int(has_tail(attention, columns, self.columns)),
         }  # fmt: skip
         return source_of(device, attention, NOTES, BACKWARD, **sizes)
 
     def shared(self, attention: Attention) -> int:
         """Bytes of shared memory: own rows, and two buffers with notes, words and terms of the columns."""
         row = row_bytes(attention)
-        buffer = self.columns * (2 * row + NOTE + word_bytes(attention.scores.draws) + 4)
+        buffer = self.columns * (2 * row + NOTE + column_bytes(attention, self.rows()) + 4)
         return 2 * self.rows() * row + 2 * (-(-buffer // 16) * 16)
 
     def rows(self) -> int:
@@ -115,40 +117,54 @@ def flash_backward(
     if not takes(attention, [q, k, v, dout, result, *grads]):
         return None
     of_queries, of_keys = of_queries or tiles_of_queries(device, attention), of_keys or tiles_of_keys(device, attention)
-    notes = _notes(device, attention)
-    launches = [_form(device, attention, notes, of_queries, (q, dout, k, v, result, dq, dq), of_keys=False, sums=FIRST)]
+    scratch = _scratch(device, attention)
+    arrays = (q, dout, k, v, result, dq, dq)
+    launches = [_form(device, attention, scratch, of_queries, arrays, of_keys=False, sums=FIRST)]
     # Sums of both for deep heads do not fit into registers.
     for sums in (FIRST | SECOND,) if padded(attention.shape.depth) <= 128 else (FIRST, SECOND):
         arrays = (k, v, q, dout, result, dk, dv)
-        launches.append(_form(device, attention, notes, of_keys, arrays, of_keys=True, sums=sums))
-    return in_order(*launches)
+        launches.append(_form(device, attention, scratch, of_keys, arrays, of_keys=True, sums=sums))
+    drawing = draw(device, attention, scratch[1])
+    return in_order(*launches) if drawing is None else in_order(drawing, *launches)
 
 
-def notes_of(device: Device, attention: Attention, result: Array) -> tuple[Array, Launch]:
-    """(what the form of queries notes of each, in scratch memory, and what fills it alone); `takes` must hold."""
-    notes = _notes(device, attention)
+def notes_of(device: Device, attention: Attention, result: Array) -> tuple[Array, Array, Launch]:
+    """(what the form of queries notes of each, the bits of weights, both in scratch memory, what fills them alone);
+    `takes` must hold."""
+    scratch = _scratch(device, attention)
     q, k, v, dout = attention.operands
     tiles, arrays = tiles_of_queries(device, attention), (q, dout, k, v, result, q, q)
-    return notes, _form(device, attention, notes, tiles, arrays, of_keys=False, sums=0)
+    noting = _form(device, attention, scratch, tiles, arrays, of_keys=False, sums=0)
+    drawing = draw(device, attention, scratch[1])
+
+    def launch() -> None:
+        if drawing is not None:
+            drawing()
+        noting()
+
+    return *scratch, launch
 
 
-def _notes(device: Device, attention: Attention) -> Array:
+def _scratch(device: Device, attention: Attention) -> tuple[Array, Array]:
+    """Scratch memory for what is noted of queries, and for the bits of weights where these are drawn before."""
     shape = attention.shape
-    return device.scratch(NOTE * shape.batch * shape.heads * shape.queries).view(np.float32)
+    noted = NOTE * shape.batch * shape.heads * shape.queries
+    memory = device.scratch(noted + max(4, bits_bytes(attention)))
+    return memory[:noted].view(np.float32), memory[noted:]
 
 
 def _form(
-    device: Device, attention: Attention, notes: Array, tiles: BackwardTiles, arrays: Sequence[Array], *,
-    of_keys: bool, sums: int,
+    device: Device, attention: Attention, scratch: tuple[Array, Array], tiles: BackwardTiles,
+    arrays: Sequence[Array], *, of_keys: bool, sums: int,
 ) -> Launch:  # fmt: skip
     """One form of the kernel on its arrays, in the order of its arguments; it writes FIRST and SECOND of the last two
     as `sums` says; where it says none, notes alone."""
-    shape = attention.shape
+    shape, (notes, bits) = attention.shape, scratch
     heads, rows = (shape.key_heads, shape.keys) if of_keys else (shape.heads, shape.queries)
     kernel = device.kernel(tiles.source(device, attention, of_keys, sums), "flash_backward")
     grid = shape.batch * heads * math.ceil(rows / tiles.rows())
     arguments: list[Any] = [
-        *map(first_row, arrays), attention.statistics, notes, *terms_of(device, attention), np.int32(shape.heads),
+        *map(first_row, arrays), attention.statistics, notes, *terms_of(device, attention, bits), np.int32(shape.heads),
         np.int32(shape.group), np.int32(shape.queries), np.int32(shape.keys), np.float32(attention.scores.scale),
         *strides_of(*arrays),
     ]  # fmt: skip

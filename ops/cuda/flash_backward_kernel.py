@@ -11,8 +11,8 @@ NOTES = """
 struct alignas(16) Note { float base, mean, share, unused; };  // of a query
 """
 BACKWARD = r"""
-constexpr int TILES = COLUMNS / 8, TILE = COLUMNS * PITCH, OWN = ROWS * PITCH, UNROLLED = HELD > 0 ? STEPS : 8;
-struct Buffer { E other[TILE], other_slope[TILE]; Note notes[COLUMNS]; Word words[COLUMNS]; float keyed[COLUMNS]; };
+constexpr int TILE = COLUMNS * PITCH, OWN = ROWS * PITCH, UNROLLED = HELD > 0 ? STEPS : 8;
+struct Buffer { E other[TILE], other_slope[TILE]; Note notes[COLUMNS]; Column columns[COLUMNS]; float keyed[COLUMNS]; };
 static_assert(sizeof(Buffer) % 16 == 0, "copies are aligned");
 
 // own and other: what the scores are made of; own_slope and other_slope: what the slopes are made of. notes are written
@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_backward(
     // Blocks with most to do begin first where keys are limited: early keys, late queries.
     const int begin = (OF_KEYS ? blockIdx.x % blocks : blocks - 1 - blockIdx.x % blocks) * ROWS;
     const int n = blockIdx.x / blocks % own_heads, b = blockIdx.x / blocks / own_heads;
-    const int inside = (threadIdx.x >> 5) * 16 * BANDS, row = begin + inside;  // the warp's first
+    const int inside = (threadIdx.x >> 5) * 16 * BANDS, row = begin + inside, top = row + 16 * BANDS;  // of the warp
 
     // The columns to go over: from `start` to `stop`, of `count` heads from `head` on.
     const int columns = OF_KEYS ? queries : keys, last = begin + ROWS < rows ? begin + ROWS : rows;
@@ -54,7 +54,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_backward(
         if (OF_KEYS && threadIdx.x < COLUMNS) {
             const int i = first + threadIdx.x;
             copy_async(to.notes + threadIdx.x, all_notes + (i64)at * queries + i, i < queries);
-            to.words[threadIdx.x] = word_of_row(first_query + (i64)at * queries + i, step, seed);
+            to.columns[threadIdx.x] =
+                column_of(first_query + (i64)at * queries + i, keys, begin, step, seed, bits_of_weights);
         }
         if (!OF_KEYS && ANY_KEYED && threadIdx.x < COLUMNS) {
             const int key = first + threadIdx.x;
@@ -94,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_backward(
                 const float known = there ? statistics[first_query + i] : 0.0f;
                 large = large || (known != -INFINITE && (known > LARGE || known < -LARGE));
                 notes[m][h] = {known == -INFINITE ? 0.0f : known * LOG2_E, mean, 1.0f, 0.0f};
-                words[m][h] = word_of_row(first_query + i, step, seed);
+                words[m][h] = word_of(first_query + i, keys, step, seed);
             }
     }
 
@@ -109,8 +110,138 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_backward(
     }
     Part kept[HELD > 0 ? BANDS : 1][STEPS], kept_slope[HELD > 1 ? BANDS : 1][STEPS];
     const float factor = scale * LOG2_E;
-    // A first pass adds up the weights where their sum is not known well enough.
+    // Slopes and their products for WIDTH columns of a tile that begins at `first`, behind those that are skipped.
     int pass = 1;
+    auto look = [&](auto width, int first, int skipped, int at_head, const Buffer& tile) {
+        constexpr int WIDTH = decltype(width)::value;  // without `if constexpr`: nvcc 13 then loses what is captured
+        const int here = first + skipped;
+        float s[BANDS][WIDTH / 8][4], d[BANDS][WIDTH / 8][4];
+#pragma unroll
+        for (int m = 0; m < BANDS; ++m)
+#pragma unroll
+            for (int j = 0; j < WIDTH / 8; ++j)
+#pragma unroll
+                for (int e = 0; e < 4; ++e) s[m][j][e] = d[m][j][e] = 0;
+#pragma unroll UNROLLED
+        for (int step = 0; step < STEPS; ++step) {
+            Part a[BANDS], c[BANDS];
+#pragma unroll
+            for (int m = 0; m < BANDS; ++m) {
+                const E* at = held + (inside + 16 * m) * PITCH + of_a(lane) + STEP * step;
+                a[m] = HELD > 0 ? kept[m][step] : load_matrices(at);
+                c[m] = HELD > 1 ? kept_slope[m][step] : load_matrices(at + OWN);
+            }
+#pragma unroll
+            for (int j = 0; j < WIDTH / 8; j += 2) {
+                const int at = (skipped + 8 * j) * PITCH + of_columns(lane) + STEP * step;
+                const Part x = ready(load_matrices(tile.other + at));
+                const Part y = ready(load_matrices(tile.other_slope + at));
+#pragma unroll
+                for (int m = 0; m < BANDS; ++m) {
+                    multiply(s[m][j], a[m], x.at[0], x.at[1]);
+                    multiply(s[m][j + 1], a[m], x.at[2], x.at[3]);
+                    if (SUMS & 1) {
+                        multiply(d[m][j], c[m], y.at[0], y.at[1]);
+                        multiply(d[m][j + 1], c[m], y.at[2], y.at[3]);
+                    }
+                }
+            }
+        }
+
+        const F* shift = all_shifts + (OF_KEYS ? at_head : n) * f_n;
+        const M* mask = all_masks + (OF_KEYS ? at_head : n) * m_n;
+        float own_keyed[BANDS][2];  // of own rows that are keys
+#pragma unroll
+        for (int m = 0; m < BANDS; ++m)
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const int key = row + 16 * m + 8 * h + g;
+                own_keyed[m][h] = 0;
+                if (OF_KEYS && ANY_KEYED)
+                    if (key < keys) own_keyed[m][h] = OF_KEY(key);
+            }
+        // Scores, to the base 2 and less what is known of the query's sum.
+#pragma unroll
+        for (int j = 0; j < WIDTH / 8; ++j)
+#pragma unroll
+            for (int odd = 0; odd < 2; ++odd) {
+                const int column = skipped + 8 * j + 2 * t + odd;
+                const float keyed = !OF_KEYS && ANY_KEYED ? tile.keyed[column] : 0.0f;
+                const float known = OF_KEYS ? tile.notes[column].base : 0.0f;
+#pragma unroll
+                for (int m = 0; m < BANDS; ++m)
+#pragma unroll
+                    for (int h = 0; h < 2; ++h) {
+                        const int mine = row + 16 * m + 8 * h + g;
+                        const int i = OF_KEYS ? first + column : mine, key = OF_KEYS ? mine : first + column;
+                        float less = OF_KEYS ? -known : -notes[m][h].base;
+                        if (ANY_KEYED) less += OF_KEYS ? own_keyed[m][h] : keyed;
+                        float& score = s[m][j][2 * h + odd];
+                        score = fmaf(score, factor, less);
+                        if ((SHIFTED | MASKED) & ~KEYED)
+                            if (i < queries && key < keys) score += OF_QUERY(i, key);
+                    }
+            }
+        if (OF_KEYS
+                ? top > keys || here + WIDTH > queries || top > here + high + 1 || row < here + WIDTH - 1 + low
+                : here + WIDTH > keys || here + WIDTH > row + high + 1 || here < top - 1 + low)
+#pragma unroll
+            for (int m = 0; m < BANDS; ++m)
+#pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    const int mine = row + 16 * m + 8 * (e >> 1) + g;
+#pragma unroll
+                    for (int j = 0; j < WIDTH / 8; ++j) {
+                        const int other = here + 8 * j + 2 * t + (e & 1);
+                        const int i = OF_KEYS ? other : mine, key = OF_KEYS ? mine : other;
+                        if (key >= keys || i >= queries || key > i + high || key < i + low)
+                            s[m][j][e] = -INFINITE;
+                    }
+                }
+        Bits bits[BANDS][2];
+        decltype(window_of<WIDTH>(words[0][0], 0, bits_of_weights)) windows[BANDS][2];
+#pragma unroll
+        for (int m = 0; m < BANDS; ++m)
+#pragma unroll
+            for (int h = 0; h < 2; ++h)
+                if (!OF_KEYS) windows[m][h] = window_of<WIDTH>(words[m][h], here + 2 * t, bits_of_weights);
+#pragma unroll
+        for (int j = 0; j < WIDTH / 8; ++j)
+#pragma unroll
+            for (int odd = 0; odd < 2; ++odd) {
+                const int column = skipped + 8 * j + 2 * t + odd;
+                Note note;
+                if (OF_KEYS) note = tile.notes[column];
+#pragma unroll
+                for (int m = 0; m < BANDS; ++m)
+#pragma unroll
+                    for (int h = 0; h < 2; ++h) {
+                        if (OF_KEYS && odd + h == 0)
+                            bits[m][0] = drawn_of_keys(
+                                row + 16 * m + g, inside + 16 * m + g, tile.columns + column, g & 1);
+                        if (!OF_KEYS && j % 2 + odd == 0) bits[m][h] = drawn(windows[m][h], 8 * j);
+                        const int e = 2 * h + odd;
+                        if (!OF_KEYS) note = notes[m][h];
+                        float weight = power_of_2(s[m][j][e]);
+                        if (SHIFTED) {
+                            if (!OF_KEYS && pass == 0) weights[m][h] += weight;
+                            weight *= note.share;
+                        }
+                        const bool stay =
+                            OF_KEYS ? stays(bits[m][0], odd, h) : stays(bits[m][h], j % 2, odd);
+                        s[m][j][e] = stay ? weight : 0.0f;
+                        d[m][j][e] = weight * ((stay ? d[m][j][e] * KEPT_FACTOR : 0.0f) - note.mean);
+                    }
+            }
+        if (SHIFTED && !OF_KEYS && pass == 0) return;
+
+#pragma unroll
+        for (int j = 0; j < WIDTH / 8; j += 2) {
+            if (SUMS & 1) accumulate(sum, d, j, tile.other + (skipped + 8 * j) * PITCH, lane);
+            if (SUMS & 2) accumulate(sum_slope, s, j, tile.other_slope + (skipped + 8 * j) * PITCH, lane);
+        }
+    };
+    // A first pass adds up the weights where their sum is not known well enough.
     if constexpr (SHIFTED && !OF_KEYS) pass = __syncthreads_or(large) ? 0 : 1;
     for (; pass < (SUMS != 0 ? 2 : 1); ++pass) {
         if (start < stop) copy(buffers[0], 0, start);
@@ -138,133 +269,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_backward(
             }
             begun = true;
             if (first < stop) copy(buffers[buffer ^ 1], done, first);
-            // Does no query of this warp and tile look at any key?
-            const int top = row + 16 * BANDS;
-            if (OF_KEYS ? row >= here + COLUMNS + high || top <= here + low
-                        : here >= top + high || here + COLUMNS <= row + low) continue;
-
-            float s[BANDS][TILES][4], d[BANDS][TILES][4];
-#pragma unroll
-            for (int m = 0; m < BANDS; ++m)
-#pragma unroll
-                for (int j = 0; j < TILES; ++j)
-#pragma unroll
-                    for (int e = 0; e < 4; ++e) s[m][j][e] = d[m][j][e] = 0;
-#pragma unroll UNROLLED
-            for (int step = 0; step < STEPS; ++step) {
-                Part a[BANDS], c[BANDS];
-#pragma unroll
-                for (int m = 0; m < BANDS; ++m) {
-                    const E* at = held + (inside + 16 * m) * PITCH + of_a(lane) + STEP * step;
-                    if constexpr (HELD > 0) a[m] = kept[m][step];
-                    else a[m] = load_matrices(at);
-                    if constexpr (HELD > 1) c[m] = kept_slope[m][step];
-                    else c[m] = load_matrices(at + OWN);
-                }
-#pragma unroll
-                for (int j = 0; j < TILES; j += 2) {
-                    const int at = 8 * j * PITCH + of_columns(lane) + STEP * step;
-                    const Part x = ready(load_matrices(tile.other + at));
-                    const Part y = ready(load_matrices(tile.other_slope + at));
-#pragma unroll
-                    for (int m = 0; m < BANDS; ++m) {
-                        multiply(s[m][j], a[m], x.at[0], x.at[1]);
-                        multiply(s[m][j + 1], a[m], x.at[2], x.at[3]);
-                        if constexpr (SUMS & 1) {
-                            multiply(d[m][j], c[m], y.at[0], y.at[1]);
-                            multiply(d[m][j + 1], c[m], y.at[2], y.at[3]);
-                        }
-                    }
-                }
-            }
-
-            const F* shift = all_shifts + (OF_KEYS ? at_head : n) * f_n;
-            const M* mask = all_masks + (OF_KEYS ? at_head : n) * m_n;
-            float own_keyed[BANDS][2];  // of own rows that are keys
-            Word own_words[BANDS][2];   // which of their weights stay, but for the columns' part
-#pragma unroll
-            for (int m = 0; m < BANDS; ++m)
-#pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                    const int key = row + 16 * m + 8 * h + g;
-                    own_keyed[m][h] = 0;
-                    own_words[m][h] = OF_KEYS ? word_of_key(key - 8 * h) : words[m][h] + word_of_key(here + 2 * t);
-                    if (OF_KEYS && ANY_KEYED)
-                        if (key < keys) own_keyed[m][h] = OF_KEY(key);
-                }
-            // Scores, to the base 2 and less what is known of the query's sum.
-#pragma unroll
-            for (int j = 0; j < TILES; ++j)
-#pragma unroll
-                for (int odd = 0; odd < 2; ++odd) {
-                    const int column = 8 * j + 2 * t + odd;
-                    const float keyed = !OF_KEYS && ANY_KEYED ? tile.keyed[column] : 0.0f;
-                    const float known = OF_KEYS ? tile.notes[column].base : 0.0f;
-#pragma unroll
-                    for (int m = 0; m < BANDS; ++m)
-#pragma unroll
-                        for (int h = 0; h < 2; ++h) {
-                            const int mine = row + 16 * m + 8 * h + g;
-                            const int i = OF_KEYS ? here + column : mine, key = OF_KEYS ? mine : here + column;
-                            float less = OF_KEYS ? -known : -notes[m][h].base;
-                            if (ANY_KEYED) less += OF_KEYS ? own_keyed[m][h] : keyed;
-                            float& score = s[m][j][2 * h + odd];
-                            score = fmaf(score, factor, less);
-                            if ((SHIFTED | MASKED) & ~KEYED)
-                                if (i < queries && key < keys) score += OF_QUERY(i, key);
-                        }
-                }
-            if (OF_KEYS
-                    ? top > keys || here + COLUMNS > queries || top > here + high + 1 || row < here + COLUMNS - 1 + low
-                    : here + COLUMNS > keys || here + COLUMNS > row + high + 1 || here < top - 1 + low)
-#pragma unroll
-                for (int m = 0; m < BANDS; ++m)
-#pragma unroll
-                    for (int e = 0; e < 4; ++e) {
-                        const int mine = row + 16 * m + 8 * (e >> 1) + g;
-#pragma unroll
-                        for (int j = 0; j < TILES; ++j) {
-                            const int other = here + 8 * j + 2 * t + (e & 1);
-                            const int i = OF_KEYS ? other : mine, key = OF_KEYS ? mine : other;
-                            if (key >= keys || i >= queries || key > i + high || key < i + low)
-                                s[m][j][e] = -INFINITE;
-                        }
-                    }
-            Bits bits[BANDS][2];
-#pragma unroll
-            for (int j = 0; j < TILES; ++j)
-#pragma unroll
-                for (int odd = 0; odd < 2; ++odd) {
-                    const int column = 8 * j + 2 * t + odd;
-                    Note note;
-                    if constexpr (OF_KEYS) note = tile.notes[column];
-#pragma unroll
-                    for (int m = 0; m < BANDS; ++m)
-#pragma unroll
-                        for (int h = 0; h < 2; ++h) {
-                            if (OF_KEYS && odd + h == 0)
-                                bits[m][0] = drawn_of_keys(own_words[m][0], tile.words + column, g & 1);
-                            if (!OF_KEYS && j % 2 + odd == 0) bits[m][h] = drawn(own_words[m][h] + word_of_key(8 * j));
-                            const int e = 2 * h + odd;
-                            if constexpr (!OF_KEYS) note = notes[m][h];
-                            float weight = power_of_2(s[m][j][e]);
-                            if (SHIFTED) {
-                                if (!OF_KEYS && pass == 0) weights[m][h] += weight;
-                                weight *= note.share;
-                            }
-                            const bool stay =
-                                OF_KEYS ? stays(bits[m][0], odd, h) : stays(bits[m][h], j % 2, odd);
-                            s[m][j][e] = stay ? weight : 0.0f;
-                            d[m][j][e] = weight * ((stay ? d[m][j][e] * KEPT_FACTOR : 0.0f) - note.mean);
-                        }
-                }
-            if (SHIFTED && !OF_KEYS && pass == 0) continue;
-
-#pragma unroll
-            for (int j = 0; j < TILES; j += 2) {
-                if constexpr (SUMS & 1) accumulate(sum, d, j, tile.other + 8 * j * PITCH, lane);
-                if constexpr (SUMS & 2) accumulate(sum_slope, s, j, tile.other_slope + 8 * j * PITCH, lane);
-            }
+            // The columns of this tile that rows of this warp meet; a few at a time in a half empty tile.
+            const int from = OF_KEYS ? row - high : row + low, until = OF_KEYS ? top - low : top + high;
+            const int skipped = from > here ? (from - here) / FEW * FEW : 0;
+            const int end = min(min(until, stop), here + COLUMNS) - here;
+            if (row >= rows || skipped >= end) continue;
+            if (!TAIL || end - skipped > COLUMNS / 2) look(Width<COLUMNS>(), here, 0, at_head, tile);
+            else
+                for (int at = skipped; at < end; at += FEW) look(Width<FEW>(), here, at, at_head, tile);
         }
         if (SHIFTED && !OF_KEYS && pass == 0) {
 #pragma unroll

@@ -13,10 +13,12 @@ import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.cuda.attention import Attention, first_row
+from mspc.ops.cuda.flash_draws import bits_bytes, draw
 from mspc.ops.cuda.flash_fragments import (
     LONG,
     MIDDLE,
     SHORT,
+    has_tail,
     has_terms,
     has_terms_of_queries,
     row_bytes,
@@ -25,10 +27,10 @@ from mspc.ops.cuda.flash_fragments import (
     takes,
     terms_of,
 )
-from mspc.ops.device import Array, Device, Launch
+from mspc.ops.device import Array, Device, Launch, in_order
 
 FORWARD = r"""
-constexpr int TILES = KEYS / 8, TILE = KEYS * PITCH, UNROLLED = HELD > 0 ? STEPS : 8;
+constexpr int TILE = KEYS * PITCH, UNROLLED = HELD > 0 ? STEPS : 8;
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_forward(
     const E* __restrict__ q, const E* __restrict__ k, const E* __restrict__ v, E* __restrict__ out,
@@ -81,31 +83,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_forward(
         for (int h = 0; h < 2; ++h) {
             top[m][h] = -INFINITE;
             total[m][h] = 0;
-            words[m][h] = word_of_row(((i64)b * heads + n) * queries + row + 16 * m + 8 * h + g, step, seed);
+            words[m][h] = word_of(((i64)b * heads + n) * queries + row + 16 * m + 8 * h + g, keys, step, seed);
         }
     }
     const float factor = scale * LOG2_E;
 
-    int buffer = 0;
-    for (int first = start; first < stop; first += KEYS, buffer ^= 1) {
-        const E* tile = buffers + buffer * 2 * TILE;
-        if (first > start) {
-            wait_for_copies();
-            __syncthreads();  // this tile is there, and nobody reads the other buffer any more
-        }
-        const int next = first + KEYS;
-        if (next < stop) {
-            copy(buffer ^ 1, next);
-            commit_copies();
-        }
-        // Does no query of this warp look at these keys?
-        if (first >= row + 16 * BANDS + high || next <= row + low) continue;
-
-        float s[BANDS][TILES][4];
+    // Scores, weights and their products for WIDTH keys from `first` on, which lie in a tile.
+    auto look = [&](auto width, int first, const E* tile, const float* keyed) {
+        constexpr int WIDTH = decltype(width)::value;  // without `if constexpr`: nvcc 13 then loses what is captured
+        float s[BANDS][WIDTH / 8][4];
 #pragma unroll
         for (int m = 0; m < BANDS; ++m)
 #pragma unroll
-            for (int j = 0; j < TILES; ++j) s[m][j][0] = s[m][j][1] = s[m][j][2] = s[m][j][3] = 0;
+            for (int j = 0; j < WIDTH / 8; ++j) s[m][j][0] = s[m][j][1] = s[m][j][2] = s[m][j][3] = 0;
 #pragma unroll UNROLLED
         for (int step = 0; step < STEPS; ++step) {
             Part a[BANDS];
@@ -114,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_forward(
                 a[m] = step < HELD ? kept[m][step]
                                    : load_matrices(held + (own + 16 * m) * PITCH + of_a(lane) + STEP * step);
 #pragma unroll
-            for (int j = 0; j < TILES; j += 2) {
+            for (int j = 0; j < WIDTH / 8; j += 2) {
                 const Part x = ready(load_matrices(tile + 8 * j * PITCH + of_columns(lane) + STEP * step));
 #pragma unroll
                 for (int m = 0; m < BANDS; ++m) {
@@ -124,32 +114,32 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_forward(
             }
         }
 
-        if constexpr (!RAW)
+        if (!RAW)
 #pragma unroll
-            for (int j = 0; j < TILES; ++j)
+            for (int j = 0; j < WIDTH / 8; ++j)
 #pragma unroll
                 for (int odd = 0; odd < 2; ++odd) {
                     const int at = first + 8 * j + 2 * t + odd;
-                    const float keyed = ANY_KEYED ? all_keyed[buffer * KEYS + at - first] : 0.0f;
+                    const float known = ANY_KEYED ? keyed[at - first] : 0.0f;
 #pragma unroll
                     for (int m = 0; m < BANDS; ++m)
 #pragma unroll
                         for (int h = 0; h < 2; ++h) {
                             const int i = row + 16 * m + 8 * h + g;
                             float& score = s[m][j][2 * h + odd];
-                            score = fmaf(score, factor, keyed);
+                            score = fmaf(score, factor, known);
                             if ((SHIFTED | MASKED) & ~KEYED)
                                 if (i < queries && at < keys) score += OF_QUERY(i, at);
                         }
                 }
-        if (next > keys || next > row + high + 1 || first < row + 16 * BANDS - 1 + low)
+        if (first + WIDTH > keys || first + WIDTH > row + high + 1 || first < row + 16 * BANDS - 1 + low)
 #pragma unroll
             for (int m = 0; m < BANDS; ++m)
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
                     const int i = row + 16 * m + 8 * h + g, most = i + high < keys ? i + high : keys - 1;
 #pragma unroll
-                    for (int j = 0; j < TILES; ++j)
+                    for (int j = 0; j < WIDTH / 8; ++j)
 #pragma unroll
                         for (int odd = 0; odd < 2; ++odd) {
                             const int at = first + 8 * j + 2 * t + odd;
@@ -162,20 +152,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_forward(
             for (int h = 0; h < 2; ++h) {
                 float most = top[m][h];
 #pragma unroll
-                for (int j = 0; j < TILES; ++j) most = fmaxf(most, fmaxf(s[m][j][2 * h], s[m][j][2 * h + 1]));
+                for (int j = 0; j < WIDTH / 8; ++j) most = fmaxf(most, fmaxf(s[m][j][2 * h], s[m][j][2 * h + 1]));
                 most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
                 most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
                 const float base = most == -INFINITE ? 0.0f : RAW ? most * factor : most;
                 const float fade = power_of_2(RAW ? fmaf(top[m][h], factor, -base) : top[m][h] - base);
                 top[m][h] = most;
                 float added = 0;
-                const Word word = words[m][h] + word_of_key(first + 2 * t);
+                const auto window = window_of<WIDTH>(words[m][h], first + 2 * t, bits_of_weights);
                 Bits bits;
 #pragma unroll
-                for (int j = 0; j < TILES; ++j)
+                for (int j = 0; j < WIDTH / 8; ++j)
 #pragma unroll
                     for (int odd = 0; odd < 2; ++odd) {
-                        if (j % 2 + odd == 0) bits = drawn(word + word_of_key(8 * j));
+                        if (j % 2 + odd == 0) bits = drawn(window, 8 * j);
                         const float power = power_of_2(
                             RAW ? fmaf(s[m][j][2 * h + odd], factor, -base) : s[m][j][2 * h + odd] - base);
                         added += power;
@@ -190,8 +180,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_forward(
             }
 
 #pragma unroll
-        for (int j = 0; j < TILES; j += 2)
+        for (int j = 0; j < WIDTH / 8; j += 2)
             accumulate(sum, s, j, tile + TILE + 8 * j * PITCH, lane);
+    };
+
+    int buffer = 0;
+    for (int first = start; first < stop; first += KEYS, buffer ^= 1) {
+        const E* tile = buffers + buffer * 2 * TILE;
+        if (first > start) {
+            wait_for_copies();
+            __syncthreads();  // this tile is there, and nobody reads the other buffer any more
+        }
+        const int next = first + KEYS;
+        if (next < stop) {
+            copy(buffer ^ 1, next);
+            commit_copies();
+        }
+        // The keys of this tile that queries of this warp meet; a few at a time in a half empty tile.
+        const int skipped = row + low > first ? (row + low - first) / FEW * FEW : 0;
+        const int end = min(min(row + 16 * BANDS + high, stop), next) - first;
+        if (row >= queries || skipped >= end) continue;
+        const float* keyed = all_keyed + buffer * KEYS;
+        if (!TAIL || end - skipped > KEYS / 2) look(Width<KEYS>(), first, tile, keyed);
+        else
+            for (int at = skipped; at < end; at += FEW) look(Width<FEW>(), first + at, tile + at * PITCH, keyed + at);
     }
 
     out += b * o_b + n * o_n;
@@ -231,7 +243,7 @@ class ForwardTiles:
     def source(self, device: Device, attention: Attention) -> str:
         sizes = {
             "WARPS": self.warps, "BANDS": self.bands, "KEYS": self.keys, "HELD": self.held, "BLOCKS": self.blocks,
-            "SHARED": self.shared(attention),
+            "SHARED": self.shared(attention), "TAIL": int(has_tail(attention, attention.shape.keys, self.keys)),
         }  # fmt: skip
         return source_of(device, attention, FORWARD, **sizes)
 
@@ -272,10 +284,12 @@ def flash_forward(
     if not takes(attention, arrays):
         return None
     tiles = tiles or tiles_of(device, attention)
+    bits = device.scratch(max(1, bits_bytes(attention)))
+    drawing = draw(device, attention, bits)
     kernel = device.kernel(tiles.source(device, attention), "flash_forward")
     grid = shape.batch * shape.heads * math.ceil(shape.queries / tiles.rows())
     arguments = [
-        *map(first_row, arrays), attention.statistics, *terms_of(device, attention), np.int32(shape.heads),
+        *map(first_row, arrays), attention.statistics, *terms_of(device, attention, bits), np.int32(shape.heads),
         np.int32(shape.group), np.int32(shape.queries), np.int32(shape.keys), np.float32(attention.scores.scale),
         *strides_of(*arrays),
     ]  # fmt: skip
@@ -283,4 +297,4 @@ def flash_forward(
     def launch() -> None:
         kernel(grid, 32 * tiles.warps, arguments, tiles.shared(attention))
 
-    return launch
+    return launch if drawing is None else in_order(drawing, launch)

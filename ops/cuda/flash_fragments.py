@@ -14,9 +14,10 @@ import numpy as np
 from mspc.ir.types import FLOAT32, HALVES, DType, dtype_of
 from mspc.ops.cuda import flash_products
 from mspc.ops.cuda.attention import Attention, addends
+from mspc.ops.cuda.flash_draws import draws_of
 from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Device, c_type
-from mspc.ops.nn.attention_draws import draws_source, seed_of
+from mspc.ops.nn.attention_draws import seed_of
 from mspc.ops.nn.attention_kernel import Shape
 
 _ALIGNMENT = 16
@@ -65,6 +66,9 @@ typedef long long i64;
 constexpr int EACH = 16 / sizeof(E), STEP = 2 * EACH, PITCH = D + EACH;
 constexpr int THREADS = 32 * WARPS, ROWS = 16 * BANDS * WARPS;
 constexpr int STEPS = D / STEP, ACROSS = D / EACH, OUTPUTS = D / 8;
+// Of how many columns a tile is gone over that is half empty: the least that products take.
+constexpr int FEW = 16;
+template <int N> struct Width { static constexpr int value = N; };
 constexpr float LOG2_E = 1.4426950408889634f;
 #define INFINITE __int_as_float(0x7f800000)
 
@@ -101,7 +105,7 @@ __device__ __forceinline__ int of_columns(int lane) {
 }
 
 #define TERMS const F* shift, i64 f_b, i64 f_n, i64 f_i, i64 f_j, const M* mask, i64 m_b, i64 m_n, i64 m_i, i64 m_j, \
-    const i64* step, u64 seed, int low, int high
+    const i64* step, u64 seed, const u32* bits_of_weights, int low, int high
 // What is added to a score to the base 2, minus infinity where the query does not look at the key: of a key for all
 // queries, and of a query beside it. KEYED: the shift (1) and the mask (2) that are the same for all queries.
 #define OF_KEY(j) added<SHIFTED & KEYED, MASKED & KEYED>(shift + (j) * f_j, mask + (j) * m_j)
@@ -110,7 +114,7 @@ __device__ __forceinline__ int of_columns(int lane) {
     added<SHIFTED & ~KEYED, MASKED & ~KEYED>(shift + (i) * f_i + (j) * f_j, mask + (i) * m_i + (j) * m_j)
 template <int SHIFTS, int MASKS> __device__ __forceinline__ float added(const F* shift, const M* mask) {
     float found = 0;
-    if constexpr (SHIFTS != 0) found = (float)wide(*shift) * LOG2_E;
+    if constexpr (SHIFTS != 0) found = __fmul_rn((float)wide(*shift), LOG2_E);
     if constexpr (MASKS != 0) found = *mask ? -INFINITE : found;
     return found;
 }
@@ -169,6 +173,13 @@ def has_terms_of_queries(attention: Attention) -> bool:
     return any(term is not None and term.shape[2] > 1 for term in terms)
 
 
+def has_tail(attention: Attention, columns: int, tile: int) -> bool:
+    """Whether the last tile is half empty, and a second way to go over tiles is worth the registers that it takes:
+    terms of Float32 leave none."""
+    wide = attention.operands[0].itemsize > 2 and has_terms_of_queries(attention)
+    return not wide and 0 < columns % tile <= tile // 2
+
+
 def source_of(device: Device, attention: Attention, *parts: str, **sizes: int) -> str:
     """A kernel's text: what it knows of the attention when it is compiled, these sizes, what all share, these parts."""
     scores, dtype = attention.scores, dtype_of(attention.operands[0].dtype)
@@ -188,15 +199,14 @@ def source_of(device: Device, attention: Attention, *parts: str, **sizes: int) -
     depth = attention.shape.depth
     raw = int(not has_terms(attention) and scores.scale > 0)
     known = macros(D=padded(depth), DEPTH=depth, SHIFTED=shifted, MASKED=masked, KEYED=keyed, RAW=raw, **sizes)
-    draws = draws_source(scores.draws)
-    return "".join((text, known, draws, INSTRUCTIONS, instructions, COMMON, products, *parts))
+    return "".join((text, known, INSTRUCTIONS, instructions, COMMON, draws_of(attention), products, *parts))
 
 
-def terms_of(device: Device, attention: Attention) -> list[Any]:
-    """The kernels' argument `Terms`, member by member."""
+def terms_of(device: Device, attention: Attention, bits: Array) -> list[Any]:
+    """The kernels' arguments TERMS. bits: see `flash_draws.draw`; any array where nothing was drawn before."""
     scores = attention.scores
     low, high = (
         limit if bound is None else max(-UNBOUNDED, min(UNBOUNDED, bound))
         for bound, limit in ((scores.low, -UNBOUNDED), (scores.high, UNBOUNDED))
     )
-    return [*addends(attention), device.step, seed_of(scores.draws), np.int32(low), np.int32(high)]
+    return [*addends(attention), device.step, seed_of(scores.draws), bits, np.int32(low), np.int32(high)]

@@ -93,7 +93,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_shift(
         for (int h = 0; h < 2; ++h) {
             const int i = row + 8 * h + g;
             const Note note = tile.notes[inside + 8 * h + g];
-            const Word word = word_of_row(((i64)b * heads + n) * queries + i, step, seed) + word_of_key(here + 2 * t);
+            const Word word = word_of(((i64)b * heads + n) * queries + i, keys, step, seed);
+            const auto window = window_of<COLUMNS>(word, here + 2 * t, bits_of_weights);
             const F* shift = all_shifts;
             const M* mask = all_masks;
 #pragma unroll
@@ -117,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_shift(
             for (int j = 0; j < TILES; ++j)
 #pragma unroll
                 for (int odd = 0; odd < 2; ++odd) {
-                    if (j % 2 + odd == 0) bits = drawn(word + word_of_key(8 * j));
+                    if (j % 2 + odd == 0) bits = drawn(window, 8 * j);
                     const int e = 2 * h + odd;
                     const float weight = power_of_2(s[0][j][e]) * note.share;
                     const float slope = stays(bits, j % 2, odd) ? d[0][j][e] * KEPT_FACTOR : 0.0f;
@@ -165,7 +166,7 @@ def flash_shift(device: Device, attention: Attention, result: Array, out: Array)
     q, k, v, dout = attention.operands
     if shift.shape[2:] != (shape.queries, shape.keys) or not takes(attention, [q, k, v, dout, result]):
         return None
-    notes, noting = notes_of(device, attention, result)
+    notes, bits, noting = notes_of(device, attention, result)
     kernel = device.kernel(_source(device, attention, c_type(dtype_of(out.dtype))), "flash_shift")
     batch, heads = shift.shape[:2]
     warps, columns = _tile(attention)
@@ -173,7 +174,7 @@ def flash_shift(device: Device, attention: Attention, result: Array, out: Array)
     arrays = (q, dout, k, v)
     sizes = (shape.heads, shape.group, shape.queries, shape.keys)
     arguments: list[Any] = [
-        *map(first_row, arrays), out, notes, *terms_of(device, attention), *map(np.int32, sizes),
+        *map(first_row, arrays), out, notes, *terms_of(device, attention, bits), *map(np.int32, sizes),
         np.float32(attention.scores.scale), np.int32(shape.batch), np.int32(batch), np.int32(heads),
         *strides_of(*arrays),
     ]  # fmt: skip

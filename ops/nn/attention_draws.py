@@ -68,13 +68,6 @@ def place_of_weights(
 def draws_source(draws: Draws | None, type: str = "float") -> str:
     """C++ of functions and a macro. The weight of a row and a key remains where `stays(word, key)` says so of the
     `word_of_row(row, step, seed)`, seed being `seed_of(draws)`; it counts KEPT_FACTOR then, a number of this type.
-
-    For fragments of a tensor core's product there are the Bits of four weights, and `stays(bits, which, half)`:
-
-    * `drawn(word)`: keys 2t, 2t + 1 (which = 0; half 0 and 1), 2t + 8 and 2t + 9 (which = 1) of a row, word being the
-      row's and `word_of_key` of 2t behind a multiple of 16.
-    * `drawn_of_keys(word, rows, odd)`: a key, and that 8 behind it (half), of two rows (which) with the words `rows`;
-      word is `word_of_key` of the first key, which is odd or even. Lanes that differ in 4 have keys 2t and 2t + 1.
     """
     if draws is None:
         return _NOTHING_DROPPED
@@ -84,24 +77,15 @@ def draws_source(draws: Draws | None, type: str = "float") -> str:
         stride *= draws.shape[d]
     count = count_of(draws.keep_prob)
     return RANDOM + f"""
-struct Bits {{ unsigned int at[2]; }};
 __device__ __forceinline__ u64 place_of_row(long long row) {{
     typedef long long Index;
     {coordinates(rows, "row")}
     return ({" + ".join(terms)}) * {draws.shape[-1]}ull;
 }}
-__device__ __forceinline__ bool stays(const Bits& bits, int which, int half) {{
-    return (bits.at[which] >> 16 * half & 0xffff) < {count}u;
-}}
 {_ALIGNED if draws.aligned else _ANYWHERE}
 __device__ __forceinline__ bool stays(Word row, int key) {{ return bits_of(row, key) < {count}u; }}
 #define KEPT_FACTOR (({type}){1 / draws.keep_prob!r})
 """
-
-
-def word_bytes(draws: Draws | None) -> int:
-    """Bytes of a Word."""
-    return 1 if draws is None else 8 if draws.aligned else 16
 
 
 def seed_of(draws: Draws | None) -> Any:
@@ -118,19 +102,6 @@ __device__ __forceinline__ Word word_of_key(int key) { return word_of_place(key)
 __device__ __forceinline__ unsigned int bits_of(Word row, int key) {
     return (unsigned int)(mixed(row + word_of_key(key)) >> (((key & 1) | (key >> 2 & 2)) * 16)) & 0xffff;
 }
-__device__ __forceinline__ Bits drawn(Word word) {
-    const u64 bits = mixed(word);
-    return {(unsigned int)bits, (unsigned int)(bits >> 32)};
-}
-// Each of two lanes draws for one of the rows, and hands on what is of the other's key.
-__device__ __forceinline__ Bits drawn_of_keys(Word word, const Word* rows, bool odd) {
-    const Bits own = drawn(word + rows[odd]);
-    const unsigned int first = (own.at[0] & 0xffff) | own.at[1] << 16;
-    const unsigned int second = own.at[0] >> 16 | (own.at[1] & 0xffff0000);
-    const unsigned int kept = odd ? second : first, given = odd ? first : second;
-    const unsigned int other = __shfl_xor_sync(0xffffffffu, given, 4);
-    return {odd ? other : kept, odd ? kept : other};
-}
 """
 """Where rows begin with groups of elements a word is a row's part and a key's, ready to be mixed."""
 _ANYWHERE = """
@@ -143,23 +114,11 @@ __device__ __forceinline__ Word word_of_row(long long row, const long long* step
 }
 __device__ __forceinline__ Word word_of_key(int key) { return {(u64)key, 0}; }
 __device__ __forceinline__ unsigned int bits_of(const Word& row, int key) { return bits_at(row.place + key, row.key); }
-__device__ __forceinline__ Bits drawn(const Word& word) {
-    return {bits_of(word, 0) | bits_of(word, 1) << 16, bits_of(word, 8) | bits_of(word, 9) << 16};
-}
-__device__ __forceinline__ Bits drawn_of_keys(const Word& word, const Word* rows, bool) {
-    const Word first = word + rows[0], second = word + rows[1];
-    return {bits_of(first, 0) | bits_of(first, 8) << 16, bits_of(second, 0) | bits_of(second, 8) << 16};
-}
 """
 """Elsewhere each weight has a word of its own."""
 _NOTHING_DROPPED = """
-struct Word { __device__ __forceinline__ Word operator+(Word) const { return {}; } };
-struct Bits {};
+struct Word {};
 __device__ __forceinline__ Word word_of_row(long long, const long long*, u64) { return {}; }
-__device__ __forceinline__ Word word_of_key(int) { return {}; }
 __device__ __forceinline__ bool stays(Word, int) { return true; }
-__device__ __forceinline__ Bits drawn(Word) { return {}; }
-__device__ __forceinline__ Bits drawn_of_keys(Word, const Word*, bool) { return {}; }
-__device__ __forceinline__ bool stays(const Bits&, int, int) { return true; }
 #define KEPT_FACTOR 1
 """

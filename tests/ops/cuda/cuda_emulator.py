@@ -64,6 +64,10 @@ static unsigned short to_bf16(float v) {
 static unsigned int __float_as_uint(float v) { unsigned int bits; std::memcpy(&bits, &v, 4); return bits; }
 static inline float __uint_as_float(unsigned int v) { float r; std::memcpy(&r, &v, 4); return r; }
 static inline float __int_as_float(int v) { float r; std::memcpy(&r, &v, 4); return r; }
+static inline unsigned int __funnelshift_r(unsigned int low, unsigned int high, int shift) {
+    return (unsigned int)(((unsigned long long)high << 32 | low) >> (shift & 31));
+}
+static inline float __fmul_rn(float a, float b) { return a * b; }
 static inline double __longlong_as_double(long long v) { double r; std::memcpy(&r, &v, 8); return r; }
 static inline unsigned int __umulhi(unsigned int a, unsigned int b) { return (unsigned long long)a * b >> 32; }
 static inline float rsqrt(float v) { return 1 / std::sqrt(v); }
@@ -72,7 +76,8 @@ using std::acos; using std::acosh; using std::asin; using std::asinh; using std:
 using std::atanh;
 using std::ceil; using std::copysign; using std::cos; using std::cosh; using std::erf; using std::erfc; using std::exp;
 using std::expm1; using std::floor; using std::fmod; using std::hypot; using std::log; using std::log1p; using std::pow;
-using std::rint; using std::sin; using std::sinh; using std::sqrt; using std::tan; using std::tanh; using std::trunc;
+using std::min; using std::rint; using std::sin; using std::sinh; using std::sqrt; using std::tan;
+using std::tanh; using std::trunc;
 static inline int __popc(unsigned int v) { return __builtin_popcount(v); }
 static inline double __dadd_rn(double a, double b) { volatile double r = a + b; return r; }
 static inline double __dmul_rn(double a, double b) { volatile double r = a * b; return r; }
