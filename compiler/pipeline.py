@@ -41,7 +41,7 @@ WITHOUT_COMMUNICATION = ("grad", "simplify", "recompute", "step_parallel_begin")
 FOR_GPU = ("fuse_attention",)
 """Ahead of the others where the device is a GPU."""
 FOR_GPU_RANKS = ("pack_attention", "split_batch_norm", "split_norm", "split_dropout", "channels_last")
-"""Behind `slice_to_rank` where the device is a GPU."""
+"""Behind `join_slices` where the device is a GPU: what was sliced is then one tensor again."""
 FOR_GPU_ROWS = ("fuse_rows",)
 """Ahead of `fuse_elementwise` where the device is a GPU."""
 FOR_GPU_KERNELS = ("recompute_elementwise", "keep_for_gradients", "fuse_moves", "row_pitch")
@@ -98,4 +98,4 @@ def rank_passes_of(device: str = "CPU") -> tuple[str, ...]:
         return PER_RANK
     at = PER_RANK.index("fuse_elementwise")
     fused = FOR_GPU_ROWS + PER_RANK[at : at + 1] + FOR_GPU_KERNELS
-    return PER_RANK[:1] + FOR_GPU_RANKS + PER_RANK[1:at] + fused + PER_RANK[at + 1 :]
+    return PER_RANK[:2] + FOR_GPU_RANKS + PER_RANK[2:at] + fused + PER_RANK[at + 1 :]

@@ -1,4 +1,5 @@
-"""Makes one matrix product of the three that give an attention its query, key and value of the same rows.
+"""Makes one operand of an attention's query, key and value: of the three matrix products of the same rows that give
+them one product, or the tensor of which they are parts.
 
 Input:  `%1 = MatMul(%x, %wq)`, `%2 = MatMul(%x, %wk)`, `%3 = MatMul(%x, %wv)`, `%4 = FlashAttentionScore(%1, %2, %3)`
         (with reshapes between them, and a bias added to each or to none, perhaps in a wider element type)
@@ -7,10 +8,16 @@ Output: `%1 = Concat(%wq, %wk, %wv) {axis: 1}`, `%2 = MatMul(%x, %1)`, `%3 = Fla
 Backward the attention's gradient is one tensor too; the three products that are summed for the gradient of x become
 one, as do those for the gradients of the weights, which a Split takes apart again, and the sums for the biases.
 
-Query, key and value must have no readers but attentions and their gradients, and their gradients none but these
-products and sums; else all stays as it is. Operands of layout "BNSD" that are transposed from "BSND" become that layout
-again. It runs on a rank's graph: what the ranks exchange are still the gradients of the three weights. Products are
-summed in another order, and the sum of the three is rounded once.
+Input:  `%2, %3, %4 = Split(%1) {axis: 2}`, `%5 = FlashAttentionScore(%2, %3, %4)`, and Concat of the three gradients
+Output: `%2 = FlashAttentionScore(%1) {packed: 8}`, and its gradient
+
+Slices, transposes and reshapes, in whatever words, may lie between a tensor and its parts: where they put the elements
+counts. There the parts may have other readers, their gradients none but what joins them.
+
+For one product, query, key and value must have no readers but attentions and their gradients, and their gradients none
+but these products and sums; else all stays as it is. Operands of layout "BNSD" that are transposed from "BSND" become
+that layout again. It runs on a rank's graph: what the ranks exchange are still the gradients of the three weights.
+Products are summed in another order, and the sum of the three is rounded once.
 """
 
 from __future__ import annotations
@@ -26,6 +33,7 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.matmul import BiasAdd, MatMul
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
+from mspc.ops.nn.attention_kernel import Shape
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.cast import Cast
@@ -34,6 +42,7 @@ from mspc.ops.tensor.reshape import Reshape
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
+from mspc.passes.fusion.attention_parts import PartsMatch, parts_matched
 from mspc.passes.fusion.projections import (
     HEADS_BEHIND,
     Attention,
@@ -61,11 +70,13 @@ class PackAttention(Pass):
         facts = ProjectionGraph.of(graph)
         plan = _Packing(graph)
         for operands, nodes in attentions.items():
-            try:
-                match = matched(facts, operands, [node for node in nodes if node in facts.live])
-            except NoMatch:
-                continue
-            _pack(facts, match, plan)
+            live = [node for node in nodes if node in facts.live]
+            for packed in (_pack_products, _pack_parts):
+                try:
+                    packed(facts, operands, live, plan)
+                    break
+                except NoMatch:
+                    continue
         plan.add_up()
         if not plan.apply():
             return False
@@ -109,8 +120,9 @@ class _Packing(Rewriter):
             self.replace(total, left[0] if len(left) == 1 else self.emit(total, AddN(), left, total, takes=True))
 
 
-def _pack(facts: ProjectionGraph, match: ProjectionMatch, plan: _Packing) -> None:
-    """Note one product in the place of three, and attentions that read its result."""
+def _pack_products(facts: ProjectionGraph, operands: Sequence[Value], nodes: list[Node], plan: _Packing) -> None:
+    """Note one product in the place of three, and attentions that read its result. Raises NoMatch."""
+    match = matched(facts, operands, nodes)
     place, products, shape = match.attentions[0], match.products, match.shape
     weights = [product.inputs[1] for product in products]
     weight = plan.emit(place, Concat(match.weight_axis), weights, products[0])
@@ -121,21 +133,39 @@ def _pack(facts: ProjectionGraph, match: ProjectionMatch, plan: _Packing) -> Non
         packed = plan.cast(place, packed, match.dtypes[1], adders[0])
         packed = plan.emit(place, BiasAdd("NHWC"), [packed, bias], adders[0], adders)
     packed = plan.cast(place, packed, match.dtypes[2], products[0])
-    heads = shape.heads + 2 * shape.key_heads
-    sides = {
-        "BSND": (shape.batch, shape.queries, heads, shape.depth),
-        "BSH": (shape.batch, shape.queries, heads * shape.depth),
-        "SBH": (shape.queries, shape.batch, heads * shape.depth),
-    }[match.layout]
-    packed = plan.emit(place, Reshape(sides), [packed], products[0])
+    packed = plan.emit(place, Reshape(_sides(shape, match.layout)), [packed], products[0])
     for node in match.attentions:
         made = _packed_attention(facts, match, node, packed, plan)
         if node in match.backward:
             _pack_gradients(match, match.backward[node], made, weight, plan)
 
 
+def _pack_parts(facts: ProjectionGraph, operands: Sequence[Value], nodes: list[Node], plan: _Packing) -> None:
+    """Note attentions that read a tensor of which they read parts. Raises NoMatch."""
+    match = parts_matched(facts, operands, nodes)
+    place = nodes[0]
+    packed = plan.cast(place, match.whole, operands[0].tensor_type.dtype, place)
+    packed = plan.emit(place, Reshape(_sides(match.shape, match.layout)), [packed], place)
+    for node in nodes:
+        made = _packed_attention(facts, match, node, packed, plan)
+        if node in match.joined:
+            whole = match.joined[node]
+            slopes = plan.emit(node, Reshape(whole.shape), [made], whole)
+            plan.replace(whole, plan.cast(node, slopes, whole.tensor_type.dtype, whole))
+
+
+def _sides(shape: Shape, layout: str) -> tuple[int, ...]:
+    """The shape of a packed operand."""
+    heads = shape.heads + 2 * shape.key_heads
+    return {
+        "BSND": (shape.batch, shape.queries, heads, shape.depth),
+        "BSH": (shape.batch, shape.queries, heads * shape.depth),
+        "SBH": (shape.queries, shape.batch, heads * shape.depth),
+    }[layout]
+
+
 def _packed_attention(
-    facts: ProjectionGraph, match: ProjectionMatch, node: Node, packed: Value, plan: _Packing
+    facts: ProjectionGraph, match: ProjectionMatch | PartsMatch, node: Node, packed: Value, plan: _Packing
 ) -> Node:
     """The attention on a packed operand; values by head that it shares with others change to the new layout."""
     op = attention_of(node)
