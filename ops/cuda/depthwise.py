@@ -17,12 +17,10 @@ from mspc.ops.cuda.depthwise_kernels import (
     IMAGE_GRADIENT,
     WEIGHT_GRADIENT,
     WEIGHT_TOTALS,
-    WIDE_FORWARD,
-    WIDE_IMAGE_GRADIENT,
     WINDOW,
-    WINDOW_ROWS,
 )
 from mspc.ops.cuda.depthwise_tiles import THREADS, Depthwise, Sizes
+from mspc.ops.cuda.depthwise_wide_kernels import WIDE_FORWARD, WIDE_IMAGE_GRADIENT, WINDOW_ROWS
 from mspc.ops.cuda.source import constants
 from mspc.ops.device import Array, Device, Launch, Sliding
 

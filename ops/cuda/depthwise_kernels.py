@@ -65,28 +65,18 @@ constexpr int PITCH = TAPS | 1;
 struct Window { A at[SIZEY][SIZEX]; };
 __device__ __forceinline__ void load_window(
         Window& to, A (&held)[LANES * PITCH], const T* __restrict__ weight, int first, int lane) {
-    for (int i = threadIdx.x; i < LANES * TAPS; i += THREADS)
-        if (first + i / TAPS < CHANNELS)
-            held[i / TAPS * PITCH + i % TAPS] = (A)wide(weight[(long long)first * TAPS + i]);
+    #pragma unroll 16
+    for (int n = 0; n < (LANES * TAPS + THREADS - 1) / THREADS; ++n) {
+        const int i = n * THREADS + threadIdx.x;
+        const long long place = (long long)first * TAPS + i;
+        if (i < LANES * TAPS && place < (long long)CHANNELS * TAPS)
+            held[i + i / TAPS * (PITCH - TAPS)] = (A)wide(weight[place]);
+    }
     __syncthreads();
     #pragma unroll
     for (int a = 0; a < SIZEY; ++a)
         #pragma unroll
         for (int b = 0; b < SIZEX; ++b) to.at[a][b] = held[lane * PITCH + a * SIZEX + b];
-}
-"""
-
-WINDOW_ROWS = r"""
-// A row of the weights of all channels of a block, in shared memory until the next one is asked for.
-constexpr int ROW_PITCH = SIZEX | 1;
-__device__ __forceinline__ void load_window_row(
-        A (&held)[LANES * ROW_PITCH], const T* __restrict__ weight, int first, int row) {
-    __syncthreads();
-    for (int i = threadIdx.x; i < LANES * SIZEX; i += THREADS)
-        if (first + i / SIZEX < CHANNELS)
-            held[i / SIZEX * ROW_PITCH + i % SIZEX] =
-                (A)wide(weight[((long long)(first + i / SIZEX) * SIZEY + row) * SIZEX + i % SIZEX]);
-    __syncthreads();
 }
 """
 
@@ -96,18 +86,25 @@ FORWARD = r"""
 constexpr int LATE = (SIZEY - 1) * DILATIONY / STRIDEY + 1;
 constexpr int SPAN = (TILE - 1) * STRIDEX + (SIZEX - 1) * DILATIONX + 1;
 constexpr int STEP = STRIDEY < (SIZEY - 1) * DILATIONY + 1 ? STRIDEY : (SIZEY - 1) * DILATIONY + 1;
+constexpr int ABOVE = BEFOREY < STEP ? 0 : (BEFOREY - STEP) / STRIDEY + 1;  // steps that read nothing
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) depthwise(
         const T* __restrict__ image, const T* __restrict__ weight, T* __restrict__ result) {
     const int lane = threadIdx.x % LANES, first = blockIdx.x % CHANNEL_TILES * LANES, channel = first + lane;
     __shared__ A held[LANES * PITCH];
-    Window window;
-    load_window(window, held, weight, first, lane);
     const int number = blockIdx.x / CHANNEL_TILES * GROUPS + threadIdx.x / LANES;
-    if (number >= ITEMS || channel >= CHANNELS) return;
+    const bool works = number < ITEMS && channel < CHANNELS;
     const Item item = item_of(number, OUTY);
-    const int left = item.column * STRIDEX - BEFOREX;
+    const int left = item.column * STRIDEX - BEFOREX, last = item.end + LATE - 1;
+    const int start = item.begin > ABOVE ? item.begin : last < ABOVE ? last : ABOVE;
     image += channel / MULTIPLIER;
     result += channel;
+    Row<SPAN> x[STEP];
+    #pragma unroll
+    for (int t = 0; t < STEP; ++t)
+        load<INY, INX, READ>(x[t], image, item.image, works ? start * STRIDEY - BEFOREY + t : -1, left);
+    Window window;
+    load_window(window, held, weight, first, lane);
+    if (!works) return;
     A total[LATE][TILE];
     #pragma unroll
     for (int r = 0; r < LATE; ++r)
@@ -121,13 +118,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) depthwise(
             #pragma unroll
             for (int u = 0; u < TILE; ++u) total[r][u] = r + 1 < LATE ? total[r + 1][u] : 0;
     };
-    const int last = item.end + LATE - 1;
     int q = item.begin;
     #pragma unroll 1
-    for (; q < last && q * STRIDEY - BEFOREY + STEP <= 0; ++q) complete(q);  // above the image
-    Row<SPAN> x[STEP];
-    #pragma unroll
-    for (int t = 0; t < STEP; ++t) load<INY, INX, READ>(x[t], image, item.image, q * STRIDEY - BEFOREY + t, left);
+    for (; q < start; ++q) complete(q);
     #pragma unroll 1
     for (; q < last && q * STRIDEY - BEFOREY < INY; ++q) {
         #pragma unroll
@@ -165,14 +158,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) depthwise_image_gr
         const T* __restrict__ given, const T* __restrict__ weight, T* __restrict__ image) {
     const int lane = threadIdx.x % LANES, first = blockIdx.x % CHANNEL_TILES * LANES, channel = first + lane;
     __shared__ A held[LANES * PITCH];
-    Window window;
-    load_window(window, held, weight, first, lane);
     const int number = blockIdx.x / CHANNEL_TILES * GROUPS + threadIdx.x / LANES;
-    if (number >= ITEMS || channel >= CHANNELS) return;
+    const bool works = number < ITEMS && channel < CHANNELS;
     const Item item = item_of(number, INY + BEFOREY);
     const int left = item.column / STRIDEX - LEFT, top = item.begin / STRIDEY - ABOVE;
     given += channel;
     image += channel;
+    Row<SPAN> x;
+    load<OUTY, OUTX, CHANNELS>(x, given, item.image, !works ? -1 : top < 0 ? 0 : top, left);
+    Window window;
+    load_window(window, held, weight, first, lane);
+    if (!works) return;
     A total[DEEP][TILE];
     #pragma unroll
     for (int r = 0; r < DEEP; ++r)
@@ -193,8 +189,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) depthwise_image_gr
     int q = top;
     #pragma unroll 1
     for (; q < 0 && q * STRIDEY < item.end; ++q) complete(q);  // above the result
-    Row<SPAN> x;
-    load<OUTY, OUTX, CHANNELS>(x, given, item.image, q, left);
     #pragma unroll 1
     for (; q < OUTY && q * STRIDEY < item.end; ++q) {
         const T* place = place_of<OUTY, OUTX, CHANNELS>(given, item.image, q + 1, left);
@@ -214,72 +208,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) depthwise_image_gr
     }
     #pragma unroll 1
     for (; q * STRIDEY < item.end; ++q) complete(q);  // below it
-}
-"""
-
-WIDE_FORWARD = r"""
-// For windows that do not fit into registers: a row of the window after the other, PIECE places of it at a time.
-// FLIPPED, the window counts from its end, as it does in the gradient of an image without stride.
-constexpr int SPAN = (TILE - 1) * STRIDEX + (PIECE - 1) * DILATIONX + 1;
-extern "C" __global__ void __launch_bounds__(THREADS) depthwise_wide(
-        const T* __restrict__ image, const T* __restrict__ weight, T* __restrict__ result) {
-    const int lane = threadIdx.x % LANES, first = blockIdx.x % CHANNEL_TILES * LANES, channel = first + lane;
-    const int number = blockIdx.x / CHANNEL_TILES * GROUPS + threadIdx.x / LANES;
-    const Item item = item_of(number, OUTY);
-    const bool works = number < ITEMS && channel < CHANNELS;
-    __shared__ A held[LANES * ROW_PITCH];
-    A total[TILE];
-    #pragma unroll
-    for (int u = 0; u < TILE; ++u) total[u] = 0;
-    for (int a = 0; a < SIZEY; ++a) {
-        load_window_row(held, weight, first, FLIPPED ? SIZEY - 1 - a : a);
-        const int row = item.begin * STRIDEY - BEFOREY + a * DILATIONY;
-        if (!works || row < 0 || row >= INY) continue;
-        #pragma unroll 1
-        for (int begin = 0; begin < SIZEX; begin += PIECE) {
-            Row<SPAN> x;
-            load<INY, INX, READ>(x, image + channel / MULTIPLIER, item.image, row,
-                                 item.column * STRIDEX - BEFOREX + begin * DILATIONX);
-            #pragma unroll
-            for (int b = 0; b < PIECE; ++b) {
-                if (begin + b >= SIZEX) break;
-                const A factor = held[lane * ROW_PITCH + (FLIPPED ? SIZEX - 1 - begin - b : begin + b)];
-                #pragma unroll
-                for (int u = 0; u < TILE; ++u) total[u] += (A)wide(x.at[u * STRIDEX + b * DILATIONX]) * factor;
-            }
-        }
-    }
-    if (works) store<OUTY, OUTX>(result + channel, total, item.image, item.begin, item.column);
-}
-"""
-
-WIDE_IMAGE_GRADIENT = r"""
-// The same for the gradient of an image that is looked at with strides.
-extern "C" __global__ void __launch_bounds__(THREADS) depthwise_wide_image_gradient(
-        const T* __restrict__ given, const T* __restrict__ weight, T* __restrict__ image) {
-    const int lane = threadIdx.x % LANES, first = blockIdx.x % CHANNEL_TILES * LANES, channel = first + lane;
-    const int number = blockIdx.x / CHANNEL_TILES * GROUPS + threadIdx.x / LANES;
-    const Item item = item_of(number, INY + BEFOREY);
-    const bool works = number < ITEMS && channel < CHANNELS;
-    __shared__ A held[LANES * ROW_PITCH];
-    A total[TILE];
-    #pragma unroll
-    for (int u = 0; u < TILE; ++u) total[u] = 0;
-    for (int a = 0; a < SIZEY; ++a) {
-        load_window_row(held, weight, first, a);
-        const int down = item.begin - a * DILATIONY;
-        if (!works || down < 0 || down % STRIDEY || down / STRIDEY >= OUTY) continue;
-        const T* row = given + ((long long)item.image * OUTY + down / STRIDEY) * OUTX * CHANNELS + channel;
-        #pragma unroll 1
-        for (int b = 0; b < SIZEX; ++b)
-            #pragma unroll
-            for (int u = 0; u < TILE; ++u) {
-                const int across = item.column + u - b * DILATIONX;
-                if (across >= 0 && across % STRIDEX == 0 && across / STRIDEX < OUTX)
-                    total[u] += (A)wide(row[across / STRIDEX * (long long)CHANNELS]) * held[lane * ROW_PITCH + b];
-            }
-    }
-    if (works) store<INY, INX>(image + channel, total, item.image, item.begin - BEFOREY, item.column - BEFOREX);
 }
 """
 

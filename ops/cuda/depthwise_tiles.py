@@ -183,9 +183,10 @@ class Depthwise(NamedTuple):
         """Places of the window that a thread sums up for: all of them, or equal shares that fit into its registers."""
         height, width = self.window
         across = -(-width // -(-width // _MOST_PART))
+        least = min(2, self.result.shape[2])
         for shares in range(1, height + 1):
             size = -(-height // shares), across
-            if math.prod(size) * self.words <= _MOST_SUMS and any(tile > 1 for tile in self._tiles(size)):
+            if math.prod(size) * self.words <= _MOST_SUMS and any(tile >= least for tile in self._tiles(size)):
                 return size
         return 1, across
 

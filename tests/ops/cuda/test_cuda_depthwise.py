@@ -85,7 +85,10 @@ SLIDES = [
 ]
 SIZES = [
     Case((n, side, 14, c), (3, 3), same(3), same(3)) for n, side, c in [(3, 1, 1), (2, 7, 96), (1, 3, 130), (3, 5, 8)]
-] + [Case((2, 6, 5, 3), (3, 3), same(3), same(3, stride=2), multiplier=2)]
+] + [
+    Case((2, 6, 5, 3), (3, 3), same(3), same(3, stride=2), multiplier=2),
+    Case((2, 20, 1, 4), (5, 1), same(5), same(1)),
+]
 LARGE = [
     Case((1, 20, 21, 3), (15, 15), same(15), same(15)),
     Case((1, 12, 40, 2), (9, 17), same(9, stride=2), same(17, stride=2)),
