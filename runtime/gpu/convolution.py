@@ -1,5 +1,5 @@
 """This module runs cuDNN's convolutions and their gradients on arrays whose addresses do not change, in any order of
-their dimensions.
+their dimensions; and, where channels are convolved by themselves, mspc's own.
 
 A graph of cuDNN's is built for every distinct set of shapes, strides and settings and kept by `Convolutions`; of the
 kernels that cuDNN proposes for it the fastest is taken, by one trial of each. A launch must have run once before it is
@@ -14,6 +14,7 @@ from typing import Any
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.convolution.memory_format import first_order, last_order
+from mspc.ops.cuda.depthwise import depthwise
 from mspc.ops.cuda.fold import fold, unfold
 from mspc.ops.device import Array, Launch, Sliding, in_order
 from mspc.runtime.workspaces import CONVOLUTION
@@ -42,7 +43,7 @@ class _Plans:
 
 
 class Convolutions:
-    """cuDNN on one device.
+    """Convolutions on one device.
 
     refused: why cuDNN does not take some kind of convolution.
     """
@@ -54,7 +55,19 @@ class Convolutions:
         self.refused: dict[Key, str] = {}
 
     def launch(self, kind: str, operands: Operands, windows: Sequence[Sliding]) -> Launch | None:
-        """The fastest that there is; see `Device.convolution`."""
+        """The fastest that there is; see `Device.convolution`. A deterministic device takes mspc's own where there is
+        one, which adds up in Float32 and in one order."""
+        own = depthwise(self._device, kind, **operands, windows=windows)
+        if own and (self._device.deterministic or not all(array.size for array in operands.values())):
+            return own[0]
+        library = self._by_library(kind, operands, windows)
+        found = own if library is None else [*own, library]
+        if len(found) < 2:
+            return found[0] if found else None
+        return self._device.fastest((*self.key(kind, operands, windows), "depthwise", len(found)), found)
+
+    def _by_library(self, kind: str, operands: Operands, windows: Sequence[Sliding]) -> Launch | None:
+        """The fastest by cuDNN or by a product of cuBLASLt."""
         image = operands["image"]
         uneven = kind == "weight" and any(window.before != window.after for window in windows)
         if not uneven and all(window.before >= 0 and window.after >= 0 for window in windows):

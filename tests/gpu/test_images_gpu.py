@@ -10,9 +10,12 @@ import pytest
 
 from mspc.ops.convolution.base import Convolution
 from mspc.ops.convolution.memory_format import last_order
+from mspc.ops.cuda.depthwise import depthwise
+from mspc.ops.device import Sliding
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
 from tests.gpu.arrays import NumPy, drawn, fetched, launched, opened, put
+from tests.ops.cuda.depthwise_cases import KINDS, Case, plain, same, seen, shapes_of
 
 load_operators()
 CONVOLUTIONS = [kind for kind in REGISTRY.values() if issubclass(kind, Convolution)]
@@ -84,3 +87,33 @@ def test_convolutions_of_single_places(precise: tuple[Any, str], stride: int) ->
             launch()
         found = fetched(device, out).astype(np.float64).reshape(wanted.shape)
         assert np.abs(found - wanted).max() / np.abs(wanted).max() <= ERRORS[name], op
+
+
+DEPTHWISE = [
+    Case((8, 28, 28, 96), (7, 7), same(7), same(7)),
+    Case((5, 7, 7, 130), (7, 7), same(7), same(7)),
+    Case((4, 31, 30, 40), (5, 3), Sliding(2, 1, 2, 1), Sliding(0, 1, 2, 1)),
+    Case((2, 20, 33, 8), (15, 17), same(15), same(17)),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", DEPTHWISE, ids=str)
+def test_depthwise_kernels_equal_numpys(precise: tuple[Any, str], case: Case, kind: str) -> None:
+    """All that are tried, whichever is the fastest."""
+    device, name = precise
+    dtype = "float32" if name == "tf32" else name
+    arrays = {each: drawn(shape, dtype, number) for number, (each, shape) in enumerate(shapes_of(case).items())}
+    made = "result" if kind == "forward" else kind
+    operands = [arrays[each].astype(np.float64) for each in ("result", "image", "weight") if each != made]
+    wanted = plain(kind, case, *operands)
+    there = {each: put(device, array) for each, array in arrays.items()}
+    launches = depthwise(device, kind, *seen(there), (case.rows, case.columns))
+    assert launches
+    for launch in launches:
+        with device.stream("compute"):
+            device.send(np.full(there[made].shape, np.nan, there[made].dtype), there[made])
+            launch()
+        found = fetched(device, there[made]).astype(np.float64)
+        error = ERRORS["float32" if name == "tf32" else name]
+        assert np.abs(found - wanted).max() <= error * np.abs(wanted).max()
