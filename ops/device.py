@@ -60,7 +60,8 @@ class Kernel(Protocol):
 class Device(Protocol):
     """A GPU as operators see it.
 
-    xp: CuPy. comm: this rank's communicator. multiprocessors: number of them.
+    xp: CuPy. comm: this rank's communicator. multiprocessors: number of them. block_memory: bytes of shared memory that
+    a block may have.
     deterministic: only algorithms that give the same bits at every run. tf32: whether products of Float32 may
         round their operands to TF32.
     step: Int64 array of one element on the GPU: the number of the running step, from 1.
@@ -70,6 +71,7 @@ class Device(Protocol):
     xp: Any
     comm: Any
     multiprocessors: int
+    block_memory: int
     deterministic: bool
     tf32: bool
     step: Array

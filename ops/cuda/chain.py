@@ -11,6 +11,7 @@ from mspc.ops.cuda.elementwise import Read, all_of, defined, expression, launch_
 from mspc.ops.cuda.loop_parts import LoopReduction
 from mspc.ops.cuda.moved import MovedRead, Offset
 from mspc.ops.cuda.row_chain import RowChain, RowLine
+from mspc.ops.cuda.row_passes import launch_rows
 from mspc.ops.device import Array, Device, Launch, in_order
 from mspc.ops.reduced_dimensions import axes_of
 
@@ -234,4 +235,4 @@ def _launch_rows(device: Device, lines: Sequence[ChainLine], types: Sequence[Ten
     )  # fmt: skip
     text = [defined(each.name, each.dtype, each.text) for each in made if each.name not in behind]
     launches = [launch_loop(device, reads, text, [], totals, space.dims, axes) for axes, totals in aside.items()]
-    return in_order(*launches, chain.launch(device)) if size else None
+    return in_order(*launches, launch_rows(device, chain)) if size else None

@@ -43,7 +43,9 @@ class _Hit(Op, abstract=True):
 
     @property
     def cuda(self) -> str:  # type: ignore[override]  # depends on the classes
-        return f"(i64){{0}} == (i64)({{i}} / {self.inner} % {self.depth}) + {self.offset} ? {{1}} : {{2}}"
+        place = "{i}" if self.inner == 1 else f"{{i}} / {self.inner}"
+        ahead = f" - {self.offset}" if self.offset else ""
+        return f"(i64){{0}}{ahead} == (i64)({place} % {self.depth}) ? {{1}} : {{2}}"
 
 
 class OneHot(Op):

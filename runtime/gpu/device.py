@@ -51,6 +51,7 @@ class GpuDevice:
         properties = cupy.cuda.runtime.getDeviceProperties(index)
         self.name: str = properties["name"].decode()
         self.multiprocessors: int = properties["multiProcessorCount"]
+        self.block_memory: int = properties["sharedMemPerBlockOptin"]
         self.compute = cupy.cuda.Stream(non_blocking=True)
         # NCCL's kernels take few multiprocessors; they should not queue behind a product's many blocks.
         self.communication = cupy.cuda.Stream(non_blocking=True, priority=-1)

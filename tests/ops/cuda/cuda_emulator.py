@@ -281,6 +281,7 @@ class Emulator:
     comm = None
     deterministic = True
     tf32 = False
+    block_memory = 227 << 10
     shared = ""  # C++ that stands once before all kernels
     takes_gaps = False  # whether arrays may have gaps between their rows
     eager = False  # whether copies to shared memory are made at once, else when they are waited for

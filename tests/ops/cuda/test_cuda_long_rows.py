@@ -1,0 +1,60 @@
+"""Rows that do not fit into registers wait in shared memory for the passes over them, as far as there is room."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc.ir.types import BFLOAT16, FLOAT32
+from mspc.ops.fused.elementwise import FusedElementwise
+from tests.ops.cuda.cuda_emulator import NEEDED, Emulator
+
+NUMPY: Any = SimpleNamespace(xp=np)  # all that the operators ask for
+BODY = (
+    "Cast(x0, dst_type=Float32)", "Add(t0, x1)", "LogSoftmax(t1, axis=-1)", "Exp(t2)", "Mul(t3, x1)",
+    "Cast(t4, dst_type=BFloat16)",
+)  # fmt: skip
+MEMORY = (227 << 10, 227 << 9, 48 << 10)
+"""Bytes of shared memory of a block."""
+WAITING = {33_000: [2, 1, 0], 40_001: [1, 1, 0]}
+"""Lengths of rows, and how many of the two operands find room there."""
+
+
+class Texts(Emulator):
+    """A device that keeps the texts of its kernels."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.texts: list[str] = []
+
+    def kernel(self, source: str, name: str) -> Any:
+        self.texts.append(source)
+        return super().kernel(source, name)
+
+
+@pytest.mark.skipif(NEEDED is None, reason="g++ is not installed")
+def test_numbers_are_the_same_wherever_rows_wait(tmp_path: Path) -> None:
+    device, op = Texts(tmp_path), FusedElementwise(BODY, (5,))
+    random = np.random.default_rng(1)
+    made: list[tuple[Any, list[Any], Any]] = []
+    for length in WAITING:
+        x = random.standard_normal((3, length)).astype(BFLOAT16.numpy)
+        added = random.standard_normal((3, length)).astype(FLOAT32.numpy)
+        outs: list[Any] = []
+        launches: list[Any] = []
+        for device.block_memory in MEMORY:
+            outs.append(x.copy())
+            launches.append(op.launch(device, [outs[-1], added], outs[-1]))  # in the operand's place
+        texts = device.texts[-len(MEMORY) :]
+        assert [len(set(re.findall(r"memory \+ \d+", text))) for text in texts] == WAITING[length]
+        made.append((op.run(NUMPY, x, added), outs, launches))
+    for wanted, outs, launches in made:
+        for launch in launches:
+            launch()
+        assert all(np.array_equal(outs[0], out) for out in outs[1:])
+        assert np.allclose(outs[0].astype(np.float64), wanted.astype(np.float64), 1e-2, 1e-3)
