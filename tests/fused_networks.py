@@ -42,6 +42,7 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
+from tests.stored_attention import has_gradients_of_attention, results_as_stored
 from tests.written.network import Network
 
 STEPS = 2
@@ -187,6 +188,16 @@ class Bounds:
         moved = array.astype(np.float64) * (1 + generator.choice((-2, 2), array.shape) * self.rounding)
         return moved.astype(array.dtype)
 
+    def add(self, graph: Graph, values: Mapping[str, np.ndarray], feeds: Sequence[np.ndarray]) -> None:
+        """What kernels round on purpose in a graph may be as far apart more."""
+        if not has_gradients_of_attention(graph):
+            return
+        exact = steps_on_cpu(graph, values, feeds)
+        with results_as_stored():
+            stored = steps_on_cpu(graph, values, feeds)
+        for known, found in zip(self.apart, _all_apart(stored, exact), strict=True):
+            known.update({name: known[name] + far for name, far in found.items()})
+
     def check(self, steps: Sequence[Arrays], what: str) -> None:
         """Raises Different where numbers are further away."""
         for found, wanted, apart in zip(steps, self.expected, self.apart, strict=True):
@@ -235,6 +246,7 @@ def check(seed: int, open_device: OpenDevice, folder: Path) -> tuple[str, str, C
         unfused, graph = found.plain(), found.for_gpus()
         fused.update(_made_by_fusion(unfused, graph))
         bounds = Bounds(network, exact, found, unfused)
+        bounds.add(graph, found.values, found.feeds)
         bounds.check(steps_on_gpu(graph, found.values, found.feeds, open_device()), "on the GPU")
         read = parse(print_graph(graph), REGISTRY).main
         bounds.check(steps_on_cpu(read, found.values, found.feeds), "the dump on the CPU")
