@@ -129,7 +129,7 @@ class FusedMatMul(Op):
         """One product with all that follows; or, where that is faster, the activation as a kernel of its own.
 
         In Float64 it always is: cuBLASLt's GeLU takes 0.79788456 for sqrt(2 / pi), off by 1e-9, which is exact enough
-        for all other element types (an H100's results are those of this number to every digit).
+        for all other element types (an H100's errors in Float64 are those that this number gives).
         """
         parts = self._parts(inputs)
         target, saved = out if self.keeps_before else (out, None)
