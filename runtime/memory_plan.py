@@ -27,7 +27,7 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import DType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
-from mspc.ops.fused.elementwise import FusedElementwise, moved_operands, needed_operands, step_types
+from mspc.ops.fused.elementwise import FusedElementwise, moved_operands, replaceable_operands, step_types
 from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.op import Op
 from mspc.runtime.arena import MemoryBlock, ResultMemory, assign, most_alive
@@ -370,8 +370,8 @@ def _sources(node: Node, results: int) -> list[Sequence[Value]]:
     """
     if isinstance(node.op, AllReduce) and results == len(node.inputs):
         return [(value,) for value in node.inputs]  # reduced apart, one by one
-    if isinstance(node.op, FusedElementwise) and results > 1:
-        return [[node.inputs[i] for i in sorted(needed)] for needed in needed_operands(node.op)]
+    if isinstance(node.op, FusedElementwise):
+        return [[node.inputs[i] for i in sorted(found)] for found in replaceable_operands(node.op)]
     return [node.inputs] * results
 
 

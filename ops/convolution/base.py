@@ -15,6 +15,7 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.bases import require_same
 from mspc.ops.collective.exchange import exchanged
+from mspc.ops.convolution.device_products import convolution_by_products
 from mspc.ops.convolution.memory_format import ImageOperator, Shape
 from mspc.ops.convolution.window import Window, numbers, places_of_slices, result_lengths, slices_of, windows
 from mspc.ops.device import Array, Device, Launch, Sliding
@@ -115,10 +116,11 @@ class Convolution(ImageOperator, abstract=True):
         return 2.0 * image[0] * math.prod(weight) * math.prod(self.counts(image[2:]))
 
     def convolved(self, device: Device, kind: str, image: Array, weight: Array, result: Array) -> Launch | None:
-        """See `Device.convolution`."""
+        """See `Device.convolution`; by products of matrices where the device has none."""
         along = self.along(image.shape[2:])
         windows = [Sliding(w.before, w.after, w.stride, w.dilation) for w in along]
-        return device.convolution(kind, image, weight, result, windows)
+        found = device.convolution(kind, image, weight, result, windows)
+        return found or convolution_by_products(device, kind, image, weight, result, along)
 
     def needed(self, type: TensorType, layout: Layout) -> Needed:
         """Which places of the image the holder of a slice of the result looks at."""

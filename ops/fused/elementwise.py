@@ -175,9 +175,11 @@ def moved_operands(op: FusedElementwise) -> set[int]:
     return found
 
 
-def needed_operands(op: FusedElementwise) -> list[set[int]]:
-    """The operands that each result is computed from."""
+def replaceable_operands(op: FusedElementwise) -> list[set[int]]:
+    """The operands in whose memory each result may lie: those that it is computed from. Of a reduction it is none, even
+    where it has as many elements: reductions are stored while other results are still computed."""
+    lines = steps_of(op)
     needed: list[set[int]] = []
-    for line in steps_of(op):
+    for line in lines:
         needed.append(set[int]().union(*({i} if kind == "x" else needed[i] for kind, i in line.operands)))
-    return [needed[line] for line in op.returns]
+    return [set() if lines[line].reduces else needed[line] for line in op.returns]

@@ -81,7 +81,7 @@ class Moved:
             step = 0
             for e in reversed(range(len(self.dims))):
                 if own_behind <= behind < own_behind * self.dims[e]:
-                    step = own.get(e, 0) * (behind // own_behind)
+                    step = own.get(e, 0) * behind // own_behind  # without a cut between them, they are one
                 own_behind *= self.dims[e]
             found.append(step)
         return tuple(found)

@@ -27,7 +27,7 @@ _MOST_FOLDED = 64
 """Channels up to which the places within a stride become channels."""
 _APART = 256
 """Bytes to which arrays in scratch memory are aligned."""
-_TYPES = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT"}
+_TYPES = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE"}
 
 Key = tuple[Any, ...]
 Operands = dict[str, Array]
@@ -215,10 +215,8 @@ def _build(cudnn: Any, handle: Any, kind: str, operands: Operands, windows: Sequ
     """Build the graph. Raises cudnnGraphNotSupportedError and others where cuDNN cannot."""
     name = operands["image"].dtype.name
     type = getattr(cudnn.data_type, _TYPES[name])
-    graph = cudnn.pygraph(
-        io_data_type=type, intermediate_data_type=cudnn.data_type.FLOAT, compute_data_type=cudnn.data_type.FLOAT,
-        handle=handle,
-    )  # fmt: skip
+    wide = type if name == "float64" else cudnn.data_type.FLOAT
+    graph = cudnn.pygraph(io_data_type=type, intermediate_data_type=wide, compute_data_type=wide, handle=handle)
     *given, made = _ORDER[kind]
     tensors = {
         each: graph.tensor(name=each, dim=list(operands[each].shape), stride=list(_strides(operands[each])),

@@ -20,10 +20,10 @@ from tests.ops.cuda.depthwise_cases import KINDS, Case, plain, same, seen, shape
 load_operators()
 CONVOLUTIONS = [kind for kind in REGISTRY.values() if issubclass(kind, Convolution)]
 NUMPY: Any = NumPy()
-ERRORS = {"float32": 2e-5, "tf32": 2e-3, "float16": 2e-3, "bfloat16": 2e-2}
+ERRORS = {"float64": 1e-12, "float32": 2e-5, "tf32": 2e-3, "float16": 2e-3, "bfloat16": 2e-2}
 
 
-@pytest.fixture(scope="module", params=["float32", "tf32", "float16", "bfloat16"])
+@pytest.fixture(scope="module", params=list(ERRORS))
 def precise(request: pytest.FixtureRequest) -> tuple[Any, str]:
     return opened(tf32=request.param == "tf32"), request.param
 
@@ -61,6 +61,30 @@ def test_convolutions_equal_numpys(precise: tuple[Any, str]) -> None:
         if not apart <= ERRORS[name]:
             failed.append(f"{op}: {apart}")
     assert count > 40
+    assert not failed, f"{len(failed)} failed:\n" + "\n".join(failed[:40])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_convolutions_by_products_equal_numpys(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where cuDNN takes none, with every step captured."""
+    device = opened()
+    monkeypatch.setattr(device, "convolution", lambda *given: None)
+    failed: list[str] = []
+    count = 0
+    for op, arrays in cases(dtype):
+        wanted = op.kernel(NUMPY)(*(array.astype(np.float64) for array in arrays))
+        out = put(device, np.full(wanted.shape, np.nan, arrays[0].dtype))
+        with device.stream("compute"):
+            launch = op.launch(device, [put(device, array) for array in arrays], out)
+            if launch is None:
+                continue  # of single channels
+            launch()
+            device.capture(launch)()
+        apart = np.abs(fetched(device, out).astype(np.float64) - wanted).max() / max(np.abs(wanted).max(), 1e-3)
+        count += 1
+        if not apart <= 2 * ERRORS[dtype]:
+            failed.append(f"{op}: {apart}")
+    assert count > 30
     assert not failed, f"{len(failed)} failed:\n" + "\n".join(failed[:40])
 
 

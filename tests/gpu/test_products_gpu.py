@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from tests.gpu.arrays import fetched, opened, put
+from tests.gpu.test_elementwise_gpu import check
+from tests.ops.cuda.test_cuda_products import activated_cases
 
 TOLERANCE = {"float16": 3e-3, "bfloat16": 2e-2, "float32": 3e-6, "float64": 1e-13}
 SHAPES = [((24, 40), (40, 56)), ((3, 24, 40), (3, 40, 56)), ((3, 24, 40), (40, 56)), ((2, 1, 24, 40), (2, 3, 40, 56))]
@@ -92,6 +94,13 @@ def test_a_product_of_halves_is_written_in_float32(device: Any, dtype: str) -> N
             assert launch is not None
             launch()
             close(fetched(device, out), product + added, "float32")
+
+
+@pytest.mark.parametrize("place", [0, -1])
+def test_activations_are_as_exact_as_the_element_type(device: Any, place: int, monkeypatch: Any) -> None:
+    monkeypatch.setattr(device, "fastest", lambda kind, launches: launches[place])
+    with device.stream("compute"):
+        check(device, activated_cases())
 
 
 def test_product_is_captured(device: Any) -> None:

@@ -179,6 +179,18 @@ def test_an_operand_that_is_broadcast_is_not_overwritten() -> None:
     assert len({*offsets(plan, fused, *fused.inputs)}) == 3  # type: ignore[arg-type]
 
 
+def test_a_sum_over_one_element_lies_in_no_operand_s_place() -> None:
+    """It is as large as its operand, and stored while the other result is still computed."""
+    make = Maker()
+    row = make.add(Reshape(shape=(1, 256)), make.add(Tanh(), make.x))
+    body = ("Tanh(x0)", "ReduceSum(t0, keep_dims=true, axis=(0))", "Square(x0)")
+    both = make.add(FusedElementwise(body, (1, 2)), row)
+    plan = make.done(both)
+    total, square = (place.offset for place in plan.places[both])
+    (operand,) = offsets(plan, row)
+    assert total != operand == square
+
+
 def test_results_of_grouped_updates_are_the_parameters() -> None:
     make = Maker()
     grouped = make.add(GroupedUpdate("AssignAdd()", 2), make.w, make.x, make.m, make.x)

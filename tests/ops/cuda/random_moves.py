@@ -1,7 +1,8 @@
-"""Random bodies of fused operators with lines that move elements."""
+"""Random bodies of fused operators with lines that move elements, and lines of other shapes between them."""
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -44,6 +45,17 @@ def moving(draw: random.Random, shape: tuple[int, ...]) -> Op:
     return made("StridedSlice", begin=tuple(begin), end=tuple(end), strides=tuple(strides))
 
 
+def divided_anew(draw: random.Random, size: int) -> tuple[int, ...]:
+    """A shape of so many elements, 1 in places."""
+    found: list[int] = []
+    while size > 1:
+        found.append(draw.choice([n for n in range(2, size + 1) if size % n == 0]))
+        size //= found[-1]
+    found += [1] * (not found or draw.random() < 0.3)
+    draw.shuffle(found)
+    return tuple(found)
+
+
 def made(name: str, **fields: Any) -> Op:
     return REGISTRY[name](**fields)
 
@@ -71,7 +83,7 @@ def random_body(seed: int) -> tuple[FusedElementwise, tuple[TensorType, ...]] | 
 
     for _ in range(draw.randint(2, 7)):
         shape = (given if now[0] == "x" else types)[now[1]].shape
-        kind = draw.randrange(8)
+        kind = draw.randrange(9)
         if kind < 4:
             now = add(moving(draw, shape), now)
         elif kind == 4:
@@ -85,6 +97,8 @@ def random_body(seed: int) -> tuple[FusedElementwise, tuple[TensorType, ...]] | 
             pieces = [now, other, *[now] * draw.randrange(2)]
             draw.shuffle(pieces)
             now = add(made("Concat", axis=axis), *pieces)
+        elif kind == 7:
+            now = add(made("Reshape", shape=divided_anew(draw, math.prod(shape))), now)
         else:
             now = add(made("Add"), now, now)
     if not lines or all(type(line.op).index_map is Op.index_map for line in lines):

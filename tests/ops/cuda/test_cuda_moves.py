@@ -71,6 +71,8 @@ CASES: list[tuple[FusedElementwise, tuple[str, ...]]] = [
     (fused([(made("Stack", axis=1), "x0 x1"), (made("ReduceSum", axis=(0,)), "t0")]), ("Float32 5 4", "Float32 5 4")),
     (fused([(made("Mul"), "x0 x1"), (made("Transpose", perm=(0, 2, 1, 3)), "t0"),
             (made("ReduceSum", axis=(0, 1)), "t1")], 1, 2), ("Float32 2 4 16 8", "Float32 16 8")),
+    (fused([(made("Transpose", perm=(0, 2, 1, 3)), "x0"), (made("Reshape", shape=(5, 6)), "t0"),
+            (made("Add"), "t1 x1")]), ("Float32 2 1 3 5", "Float32 5 1")),
     (fused([(made("BroadcastTo", shape=(6, 4)), "x0"), (part((6, 4), 0, 1, 5), "t0"), (made("Neg"), "t1")]),
      ("Float32 1 4",)),
     (fused(normalised(part((256, 128), 1, 32, 96), (256, 64))), ("Float32 256 128",)),
@@ -79,7 +81,8 @@ CASES: list[tuple[FusedElementwise, tuple[str, ...]]] = [
     (fused(normalised(made("Pad", paddings=((1, 2), (3, 2))), (133, 3005))), ("Float32 130 3000",)),
     (fused([(made("Concat", axis=1), "x0 x1"), (made("Softmax"), "t0")]), ("BFloat16 130 8", "BFloat16 130 16")),
 ]  # fmt: skip
-"""Slices from both ends, of one element and of none, margins, repetition, joins, ahead of reductions and along rows."""
+"""Slices from both ends, of one element and of none, margins, repetition, joins, ahead of reductions and along rows;
+rows that end within rows of what was moved."""
 
 
 def test_kernels_equal_numpy(tmp_path: Path) -> None:
