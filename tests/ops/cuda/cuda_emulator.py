@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -27,8 +28,15 @@ from mspc.ops.nn.activation import GeLU, GeLUGrad
 from tests.ops.cuda.cuda_stand_ins import without_tensor_cores
 
 NEEDED = shutil.which("g++")
+Place = tuple[Any, int]
+"""Where a kernel is: its library, and its number there."""
 BUILT: dict[str, bytes] = {}
-"""Libraries that tests of this process have compiled. Each emulator has a file of its own, as libraries hold state."""
+"""Libraries that tests of this process have compiled, by their text."""
+KNOWN: dict[tuple[Any, ...], Place] = {}
+"""Where kernels are that tests of this process have had, by all that says what they do. Their libraries hold state, but
+blocks run one after the other, and nothing of one is left for the next."""
+BUILDING = threading.Lock()
+"""Simulated ranks are threads: what one compiles the others find."""
 
 COMMAND = ("g++", "-std=c++17", "-O0", "-w", "-fPIC", "-U_FORTIFY_SOURCE", "-fno-exceptions", "-fno-rtti",
            "-fno-asynchronous-unwind-tables")  # fmt: skip
@@ -286,7 +294,7 @@ class Emulator:
         self.step = np.array([step], np.int64)
         self.stop = np.zeros(1, np.int32)
         self.sources: dict[tuple[str, str], int] = {}
-        self.built: Any = None
+        self.places: dict[int, Place] = {}
         self._scratch = aligned(1 << 20)
 
     def scratch(self, nbytes: int) -> Any:
@@ -351,11 +359,19 @@ class Emulator:
         assert status != 1, f"threads wait for ever in {name}"
         assert status == 0, f"a thread of {name} took more than its stack: memory of this process may be damaged"
 
-    def library(self, number: int) -> tuple[Any, int]:
-        """(where a kernel is compiled, its number there)."""
-        if self.built is None:
-            self.built = self.loaded(self.sources)
-        return self.built, number
+    def library(self, number: int) -> Place:
+        """Where a kernel is. Those that nobody has had are compiled together when the first of them is needed."""
+        if number not in self.places:
+            with BUILDING:
+                missing = {key: place for key, place in self.sources.items() if self._known(key) not in KNOWN}
+                library = self.loaded(missing) if missing else None
+                KNOWN.update({self._known(key): (library, place) for key, place in missing.items()})
+            self.places = {place: KNOWN[self._known(key)] for key, place in self.sources.items()}
+        return self.places[number]
+
+    def _known(self, key: tuple[str, str]) -> tuple[Any, ...]:
+        """What stands for a kernel in KNOWN."""
+        return (*key, self.shared, self.eager)
 
     def loaded(self, sources: Mapping[tuple[str, str], int]) -> Any:
         """A library of these kernels."""
