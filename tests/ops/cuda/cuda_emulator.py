@@ -127,7 +127,12 @@ static void wait(State state) {
     all[now].state = state;
     if (!_setjmp(all[now].point)) _longjmp(home_point, 1);
 }
-static void body() { call(kernel, given); all[now].state = DONE; _longjmp(home_point, 1); }
+static void body() {
+    for (;;) {  // block after block
+        call(kernel, given);
+        wait(DONE);
+    }
+}
 static void resume(unsigned int t) {
     now = t; threadIdx = {t, 0, 0};
     if (_setjmp(home_point)) return;
@@ -137,15 +142,28 @@ static void resume(unsigned int t) {
 }
 static const unsigned int STACK = 65536, GUARD = 4096;
 static char untouched[GUARD];
-// Run one block; 1 where its threads wait for each other for ever, 2 where one took more than its stack.
-static int block(unsigned int threads) {
+// Before the first block of a launch.
+static void begin(unsigned int threads) {
     for (unsigned int t = 0; t < threads; ++t) {
         Fiber& f = all[t];
         if (!stacks[t]) std::memset(stacks[t] = new char[GUARD + STACK], 0, GUARD);
         getcontext(&f.start);
         f.start.uc_stack.ss_sp = stacks[t] + GUARD; f.start.uc_stack.ss_size = STACK; f.start.uc_link = nullptr;
         makecontext(&f.start, body, 0);
-        f.state = READY; f.begun = false; f.shuffles = 0; vote_rounds[t] = 0;
+        f.begun = false;
+    }
+}
+// Behind the last one: 2 where a thread took more than its stack.
+static int end(unsigned int threads) {
+    int status = 0;
+    for (unsigned int t = 0; t < threads; ++t)
+        if (std::memcmp(stacks[t], untouched, GUARD)) status = 2, std::memset(stacks[t], 0, GUARD);
+    return status;
+}
+// Run one block; 1 where its threads wait for each other for ever.
+static int block(unsigned int threads) {
+    for (unsigned int t = 0; t < threads; ++t) {
+        all[t].state = READY; all[t].shuffles = 0; vote_rounds[t] = 0;
         copies::waiting[t].clear(); copies::closed[t] = 0;
     }
     votes[0] = votes[1] = 0;
@@ -169,12 +187,7 @@ static int block(unsigned int threads) {
             done += all[t].state == DONE;
             waiting += all[t].state == AT_BLOCK;
         }
-        if (done == threads) {
-            int status = 0;
-            for (unsigned int t = 0; t < threads; ++t)
-                if (std::memcmp(stacks[t], untouched, GUARD)) status = 2, std::memset(stacks[t], 0, GUARD);
-            return status;
-        }
+        if (done == threads) return 0;
         if (waiting == threads) {
             for (unsigned int t = 0; t < threads; ++t) all[t].state = READY;
         } else if (!moved) {
@@ -236,6 +249,7 @@ static int launch(Function kernel, void (*call)(Function, void**), bool waits, c
     gridDim = {grid[0], grid[1], grid[2]};
     blockDim = {threads, 1, 1};
     fibers::kernel = kernel; fibers::call = call; fibers::given = given;
+    if (waits) fibers::begin(threads);
     for (unsigned int z = 0; z < grid[2]; ++z) for (unsigned int y = 0; y < grid[1]; ++y)
         for (unsigned int x = 0; x < grid[0]; ++x) {
             blockIdx = {x, y, z};
@@ -245,7 +259,7 @@ static int launch(Function kernel, void (*call)(Function, void**), bool waits, c
                 for (unsigned int t = 0; t < threads; ++t) { threadIdx = {t, 0, 0}; call(kernel, given); }
             }
         }
-    return 0;
+    return waits ? fibers::end(threads) : 0;
 }
 template <class... A>
 static int run(void (*kernel)(A...), bool waits, const unsigned int* grid, unsigned int threads, void** given) {
