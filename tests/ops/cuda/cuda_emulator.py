@@ -51,6 +51,8 @@ HEADERS = """
 #include <utility>
 """
 SHIM = r"""
+// What runs most, worth more of the compiler's time than kernels are.
+#define QUICK __attribute__((optimize("O1")))
 #define __device__
 #define __global__ static
 #define __host__
@@ -123,7 +125,7 @@ static void (*kernel)();
 static void (*call)(void (*)(), void**);
 static void** given;
 
-static void wait(State state) {
+QUICK static void wait(State state) {
     all[now].state = state;
     if (!_setjmp(all[now].point)) _longjmp(home_point, 1);
 }
@@ -133,7 +135,7 @@ static void body() {
         wait(DONE);
     }
 }
-static void resume(unsigned int t) {
+QUICK static void resume(unsigned int t) {
     now = t; threadIdx = {t, 0, 0};
     if (_setjmp(home_point)) return;
     if (all[t].begun) _longjmp(all[t].point, 1);
@@ -161,7 +163,7 @@ static int end(unsigned int threads) {
     return status;
 }
 // Run one block; 1 where its threads wait for each other for ever.
-static int block(unsigned int threads) {
+QUICK static int block(unsigned int threads) {
     for (unsigned int t = 0; t < threads; ++t) {
         all[t].state = READY; all[t].shuffles = 0; vote_rounds[t] = 0;
         copies::waiting[t].clear(); copies::closed[t] = 0;
@@ -210,7 +212,7 @@ static inline int __syncthreads_or(int v) {
 static inline unsigned int atomicAdd(unsigned int* p, unsigned int v) { return __sync_fetch_and_add(p, v); }
 static inline int atomicMax(int* p, int v) { const int before = *p; if (v > before) *p = v; return before; }
 static inline void __threadfence_system() { __sync_synchronize(); }
-static inline void __syncwarp() { fibers::wait(fibers::AT_WARP); }
+QUICK static inline void __syncwarp() { fibers::wait(fibers::AT_WARP); }
 template <class V> static unsigned long long* exchange(V v) {
     static_assert(sizeof(V) == 4 || sizeof(V) == 8, "what shuffles take");
     const unsigned int me = threadIdx.x;
