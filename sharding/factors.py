@@ -151,7 +151,7 @@ def parse_rule(
         MspcError: the shapes do not fit the rule; the message names operator, input, dimension and value.
     """
     return _parse_rule(
-        text, tuple(tuple(s) for s in input_shapes), operator, reduction, tuple(sorted((sizes or {}).items()))
+        text, tuple(map(tuple, input_shapes)), operator, reduction, tuple(sorted(sizes.items())) if sizes else ()
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -17,14 +18,7 @@ def wheel_names(root: Path, tmp_path_factory: pytest.TempPathFactory) -> set[str
     """Files of a wheel that is built from a copy of the checkout, with the setuptools that is installed."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
-    source.mkdir()
-    for path in root.rglob("*"):
-        shown = path.relative_to(root)
-        if path.is_file() and not any(
-            part.startswith(".") or part in ("build", "stubs", "__pycache__") for part in shown.parts
-        ):
-            (source / shown).parent.mkdir(parents=True, exist_ok=True)
-            (source / shown).write_bytes(path.read_bytes())
+    shutil.copytree(root, source, ignore=shutil.ignore_patterns(".*", "build", "stubs", "__pycache__"))
     hook = f"from setuptools import build_meta; build_meta.build_wheel({str(folder)!r})"  # what pip would call
     done = subprocess.run([sys.executable, "-c", hook], cwd=source, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

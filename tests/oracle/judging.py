@@ -227,6 +227,8 @@ def unlike(ours: Any, theirs: Any, loose: float = 1.0) -> str:
     for one, other in zip(map(to_array, left), map(to_array, right), strict=True):
         if one.dtype != other.dtype or one.shape != other.shape:
             return f"{one.dtype}{list(one.shape)} instead of {other.dtype}{list(other.shape)}"
+        if (one == other).all():
+            continue
         tolerance = TOLERANCES.get(one.dtype.name, 0.0) * loose
         real = one.dtype.name in TOLERANCES and one.dtype.kind != "c"
         wide = [x.astype(np.float64) if real else x for x in (one, other)]

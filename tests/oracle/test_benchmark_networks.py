@@ -33,7 +33,7 @@ def test_losses_are_those_of_the_twin(root: Path, tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     command = [
         sys.executable, "-m", "benchmarks.gpu.networks.compare", "--device", "cpu", "--only", "recommender",
-        "--peers", "mspc", "torch", "--losses", "6", "--json", str(figures),
+        "--peers", "mspc", "torch", "--losses", "6", "--threads", "1", "--json", str(figures),
     ]  # fmt: skip
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=HANG)
     assert done.returncode == 0, done.stderr

@@ -17,6 +17,9 @@ from mspc.ir.diagnostics import ExecutionError
 from mspc.ops.math.arithmetic import Mul
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.nn.activation import Tanh, TanhGrad
+from mspc.verify.difference import ComparedValue
+from mspc.verify.pytorch import against
+from mspc.verify.training_steps.reference import cases, judged
 from tests.planted_errors import NETWORK
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
@@ -45,6 +48,18 @@ class Net(nn.Cell):
 net = Net()
 nn.TrainOneStepCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))(Tensor(np.ones([4, 8]), ms.float32))
 """
+
+
+@pytest.fixture(scope="module")
+def two_steps() -> tuple[ComparedValue, ...]:
+    """The rows of two of the training steps that networks share."""
+    return tuple(judged(case, torch) for case in cases()[:2])
+
+
+@pytest.fixture(autouse=True)
+def steps(two_steps: tuple[ComparedValue, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training steps are two: `test_shared_steps.py` has all judged, by the process that judges them."""
+    monkeypatch.setattr(against, "judged_apart", lambda: two_steps)
 
 
 @pytest.fixture
@@ -123,7 +138,7 @@ def test_what_has_no_counterpart_is_said(tmp_path: Path) -> None:
     assert "; without: 1 (UnsortedSegmentMax)\n" in done.stdout
     assert "gradients that come through these, so that they are not compared: w\n" in done.stdout
     assert "gradient  v " in done.stdout
-    assert "training steps that networks share, beside PyTorch's or their formulas: " in done.stdout
+    assert "training steps that networks share, beside PyTorch's or their formulas: 2" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("equal: ")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
 from mspc.runtime.comm.local import World
 from tests.conftest import HANG
 from tests.ops.collective.every import check_all
+from tests.serving import SERVED
 from tests.shares import is_taken
 
 HERE = Path(__file__).parent
@@ -40,10 +40,10 @@ def test_what_scripts_call_on_simulated_ranks(program: str, ranks: int, capsys: 
 
 
 def test_everything_under_mpi(root: Path) -> None:
-    command = [find_mpirun(), "-n", "4", "--oversubscribe", "--bind-to", "none", sys.executable]
+    command = [find_mpirun(), "-n", "4", "--oversubscribe", "--bind-to", "none", *SERVED, "run"]
     environment = mpirun_environment() | {"PYTHONPATH": str(root)}
     done = subprocess.run(
-        [*command, str(HERE / "public_program.py"), "every"],
+        [*command, str(HERE / "public_program.py"), "--", "every"],
         env=environment, capture_output=True, text=True, timeout=HANG, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -27,8 +28,15 @@ from tests.ops.cuda.cuda_stand_ins import without_tensor_cores
 from tests.ops.cuda.product_epilogues import gelu, gelu_slope
 
 NEEDED = shutil.which("g++")
+Place = tuple[Any, int]
+"""Where a kernel is: its library, and its number there."""
 BUILT: dict[str, bytes] = {}
-"""Libraries that tests of this process have compiled. Each emulator has a file of its own, as libraries hold state."""
+"""Libraries that tests of this process have compiled, by their text."""
+KNOWN: dict[tuple[Any, ...], Place] = {}
+"""Where kernels are that tests of this process have had, by all that says what they do. Their libraries hold state, but
+blocks run one after the other, and nothing of one is left for the next."""
+BUILDING = threading.Lock()
+"""Simulated ranks are threads: what one compiles the others find."""
 
 COMMAND = ("g++", "-std=c++17", "-O0", "-w", "-fPIC", "-U_FORTIFY_SOURCE", "-fno-exceptions", "-fno-rtti",
            "-fno-asynchronous-unwind-tables")  # fmt: skip
@@ -43,6 +51,8 @@ HEADERS = """
 #include <utility>
 """
 SHIM = r"""
+// What runs most, worth more of the compiler's time than kernels are.
+#define QUICK __attribute__((optimize("O1")))
 #define __device__
 #define __global__ static
 #define __host__
@@ -120,12 +130,17 @@ static void (*kernel)();
 static void (*call)(void (*)(), void**);
 static void** given;
 
-static void wait(State state) {
+QUICK static void wait(State state) {
     all[now].state = state;
     if (!_setjmp(all[now].point)) _longjmp(home_point, 1);
 }
-static void body() { call(kernel, given); all[now].state = DONE; _longjmp(home_point, 1); }
-static void resume(unsigned int t) {
+static void body() {
+    for (;;) {  // block after block
+        call(kernel, given);
+        wait(DONE);
+    }
+}
+QUICK static void resume(unsigned int t) {
     now = t; threadIdx = {t, 0, 0};
     if (_setjmp(home_point)) return;
     if (all[t].begun) _longjmp(all[t].point, 1);
@@ -134,15 +149,28 @@ static void resume(unsigned int t) {
 }
 static const unsigned int STACK = 65536, GUARD = 4096;
 static char untouched[GUARD];
-// Run one block; 1 where its threads wait for each other for ever, 2 where one took more than its stack.
-static int block(unsigned int threads) {
+// Before the first block of a launch.
+static void begin(unsigned int threads) {
     for (unsigned int t = 0; t < threads; ++t) {
         Fiber& f = all[t];
         if (!stacks[t]) std::memset(stacks[t] = new char[GUARD + STACK], 0, GUARD);
         getcontext(&f.start);
         f.start.uc_stack.ss_sp = stacks[t] + GUARD; f.start.uc_stack.ss_size = STACK; f.start.uc_link = nullptr;
         makecontext(&f.start, body, 0);
-        f.state = READY; f.begun = false; f.shuffles = 0; vote_rounds[t] = 0;
+        f.begun = false;
+    }
+}
+// Behind the last one: 2 where a thread took more than its stack.
+static int end(unsigned int threads) {
+    int status = 0;
+    for (unsigned int t = 0; t < threads; ++t)
+        if (std::memcmp(stacks[t], untouched, GUARD)) status = 2, std::memset(stacks[t], 0, GUARD);
+    return status;
+}
+// Run one block; 1 where its threads wait for each other for ever.
+QUICK static int block(unsigned int threads) {
+    for (unsigned int t = 0; t < threads; ++t) {
+        all[t].state = READY; all[t].shuffles = 0; vote_rounds[t] = 0;
         copies::waiting[t].clear(); copies::closed[t] = 0;
     }
     votes[0] = votes[1] = 0;
@@ -166,12 +194,7 @@ static int block(unsigned int threads) {
             done += all[t].state == DONE;
             waiting += all[t].state == AT_BLOCK;
         }
-        if (done == threads) {
-            int status = 0;
-            for (unsigned int t = 0; t < threads; ++t)
-                if (std::memcmp(stacks[t], untouched, GUARD)) status = 2, std::memset(stacks[t], 0, GUARD);
-            return status;
-        }
+        if (done == threads) return 0;
         if (waiting == threads) {
             for (unsigned int t = 0; t < threads; ++t) all[t].state = READY;
         } else if (!moved) {
@@ -194,7 +217,7 @@ static inline int __syncthreads_or(int v) {
 static inline unsigned int atomicAdd(unsigned int* p, unsigned int v) { return __sync_fetch_and_add(p, v); }
 static inline int atomicMax(int* p, int v) { const int before = *p; if (v > before) *p = v; return before; }
 static inline void __threadfence_system() { __sync_synchronize(); }
-static inline void __syncwarp() { fibers::wait(fibers::AT_WARP); }
+QUICK static inline void __syncwarp() { fibers::wait(fibers::AT_WARP); }
 template <class V> static unsigned long long* exchange(V v) {
     static_assert(sizeof(V) == 4 || sizeof(V) == 8, "what shuffles take");
     const unsigned int me = threadIdx.x;
@@ -233,6 +256,7 @@ static int launch(Function kernel, void (*call)(Function, void**), bool waits, c
     gridDim = {grid[0], grid[1], grid[2]};
     blockDim = {threads, 1, 1};
     fibers::kernel = kernel; fibers::call = call; fibers::given = given;
+    if (waits) fibers::begin(threads);
     for (unsigned int z = 0; z < grid[2]; ++z) for (unsigned int y = 0; y < grid[1]; ++y)
         for (unsigned int x = 0; x < grid[0]; ++x) {
             blockIdx = {x, y, z};
@@ -242,7 +266,7 @@ static int launch(Function kernel, void (*call)(Function, void**), bool waits, c
                 for (unsigned int t = 0; t < threads; ++t) { threadIdx = {t, 0, 0}; call(kernel, given); }
             }
         }
-    return 0;
+    return waits ? fibers::end(threads) : 0;
 }
 template <class... A>
 static int run(void (*kernel)(A...), bool waits, const unsigned int* grid, unsigned int threads, void** given) {
@@ -292,7 +316,7 @@ class Emulator:
         self.step = np.array([step], np.int64)
         self.stop = np.zeros(1, np.int32)
         self.sources: dict[tuple[str, str], int] = {}
-        self.built: Any = None
+        self.places: dict[int, Place] = {}
         self._scratch = aligned(1 << 20)
 
     def scratch(self, nbytes: int) -> Any:
@@ -356,11 +380,19 @@ class Emulator:
         assert status != 1, f"threads wait for ever in {name}"
         assert status == 0, f"a thread of {name} took more than its stack: memory of this process may be damaged"
 
-    def library(self, number: int) -> tuple[Any, int]:
-        """(where a kernel is compiled, its number there)."""
-        if self.built is None:
-            self.built = self.loaded(self.sources)
-        return self.built, number
+    def library(self, number: int) -> Place:
+        """Where a kernel is. Those that nobody has had are compiled together when the first of them is needed."""
+        if number not in self.places:
+            with BUILDING:
+                missing = {key: place for key, place in self.sources.items() if self._known(key) not in KNOWN}
+                library = self.loaded(missing) if missing else None
+                KNOWN.update({self._known(key): (library, place) for key, place in missing.items()})
+            self.places = {place: KNOWN[self._known(key)] for key, place in self.sources.items()}
+        return self.places[number]
+
+    def _known(self, key: tuple[str, str]) -> tuple[Any, ...]:
+        """What stands for a kernel in KNOWN."""
+        return (*key, self.shared, self.eager)
 
     def loaded(self, sources: Mapping[tuple[str, str], int]) -> Any:
         """A library of these kernels."""

@@ -56,7 +56,7 @@ static float kept(u32 bits) {
     return v;
 }
 }
-static void multiply_rounded(float (&c)[4], const Part& a, u32 b0, u32 b1) {
+QUICK static void multiply_rounded(float (&c)[4], const Part& a, u32 b0, u32 b1) {
     const int warp = threadIdx.x / 32, group = threadIdx.x % 32 / 4, in_group = threadIdx.x % 4;
     const int round = cores::rounds[threadIdx.x]++ & 1;
     auto& A = cores::a_of[round][warp];
@@ -79,7 +79,7 @@ namespace cores {
 static float a_of[2][8][16][16], b_of[2][8][16][8];
 static float element(u32 both, int which) { E e; e.bits = (unsigned short)(both >> 16 * which); return wide(e); }
 }
-static void multiply(float (&c)[4], const Part& a, u32 b0, u32 b1) {
+QUICK static void multiply(float (&c)[4], const Part& a, u32 b0, u32 b1) {
     const int warp = threadIdx.x / 32, group = threadIdx.x % 32 / 4, in_group = threadIdx.x % 4;
     const int round = cores::rounds[threadIdx.x]++ & 1;
     auto& A = cores::a_of[round][warp];
