@@ -172,7 +172,7 @@ def _packed_attention(
     operands = [packed, *node.inputs[3:]]
     forward, gradient = isinstance(op, FlashAttentionScore), isinstance(op, FlashAttentionScoreGrad)
     if match.transposed and not forward:
-        for index in (1, len(operands) - 1) if gradient else (1,):
+        for index in (1, len(operands) - 1):  # the slope and the result, of both gradients
             operands[index] = _by_place(operands[index], node, plan)
     packed_op = replace(op, packed=match.shape.key_heads, input_layout=match.layout)
     made = plan.emit(node, packed_op, operands, node, takes=True)

@@ -84,16 +84,17 @@ def turned(x: Any) -> Parts:
 
 
 class Attention(nn.Cell):
-    def __init__(self, parts: Callable[[Any], Parts], read_again: bool = False) -> None:
+    def __init__(self, parts: Callable[[Any], Parts], read_again: bool = False, shifted: bool = False) -> None:
         super().__init__()
         draw = np.random.default_rng(1).standard_normal
         self.weight = Parameter(Tensor(0.3 * draw((WIDTH, 3 * WIDTH)).astype(np.float32)))
         self.parts, self.read_again = parts, read_again
+        self.shift = Parameter(Tensor(draw((BATCH, HEADS, LENGTH, LENGTH)).astype(np.float32))) if shifted else None
         self.attend = ops.FlashAttentionScore(HEADS, scale_value=0.5, input_layout="BNSD", sparse_mode=2)
 
     def construct(self, x: Any) -> Any:
         query, key, value = self.parts(ops.tanh(ops.matmul(x, self.weight)))
-        out = self.attend(query, key, value, None, None, None, None, None, None, None)[3]
+        out = self.attend(query, key, value, self.shift, None, None, None, None, None, None)[3]
         out = ops.cast(ops.transpose(out, (0, 2, 1, 3)), ms.float32)
         return out.sum() + (ops.square(ops.cast(key, ms.float32)).sum() if self.read_again else 0)
 
@@ -116,7 +117,7 @@ def graphs(network: nn.Cell, trained: bool = True) -> tuple[Graph, Graph]:
 
 def operands(graph: Graph) -> list[int]:
     """Of every attention and gradient of one, how many operands hold query, key and value."""
-    found = [node for node in graph.nodes if node.op.name in ("FlashAttentionScore", "FlashAttentionScoreGrad")]
+    found = [node for node in graph.nodes if node.op.name.startswith("FlashAttentionScore")]
     return [1 if node.op.attributes().get("packed") else 3 for node in found]
 
 
@@ -149,6 +150,14 @@ def test_parts_of_one_tensor_are_read_where_they_are(parts: Callable[[Any], Part
 def test_what_lies_otherwise_stays_apart(parts: Callable[[Any], Parts]) -> None:
     packed, apart = graphs(Attention(parts))
     assert operands(packed) == [3, 3]
+    compared(packed, apart, False)
+
+
+@pytest.mark.parametrize("parts", [split, unstacked], ids=lambda parts: parts.__name__)
+def test_the_gradient_of_an_addend_reads_the_parts_too(parts: Callable[[Any], Parts]) -> None:
+    packed, apart = graphs(Attention(parts, shifted=True))
+    assert [node.op.name for node in packed.nodes].count("FlashAttentionScoreShiftGrad") == 1
+    assert operands(packed) == [1, 1, 1]
     compared(packed, apart, False)
 
 
