@@ -2,14 +2,15 @@
 their dimensions; and, where channels are convolved by themselves, mspc's own.
 
 A graph of cuDNN's is built for every distinct set of shapes, strides and settings and kept by `Convolutions`; of the
-kernels that cuDNN proposes for it the fastest is taken, by one trial of each. A launch must have run once before it is
-captured: cuDNN loads its kernels then.
+kernels that cuDNN proposes for it the fastest is taken, by one trial of each on a machine. A launch must have run once
+before it is captured: cuDNN loads its kernels then.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mspc.ir.late_dataclass import dataclass
@@ -17,6 +18,7 @@ from mspc.ops.convolution.memory_format import first_order, last_order
 from mspc.ops.cuda.depthwise import depthwise
 from mspc.ops.cuda.fold import fold, unfold
 from mspc.ops.device import Array, Launch, Sliding, in_order
+from mspc.runtime.gpu.kept_choices import Key, Pairs
 from mspc.runtime.workspaces import CONVOLUTION
 
 CANDIDATES = 6
@@ -29,17 +31,24 @@ _APART = 256
 """Bytes to which arrays in scratch memory are aligned."""
 _TYPES = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE"}
 
-Key = tuple[Any, ...]
 Operands = dict[str, Array]
 
 
 @dataclass(frozen=True)
 class _Plans:
-    """A built graph, its tensors by name, and the kernels that can run it: (index, bytes of workspace)."""
+    """A graph, its tensors by name, the kernels that can run it: (index, bytes of workspace), and which of them are
+    built."""
 
     graph: Any
     tensors: dict[str, Any]
-    kernels: tuple[tuple[int, int], ...]
+    kernels: Pairs
+    built: set[int]
+
+    def ready(self, index: int) -> None:
+        """Build a kernel that an earlier start has tried, when it is asked for."""
+        if index not in self.built:
+            self.graph.build_plan_at_index(index)
+            self.built.add(index)
 
 
 class Convolutions:
@@ -190,6 +199,7 @@ class Convolutions:
 
         def launch() -> None:
             cudnn.set_stream(handle, cuda.get_current_stream().ptr)
+            plans.ready(index)
             plans.graph.execute_plan_at_index(pointers, int(arrays[-1].data.ptr), index, handle=handle)
 
         return launch
@@ -204,15 +214,29 @@ class Convolutions:
             if self._handle is None:
                 self._handle = cudnn.create_handle()
             cudnn.set_stream(self._handle, self._device.xp.cuda.get_current_stream().ptr)
-            return _build(cudnn, self._handle, kind, operands, windows, self._device)
+            plans = _build(cudnn, self._handle, kind, operands, windows, self._device)
+            return self._with_kernels(cudnn, key, plans)
         except (cudnn.cudnnGraphNotSupportedError, RuntimeError, ValueError, NotImplementedError) as error:
             # cuDNN says so of shapes that it has no kernel for.
             self.refused[key] = str(error)
             return None
 
 
+    def _with_kernels(self, cudnn: Any, key: Key, plans: _Plans) -> _Plans:
+        """The plans with their kernels, which are all built where no earlier start has found them."""
+        kept = self._device.choices.kept
+        known = kept.pairs(("kernels", *key))
+        if known and all(index < plans.graph.get_execution_plan_count() for index, _ in known):
+            return replace(plans, kernels=known)
+        kernels = _kernels(cudnn, plans.graph, 1 if self._device.deterministic else CANDIDATES)
+        if not kernels:
+            raise RuntimeError("no kernel of cuDNN's takes it")
+        kept.put_pairs(("kernels", *key), kernels)
+        return replace(plans, kernels=kernels, built={index for index, _ in kernels})
+
+
 def _build(cudnn: Any, handle: Any, kind: str, operands: Operands, windows: Sequence[Sliding], device: Any) -> _Plans:
-    """Build the graph. Raises cudnnGraphNotSupportedError and others where cuDNN cannot."""
+    """Build the graph, without kernels. Raises cudnnGraphNotSupportedError and others where cuDNN cannot."""
     name = operands["image"].dtype.name
     type = getattr(cudnn.data_type, _TYPES[name])
     wide = type if name == "float64" else cudnn.data_type.FLOAT
@@ -235,13 +259,10 @@ def _build(cudnn: Any, handle: Any, kind: str, operands: Operands, windows: Sequ
     graph.deselect_workspace_greater_than(CONVOLUTION)
     graph.deselect_numeric_notes(_unwanted(cudnn, name, device))
     graph.check_support()
-    kernels = _kernels(cudnn, graph, 1 if device.deterministic else CANDIDATES)
-    if not kernels:
-        raise RuntimeError("no kernel of cuDNN's takes it")
-    return _Plans(graph, tensors, kernels)
+    return _Plans(graph, tensors, (), set())
 
 
-def _kernels(cudnn: Any, graph: Any, most: int) -> tuple[tuple[int, int], ...]:
+def _kernels(cudnn: Any, graph: Any, most: int) -> Pairs:
     """The first of the proposed kernels that can be built."""
     found: list[tuple[int, int]] = []
     for index in range(graph.get_execution_plan_count()):

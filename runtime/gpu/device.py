@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import importlib.metadata
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ import numpy as np
 
 from mspc.ops.device import PRELUDE, Array, Kernel, Launch, Sliding
 from mspc.runtime.comm.interface import OneRank
+from mspc.runtime.gpu.choices import Choices
+from mspc.runtime.gpu.kept_choices import KeptChoices, file_of
 from mspc.runtime.gpu.matmul import Products, Unsupported
 from mspc.runtime.gpu.writers import Writers
 
@@ -24,6 +27,8 @@ _LAZY_PEER_ACCESS = 1
 """CUDA's flag: a GPU whose memory is opened becomes reachable."""
 _ORDINARY_SHARED = 48 << 10
 """Bytes of shared memory that a block gets without asking."""
+_WAYS = "1"
+"""Changes when mspc asks for other ways to compute the same, or in another order."""
 _SMALLEST_SCRATCH, _MOST_AHEAD = 1 << 20, 64 << 20
 
 
@@ -68,6 +73,7 @@ class GpuDevice:
         self.stop = self.zeros((1,), "int32")
         self.progress: Any = None
         self.writers = Writers()
+        self.choices = Choices(self, KeptChoices(None if deterministic else file_of(_machine(self.name))))
         self.products = Products(self)
         self.convolutions: Any = None
         self.workspaces: dict[str, int] = {}
@@ -230,7 +236,7 @@ class GpuDevice:
 
     def beside(self, blocks: int) -> contextlib.AbstractContextManager[None]:
         """A context in which launches are made that run beside kernels of so many blocks."""
-        return self.products.beside(blocks)
+        return self.choices.beside(blocks)
 
     def attention(self, *arrays: Array, **options: Any) -> Launch | None:
         """See `Device.attention`."""
@@ -249,7 +255,7 @@ class GpuDevice:
 
     def fastest(self, kind: tuple[Any, ...], launches: Sequence[Launch]) -> Launch:
         """See `Device.fastest`; all ranks take the same one."""
-        return self.products.fastest(kind, launches)
+        return self.choices.fastest(kind, launches)
 
     def synchronize(self) -> None:
         """Wait for the streams of a step, and for what was set before one of them was chosen."""
@@ -263,6 +269,15 @@ def _call(function: Any, grid: int | tuple[int, ...], block: int, arguments: Seq
     if shared > _ORDINARY_SHARED and function.max_dynamic_shared_size_bytes < shared:
         function.max_dynamic_shared_size_bytes = shared
     function((grid,) if isinstance(grid, int) else grid, (block,), tuple(arguments), shared_mem=shared)
+
+
+def _machine(name: str) -> list[str]:
+    """What the fastest ways to compute depend on."""
+    versions = [_WAYS, str(cupy.cuda.runtime.driverGetVersion()), cupy.__version__]
+    for package in ("nvidia-cublas", "nvidia-cudnn-cu13", "nvidia-cudnn-frontend"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions.append(importlib.metadata.version(package))
+    return [name, *versions]
 
 
 def open_device(index: int = 0, comm: Any = None, deterministic: bool = False, tf32: bool = False) -> GpuDevice:

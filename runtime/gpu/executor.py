@@ -93,7 +93,7 @@ class GpuExecutor:
             self._stored = stored
             reserve_scratch(graph, device)
             self._step = GpuStep(graph, device, self.plan, stored)
-            device.products.agree(self.comm)
+            device.choices.agree(self.comm)
             self._slots = [self._slot() for _ in range(DEPTH)]
         except MspcError:
             raise

@@ -6,9 +6,6 @@ x @ y is computed as (y^T @ x^T)^T with the operands swapped and nothing moved.
 
 from __future__ import annotations
 
-import contextlib
-import zlib
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,31 +15,12 @@ from nvmath.bindings.cublas import ComputeType
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.device import Array, Launch
+from mspc.runtime.gpu.choices import Choices
+from mspc.runtime.gpu.kept_choices import Key
 from mspc.runtime.workspaces import PRODUCTS
 
 CANDIDATES = 12
 """Algorithms that are timed for a new shape."""
-_WARM, _TIMED = 2, 5
-
-_HOLDING = 1024
-"""Threads of a block that holds a multiprocessor: with them no product's block fits beside it."""
-_HOLD = r"""
-extern "C" __global__ void hold(volatile unsigned int* held) {
-    if (threadIdx.x == 0) atomicAdd((unsigned int*)held, 1u);
-    while (!held[1]) {}
-    __syncthreads();
-    if (threadIdx.x == 0) atomicSub((unsigned int*)held, 1u);
-}
-extern "C" __global__ void await_holders(volatile unsigned int* held, const unsigned int count) {
-    while (held[0] < count) {}
-}
-extern "C" __global__ void free_holders(volatile unsigned int* held) {
-    held[1] = 1;
-    while (held[0]) {}
-    held[1] = 0;
-}
-"""
-
 _TYPES = {
     "float16": CudaDataType.CUDA_R_16F,
     "bfloat16": CudaDataType.CUDA_R_16BF,
@@ -58,8 +36,6 @@ _EPILOGUES = {
     ("gelu before", True): lt.Epilogue.GELU_AUX_BIAS,
     ("gelu_gradient", False): lt.Epilogue.DGELU,
 }
-
-Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -79,16 +55,13 @@ class Unsupported(Exception):
 
 
 class Products:
-    """Makes products for one device. Choices of algorithms are remembered by shape, so that `agree` can make all ranks
-    take the same ones."""
+    """Makes products for one device. Algorithms are chosen by shape, so that all ranks can take the same ones."""
 
     def __init__(self, device: Any) -> None:
         self._device = device
         self._handle: int = 0
         self._workspace: Array = None
-        self._taken = 0
-        self._held: Array = None
-        self.choices: dict[Key, int] = {}
+        self.choices: Choices = device.choices
         self.candidates: dict[Key, Any] = {}
 
     def launch(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool, addend: Array | None = None,
@@ -125,20 +98,6 @@ class Products:
 
         return launch
 
-    @contextlib.contextmanager
-    def beside(self, blocks: int) -> Iterator[None]:
-        """Products that are made in this context leave so many multiprocessors to others."""
-        before, self._taken = self._taken, blocks
-        try:
-            yield
-        finally:
-            self._taken = before
-
-    @property
-    def multiprocessors(self) -> int:
-        """Those that a product made now may fill; 0: all."""
-        return max(1, self._device.multiprocessors - self._taken) if self._taken else 0
-
     @property
     def handle(self) -> int:
         if not self._handle:
@@ -168,75 +127,11 @@ class Products:
         if not len(found):
             raise Unsupported(f"cuBLASLt has no algorithm for {key}")
         self.candidates[key] = found
-        self.choices[key] = 0
-        if len(found) > 1:
-            self.choices[key] = min(range(len(found)), key=lambda i: (product.seconds(_address(found, i)), i))
-
-    def fastest(self, kind: Key, launches: Sequence[Launch]) -> Launch:
-        """See `Device.fastest`."""
-        if self._device.deterministic or len(launches) == 1:
-            return launches[0]
-        if kind not in self.choices:
-            self.choices[kind] = min(range(len(launches)), key=lambda i: (self.seconds(launches[i]), i))
-            self.candidates[kind] = launches
-        return lambda: launches[self.choices[kind]]()
+        self.choices.choose(key, len(found), lambda i: product.seconds(_address(found, i)))
 
     def stream(self) -> int:
         """The current stream, as CUDA knows it."""
         return self._device.xp.cuda.get_current_stream().ptr
-
-    def seconds(self, launch: Launch) -> float:
-        """What a launch takes, in the mean of a few."""
-        for _ in range(_WARM):
-            launch()
-        if self._taken:
-            return self._seconds_beside(launch)
-        begun = self._device.signal(timed=True)
-        for _ in range(_TIMED):
-            launch()
-        ended = self._device.signal(timed=True)
-        ended.synchronize()
-        return self._device.milliseconds(begun, ended) / (1000 * _TIMED)
-
-    def _seconds_beside(self, launch: Launch) -> float:
-        """The same while as many multiprocessors as a collective takes are held by a kernel that does nothing."""
-        device = self._device
-        if self._held is None:
-            self._held = device.zeros((2,), "uint32")
-        hold, wait, free = (device.kernel(_HOLD, name) for name in ("hold", "await_holders", "free_holders"))
-        before = device.signal()
-        total = 0.0
-        for _ in range(_TIMED):
-            with device.stream("communication"):
-                device.wait(before)
-                hold(self._taken, _HOLDING, (self._held,))
-            wait(1, 1, (self._held, np.uint32(self._taken)))
-            begun = device.signal(timed=True)
-            launch()
-            ended = device.signal(timed=True)
-            free(1, 1, (self._held,))
-            before = device.signal()
-            before.synchronize()
-            device.synchronize()
-            total += device.milliseconds(begun, ended)
-        return total / (1000 * _TIMED)
-
-    def agree(self, comm: Any) -> None:
-        """Take the choices of the lowest rank that has one for a shape: ranks that compute the same must get the same
-        bits. `comm` works on host arrays; every rank calls this."""
-        if comm.size == 1:
-            return
-        ranks = tuple(range(comm.size))
-        mine = sorted((zlib.crc32(repr(key).encode()), key) for key in self.choices)
-        length = int(comm.all_reduce(np.array([len(mine)], np.int64), "max", ranks)[0])
-        table = np.full((length, 2), -1, np.int64)
-        for row, (name, key) in enumerate(mine):
-            table[row] = name, self.choices[key]
-        first: dict[int, int] = {}
-        for name, choice in comm.all_gather(table, ranks, 0).tolist():
-            first.setdefault(name, choice)
-        for name, key in mine:
-            self.choices[key] = min(first[name], len(self.candidates[key]) - 1)
 
 
 class _BoundProduct:
@@ -263,8 +158,8 @@ class _BoundProduct:
         self._set(lt.MatmulDescAttribute.TRANSA, int(first.transposed))
         self._set(lt.MatmulDescAttribute.TRANSB, int(second.transposed))
         self._set(lt.MatmulDescAttribute.EPILOGUE, int(epilogue))
-        if products.multiprocessors:
-            self._set(lt.MatmulDescAttribute.SM_COUNT_TARGET, products.multiprocessors)
+        if products.choices.multiprocessors:
+            self._set(lt.MatmulDescAttribute.SM_COUNT_TARGET, products.choices.multiprocessors)
         if bias is not None:
             self._set(lt.MatmulDescAttribute.BIAS_DATA_TYPE, int(_TYPES[bias.dtype.name]))
             self._set(lt.MatmulDescAttribute.BIAS_POINTER, bias.data.ptr)
@@ -281,7 +176,7 @@ class _BoundProduct:
         self._alpha, self._beta = np.array([1], number), np.array([addend is not None], number)
         self._key: Key = (
             x.dtype.name, out.dtype.name, fast, first, second, target, batch, kind, bias is not None,
-            addend is not None, products.multiprocessors,
+            addend is not None, products.choices.multiprocessors,
             tuple(_alignment(a) for a in self._arrays if a is not None),
         )  # fmt: skip
         products.choose(self._key, self)
@@ -294,11 +189,11 @@ class _BoundProduct:
         """The algorithms that cuBLASLt expects to be the fastest, best first; where some multiprocessors are taken,
         those for all of them follow."""
         found = self._expected(count)
-        if not self._products.multiprocessors or count == 1:
+        if not self._products.choices.multiprocessors or count == 1:
             return found
         self._set(lt.MatmulDescAttribute.SM_COUNT_TARGET, 0)
         found = np.concatenate([found, self._expected(count)])
-        self._set(lt.MatmulDescAttribute.SM_COUNT_TARGET, self._products.multiprocessors)
+        self._set(lt.MatmulDescAttribute.SM_COUNT_TARGET, self._products.choices.multiprocessors)
         return found
 
     def _expected(self, count: int) -> Any:
@@ -320,7 +215,7 @@ class _BoundProduct:
         out, addend = self._arrays[2], self._arrays[3]
         saved = out.copy() if addend is not None and addend.data.ptr == out.data.ptr else None
         try:
-            taken = self._products.seconds(lambda: self._run(algorithm))
+            taken = self._products.choices.seconds(lambda: self._run(algorithm))
         except lt.cuBLASLtError:
             return float("inf")
         if saved is not None:

@@ -16,14 +16,10 @@ import numpy as np
 from mspc.ops.convolution.products import convolve, input_gradient, weight_gradient
 from mspc.ops.convolution.window import Window
 from mspc.runtime.comm.interface import OneRank
+from mspc.runtime.gpu.choices import Choices
+from mspc.runtime.gpu.kept_choices import KeptChoices
 from mspc.runtime.gpu.writers import Writers
 from tests.ops.cuda.cuda_emulator import Emulator, aligned
-
-
-class EmulatedProducts:
-    """Matrix products by NumPy."""
-
-    def agree(self, comm: Any) -> None: ...
 
 
 class Event:
@@ -41,7 +37,7 @@ class EmulatedGpu(Emulator):
     def __init__(self, folder: Path, comm: Any = None) -> None:
         super().__init__(folder, step=0)
         self.comm = OneRank() if comm is None else comm
-        self.products = EmulatedProducts()
+        self.choices = Choices(self, KeptChoices(None))
         self.writers = Writers()
         self.workspaces: dict[str, int] = {}
         self.captures = 0

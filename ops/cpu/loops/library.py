@@ -25,6 +25,7 @@ from pathlib import Path
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import write_atomically
+from mspc.ir.files.cache_folder import cache_folder
 
 FLAGS = (
     "-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-fno-exceptions",
@@ -96,17 +97,10 @@ def _declared(library: ctypes.CDLL, name: str, count: int) -> Function:
     return function
 
 
-def cache_folder() -> Path | None:
-    """Where libraries are kept; None for a user without a home."""
-    given, home = os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache")
-    found = given if os.path.isabs(given) else home
-    return Path(found) / "mspc" / "loops" if os.path.isabs(found) else None
-
-
 def _library(command: tuple[str, ...], source: str) -> ctypes.CDLL:
     """The library of a source, from disk or compiled now. Raises CompilerFailed."""
     key = hashlib.sha256("\0".join([source, *command, *FLAGS, _version(command), _processor()]).encode()).hexdigest()
-    folder = cache_folder()
+    folder = cache_folder("loops")
     if folder is None:
         return _made(command, source, None)
     path = folder / f"{key}.so"

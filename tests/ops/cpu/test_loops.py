@@ -263,7 +263,7 @@ def made(log: Path) -> int:
 def test_a_library_is_compiled_once_and_anew_where_it_is_damaged(counted: Path) -> None:
     assert made(counted) == 1
     assert made(counted) == 1
-    (path,) = library.cache_folder().iterdir()
+    (path,) = library.cache_folder("loops").iterdir()
     content = path.read_bytes()
     for number, damaged in enumerate((content[:-40], content[:2000], b"", b"\0" * 64, content + b"x")):
         path.unlink()  # what is loaded stays as it is
@@ -275,7 +275,7 @@ def test_a_library_is_compiled_once_and_anew_where_it_is_damaged(counted: Path) 
 def test_ranks_that_ask_at_once_compile_once(counted: Path) -> None:
     in_parallel([lambda: made(counted)] * 4)
     assert made(counted) == 1
-    assert [path.suffix for path in library.cache_folder().iterdir()] == [".so"]
+    assert [path.suffix for path in library.cache_folder("loops").iterdir()] == [".so"]
 
 
 def test_a_folder_that_takes_no_library_is_done_without(counted: Path) -> None:
