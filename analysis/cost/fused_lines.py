@@ -52,10 +52,13 @@ NOTHING = LineCost()
 
 def cost_of_lines(node: Node) -> LineCost:
     """What the lines of a node take; `NOTHING` of one that has none."""
-    if not isinstance(node.op, FusedElementwise):
-        return NOTHING
+    return cost_of_fused(node.op, operand_types(node)) if isinstance(node.op, FusedElementwise) else NOTHING
+
+
+def cost_of_fused(op: FusedElementwise, given: tuple[TensorType, ...]) -> LineCost:
+    """What the lines of a fused operator take on operands of these types."""
     try:
-        return _of_lines(node.op, operand_types(node))
+        return _of_lines(op, given)
     except MspcError:
         return NOTHING  # In data parallel mode a rank's parameters are slices where its nodes have global types.
 

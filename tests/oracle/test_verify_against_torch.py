@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -50,16 +51,18 @@ nn.TrainOneStepCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))(Tensor(n
 """
 
 
-@pytest.fixture(scope="module")
+@functools.cache
 def two_steps() -> tuple[ComparedValue, ...]:
-    """The rows of two of the training steps that networks share."""
+    """The rows of two of the training steps that networks share; no fixture of the file, as those begin with what the
+    tests before have left in place, and not inside of a command, which records what is launched."""
     return tuple(judged(case, torch) for case in cases()[:2])
 
 
 @pytest.fixture(autouse=True)
-def steps(two_steps: tuple[ComparedValue, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Training steps are two: `test_shared_steps.py` has all judged, by the process that judges them."""
-    monkeypatch.setattr(against, "judged_apart", lambda: two_steps)
+    found = two_steps()
+    monkeypatch.setattr(against, "judged_apart", lambda: found)
 
 
 @pytest.fixture
