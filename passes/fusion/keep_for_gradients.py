@@ -6,8 +6,9 @@ Output: the gradients' `Cast` of `%x` right before its first reader; nobody hold
 The pass looks at the node at which most bytes are alive. Forward values that only gradients behind it still read either
 stay, which costs their bytes once, or are made again by a pass over memory of its own, right before the first of these
 readers. The cheapest choice is a minimum cut: its network has an edge of a value's bytes for every value that could
-stay, and an edge of the bytes that would be moved for every one that could be made again. A byte at the peak is worth
-three that are moved (`PRICE`). What waits in any case costs nothing to read, and so do parameters and what is made of
+stay, and an edge of the bytes that would be moved for every one that could be made again, or of those that could be
+moved in the time of its instructions, where these take longer. A byte at the peak is worth three that are moved
+(`PRICE`). What waits in any case costs nothing to read, and so do parameters and what is made of
 them alone. What is elementwise, a view, a join of tensors, or computed along rows in one pass (a softmax, a norm) can
 be made again; products, convolutions, attention, collectives, reductions and all else never are: their results stay, or
 nothing that needs them is made again.

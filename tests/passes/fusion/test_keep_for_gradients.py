@@ -117,6 +117,29 @@ def test_halves_wait_in_place_of_their_conversions() -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize(("kind", "again"), [("Neg", True), ("Erf", False)])
+def test_what_takes_long_to_compute_waits(kind: str, again: bool) -> None:
+    """Beside a value that waits for another reader, one made of it costs a pass over memory, or the instructions of six
+    functions, in the time of which more than three times its bytes are moved."""
+    graph, b, (x, w) = new_graph(x=("input", (64, 64)), w=("parameter", (64, 64)))
+    waiting: list[tuple[Node, Node]] = []
+    value: Value = x
+    for _ in range(6):
+        made = b.emit(op("MatMul"), value, w)
+        behind = made
+        for _ in range(6):
+            behind = b.emit(op(kind), behind)
+        waiting.append((made, behind))
+        value = b.emit(op("MatMul"), behind, w)
+    b.phase = "backward"
+    for both in reversed(waiting):
+        for one in both:
+            value = b.emit(op("MatMul", transpose_a=True), one, value)
+    graph.results = [value]
+    found = run_passes(graph, parse_passes(f"{PASSES},keep_for_gradients"))
+    assert any(node.attrs.get("recomputed") for node in found.nodes) is again
+
+
 @pytest.mark.parametrize("options", [{"change": True}, {"narrow": False}], ids=str)
 def test_what_is_read_has_changed_or_is_not_smaller(options: dict[str, bool]) -> None:
     graph = run_passes(layers(6, **options), parse_passes(f"{PASSES},keep_for_gradients"))
