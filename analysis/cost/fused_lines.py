@@ -19,7 +19,9 @@ from mspc.ops.reduced_dimensions import axes_of
 from mspc.ops.tensor.broadcast import Reduce
 
 LONGEST_ROW = 24 * 1024
-"""Elements of a row that the largest block of threads holds in registers; longer ones are read again."""
+"""Elements of a row that the largest block of threads holds in registers."""
+WAITING = 225 << 10
+"""Bytes of longer rows that wait in shared memory; still longer ones are read again."""
 FUNCTIONS = {
     "rsqrt": 4, "sqrt": 8, "exp": 8, "sigmoid": 8, "gelu": 12, "gelu_slope": 24, "log": 16, "log1p": 24, "sin": 24,
     "cos": 24, "tanh": 20, "erf": 24, "erfc": 32, "power": 32, "pow": 32,
@@ -100,7 +102,7 @@ def _of_lines(op: FusedElementwise, given: tuple[TensorType, ...]) -> LineCost:
         more, drawn = lines.computed(lines.reached(roots))
         operations, draws = operations + more, draws + drawn
     asides = tuple(lines.bytes_read(lines.reached(roots)) for roots in passes)
-    again = lines.read_again() if in_rows and lines.space.row > LONGEST_ROW else 0
+    again = lines.read_again() if in_rows and lines.space.row > LONGEST_ROW and lines.row_bytes() > WAITING else 0
     return LineCost(operations, draws, again, asides, bool(along) and not in_rows)
 
 
@@ -140,6 +142,10 @@ class _Lines:
         """Bytes of the operands of lines that have a value for every element."""
         read = {i for line in lines for kind, i in self.steps[line].operands if kind == "x"}
         return sum(self.given[i].nbytes for i in read if self.given[i].size >= self.elements)
+
+    def row_bytes(self) -> int:
+        """Bytes of a row of all operands that have a value for every element."""
+        return self.space.row * sum(each.dtype.itemsize for each in self.given if each.size >= self.elements)
 
     def computed(self, lines: Iterable[int]) -> tuple[float, float]:
         """(instructions on elements, random numbers) of lines."""

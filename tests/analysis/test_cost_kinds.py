@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mspc.analysis.cost.fused_lines import LONGEST_ROW, NOTHING, cost_of_lines, instructions
+from mspc.analysis.cost.fused_lines import LONGEST_ROW, NOTHING, WAITING, cost_of_lines, instructions
 from mspc.analysis.cost.kinds import kind_of_work, kinds_of_slices, product_of, share_of_scores
 from mspc.analysis.cost.known_machines import H100
 from mspc.analysis.cost.machine import LIKE, PRODUCTS, Rate
@@ -158,10 +158,10 @@ def test_sums_of_columns_ahead_of_rows_are_passes() -> None:
     assert kind_of_traffic(made) == ""
 
 
-@pytest.mark.parametrize("row", [1024, LONGEST_ROW, LONGEST_ROW * 2])
-def test_rows_that_registers_do_not_hold_are_read_again(row: int) -> None:
+@pytest.mark.parametrize("row", [1024, LONGEST_ROW, LONGEST_ROW * 2, LONGEST_ROW * 3])
+def test_rows_that_neither_registers_nor_shared_memory_hold_are_read_again(row: int) -> None:
     made = fused("Softmax(x0, axis=-1)", returns=(0,), shapes=((4, row),))
-    assert cost_of_lines(made).again == (2 * 4 * row * 4 if row > LONGEST_ROW else 0)
+    assert cost_of_lines(made).again == (2 * 4 * row * 4 if 4 * row > WAITING else 0)
 
 
 def test_instructions_follow_from_expressions() -> None:
