@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from mspc.ir.graph import Graph, Node
 from mspc.ir.late_dataclass import dataclass
 
@@ -30,7 +32,8 @@ class Timed:
 
 @dataclass(frozen=True)
 class NodeCost:
-    """The time of one node. seconds: mean of the steps. share: of all nodes' time. line: "file:line: source", or ""."""
+    """The time of one node. seconds: median of the steps. share: of all nodes' time. line: "file:line: source", or
+    ""."""
 
     label: str
     type: str
@@ -83,33 +86,38 @@ def trace(
 
 
 def costs(steps: Sequence[Sequence[Timed]], graph: Graph, most: int = 10) -> list[NodeCost]:
-    """The nodes that took the most time in the mean of a rank's steps, the most expensive first."""
-    total: dict[int, float] = {}
+    """The nodes that took the most time in the median of a rank's steps, which a stall in one step does not change; the
+    most expensive first."""
+    found: dict[int, list[float]] = {}
     streams: dict[int, str] = {}
-    for times in steps:
+    for number, times in enumerate(steps):
         for timed in times:
-            total[timed.index] = total.get(timed.index, 0.0) + timed.duration / 1000
+            found.setdefault(timed.index, [0.0] * len(steps))[number] += timed.duration / 1000
             streams[timed.index] = timed.stream
-    everything = sum(total.values()) or 1.0
-    first = sorted(total, key=lambda index: (-total[index], index))[:most]
+    typical = {index: float(np.median(each)) for index, each in found.items()}
+    everything = sum(typical.values()) or 1.0
+    first = sorted(typical, key=lambda index: (-typical[index], index))[:most]
     return [
         NodeCost(
-            graph.nodes[i].label, str(graph.nodes[i].type), streams[i], total[i] / max(1, len(steps)),
-            total[i] / everything, _line(graph.nodes[i]),
+            graph.nodes[i].label, str(graph.nodes[i].type), streams[i], typical[i], typical[i] / everything,
+            _line(graph.nodes[i]),
         )
         for i in first
     ]  # fmt: skip
 
 
 def sums(steps: Sequence[Sequence[Timed]], graph: Graph) -> tuple[float, float, float]:
-    """Seconds of the mean of a rank's steps: all that computes, all that communicates, and from the first node's begin
-    to the last one's end. The first two overlap where there are two streams."""
-    found: dict[str, float] = dict.fromkeys(STREAMS, 0.0)
-    for times in steps:
+    """Seconds of a rank's steps, medians of each: all that computes, all that communicates, and from the first node's
+    begin to the last one's end. The first two overlap where there are two streams."""
+    found: dict[str, list[float]] = {name: [0.0] * len(steps) for name in STREAMS}
+    for number, times in enumerate(steps):
         for timed in times:
-            found[stream_of(graph.nodes[timed.index])] += timed.duration
-    count = 1000 * max(1, len(steps))
-    return found["compute"] / count, found["communication"] / count, sum(map(length, steps)) / count
+            found[stream_of(graph.nodes[timed.index])][number] += timed.duration
+    compute, communication, whole = (
+        float(np.median(each)) / 1000 if each else 0.0
+        for each in (found["compute"], found["communication"], list(map(length, steps)))
+    )
+    return compute, communication, whole
 
 
 def length(times: Sequence[Timed]) -> float:

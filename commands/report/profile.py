@@ -43,7 +43,7 @@ def cost_table(steps: Sequence[Sequence[Timed]], first: int, executor: Any) -> T
     kind = "the first graph that trains" if executor.trains else "the first graph; none trains"
     found = costs(steps, executor.graph, LISTED)
     return Table(
-        f"profile of {executor.graph.name} ({kind}), rank {executor.rank}, mean of {which}",
+        f"profile of {executor.graph.name} ({kind}), rank {executor.rank}, median of {which}",
         ("node", "result", "stream", "time", "share", "line"),
         [
             (c.label, c.type, c.stream, _ms(c.seconds), f"{100 * c.share:.1f} %", c.line or "-")

@@ -95,7 +95,7 @@ def test_script_under_mpirun(script: Path) -> None:
     assert any(e["name"] == "MatMul 'matmul'" and "train.py:" in e["args"]["line"] for e in found)
     lines = table(done.stdout)
     assert lines[0] == (
-        "profile of TrainOneStepCell_construct (the first graph that trains), rank 0, mean of steps 3 to 7"
+        "profile of TrainOneStepCell_construct (the first graph that trains), rank 0, median of steps 3 to 7"
     )
     assert [word for line in lines[1:4] for word in line.split()] == HEAD
     assert "    train.py:23: return self.matmul(x, self.w)" in lines
@@ -120,7 +120,7 @@ def test_simulated_script_times_the_graph_that_trains(script: Path, capsys: pyte
     run_script(script, 2, simulate=True, profile=ProfileOptions(Path("trace.json"), 2))
     out = capsys.readouterr().out
     lines = table(out)
-    assert "TrainOneStepCell_construct (the first graph that trains), rank 0, mean of steps 3 to 4" in lines[0]
+    assert "TrainOneStepCell_construct (the first graph that trains), rank 0, median of steps 3 to 4" in lines[0]
     assert lines[-2] == "note: simulated ranks take turns: the time of a collective holds work of the other ranks"
     assert [line for line in out.splitlines() if line not in lines] == plain.splitlines()
     found = spans()
@@ -134,7 +134,7 @@ def test_a_graph_that_does_not_train_is_written_at_the_end(script: Path, capsys:
     script.write_text(NETWORK + "for i in range(4):\n    net(rows(0)[0])\nprint('end')\n")
     run_script(script, 1, profile=ProfileOptions(Path("trace.json"), 1))
     out = capsys.readouterr().out
-    assert out.startswith("end\nprofile of Net_construct (the first graph; none trains), rank 0, mean of step 3\n")
+    assert out.startswith("end\nprofile of Net_construct (the first graph; none trains), rank 0, median of step 3\n")
     assert {e["args"]["step"] for e in spans()} == {3}
 
 
@@ -144,7 +144,7 @@ def test_ranks_with_graphs_of_their_own(script: Path, capsys: pytest.CaptureFixt
     assert [(e["pid"], e["name"], e["args"]["step"]) for e in spans() if "train.py" in e["args"]["line"]] == [
         (0, "MatMul", 3), (0, "Tanh", 3), (1, "Exp", 3), (1, "Exp", 4),
     ]  # fmt: skip
-    assert "mean of step 3\n" in capsys.readouterr().out
+    assert "median of step 3\n" in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_compiled_program(program: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert done.returncode == 0, done.stderr
     lines = table(done.stdout)
     assert [line for line in done.stdout.splitlines() if line not in lines] == plain.splitlines()
-    assert lines[0].endswith("(the first graph that trains), rank 0, mean of steps 3 to 4")
+    assert lines[0].endswith("(the first graph that trains), rank 0, median of steps 3 to 4")
     assert any("train.py:23: return self.matmul(x, self.w)" in line for line in lines)
     found = spans()
     assert {(e["pid"], e["tid"], e["args"]["step"]) for e in found} == {
@@ -175,7 +175,7 @@ def test_short_runs_time_what_they_have(program: Path, capsys: pytest.CaptureFix
     options = ProfileOptions(Path("trace.json"))
     run_directory(program, synthetic=True, steps=2, simulate=True, profile=options)
     lines = table(capsys.readouterr().out)
-    assert lines[0].endswith("rank 0, mean of step 2")
+    assert lines[0].endswith("rank 0, median of step 2")
     assert lines[-3] == "note: step 2 may still prepare; a run of 3 steps or more gives better times"
     assert {e["args"]["step"] for e in spans()} == {2}
     run_directory(program, synthetic=True, steps=1, simulate=True, profile=options)

@@ -9,7 +9,7 @@ import numpy as np
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
-from mspc.runtime.profile import Timed, costs, trace
+from mspc.runtime.profile import Timed, costs, sums, trace
 from tests.gpu.programs import compiled
 
 
@@ -35,6 +35,15 @@ def test_most_expensive_nodes_come_first() -> None:
         (graph.nodes[2].label, "communication", 0.002, 0.25),
     ]
     assert "programs.py:" in costs(steps, graph)[0].line
+
+
+def test_a_stall_in_one_step_changes_nothing() -> None:
+    graph, _, _ = compiled("feed_forward")
+    steps = [[Timed(0, "compute", 0, 1), Timed(1, "compute", 1, 5)] for _ in range(3)]
+    stalled = [*steps[:2], [Timed(0, "compute", 0, 80), Timed(1, "compute", 80, 5)]]
+    assert costs(stalled, graph) == costs(steps, graph)
+    assert sums(stalled, graph) == sums(steps, graph) == (0.006, 0.0, 0.006)
+    assert sums([], graph) == (0.0, 0.0, 0.0)
 
 
 def test_trace_is_chromes() -> None:
