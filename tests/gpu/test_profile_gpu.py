@@ -64,7 +64,7 @@ def test_timed_steps_equal_numpys(
     assert {e["args"]["step"] for e in spans} == {3, 4, 5}
     assert all(0 <= e["dur"] < 1e5 for e in spans)
     out = capsys.readouterr().out
-    assert "rank 0, mean of steps 3 to 5\n" in out
+    assert "rank 0, median of steps 3 to 5\n" in out
     planned, used = (
         int(re.search(rf"{name}.*?  ([\d,]+)\n", out)[1].replace(",", ""))  # type: ignore[index]  # both are there
         for name in ("planned together", "in use on GPU")
