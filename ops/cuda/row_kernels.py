@@ -23,6 +23,7 @@ from mspc.ops.cuda.source import (
     index_type,
     lanes_of,
     neutral,
+    threads_of_row,
 )
 from mspc.ops.device import Array, Device, Launch, c_type
 from mspc.ops.operator_arguments import axes_in
@@ -101,24 +102,8 @@ class Rows:
         words = max(1, (8 if self.dtype.itemsize == 8 else 4) // 4) * max(1, len(self.full))
         if self.inner > 1:
             return 1, self.columns * words <= 32
-        packs = -(-self.columns // lanes)
-
-        def held(group: int, limit: int) -> bool:
-            return -(-packs // group) * lanes * words <= limit
-
-        group = 1
-        while group < 32 and group < packs:
-            group *= 2
-        if group == 32 and not held(group, _HELD_WORDS):
-            group = 64
-            while group < 1024 and not held(group, _HELD_WORDS // 2):
-                group *= 2
-            if not held(group, _HELD_WORDS // 2):
-                return _LONG_BLOCK, False
-        # Few rows: more threads for each, so that every multiprocessor has work.
-        while 32 <= group < 512 and self.rows * group < multiprocessors * 1024 and group < packs:
-            group *= 2
-        return group, bool(self.results) or len(self.stages) > 1
+        group = threads_of_row(-(-self.columns // lanes), self.rows, multiprocessors, lanes * words, _HELD_WORDS)
+        return (_LONG_BLOCK, False) if group is None else (group, bool(self.results) or len(self.stages) > 1)
 
     def source(self, multiprocessors: int) -> tuple[str, int, int]:
         """(C++ of the kernel, blocks, threads of a block)."""

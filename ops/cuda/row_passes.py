@@ -22,7 +22,7 @@ from mspc.ops.cuda.math import MATH
 from mspc.ops.cuda.moved import coordinate
 from mspc.ops.cuda.random import RANDOM, with_arguments
 from mspc.ops.cuda.row_chain import RowChain, RowLine
-from mspc.ops.cuda.source import COMMON, accumulating_type, constants, grid_of, index_type, neutral
+from mspc.ops.cuda.source import COMMON, accumulating_type, constants, grid_of, index_type, neutral, threads_of_row
 from mspc.ops.device import Array, Device, Launch, c_type, computing_type
 
 _BLOCK = 128
@@ -89,23 +89,8 @@ def launch_rows(device: Device, chain: RowChain) -> Launch:
 def _divided(device: Device, chain: RowChain, plan: _PassPlan, lanes: int) -> Division:
     packs = -(-chain.length // lanes)
     rows = math.prod(chain.dims) // chain.length
-    words = plan.words()
-
-    def fits(group: int, limit: int) -> bool:
-        return -(-packs // group) * lanes * words <= limit
-
-    group = 1
-    while group < 32 and group < packs:
-        group *= 2
-    if group == 32 and not fits(group, _HELD_WORDS):
-        group = 64
-        while group < 1024 and not fits(group, _HELD_WORDS // 2):
-            group *= 2
-        if not fits(group, _HELD_WORDS // 2):
-            return _in_shared(device, chain, plan, packs * lanes)
-    while 32 <= group < 512 and rows * group < device.multiprocessors * 1024 and group < packs:
-        group *= 2
-    return Division(group, True, {})
+    group = threads_of_row(packs, rows, device.multiprocessors, lanes * plan.words(), _HELD_WORDS)
+    return _in_shared(device, chain, plan, packs * lanes) if group is None else Division(group, True, {})
 
 
 def _in_shared(device: Device, chain: RowChain, plan: _PassPlan, elements: int) -> Division:

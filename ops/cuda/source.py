@@ -65,6 +65,30 @@ def lanes_of(size: int, count: int, *arrays: Array) -> int:
     return lanes
 
 
+def threads_of_row(packs: int, rows: int, multiprocessors: int, words: int, most: int) -> int | None:
+    """Threads of a row that its values stay in registers of, `words` for each pack; None where they do not fit.
+
+    most: registers of a thread of a small block that values may take; half of them in blocks above 256 threads. Few
+    rows get more threads each, so that every multiprocessor has work.
+    """
+
+    def fits(threads: int, limit: int) -> bool:
+        return -(-packs // threads) * words <= limit
+
+    threads = 1
+    while threads < 32 and threads < packs:
+        threads *= 2
+    if threads == 32 and not fits(threads, most):
+        threads = 64
+        while threads < 1024 and not fits(threads, most // 2):
+            threads *= 2
+        if not fits(threads, most // 2):
+            return None
+    while 32 <= threads < 512 and rows * threads < multiprocessors * 1024 and threads < packs:
+        threads *= 2
+    return threads
+
+
 def accumulating_type(dtype: DType) -> str:
     """The C++ type that values are reduced in: at least 32 bits, which the shuffles of a warp take."""
     if dtype.is_float:
