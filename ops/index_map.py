@@ -40,6 +40,16 @@ class Place:
         reached = [step * (dims[d] - 1) for d, step in self.terms]
         return self.offset + sum(n for n in reached if n < 0), self.offset + sum(n for n in reached if n > 0)
 
+    def always_in(self, begin: int, end: int, dims: Shape) -> bool:
+        """Whether every value, over such a space, is from `begin` on and before `end`."""
+        low, high = self.bounds(dims)
+        return begin <= low and high < end
+
+    def never_in(self, begin: int, end: int, dims: Shape) -> bool:
+        """Whether none is."""
+        low, high = self.bounds(dims)
+        return high < begin or end <= low
+
     def divided(self, behind: int, dims: Shape) -> tuple[Place, Place] | None:
         """(quotient, rest) of the coordinate by `behind`, where both are such sums; None where they are not."""
         outer = tuple((d, step // behind) for d, step in self.terms if step % behind == 0)
@@ -90,6 +100,12 @@ def padded(shape: Shape, margins: Sequence[tuple[int, int]]) -> IndexMap:
     where = tuple((d, before, before + n) for d, (n, (before, after)) in enumerate(zip(shape, margins, strict=True))
                   if before or after)  # fmt: skip
     return IndexMap(dims, (Piece(0, source, where),), covers=not where)
+
+
+def flattened(places: Sequence[Place], shape: Shape) -> Place:
+    """The place in a tensor of this shape, counted through all its elements."""
+    strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+    return Place(0, tuple(enumerate(strides))).of(places)
 
 
 def reshaped(places: Sequence[Place], shape: Shape, target: Shape, dims: Shape) -> list[Place] | None:

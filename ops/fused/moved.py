@@ -16,7 +16,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, DType, TensorType
 from mspc.ops.fused.body import BodyLine, form_of, fusible, moves_elements
-from mspc.ops.index_map import IndexMap, Place, along, reshaped
+from mspc.ops.index_map import IndexMap, Place, along, flattened, reshaped
 from mspc.ops.math.comparison import Select
 from mspc.ops.math.elementwise import Identity
 
@@ -214,8 +214,7 @@ class _View:
     def _operand(self, operand: Source, type: TensorType, places: Sequence[Place], where: Where) -> Source:
         kind, index = operand
         if kind == "x":
-            strides = [math.prod(type.shape[d + 1 :]) for d in range(type.rank)]
-            at = Place(0, tuple(enumerate(strides))).of(places)
+            at = flattened(places, type.shape)
             return self.resolver.read(Moved(index, type.dtype, self.shape, self.dims, at, where))
         if not moves_elements(self.resolver.steps[index].op):
             return self.of(index, places, where)
@@ -231,8 +230,8 @@ class _View:
         made: list[tuple[Where, Source]] = []
         for piece in map.pieces:
             asked = [(places[d], begin, end) for d, begin, end in piece.where]
-            left = tuple(each for each in asked if not self._always(*each))
-            if any(self._never(*each) for each in left):
+            left = tuple(each for each in asked if not each[0].always_in(*each[1:], self.dims))
+            if any(each[0].never_in(*each[1:], self.dims) for each in left):
                 continue
             source = [place.of(places) for place in piece.source]
             inside = (*where, *(each for each in left if each not in where))
@@ -250,11 +249,3 @@ class _View:
             holds = self.resolver.read(Moved(-1, BOOL, self.shape, self.dims, where=left))
             value = self.resolver.line(BodyLine(Select(), (holds, source, value)))
         return value
-
-    def _always(self, place: Place, begin: int, end: int) -> bool:
-        low, high = place.bounds(self.dims)
-        return begin <= low and high < end
-
-    def _never(self, place: Place, begin: int, end: int) -> bool:
-        low, high = place.bounds(self.dims)
-        return high < begin or end <= low

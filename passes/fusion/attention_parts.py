@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from mspc.ir.graph import Node, Value
+from mspc.ir.graph import Node, Value, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.index_map import IndexMap, Place, along, reshaped
+from mspc.ops.index_map import IndexMap, Place, along, flattened, reshaped
 from mspc.ops.nn.attention import FlashAttentionScoreGrad
 from mspc.ops.nn.attention_kernel import Shape
 from mspc.ops.op import Op
@@ -51,7 +51,7 @@ def parts_matched(facts: ProjectionGraph, operands: Sequence[Value], attentions:
             continue
         found = [way.get(whole) for way in ways]
         if all(
-            seen is not None and _same(_flat(whole.shape, seen), place, value.shape)
+            seen is not None and _same(flattened(seen, whole.shape), place, value.shape)
             for seen, place, value in zip(found, flat, operands, strict=True)
         ):
             gradients = [node for node in attentions if isinstance(node.op, FlashAttentionScoreGrad)]
@@ -77,12 +77,6 @@ def _in_whole(shape: Shape, layout: str, index: int) -> Place:
 
 def _unmoved(value: Value) -> tuple[Place, ...]:
     return tuple(along(d) for d in range(len(value.shape)))
-
-
-def _flat(shape: Dims, places: Sequence[Place]) -> Place:
-    """The place in a tensor of this shape, counted through all its elements."""
-    steps = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
-    return Place(0, tuple(enumerate(steps))).of(places)
 
 
 def _same(one: Place, other: Place, dims: Dims) -> bool:
@@ -119,17 +113,13 @@ def _before(value: Value, places: tuple[Place, ...], dims: Dims) -> Seen | None:
         node = value.inputs[0]
         if not isinstance(node, Node) or not _of_tensors(node):
             return None
-        op = cast(Op, node.op).single_result(op.index, *_types(node))
-    found = op.index_map(*_types(node)) if op is not None and _of_tensors(node) else None
+        op = cast(Op, node.op).single_result(op.index, *operand_types(node))
+    found = op.index_map(*operand_types(node)) if op is not None and _of_tensors(node) else None
     return None if found is None else _through(found, node, value.shape, places, dims)
 
 
 def _of_tensors(node: Node) -> bool:
     return all(isinstance(value.type, TensorType) for value in node.inputs)
-
-
-def _types(node: Node) -> list[TensorType]:
-    return [value.tensor_type for value in node.inputs]
 
 
 def _through(found: IndexMap, node: Node, shape: Dims, places: tuple[Place, ...], dims: Dims) -> Seen | None:
@@ -138,10 +128,9 @@ def _through(found: IndexMap, node: Node, shape: Dims, places: tuple[Place, ...]
     if inner is None:
         return None
     for piece in found.pieces:
-        bounds = [(inner[d].bounds(dims), begin, end) for d, begin, end in piece.where]
-        if all(begin <= low and high < end for (low, high), begin, end in bounds):
+        if all(inner[d].always_in(begin, end, dims) for d, begin, end in piece.where):
             return node.inputs[piece.operand], tuple(place.of(inner) for place in piece.source)
-        if not any(high < begin or end <= low for (low, high), begin, end in bounds):
+        if not any(inner[d].never_in(begin, end, dims) for d, begin, end in piece.where):
             return None
     return None
 
@@ -171,7 +160,7 @@ def _followed(facts: ProjectionGraph, value: Node) -> Iterator[Node]:
             return
         value = readers[0][0]
         if not isinstance(value.op, Reshape | Cast):
-            if not _of_tensors(value) or cast(Op, value.op).index_map(*_types(value)) is None:
+            if not _of_tensors(value) or cast(Op, value.op).index_map(*operand_types(value)) is None:
                 return
         yield value
 
