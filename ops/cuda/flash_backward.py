@@ -124,8 +124,7 @@ def flash_backward(
     for sums in (FIRST | SECOND,) if padded(attention.shape.depth) <= 128 else (FIRST, SECOND):
         arrays = (k, v, q, dout, result, dk, dv)
         launches.append(_form(device, attention, scratch, of_keys, arrays, of_keys=True, sums=sums))
-    drawing = draw(device, attention, scratch[1])
-    return in_order(*launches) if drawing is None else in_order(drawing, *launches)
+    return in_order(draw(device, attention, scratch[1]), *launches)
 
 
 def notes_of(device: Device, attention: Attention, result: Array) -> tuple[Array, Array, Launch]:
@@ -138,8 +137,7 @@ def notes_of(device: Device, attention: Attention, result: Array) -> tuple[Array
     drawing = draw(device, attention, scratch[1])
 
     def launch() -> None:
-        if drawing is not None:
-            drawing()
+        drawing()
         noting()
 
     return *scratch, launch

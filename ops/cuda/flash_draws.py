@@ -205,11 +205,11 @@ def draws_of(attention: Attention) -> str:
     return "".join((draws_source(draws), f"#define STAYING {count_of(draws.keep_prob)}u\n", _DRAWN_HERE, own))
 
 
-def draw(device: Device, attention: Attention, bits: Array) -> Launch | None:
-    """What fills `bits`, of `bits_bytes`; None where nothing is drawn before."""
+def draw(device: Device, attention: Attention, bits: Array) -> Launch:
+    """What fills `bits`, of `bits_bytes`; it does nothing where nothing is drawn before."""
     draws = attention.scores.draws
     if draws is None or not drawn_before(attention):
-        return None
+        return lambda: None
     known = f"#define STAYING {count_of(draws.keep_prob)}u\n#define BEGIN {_begin(draws)}ll\n"
     kernel = device.kernel(draws_source(draws) + known + _DRAW, "flash_draws")
     words = -(-math.prod(attention.shape.weights) // _WORD)

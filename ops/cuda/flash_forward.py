@@ -285,7 +285,6 @@ def flash_forward(
         return None
     tiles = tiles or tiles_of(device, attention)
     bits = device.scratch(max(1, bits_bytes(attention)))
-    drawing = draw(device, attention, bits)
     kernel = device.kernel(tiles.source(device, attention), "flash_forward")
     grid = shape.batch * shape.heads * math.ceil(shape.queries / tiles.rows())
     arguments = [
@@ -297,4 +296,4 @@ def flash_forward(
     def launch() -> None:
         kernel(grid, 32 * tiles.warps, arguments, tiles.shared(attention))
 
-    return launch if drawing is None else in_order(drawing, launch)
+    return in_order(draw(device, attention, bits), launch)
