@@ -15,7 +15,7 @@ nothing that needs them is made again.
 
 The cut is taken again at the peak that is left, as long as each one lowers the peak by its price; one that does not is
 taken back. What kernels compute again without a pass of their own has been decided in `recompute_elementwise`, ahead of
-this pass.
+this pass. In the end `join_recomputed` spares passes where kernels of the gradients read the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from mspc.analysis.aliasing import Updates, aliased_operands
+from mspc.analysis.aliasing import Updates
 from mspc.analysis.cost.fused_lines import cost_of_fused, instructions
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
@@ -35,6 +35,8 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.moving import Concat
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
+from mspc.passes.fusion.alive import Alive, is_part
+from mspc.passes.fusion.join_recomputed import join_recomputed
 from mspc.passes.fusion.minimum_cut import UNBOUNDED, nearest_cut
 from mspc.passes.fusion.rewriter import parts_of
 
@@ -56,7 +58,7 @@ class KeepForGradients(Pass):
     def run(self, graph: Graph) -> bool:
         if all(node.phase == "forward" for node in graph.nodes):
             return False
-        changed, alive = False, _Alive(graph)
+        changed, alive = False, Alive(graph)
         for _ in range(MOST_ROUNDS):
             lower = _round(graph, alive)
             if lower is None:
@@ -65,10 +67,24 @@ class KeepForGradients(Pass):
         if changed:
             drop_unread_results(graph)
             remove_dead(graph)
+            _join(graph)
         return changed
 
 
-def _round(graph: Graph, alive: _Alive) -> _Alive | None:
+def _join(graph: Graph) -> None:
+    """Let kernels that read the same make what is made again, where the bytes that this saves are worth what they hold
+    for longer."""
+    before, nodes, results = Alive(graph).peak()[1], graph.nodes, list(graph.results)
+    inputs = {node: list(node.inputs) for node in nodes}
+    saved = join_recomputed(graph)
+    if PRICE * (Alive(graph).peak()[1] - before) <= saved:
+        return
+    graph.nodes, graph.results = nodes, results
+    for node, old in inputs.items():
+        node.inputs = old
+
+
+def _round(graph: Graph, alive: Alive) -> Alive | None:
     """Take the cut at the peak. What is alive then, where it is worth its price; else None, and the graph is as it
     was."""
     peak, most = alive.peak()
@@ -78,63 +94,13 @@ def _round(graph: Graph, alive: _Alive) -> _Alive | None:
         return None
     nodes, inputs = graph.nodes, {node: node.inputs for node in graph.nodes}
     _make_again(graph, alive, again, peak)
-    lower = _Alive(graph)
+    lower = Alive(graph)
     if PRICE * (most - lower.peak()[1]) >= moved:
         return lower
     graph.nodes = nodes
     for node, old in inputs.items():
         node.inputs = old
     return None
-
-
-class _Alive:
-    """How long the memory of every value is read. root: what a view shows. made, last: positions of the node that makes
-    a value and of the last one that reads it, by root. readers: nodes that read it or a view of it, by root."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.position = {node: i for i, node in enumerate(graph.nodes)}
-        self.root: dict[Value, Value] = {}
-        self.made: dict[Value, int] = {}
-        self.readers: dict[Value, list[Node]] = {}
-        for i, node in enumerate(graph.nodes):
-            part = isinstance(node.op, TupleGetItem)
-            shown = aliased_operands(node) if not part else ()
-            root = self.of(node.inputs[shown[0]]) if len(shown) == 1 and node.op.is_view else node
-            self.root[node] = root
-            if root is node:
-                self.made[node] = self.position[cast(Node, node.inputs[0])] if _is_part(node) else i
-            for value in node.inputs:
-                self.readers.setdefault(self.of(value), []).append(node)
-        end = len(graph.nodes)
-        self.last = {root: max(self.position[node] for node in nodes) for root, nodes in self.readers.items()}
-        self.returned = {self.of(value) for value in graph.results}
-        self.last.update(dict.fromkeys(self.returned, end))
-
-    def of(self, value: Value) -> Value:
-        """The value whose memory this one shows."""
-        return self.root.get(value, value)
-
-    def nbytes(self, value: Value) -> int:
-        """Bytes of the memory that a step takes for a value."""
-        if not isinstance(value, Node) or self.of(value) is not value or not isinstance(value.type, TensorType):
-            return 0
-        return value.type.nbytes
-
-    def peak(self) -> tuple[int, int]:
-        """The first position at which most bytes are alive, and these bytes."""
-        change = [0] * (len(self.graph.nodes) + 2)
-        for value, start in self.made.items():
-            if value in self.last:
-                nbytes = self.nbytes(value)
-                change[start] += nbytes
-                change[self.last[value] + 1] -= nbytes
-        alive = most = place = 0
-        for i, more in enumerate(change):
-            alive += more
-            if alive > most:
-                most, place = alive, i
-        return place, most
 
 
 class _Choice:
@@ -145,7 +111,7 @@ class _Choice:
     values that wait at the peak, only for gradients behind it, and can be made again.
     """
 
-    def __init__(self, graph: Graph, alive: _Alive, peak: int) -> None:
+    def __init__(self, graph: Graph, alive: Alive, peak: int) -> None:
         self.alive, self.peak = alive, peak
         self.updates = Updates(graph)
         self.known: dict[Value, tuple[Value, ...] | None] = {}
@@ -253,14 +219,9 @@ def _lasts(value: Value) -> bool:
     return not isinstance(value, Parameter) or value.kind != "input"
 
 
-def _is_part(node: Node) -> bool:
-    """Whether a node is one result of several of a fused kernel."""
-    return isinstance(node.op, TupleGetItem) and isinstance(node.inputs[0], Node)
-
-
 def _maker(value: Node) -> Node:
     """The node that computes a value, which may be one of several results."""
-    return cast(Node, value.inputs[0]) if _is_part(value) else value
+    return cast(Node, value.inputs[0]) if is_part(value) else value
 
 
 def _repeats(maker: Node, value: Node) -> bool:
@@ -305,7 +266,7 @@ def _slice_of(maker: Node, values: Sequence[Node]) -> tuple[FusedElementwise, li
     return FusedElementwise.of(kept, returns), [maker.inputs[i] for i in operands]
 
 
-def _make_again(graph: Graph, alive: _Alive, again: set[Value], peak: int) -> None:
+def _make_again(graph: Graph, alive: Alive, again: set[Value], peak: int) -> None:
     """Let gradients behind the peak read copies of these values, each made right before the first of them."""
     nodes: list[Node] = []
     copies: dict[Value, Value] = {}
