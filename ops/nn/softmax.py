@@ -18,7 +18,8 @@ from mspc.ops.cuda.row_kernels import RowPass, normalise
 from mspc.ops.cuda.source import Operand
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Div, Mul, Sub
-from mspc.ops.math.elementwise import Exp
+from mspc.ops.math.elementwise import Exp, Log
+from mspc.ops.math.reduce import ReduceMax
 from mspc.ops.memory_order import Order, Reordered
 from mspc.ops.nn.norm import statistics_dtype
 from mspc.ops.nn.sharded_rows import Ranks, log_softmax_of_rows, moved_rows, ranks_of_rows, sent_bytes, total_of_rows
@@ -220,6 +221,16 @@ class LogSoftmax(_Normalised):
 
     def of_slices(self, b: Builder, ranks: Ranks, axes: tuple[int, ...], *inputs: Value) -> Value:
         return log_softmax_of_rows(b, ranks, axes, inputs[0])
+
+    def as_rows(self, b: Builder, *inputs: Value) -> Sequence[Value]:
+        """The gradient needs two numbers of a row, its largest element and the logarithm of its sum, beside what the
+        row is made of."""
+        (x,) = inputs
+        wide = as_dtype(b, x, statistics_dtype(x.tensor_type.dtype))
+        axes = self.row_axes(x.tensor_type)
+        below = b.emit(Sub(), wide, b.emit(ReduceMax(True, axes), wide))
+        total = b.emit(ReduceSum(True, axes), b.emit(Exp(), below))
+        return (as_dtype(b, b.emit(Sub(), below, b.emit(Log(), total)), x.tensor_type.dtype),)
 
     row_lines = (
         "ReduceMax(x0, AXES)", "Sub(x0, t0)", "Exp(t1)", "ReduceSum(t2, AXES)", "Log(t3)", "Sub(t1, t4)",

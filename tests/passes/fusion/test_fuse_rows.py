@@ -195,3 +195,23 @@ def test_halves_are_read_again_in_place_of_what_is_made_of_them() -> None:
     backward = lines(fused(graph, PASSES))[-1]
     assert [line.partition("(")[0] for line in backward][-1] == "SoftmaxBackward"
     assert any(line.startswith("Softmax(") for line in backward)
+
+
+@pytest.mark.parametrize("updated", [False, True])
+def test_gradients_of_log_softmax_reduce_no_rows_again(updated: bool) -> None:
+    """They read two numbers of a row, but not where rows of a parameter have changed since."""
+    graph, b, (w, dout) = new_graph(w=("parameter", (LEAST_ROWS, 8)), dout=("input", (LEAST_ROWS, 8)))
+    made = b.emit(op("LogSoftmax"), w)
+    b.phase = "backward"
+    if updated:
+        b.emit(op("Assign"), w, dout)
+    graph.results = [b.emit(op("ReduceSum", axis=(1,)), made), b.emit(op("LogSoftmaxGrad"), made, dout)]
+    expected = run(graph)
+    done = fused(graph, PASSES)
+    (gradient,) = [node for node in done.nodes if "LogSoftmaxGrad" in str(node.op)]
+    assert gradient.phase == "backward"
+    lines = getattr(gradient.op, "body", (gradient.op.name,))
+    assert not any(line.startswith("Reduce") and "keep_dims=true" in line for line in lines)
+    assert any(line.startswith("Sub(x0, x1)") for line in lines) is not updated
+    for a, b_ in zip(expected, run(done), strict=True):
+        np.testing.assert_allclose(a, b_, rtol=1e-6, atol=1e-6)
