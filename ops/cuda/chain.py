@@ -11,7 +11,7 @@ from mspc.ops.cuda.elementwise import Read, all_of, defined, expression, launch_
 from mspc.ops.cuda.loop_parts import LoopReduction
 from mspc.ops.cuda.moved import MovedRead, Offset
 from mspc.ops.cuda.row_chain import RowChain, RowLine
-from mspc.ops.cuda.row_passes import launch_rows
+from mspc.ops.cuda.row_passes import launch_rows, takes_totals
 from mspc.ops.device import Array, Device, Launch, in_order
 from mspc.ops.reduced_dimensions import axes_of
 
@@ -198,7 +198,8 @@ def reduction_of(op: Any, type: TensorType) -> tuple[str, int]:
 
 def _launch_rows(device: Device, lines: Sequence[ChainLine], types: Sequence[TensorType], space: ChainSpace,
                  returns: Sequence[int], operands: ChainOperands, out: Any) -> Launch | None:  # fmt: skip
-    """The same where lines read what was reduced of a row. Reductions along other axes take a pass each, ahead."""
+    """The same where lines read what was reduced of a row. Reductions along other axes take a pass each, ahead, but for
+    totals of columns that the kernel has room for."""
     size = math.prod(space.dims)
     given = Operands(lines, types, space, operands.types)
     results = _stored(returns, out)
@@ -233,6 +234,9 @@ def _launch_rows(device: Device, lines: Sequence[ChainLine], types: Sequence[Ten
         space.dims, space.columns, reads, made,
         [(names[i], results[i]) for i in full], [(names[i], results[i]) for i in results if i in space.by_row],
     )  # fmt: skip
+    whole = tuple(range(len(space.dims) - space.columns))
+    if size and whole in aside and takes_totals(device, chain, aside[whole]):
+        chain.totals = aside.pop(whole)
     text = [defined(each.name, each.dtype, each.text) for each in made if each.name not in behind]
     launches = [launch_loop(device, reads, text, [], totals, space.dims, axes) for axes, totals in aside.items()]
     return in_order(*launches, launch_rows(device, chain)) if size else None

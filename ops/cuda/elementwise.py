@@ -15,8 +15,8 @@ from itertools import groupby
 from typing import Any
 
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import BOOL, FLOAT32, FLOAT64, HALVES, INT32, INT64, UINT32, UINT64, DType, TensorType, dtype_of
-from mspc.ops.cuda.loop_parts import LoopOperand, LoopReduction
+from mspc.ir.types import BOOL, HALVES, DType, TensorType, dtype_of
+from mspc.ops.cuda.loop_parts import PARTIAL, LoopOperand, LoopReduction
 from mspc.ops.cuda.loops import BLOCK, HELPERS, Loop, column_loop, plain_loop, row_loop
 from mspc.ops.cuda.math import MATH, one_word
 from mspc.ops.cuda.moved import MovedRead
@@ -27,11 +27,6 @@ from mspc.ops.device import Array, Device, Launch, c_type, computing_type
 _ALIGNMENT = 256
 _WAVES = 4
 """Blocks per multiprocessor that a reduction is split into."""
-_PARTIAL = {
-    "float": FLOAT32, "double": FLOAT64, "int": INT32, "unsigned int": UINT32, "long long": INT64,
-    "unsigned long long": UINT64,
-}  # fmt: skip
-"""Element types of partial totals by their C++ types."""
 _NAME = re.compile(r"\w+")
 _TOKEN = re.compile(r"\{(\d+|[+is])\}|\b[TRE]\b")
 _OWN = {"i": "at", "s": "running"}
@@ -301,7 +296,7 @@ def column_plan(outer: int, height: int, packs: int, multiprocessors: int) -> tu
 
 def _scratch(device: Device, loop: Loop, count: int) -> list[Array]:
     """Room for `count` partial totals of each reduction."""
-    sizes = [-(-count * _PARTIAL[total.type].itemsize // _ALIGNMENT) * _ALIGNMENT for total in loop.totals]
+    sizes = [-(-count * PARTIAL[total.type].itemsize // _ALIGNMENT) * _ALIGNMENT for total in loop.totals]
     memory = device.scratch(sum(sizes))
     begins = [sum(sizes[:i]) for i in range(len(sizes))]
     return [memory[begin : begin + size] for begin, size in zip(begins, sizes, strict=True)]
@@ -311,7 +306,7 @@ def _combine(device: Device, loop: Loop, scratch: Sequence[Array], sizes: tuple[
     """The pass over partial totals: (outer, parts, width) -> (outer, width)."""
     outer, parts, width = sizes
     shape = tuple(sizes)
-    types = [_PARTIAL[total.type] for total in loop.totals]
+    types = [PARTIAL[total.type] for total in loop.totals]
     strides = (parts * width, width, 1)
     if width == 1:
         shape, strides = (outer, parts), (parts, 1)

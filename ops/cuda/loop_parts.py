@@ -5,9 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import DType
+from mspc.ir.types import FLOAT32, FLOAT64, INT32, INT64, UINT32, UINT64, DType
 from mspc.ops.cuda.moved import MovedRead
 from mspc.ops.cuda.source import accumulating_type
+
+PARTIAL = {
+    "float": FLOAT32, "double": FLOAT64, "int": INT32, "unsigned int": UINT32, "long long": INT64,
+    "unsigned long long": UINT64,
+}  # fmt: skip
+"""Element types of partial totals by their C++ types."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,9 @@ class RowChain:
     """The computation on every row.
 
     dims: of the space; the last `columns` of them are a row. writes, row_writes: (name of a value, where it is stored),
-    with one element for each of the space, or for each row. Arrays with an element for each of the space may have a gap
-    behind every row (`row_pitch`); nothing is wrong with what a kernel leaves there.
+    with one element for each of the space, or for each row. totals: of columns over all rows. Arrays with an element
+    for each of the space may have a gap behind every row (`row_pitch`); nothing is wrong with what a kernel leaves
+    there.
     """
 
     dims: tuple[int, ...]
@@ -44,6 +45,7 @@ class RowChain:
     lines: Sequence[RowLine]
     writes: Sequence[tuple[str, Array]]
     row_writes: Sequence[tuple[str, Array]]
+    totals: Sequence[LoopReduction] = ()
 
     @property
     def length(self) -> int:
@@ -103,4 +105,5 @@ class RowChain:
             ready[line.name] = after + (line.total is not None)
         last = max([ready[name] for name, _ in self.writes], default=0)
         last = max([last, *(ready[line.name] - 1 for line in self.lines if line.total is not None)])
+        last = max([last, *(ready[total.value] for total in self.totals)])
         return ready, last + 1

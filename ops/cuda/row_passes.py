@@ -16,19 +16,23 @@ import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import dtype_of
+from mspc.ops.cuda.column_totals import ColumnTotals
 from mspc.ops.cuda.elementwise import Read
+from mspc.ops.cuda.loop_parts import LoopReduction
 from mspc.ops.cuda.loops import HELPERS
 from mspc.ops.cuda.math import MATH
 from mspc.ops.cuda.moved import coordinate
 from mspc.ops.cuda.random import RANDOM, with_arguments
 from mspc.ops.cuda.row_chain import RowChain, RowLine
 from mspc.ops.cuda.source import COMMON, accumulating_type, constants, grid_of, index_type, neutral, threads_of_row
-from mspc.ops.device import Array, Device, Launch, c_type, computing_type
+from mspc.ops.device import Array, Device, Launch, c_type, computing_type, in_order
 
 _BLOCK = 128
 _LONG_BLOCK = 512
 _HELD_WORDS = 48
 """Registers of a thread of a small block that may hold a row's values; half of it in blocks above 256 threads."""
+_RESIDENT = 1024
+"""Threads of a multiprocessor where blocks add up totals of columns, each of as many rows as the others."""
 _RESERVED = 2 << 10
 """Bytes of shared memory of a block that are not for rows."""
 _MEMORY = "alignas(16) extern __shared__ unsigned char memory[];\n"
@@ -61,19 +65,24 @@ def launch_rows(device: Device, chain: RowChain) -> Launch:
     division = _divided(device, chain, plan, lanes)
     group, threads = division.group, division.threads
     rows = math.prod(chain.dims) // chain.length
-    packs = -(-chain.length // (lanes * group))
-    body, seeds = with_arguments(plan.body(division, min(packs, packs if division.held else 4)))
+    packs, blocks = -(-chain.length // (lanes * group)), -(-rows // (threads // group))
+    totals = None
+    if chain.totals:
+        blocks = min(blocks, device.multiprocessors * (_RESIDENT // threads))
+        totals = ColumnTotals(device, chain.totals, blocks * (threads // group), chain.length)
+    body, seeds = with_arguments(plan.body(division, min(packs, packs if division.held else 4), totals))
     given: list[tuple[str, Any]] = [
         (f"const {_c(read.array)}* p_{read.name}", read.array) for read in chain.reads if read.array is not None
     ]
     given += [(f"{_c(array)}* y{i}", array) for i, (_, array) in enumerate(chain.writes)]
     given += [(f"{_c(array)}* z{i}", array) for i, (_, array) in enumerate(chain.row_writes)]
+    given += totals.parameters() if totals else []
     draws = any("running" in line.reads for line in chain.lines)
     if draws:
         given.append(("const long long* running_at", device.step))
     given += [(f"const u64 seed{i}", np.uint64(seed)) for i, seed in enumerate(seeds)]
     head = f"typedef {index_type(math.prod(chain.dims))} I, Index;\n" + constants(
-        ROWS=rows, COLUMNS=chain.length, GROUP=group, THREADS=threads, V=lanes, PACKS=packs,
+        ROWS=rows, COLUMNS=chain.length, GROUP=group, THREADS=threads, V=lanes, PACKS=packs, BLOCKS=blocks,
         EXACT=packs * lanes * group == chain.length, RAGGED=chain.length % lanes != 0,
     )  # fmt: skip
     parameters = ", ".join(declaration for declaration, _ in given)
@@ -82,14 +91,29 @@ def launch_rows(device: Device, chain: RowChain) -> Launch:
     text = f'extern "C" __global__ void __launch_bounds__(THREADS) row_chain({parameters}) {{\n{lines}}}\n'
     parts = (MATH, HELPERS, COMMON, RANDOM if draws else "", head, _MEMORY if division.shared else "", text)
     kernel = device.kernel("".join(parts), "row_chain")
-    grid, arguments, shared = grid_of(-(-rows // (threads // group))), [value for _, value in given], division.shared
-    return lambda: kernel(grid, threads, arguments, shared)
+    grid, arguments, shared = grid_of(blocks), [value for _, value in given], division.shared
+
+    def along_rows() -> None:
+        kernel(grid, threads, arguments, shared)
+
+    return in_order(along_rows, *totals.launches(device)) if totals else along_rows
+
+
+def takes_totals(device: Device, chain: RowChain, totals: Sequence[LoopReduction]) -> bool:
+    """Whether the kernel of a chain adds up totals of columns, too: where rows stay in registers beside these."""
+    return _group(device, chain, _PassPlan(chain), chain.lanes(), len(totals)) is not None
+
+
+def _group(device: Device, chain: RowChain, plan: _PassPlan, lanes: int, totals: int) -> int | None:
+    """Threads of a row that stays in registers beside so many totals of columns; None where it does not."""
+    packs, rows = -(-chain.length // lanes), math.prod(chain.dims) // chain.length
+    words = lanes * (plan.words() + totals)
+    return threads_of_row(packs, rows, device.multiprocessors, words, _HELD_WORDS)
 
 
 def _divided(device: Device, chain: RowChain, plan: _PassPlan, lanes: int) -> Division:
     packs = -(-chain.length // lanes)
-    rows = math.prod(chain.dims) // chain.length
-    group = threads_of_row(packs, rows, device.multiprocessors, lanes * plan.words(), _HELD_WORDS)
+    group = _group(device, chain, plan, lanes, len(chain.totals))
     return _in_shared(device, chain, plan, packs * lanes) if group is None else Division(group, True, {})
 
 
@@ -133,6 +157,7 @@ class _PassPlan:
         found = [
             line.reads[0] for line in self.chain.lines if line.total is not None and self.ready[line.name] - 1 == number
         ]
+        found += [total.value for total in self.chain.totals if self.ready[total.value] == number]
         return found + [name for name, _ in self.chain.writes] * (number == self.passes - 1)
 
     def _needed(self, number: int, held: bool) -> list[str]:
@@ -175,12 +200,20 @@ class _PassPlan:
 
     # C++
 
-    def body(self, division: Division, unroll: int) -> list[str]:
-        """The kernel's statements."""
+    def body(self, division: Division, unroll: int, sums: ColumnTotals | None) -> list[str]:
+        """The kernel's statements. sums: totals of columns, for which a block works at one row after the other."""
+        lane = "const int lane = threadIdx.x % GROUP;"
+        rows = self._rows(division, unroll, sums)
+        if sums is None:
+            return [lane, "const I base = (I)blockIdx.x * (THREADS / GROUP);", *rows]
+        loop = "for (I base = (I)blockIdx.x * (THREADS / GROUP); base < ROWS; base += (I)BLOCKS * (THREADS / GROUP)) {"
+        return [lane, *sums.accumulators(), loop, *(f"    {line}" for line in rows), "}", *sums.stores()]
+
+    def _rows(self, division: Division, unroll: int, sums: ColumnTotals | None) -> list[str]:
+        """The statements for the rows of a block from `base` on."""
         chain, group, held = self.chain, division.group, division.held
         lines = [
-            "const int lane = threadIdx.x % GROUP;",
-            "const I wanted = (I)blockIdx.x * (THREADS / GROUP) + threadIdx.x / GROUP;",
+            "const I wanted = base + threadIdx.x / GROUP;",
             "const bool mine = wanted < ROWS;",
             "const I row = mine ? wanted : ROWS - 1;",  # all lanes take part in shuffles
             "const I first = row * COLUMNS;",
@@ -205,7 +238,7 @@ class _PassPlan:
         for number in range(self.passes):
             own = [line for line in totals if self.ready[line.name] - 1 == number]
             lines += [f"{_kind(line)} r_{line.name} = {_neutral(line)};" for line in own]
-            lines += self._pass(number, division, unroll, own)
+            lines += self._pass(number, division, unroll, own, sums)
             lines += [f"const {computing_type(line.dtype)} {line.name} = {_total(line, group)};" for line in own]
             lines += self._rows_at(number + 1)
         stores = [
@@ -223,7 +256,8 @@ class _PassPlan:
             if line.by_row and line.total is None and self.ready[line.name] == number
         ]
 
-    def _pass(self, number: int, division: Division, unroll: int, totals: Sequence[RowLine]) -> list[str]:
+    def _pass(self, number: int, division: Division, unroll: int, totals: Sequence[RowLine],
+              sums: ColumnTotals | None) -> list[str]:  # fmt: skip
         """A loop over the row's packs."""
         chain, held = self.chain, division.held
         last = number == self.passes - 1
@@ -254,6 +288,8 @@ class _PassPlan:
             assert line.total is not None
             how, kind = line.total.how, _kind(line)
             element.append(f"r_{line.name} = {how}::of(r_{line.name}, ({kind}){line.total.value});")
+        if sums is not None:
+            element += [sums.update(i) for i, each in enumerate(chain.totals) if self.ready[each.value] == number]
         stores: list[str] = []
         for i, (name, array) in enumerate(chain.writes if last else ()):
             loads.append(f"Pack<{_c(array)}, V> m{i};")
