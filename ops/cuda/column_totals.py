@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 
 from mspc.ops.cuda.loop_parts import PARTIAL, LoopReduction
-from mspc.ops.cuda.source import COMMON, constants, grid_of, neutral
+from mspc.ops.cuda.source import constants, grid_of, neutral
 from mspc.ops.device import Array, Device, Launch, c_type
 
 _ALIGNMENT = 16
@@ -99,7 +99,7 @@ class ColumnTotals:
         }  # fmt: skip
         head = "".join(f"#define {name} {text}\n" for name, text in names.items())
         head += constants(PARTS=self.parts, COLUMNS=self.columns, COUNT=total.count)
-        kernel = device.kernel(COMMON + head + _ADDED, "column_totals")
+        kernel = device.kernel(head + _ADDED, "column_totals")
         arguments, grid = [partial, total.array], grid_of(math.ceil(self.columns / 32))
         return lambda: kernel(grid, 1024, arguments, 0)
 

@@ -17,7 +17,7 @@ import numpy as np
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import dtype_of
 from mspc.ops.cuda.column_totals import ColumnTotals
-from mspc.ops.cuda.elementwise import Read
+from mspc.ops.cuda.elementwise import Read, all_of
 from mspc.ops.cuda.loop_parts import LoopReduction
 from mspc.ops.cuda.loops import HELPERS
 from mspc.ops.cuda.math import MATH
@@ -25,7 +25,7 @@ from mspc.ops.cuda.moved import coordinate
 from mspc.ops.cuda.random import RANDOM, with_arguments
 from mspc.ops.cuda.row_chain import RowChain, RowLine
 from mspc.ops.cuda.source import COMMON, accumulating_type, constants, grid_of, index_type, neutral, threads_of_row
-from mspc.ops.device import Array, Device, Launch, c_type, computing_type, in_order
+from mspc.ops.device import Array, Device, Launch, c_type, computing_type
 
 _BLOCK = 128
 _LONG_BLOCK = 512
@@ -96,7 +96,7 @@ def launch_rows(device: Device, chain: RowChain) -> Launch:
     def along_rows() -> None:
         kernel(grid, threads, arguments, shared)
 
-    return in_order(along_rows, *totals.launches(device)) if totals else along_rows
+    return all_of([along_rows, *totals.launches(device)]) if totals else along_rows
 
 
 def takes_totals(device: Device, chain: RowChain, totals: Sequence[LoopReduction]) -> bool:
