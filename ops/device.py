@@ -63,7 +63,8 @@ class Device(Protocol):
     xp: CuPy. comm: this rank's communicator. multiprocessors: number of them. block_memory: bytes of shared memory that
     a block may have.
     deterministic: only algorithms that give the same bits at every run. tf32: whether products of Float32 may
-        round their operands to TF32.
+        round their operands to TF32. warp_groups: whether four warps may multiply tiles in shared memory (wgmma), which
+        compute capability 9.0 alone can.
     step: Int64 array of one element on the GPU: the number of the running step, from 1.
     stop: Int32 array of one element on the GPU: operators that change parameters change nothing while it is not 0.
     """
@@ -74,6 +75,7 @@ class Device(Protocol):
     block_memory: int
     deterministic: bool
     tf32: bool
+    warp_groups: bool
     step: Array
     stop: Array
 

@@ -38,6 +38,7 @@ from mspc.ops.cuda.flash_fragments import (
     takes,
     terms_of,
 )
+from mspc.ops.cuda.flash_groups import PANEL
 from mspc.ops.device import Array, Device, Launch, in_order
 from mspc.ops.nn.attention_kernel import LARGE
 
@@ -48,7 +49,8 @@ class BackwardTiles:
 
     warps: of a block. bands: of 16 own rows, that a warp holds. columns: of a tile of the others, a multiple of 16 and
     no more than threads of a block. held: how many of its two matrices a warp keeps in registers; the others are read
-    from shared memory. blocks: that a multiprocessor should hold at once, which limits the registers.
+    from shared memory. blocks: that a multiprocessor should hold at once, which limits the registers. grouped: whether
+    the warps, four of one band each, multiply together (`flash_groups`); columns is 64 then, and held 0.
     """
 
     warps: int
@@ -56,21 +58,24 @@ class BackwardTiles:
     columns: int
     held: int
     blocks: int
+    grouped: bool = False
 
     def source(self, device: Device, attention: Attention, of_keys: bool, sums: int) -> str:
         columns = attention.shape.queries if of_keys else attention.shape.keys
         sizes = {
             "WARPS": self.warps, "BANDS": self.bands, "COLUMNS": self.columns, "HELD": self.held,
             "BLOCKS": self.blocks, "OF_KEYS": int(of_keys), "SUMS": sums, "LARGE": LARGE,
-            "SHARED": self.shared(attention), "TAIL": int(has_tail(attention, columns, self.columns)),
+            "GROUPED": int(self.grouped), "SHARED": self.shared(attention),
+            "TAIL": int(has_tail(attention, columns, self.columns)),
         }  # fmt: skip
         return source_of(device, attention, NOTES, BACKWARD, **sizes)
 
     def shared(self, attention: Attention) -> int:
         """Bytes of shared memory: own rows, and two buffers with notes, words and terms of the columns."""
-        row = row_bytes(attention)
+        row = row_bytes(attention, self.grouped)
         buffer = self.columns * (2 * row + NOTE + column_bytes(attention, self.rows()) + 4)
-        return 2 * self.rows() * row + 2 * (-(-buffer // 16) * 16)
+        aligned = 1024 if self.grouped else 16
+        return 2 * self.rows() * row + 2 * (-(-buffer // aligned) * aligned)
 
     def rows(self) -> int:
         return 16 * self.bands * self.warps
@@ -79,6 +84,9 @@ class BackwardTiles:
 def tiles_of_queries(device: Device, attention: Attention) -> BackwardTiles:
     """How the form of queries divides its work, by the times of tests/gpu/test_flash_gpu.py."""
     row, terms = row_bytes(attention), has_terms(attention)
+    if _can_group(device, attention):
+        blocks = 2 if has_terms_of_queries(attention) else 3 if terms or attention.scores.draws else 4
+        return BackwardTiles(4, 1, PANEL, 0, blocks, grouped=True)
     if row > MIDDLE:
         return _deep(attention)
     if attention.operands[0].itemsize > 2:
@@ -91,6 +99,8 @@ def tiles_of_queries(device: Device, attention: Attention) -> BackwardTiles:
 def tiles_of_keys(device: Device, attention: Attention) -> BackwardTiles:
     """How the form of keys divides its work; many terms take registers."""
     row, by_query = row_bytes(attention), has_terms_of_queries(attention)
+    if _can_group(device, attention):
+        return BackwardTiles(4, 1, PANEL, 0, 2 if by_query else 3, grouped=True)
     if row > MIDDLE:
         return _deep(attention)
     if attention.operands[0].itemsize > 2:
@@ -98,6 +108,11 @@ def tiles_of_keys(device: Device, attention: Attention) -> BackwardTiles:
     if row > SHORT:
         return BackwardTiles(4, 1, 32, 0, 2)
     return BackwardTiles(4, 1, 32, 1, 3) if by_query else BackwardTiles(4, 1, 64, 1, 2)
+
+
+def _can_group(device: Device, attention: Attention) -> bool:
+    """Whether four warps can multiply together: halves, of rows that are one panel."""
+    return device.warp_groups and attention.operands[0].itemsize == 2 and padded(attention.shape.depth) == PANEL
 
 
 def _deep(attention: Attention) -> BackwardTiles:

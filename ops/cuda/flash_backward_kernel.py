@@ -11,8 +11,15 @@ NOTES = """
 struct alignas(16) Note { float base, mean, share, unused; };  // of a query
 """
 BACKWARD = r"""
+#if GROUPED
+#define SHOW_COPIES show_copies()
+#else
+#define SHOW_COPIES (void)0
+#endif
 constexpr int TILE = COLUMNS * PITCH, OWN = ROWS * PITCH, UNROLLED = HELD > 0 ? STEPS : 8;
-struct Buffer { E other[TILE], other_slope[TILE]; Note notes[COLUMNS]; Column columns[COLUMNS]; float keyed[COLUMNS]; };
+struct alignas(GROUPED ? 1024 : 16) Buffer {
+    E other[TILE], other_slope[TILE]; Note notes[COLUMNS]; Column columns[COLUMNS]; float keyed[COLUMNS];
+};
 static_assert(sizeof(Buffer) % 16 == 0, "copies are aligned");
 
 // own and other: what the scores are made of; own_slope and other_slope: what the slopes are made of. notes are written
@@ -71,6 +78,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_backward(
     wait_for_copies();
     settle<ROWS>(held);
     settle<ROWS>(held + OWN);
+#if GROUPED
+    const Tile own_tile = tile_at(held), own_slope_tile = tile_at(held + OWN);
+#endif
 
     Note notes[BANDS][2];
     Word words[BANDS][2];
@@ -116,6 +126,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_backward(
         constexpr int WIDTH = decltype(width)::value;  // without `if constexpr`: nvcc 13 then loses what is captured
         const int here = first + skipped;
         float s[BANDS][WIDTH / 8][4], d[BANDS][WIDTH / 8][4];
+#if GROUPED
+        const Tile x = ahead(tile_at(tile.other), skipped * 128), y = ahead(tile_at(tile.other_slope), skipped * 128);
+        begin_products();
+        over_depth(s[0], own_tile, x);
+        if (SUMS & 1) over_depth(d[0], own_slope_tile, y);
+        end_products();
+        made(s[0]);
+        if (SUMS & 1) made(d[0]);
+#else
 #pragma unroll
         for (int m = 0; m < BANDS; ++m)
 #pragma unroll
@@ -147,6 +166,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_backward(
                 }
             }
         }
+#endif
 
         const F* shift = all_shifts + (OF_KEYS ? at_head : n) * f_n;
         const M* mask = all_masks + (OF_KEYS ? at_head : n) * m_n;
@@ -235,17 +255,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_backward(
             }
         if (SHIFTED && !OF_KEYS && pass == 0) return;
 
+#if GROUPED
+        Part a[WIDTH / 16], c[WIDTH / 16];
+#pragma unroll
+        for (int j = 0; j < WIDTH / 16; ++j) {
+            a[j] = as_a(d[0][2 * j], d[0][2 * j + 1]);
+            c[j] = as_a(s[0][2 * j], s[0][2 * j + 1]);
+        }
+        begin_products();
+#pragma unroll
+        for (int j = 0; j < WIDTH / 16; ++j) {
+            if (SUMS & 1) multiply_rows(sum[0], a[j], ahead(x, j * ROWS_BYTES));
+            if (SUMS & 2) multiply_rows(sum_slope[0], c[j], ahead(y, j * ROWS_BYTES));
+        }
+        end_products();
+        if (SUMS & 1) made(sum[0]);
+        if (SUMS & 2) made(sum_slope[0]);
+#else
 #pragma unroll
         for (int j = 0; j < WIDTH / 8; j += 2) {
             if (SUMS & 1) accumulate(sum, d, j, tile.other + (skipped + 8 * j) * PITCH, lane);
             if (SUMS & 2) accumulate(sum_slope, s, j, tile.other_slope + (skipped + 8 * j) * PITCH, lane);
         }
+#endif
     };
     // A first pass adds up the weights where their sum is not known well enough.
     if constexpr (SHIFTED && !OF_KEYS) pass = __syncthreads_or(large) ? 0 : 1;
     for (; pass < (SUMS != 0 ? 2 : 1); ++pass) {
         if (start < stop) copy(buffers[0], 0, start);
         wait_for_copies();
+        SHOW_COPIES;
         __syncthreads();
 #pragma unroll
         for (int m = 0; m < BANDS; ++m)
@@ -265,15 +304,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_backward(
             if (done == count) first = stop;
             if (begun) {
                 wait_for_copies();
+                SHOW_COPIES;
                 __syncthreads();  // this tile is there, and nobody reads the other buffer any more
             }
             begun = true;
             if (first < stop) copy(buffers[buffer ^ 1], done, first);
-            // The columns of this tile that rows of this warp meet; a few at a time in a half empty tile.
-            const int from = OF_KEYS ? row - high : row + low, until = OF_KEYS ? top - low : top + high;
+            // The columns of this tile that rows of this warp, or of all that multiply together, meet; a few at a time
+            // in a half empty tile.
+            const int own_begin = GROUPED ? begin : row, own_end = GROUPED ? begin + ROWS : top;
+            const int from = OF_KEYS ? own_begin - high : own_begin + low;
+            const int until = OF_KEYS ? own_end - low : own_end + high;
             const int skipped = from > here ? (from - here) / FEW * FEW : 0;
             const int end = min(min(until, stop), here + COLUMNS) - here;
-            if (row >= rows || skipped >= end) continue;
+            if (own_begin >= rows || skipped >= end) continue;
             if (!TAIL || end - skipped > COLUMNS / 2) look(Width<COLUMNS>(), here, 0, at_head, tile);
             else
                 for (int at = skipped; at < end; at += FEW) look(Width<FEW>(), here, at, at_head, tile);

@@ -15,6 +15,7 @@ from mspc.ir.types import FLOAT32, HALVES, DType, dtype_of
 from mspc.ops.cuda import flash_products
 from mspc.ops.cuda.attention import Attention, addends
 from mspc.ops.cuda.flash_draws import draws_of
+from mspc.ops.cuda.flash_groups import GROUP_INSTRUCTIONS, GROUPS
 from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Device, c_type
 from mspc.ops.nn.attention_draws import seed_of
@@ -63,7 +64,7 @@ __device__ __forceinline__ float power_of_2(float v) {
 COMMON = r"""
 typedef long long i64;
 // Of elements: EACH in 16 bytes, a STEP of a product over the depth, from one row in shared memory to the next.
-constexpr int EACH = 16 / sizeof(E), STEP = 2 * EACH, PITCH = D + EACH;
+constexpr int EACH = 16 / sizeof(E), STEP = 2 * EACH, PITCH = GROUPED ? D : D + EACH;
 constexpr int THREADS = 32 * WARPS, ROWS = 16 * BANDS * WARPS;
 constexpr int STEPS = D / STEP, ACROSS = D / EACH, OUTPUTS = D / 8;
 // Of how many columns a tile is gone over that is half empty: the least that products take.
@@ -72,8 +73,14 @@ template <int N> struct Width { static constexpr int value = N; };
 constexpr float LOG2_E = 1.4426950408889634f;
 #define INFINITE __int_as_float(0x7f800000)
 
-alignas(16) extern __shared__ unsigned char memory[];
+alignas(GROUPED ? 1024 : 16) extern __shared__ unsigned char memory[];
 
+// Where 16 bytes of a row lie, from this column on, in a tile of COUNT rows.
+template <int COUNT> __device__ __forceinline__ int place_of(int row, int column) {
+    if constexpr (GROUPED != 0)
+        return (column / 64 * COUNT + row) * 64 + ((column % 64 / EACH) ^ (row & 7)) * EACH;
+    return row * PITCH + column;
+}
 // Copy COUNT rows of which `left` are there; the others, and elements behind DEPTH, become zeros.
 template <int COUNT> __device__ __forceinline__ void fetch(E* to, const E* from, i64 step, int left) {
     if constexpr (THREADS % ACROSS == 0) {  // a thread takes the same columns of all of its rows
@@ -81,12 +88,11 @@ template <int COUNT> __device__ __forceinline__ void fetch(E* to, const E* from,
         const int first = threadIdx.x / ACROSS, column = threadIdx.x % ACROSS * EACH;
         const bool inside = DEPTH == D || column < DEPTH;
         const E* row = from + first * step + column;
-        to += first * PITCH + column;
 #pragma unroll
         for (int i = 0; i < (COUNT + EVERY - 1) / EVERY; ++i, row += EVERY * step) {
             if (COUNT % EVERY && first + i * EVERY >= COUNT) break;
             const bool there = inside && i * EVERY < left - first;
-            copy_async(to + i * EVERY * PITCH, there ? row : from, there);
+            copy_async(to + place_of<COUNT>(first + i * EVERY, column), there ? row : from, there);
         }
         return;
     }
@@ -95,7 +101,7 @@ template <int COUNT> __device__ __forceinline__ void fetch(E* to, const E* from,
         const int at = i * THREADS + threadIdx.x, row = at / ACROSS, column = at % ACROSS * EACH;
         if (COUNT * ACROSS % THREADS && row >= COUNT) break;
         const bool there = row < left && (DEPTH == D || column < DEPTH);
-        copy_async(to + row * PITCH + column, there ? from + row * step + column : from, there);
+        copy_async(to + place_of<COUNT>(row, column), there ? from + row * step + column : from, there);
     }
 }
 // Where a lane reads for load_matrices: as rows of A, as columns of B.
@@ -121,7 +127,7 @@ template <int SHIFTS, int MASKS> __device__ __forceinline__ float added(const F*
 """
 """What all kernels share, in front of `flash_products`. D: DEPTH, the depth of a head, as a multiple of 16. E:
 elements, F: those of the shift, M: those of the mask. RAW: whether nothing is added and the scale is above 0, so that
-products order queries' keys as scores do."""
+products order queries' keys as scores do. GROUPED: whether tiles lie as `flash_groups` says."""
 
 
 def macros(**values: int) -> str:
@@ -138,9 +144,9 @@ def padded(depth: int) -> int:
     return -(-depth // _LEAST_STEP) * _LEAST_STEP
 
 
-def row_bytes(attention: Attention) -> int:
-    """Bytes of a row in shared memory."""
-    return padded(attention.shape.depth) * attention.operands[0].itemsize + _ALIGNMENT
+def row_bytes(attention: Attention, grouped: bool = False) -> int:
+    """Bytes of a row in shared memory. grouped: where tiles lie as `flash_groups` says."""
+    return padded(attention.shape.depth) * attention.operands[0].itemsize + (0 if grouped else _ALIGNMENT)
 
 
 def has_kernels(shape: Shape, dtype: DType) -> bool:
@@ -198,7 +204,10 @@ def source_of(device: Device, attention: Attention, *parts: str, **sizes: int) -
     keyed = sum(bit for bit, array in terms if array is not None and array.shape[2] == 1)
     depth = attention.shape.depth
     raw = int(not has_terms(attention) and scores.scale > 0)
+    grouped = bool(sizes.setdefault("GROUPED", 0))
     known = macros(D=padded(depth), DEPTH=depth, SHIFTED=shifted, MASKED=masked, KEYED=keyed, RAW=raw, **sizes)
+    if grouped:
+        instructions, products = instructions + GROUP_INSTRUCTIONS, products + GROUPS
     return "".join((text, known, INSTRUCTIONS, instructions, COMMON, draws_of(attention), products, *parts))
 
 

@@ -21,6 +21,8 @@ from mspc.runtime.gpu.matmul import Products, Unsupported
 from mspc.runtime.gpu.writers import Writers
 
 _OPTIONS = ("--std=c++17",)
+_WARP_GROUPS = "-arch=sm_90a"
+"""For kernels with instructions that other architectures do not have."""
 _TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3
 """CUDA's numbers for the directions of a copy."""
 _LAZY_PEER_ACCESS = 1
@@ -57,6 +59,7 @@ class GpuDevice:
         self.name: str = properties["name"].decode()
         self.multiprocessors: int = properties["multiProcessorCount"]
         self.block_memory: int = properties["sharedMemPerBlockOptin"]
+        self.warp_groups = (properties["major"], properties["minor"]) == (9, 0)
         self.compute = cupy.cuda.Stream(non_blocking=True)
         # NCCL's kernels take few multiprocessors; they should not queue behind a product's many blocks.
         self.communication = cupy.cuda.Stream(non_blocking=True, priority=-1)
@@ -222,7 +225,8 @@ class GpuDevice:
         """See `Device.kernel`; CuPy stores compiled modules in a folder of its own, by their content."""
         module = self._modules.get(source)
         if module is None:
-            module = self._modules[source] = cupy.RawModule(code=PRELUDE + source, options=_OPTIONS)
+            options = _OPTIONS if "wgmma" not in source else (*_OPTIONS, _WARP_GROUPS)
+            module = self._modules[source] = cupy.RawModule(code=PRELUDE + source, options=options)
         return functools.partial(_call, module.get_function(name))
 
     def matmul(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool, *,

@@ -305,6 +305,7 @@ class Emulator:
     comm = None
     deterministic = True
     tf32 = False
+    warp_groups = False
     block_memory = 227 << 10
     shared = ""  # C++ that stands once before all kernels
     takes_gaps = False  # whether arrays may have gaps between their rows

@@ -8,6 +8,8 @@ threadID_in_group + 4 and column groupID; C's c0 to c3 in row groupID (c0, c1) o
 threadID_in_group * 2 + (i & 1). Those of mma.m16n8k16 with halves hold two neighbouring elements in a register, the
 first in its low half: A's registers lie in row groupID (0, 2) or groupID + 8 (1, 3) and from column threadID_in_group
 * 2 (0, 1) or threadID_in_group * 2 + 8 (2, 3) on; B's from row threadID_in_group * 2 or that + 8 on in column groupID.
+wgmma has 16 rows of A and C for each of four warps, with these fragments (section on wgmma's register fragments), and
+reads tiles in shared memory with the swizzling of 128 bytes: bits 4 to 6 of an address are changed by its bits 7 to 9.
 ldmatrix gives lane 4 r + c of row r of each matrix of 8 rows of 16 bytes those from 4 c on; transposed, of column r of
 a matrix of halves the elements in rows 2 c and 2 c + 1.
 """
@@ -15,6 +17,7 @@ a matrix of halves the elements in rows 2 c and 2 c + 1.
 from __future__ import annotations
 
 from mspc.ops.cuda.flash_fragments import INSTRUCTIONS
+from mspc.ops.cuda.flash_groups import GROUP_INSTRUCTIONS
 from mspc.ops.cuda.flash_products import HALF_INSTRUCTIONS, ROUNDED, TF32_INSTRUCTIONS
 
 _COMMON = r"""
@@ -110,11 +113,52 @@ static Part load_transposed(const void* row) {
 }
 static u32 pair(float low, float high) { return narrow<E>(low).bits | (u32)narrow<E>(high).bits << 16; }
 """
+_GROUPS = r"""
+typedef const unsigned char* Tile;
+static Tile tile_at(const void* rows) {
+    if ((unsigned long long)rows % 1024) __builtin_trap();
+    return (Tile)rows;
+}
+static Tile ahead(Tile tile, int bytes) { return tile + bytes; }
+static void show_copies() {}
+static void begin_products() {}
+static void end_products() {}
+template <int N> static void made(float (&)[N][4]) {}
+namespace cores {
+static float of_tile(Tile tile, int row, int column) {
+    const unsigned long long at = (unsigned long long)tile + 128 * row + 2 * column;
+    return wide(*(const E*)(at ^ (at >> 7 & 7) << 4));
+}
+}
+template <int N> QUICK static void multiply_tiles(float (&c)[N][4], Tile a, Tile b, int more) {
+    const int first = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, in_group = threadIdx.x % 4;
+    for (int j = 0; j < N; ++j)
+        for (int i = 0; i < 4; ++i) {
+            const int row = i < 2 ? first : first + 8, column = 8 * j + in_group * 2 + (i & 1);
+            float sum = more ? c[j][i] : 0;
+            for (int k = 0; k < 16; ++k) sum += cores::of_tile(a, row, k) * cores::of_tile(b, column, k);
+            c[j][i] = sum;
+        }
+}
+QUICK static void multiply_rows(float (&c)[8][4], const Part& a, Tile b) {
+    const int warp = threadIdx.x / 32, group = threadIdx.x % 32 / 4, in_group = threadIdx.x % 4;
+    auto& A = cores::a_of[cores::rounds[threadIdx.x]++ & 1][warp];
+    for (int e = 0; e < 2; ++e)
+        for (int i = 0; i < 4; ++i)
+            A[i & 1 ? group + 8 : group][2 * in_group + (i < 2 ? 0 : 8) + e] = cores::element(a.at[i], e);
+    __syncwarp();
+    for (int j = 0; j < 8; ++j)
+        for (int i = 0; i < 4; ++i) {
+            const int row = i < 2 ? group : group + 8, column = 8 * j + in_group * 2 + (i & 1);
+            for (int k = 0; k < 16; ++k) c[j][i] += A[row][k] * cores::of_tile(b, k, column);
+        }
+}
+"""
 GUARD = 1024
 """Words behind a block's shared memory that no kernel may touch."""
 
 
-DECLARED = "alignas(16) extern __shared__ unsigned char memory[];"
+DECLARED = "alignas(GROUPED ? 1024 : 16) extern __shared__ unsigned char memory[];"
 
 
 def without_tensor_cores(source: str, rounds: bool = False) -> str:
@@ -125,10 +169,13 @@ def without_tensor_cores(source: str, rounds: bool = False) -> str:
     if INSTRUCTIONS not in source:
         return source
     common = f"#define ROUNDS {int(rounds)}\n{_COMMON}"
-    for text, stand_ins in ((INSTRUCTIONS, common), (HALF_INSTRUCTIONS, _HALVES), (TF32_INSTRUCTIONS, _TF32)):
+    stand_ins_of = {
+        INSTRUCTIONS: common, HALF_INSTRUCTIONS: _HALVES, TF32_INSTRUCTIONS: _TF32, GROUP_INSTRUCTIONS: _GROUPS,
+    }  # fmt: skip
+    for text, stand_ins in stand_ins_of.items():
         source = source.replace(text, stand_ins)
     if not rounds:
         source = source.replace(ROUNDED, ROUNDED.replace("v * 1.000356674194336f", "v"))
     assert "asm" not in source
     assert DECLARED in source
-    return source.replace(DECLARED, f"alignas(16) unsigned char memory[SHARED + {4 * GUARD}];")
+    return source.replace(DECLARED, f"alignas(1024) unsigned char memory[SHARED + {4 * GUARD}];")

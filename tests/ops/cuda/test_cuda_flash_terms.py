@@ -15,7 +15,9 @@ from tests.ops.cuda.flash_cases import gradient_of, relative_error
 from tests.ops.cuda.flash_term_cases import EXACT, OF_FLOAT32, TERM_CASES, TOLERANCES, results_of, term_expected
 from tests.shares import is_taken
 
-CASES = TERM_CASES | {name: case for place, (name, case) in enumerate(OF_FLOAT32.items()) if is_taken(place, 2)}
+GROUPED = {f"{name}, four warps together": case for name, case in TERM_CASES.items() if case.case.depth == 64}
+OTHERS = {name: case for place, (name, case) in enumerate(OF_FLOAT32.items()) if is_taken(place, 2)}
+CASES = TERM_CASES | GROUPED | OTHERS
 Prepared = tuple[list[Any], list[np.ndarray], list[np.ndarray]]
 
 
@@ -31,6 +33,7 @@ def prepared(device: TensorCores) -> dict[str, Prepared]:
     """(launches, what they fill, what NumPy finds) of all cases; their kernels are compiled together."""
     found: dict[str, Prepared] = {}
     for name, case in CASES.items():
+        device.warp_groups = name in GROUPED
         known = term_expected(case)
         backward = gradient_of(known.op)
         out, grads = results_of(known.op, known.inputs), results_of(backward, known.operands)
