@@ -28,6 +28,7 @@ from mspc.ops.cuda.flash_fragments import (
     LONG,
     MIDDLE,
     SHORT,
+    can_group,
     has_tail,
     has_terms,
     has_terms_of_queries,
@@ -50,7 +51,7 @@ class BackwardTiles:
     warps: of a block. bands: of 16 own rows, that a warp holds. columns: of a tile of the others, a multiple of 16 and
     no more than threads of a block. held: how many of its two matrices a warp keeps in registers; the others are read
     from shared memory. blocks: that a multiprocessor should hold at once, which limits the registers. grouped: whether
-    the warps, four of one band each, multiply together (`flash_groups`); columns is 64 then, and held 0.
+    the warps, fours of one band each, multiply together (`flash_groups`); columns is 64 then, and held 0.
     """
 
     warps: int
@@ -84,8 +85,10 @@ class BackwardTiles:
 def tiles_of_queries(device: Device, attention: Attention) -> BackwardTiles:
     """How the form of queries divides its work, by the times of tests/gpu/test_flash_gpu.py."""
     row, terms = row_bytes(attention), has_terms(attention)
-    if _can_group(device, attention):
-        blocks = 2 if has_terms_of_queries(attention) else 3 if terms or attention.scores.draws else 4
+    if can_group(device, attention):
+        blocks = 3 if terms or attention.scores.draws else 4
+        if has_terms_of_queries(attention) or padded(attention.shape.depth) > PANEL:
+            blocks = 2
         return BackwardTiles(4, 1, PANEL, 0, blocks, grouped=True)
     if row > MIDDLE:
         return _deep(attention)
@@ -99,8 +102,9 @@ def tiles_of_queries(device: Device, attention: Attention) -> BackwardTiles:
 def tiles_of_keys(device: Device, attention: Attention) -> BackwardTiles:
     """How the form of keys divides its work; many terms take registers."""
     row, by_query = row_bytes(attention), has_terms_of_queries(attention)
-    if _can_group(device, attention):
-        return BackwardTiles(4, 1, PANEL, 0, 2 if by_query else 3, grouped=True)
+    if can_group(device, attention):
+        blocks = 2 if by_query or padded(attention.shape.depth) > PANEL else 3
+        return BackwardTiles(4, 1, PANEL, 0, blocks, grouped=True)
     if row > MIDDLE:
         return _deep(attention)
     if attention.operands[0].itemsize > 2:
@@ -108,11 +112,6 @@ def tiles_of_keys(device: Device, attention: Attention) -> BackwardTiles:
     if row > SHORT:
         return BackwardTiles(4, 1, 32, 0, 2)
     return BackwardTiles(4, 1, 32, 1, 3) if by_query else BackwardTiles(4, 1, 64, 1, 2)
-
-
-def _can_group(device: Device, attention: Attention) -> bool:
-    """Whether four warps can multiply together: halves, of rows that are one panel."""
-    return device.warp_groups and attention.operands[0].itemsize == 2 and padded(attention.shape.depth) == PANEL
 
 
 def _deep(attention: Attention) -> BackwardTiles:

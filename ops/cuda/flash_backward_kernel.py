@@ -11,11 +11,6 @@ NOTES = """
 struct alignas(16) Note { float base, mean, share, unused; };  // of a query
 """
 BACKWARD = r"""
-#if GROUPED
-#define SHOW_COPIES show_copies()
-#else
-#define SHOW_COPIES (void)0
-#endif
 constexpr int TILE = COLUMNS * PITCH, OWN = ROWS * PITCH, UNROLLED = HELD > 0 ? STEPS : 8;
 struct alignas(GROUPED ? 1024 : 16) Buffer {
     E other[TILE], other_slope[TILE]; Note notes[COLUMNS]; Column columns[COLUMNS]; float keyed[COLUMNS];
@@ -79,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_backward(
     settle<ROWS>(held);
     settle<ROWS>(held + OWN);
 #if GROUPED
-    const Tile own_tile = tile_at(held), own_slope_tile = tile_at(held + OWN);
+    const Tile own_tile = own_tile_at(held), own_slope_tile = own_tile_at(held + OWN);
 #endif
 
     Note notes[BANDS][2];
@@ -129,8 +124,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_backward(
 #if GROUPED
         const Tile x = ahead(tile_at(tile.other), skipped * 128), y = ahead(tile_at(tile.other_slope), skipped * 128);
         begin_products();
-        over_depth(s[0], own_tile, x);
-        if (SUMS & 1) over_depth(d[0], own_slope_tile, y);
+        over_depth<COLUMNS>(s[0], own_tile, x);
+        if (SUMS & 1) over_depth<COLUMNS>(d[0], own_slope_tile, y);
         end_products();
         made(s[0]);
         if (SUMS & 1) made(d[0]);
@@ -257,17 +252,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_backward(
 
 #if GROUPED
         Part a[WIDTH / 16], c[WIDTH / 16];
-#pragma unroll
-        for (int j = 0; j < WIDTH / 16; ++j) {
-            a[j] = as_a(d[0][2 * j], d[0][2 * j + 1]);
-            c[j] = as_a(s[0][2 * j], s[0][2 * j + 1]);
-        }
+        as_parts(a, d[0]);
+        as_parts(c, s[0]);
         begin_products();
-#pragma unroll
-        for (int j = 0; j < WIDTH / 16; ++j) {
-            if (SUMS & 1) multiply_rows(sum[0], a[j], ahead(x, j * ROWS_BYTES));
-            if (SUMS & 2) multiply_rows(sum_slope[0], c[j], ahead(y, j * ROWS_BYTES));
-        }
+        if (SUMS & 1) over_rows<COLUMNS>(sum[0], a, x);
+        if (SUMS & 2) over_rows<COLUMNS>(sum_slope[0], c, y);
         end_products();
         if (SUMS & 1) made(sum[0]);
         if (SUMS & 2) made(sum_slope[0]);
@@ -311,7 +300,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_backward(
             if (first < stop) copy(buffers[buffer ^ 1], done, first);
             // The columns of this tile that rows of this warp, or of all that multiply together, meet; a few at a time
             // in a half empty tile.
-            const int own_begin = GROUPED ? begin : row, own_end = GROUPED ? begin + ROWS : top;
+            const int own_begin = GROUPED ? begin + first_of_group() : row, own_end = GROUPED ? own_begin + 64 : top;
             const int from = OF_KEYS ? own_begin - high : own_begin + low;
             const int until = OF_KEYS ? own_end - low : own_end + high;
             const int skipped = from > here ? (from - here) / FEW * FEW : 0;

@@ -18,15 +18,18 @@ from mspc.ops.cuda.flash_fragments import (
     LONG,
     MIDDLE,
     SHORT,
+    can_group,
     has_tail,
     has_terms,
     has_terms_of_queries,
+    padded,
     row_bytes,
     source_of,
     strides_of,
     takes,
     terms_of,
 )
+from mspc.ops.cuda.flash_groups import PANEL
 from mspc.ops.device import Array, Device, Launch, in_order
 
 FORWARD = r"""
@@ -45,6 +48,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_forward(
     const int own = (threadIdx.x >> 5) * 16 * BANDS, row = begin + own;  // the warp's first, in the block and of all
     E* held = (E*)memory;
     E* buffers = held + ROWS * PITCH;
+#if GROUPED
+    const Tile own_tile = own_tile_at(held);
+#endif
     float* all_keyed = (float*)(buffers + 4 * TILE);  // of the keys of a tile what is added for all queries
     q += b * q_b + n * q_n + begin * q_s;
     k += b * k_b + n / group * k_n;
@@ -66,6 +72,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_forward(
     if (start < stop) copy(0, start);
     commit_copies();
     wait_for_copies();
+    SHOW_COPIES;
     settle<ROWS>(held);
     __syncthreads();
 
@@ -76,7 +83,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_forward(
     for (int m = 0; m < BANDS; ++m) {
 #pragma unroll
         for (int step = 0; step < STEPS; ++step)
-            if (step < HELD) kept[m][step] = load_matrices(held + (own + 16 * m) * PITCH + of_a(lane) + STEP * step);
+            if (!GROUPED && step < HELD)
+                kept[m][step] = load_matrices(held + (own + 16 * m) * PITCH + of_a(lane) + STEP * step);
 #pragma unroll
         for (int j = 0; j < OUTPUTS; ++j) sum[m][j][0] = sum[m][j][1] = sum[m][j][2] = sum[m][j][3] = 0;
 #pragma unroll
@@ -88,10 +96,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_forward(
     }
     const float factor = scale * LOG2_E;
 
-    // Scores, weights and their products for WIDTH keys from `first` on, which lie in a tile.
-    auto look = [&](auto width, int first, const E* tile, const float* keyed) {
+    // Scores, weights and their products for WIDTH keys from `first` on, behind those of a tile that are skipped.
+    auto look = [&](auto width, int first, int skipped, const E* tile, const float* keyed) {
         constexpr int WIDTH = decltype(width)::value;  // without `if constexpr`: nvcc 13 then loses what is captured
         float s[BANDS][WIDTH / 8][4];
+#if GROUPED
+        begin_products();
+        over_depth<KEYS>(s[0], own_tile, ahead(tile_at(tile), skipped * 128));
+        end_products();
+        made(s[0]);
+#else
 #pragma unroll
         for (int m = 0; m < BANDS; ++m)
 #pragma unroll
@@ -105,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_forward(
                                    : load_matrices(held + (own + 16 * m) * PITCH + of_a(lane) + STEP * step);
 #pragma unroll
             for (int j = 0; j < WIDTH / 8; j += 2) {
-                const Part x = ready(load_matrices(tile + 8 * j * PITCH + of_columns(lane) + STEP * step));
+                const Part x = ready(load_matrices(tile + (skipped + 8 * j) * PITCH + of_columns(lane) + STEP * step));
 #pragma unroll
                 for (int m = 0; m < BANDS; ++m) {
                     multiply(s[m][j], a[m], x.at[0], x.at[1]);
@@ -113,6 +127,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_forward(
                 }
             }
         }
+#endif
 
         if (!RAW)
 #pragma unroll
@@ -179,9 +194,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_forward(
                 }
             }
 
+#if GROUPED
+        Part a[WIDTH / 16];
+        as_parts(a, s[0]);
+        begin_products();
+        over_rows<KEYS>(sum[0], a, ahead(tile_at(tile + TILE), skipped * 128));
+        end_products();
+        made(sum[0]);
+#else
 #pragma unroll
         for (int j = 0; j < WIDTH / 8; j += 2)
-            accumulate(sum, s, j, tile + TILE + 8 * j * PITCH, lane);
+            accumulate(sum, s, j, tile + TILE + (skipped + 8 * j) * PITCH, lane);
+#endif
     };
 
     int buffer = 0;
@@ -189,6 +213,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_forward(
         const E* tile = buffers + buffer * 2 * TILE;
         if (first > start) {
             wait_for_copies();
+            SHOW_COPIES;
             __syncthreads();  // this tile is there, and nobody reads the other buffer any more
         }
         const int next = first + KEYS;
@@ -196,14 +221,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_forward(
             copy(buffer ^ 1, next);
             commit_copies();
         }
-        // The keys of this tile that queries of this warp meet; a few at a time in a half empty tile.
-        const int skipped = row + low > first ? (row + low - first) / FEW * FEW : 0;
-        const int end = min(min(row + 16 * BANDS + high, stop), next) - first;
-        if (row >= queries || skipped >= end) continue;
+        // The keys of this tile that queries of this warp, or of all that multiply together, meet; a few at a time in
+        // a half empty tile.
+        const int own_begin = GROUPED ? begin + first_of_group() : row;
+        const int own_end = own_begin + (GROUPED ? 64 : 16 * BANDS);
+        const int skipped = own_begin + low > first ? (own_begin + low - first) / FEW * FEW : 0;
+        const int end = min(min(own_end + high, stop), next) - first;
+        if (own_begin >= queries || skipped >= end) continue;
         const float* keyed = all_keyed + buffer * KEYS;
-        if (!TAIL || end - skipped > KEYS / 2) look(Width<KEYS>(), first, tile, keyed);
+        if (!TAIL || end - skipped > KEYS / 2) look(Width<KEYS>(), first, 0, tile, keyed);
         else
-            for (int at = skipped; at < end; at += FEW) look(Width<FEW>(), first + at, tile + at * PITCH, keyed + at);
+            for (int at = skipped; at < end; at += FEW) look(Width<FEW>(), first + at, at, tile, keyed + at);
     }
 
     out += b * o_b + n * o_n;
@@ -231,7 +259,8 @@ class ForwardTiles:
 
     warps: of a block. bands: of 16 queries, that a warp holds. keys: of a tile, a multiple of 16 and no more than
     threads of a block. held: steps of 32 bytes of a query's elements that are in registers; the others are read from
-    shared memory. blocks: that a multiprocessor should hold at once, which limits the registers.
+    shared memory. blocks: that a multiprocessor should hold at once, which limits the registers. grouped: whether the
+    warps, fours of one band each, multiply together (`flash_groups`); keys is 64 then, and held 0.
     """
 
     warps: int
@@ -239,17 +268,19 @@ class ForwardTiles:
     keys: int
     held: int
     blocks: int
+    grouped: bool = False
 
     def source(self, device: Device, attention: Attention) -> str:
         sizes = {
             "WARPS": self.warps, "BANDS": self.bands, "KEYS": self.keys, "HELD": self.held, "BLOCKS": self.blocks,
-            "SHARED": self.shared(attention), "TAIL": int(has_tail(attention, attention.shape.keys, self.keys)),
+            "GROUPED": int(self.grouped), "SHARED": self.shared(attention),
+            "TAIL": int(has_tail(attention, attention.shape.keys, self.keys)),
         }  # fmt: skip
         return source_of(device, attention, FORWARD, **sizes)
 
     def shared(self, attention: Attention) -> int:
         """Bytes of shared memory: the queries, and two tiles of keys and values, with a number for each key."""
-        return row_bytes(attention) * (self.rows() + 4 * self.keys) + 8 * self.keys
+        return row_bytes(attention, self.grouped) * (self.rows() + 4 * self.keys) + 8 * self.keys
 
     def rows(self) -> int:
         return 16 * self.bands * self.warps
@@ -262,6 +293,9 @@ ALL = 64
 def tiles_of(device: Device, attention: Attention) -> ForwardTiles:
     """How the forward kernel divides its work on this attention, by the times of tests/gpu/test_flash_gpu.py."""
     row, terms, by_query = row_bytes(attention), has_terms(attention), has_terms_of_queries(attention)
+    if can_group(device, attention):
+        blocks = 2 if padded(attention.shape.depth) > PANEL else 3 if by_query else 4
+        return ForwardTiles(4, 1, PANEL, 0, blocks, grouped=True)
     if attention.operands[0].itemsize > 2:
         if row > MIDDLE:
             return ForwardTiles(8, 1, 64, ALL, 1) if row <= LONG else ForwardTiles(4, 1, 16, 0, 1)

@@ -15,7 +15,7 @@ from mspc.ir.types import FLOAT32, HALVES, DType, dtype_of
 from mspc.ops.cuda import flash_products
 from mspc.ops.cuda.attention import Attention, addends
 from mspc.ops.cuda.flash_draws import draws_of
-from mspc.ops.cuda.flash_groups import GROUP_INSTRUCTIONS, GROUPS
+from mspc.ops.cuda.flash_groups import GROUP_INSTRUCTIONS, GROUPS, MOST_PANELS, PANEL
 from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Device, c_type
 from mspc.ops.nn.attention_draws import seed_of
@@ -72,6 +72,15 @@ constexpr int FEW = 16;
 template <int N> struct Width { static constexpr int value = N; };
 constexpr float LOG2_E = 1.4426950408889634f;
 #define INFINITE __int_as_float(0x7f800000)
+
+// What was copied to shared memory and waited for is there for products of tiles.
+#if GROUPED
+#define SHOW_COPIES show_copies()
+#else
+#define SHOW_COPIES (void)0
+#endif
+// The first of a block's rows that this thread's warps have where they multiply together.
+__device__ __forceinline__ int first_of_group() { return (threadIdx.x >> 7) * 64; }
 
 alignas(GROUPED ? 1024 : 16) extern __shared__ unsigned char memory[];
 
@@ -184,6 +193,13 @@ def has_tail(attention: Attention, columns: int, tile: int) -> bool:
     terms of Float32 leave none."""
     wide = attention.operands[0].itemsize > 2 and has_terms_of_queries(attention)
     return not wide and 0 < columns % tile <= tile // 2
+
+
+def can_group(device: Device, attention: Attention) -> bool:
+    """Whether four warps can multiply together: halves, of rows that are whole panels."""
+    panels, rest = divmod(padded(attention.shape.depth), PANEL)
+    halves = attention.operands[0].itemsize == 2
+    return device.warp_groups and halves and not rest and panels <= MOST_PANELS
 
 
 def source_of(device: Device, attention: Attention, *parts: str, **sizes: int) -> str:

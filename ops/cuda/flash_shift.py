@@ -16,12 +16,23 @@ from mspc.ir.types import dtype_of
 from mspc.ops.cuda.attention import Attention, first_row
 from mspc.ops.cuda.flash_backward import notes_of
 from mspc.ops.cuda.flash_backward_kernel import NOTE, NOTES
-from mspc.ops.cuda.flash_fragments import LONG, MIDDLE, row_bytes, source_of, strides_of, takes, terms_of
+from mspc.ops.cuda.flash_fragments import (
+    LONG,
+    MIDDLE,
+    can_group,
+    padded,
+    row_bytes,
+    source_of,
+    strides_of,
+    takes,
+    terms_of,
+)
+from mspc.ops.cuda.flash_groups import PANEL
 from mspc.ops.device import Array, Device, Launch, c_type
 
 SHIFT = r"""
 constexpr int TILES = COLUMNS / 8, OWN = ROWS * PITCH, OTHER = COLUMNS * PITCH;
-struct Buffer { E query[OWN], slope[OWN], key[OTHER], value[OTHER]; Note notes[ROWS]; };
+struct alignas(GROUPED ? 1024 : 16) Buffer { E query[OWN], slope[OWN], key[OTHER], value[OTHER]; Note notes[ROWS]; };
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_shift(
     const E* __restrict__ q, const E* __restrict__ slopes, const E* __restrict__ k, const E* __restrict__ v,
@@ -63,11 +74,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_shift(
     for (int member = 0; !none && member < count; ++member) {
         const Buffer& tile = buffers[member & 1];
         wait_for_copies();
+        SHOW_COPIES;
         __syncthreads();  // this tile is there, and nobody reads the other buffer any more
         if (member + 1 < count) copy(buffers[~member & 1], member + 1);
         const int n = out_heads > 1 ? own_head : member % each, b = out_batch > 1 ? own_batch : member / each;
 
         float s[1][TILES][4], d[1][TILES][4];
+#if GROUPED
+        begin_products();
+        over_depth<COLUMNS>(s[0], own_tile_at(tile.query), tile_at(tile.key));
+        over_depth<COLUMNS>(d[0], own_tile_at(tile.slope), tile_at(tile.value));
+        end_products();
+        made(s[0]);
+        made(d[0]);
+#else
 #pragma unroll
         for (int j = 0; j < TILES; ++j)
 #pragma unroll
@@ -86,6 +106,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_shift(
                 multiply(d[0][j + 1], c, y.at[2], y.at[3]);
             }
         }
+#endif
 
         const F* all_shifts = shift + b * f_b + n * f_n;
         const M* all_masks = mask + b * m_b + n * m_n;
@@ -139,23 +160,34 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_shift(
 """
 
 
-def _tile(attention: Attention) -> tuple[int, int]:
-    """(warps of a block, keys of a tile) that fit into shared memory."""
+def _tile(attention: Attention, grouped: bool) -> tuple[int, int]:
+    """(warps of a block, keys of a tile) that fit into shared memory. grouped: four warps multiply together."""
+    if grouped:
+        return 4, PANEL
     row = row_bytes(attention)
     if row > MIDDLE:
         return (2, 32) if row <= LONG else (1, 16)
     return (4, 64) if attention.operands[0].itemsize == 2 else (4, 32)
 
 
-def _shared(attention: Attention) -> int:
+def _shared(attention: Attention, grouped: bool) -> int:
     """Bytes of shared memory: two buffers of rows, columns and notes."""
-    warps, columns = _tile(attention)
-    return 2 * (2 * row_bytes(attention) * (16 * warps + columns) + NOTE * 16 * warps)
+    warps, columns = _tile(attention, grouped)
+    return 2 * (2 * row_bytes(attention, grouped) * (16 * warps + columns) + NOTE * 16 * warps)
+
+
+def _blocks(attention: Attention, grouped: bool) -> int:
+    """Blocks of a multiprocessor, which limit the registers."""
+    return 3 if grouped and padded(attention.shape.depth) == PANEL else 1
 
 
 def _source(device: Device, attention: Attention, gradient: str) -> str:
-    warps, columns = _tile(attention)
-    sizes = {"WARPS": warps, "BANDS": 1, "BLOCKS": 1, "COLUMNS": columns, "SHARED": _shared(attention)}
+    grouped = can_group(device, attention)
+    warps, columns = _tile(attention, grouped)
+    sizes = {
+        "WARPS": warps, "BANDS": 1, "BLOCKS": _blocks(attention, grouped), "COLUMNS": columns, "SHARED": _shared(attention, grouped),
+        "GROUPED": int(grouped),
+    }  # fmt: skip
     return f"#define G {gradient}\n" + source_of(device, attention, NOTES, SHIFT, **sizes)
 
 
@@ -169,7 +201,8 @@ def flash_shift(device: Device, attention: Attention, result: Array, out: Array)
     notes, bits, noting = notes_of(device, attention, result)
     kernel = device.kernel(_source(device, attention, c_type(dtype_of(out.dtype))), "flash_shift")
     batch, heads = shift.shape[:2]
-    warps, columns = _tile(attention)
+    grouped = can_group(device, attention)
+    warps, columns = _tile(attention, grouped)
     grid = batch * heads * math.ceil(shape.queries / (16 * warps)) * math.ceil(shape.keys / columns)
     arrays = (q, dout, k, v)
     sizes = (shape.heads, shape.group, shape.queries, shape.keys)
@@ -181,6 +214,6 @@ def flash_shift(device: Device, attention: Attention, result: Array, out: Array)
 
     def launch() -> None:
         noting()
-        kernel(grid, 32 * warps, arguments, _shared(attention))
+        kernel(grid, 32 * warps, arguments, _shared(attention, grouped))
 
     return launch

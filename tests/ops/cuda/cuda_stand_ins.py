@@ -131,7 +131,7 @@ static float of_tile(Tile tile, int row, int column) {
 }
 }
 template <int N> QUICK static void multiply_tiles(float (&c)[N][4], Tile a, Tile b, int more) {
-    const int first = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, in_group = threadIdx.x % 4;
+    const int first = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4, in_group = threadIdx.x % 4;
     for (int j = 0; j < N; ++j)
         for (int i = 0; i < 4; ++i) {
             const int row = i < 2 ? first : first + 8, column = 8 * j + in_group * 2 + (i & 1);
@@ -140,7 +140,7 @@ template <int N> QUICK static void multiply_tiles(float (&c)[N][4], Tile a, Tile
             c[j][i] = sum;
         }
 }
-QUICK static void multiply_rows(float (&c)[8][4], const Part& a, Tile b) {
+template <int FIRST, int N> QUICK static void multiply_rows(float (&c)[N][4], const Part& a, Tile b) {
     const int warp = threadIdx.x / 32, group = threadIdx.x % 32 / 4, in_group = threadIdx.x % 4;
     auto& A = cores::a_of[cores::rounds[threadIdx.x]++ & 1][warp];
     for (int e = 0; e < 2; ++e)
@@ -150,7 +150,7 @@ QUICK static void multiply_rows(float (&c)[8][4], const Part& a, Tile b) {
     for (int j = 0; j < 8; ++j)
         for (int i = 0; i < 4; ++i) {
             const int row = i < 2 ? group : group + 8, column = 8 * j + in_group * 2 + (i & 1);
-            for (int k = 0; k < 16; ++k) c[j][i] += A[row][k] * cores::of_tile(b, k, column);
+            for (int k = 0; k < 16; ++k) c[FIRST + j][i] += A[row][k] * cores::of_tile(b, k, column);
         }
 }
 """

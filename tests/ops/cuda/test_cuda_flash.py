@@ -183,9 +183,11 @@ def test_kernels_compile_for_h200_and_spill_little(tmp_path: Path, architecture:
     if compiler is None:
         pytest.skip("needs nvcc")
     path = tmp_path / "kernels.cu"
-    parts = [f"namespace k{i} {{\n{undefined(source)}\n}}" for i, source in enumerate(sources(tmp_path, architecture == "90a"))]
+    texts = sources(tmp_path, architecture == "90a")
+    parts = [f"namespace k{i} {{\n{undefined(text)}\n}}" for i, text in enumerate(texts)]
     path.write_text("\n".join([PRELUDE, *parts]))
-    command = [compiler, "-std=c++17", f"-gencode=arch=compute_{architecture},code=sm_{architecture}", "-cubin", "-Xptxas", "-v"]
+    target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
+    command = [compiler, "-std=c++17", target, "-cubin", "-Xptxas", "-v"]
     whole = [*command, "-o", str(path.with_suffix(".cubin")), str(path)]
     done = subprocess.run(whole, capture_output=True, check=False, text=True)
     assert done.returncode == 0, done.stderr
