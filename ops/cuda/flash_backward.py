@@ -51,7 +51,7 @@ class BackwardTiles:
     warps: of a block. bands: of 16 own rows, that a warp holds. columns: of a tile of the others, a multiple of 16 and
     no more than threads of a block. held: how many of its two matrices a warp keeps in registers; the others are read
     from shared memory. blocks: that a multiprocessor should hold at once, which limits the registers. grouped: whether
-    the warps, fours of one band each, multiply together (`flash_groups`); columns is 64 then, and held 0.
+    the warps, fours of one band each, multiply together (`flash_groups`); columns is 64 or 32 then, and held 0.
     """
 
     warps: int
@@ -86,10 +86,8 @@ def tiles_of_queries(device: Device, attention: Attention) -> BackwardTiles:
     """How the form of queries divides its work, by the times of tests/gpu/test_flash_gpu.py."""
     row, terms = row_bytes(attention), has_terms(attention)
     if can_group(device, attention):
-        blocks = 3 if terms or attention.scores.draws else 4
-        if has_terms_of_queries(attention) or padded(attention.shape.depth) > PANEL:
-            blocks = 2
-        return BackwardTiles(4, 1, PANEL, 0, blocks, grouped=True)
+        blocks = 2 if padded(attention.shape.depth) > PANEL else 3 if terms or attention.scores.draws else 4
+        return BackwardTiles(4, 1, PANEL // 2 if has_terms_of_queries(attention) else PANEL, 0, blocks, grouped=True)
     if row > MIDDLE:
         return _deep(attention)
     if attention.operands[0].itemsize > 2:
@@ -103,8 +101,8 @@ def tiles_of_keys(device: Device, attention: Attention) -> BackwardTiles:
     """How the form of keys divides its work; many terms take registers."""
     row, by_query = row_bytes(attention), has_terms_of_queries(attention)
     if can_group(device, attention):
-        blocks = 2 if by_query or padded(attention.shape.depth) > PANEL else 3
-        return BackwardTiles(4, 1, PANEL, 0, blocks, grouped=True)
+        blocks = 2 if padded(attention.shape.depth) > PANEL else 3
+        return BackwardTiles(4, 1, PANEL // 2 if by_query else PANEL, 0, blocks, grouped=True)
     if row > MIDDLE:
         return _deep(attention)
     if attention.operands[0].itemsize > 2:

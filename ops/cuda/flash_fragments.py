@@ -80,7 +80,9 @@ constexpr float LOG2_E = 1.4426950408889634f;
 #define SHOW_COPIES (void)0
 #endif
 // The first of a block's rows that this thread's warps have where they multiply together.
-__device__ __forceinline__ int first_of_group() { return (threadIdx.x >> 7) * 64; }
+__device__ __forceinline__ int first_of_group() {
+    return WARPS > 4 ? __shfl_sync(0xffffffffu, threadIdx.x >> 7, 0) * 64 : 0;  // the same for a warp, and known to be
+}
 
 alignas(GROUPED ? 1024 : 16) extern __shared__ unsigned char memory[];
 

@@ -69,6 +69,7 @@ template <int N> __device__ __forceinline__ void made(float (&c)[N][4]) {
 // c = A B or c += A B: 16 columns of A's rows and of B's columns.
 """
     + _product(16, of_rows=False)
+    + _product(32, of_rows=False)
     + _product(64, of_rows=False)
     + "// c += A B: 16 columns of A, rows of B.\n"
     + _product(64, of_rows=True)

@@ -185,8 +185,8 @@ def _source(device: Device, attention: Attention, gradient: str) -> str:
     grouped = can_group(device, attention)
     warps, columns = _tile(attention, grouped)
     sizes = {
-        "WARPS": warps, "BANDS": 1, "BLOCKS": _blocks(attention, grouped), "COLUMNS": columns, "SHARED": _shared(attention, grouped),
-        "GROUPED": int(grouped),
+        "WARPS": warps, "BANDS": 1, "BLOCKS": _blocks(attention, grouped), "COLUMNS": columns,
+        "SHARED": _shared(attention, grouped), "GROUPED": int(grouped),
     }  # fmt: skip
     return f"#define G {gradient}\n" + source_of(device, attention, NOTES, SHIFT, **sizes)
 
