@@ -149,7 +149,7 @@ def table_of(
         begins += one.lookup.batch * (one.lookup.size + 1)
         begins_block += of_begins
         block += own
-    return device.xp.asarray(np.array(table, np.uint64))
+    return device.xp.asarray(np.array(table, np.int64))
 
 
 def sorting(device: Device, sums: Sequence[SummedRows], table: Array, chunks: Array, names: Array) -> Launch:
