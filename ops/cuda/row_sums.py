@@ -135,10 +135,10 @@ def alike(one: SummedRows) -> Hashable:
     """Equal for what one set of launches adds up."""
     lookup = one.lookup
     dtypes = dtype_of(one.rows.dtype), dtype_of(one.ids.dtype)
-    return dtypes, lookup.batch, lookup.middle, lookup.inner, lookup.count, _share(lookup)
+    return dtypes, lookup.batch, lookup.middle, lookup.inner, lookup.count, share_of(lookup)
 
 
-def _share(lookup: RowLookup) -> int:
+def share_of(lookup: RowLookup) -> int:
     """Lanes that share a place."""
     share = 1
     while share < 32 and share * 8 <= lookup.count // lookup.size:
@@ -164,7 +164,7 @@ def sum_source(sums: Sequence[SummedRows], lanes: int, each: int) -> str:
     source += f"typedef {index_type(elements)} Index;\n" + head(sums)
     return source + constants(
         MIDDLE=lookup.middle, INNER=packs, V=lanes, TILE=tile, TILES=max(1, lookup.count // tile),
-        SHARE=_share(lookup), EACH=each, APART=packs // each,
+        SHARE=share_of(lookup), EACH=each, APART=packs // each,
     ) + SUM  # fmt: skip
 
 
@@ -190,7 +190,7 @@ def _launch(device: Device, name: str, sums: Sequence[SummedRows], held: int) ->
     based = sums[0].base is not None
     arrays = [a for one in sums for a in (one.rows, one.out, *([] if one.base is None else [one.base]))]
     lanes = lanes_of(dtype.itemsize, lookup.inner, *arrays)
-    packs, groups, share = lookup.inner // lanes, lookup.batch * lookup.middle, _share(lookup)
+    packs, groups, share = lookup.inner // lanes, lookup.batch * lookup.middle, share_of(lookup)
     each = max(n for n in (1, 2, 4, 8) if n == 1 or (packs % n == 0 and packs // n >= _ABREAST and share == 1))
     source = sum_source(sums, lanes, each) + constants(BASED=based) + _PLACES.replace("@NAME@", name)
     begins_of = [lookup.batch * (one.lookup.size + 1) for one in sums]
