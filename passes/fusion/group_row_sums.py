@@ -18,6 +18,7 @@ from mspc.ir.graph import Graph, Node, Value, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.fused.grouped_row_sums import GroupedRowSums
+from mspc.ops.op import Op
 from mspc.ops.tensor.embedding import RowSums
 from mspc.passes.base import Pass
 from mspc.passes.fusion.kernel_lines import looked_at
@@ -97,7 +98,7 @@ def _key(node: Node, op: RowSums) -> Hashable:
 
 
 def _join(rewriter: Rewriter, members: list[Node]) -> None:
-    ops = [op for member in members if isinstance(op := looked_at(member.op), RowSums)]
+    ops = [looked for m in members if isinstance(m.op, Op) and isinstance(looked := looked_at(m.op), RowSums)]
     types = [member.type for member in members if isinstance(member.type, TensorType)]
     last = members[-1]
     inputs = [value for member in members for value in member.inputs]

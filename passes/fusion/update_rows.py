@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mspc.analysis.aliasing import Updates
-from mspc.ir.graph import Graph, Node, Value, element_types
+from mspc.ir.graph import Graph, Node, Value, element_types, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
@@ -139,7 +139,7 @@ class _RowUpdates:
         """The node of some of a node's members, with what it says of these."""
         count = len(_members(node))
         made = Node(op, inputs, node.type, scope=node.scope, frames=node.frames, phase=node.phase)
-        made.type = op.infer(*[value.type for value in inputs])
+        made.type = op.infer(*operand_types(made))
         for key, facts in node.attrs.items():
             if isinstance(facts, tuple) and isinstance(node.op, GroupedUpdate) and len(facts) == count:
                 made.attrs[key] = tuple(facts[m] for m in members)
@@ -159,10 +159,13 @@ class _RowUpdates:
 
     def _without(self, node: Node, used: set[int]) -> None:
         """Leave these sums away."""
-        readers = [] if isinstance(node.op, RowSums) else self.rewriter.readers(node)
-        read = {index: [r for r in readers if isinstance(r.op, TupleGetItem) and r.op.index == index] for index in used}
-        self.rewriter.gone.update((node, *(reader for several in read.values() for reader in several)))
-        if not isinstance(node.op, GroupedRowSums) or len(used) == len(node.op.sums):
+        self.rewriter.gone.add(node)
+        if not isinstance(node.op, GroupedRowSums):
+            return
+        readers = [(reader, reader.op.index) for reader in self.rewriter.readers(node)
+                   if isinstance(reader.op, TupleGetItem)]  # fmt: skip
+        self.rewriter.gone.update(reader for reader, index in readers if index in used)
+        if len(used) == len(node.op.sums):
             return
         left = [index for index in range(len(node.op.sums)) if index not in used]
         members = node.op.members(node.inputs)
@@ -172,10 +175,10 @@ class _RowUpdates:
                     frames=node.frames, phase=node.phase)  # fmt: skip
         made.attrs = {key: _some(value, left) for key, value in node.attrs.items()}
         self.rewriter.put(node, [made])
-        for reader in readers:
-            assert isinstance(reader.op, TupleGetItem)
-            if reader.op.index in left:
-                reader.op, reader.inputs = TupleGetItem(left.index(reader.op.index)), [made]
+        for reader, index in readers:
+            if index in left:
+                reader.op = TupleGetItem(left.index(index))
+                reader.inputs[:] = [made]
 
 
 def _some(facts: Any, indices: Sequence[int]) -> Any:

@@ -28,7 +28,8 @@ PASSES = (
     "pack_attention, "
     "propagate_sharding, recompute, recompute_cells, recompute_elementwise, reduce_gradients, row_pitch, "
     "schedule_communication, search_sharding, shard_by_plan, share_statistics, simplify, simplify_products, "
-    "slice_to_rank, split_batch_norm, split_dropout, split_norm, step_parallel_begin\n"
+    "slice_to_rank, split_batch_norm, split_dropout, split_norm, step_parallel_begin, "
+    "update_rows\n"
 )
 
 
