@@ -94,7 +94,7 @@ class Tables(nn.Cell):
         super().__init__()
         self.cells = nn.CellList([nn.Embedding(n, 8) for n in (12, 12, 40)])
         self.written, self.gather = Parameter(Tensor(drawn(13, 8)), "written"), ops.Gather()
-        self.twice = Parameter(Tensor(drawn(12, 8, seed=1)), "twice")
+        self.twice = Parameter(Tensor(drawn(20, 8, seed=1)), "twice")
         self.head = nn.Dense(8, 5)
 
     def construct(self, x: Any) -> Any:
