@@ -75,8 +75,7 @@ class CompiledCall:
             found.apply(copies[found.node])
             for scalar in found.scalars:
                 self._store.rely(self._traced.parameters[scalar.name], self)
-        if self.job.hardware.device is not None:
-            UpdateRows().run(own)
+        UpdateRows().run(own)
         drop_unused_parameters(own)
         return own
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,74 +12,10 @@ import pytest
 
 from mspc.ir.types import dtype_of
 from mspc.ops.device import PRELUDE, Copy
-from mspc.ops.fused.grouped_row_update import GroupedRowUpdate
-from mspc.ops.fused.update import FusedUpdate
-from mspc.ops.tensor.embedding import GatherGrad, RowSums, UnsortedSegmentSum
 from tests.ops.cuda.cuda_emulator import NEEDED, Emulator, placed
+from tests.ops.cuda.row_update_cases import CASES, PLAIN, Tables, bits, plain
 
 pytestmark = pytest.mark.skipif(NEEDED is None, reason="needs g++")
-PLAIN = FusedUpdate(("Mul(x1, x2)", "Sub(x0, t0)"), (1,), (2,))
-NARROW = FusedUpdate(("Cast(x1, dst_type=Float32)", "Mul(t0, x2)", "Sub(x0, t1)"), (2,), (2,))
-ADDED = FusedUpdate(("Neg(x2)", "Mul(x1, t0)", "Add(x0, t1)"), (2,), (2,))
-TWICE = FusedUpdate(("Mul(x2, x3)", "Sub(x0, t0)", "Sub(x1, t0)"), (1, 2), (3,))
-
-
-class Tables:
-    """Operands of a group. shapes: (rows, elements of a row, integers) of every member."""
-
-    def __init__(self, update: FusedUpdate, gradient: int, dtypes: tuple[str, str, str],
-                 sums: Sequence[tuple[RowSums, tuple[int, int, int], int]]) -> None:  # fmt: skip
-        random = np.random.default_rng(7)
-        self.op = GroupedRowUpdate.of(update, gradient, [op for op, _, _ in sums])
-        self.operands: list[Any] = []
-        rate = np.array(0.3, np.float32)
-        parameter, rows_type, ids_type = (dtype_of(name).numpy for name in dtypes)
-        for _, (size, inner, count), high in sums:
-            for index in range(len(update.operands)):
-                if index == gradient:
-                    rows = random.standard_normal((count, inner)).astype(rows_type)
-                    self.operands += [rows, random.integers(-2, high, count).astype(ids_type)]
-                elif index in update.numbers:
-                    self.operands.append(rate.astype(parameter))
-                else:
-                    held = random.standard_normal((size, inner)).astype(parameter)
-                    held[random.random(size) < 0.2] = -0.0
-                    held[random.random(size) < 0.1] = np.nan
-                    self.operands.append(held)
-
-    def expected(self, device: Emulator) -> list[Any]:
-        """What the dense update makes of copies, from sums in memory."""
-        operands = [placed(x) for x in self.operands]
-        for op, own, (rows, ids) in self.op.members(operands):
-            made = placed(np.zeros((len(own[0]), *rows.shape[1:]), rows.dtype))
-            own[self.op.gradient] = made
-            add, update = op.launch(device, [rows, ids], made), self.op.member.launch(device, own, own[0])
-            assert add is not None
-            assert update is not None
-            add()
-            update()
-        return operands
-
-
-def plain(*sizes: int, count: int = 700, inner: int = 12, high: int = 40) -> list[Any]:
-    return [(GatherGrad(size, 0, 0, size), (size, inner, count), min(high, size)) for size in sizes]
-
-
-CASES = {
-    "one table": Tables(PLAIN, 1, ("Float32", "Float32", "Int32"), plain(50)),
-    "many sizes": Tables(PLAIN, 1, ("Float32", "Float32", "Int32"), plain(50, 3, 9000, count=2300)),
-    "long runs": Tables(PLAIN, 1, ("Float32", "Float32", "Int64"), plain(4, 4, count=5000, inner=8, high=1)),
-    "wide rows": Tables(PLAIN, 1, ("Float32", "Float32", "Int32"), plain(90, 800, inner=128, count=100)),
-    "odd rows": Tables(PLAIN, 1, ("Float32", "Float32", "Int32"), plain(90, inner=7)),
-    "doubles": Tables(PLAIN, 1, ("Float64", "Float64", "Int32"), plain(90, inner=6)),
-    "halves": Tables(PLAIN, 1, ("Float16", "Float16", "Int32"), plain(90, inner=16)),
-    "narrow gradients": Tables(NARROW, 1, ("Float32", "BFloat16", "Int32"), plain(90, 20, inner=16)),
-    "added": Tables(ADDED, 1, ("Float32", "Float32", "Int32"), plain(90)),
-    "two parameters": Tables(TWICE, 2, ("Float32", "Float32", "Int32"), plain(90, 40)),
-    "a slice": Tables(PLAIN, 1, ("Float32", "Float32", "Int32"),
-                      [(UnsortedSegmentSum(20, 5), (20, 12, 300), 60), (GatherGrad(20, 0, 30, 90), (20, 12, 300), 90)]),
-    "no rows": Tables(PLAIN, 1, ("Float32", "Float32", "Int32"), plain(5, count=0)),
-}  # fmt: skip
 
 
 def launched(device: Emulator, tables: Tables, copies: Any = None) -> tuple[list[Any], Any]:
@@ -90,12 +25,18 @@ def launched(device: Emulator, tables: Tables, copies: Any = None) -> tuple[list
     return operands, tables.op.launch(device, operands, out, copies)
 
 
-def bits(arrays: Sequence[Any]) -> list[bytes]:
-    """The arrays' bytes, all NaN being one."""
-    found = [np.array(x) for x in arrays]
-    for x in found:
-        x[x != x] = 1234
-    return [x.tobytes() for x in found]
+def expected(device: Emulator, tables: Tables) -> list[Any]:
+    """What the dense update makes of copies, from sums in memory."""
+    operands = [placed(x) for x in tables.operands]
+    for op, own, (rows, ids) in tables.op.members(operands):
+        made = placed(np.zeros((len(own[0]), *rows.shape[1:]), rows.dtype))
+        own[tables.op.gradient] = made
+        add, update = op.launch(device, [rows, ids], made), tables.op.member.launch(device, own, own[0])
+        assert add is not None
+        assert update is not None
+        add()
+        update()
+    return operands
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -103,9 +44,9 @@ def test_parameters_are_those_of_dense_updates(name: str, tmp_path: Path) -> Non
     device = Emulator(tmp_path)
     tables = CASES[name]
     operands, launch = launched(device, tables)
-    expected = tables.expected(device)
+    wanted = expected(device, tables)
     launch()
-    assert bits(operands) == bits(expected)
+    assert bits(operands) == bits(wanted)
 
 
 def test_nothing_is_updated_after_a_stop(tmp_path: Path) -> None:
@@ -130,7 +71,7 @@ def test_copies_in_halves_stay_up_to_date(tmp_path: Path) -> None:
     assert bits([whole]) == bits([operands[0].astype(half)])
     assert bits([wide[:, 4:16]]) == bits([operands[4].astype(half)])
     assert not wide[:, :4].astype(np.float32).any()
-    assert bits(operands) == bits(tables.expected(device))
+    assert bits(operands) == bits(expected(device, tables))
 
 
 def test_kernels_compile_for_the_gpu(tmp_path: Path) -> None:
