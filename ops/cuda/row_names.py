@@ -108,8 +108,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK) merge_chunks(const u64* chun
 
 
 @dataclass(frozen=True, slots=True)
-class SummedRows:
-    """Rows that are added up by the places that ids name, as `lookup` says: onto the rows of `base`, or zeros."""
+class NamedRows:
+    """Rows that ids name, as `lookup` says: `rows` are added up to the rows of a table `out`, on those of `base` or on
+    zeros; or they are the table, and `out` is what is looked up."""
 
     lookup: RowLookup
     rows: Array
@@ -126,7 +127,7 @@ def chunk_of(count: int) -> int:
     return chunk
 
 
-def head(sums: Sequence[SummedRows]) -> str:
+def head(sums: Sequence[NamedRows]) -> str:
     """What kernels begin with that read a table of these, which are alike in all but their places."""
     first = sums[0].lookup
     alike = all(_places(one.lookup) == _places(first) for one in sums)
@@ -138,7 +139,7 @@ def head(sums: Sequence[SummedRows]) -> str:
 
 
 def table_of(
-    device: Device, sums: Sequence[SummedRows], begins_blocks: Sequence[int], blocks: Sequence[int],
+    device: Device, sums: Sequence[NamedRows], begins_blocks: Sequence[int], blocks: Sequence[int],
 ) -> Array:  # fmt: skip
     """The table of these, with how many blocks each has in kernels over their places."""
     table: list[list[int]] = []
@@ -152,7 +153,7 @@ def table_of(
     return device.xp.asarray(np.array(table, np.int64))
 
 
-def sorting(device: Device, sums: Sequence[SummedRows], table: Array, chunks: Array, names: Array) -> Launch:
+def sorting(device: Device, sums: Sequence[NamedRows], table: Array, chunks: Array, names: Array) -> Launch:
     """Launches that sort the names of these: UInt64 [len(sums), batch, count]. chunks: as much memory."""
     lookup = sums[0].lookup
     chunk = chunk_of(lookup.count)

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 
 from mspc.ir.types import dtype_of
 from mspc.ops.cuda.index import RowLookup
-from mspc.ops.cuda.row_names import BLOCK, SummedRows, divided, head, sorting, table_of
+from mspc.ops.cuda.row_names import BLOCK, NamedRows, divided, head, sorting, table_of
 from mspc.ops.cuda.source import COMMON, accumulating_type, constants, grid_of, index_type, lanes_of
 from mspc.ops.device import Array, Device, Launch, c_type, in_order
 
@@ -119,19 +119,19 @@ def add_rows(device: Device, name: str, lookup: RowLookup, rows: Array, ids: Arr
     """Launch that sums the rows of each id: the transpose of `gather`. They are added to the rows of `base`, or to
     zeros. held: bytes at the begin of the scratch memory that are taken.
     """
-    return add_rows_of_several(device, name, [SummedRows(lookup, rows, ids, out, base)], held)
+    return add_rows_of_several(device, name, [NamedRows(lookup, rows, ids, out, base)], held)
 
 
-def add_rows_of_several(device: Device, name: str, several: Sequence[SummedRows], held: int = 0) -> Launch | None:
+def add_rows_of_several(device: Device, name: str, several: Sequence[NamedRows], held: int = 0) -> Launch | None:
     """The same for several, in one set of launches for all that `alike` says to be alike; all or none have a base."""
-    kinds: dict[Hashable, list[SummedRows]] = {}
+    kinds: dict[Hashable, list[NamedRows]] = {}
     for one in several:
         if math.prod(one.out.shape):
             kinds.setdefault(alike(one), []).append(one)
     return in_order(*[_launch(device, name, own, held) for own in kinds.values()]) if kinds else None
 
 
-def alike(one: SummedRows) -> Hashable:
+def alike(one: NamedRows) -> Hashable:
     """Equal for what one set of launches adds up."""
     lookup = one.lookup
     dtypes = dtype_of(one.rows.dtype), dtype_of(one.ids.dtype)
@@ -154,7 +154,7 @@ def tile_of(count: int) -> int:
     return tile
 
 
-def sum_source(sums: Sequence[SummedRows], lanes: int, each: int) -> str:
+def sum_source(sums: Sequence[NamedRows], lanes: int, each: int) -> str:
     """`SUM` and what it needs, for rows in packs of so many elements, of which a thread has `each`."""
     lookup, dtype = sums[0].lookup, dtype_of(sums[0].rows.dtype)
     most = max(lookup.count, *(one.lookup.size for one in sums))
@@ -168,14 +168,14 @@ def sum_source(sums: Sequence[SummedRows], lanes: int, each: int) -> str:
     ) + SUM  # fmt: skip
 
 
-def bytes_of_tiles(sums: Sequence[SummedRows]) -> int:
+def bytes_of_tiles(sums: Sequence[NamedRows]) -> int:
     """Bytes of the sums that `add_tiles` makes."""
     lookup, dtype = sums[0].lookup, dtype_of(sums[0].rows.dtype)
     groups = len(sums) * lookup.batch * lookup.middle
     return groups * (lookup.count // tile_of(lookup.count)) * lookup.inner * max(4, dtype.itemsize)
 
 
-def adding_tiles(device: Device, source: str, sums: Sequence[SummedRows], packs: int, arrays: list[Array]) -> Launch:
+def adding_tiles(device: Device, source: str, sums: Sequence[NamedRows], packs: int, arrays: list[Array]) -> Launch:
     """Launch of `add_tiles` where there are any. arrays: table, sorted names, and the sums of tiles."""
     lookup = sums[0].lookup
     tiles = len(sums) * lookup.batch * lookup.middle * (lookup.count // tile_of(lookup.count))
@@ -185,7 +185,7 @@ def adding_tiles(device: Device, source: str, sums: Sequence[SummedRows], packs:
     return lambda: ahead(grid_of(-(-tiles * packs // BLOCK)), BLOCK, arrays)
 
 
-def _launch(device: Device, name: str, sums: Sequence[SummedRows], held: int) -> Launch:
+def _launch(device: Device, name: str, sums: Sequence[NamedRows], held: int) -> Launch:
     lookup, dtype = sums[0].lookup, dtype_of(sums[0].rows.dtype)
     based = sums[0].base is not None
     arrays = [a for one in sums for a in (one.rows, one.out, *([] if one.base is None else [one.base]))]

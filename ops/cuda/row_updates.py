@@ -16,7 +16,7 @@ import numpy as np
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType, dtype_of
 from mspc.ops.cuda.math import MATH, one_word
-from mspc.ops.cuda.row_names import BLOCK, SummedRows, divided, sorting, table_of
+from mspc.ops.cuda.row_names import BLOCK, NamedRows, divided, sorting, table_of
 from mspc.ops.cuda.row_sums import adding_tiles, alike, bytes_of_tiles, share_of, sum_source
 from mspc.ops.cuda.source import address, grid_of, lanes_of
 from mspc.ops.cuda.update import element_function
@@ -31,7 +31,7 @@ class UpdatedRows:
     """A table whose rows are updated. sums: the rows of its gradient. operands: those of the update, None for the
     gradient. copy: where else the new values of operand 0 go."""
 
-    sums: SummedRows
+    sums: NamedRows
     operands: Sequence[Array | None]
     copy: Copy | None = None
 

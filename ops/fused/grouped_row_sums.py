@@ -8,7 +8,7 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, TupleType, Type
-from mspc.ops.cuda.row_names import SummedRows
+from mspc.ops.cuda.row_names import NamedRows
 from mspc.ops.cuda.row_sums import add_rows_of_several
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.fused.body import line_of, read_line
@@ -68,7 +68,7 @@ class GroupedRowSums(Op):
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         several = [
-            SummedRows(op.lookup(rows.shape, ids.shape), rows, ids, made)
+            NamedRows(op.lookup(rows.shape, ids.shape), rows, ids, made)
             for (op, (rows, ids)), made in zip(self.members(inputs), out, strict=True)
         ]
         return add_rows_of_several(device, "row_sums", several)

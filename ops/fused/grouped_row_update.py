@@ -8,7 +8,7 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, TupleType, Type
-from mspc.ops.cuda.row_names import SummedRows
+from mspc.ops.cuda.row_names import NamedRows
 from mspc.ops.cuda.row_updates import UpdatedRows, update_rows
 from mspc.ops.device import Array, Copy, Device, Launch
 from mspc.ops.fused.body import line_of, read_line
@@ -120,7 +120,7 @@ class GroupedRowUpdate(Op):
     ) -> Launch | None:
         several: list[UpdatedRows] = []
         for m, (op, operands, (rows, ids)) in enumerate(self.members(inputs)):
-            summed = SummedRows(op.lookup(rows.shape, ids.shape), rows, ids, operands[0])
+            summed = NamedRows(op.lookup(rows.shape, ids.shape), rows, ids, operands[0])
             several.append(UpdatedRows(summed, operands, (copies or {}).get(m * self.width)))
         return update_rows(device, self.member, self.gradient, several)
 

@@ -1,4 +1,4 @@
-"""group_row_sums: which sums of rows stay apart, and texts of groups."""
+"""group_lookups: which lookups and sums of rows stay apart, and texts of groups."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter, Value
 from mspc.ir.types import BFLOAT16, FLOAT32, INT32, INT64, DType, TensorType
+from mspc.ops.fused.grouped_lookups import GroupedLookups
 from mspc.ops.fused.grouped_row_sums import GroupedRowSums
 from mspc.ops.math.arithmetic import Neg
 from mspc.ops.optim.optimizer import AssignAdd
-from mspc.ops.tensor.embedding import GatherGrad
+from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.embedding import Gather, GatherGrad
 from mspc.passes.base import parse_passes, run_passes
-from mspc.passes.fusion import group_row_sums
+from mspc.passes.fusion import alike_nodes
 
 
 class Tables:
@@ -32,17 +34,43 @@ class Tables:
         rows = self.given(FLOAT32, 6, 4) if rows is None else rows
         return self.builder.emit(GatherGrad(size), rows, self.given(INT32, 6) if ids is None else ids)
 
+    def lookup(self, size: int = 8, cast: DType | None = None) -> Value:
+        found = self.builder.emit(Gather(), self.given(FLOAT32, size, 4), self.given(INT32, 6))
+        return found if cast is None else self.builder.emit(Cast(cast), found)
+
     def members(self, *results: Value) -> list[int]:
         """How many members each group has."""
         self.graph.results = list(results)
-        made = run_passes(self.graph, parse_passes("group_row_sums"))
+        made = run_passes(self.graph, parse_passes("group_lookups"))
         made.verify()
-        return [len(node.op.sums) for node in made.nodes if isinstance(node.op, GroupedRowSums)]
+        return [
+            len(node.op.sums if isinstance(node.op, GroupedRowSums) else node.op.lookups)
+            for node in made.nodes
+            if isinstance(node.op, GroupedRowSums | GroupedLookups)
+        ]
 
 
 def test_tables_of_all_sizes_are_a_group() -> None:
     make = Tables()
     assert make.members(*[make.sum(size=n) for n in (3, 8, 100)]) == [3]
+
+
+def test_lookups_and_sums_are_no_group() -> None:
+    make = Tables()
+    found = [make.lookup(), make.sum(), make.lookup(20), make.sum()]
+    assert make.members(*found) == [2, 2]
+
+
+def test_lookups_with_casts_are_a_group_of_their_own() -> None:
+    make = Tables()
+    found = [make.lookup(cast=BFLOAT16), make.lookup(), make.lookup(9, cast=BFLOAT16), make.lookup(cast=INT32)]
+    assert make.members(*found) == [2, 2]
+
+
+def test_who_reads_a_cast_closes_the_group_of_its_lookup() -> None:
+    make = Tables()
+    first = make.builder.emit(Neg(), make.lookup(cast=BFLOAT16))
+    assert make.members(first, *[make.lookup(cast=BFLOAT16) for _ in range(3)]) == [3]
 
 
 @pytest.mark.parametrize("kind", ["wider", "more", "half", "integers"])
@@ -78,7 +106,7 @@ def test_integers_that_change_are_read_before() -> None:
 
 
 def test_not_much_waits_for_the_last_member(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_row_sums, "HELD", 2 * 6 * 4 * 4)
+    monkeypatch.setattr(alike_nodes, "HELD", 2 * 6 * 4 * 4)
     make = Tables()
     rows = make.given(FLOAT32, 6, 4)
     found = [make.sum(make.builder.emit(Neg(), rows)) for _ in range(5)]
@@ -98,6 +126,18 @@ def test_bad_groups_are_named(sums: tuple[str, ...], message: str) -> None:
     with pytest.raises(MspcError) as raised:
         GroupedRowSums(sums)
     assert raised.value.message == message
+
+
+def test_bad_groups_of_lookups_are_named() -> None:
+    with pytest.raises(MspcError, match=r"^error: GroupedLookups has no members; it needs at least one$"):
+        GroupedLookups(())
+    with pytest.raises(MspcError, match=r"^error: Neg does not look rows up by integers$"):
+        GroupedLookups(("Neg()",))
+    types = TensorType(FLOAT32, (6, 4)), TensorType(INT32, (6,))
+    with pytest.raises(MspcError, match=r"GroupedLookups takes 4 tensors, not 2"):
+        GroupedLookups.of([Gather(), Gather()], None).infer(*types)
+    with pytest.raises(MspcError, match=r"GroupedLookups: Float32 is not rounded to Int32"):
+        GroupedLookups.of([Gather()], INT32).infer(*types)
 
 
 def test_operands_that_do_not_fit_are_named() -> None:
