@@ -44,7 +44,14 @@ FOR_GPU_RANKS = ("pack_attention", "split_batch_norm", "split_norm", "split_drop
 """Behind `join_slices` where the device is a GPU: what was sliced is then one tensor again."""
 FOR_GPU_ROWS = ("join_row_sums", "fuse_rows")
 """Ahead of `fuse_elementwise` where the device is a GPU."""
-FOR_GPU_KERNELS = ("recompute_elementwise", "keep_for_gradients", "fuse_moves", "row_pitch", "group_lookups")
+FOR_GPU_KERNELS = (
+    "recompute_elementwise",
+    "keep_for_gradients",
+    "fuse_moves",
+    "row_pitch",
+    "unstack_slices",
+    "group_lookups",
+)
 """Behind `fuse_elementwise` where the device is a GPU."""
 FOR_GPU_UPDATES = ("update_rows",)
 """Behind `fuse_updates` where the device is a GPU."""

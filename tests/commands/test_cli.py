@@ -29,7 +29,7 @@ PASSES = (
     "reduce_gradients, row_pitch, "
     "schedule_communication, search_sharding, shard_by_plan, share_statistics, simplify, simplify_products, "
     "slice_to_rank, split_batch_norm, split_dropout, split_norm, step_parallel_begin, "
-    "update_rows\n"
+    "unstack_slices, update_rows\n"
 )
 
 
