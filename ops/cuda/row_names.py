@@ -20,10 +20,11 @@ from mspc.ops.cuda.source import address, constants, grid_of
 from mspc.ops.device import Array, Device, Launch, c_type
 
 BLOCK = 256
-_CHUNK = 2048
+_CHUNK = 512
 """Names that are sorted by counting, at least; a multiple of the block."""
-_CHUNKS = 64
-"""Chunks at most, in each of which every name looks its place up."""
+_SEARCH = 18
+"""Times the number of names at most the square of a chunk. A name is compared with all of its own chunk and searched
+for in all others: about there both together are least, a step of a search counted as four comparisons."""
 _ALIGNMENT = 256
 
 NAMES = r"""
@@ -122,7 +123,7 @@ class NamedRows:
 def chunk_of(count: int) -> int:
     """Names that are sorted by counting where a lookup has so many."""
     chunk = _CHUNK
-    while chunk * _CHUNKS < count:
+    while chunk * chunk < _SEARCH * count:
         chunk *= 2
     return chunk
 
