@@ -42,10 +42,19 @@ FOR_GPU = ("fuse_attention",)
 """Ahead of the others where the device is a GPU."""
 FOR_GPU_RANKS = ("pack_attention", "split_batch_norm", "split_norm", "split_dropout", "channels_last")
 """Behind `join_slices` where the device is a GPU: what was sliced is then one tensor again."""
-FOR_GPU_ROWS = ("fuse_rows",)
+FOR_GPU_ROWS = ("join_row_sums", "fuse_rows")
 """Ahead of `fuse_elementwise` where the device is a GPU."""
-FOR_GPU_KERNELS = ("recompute_elementwise", "keep_for_gradients", "fuse_moves", "row_pitch")
+FOR_GPU_KERNELS = (
+    "recompute_elementwise",
+    "keep_for_gradients",
+    "fuse_moves",
+    "row_pitch",
+    "unstack_slices",
+    "group_lookups",
+)
 """Behind `fuse_elementwise` where the device is a GPU."""
+FOR_GPU_UPDATES = ("update_rows",)
+"""Behind `fuse_updates` where the device is a GPU."""
 PER_RANK = (
     "slice_to_rank",
     "join_slices",
@@ -97,5 +106,6 @@ def rank_passes_of(device: str = "CPU") -> tuple[str, ...]:
     if device != "GPU":
         return PER_RANK
     at = PER_RANK.index("fuse_elementwise")
-    fused = FOR_GPU_ROWS + PER_RANK[at : at + 1] + FOR_GPU_KERNELS
-    return PER_RANK[:2] + FOR_GPU_RANKS + PER_RANK[2:at] + fused + PER_RANK[at + 1 :]
+    behind = PER_RANK.index("fuse_updates") + 1
+    fused = FOR_GPU_ROWS + PER_RANK[at : at + 1] + FOR_GPU_KERNELS + PER_RANK[at + 1 : behind] + FOR_GPU_UPDATES
+    return PER_RANK[:2] + FOR_GPU_RANKS + PER_RANK[2:at] + fused + PER_RANK[behind:]

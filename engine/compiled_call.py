@@ -17,6 +17,7 @@ from mspc.engine.job import Job
 from mspc.engine.parameter_store import ParameterStore
 from mspc.ir.graph import Graph
 from mspc.ir.graph import Parameter as GraphParameter
+from mspc.passes.fusion.update_rows import UpdateRows
 from mspc.passes.per_rank.unused_states import drop_unused_parameters, stateless_nodes
 from mspc.runtime.slices import slice_parameter, slices_of
 
@@ -63,7 +64,8 @@ class CompiledCall:
         return self._arrays[parameter.name]
 
     def _without_unused_states(self, graph: Graph) -> Graph:
-        """The graph, without those states of optimizers that the numbers of now leave unused."""
+        """The graph, without those states of optimizers that the numbers of now leave unused; an update without states
+        may do with the rows that are looked up."""
         stateless = stateless_nodes(graph, self._number)
         if not stateless:
             return graph
@@ -73,6 +75,7 @@ class CompiledCall:
             found.apply(copies[found.node])
             for scalar in found.scalars:
                 self._store.rely(self._traced.parameters[scalar.name], self)
+        UpdateRows().run(own)
         drop_unused_parameters(own)
         return own
 

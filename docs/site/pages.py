@@ -232,7 +232,9 @@ def passes() -> str:
         "In every mode": pipeline.PREPARING, "Operators that are sharded": pipeline.SHARDED,
         "Data parallel": pipeline.DATA_PARALLEL, "Without communication": pipeline.WITHOUT_COMMUNICATION,
         "For every kind of ranks": pipeline.PER_RANK,
-        "On GPUs": (*pipeline.FOR_GPU, *pipeline.FOR_GPU_RANKS, *pipeline.FOR_GPU_KERNELS),
+        "On GPUs": (
+            *pipeline.FOR_GPU, *pipeline.FOR_GPU_RANKS, *pipeline.FOR_GPU_KERNELS, *pipeline.FOR_GPU_UPDATES,
+        ),
     }  # fmt: skip
     lines = ["# Passes", "", "What a compile runs, in order. `mspc compile --save-graphs` writes the graph after each."]
     told: set[str] = set()

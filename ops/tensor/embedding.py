@@ -33,7 +33,17 @@ def require_integer(name: str, index: int, operand: TensorType) -> None:
         raise MspcError(f"{name}: input {index} is {operand.dtype}, not an integer tensor", kind=TypeError)
 
 
-class Gather(Op):
+class RowsByIntegers(Op, abstract=True):
+    """Rows of operand 0 are looked up by integers, operand 1."""
+
+    selects = True
+
+    def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> RowLookup:
+        """Which rows are read, for operands of these shapes."""
+        raise NotImplementedError
+
+
+class Gather(RowsByIntegers):
     """Rows of a table: params[..., ids, ...] along `axis`. Called as `Gather()(params, ids, axis)`.
 
     Integers count from the end when negative. offset, total: where this rank's slice of the axis begins and
@@ -46,7 +56,6 @@ class Gather(Op):
     total: int = 0
     linear_in = (0,)
     requests = REQUESTS
-    selects = True
     samples = (
         sample((16, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16),
         sample((16, 8), (8,), dtypes=("Float64", "Int64"), low=-16, high=16),
@@ -113,16 +122,17 @@ class Gather(Op):
         lead = (*ids.shape[:batch], *(1,) * (axis - batch), *ids.shape[batch:])
         return only_inside(xp, rows, inside.reshape(lead + (1,) * (params.ndim - axis - 1))) if self.total else rows
 
+    def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> RowLookup:
+        axis = self.axis % len(shape)
+        batch, size = self.batches(len(ids), axis), shape[axis]
+        return RowLookup(
+            math.prod(shape[:batch]), math.prod(shape[batch:axis]), size, math.prod(shape[axis + 1 :]),
+            math.prod(ids[batch:]), self.offset, self.total or size,
+        )  # fmt: skip
+
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         params, ids = inputs
-        axis = self.axis % params.ndim
-        batch = self.batches(ids.ndim, axis)
-        shape, size = params.shape, params.shape[axis]
-        lookup = RowLookup(
-            math.prod(shape[:batch]), math.prod(shape[batch:axis]), size, math.prod(shape[axis + 1 :]),
-            math.prod(ids.shape[batch:]), self.offset, self.total or size,
-        )  # fmt: skip
-        return gather(device, "gather", lookup, params, ids, out)
+        return gather(device, "gather", self.lookup(params.shape, ids.shape), params, ids, out)
 
     def localize(self, placement: Placement) -> Op:
         axis = axis_in(self.name, self.axis, len(placement.in_types[0].shape))
@@ -286,7 +296,7 @@ class UnsortedSegmentSum(RowSums):
         return replace(self, num_segments=here.stop - here.start, offset=self.offset + here.start)
 
 
-class EmbeddingLookup(Op):
+class EmbeddingLookup(RowsByIntegers):
     """Rows of params at ids - offset; rows of zeros where that is no row of params.
 
     Called as `EmbeddingLookup()(params, ids, offset)`.
@@ -295,7 +305,6 @@ class EmbeddingLookup(Op):
     offset: int = 0
     linear_in = (0,)
     requests = REQUESTS
-    selects = True
     samples = (
         sample((16, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=24, offset=4),
         sample((16,), (8,), dtypes=("Float64", "Int32"), low=0, high=16),
@@ -334,10 +343,12 @@ class EmbeddingLookup(Op):
         rows = xp.take(params, xp.where(inside, places, 0), axis=0)
         return only_inside(xp, rows, inside.reshape(inside.shape + (1,) * (params.ndim - 1)))
 
+    def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> RowLookup:
+        return RowLookup(1, 1, shape[0], math.prod(shape[1:]), math.prod(ids), self.offset)
+
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         params, ids = inputs
-        lookup = RowLookup(1, 1, params.shape[0], math.prod(params.shape[1:]), ids.size, self.offset)
-        return gather(device, "embedding_lookup", lookup, params, ids, out)
+        return gather(device, "embedding_lookup", self.lookup(params.shape, ids.shape), params, ids, out)
 
     def localize(self, placement: Placement) -> Op:
         part = shard_begin(placement, 0, 0)

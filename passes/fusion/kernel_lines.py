@@ -145,14 +145,14 @@ def kernel_of(node: Node) -> Kernel | None:
         if not isinstance(whole, Node) or not isinstance(whole.op, Op) or not divides(whole.op):
             return None
         types = [value.type for value in whole.inputs if isinstance(value.type, TensorType)]
-        part = _looked(whole.op).single_result(op.index, *types) if len(types) == len(whole.inputs) else None
+        part = looked_at(whole.op).single_result(op.index, *types) if len(types) == len(whole.inputs) else None
         if part is None:
             return None
         op, inputs = part, whole.inputs
-    return Kernel([(_looked(op), tuple(inputs))], (0,)) if inputs and isinstance(node.type, TensorType) else None
+    return Kernel([(looked_at(op), tuple(inputs))], (0,)) if inputs and isinstance(node.type, TensorType) else None
 
 
-def _looked(op: Op) -> Op:
+def looked_at(op: Op) -> Op:
     """The operator with one rank's attributes, which its line names, in place of what stands for those of several."""
     values = {name: value.looked() for name, value in op.attributes().items() if type(value) is Varying}
     return replace(op, **values) if values else op

@@ -18,6 +18,9 @@ from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32, DType, Ten
 from mspc.ops.convolution.convolve import Conv2D, Conv2DBackpropFilter, Conv2DBackpropInput
 from mspc.ops.fused.body import BodyLine
 from mspc.ops.fused.elementwise import FusedElementwise
+from mspc.ops.fused.grouped_lookups import GroupedLookups
+from mspc.ops.fused.grouped_row_update import GroupedRowUpdate
+from mspc.ops.fused.update import FusedUpdate
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.math.special import Erf
@@ -25,7 +28,7 @@ from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, 
 from mspc.ops.op import Op
 from mspc.ops.optim.optimizer import Assign
 from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.embedding import GatherGrad
+from mspc.ops.tensor.embedding import Gather, GatherGrad
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.search.calibration.machine_file import read_machine
 from mspc.search.calibration.machine_text import write_machine
@@ -183,6 +186,18 @@ def test_traffic_has_kinds() -> None:
     assert kind_of_traffic(node(Assign(), (8, 16), (8, 16))) == "updates"
     added = of_types(GatherGrad(16), TensorType(FLOAT32, (8, 4)), TensorType(INT32, (8,)))
     assert kind_of_traffic(added) == "row_sums"
+
+
+def test_tables_count_by_the_rows_that_are_named() -> None:
+    """Ids are 8 Int32, rows 8 x 4 Float32; one table has 100 rows, one has 4."""
+    large, small = TensorType(FLOAT32, (100, 4)), TensorType(FLOAT32, (4, 4))
+    rows, ids, rate = TensorType(FLOAT32, (8, 4)), TensorType(INT32, (8,)), TensorType(FLOAT32, ())
+    looked_up = of_types(GroupedLookups.of([Gather(), Gather()], None), large, ids, small, ids)
+    assert moved_bytes(looked_up) == (128 + 32 + 128) + (64 + 32 + 128)
+    plain = FusedUpdate(("Mul(x1, x2)", "Sub(x0, t0)"), (1,), (2,))
+    op = GroupedRowUpdate.of(plain, 1, [GatherGrad(100), GatherGrad(4)])
+    updated = of_types(op, large, rows, ids, rate, small, rows, ids, rate)
+    assert moved_bytes(updated) == (2 * 128 + 128 + 32) + (2 * 64 + 4 + 128 + 32)
 
 
 def test_calibration_times_every_kind_as_what_it_is() -> None:

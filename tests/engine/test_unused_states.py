@@ -13,6 +13,7 @@ from mspc import Tensor, nn, ops
 from mspc.api import call_handler
 from mspc.commands.run import run_script
 from mspc.engine.compiled_call import CompiledCall
+from mspc.ir.graph import Graph
 
 STEPS = 6
 
@@ -60,6 +61,36 @@ def test_a_momentum_that_a_graph_changes_is_not_relied_on(moments: dict[int, flo
     found, optimizer = losses(moments, False, by_graph=True)
     assert found == expected
     assert all(state.store is not None for state in optimizer.accum)
+
+
+@pytest.mark.parametrize("moments", [{}, {3: 0.9}, {2: 0.9, 4: 0.0}])
+def test_tables_are_updated_by_the_rows_that_are_looked_up(moments: dict[int, float]) -> None:
+    """Until the momentum is another one than 0; the losses and tables are those of dense updates."""
+    graphs: list[Graph] = []
+    found = []
+    for dense in (False, True):
+        ms.set_seed(1)
+        call_handler.install(None)
+        net = nn.SequentialCell(nn.Embedding(50, 4), nn.Dense(4, 3))
+        optimizer = nn.SGD(net.trainable_params(), 0.05)
+        step = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), optimizer).set_train()
+        make = CompiledCall._without_unused_states
+
+        def noted(self: CompiledCall, graph: Graph, make: Any = make, dense: bool = dense) -> Graph:
+            graphs.append(graph if dense else make(self, graph))
+            return graphs[-1]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(CompiledCall, "_without_unused_states", noted)
+            for number in range(STEPS):
+                if number in moments:
+                    optimizer.momentum.set_data(Tensor(moments[number], ms.float32))
+                ids = Tensor(np.array([3, 1, 3, number], np.int32))
+                found.append(float(step(ids, Tensor(np.ones((4, 3), np.float32))).asnumpy()))
+        found.append(net[0].embedding_table.asnumpy().tobytes())
+    assert found[: STEPS + 1] == found[STEPS + 1 :]
+    used = ["GroupedRowUpdate" in {node.op.name for node in graph.nodes} for graph in graphs]
+    assert used == [True, *([False] if moments else []), False]
 
 
 SCRIPT = """

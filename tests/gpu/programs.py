@@ -87,11 +87,41 @@ class Images(nn.Cell):
         return self.head(ops.mean(self.mean(self.apart(x)), (2, 3)))
 
 
+class Tables(nn.Cell):
+    """Lookups in tables of several sizes, by columns of one tensor, in several ways; one is looked up twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = nn.CellList([nn.Embedding(n, 8) for n in (12, 12, 40)])
+        self.written, self.gather = Parameter(Tensor(drawn(13, 8)), "written"), ops.Gather()
+        self.twice = Parameter(Tensor(drawn(20, 8, seed=1)), "twice")
+        self.head = nn.Dense(8, 5)
+
+    def construct(self, x: Any) -> Any:
+        found = [cell(x[:, i]) for i, cell in enumerate(self.cells)]
+        found.append(self.gather(self.written, x[:, 3], 0))
+        found.append(ops.gather(self.twice, x[:, 0], 0) * ops.gather(self.twice, x[:, 1], 0))
+        return self.head(ops.tanh(ops.addn(found)))
+
+
+class Descent(nn.Optimizer):
+    """Gradient descent as a script writes it."""
+
+    def construct(self, gradients: Any) -> Any:
+        done = True
+        for weight, gradient in zip(self.parameters, gradients):  # noqa: B905  # the compiler knows no strict
+            done = ops.depend(done, ops.assign(weight, weight - self.get_lr() * gradient))
+        return done
+
+
 def _step(network: Any, loss: Any, optimizer: str = "momentum") -> Any:
     whole = nn.WithLossCell(network, loss)
     weights = whole.trainable_params()
-    made = nn.Adam(weights, 0.01) if optimizer == "adam" else nn.Momentum(weights, 0.1, 0.9)
-    step = nn.TrainOneStepCell(whole, made)
+    make = {
+        "adam": lambda: nn.Adam(weights, 0.01), "momentum": lambda: nn.Momentum(weights, 0.1, 0.9),
+        "sgd": lambda: nn.SGD(weights, 0.1), "descent": lambda: Descent(0.1, weights),
+    }  # fmt: skip
+    step = nn.TrainOneStepCell(whole, make[optimizer]())
     step.set_train()
     return step
 
@@ -114,6 +144,12 @@ SCRIPTS = {
     "attention": lambda: (_step(Attention(ms.float32), nn.MSELoss(), "adam"), _rows(32)),
     "classifier": lambda: (
         _step(Classifier(), nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"), "adam"), _classes(),
+    ),
+    "tables": lambda: (
+        _step(Tables(), nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"), "sgd"), _classes(),
+    ),
+    "tables, updated by hand": lambda: (
+        _step(Tables(), nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"), "descent"), _classes(),
     ),
     "images": lambda: (
         _step(Images(), nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")), _images(),

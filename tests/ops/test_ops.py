@@ -37,6 +37,7 @@ ELSEWHERE = (
     "control.structural", "collective.collectives", "collective.exchange", "collective.regroup",
     "collective.point_to_point", "collective.halo", "collective.rooted", "collective.uneven",
     "control.get_next", "fused.batch_norm", "fused.dropout_mask", "fused.elementwise", "fused.grouped_update",
+    "fused.grouped_lookups", "fused.grouped_row_sums", "fused.grouped_row_update",
     "nn.batch_norm_parts", "control.custom",
 )  # fmt: skip
 """Modules whose operators have tests of their own: they need other ranks, have no kernel, or are never sharded."""

@@ -83,7 +83,8 @@ REASONS = {
         "ops.DType ops.Rank ops.Shape ops.Size ops.TupleToArray ops.dtype ops.tuple_to_array Tensor.type",
     "passes make it of other operators, and hold it against these":
         """ops.BatchStatistics ops.DropoutMask ops.FusedElementwise ops.FusedLayerNorm ops.FusedLayerNormGrad
-        ops.FusedMatMul ops.FusedUpdate ops.GroupedUpdate ops.MovingStatistics""",
+        ops.FusedMatMul ops.FusedUpdate ops.GroupedLookups ops.GroupedRowSums ops.GroupedRowUpdate ops.GroupedUpdate
+        ops.MovingStatistics""",
     "the operator of functions that have judges": "ops.ScatterElements",
     "the gradient of an operator that has a judge":
         """ops.QrGrad ops.SvdGrad ops.GatherDGrad ops.GatherGrad ops.GeLUGrad ops.L2NormalizeGrad

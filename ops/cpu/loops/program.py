@@ -14,10 +14,12 @@ from mspc.ops.cpu.loops.convolve.kernel import compiled_convolution, convolution
 from mspc.ops.cpu.loops.forms import form_of_op
 from mspc.ops.cpu.loops.kernel import Function, Kernel, chain_kernel
 from mspc.ops.cpu.loops.library import CompilerFailed, compiler, functions_of, warn_once
+from mspc.ops.cpu.loops.row_updates import row_update_functions, row_update_kernel
 from mspc.ops.cpu.loops.rows import row_sums_function, row_sums_kernel
 from mspc.ops.cpu.loops.source import prelude
 from mspc.ops.cpu.loops.update import members_of, update_functions, update_kernel
 from mspc.ops.cpu.loops.writer import functions
+from mspc.ops.fused.grouped_row_update import GroupedRowUpdate
 from mspc.ops.op import Op
 from mspc.ops.tensor.embedding import RowSums
 
@@ -115,9 +117,21 @@ def _convolution(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[st
 
 def _update(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[str, Function]], Kernel] | None:
     op, operands, _ = call
+    if isinstance(op, GroupedRowUpdate):
+        return _row_update(be, op, operands, sources)
     known = members_of(op, operands)
     texts = update_functions(*known) if known is not None else None
     if known is None or texts is None:
         return None
     names = [sources.add(text) for text in texts.values()]
     return lambda found: update_kernel(op, *known, [found[name] for name in names], op.kernel(be))
+
+
+def _row_update(
+    be: Any, op: GroupedRowUpdate, operands: Sequence[TensorType], sources: _Sources
+) -> Callable[[Mapping[str, Function]], Kernel] | None:
+    texts = row_update_functions(op, operands)
+    if texts is None:
+        return None
+    names = [sources.add(text) for text in texts.values()]
+    return lambda found: row_update_kernel(op, operands, [found[name] for name in names], op.kernel(be))

@@ -199,6 +199,8 @@ def odd_cases() -> Iterator[Case]:
     yield _case("Fill", (), shape=(7,), value=float("-inf"))
     for dtype in (f32, b16):
         ids = (dtype, "Int32")
+        axis = ("Gather(batch_dims=0, axis=1, offset=0, total=0)",) * 2
+        yield _case("GroupedLookups", ids * 2, (3, 20, 5), (40,), (3, 20, 5), (40,), low=0, high=20, lookups=axis)
         yield _case("Gather", ids, (100, 24), (7, 30), low=-100, high=100)
         yield _case("Gather", (dtype, "Int64"), (50, 13), (70,), low=0, high=100, offset=50, total=100, shift=1)
         yield _case("GatherGrad", ids, (3000, 12), (3000,), low=0, high=3, size=5)
@@ -208,6 +210,16 @@ def odd_cases() -> Iterator[Case]:
         yield _case("GatherGrad", ids, (5000, 24), (5000,), low=0, high=3, size=3)
         yield _case("GatherGrad", ids, (2, 3, 2300, 4), (2, 2300), low=0, high=70, size=90, axis=2, batch_dims=1)
         yield _case("GatherGrad", ids, (2, 900, 5), (900,), low=-2, high=2, size=2, axis=1)
+        sums = [f"GatherGrad(size={n}, axis=0, offset={m}, total={all})" for n, m, all in ((90, 0, 0), (7, 5, 40))]
+        many = ("GatherGrad(size=3, axis=0, offset=0, total=0)", "UnsortedSegmentSum(num_segments=80, offset=-2)")
+        yield _case("GroupedRowSums", ids * 2, *((2300, 12), (2300,)) * 2, low=0, high=40, sums=tuple(sums))
+        yield _case("GroupedRowSums", ids * 4, *((70, 12), (70,)) * 4, low=0, high=3, sums=(sums[0], sums[0], *many))
+        yield _case("GroupedRowSums", ids * 3, *((2500, 4), (2500,)) * 3, low=0, high=9, sums=(sums[0],) * 3)
+        gathers = tuple(f"Gather(batch_dims=0, axis=0, offset={m}, total={all})" for m, all in ((0, 0), (5, 40)))
+        look = ("GroupedLookups", ids * 2, (40, 24), (7, 30), (9, 24), (7, 30))
+        yield _case(*look, low=-9, high=9, lookups=gathers)
+        yield _case(*look, low=-9, high=9, lookups=gathers, dst_type=dtype_of(f16 if dtype == f32 else f32), shift=1)
+        yield _case(*look, low=0, high=9, lookups=("EmbeddingLookup(offset=3)", gathers[0]))
         wide = (dtype, "Int64", dtype)
         for kind in ("TensorScatterUpdate", "TensorScatterAdd"):
             yield _case(kind, wide, (40, 24), (70, 1), (70, 24), low=-40, high=40)

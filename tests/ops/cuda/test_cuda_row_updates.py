@@ -1,0 +1,92 @@
+"""Updates of rows in kernels change parameters as updates of tables do, to the bit, and touch no other rows."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc.ir.types import dtype_of
+from mspc.ops.device import PRELUDE, Copy
+from tests.ops.cuda.cuda_emulator import NEEDED, Emulator, placed
+from tests.ops.cuda.row_update_cases import CASES, PLAIN, Tables, bits, plain
+
+pytestmark = pytest.mark.skipif(NEEDED is None, reason="needs g++")
+
+
+def launched(device: Emulator, tables: Tables, copies: Any = None) -> tuple[list[Any], Any]:
+    """(operands, launch)."""
+    operands = [placed(x) for x in tables.operands]
+    out = tuple(operands[i] for i in tables.op.mutates)
+    return operands, tables.op.launch(device, operands, out, copies)
+
+
+def expected(device: Emulator, tables: Tables) -> list[Any]:
+    """What the dense update makes of copies, from sums in memory."""
+    operands = [placed(x) for x in tables.operands]
+    for op, own, (rows, ids) in tables.op.members(operands):
+        made = placed(np.zeros((len(own[0]), *rows.shape[1:]), rows.dtype))
+        own[tables.op.gradient] = made
+        add, update = op.launch(device, [rows, ids], made), tables.op.member.launch(device, own, own[0])
+        assert add is not None
+        assert update is not None
+        add()
+        update()
+    return operands
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_parameters_are_those_of_dense_updates(name: str, tmp_path: Path) -> None:
+    device = Emulator(tmp_path)
+    tables = CASES[name]
+    operands, launch = launched(device, tables)
+    wanted = expected(device, tables)
+    launch()
+    assert bits(operands) == bits(wanted)
+
+
+def test_nothing_is_updated_after_a_stop(tmp_path: Path) -> None:
+    device = Emulator(tmp_path)
+    device.stop[0] = 1
+    tables = CASES["many sizes"]
+    operands, launch = launched(device, tables)
+    launch()
+    assert bits(operands) == bits(tables.operands)
+
+
+def test_copies_in_halves_stay_up_to_date(tmp_path: Path) -> None:
+    """One lies as the table does, one in a wider matrix, one table has none."""
+    device = Emulator(tmp_path)
+    tables = Tables(PLAIN, 1, ("Float32", "Float32", "Int32"), plain(50, 70, 20))
+    half = dtype_of("BFloat16").numpy
+    whole, wide = placed(tables.operands[0].astype(half)), placed(np.zeros((70, 20), half))
+    wide[:, 4:16] = tables.operands[4].astype(half)
+    copies = {0: Copy(whole, 600, 600), 4: Copy(wide.reshape(-1)[4:], 12, 20)}
+    operands, launch = launched(device, tables, copies)
+    launch()
+    assert bits([whole]) == bits([operands[0].astype(half)])
+    assert bits([wide[:, 4:16]]) == bits([operands[4].astype(half)])
+    assert not wide[:, :4].astype(np.float32).any()
+    assert bits(operands) == bits(expected(device, tables))
+
+
+def test_kernels_compile_for_the_gpu(tmp_path: Path) -> None:
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("needs nvcc")
+    device = Emulator(tmp_path)
+    for tables in CASES.values():
+        launched(device, tables)
+    text = PRELUDE
+    for number, (source, _) in enumerate(device.sources):
+        text += f"namespace k{number} {{\n" + source.replace('extern "C" __global__', "__global__") + "}\n"
+    path = tmp_path / "all.cu"
+    path.write_text(text)
+    options = ["-arch=sm_90", "-std=c++17", "-cubin", "-Xcicc", "-O0", "-Xptxas", "-O0"]
+    done = subprocess.run([nvcc, *options, "-w", "-o", str(tmp_path / "all.cubin"), str(path)], capture_output=True,
+                          text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr[:4000]
