@@ -7,29 +7,38 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from mspc.ops.cuda.loop_parts import PARTIAL, LoopReduction
 from mspc.ops.cuda.source import constants, grid_of, neutral
 from mspc.ops.device import Array, Device, Launch, c_type
 
 _ALIGNMENT = 16
+_SLICES = 128
+_WIDE = 8
 _ADDED = r"""
-// A block's 32 columns; each of its 32 warps takes every 32nd of the partial totals.
-extern "C" __global__ void __launch_bounds__(1024) column_totals(const KIND* partial, RESULT* to) {
-    __shared__ KIND sums[32][33];
-    const int lane = threadIdx.x & 31, slice = threadIdx.x >> 5;
-    const int column = blockIdx.x * 32 + lane;
+// A block's columns; of each a thread takes every SLICES-th of the partial totals.
+extern "C" __global__ void __launch_bounds__(SLICES * WIDE) column_totals(
+    const KIND* partial, RESULT* to, int parts, int columns, long long count
+) {
+    __shared__ KIND sums[SLICES][WIDE];
+    const int slice = threadIdx.x / WIDE, place = threadIdx.x % WIDE;
+    const int column = blockIdx.x * WIDE + place;
     KIND total = NEUTRAL;
     #pragma unroll 8
-    for (int part = slice; part < PARTS; part += 32)
-        if (column < COLUMNS) total = HOW::of(total, partial[(size_t)part * COLUMNS + column]);
-    sums[slice][lane] = total;
-    __syncthreads();
-    if (slice || column >= COLUMNS) return;
-    #pragma unroll
-    for (int other = 1; other < 32; ++other) total = HOW::of(total, sums[other][lane]);
-    to[column] = narrow<RESULT>(COUNT > 1 ? total / (KIND)COUNT : total);
+    for (int part = slice; part < parts; part += SLICES)
+        if (column < columns) total = HOW::of(total, partial[(size_t)part * columns + column]);
+    sums[slice][place] = total;
+    for (int half = SLICES / 2; half; half /= 2) {
+        __syncthreads();
+        if (slice < half) sums[slice][place] = HOW::of(sums[slice][place], sums[slice + half][place]);
+    }
+    if (slice || column >= columns) return;
+    total = sums[0][place];
+    to[column] = narrow<RESULT>(count > 1 ? total / (KIND)count : total);
 }
 """
+"""Many small blocks keep a GPU at work for the few microseconds that this takes."""
 
 
 class ColumnTotals:
@@ -90,18 +99,24 @@ class ColumnTotals:
 
     def launches(self, device: Device) -> list[Launch]:
         """What adds the groups' own totals up."""
-        return [self._added(device, total, partial) for total, partial in zip(self.totals, self.partial, strict=True)]
+        return [
+            added_parts(device, total, partial, self.parts, self.columns)
+            for total, partial in zip(self.totals, self.partial, strict=True)
+        ]
 
-    def _added(self, device: Device, total: LoopReduction, partial: Array) -> Launch:
-        names = {
-            "KIND": total.type, "RESULT": c_type(total.dtype), "HOW": total.how,
-            "NEUTRAL": f"({total.type})({_neutral(total)})",
-        }  # fmt: skip
-        head = "".join(f"#define {name} {text}\n" for name, text in names.items())
-        head += constants(PARTS=self.parts, COLUMNS=self.columns, COUNT=total.count)
-        kernel = device.kernel(head + _ADDED, "column_totals")
-        arguments, grid = [partial, total.array], grid_of(math.ceil(self.columns / 32))
-        return lambda: kernel(grid, 1024, arguments, 0)
+
+def added_parts(device: Device, total: LoopReduction, partial: Array, parts: int, columns: int) -> Launch:
+    """What fills a total of columns from partial ones, [parts, columns]."""
+    names = {
+        "KIND": total.type, "RESULT": c_type(total.dtype), "HOW": total.how,
+        "NEUTRAL": f"({total.type})({_neutral(total)})",
+    }  # fmt: skip
+    head = "".join(f"#define {name} {text}\n" for name, text in names.items())
+    head += constants(SLICES=_SLICES, WIDE=_WIDE)
+    kernel = device.kernel(head + _ADDED, "column_totals")
+    arguments = [partial, total.array, np.int32(parts), np.int32(columns), np.int64(total.count)]
+    grid = grid_of(math.ceil(columns / _WIDE))
+    return lambda: kernel(grid, _SLICES * _WIDE, arguments)
 
 
 def _neutral(total: LoopReduction) -> str:

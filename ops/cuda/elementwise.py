@@ -16,6 +16,7 @@ from typing import Any
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, HALVES, DType, TensorType, dtype_of
+from mspc.ops.cuda.column_totals import added_parts
 from mspc.ops.cuda.loop_parts import PARTIAL, LoopOperand, LoopReduction
 from mspc.ops.cuda.loops import BLOCK, HELPERS, Loop, column_loop, plain_loop, row_loop
 from mspc.ops.cuda.math import MATH, one_word
@@ -305,6 +306,8 @@ def _scratch(device: Device, loop: Loop, count: int) -> list[Array]:
 def _combine(device: Device, loop: Loop, scratch: Sequence[Array], sizes: tuple[int, int, int]) -> Launch:
     """The pass over partial totals: (outer, parts, width) -> (outer, width)."""
     outer, parts, width = sizes
+    if outer == 1 and width > 1 and len(loop.totals) == 1:
+        return added_parts(device, loop.totals[0], scratch[0], parts, width)
     shape = tuple(sizes)
     types = [PARTIAL[total.type] for total in loop.totals]
     strides = (parts * width, width, 1)
