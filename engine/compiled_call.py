@@ -11,14 +11,12 @@ from mspc.analysis.aliasing import updated_parameters
 from mspc.api.common.initial_values import InitialValue
 from mspc.compiler.driver import Compiled
 from mspc.compiler.frontend.trace import Traced
-from mspc.compiler.rank_graphs import copied
+from mspc.compiler.run_graph import run_graph
 from mspc.engine.initial_values import Beginning, beginning
 from mspc.engine.job import Job
 from mspc.engine.parameter_store import ParameterStore
 from mspc.ir.graph import Graph
 from mspc.ir.graph import Parameter as GraphParameter
-from mspc.passes.fusion.update_rows import UpdateRows
-from mspc.passes.per_rank.unused_states import drop_unused_parameters, stateless_nodes
 from mspc.runtime.slices import slice_parameter, slices_of
 
 Array = Any
@@ -66,17 +64,9 @@ class CompiledCall:
     def _without_unused_states(self, graph: Graph) -> Graph:
         """The graph, without those states of optimizers that the numbers of now leave unused; an update without states
         may do with the rows that are looked up."""
-        stateless = stateless_nodes(graph, self._number)
-        if not stateless:
-            return graph
-        own = copied(graph)
-        copies = dict(zip(graph.nodes, own.nodes, strict=True))
-        for found in stateless:
-            found.apply(copies[found.node])
-            for scalar in found.scalars:
-                self._store.rely(self._traced.parameters[scalar.name], self)
-        UpdateRows().run(own)
-        drop_unused_parameters(own)
+        own, scalars = run_graph(graph, self._number)
+        for scalar in scalars:
+            self._store.rely(self._traced.parameters[scalar.name], self)
         return own
 
     def _number(self, scalar: GraphParameter) -> float | None:

@@ -9,6 +9,7 @@ from typing import Any
 from mspc.analysis.cost.nodes import least_seconds, sent_bytes
 from mspc.analysis.cost.timeline import Timeline
 from mspc.compiler.driver import Compiled
+from mspc.compiler.run_graph import run_graph
 from mspc.compiler.sent_bytes import sent_by_ranks
 from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
@@ -53,6 +54,12 @@ def remarked(remarks: Remarks, compiled: Compiled, asked: PlanRequest, way: Alte
     return replace(remarks, keeps_strategies=keeps, reason=reason)
 
 
+def as_run(compiled: Compiled, rank: int) -> Graph:
+    """A rank's graph as the first step runs it, with the numbers that the script's Parameters hold."""
+    parameters = compiled.traced.parameters
+    return run_graph(compiled.rank_graph(rank), lambda scalar: float(parameters[scalar.name].value))[0]
+
+
 def memory_of(graph: Graph, captured: CapturedCall, device: str) -> int:
     """Bytes at the peak of a rank's step, with what kernels take beside the memory plan."""
     return peak_of(graph) + workspace(graph, captured, device)
@@ -66,7 +73,7 @@ def workspace(graph: Graph, captured: CapturedCall, device: str) -> int:
 def figures(name: str, compiled: Compiled, captured: CapturedCall, asked: PlanRequest, limit: int = 0) -> PlanResult:
     """What a compiled launch comes to. Raises MspcError where it takes more memory than a limit that is not 0."""
     sent = sent_by_ranks(compiled)
-    graph = compiled.rank_graph(sent.rank)
+    graph = as_run(compiled, sent.rank)
     memory = memory_of(graph, captured, compiled.config.device)
     if 0 < limit < memory:
         raise MspcError(f"it needs {memory} bytes of memory on a rank, and there are {limit}")

@@ -18,7 +18,7 @@ from mspc.runtime.memory_plan import peak_of
 from mspc.search.layouts.candidates import Candidates
 from mspc.search.layouts.within_memory import Limited
 from mspc.search.plans.alternatives import REPLICATED, Alternative, PlannedNetwork, PlanRequest
-from mspc.search.plans.figures import Outcome, figures, is_configured, memory_of, remarked, workspace
+from mspc.search.plans.figures import Outcome, as_run, figures, is_configured, memory_of, remarked, workspace
 from mspc.search.plans.limited import LimitedPlans, PlanMemory
 from mspc.search.plans.problem import Problem
 from mspc.search.plans.row import SEARCH, Remarks
@@ -89,7 +89,7 @@ class SearchedNetwork:
         if self.asked.memory:
             yield "a search without a limit", lambda: self.plain
         yield "a search by bytes alone", self._by_bytes
-        peak = memory_of(self.plain.rank_graph(0), self.network.captured, self.network.config.device)
+        peak = memory_of(as_run(self.plain, 0), self.network.captured, self.network.config.device)
         for share in SHARES:
             limit = int(peak * share)
             yield f"a search within {limit} bytes of memory", partial(self._near, limit)
@@ -149,7 +149,7 @@ class SearchedNetwork:
         """The search's plan within the limit of memory. Raises MspcError where none was found."""
 
         def taken(program: Compiled, rank: int) -> PlanMemory:
-            graph = program.rank_graph(rank)
+            graph = as_run(program, rank)
             step = Timeline(graph, self.asked.machine).total
             workspace_bytes = workspace(graph, self.network.captured, self.network.config.device)
             return PlanMemory(peak_of(graph) + workspace_bytes, workspace_bytes, step, graph)
