@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.convolution.base import Convolution
+from mspc.ops.cpu.loops.attention.kernel import attention_kernel, compiled_attention
 from mspc.ops.cpu.loops.chain import chain_of
 from mspc.ops.cpu.loops.convolve.kernel import compiled_convolution, convolution_kernel
 from mspc.ops.cpu.loops.forms import form_of_op
@@ -18,6 +19,7 @@ from mspc.ops.cpu.loops.rows import row_sums_function, row_sums_kernel
 from mspc.ops.cpu.loops.source import prelude
 from mspc.ops.cpu.loops.update import members_of, update_functions, update_kernel
 from mspc.ops.cpu.loops.writer import functions
+from mspc.ops.nn.attention_base import AttentionOp
 from mspc.ops.op import Op
 from mspc.ops.tensor.embedding import RowSums
 
@@ -60,7 +62,10 @@ def kernels(be: Any, calls: Mapping[int, Call]) -> Kernels:
     updates: set[int] = set()
     for number, call in calls.items() if command else ():
         update = _update(be, call, sources)
-        kernel = update or _row_sums(be, call, sources) or _convolution(be, call, sources) or _loop(be, call, sources)
+        kernel = (
+            update or _row_sums(be, call, sources) or _convolution(be, call, sources) or _attention(be, call, sources)
+            or _loop(be, call, sources)
+        )  # fmt: skip
         if kernel is not None:
             made[number] = kernel
         if update is not None:
@@ -111,6 +116,15 @@ def _convolution(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[st
         return None
     name = sources.add(made.text)
     return lambda found: convolution_kernel(made, results[0], found[name], op.kernel(be))
+
+
+def _attention(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[str, Function]], Kernel] | None:
+    op, operands, _ = call
+    made = compiled_attention(op, operands) if isinstance(op, AttentionOp) else None
+    if made is None:
+        return None
+    name = sources.add(made.text)
+    return lambda found: attention_kernel(be, made, found[name], op.kernel(be))
 
 
 def _update(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[str, Function]], Kernel] | None:
