@@ -103,21 +103,25 @@ def numpy_result(op: Any, inputs: Sequence[Any]) -> Any:
     return op.kernel(NumPy())(*inputs)
 
 
+def in_float64(op: Any, inputs: Sequence[Any]) -> Any:
+    return numpy_result(op, list(map(wide, inputs)))
+
+
 def arrays_of(found: Any) -> list[Any]:
     return list(found) if isinstance(found, tuple) else [found]
 
 
 def check(cases: Sequence[Case], dtype: Any = np.float32, bound: float = 4e-6) -> None:
-    """Every operator is compiled, and equals NumPy's Float64 but for rounding, by `bound` of the largest result or of 1,
-    which is what sums are made of that may vanish."""
+    """Every operator is compiled, and equals NumPy's Float64 but for rounding: by `bound` of the largest result, or of
+    1, which is the size of what sums are made of that vanish."""
     with np.errstate(all="ignore"):
         calls = [call for case in cases for call in calls_of(case, dtype)]
         made = loops(calls)
         assert sorted(made) == list(range(len(calls)))
-        exact = [call for case in cases for call in calls_of(case, dtype, lambda op, x: numpy_result(op, list(map(wide, x))))]
+        exact = [call for case in cases for call in calls_of(case, dtype, in_float64)]
         for number, ((op, inputs), (_, finer)) in enumerate(zip(calls, exact, strict=True)):
             found = arrays_of(made[number](*inputs))
-            wanted = arrays_of(numpy_result(op, list(map(wide, finer))))
+            wanted = arrays_of(in_float64(op, finer))
             for one, other in zip(found, wanted, strict=True):
                 scale = np.abs(other[np.isfinite(other)]).max(initial=1.0)
                 np.testing.assert_allclose(
@@ -150,10 +154,14 @@ NAMED: dict[str, Case] = {
     "a mask of keys, in numbers": Case(PLAIN, {}, {"attn_mask": drawn_bool(0.5, 2, 1, 1, 140).astype(np.uint8) * 7}),
     "a slice of the queries": Case(PLAIN, {"sparse_mode": 2, "first_query": 100, "all_queries": 300}),
     "shift of a head": Case(PLAIN, {"sparse_mode": 2}, {"real_shift": drawn(1, 4, 150, 140)}),
-    "shift of all": Case(PLAIN, {}, {"real_shift": drawn(2, 4, 150, 140), "attn_mask": drawn_bool(0.2, 1, 1, 150, 140)}),
+    "shift of all": Case(
+        PLAIN, {}, {"real_shift": drawn(2, 4, 150, 140), "attn_mask": drawn_bool(0.2, 1, 1, 150, 140)}
+    ),
     "shift of keys": Case(PLAIN, {}, {"real_shift": drawn(2, 1, 1, 140)}),
     "shift of queries": Case(PLAIN, {}, {"real_shift": drawn(1, 4, 150, 1)}),
-    "shift that hides": Case(PLAIN, {}, {"real_shift": np.where(drawn_bool(0.6, 2, 1, 1, 140), -np.inf, 0).astype("f4")}),
+    "shift that hides": Case(
+        PLAIN, {}, {"real_shift": np.where(drawn_bool(0.6, 2, 1, 1, 140), -np.inf, 0).astype(np.float32)}
+    ),
     "documents": Case(PLAIN, {}, {"actual_seq_qlen": np.array([40, 149]), "actual_seq_kvlen": np.array([90, 140])}),
     "dropped by a mask": Case(PLAIN, {"keep_prob": 0.7}, {"drop_mask": drawn_bool(0.7, 2, 4, 150, 140)}),
     "dropped by a mask of rows": Case(PLAIN, {"keep_prob": 0.7}, {"drop_mask": drawn_bool(0.7, 4, 150, 1)}),

@@ -1,1 +1,1 @@
-"""Attention and its gradients are compiled here: scores are made block by block, and are never in memory all at once."""
+"""Attention and its gradients are compiled here: scores are made block by block, never all at once."""
