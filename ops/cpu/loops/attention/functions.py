@@ -6,7 +6,7 @@ _SIDES = r"""
 static inline i64 padded_keys(const Numbers& n) { return (n.keys + KEYS - 1) / KEYS * KEYS; }
 
 // Keys or values of a piece as columns, a block of KEYS behind the other, and as rows where these are wanted.
-static float columns_copied(
+ONCE float columns_copied(
     const Numbers& n, float* const columns, float* const rows, const T* const from, const i64 apart, const i64 depth,
     const i64 begin, const i64 end, float* const line
 ) {
@@ -101,7 +101,7 @@ struct Block {
 };
 
 // Copy queries and the result's gradient, and find what all keys of a row have in common.
-static float begun(
+ONCE float begun(
     const Numbers& n, Pointers a, Block& b, const float* const columns, const i64 begin, const i64 end
 ) {
     const i64 D = padded(n.depth), E = padded(n.value_depth);

@@ -12,6 +12,8 @@ enum { LONG = 8, TALL = 6 };
 #else
 enum { LONG = 4, TALL = 6 };
 #endif
+// A function that is compiled once and not wherever it is called, which would take a compiler twice as long.
+#define ONCE static __attribute__((noinline))
 typedef float V __attribute__((vector_size(4 * LONG), aligned(4), may_alias));
 
 // How many rows a tile of so many vectors has: its sums lie in registers.
@@ -21,7 +23,7 @@ static inline i64 least(const i64 a, const i64 b) { return a < b ? a : b; }
 static inline i64 most(const i64 a, const i64 b) { return a > b ? a : b; }
 
 // c[R rows, W vectors] += a b, or = where `begins`. A row of a has its terms side by side, or, TURNED, a term its rows.
-template <int R, int W, bool TURNED> static inline void tile(
+template <int R, int W, bool TURNED> ONCE void tile(
     const float* __restrict__ const a, const i64 a_apart, const float* __restrict__ b, const i64 b_apart,
     const i64 terms, float* __restrict__ const c, const i64 c_apart, const bool begins
 ) {
@@ -63,21 +65,19 @@ template <int R, int W, bool TURNED> static void column(
 }
 
 // c[rows, lanes] += a b, or = where `begins`; lanes are whole vectors. Steps from row to row are in elements.
-template <bool TURNED> static void multiplied(
+template <bool TURNED> ONCE void multiplied(
     const i64 rows, const i64 terms, const i64 lanes, const float* const a, const i64 a_apart, const float* const b,
     const i64 b_apart, float* const c, const i64 c_apart, const bool begins
 ) {
     i64 j = 0;
     for (; lanes - j >= 4 * LONG; j += 4 * LONG)
         column<rows_of(4), 4, TURNED>(rows, a, a_apart, b + j, b_apart, terms, c + j, c_apart, begins);
-    for (; lanes - j >= 2 * LONG; j += 2 * LONG)
-        column<rows_of(2), 2, TURNED>(rows, a, a_apart, b + j, b_apart, terms, c + j, c_apart, begins);
     for (; j < lanes; j += LONG)
         column<rows_of(1), 1, TURNED>(rows, a, a_apart, b + j, b_apart, terms, c + j, c_apart, begins);
 }
 
 // Rows side by side, zeros behind their elements. NaN where an element is not finite, else zero.
-static float rows_copied(
+ONCE float rows_copied(
     float* to, const i64 width, const T* from, const i64 apart, const i64 count, const i64 depth
 ) {
     V odds = {};
@@ -104,7 +104,7 @@ static float rows_copied(
 
 enum { SQUARE = 16 };
 // Rows of floats as columns: to[d * width + r] = from[r * apart + d]. Zeros fill the columns up to whole vectors.
-static void turned(
+ONCE void turned(
     float* const to, const i64 width, const float* const from, const i64 apart, const i64 count, const i64 depth
 ) {
     const i64 end = padded(count);
@@ -117,7 +117,7 @@ static void turned(
     }
 }
 
-static void stored(T* to, const i64 apart, const float* from, const i64 width, const i64 count, const i64 depth) {
+ONCE void stored(T* to, const i64 apart, const float* from, const i64 width, const i64 count, const i64 depth) {
     for (i64 r = 0; r < count; ++r, to += apart, from += width) {
         _Pragma("omp simd")
         for (i64 d = 0; d < depth; ++d) to[d] = narrow<T>(from[d]);

@@ -90,7 +90,7 @@ static inline i64 first_key(const Numbers& n, const i64 query) { return most(0, 
 static inline i64 last_key(const Numbers& n, const i64 query) { return most(0, least(n.keys, query + n.high + 1)); }
 
 // Products of a query and neighbouring keys become scores; nothing is looked at behind `count`, up to `width`.
-static inline void scored(
+ONCE void scored(
     const Numbers& n, Pointers a, float* const s, const i64 batch, const i64 head, const i64 query, const i64 key,
     const i64 count, const i64 width
 ) {

@@ -66,7 +66,7 @@ static inline u64 place_of_row(const Numbers& n, const i64 batch, const i64 head
 }
 struct Factors { float of[KEYS + 32]; };
 // By what the weights of neighbouring keys are multiplied: 0 or 1 / keep_prob.
-static inline const float* factors(
+ONCE const float* factors(
     const Numbers& n, Pointers a, Factors& made, const i64 batch, const i64 head, const i64 query, const i64 key,
     const i64 width
 ) {
