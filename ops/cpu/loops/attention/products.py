@@ -72,6 +72,8 @@ template <bool TURNED> ONCE void multiplied(
     i64 j = 0;
     for (; lanes - j >= 4 * LONG; j += 4 * LONG)
         column<rows_of(4), 4, TURNED>(rows, a, a_apart, b + j, b_apart, terms, c + j, c_apart, begins);
+    for (; lanes - j >= 2 * LONG; j += 2 * LONG)
+        column<rows_of(2), 2, TURNED>(rows, a, a_apart, b + j, b_apart, terms, c + j, c_apart, begins);
     for (; j < lanes; j += LONG)
         column<rows_of(1), 1, TURNED>(rows, a, a_apart, b + j, b_apart, terms, c + j, c_apart, begins);
 }

@@ -65,6 +65,26 @@ static inline u64 place_of_row(const Numbers& n, const i64 batch, const i64 head
     return place;
 }
 struct Factors { float of[KEYS + 32]; };
+// Factors of 16 elements by the four words that decide them: word t has 2t, 2t + 1, 2t + 8 and 2t + 9.
+static inline void factors_of_words(
+    float* const to, const u64* const words, const unsigned int count, const float factor
+) {
+#if defined(__AVX512F__)
+    typedef unsigned short Fields __attribute__((vector_size(32), aligned(8), may_alias));
+    const I fields = __builtin_convertvector(*(const Fields*)words, I);
+    const V kept = fields < (int)count ? same(factor) : V{};
+#if defined(__clang__)
+    *(V*)to = __builtin_shufflevector(kept, kept, 0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+#else
+    *(V*)to = __builtin_shuffle(kept, I{0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15});
+#endif
+#else
+    for (int e = 0; e < 16; ++e) {
+        const unsigned int bits = (unsigned int)(words[e >> 1 & 3] >> (((e & 1) | (e >> 2 & 2)) * 16)) & 0xffff;
+        to[e] = bits < count ? factor : 0.0f;
+    }
+#endif
+}
 // By what the weights of neighbouring keys are multiplied: 0 or 1 / keep_prob.
 ONCE const float* factors(
     const Numbers& n, Pointers a, Factors& made, const i64 batch, const i64 head, const i64 query, const i64 key,
@@ -79,16 +99,7 @@ ONCE const float* factors(
         const u64 first = (begin >> 2) * GOLDEN + (u64)n.key + GOLDEN;
         _Pragma("omp simd")
         for (i64 w = 0; w < count; ++w) words[w] = mixed(first + (u64)w * GOLDEN);
-        const unsigned int least_out = (unsigned int)n.count;
-        for (i64 w = 0; w < count; w += 4) {
-            float* const to = made.of + w * 4;
-            _Pragma("omp simd")
-            for (int e = 0; e < 16; ++e) {
-                const u64 word = words[w + (e >> 1 & 3)];
-                const unsigned int bits = (unsigned int)(word >> (((e & 1) | (e >> 2 & 2)) * 16)) & 0xffff;
-                to[e] = bits < least_out ? factor : 0.0f;
-            }
-        }
+        for (i64 w = 0; w < count; w += 4) factors_of_words(made.of + w * 4, words + w, (unsigned int)n.count, factor);
         return made.of + (place - begin);
     }
     const unsigned char* const keep = (const unsigned char*)a[P_keep] + batch * n.keep_batch + head * n.keep_head
