@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mspc.ops.cpu import products
+from mspc.ops.cpu import blas, products
 
 SHAPES = [
     ((40, 7), (7, 9)),
@@ -42,19 +42,11 @@ def test_the_threads_of_blas_are_set_back(shared: int, monkeypatch: pytest.Monke
     monkeypatch.setattr(products, "ALONE", 1)
     monkeypatch.setattr(products, "SHARED", shared)
     monkeypatch.setattr(products, "thread_count", lambda: 2)
-    monkeypatch.setattr(products, "_blas_threads", lambda: (lambda: 7, seen.append))
+    for module in (blas, products):
+        monkeypatch.setattr(module, "blas_threads", lambda: (lambda: 7, seen.append))
     with pytest.raises(ValueError, match="mismatch"):
         products.product(np.zeros((4, 5)), np.zeros((6, 7)), np.zeros((4, 7)))
     assert seen == [1, 7]
-
-
-@pytest.mark.parametrize(("before", "after"), [(8, [2]), (2, []), (1, [])])
-def test_ranks_limit_blas(before: int, after: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
-    monkeypatch.setattr(products, "thread_count", lambda: 2)
-    monkeypatch.setattr(products, "_blas_threads", lambda: (lambda: before, seen.append))
-    products.limit_blas()
-    assert seen == after
 
 
 @pytest.mark.parametrize(
@@ -66,7 +58,8 @@ def test_products_without_a_place_wake_no_threads_of_blas(
 ) -> None:
     seen: list[int] = []
     monkeypatch.setattr(products, "thread_count", lambda: 2)
-    monkeypatch.setattr(products, "_blas_threads", lambda: (lambda: 7, seen.append))
+    for module in (blas, products):
+        monkeypatch.setattr(module, "blas_threads", lambda: (lambda: 7, seen.append))
     rng = np.random.default_rng(0)
     x, y = rng.random(left), rng.random(right)
     np.testing.assert_allclose(products.multiplied(x, y), x @ y, rtol=1e-12)
