@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mspc.ops.cpu.pool import library
 from mspc.ops.cpu.threads import thread_count
 
 _GEMM = {np.dtype(np.float32): "scipy_cblas_sgemm64_", np.dtype(np.float64): "scipy_cblas_dgemm64_"}
@@ -31,12 +32,20 @@ def one_blas_thread() -> Generator[None]:
     found = blas_threads()
     assert found is not None
     get, set_to = found
-    before = get()
-    set_to(1)
+    compiled = library()
+    if compiled is None:
+        before = get()
+        set_to(1)
+        try:
+            yield
+        finally:
+            set_to(before)
+        return
+    compiled.blas_alone(get, set_to)  # compiled products do so, too, at the same time perhaps
     try:
         yield
     finally:
-        set_to(before)
+        compiled.blas_as_before(set_to)
 
 
 @functools.cache

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ops.cpu.blas import blas_threads, one_blas_thread
+from mspc.ops.cpu.gemm import multiplied_by_blas
 from mspc.ops.cpu.threads import in_parallel, thread_count
 
 SHARED = 1 << 22
@@ -28,6 +29,8 @@ Product = tuple[Any, Any, Any]
 
 def product(x: Any, y: Any, out: Any) -> Any:
     """x @ y, written to `out`, all NumPy's; leading dimensions broadcast."""
+    if out.size * x.shape[-1] >= ALONE and multiplied_by_blas(x, y, out):
+        return out
     if out.ndim > 2 and y.ndim == 2 and x.ndim == out.ndim and x.flags.c_contiguous and out.flags.c_contiguous:
         product(x.reshape(-1, x.shape[-1]), y, out.reshape(-1, out.shape[-1]))  # one matrix for all rows of a batch
         return out
