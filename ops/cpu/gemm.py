@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -21,6 +22,9 @@ from mspc.ops.cpu.threads import thread_count
 
 SHARED = 1 << 20
 """Multiplications from which a second thread is worth its share: some 20 us of one core."""
+PACKS_NOTHING = 1 << 20
+"""Multiplications of a matrix up to which BLAS packs nothing, and is faster. So it is where matrices are little more
+than vectors."""
 _UNIT = 16
 """Rows or columns that parts begin at multiples of: as many as BLAS has vectors for."""
 _MOST_DIMS = 4
@@ -54,21 +58,83 @@ class Plan(NamedTuple):
     workers: int
     run: Any
     numbers: Any
-    rest: tuple[int, ...]
+    gemm: int
+    threads: tuple[int, int]
 
 
-def multiplied_by_blas(x: Any, y: Any, out: Any) -> bool:
-    """Write x @ y to `out`, all NumPy's; False where this is not for BLAS, and nothing is done."""
+class Product:
+    """Products of one node, step after step: where arrays are those of the step before, all is laid out already."""
+
+    def __init__(self, transpose_a: bool = False, transpose_b: bool = False) -> None:
+        self._transposes = transpose_a, transpose_b
+        self._known: tuple[Any, ...] = (_nothing,) * 5
+        self._run: Callable[[], object] = _nothing
+
+    def made(self, x: Any, y: Any, out: Any, addend: Any = None, bias: Any = None) -> bool:
+        """Write x @ y + addend + bias to `out`, all NumPy's, x and y transposed as this product is; False where nothing
+        is done, as that takes other types than Float32 and Float64, other places in memory, or a compiler."""
+        a, b, c, d, e = self._known
+        if a() is not x or b() is not y or c() is not out or d() is not addend or e() is not bias:
+            run = _prepared(*self._turned(x, y), out, addend, bias)
+            if run is None:
+                return False
+            self._run = run
+            self._known = tuple(
+                _nothing if array is None else weakref.ref(array) for array in (x, y, out, addend, bias)
+            )  # fmt: skip
+        self._run()
+        return True
+
+    def _turned(self, x: Any, y: Any) -> tuple[Any, Any]:
+        left, right = self._transposes
+        return x.swapaxes(-1, -2) if left else x, y.swapaxes(-1, -2) if right else y
+
+
+def multiplied_in_parts(x: Any, y: Any, out: Any) -> bool:
+    """Write x @ y to `out`, all NumPy's; False where this is not for C++, and nothing is done."""
+    run = _prepared(x, y, out, None, None)
+    if run is None:
+        return False
+    run()
+    return True
+
+
+def _prepared(x: Any, y: Any, out: Any, addend: Any, bias: Any) -> Callable[[], object] | None:
+    """The call that makes x @ y + addend + bias, while these arrays live."""
     dtype = out.dtype
     if x.dtype != dtype or y.dtype != dtype:
-        return False
+        return None
     plan = plan_of(x.shape, x.strides, y.shape, y.strides, out.shape, out.strides, dtype, thread_count())
     if plan is None:
-        return False
+        return None
+    more: list[int | None] = [None, None]
+    if addend is not None or bias is not None:
+        if plan.swapped or not _lies_like(addend, out) or not _is_row(bias, out):
+            return None
+        more = [None if array is None else address(array) for array in (addend, bias)]
     first, second = (y, x) if plan.swapped else (x, y)
-    table = (ctypes.c_void_p * 7)(address(first), address(second), address(out), *plan.rest)
-    plan.run(table, plan.parts, plan.shares, plan.workers)
-    return True
+    table = (ctypes.c_void_p * 9)(
+        address(first), address(second), address(out), address(plan.numbers), plan.gemm, *more, *plan.threads
+    )  # fmt: skip
+    return functools.partial(_run, plan, table)
+
+
+def _run(plan: Plan, table: Any) -> None:
+    plan.run(table, plan.parts, plan.shares, plan.workers)  # the plan keeps the numbers alive
+
+
+def _lies_like(addend: Any, out: Any) -> bool:
+    return addend is None or (addend.dtype, addend.shape, addend.strides) == (out.dtype, out.shape, out.strides)
+
+
+def _is_row(bias: Any, out: Any) -> bool:
+    return bias is None or (
+        (bias.dtype, bias.shape) == (out.dtype, out.shape[-1:]) and bool(bias.flags.c_contiguous)
+    )  # fmt: skip
+
+
+def _nothing() -> None:
+    """Of a place that no array is known for, and where there is none."""
 
 
 @functools.lru_cache(1 << 12)
@@ -109,10 +175,11 @@ def plan_of(x: Shape, x_strides: Shape, y: Shape, y_strides: Shape, out: Shape, 
     dims = [[*(each[i] for each in batch), *[1] * (_MOST_DIMS - len(batch))] for i in range(4)]
     numbers = np.array([
         rows, columns, depth, left.step, right.step, made.step, left.turned, right.turned,
-        by_columns, pieces, _UNIT, len(batch), *dims[0], *dims[1], *dims[2], *dims[3],
+        by_loops(rows, columns, depth, left.turned, right.turned), by_columns, pieces, _UNIT,
+        len(batch), *dims[0], *dims[1], *dims[2], *dims[3],
     ], np.int64)  # fmt: skip
-    run, *rest = blas
-    return Plan(swapped, matrices * pieces, shares, min(threads, shares) - 1, run, numbers, (address(numbers), *rest))
+    workers = min(threads, shares) - 1
+    return Plan(swapped, matrices * pieces, shares, workers, blas.run, numbers, blas.gemm, blas.threads)
 
 
 def _broadcast(shape: Shape, steps: Sequence[int], rank: int) -> Shape:
@@ -148,6 +215,13 @@ def _matrix(rows: int, columns: int, row: int, column: int) -> Matrix | None:
     return None
 
 
+def by_loops(rows: int, columns: int, depth: int, left: bool, right: bool) -> bool:
+    """Whether loops multiply, where there are some. left, right: operands are turned."""
+    if rows * columns * depth <= PACKS_NOTHING:
+        return False
+    return columns >= (2 * _UNIT if left else _UNIT) and rows >= (2 if right else 4)
+
+
 def _shares(matrices: int, length: int, multiplications: int, threads: int) -> tuple[int, int]:
     """(pieces of a matrix, shares of all). Rows or columns are split, whichever are more: of the other operand every
     thread makes a copy."""
@@ -159,10 +233,17 @@ def _shares(matrices: int, length: int, multiplications: int, threads: int) -> t
     return pieces, min(threads, matrices * pieces)
 
 
+class _Blas(NamedTuple):
+    """run: the compiled function. gemm, threads: addresses of BLAS's functions."""
+
+    run: Any
+    gemm: int
+    threads: tuple[int, int]
+
+
 @functools.cache
-def _blas(dtype: np.dtype) -> tuple[Any, ...] | None:
-    """(the function that multiplies, addresses that its table ends with); None without a compiler, and where NumPy has
-    another BLAS."""
+def _blas(dtype: np.dtype) -> _Blas | None:
+    """What makes products of this type; None without a compiler, and where NumPy has another BLAS."""
     gemm, threads = gemm_address(dtype), blas_threads()
     if gemm is None or threads is None:
         return None
@@ -172,4 +253,5 @@ def _blas(dtype: np.dtype) -> tuple[Any, ...] | None:
     run = compiled.product_float if dtype == np.float32 else compiled.product_double
     run.argtypes = [ctypes.c_void_p, *[ctypes.c_longlong] * 3]
     run.restype = None
-    return run, gemm, *(ctypes.cast(cast("Any", function), ctypes.c_void_p).value for function in threads)
+    get, set_to = (ctypes.cast(cast("Any", function), ctypes.c_void_p).value or 0 for function in threads)
+    return _Blas(run, gemm, (get, set_to))

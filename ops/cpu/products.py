@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ops.cpu.blas import blas_threads, one_blas_thread
-from mspc.ops.cpu.gemm import multiplied_by_blas
+from mspc.ops.cpu.gemm import Product, multiplied_in_parts
 from mspc.ops.cpu.threads import in_parallel, thread_count
 
 SHARED = 1 << 22
@@ -23,13 +23,13 @@ ALONE = 1 << 13
 """Multiplications below which BLAS has one thread anyway. Where it has more, these spin for long after the product, on
 cores that the next kernels need."""
 
-Product = tuple[Any, Any, Any]
+Share = tuple[Any, Any, Any]
 """(x, y, out) with out = x @ y."""
 
 
 def product(x: Any, y: Any, out: Any) -> Any:
     """x @ y, written to `out`, all NumPy's; leading dimensions broadcast."""
-    if out.size * x.shape[-1] >= ALONE and multiplied_by_blas(x, y, out):
+    if out.size * x.shape[-1] >= ALONE and multiplied_in_parts(x, y, out):
         return out
     if out.ndim > 2 and y.ndim == 2 and x.ndim == out.ndim and x.flags.c_contiguous and out.flags.c_contiguous:
         product(x.reshape(-1, x.shape[-1]), y, out.reshape(-1, out.shape[-1]))  # one matrix for all rows of a batch
@@ -43,6 +43,23 @@ def product(x: Any, y: Any, out: Any) -> Any:
     with one_blas_thread():
         in_parallel([functools.partial(np.matmul, a, b, out=c) for a, b, c in _shares(x, y, out, threads)])
     return out
+
+
+def product_kernel(transpose_a: bool, transpose_b: bool) -> Callable[..., Any]:
+    """The kernel `function(x, y, out, addend=None, bias=None)` of x @ y + addend + bias, both transposed first where
+    said; addend is of the result's shape, bias of its last dimension."""
+    made = Product(transpose_a, transpose_b).made
+
+    def kernel(x: Any, y: Any, out: Any, addend: Any = None, bias: Any = None) -> Any:
+        if out.size * x.shape[-2 if transpose_a else -1] >= ALONE and made(x, y, out, addend, bias):
+            return out
+        product(x.swapaxes(-1, -2) if transpose_a else x, y.swapaxes(-1, -2) if transpose_b else y, out)
+        for array in (addend, bias):
+            if array is not None:
+                np.add(out, array, out=out)
+        return out
+
+    return kernel
 
 
 def multiplied(x: Any, y: Any) -> Any:
@@ -70,7 +87,7 @@ def share_out(calls: Sequence[Callable[[], object]], multiplications: int) -> No
         in_parallel([functools.partial(part, first) for first in range(threads)])
 
 
-def _shares(x: Any, y: Any, out: Any, threads: int) -> Iterator[Product]:
+def _shares(x: Any, y: Any, out: Any, threads: int) -> Iterator[Share]:
     """The product split into one part for each thread: along the first batch dimension, the rows or the columns."""
     batch, rows, columns = out.shape[0] if out.ndim > 2 else 0, out.shape[-2], out.shape[-1]
     by_batch, by_rows = batch >= threads, rows >= columns
