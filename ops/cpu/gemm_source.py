@@ -60,45 +60,33 @@ const int W = 16, PAIR = 2 * W, ROWS = 14, TILES = 8;
 const i64 DEPTH = 256, COLUMNS = 512, FEW = 64, PAGE = 1024;
 typedef float V __attribute__((vector_size(64)));
 typedef float Loose __attribute__((vector_size(64), aligned(4), may_alias));
-typedef int Places __attribute__((vector_size(64)));
 
 V read(const float* p) { return *(const Loose*)p; }
 void write(float* p, V v) { *(Loose*)p = v; }
 i64 least(i64 a, i64 b) { return a < b ? a : b; }
 
-// to[k * width + j] = from[j * step + k] for j < W and k < W.
-void turned(const float* from, i64 step, float* to, i64 width) {
-    const Places low = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23}, high = low + 8;
-    V a[W], b[W];
-#pragma GCC unroll 16
-    for (int i = 0; i < W; ++i) a[i] = read(from + i * step);
-#pragma GCC unroll 4
-    for (int stage = 1; stage < W; stage *= 2) {
-#pragma GCC unroll 8
-        for (int i = 0; i < W / 2; ++i) {
-            b[2 * i] = __builtin_shuffle(a[i], a[i + W / 2], low);
-            b[2 * i + 1] = __builtin_shuffle(a[i], a[i + W / 2], high);
-        }
-#pragma GCC unroll 16
-        for (int i = 0; i < W; ++i) a[i] = b[i];
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < W; ++i) write(to + i * width, a[i]);
-}
+struct Place {
+    float* place;
+    i64 width;
+};
 
 // Lines are packed W at a time, the first ones being 0, `apart`, ... < `end`. `to(first)` is where their elements go,
 // for each a vector of lines, and the step between these. Lines from `count` on are 0.
 template <class To>
 void packed(const float* from, i64 step, bool across, i64 count, i64 end, i64 apart, i64 depth, To to) {
     if (across) {  // elements of a line are `step` apart, lines beside one another
-        for (i64 k = 0; k < depth; ++k, from += step)
-            for (i64 first = 0; first < end; first += apart) {
-                const auto [place, width] = to(first);
-                const i64 some = least(W, count - first);
-                float* const into = place + k * width;
-                if (some == W) write(into, read(from + first));
-                else for (int j = 0; j < W; ++j) into[j] = j < some ? from[first + j] : 0;
-            }
+        Place places[COLUMNS / W];
+        i64 whole = 0, all = 0;
+        for (i64 first = 0; first < end; first += apart) {
+            places[all++] = to(first);
+            whole += count - first >= W;
+        }
+        for (i64 k = 0; k < depth; ++k, from += step) {
+            for (i64 i = 0; i < whole; ++i) write(places[i].place + k * places[i].width, read(from + i * apart));
+            for (i64 i = whole; i < all; ++i)
+                for (int j = 0; j < W; ++j)
+                    places[i].place[k * places[i].width + j] = i * apart + j < count ? from[i * apart + j] : 0;
+        }
         return;
     }
     for (i64 first = 0; first < end; first += apart) {
@@ -111,11 +99,6 @@ void packed(const float* from, i64 step, bool across, i64 count, i64 end, i64 ap
             for (int j = 0; j < W; ++j) place[k * width + j] = j < some ? lines[j * step + k] : 0;
     }
 }
-
-struct Place {
-    float* place;
-    i64 width;
-};
 
 // Where a tile's operands are: elements of x by row and by place in the sum, vectors of y by place in the sum.
 struct Tile {
@@ -170,6 +153,13 @@ template <int R, int C, bool PACKED> void tile(const Tile& t, i64 x_step) {
 #pragma GCC unroll 2
             for (int c = 0; c < C; ++c) sums[i][c] += left * right[c];
         }
+    }
+    if (t.rows == R && t.rest == W && !t.adds && !t.addend && !t.bias) {
+#pragma GCC unroll 14
+        for (int i = 0; i < R; ++i)
+#pragma GCC unroll 2
+            for (int c = 0; c < C; ++c) write(t.out + i * t.step + c * W, sums[i][c]);
+        return;
     }
     alignas(64) float made[R * C * W];
 #pragma GCC unroll 14

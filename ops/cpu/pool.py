@@ -12,6 +12,7 @@ from typing import Any
 
 from mspc.ops.cpu.gemm_source import GEMM
 from mspc.ops.cpu.loops.library import CompilerFailed, compiler, library_of, warn_once
+from mspc.ops.cpu.loops.transpose_source import TRANSPOSE
 from mspc.ops.cpu.pool_source import POOL
 from mspc.ops.cpu.threads import in_parallel, thread_count
 
@@ -51,7 +52,7 @@ def library() -> ctypes.CDLL | None:
     if not command:
         return None
     try:
-        return library_of(command, POOL + GEMM)
+        return library_of(command, POOL + TRANSPOSE + GEMM)
     except CompilerFailed as error:
         warn_once(command, str(error))
         return None
