@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -12,11 +10,11 @@ import numpy as np
 from mspc.ir.types import TensorType
 from mspc.ops.cpu.loops.addresses import Addresses, address
 from mspc.ops.cpu.loops.chain import Chain
+from mspc.ops.cpu.pool import on_all_threads
 from mspc.ops.cpu.scratch import scratch
-from mspc.ops.cpu.threads import in_parallel, thread_count
 
-SHARED = 1 << 19
-"""Operations from which a second thread is worth waking: some 0.1 ms."""
+SHARED = 1 << 16
+"""Operations from which a second thread is worth its share: some 10 us."""
 
 Kernel = Callable[..., Any]
 Function = Callable[..., None]
@@ -73,14 +71,11 @@ def chain_kernel(be: Any, chain: Chain, function: Function, end: Function, types
     return kernel
 
 
-def shared(function: Function, parts: int, operations: int) -> Callable[[Any], None]:
-    """`run(table)`: a function over all parts, on as many threads as pay for so many operations."""
-    threads = min(thread_count(), parts) if operations >= SHARED else 1
-    if threads == 1:
-        return lambda table: function(table, 0, parts)
-    bounds = [parts * i // threads for i in range(threads + 1)]
-    pairs = list(itertools.pairwise(bounds))
-    return lambda table: in_parallel([functools.partial(function, table, first, last) for first, last in pairs])
+def shared(function: Function, parts: int, operations: int, first: int = 0) -> Callable[[Any], None]:
+    """`run(table)`: a function over so many parts from the first, on as many threads as pay for so many operations."""
+    if operations < SHARED:
+        return lambda table: function(table, first, first + parts)
+    return on_all_threads(function, first, first + parts)
 
 
 def _results(types: Sequence[TensorType], out: Any) -> Sequence[Any]:

@@ -76,7 +76,7 @@ def functions_of(sources: Mapping[str, str], prelude: str) -> dict[str, Function
     groups = [names[i::count] for i in range(count)]
 
     def made(group: Sequence[str]) -> ctypes.CDLL:
-        return _library(command, prelude + "".join(sources[name] for name in group))
+        return library_of(command, prelude + "".join(sources[name] for name in group))
 
     with ThreadPoolExecutor(min(count, os.cpu_count() or 1)) as pool:
         libraries = list(pool.map(made, groups))
@@ -97,7 +97,7 @@ def _declared(library: ctypes.CDLL, name: str, count: int) -> Function:
     return function
 
 
-def _library(command: tuple[str, ...], source: str) -> ctypes.CDLL:
+def library_of(command: tuple[str, ...], source: str) -> ctypes.CDLL:
     """The library of a source, from disk or compiled now. Raises CompilerFailed."""
     key = hashlib.sha256("\0".join([source, *command, *FLAGS, _version(command), _processor()]).encode()).hexdigest()
     folder = cache_folder("loops")

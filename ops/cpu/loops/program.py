@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from mspc.ir.types import TensorType, dtype_of
@@ -19,6 +20,7 @@ from mspc.ops.cpu.loops.rows import row_sums_function, row_sums_kernel
 from mspc.ops.cpu.loops.source import prelude
 from mspc.ops.cpu.loops.update import members_of, update_functions, update_kernel
 from mspc.ops.cpu.loops.writer import functions
+from mspc.ops.cpu.pool import library
 from mspc.ops.nn.attention_base import AttentionOp
 from mspc.ops.op import Op
 from mspc.ops.tensor.embedding import RowSums
@@ -73,7 +75,9 @@ def kernels(be: Any, calls: Mapping[int, Call]) -> Kernels:
     if not made:
         return Kernels({}, {})
     try:
-        found = sources.compiled()
+        with ThreadPoolExecutor(1) as other:
+            other.submit(library)  # the pool, at the same time
+            found = sources.compiled()
     except CompilerFailed as error:
         warn_once(command, str(error))
         return Kernels({}, {})

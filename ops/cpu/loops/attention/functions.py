@@ -16,7 +16,7 @@ ONCE float columns_copied(
         const i64 count = least(KEYS, n.keys - key);
         float* const some = rows ? rows + key * width : line;
         odd += rows_copied(some, width, from + key * apart, apart, count, depth);
-        turned(columns + key * width, KEYS, some, width, count, width);
+        columns_of(columns + key * width, KEYS, some, width, count, width);
     }
     return odd;
 }

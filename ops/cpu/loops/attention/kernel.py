@@ -157,11 +157,7 @@ class _OfGradients(_Call):
         self.sums = elements_of_sums(made.shape, found)
         self.runs = [shared(function, found.parts, made.operations // _FASTER)]
         if self.sums:
-
-            def added(table: Any, first: int, last: int) -> None:
-                function(table, first + found.parts, last + found.parts)
-
-            self.runs.append(shared(added, found.pairs, self.sums))
+            self.runs.append(shared(function, found.pairs, self.sums, found.parts))
 
     def __call__(self, operands: Sequence[Any], out: Any) -> bool:
         n, m = self.shape.heads, self.shape.key_heads

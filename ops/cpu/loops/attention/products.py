@@ -104,19 +104,17 @@ ONCE float rows_copied(
     return odd;
 }
 
-enum { SQUARE = 16 };
 // Rows of floats as columns: to[d * width + r] = from[r * apart + d]. Zeros fill the columns up to whole vectors.
-ONCE void turned(
+ONCE void columns_of(
     float* const to, const i64 width, const float* const from, const i64 apart, const i64 count, const i64 depth
 ) {
-    const i64 end = padded(count);
-    for (i64 d = 0; d < depth; d += SQUARE) {
-        const i64 some = least(SQUARE, depth - d);
-        for (i64 r = 0; r < count; ++r)
-            for (i64 k = 0; k < some; ++k) to[(d + k) * width + r] = from[r * apart + d + k];
-        for (i64 k = 0; k < some; ++k)
-            for (i64 r = count; r < end; ++r) to[(d + k) * width + r] = 0;
-    }
+    const i64 whole_rows = count / 16 * 16, whole_depth = depth / 16 * 16;
+    for (i64 d = 0; d < whole_depth; d += 16)
+        for (i64 r = 0; r < whole_rows; r += 16) turned(from + r * apart + d, apart, to + d * width + r, width);
+    for (i64 r = 0; r < count; ++r)
+        for (i64 d = r < whole_rows ? whole_depth : 0; d < depth; ++d) to[d * width + r] = from[r * apart + d];
+    for (i64 d = 0; d < depth; ++d)
+        for (i64 r = count; r < padded(count); ++r) to[d * width + r] = 0;
 }
 
 ONCE void stored(T* to, const i64 apart, const float* from, const i64 width, const i64 count, const i64 depth) {
@@ -126,4 +124,4 @@ ONCE void stored(T* to, const i64 apart, const float* from, const i64 width, con
     }
 }
 """
-"""Behind a definition of T, the element type of operands and results."""
+"""Behind the prelude of loops, and a definition of T, the element type of operands and results."""
