@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -74,10 +73,9 @@ class Numbers:
     def __init__(self, shape: Shape, shared: Sharing) -> None:
         places: dict[str, int] = {}
         size = 0
-        for text in NUMBERS:
-            name, length = _FIELD.fullmatch(text).groups()  # pyright: ignore[reportOptionalMemberAccess]
+        for name, count in NUMBERS.items():
             places[name] = size
-            size += int(length or 1)
+            size += count
         self._places = places
         self.memory = np.zeros(size + 2, np.int64)
         self._reals = self.memory[size:].view(np.float64)
@@ -123,9 +121,6 @@ class Numbers:
         for name, sizes in (("drawn", draws.shape), ("begin", draws.begin), ("local", draws.local)):
             first = self._places[name]
             self.memory[first : first + dims] = sizes[:-1]
-
-
-_FIELD = re.compile(r"(\w+)(?:\[(\d+)\])?")
 
 
 def can_be_drawn(dims: int) -> bool:

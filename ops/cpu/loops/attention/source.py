@@ -9,8 +9,11 @@ gradients of keys and values, which are added up in the order of the pieces.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mspc.ops.cpu.loops.attention.products import PRODUCTS
 from mspc.ops.cpu.loops.attention.rows import ROWS_OF_SCORES
+from mspc.ops.nn.attention_kernel import LARGE
 
 ROWS = 72
 """Queries of a block at most."""
@@ -23,22 +26,27 @@ STRIDED = ("q", "k", "v", "g", "o", "dq", "dk", "dv")
 """Operands and results with heads: queries, keys, values, the result's gradient, the result, and three gradients."""
 ADDED = ("shift", "mask", "keep", "total")
 """What has numbers for each query and key, or fewer: 0 is the step along a dimension that it does not have."""
-NUMBERS = (
-    "pairs", "pieces", "block", "heads", "key_heads", "queries", "keys", "depth", "value_depth", "low", "high",
-    "has_shift", "has_mask", "has_keep", "has_draws", "drawn_dims", "count", "key", "own_batch", "own_heads",
-    "own_queries",
-    *(f"{name}_{side}" for name in STRIDED for side in ("batch", "head", "row")),
-    *(f"{name}_{side}" for name in ADDED for side in ("batch", "head", "row", "key")),
-    *(f"{name}[{DRAWN_DIMS}]" for name in ("drawn", "begin", "local")),
-)  # fmt: skip
-"""Int64 numbers that a function is given, in their order; `scale` and `factor` are behind them in Float64."""
+NUMBERS: Mapping[str, int] = {
+    **dict.fromkeys((
+        "pairs", "pieces", "block", "heads", "key_heads", "queries", "keys", "depth", "value_depth", "low", "high",
+        "has_shift", "has_mask", "has_keep", "has_draws", "drawn_dims", "count", "key", "own_batch", "own_heads",
+        "own_queries",
+        *(f"{name}_{side}" for name in STRIDED for side in ("batch", "head", "row")),
+        *(f"{name}_{side}" for name in ADDED for side in ("batch", "head", "row", "key")),
+    ), 1),
+    **dict.fromkeys(("drawn", "begin", "local"), DRAWN_DIMS),
+}  # fmt: skip
+"""How many Int64 numbers a function is given by each name, in their order; `scale` and `factor` are behind them in
+Float64."""
 POINTERS = (*STRIDED, *ADDED, "statistics", "shares", "numbers", "odd")
 """What the addresses point to, in their order. shares: memory for the sums of pieces. odd: an Int64 that is set to 1
 where an operand is not finite, and results are to be made otherwise."""
 
 _HEAD = (
-    f"enum {{ ROWS = {ROWS}, KEYS = {KEYS}, LARGE = 64 }};\n"
-    + f"struct Numbers {{ i64 {', '.join(NUMBERS)}; double scale, factor; }};\n"
+    f"enum {{ ROWS = {ROWS}, KEYS = {KEYS}, LARGE = {LARGE} }};\n"
+    + "struct Numbers {\n"
+    + "".join(f"    i64 {name}{f'[{count}]' if count > 1 else ''};\n" for name, count in NUMBERS.items())
+    + "    double scale, factor;\n};\n"
     + f"enum {{ {', '.join('P_' + name for name in POINTERS)} }};\n"
 )
 
