@@ -139,6 +139,10 @@ __attribute__((noinline)) void end(const Tile& t, const float* made, int C) {
 template <int R, int C, bool PACKED> void tile(const Tile& t, i64 x_step) {
     V sums[R][C];
     const float *x = t.x, *y = t.y;
+    for (i64 i = 0; i < t.rows; ++i) {  // where the sums go is on its way while they are made
+        __builtin_prefetch(t.out + i * t.step, 1);
+        if (C > 1) __builtin_prefetch(t.out + i * t.step + W, 1);
+    }
 #pragma GCC unroll 14
     for (int i = 0; i < R; ++i)
 #pragma GCC unroll 2
