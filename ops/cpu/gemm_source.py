@@ -94,7 +94,11 @@ void packed(const float* from, i64 step, bool across, i64 count, i64 end, i64 ap
         const float* const lines = from + first * step;
         const i64 some = least(W, count - first);
         i64 k = 0;
-        for (; some == W && k + W <= depth; k += W) turned(lines + k, step, place + k * width, width);
+        for (; some == W && k + W <= depth; k += W) {
+            if (first + apart < end)
+                for (int j = 0; j < W; ++j) __builtin_prefetch(lines + (apart + j) * step + k);
+            turned(lines + k, step, place + k * width, width);
+        }
         for (; k < depth; ++k)
             for (int j = 0; j < W; ++j) place[k * width + j] = j < some ? lines[j * step + k] : 0;
     }
@@ -139,6 +143,10 @@ __attribute__((noinline)) void end(const Tile& t, const float* made, int C) {
 template <int R, int C, bool PACKED> void tile(const Tile& t, i64 x_step) {
     V sums[R][C];
     const float *x = t.x, *y = t.y;
+    for (i64 i = 0; i < t.rows; ++i) {  // where the sums go is on its way while they are made
+        __builtin_prefetch(t.out + i * t.step, 1);
+        if (C > 1) __builtin_prefetch(t.out + i * t.step + W, 1);
+    }
 #pragma GCC unroll 14
     for (int i = 0; i < R; ++i)
 #pragma GCC unroll 2
@@ -154,11 +162,12 @@ template <int R, int C, bool PACKED> void tile(const Tile& t, i64 x_step) {
             for (int c = 0; c < C; ++c) sums[i][c] += left * right[c];
         }
     }
-    if (t.rows == R && t.rest == W && !t.adds && !t.addend && !t.bias) {
+    if (t.rows == R && t.rest == W && !t.addend && !t.bias) {
+        float* to = t.out;
 #pragma GCC unroll 14
-        for (int i = 0; i < R; ++i)
+        for (int i = 0; i < R; ++i, to += t.step)
 #pragma GCC unroll 2
-            for (int c = 0; c < C; ++c) write(t.out + i * t.step + c * W, sums[i][c]);
+            for (int c = 0; c < C; ++c) write(to + c * W, t.adds ? read(to + c * W) + sums[i][c] : sums[i][c]);
         return;
     }
     alignas(64) float made[R * C * W];

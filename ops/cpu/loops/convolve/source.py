@@ -95,7 +95,7 @@ template <bool SPREAD, int COUNT> static inline void tile(
     }
 }
 
-// Some terms of all rows for one or PAIRED inner indices. The last rows are made again where they fill no tile.
+// Some terms of all rows for one inner index, or for PAIRED ones where elements of the image serve all. The last rows are made again where they fill no tile.
 static void added(
     const bool spread, const float* const x, const i64* const rows, const i64 count, const i64* const columns,
     const i64 terms, const float* const b, const i64 b_apart, float* const sums, const i64 apart, const i64 inners,
@@ -105,8 +105,7 @@ static void added(
         i64 some[ROWS];
         for (int r = 0; r < ROWS; ++r) some[r] = rows[row + r < count ? row + r : count - 1];
         float* const to = sums + row * LANES;
-        if (spread && inners > 1) tile<true, PAIRED>(x, some, columns, terms, b, b_apart, to, apart, begins);
-        else if (spread) tile<true, 1>(x, some, columns, terms, b, 0, to, 0, begins);
+        if (spread) tile<true, 1>(x, some, columns, terms, b, 0, to, 0, begins);
         else if (inners > 1) tile<false, PAIRED>(x, some, columns, terms, b, b_apart, to, apart, begins);
         else tile<false, 1>(x, some, columns, terms, b, 0, to, 0, begins);
     }
@@ -253,7 +252,7 @@ OF_IMAGES = (
             const i64 count = images * (chunk == n.chunks - 1 ? s.last_positions : s.positions);
             if (!count) continue;
             for (i64 inner = begin, some; inner < end; inner += some) {
-                some = end - inner < PAIRED ? 1 : PAIRED;
+                some = n.spread || end - inner < PAIRED ? 1 : PAIRED;
                 const float* const w = ready + s.packed + (outer * n.inners + inner) * s.terms * LANES;
                 i64 k = 0;
                 do {
@@ -311,7 +310,7 @@ OF_WEIGHTS = (
             for (i64 k = 0; k < images * n.positions; k += TERMS) {
                 const i64 terms = images * n.positions - k < TERMS ? images * n.positions - k : TERMS;
                 for (i64 inner = begin, some; inner < end; inner += some) {
-                    some = end - inner < PAIRED ? 1 : PAIRED;
+                    some = n.spread || end - inner < PAIRED ? 1 : PAIRED;
                     const i64 place = ((outer * n.inners + inner) * n.batch + image) * n.positions + k;
                     added(n.spread, looked, t + n.rows, count, t + n.columns + k, terms, ready + place * LANES,
                           n.batch * n.positions * LANES, sums + (inner - begin) * size, size, some, !image && !k);
