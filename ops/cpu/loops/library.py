@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -61,24 +61,25 @@ def compiler() -> tuple[str, ...]:
     return ()
 
 
-def functions_of(sources: Mapping[str, str], prelude: str) -> dict[str, Function]:
+def functions_of(sources: Mapping[str, str], prelude: str, alone: Collection[str] = ()) -> dict[str, Function]:
     """The compiled functions of a program.
 
     Args:
         sources: by a function's name the C++ that defines it, and perhaps one of this name with `_end` behind it.
+        alone: names of those that get libraries of their own, which other programs then find on disk.
 
     Raises:
         CompilerFailed: there are none, for a reason that is worth a warning.
     """
     command = compiler()
-    names = sorted(sources)
+    names = sorted(name for name in sources if name not in alone)
     count = max(1, min(_MOST, len(names) // _TOGETHER))
-    groups = [names[i::count] for i in range(count)]
+    groups = [*([name] for name in sorted(alone)), *(names[i::count] for i in range(count if names else 0))]
 
     def made(group: Sequence[str]) -> ctypes.CDLL:
         return library_of(command, prelude + "".join(sources[name] for name in group))
 
-    with ThreadPoolExecutor(min(count, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(len(groups), os.cpu_count() or 1)) as pool:
         libraries = list(pool.map(made, groups))
     found: dict[str, Function] = {}
     for group, library in zip(groups, libraries, strict=True):

@@ -43,17 +43,20 @@ class _Sources:
 
     def __init__(self) -> None:
         self.by_name: dict[str, str] = {}
+        self.alone: set[str] = set()
 
-    def add(self, text: str) -> str:
-        """The name of the function that a text calls NAME."""
+    def add(self, text: str, alone: bool = False) -> str:
+        """The name of the function that a text calls NAME. alone: it is long, and the same in other programs."""
         name = f"f{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         self.by_name[name] = text.replace("NAME", name)
+        if alone:
+            self.alone.add(name)
         return name
 
     def compiled(self) -> dict[str, Function]:
         """All functions. Raises CompilerFailed."""
         has_halves = any(_HALF.search(text) for text in self.by_name.values())
-        return functions_of(self.by_name, prelude(has_halves))
+        return functions_of(self.by_name, prelude(has_halves), self.alone)
 
 
 def kernels(be: Any, calls: Mapping[int, Call]) -> Kernels:
@@ -118,7 +121,7 @@ def _convolution(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[st
     made = compiled_convolution(op, operands, results[0]) if isinstance(op, Convolution) else None
     if made is None:
         return None
-    name = sources.add(made.text)
+    name = sources.add(made.text, alone=True)
     return lambda found: convolution_kernel(made, results[0], found[name], op.kernel(be))
 
 
@@ -127,7 +130,7 @@ def _attention(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[str,
     made = compiled_attention(op, operands) if isinstance(op, AttentionOp) else None
     if made is None:
         return None
-    name = sources.add(made.text)
+    name = sources.add(made.text, alone=True)
     return lambda found: attention_kernel(be, made, found[name], op.kernel(be))
 
 

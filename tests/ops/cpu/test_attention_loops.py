@@ -323,9 +323,9 @@ def test_one_function_serves_all_forms_of_an_operator(monkeypatch: pytest.Monkey
     compiled: list[int] = []
     functions_of = program.functions_of
 
-    def counted(sources: Any, prelude: str) -> Any:
+    def counted(sources: Any, *rest: Any) -> Any:
         compiled.append(len(sources))
-        return functions_of(sources, prelude)
+        return functions_of(sources, *rest)
 
     monkeypatch.setattr(program, "functions_of", counted)
     loops(list(itertools.chain(*map(calls_of, NAMED.values()))))

@@ -253,9 +253,9 @@ def test_two_functions_serve_all_convolutions(monkeypatch: pytest.MonkeyPatch) -
     compiled: list[int] = []
     functions_of = program.functions_of
 
-    def counted(sources: Any, prelude: str) -> Any:
+    def counted(sources: Any, *rest: Any) -> Any:
         compiled.append(len(sources))
-        return functions_of(sources, prelude)
+        return functions_of(sources, *rest)
 
     monkeypatch.setattr(program, "functions_of", counted)
     loops([case for cases in NAMED.values() for case in cases])
