@@ -293,17 +293,21 @@ static void shift_gradient(const Numbers& n, Pointers a, const i64 first, const 
 """
 
 
-def _entry(function: str) -> str:
+def _entry(call: str) -> str:
     """The function itself."""
     return f"""
 }}
 extern "C" void NAME(void* const* const a, const i64 first, const i64 last) {{
     using namespace n_NAME;
-    {function}(*(const Numbers*)a[P_numbers], a, first, last);
+    const Numbers& n = *(const Numbers*)a[P_numbers];
+    {call}
 }}
 """
 
 
-FORWARD = _SIDES + _FORWARD + _entry("forward")
-BACKWARD = _SIDES + _BLOCK + _BACKWARD + _entry("backward")
-SHIFT = _SIDES + _BLOCK + _SHIFT + _entry("shift_gradient")
+RESULT = _SIDES + _FORWARD + _entry("forward(n, a, first, last);")
+"""The function that makes the result."""
+GRADIENTS = (
+    _SIDES + _BLOCK + _BACKWARD + _SHIFT + _entry("(n.of_shift ? shift_gradient : backward)(n, a, first, last);")
+)
+"""The function that makes gradients: of query, key and value, or of what is added to scores."""

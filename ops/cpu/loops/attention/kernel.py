@@ -10,7 +10,7 @@ import numpy as np
 
 from mspc.ir.types import TensorType
 from mspc.ops.cpu.loops.addresses import address
-from mspc.ops.cpu.loops.attention.functions import BACKWARD, FORWARD, SHIFT
+from mspc.ops.cpu.loops.attention.functions import GRADIENTS, RESULT
 from mspc.ops.cpu.loops.attention.numbers import (
     Numbers,
     Sharing,
@@ -30,7 +30,7 @@ from mspc.ops.nn.attention_kernel import Shape, four_dimensions
 _FASTER = 16
 """Floating-point operations of a product that take the time of one operation of a loop over elements."""
 _TEXTS: Mapping[type[AttentionOp], str] = {
-    FlashAttentionScore: FORWARD, FlashAttentionScoreGrad: BACKWARD, FlashAttentionScoreShiftGrad: SHIFT,
+    FlashAttentionScore: RESULT, FlashAttentionScoreGrad: GRADIENTS, FlashAttentionScoreShiftGrad: GRADIENTS,
 }  # fmt: skip
 
 
@@ -179,6 +179,7 @@ class _OfShift(_Call):
     def __init__(self, be: Any, made: Compiled, function: Function) -> None:
         self.function, self.operations = function, made.operations // _FASTER
         super().__init__(be, made, sharing(made.shape))
+        self.numbers.put(of_shift=1)
 
     def __call__(self, operands: Sequence[Any], out: Any) -> bool:
         n, m = self.shape.heads, self.shape.key_heads

@@ -30,7 +30,7 @@ NUMBERS: Mapping[str, int] = {
     **dict.fromkeys((
         "pairs", "pieces", "block", "heads", "key_heads", "queries", "keys", "depth", "value_depth", "low", "high",
         "has_shift", "has_mask", "has_keep", "has_draws", "drawn_dims", "count", "key", "own_batch", "own_heads",
-        "own_queries",
+        "own_queries", "of_shift",
         *(f"{name}_{side}" for name in STRIDED for side in ("batch", "head", "row")),
         *(f"{name}_{side}" for name in ADDED for side in ("batch", "head", "row", "key")),
     ), 1),
