@@ -78,13 +78,10 @@ def passes_of(mode: str, device: str = "CPU") -> tuple[str, ...]:
     return first + (DATA_PARALLEL if mode == "data_parallel" else WITHOUT_COMMUNICATION)
 
 
-def before_grad(mode: str, device: str = "CPU") -> tuple[str, ...]:
-    """Names of the dumps behind which no pass ahead of differentiation compares the attributes of operators: the last
-    pass ahead of it that always runs, else the front end and what follows it."""
-    names = passes_of(mode, device)
-    ahead = names[: names.index("grad")]
-    always = [name for name in ahead if name not in OPTIONAL]
-    return tuple(always[-1:]) or ("frontend", *PREPARING, *ahead)
+def before_grad(mode: str, device: str = "CPU") -> str:
+    """The name of the pass right ahead of differentiation: behind it none compares the attributes of operators."""
+    names = (*PREPARING, *passes_of(mode, device))
+    return names[names.index("grad") - 1]
 
 
 def numbered(names: Sequence[str]) -> Iterator[tuple[int, str]]:
