@@ -25,6 +25,7 @@ beside another addend or mask, stays an operand.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -48,7 +49,7 @@ class FuseAttention(Pass):
     """Replace products around a softmax by FlashAttentionScore."""
 
     least: ClassVar[int] = 0
-    """Scores that an attention must have."""
+    """Scores that a head must have."""
 
     def run(self, graph: Graph) -> bool:
         changed = remove_dead(graph)  # among others masks of dropouts that nobody reads
@@ -69,8 +70,8 @@ class FuseAttention(Pass):
 
 
 def may_be_attention(node: Node, least: int) -> bool:
-    """Whether a node may be the last product of an attention with as many scores."""
-    return isinstance(node.op, BatchMatMul) and node.inputs[0].tensor_type.size >= least
+    """Whether a node may be the last product of an attention with as many scores of a head."""
+    return isinstance(node.op, BatchMatMul) and math.prod(node.inputs[0].shape[-2:]) >= least
 
 
 def _replace(graph: Graph, matches: Mapping[Node, AttentionMatch]) -> None:

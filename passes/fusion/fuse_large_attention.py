@@ -1,6 +1,7 @@
-"""Makes one operator of attention that is written out, as `fuse_attention` does, where its scores are many: on CPUs.
+"""Makes one operator of attention that is written out, as `fuse_attention` does, where heads have many scores: on CPUs.
 
-What a graph with few scores gains there is less than what an operator costs that takes head after head.
+Few scores stay in a core's cache when written out, and the operator takes head after head there. The batch and the
+number of heads do not count, so that a graph of a rank's rows and one of the global batch have the same operators.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from mspc.passes.fusion.causal_masks import forget_causal_masks
 from mspc.passes.fusion.fuse_attention import FuseAttention, may_be_attention
 from mspc.passes.fusion.masked_rows import forget_rows
 
-LEAST = 1 << 18
-"""Scores of an attention, on all ranks, from which it is fused: what is made of them does not stay in caches."""
+LEAST = 1 << 12
+"""Scores of a head from which an attention is fused: those of some 64 queries and keys."""
 
 
 @dataclass(frozen=True)
 class FuseLargeAttention(FuseAttention):
-    """Replace products around a large softmax by FlashAttentionScore."""
+    """Replace products around a softmax of long rows by FlashAttentionScore."""
 
     least: ClassVar[int] = LEAST
 

@@ -57,7 +57,7 @@ def stages(folder: Path, length: int, device: str = "CPU") -> dict[str, list[str
 
 
 def test_many_scores_make_one_operator(tmp_path: Path) -> None:
-    found = stages(tmp_path, 128)
+    found = stages(tmp_path, 64)
     assert "FlashAttentionScore" in found["fuse_large_attention"]
     assert "Softmax" not in found["fuse_large_attention"]
     assert "Add" not in found["fuse_large_attention"]  # the mask is a mode of the operator
@@ -65,12 +65,12 @@ def test_many_scores_make_one_operator(tmp_path: Path) -> None:
 
 
 def test_few_scores_stay_as_they_are_written(tmp_path: Path) -> None:
-    found = stages(tmp_path, 64)
+    found = stages(tmp_path, 32)
     assert "triangle" not in found["facts"]
     assert not any("attention" in name for name in found)
     assert all("Softmax" in names for name, names in found.items() if name != "facts")
 
 
-@pytest.mark.parametrize("length", [64, 128])
+@pytest.mark.parametrize("length", [32, 64])
 def test_a_gpu_has_the_operator_whatever_the_size(tmp_path: Path, length: int) -> None:
     assert "FlashAttentionScore" in stages(tmp_path, length, "GPU")["fuse_attention"]
