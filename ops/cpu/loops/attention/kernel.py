@@ -35,7 +35,8 @@ _TEXTS: Mapping[type[AttentionOp], str] = {
 
 
 class Compiled(NamedTuple):
-    """text: C++ of a function, called NAME. op: of three operands. parts: of a packed operand, or None."""
+    """text: C++ of a function, called NAME. op: the operator, on query, key and value apart. packed: the same on one
+    operand that holds them, where it is such a one. operations: floating-point operations of products."""
 
     text: str
     op: AttentionOp
