@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mspc.ops.cpu.pool import library
+from mspc.ops.cpu.pool import is_loaded, library
 from mspc.ops.cpu.threads import thread_count
 
 _GEMM = {np.dtype(np.float32): "scipy_cblas_sgemm64_", np.dtype(np.float64): "scipy_cblas_dgemm64_"}
@@ -32,7 +32,7 @@ def one_blas_thread() -> Generator[None]:
     found = blas_threads()
     assert found is not None
     get, set_to = found
-    compiled = library()
+    compiled = library() if is_loaded() else None
     if compiled is None:
         before = get()
         set_to(1)

@@ -45,6 +45,11 @@ def pool() -> Callable[..., None] | None:
     return compiled.pool_run
 
 
+def is_loaded() -> bool:
+    """Whether something was worth to load or to compile the library for: what is small is not, but uses it then."""
+    return library.cache_info().currsize > 0 and library() is not None
+
+
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """The compiled pool, and products of matrices through it; None without a compiler, or where it fails."""

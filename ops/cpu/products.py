@@ -14,11 +14,14 @@ import numpy as np
 
 from mspc.ops.cpu.blas import blas_threads, one_blas_thread
 from mspc.ops.cpu.gemm import Product, multiplied_in_parts
+from mspc.ops.cpu.pool import is_loaded
 from mspc.ops.cpu.threads import in_parallel, thread_count
 
 SHARED = 1 << 22
 """Multiplications from which threads are worth waking: some 0.1 ms of one core."""
 
+WORTH = 1 << 22
+"""Multiplications of a product for which the second pays that a compiler takes once."""
 ALONE = 1 << 13
 """Multiplications below which BLAS has one thread anyway. Where it has more, these spin for long after the product, on
 cores that the next kernels need."""
@@ -29,7 +32,7 @@ Share = tuple[Any, Any, Any]
 
 def product(x: Any, y: Any, out: Any) -> Any:
     """x @ y, written to `out`, all NumPy's; leading dimensions broadcast."""
-    if out.size * x.shape[-1] >= ALONE and multiplied_in_parts(x, y, out):
+    if _for_parts(out.size * x.shape[-1], is_loaded()) and multiplied_in_parts(x, y, out):
         return out
     if out.ndim > 2 and y.ndim == 2 and x.ndim == out.ndim and x.flags.c_contiguous and out.flags.c_contiguous:
         product(x.reshape(-1, x.shape[-1]), y, out.reshape(-1, out.shape[-1]))  # one matrix for all rows of a batch
@@ -48,10 +51,11 @@ def product(x: Any, y: Any, out: Any) -> Any:
 def product_kernel(transpose_a: bool, transpose_b: bool) -> Callable[..., Any]:
     """The kernel `function(x, y, out, addend=None, bias=None)` of x @ y + addend + bias, both transposed first where
     said; addend is of the result's shape, bias of its last dimension."""
-    made = Product(transpose_a, transpose_b).made
+    made, loaded = Product(transpose_a, transpose_b).made, is_loaded()
 
     def kernel(x: Any, y: Any, out: Any, addend: Any = None, bias: Any = None) -> Any:
-        if out.size * x.shape[-2 if transpose_a else -1] >= ALONE and made(x, y, out, addend, bias):
+        multiplications = out.size * x.shape[-2 if transpose_a else -1]
+        if _for_parts(multiplications, loaded) and made(x, y, out, addend, bias):
             return out
         product(x.swapaxes(-1, -2) if transpose_a else x, y.swapaxes(-1, -2) if transpose_b else y, out)
         for array in (addend, bias):
@@ -60,6 +64,11 @@ def product_kernel(transpose_a: bool, transpose_b: bool) -> Callable[..., Any]:
         return out
 
     return kernel
+
+
+def _for_parts(multiplications: int, loaded: bool) -> bool:
+    """Whether C++ is to multiply. loaded: it need not be compiled for this."""
+    return multiplications >= (ALONE if loaded else WORTH)
 
 
 def multiplied(x: Any, y: Any) -> Any:

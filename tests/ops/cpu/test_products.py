@@ -36,7 +36,7 @@ def in_python(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     monkeypatch.setattr(products, "thread_count", lambda: 2)
     monkeypatch.setattr(products, "multiplied_in_parts", lambda *_: False)
-    monkeypatch.setattr(blas, "library", lambda: None)
+    monkeypatch.setattr(blas, "is_loaded", lambda: False)
     for module in (blas, products):
         monkeypatch.setattr(module, "blas_threads", lambda: (lambda: 7, seen.append))
     return seen
@@ -54,7 +54,7 @@ def shared_out(monkeypatch: pytest.MonkeyPatch, threads: int, by: str) -> None:
     for module in (products, gemm):
         monkeypatch.setattr(module, "SHARED", 1)
         monkeypatch.setattr(module, "thread_count", lambda: threads)
-    monkeypatch.setattr(products, "ALONE", 1)
+    monkeypatch.setattr(products, "WORTH", 1)
     monkeypatch.setattr(gemm, "by_loops", lambda *_: by == "loops")
     monkeypatch.setattr(gemm, "plan_of", functools.cache(gemm.plan_of.__wrapped__))
     if by == "Python":
@@ -114,6 +114,21 @@ def test_what_is_added_behind_a_product(
                 out[...] = np.nan
                 assert kernel(x, y, out, *more) is out
                 np.testing.assert_allclose(out, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_small_products_compile_nothing(loaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def noted(x: Any, y: Any, out: Any, addend: Any = None, bias: Any = None) -> bool:
+        seen.append(x.shape[0])
+        return False
+
+    monkeypatch.setattr(products, "is_loaded", lambda: loaded)
+    monkeypatch.setattr(products, "multiplied_in_parts", noted)
+    for size in (8, 32, 256):
+        products.multiplied(np.ones((size, size)), np.ones((size, size)))
+    assert seen == ([32, 256] if loaded else [256])
 
 
 def test_a_node_s_product_sees_that_arrays_are_others() -> None:

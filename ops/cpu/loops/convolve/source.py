@@ -95,7 +95,8 @@ template <bool SPREAD, int COUNT> static inline void tile(
     }
 }
 
-// Some terms of all rows for one inner index, or for PAIRED ones where elements of the image serve all. The last rows are made again where they fill no tile.
+// Some terms of all rows for one inner index, or for PAIRED ones where an element of the image serves all lanes. The
+// last rows are made again where they fill no tile.
 static void added(
     const bool spread, const float* const x, const i64* const rows, const i64 count, const i64* const columns,
     const i64 terms, const float* const b, const i64 b_apart, float* const sums, const i64 apart, const i64 inners,
