@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from mspc.api.state import Session
+from mspc.commands.compile import CompileOptions
+from mspc.commands.verify import verify_target
 from mspc.compiler.call import describe_call
 from mspc.compiler.driver import DumpPoint, compile_traced, trace_call
 from mspc.engine.capture import capture
 from mspc.output.programs import config_of
+from tests.passes.fusion.test_fuse_attention import NETWORK as SHARDED
 
 NETWORK = """
 import sys
@@ -74,3 +77,13 @@ def test_few_scores_stay_as_they_are_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("length", [32, 64])
 def test_a_gpu_has_the_operator_whatever_the_size(tmp_path: Path, length: int) -> None:
     assert "FlashAttentionScore" in stages(tmp_path, length, "GPU")["fuse_attention"]
+
+
+@pytest.mark.parametrize("kind", ["plain", "dropped"])
+def test_operators_of_one_device_are_those_of_ranks(tmp_path: Path, kind: str) -> None:
+    """They are compared one by one, so that all have to be fused or none."""
+    text = SHARDED.replace("SEQUENCE, HEADS, DEPTH = 4, 6, 4, 2", "SEQUENCE, HEADS, DEPTH = 4, 64, 4, 2")
+    assert text != SHARDED
+    script = tmp_path / "network.py"
+    script.write_text(text, encoding="utf-8")
+    verify_target(str(script), CompileOptions(ranks=4, script_arguments=(kind, "4", "2", "2")), seed=1)
