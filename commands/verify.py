@@ -142,13 +142,17 @@ def _compiled(captured: CapturedCall, config: Config, on_pass: OnPass | None = N
     """The program with its operators numbered; of one device also what its gradients are judged by, if it has any."""
     asked: list[Request] = []
     doubled: list[Doubled] = []
-    # Numbers that the operators had before would tell them apart for the passes that look at several of them.
     numbered = before_grad(config.mode, config.device)
+
+    def passed(name: str, graph: Graph, changed: bool) -> None:
+        # Numbers that the operators had before would tell them apart for the passes that look at several of them.
+        if config.ranks == 1 and name == numbered:
+            name_by_script(graph)
+        if on_pass is not None:
+            on_pass(name, graph, changed)
 
     def mark(stage: DumpPoint) -> None:
         if stage.name != "grad":
-            if not doubled and config.ranks == 1 and stage.name in numbered:
-                name_by_script(stage.graph)
             asked[:] = requests(stage.graph) if not doubled else asked
             return
         if not config.sharded:
@@ -160,7 +164,7 @@ def _compiled(captured: CapturedCall, config: Config, on_pass: OnPass | None = N
             node.attrs[MARK] = number
 
     call = trace_call(captured.target, describe_call(captured.args, []), config, captured.global_types)
-    return compile_traced(call, mark, on_pass), doubled[0] if doubled else None
+    return compile_traced(call, mark, passed), doubled[0] if doubled else None
 
 
 def _plain(compiled: Compiled, rank: int) -> Graph:

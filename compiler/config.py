@@ -52,7 +52,8 @@ class Config(_Attributes):
     dataset_strategy: "data_parallel" (every rank feeds its own rows), "full_batch" (every rank feeds the global
     batch), or one strategy per input (tuples of ints or NamedLayouts).
     script_folder: file names in the text are relative to it.
-    device: "CPU" or "GPU" (`device_target`); for GPUs attention that is written out becomes one operator.
+    device: "CPU" or "GPU" (`device_target`); attention that is written out becomes one operator for GPUs, and for CPUs
+        where it is large.
     keeps_strategies: strategies for so many ranks stay on the operators though the mode shards nothing, so that the
         operators are those of a sharded compile, for comparing the two; 0: none do.
     search_terms: what a search reckons with beside the bytes sent.

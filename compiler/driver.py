@@ -194,7 +194,7 @@ def compile_traced(
     plan = _plan_of(config)
     graph = _prepared(call, plan)
     names = passes_of(config.mode, config.device)
-    if "fuse_attention" in names:
+    if _fuses_attention(graph, names):
         from mspc.passes.fusion.causal_masks import note_causal_masks
         from mspc.passes.fusion.masked_rows import note_rows
 
@@ -230,6 +230,15 @@ def compile_traced(
     ranks = RankGraphs(graph, rank_passes_of(config.device), on_pass)
     stages = 1 + max(number for number, _ in numbered(names))
     return Compiled(config, traced, fed, graph, compile_id, stages, ranks, strategies)
+
+
+def _fuses_attention(graph: Graph, names: Sequence[str]) -> bool:
+    """Whether attention that is written out may become one operator."""
+    if "fuse_attention" in names:
+        return True
+    from mspc.passes.fusion.fuse_large_attention import has_many_scores
+
+    return has_many_scores(graph)
 
 
 def identity(ranks: int, text: str) -> str:

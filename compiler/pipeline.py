@@ -40,6 +40,8 @@ DATA_PARALLEL = (
 WITHOUT_COMMUNICATION = ("grad", "simplify", "recompute", "step_parallel_begin")
 FOR_GPU = ("fuse_attention",)
 """Ahead of the others where the device is a GPU."""
+FOR_CPU = ("fuse_large_attention",)
+"""Ahead of the others where the device is a CPU."""
 FOR_GPU_RANKS = ("pack_attention", "split_batch_norm", "split_norm", "split_dropout", "channels_last")
 """Behind `join_slices` where the device is a GPU: what was sliced is then one tensor again."""
 FOR_GPU_ROWS = ("join_row_sums", "fuse_rows")
@@ -68,7 +70,7 @@ PER_RANK = (
     "execute",
 )
 
-OPTIONAL = ("decompose", "shard_by_plan", "recompute_cells", "search_sharding")
+OPTIONAL = ("decompose", "fuse_large_attention", "shard_by_plan", "recompute_cells", "search_sharding")
 """Passes that leave no trace where they have nothing to do."""
 VIEWS = ("step_parallel_begin",)
 FILE_NAMES = {"slice_to_rank": "step_parallel_end"}
@@ -79,18 +81,16 @@ UNNUMBERED = ("step_parallel_begin", "step_parallel_end")
 
 def passes_of(mode: str, device: str = "CPU") -> tuple[str, ...]:
     """Names of the passes that all ranks share behind those of `PREPARING`, for a ParallelMode and a device."""
-    first = FOR_GPU if device == "GPU" else ()
+    first = FOR_GPU if device == "GPU" else FOR_CPU
     if mode in ("semi_auto_parallel", "auto_parallel"):
         return first + SHARDED
     return first + (DATA_PARALLEL if mode == "data_parallel" else WITHOUT_COMMUNICATION)
 
 
-def before_grad(mode: str, device: str = "CPU") -> tuple[str, ...]:
-    """Names of the dumps behind which no pass ahead of differentiation compares the attributes of operators: the last
-    pass ahead of it that always runs, else the front end and what follows it."""
-    names = passes_of(mode, device)
-    ahead = names[: names.index("grad")]
-    return ahead[-1:] or ("frontend", *PREPARING)
+def before_grad(mode: str, device: str = "CPU") -> str:
+    """The name of the pass right ahead of differentiation: behind it none compares the attributes of operators."""
+    names = (*PREPARING, *passes_of(mode, device))
+    return names[names.index("grad") - 1]
 
 
 def numbered(names: Sequence[str]) -> Iterator[tuple[int, str]]:

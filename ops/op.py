@@ -304,6 +304,10 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script):
         that of reading and writing memory."""
         return 0.0
 
+    def elements_between(self, types: Sequence[TensorType]) -> int:
+        """Elements of the largest tensor that others would have in its place, and it never has."""
+        return 0
+
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
         """Bytes that a rank sends inside of the operator for operands of these types (global) and layouts, by what
         `expand` emits beside a change of layout. Operators that send as much of one value, `bordered`, do once."""

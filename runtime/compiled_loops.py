@@ -38,6 +38,9 @@ def compiled_kernels(graph: Graph, backend: NumPyBackend) -> tuple[dict[int, Ker
 
 
 def _elements(node: Node) -> int:
-    """Elements of the largest tensor that a node reads or makes."""
+    """Elements of the largest tensor that a node reads, makes, or spares."""
     tensors = [type for value in (node, *node.inputs) for type in element_types(value.type)]
-    return max((type.size for type in tensors), default=0)
+    spared = 0
+    if isinstance(node.op, Op) and all(isinstance(value.type, TensorType) for value in node.inputs):
+        spared = node.op.elements_between([value.tensor_type for value in node.inputs])
+    return max([spared, *(type.size for type in tensors)])

@@ -35,7 +35,7 @@ import numpy as np
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.opt import optimize
 from mspc.commands.run import run_directory
-from mspc.compiler.pipeline import DATA_PARALLEL, FOR_GPU, FOR_GPU_RANKS, PER_RANK, PREPARING, SHARDED, VIEWS
+from mspc.compiler.pipeline import DATA_PARALLEL, FOR_CPU, FOR_GPU, FOR_GPU_RANKS, PER_RANK, PREPARING, SHARDED, VIEWS
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.text.printer import print_graph
 from mspc.ops.modules import load_operators
@@ -53,7 +53,7 @@ STARTED = 30.0
 that has other work."""
 MEMORY = 1_500_000_000
 """Bytes of address space of a worker, of which Python and NumPy need a third before the first case."""
-PASSES = list(dict.fromkeys((*PREPARING, *SHARDED, *DATA_PARALLEL, *FOR_GPU, *FOR_GPU_RANKS, *PER_RANK)))
+PASSES = list(dict.fromkeys((*PREPARING, *SHARDED, *DATA_PARALLEL, *FOR_CPU, *FOR_GPU, *FOR_GPU_RANKS, *PER_RANK)))
 CHAIN = tuple(name for name in (*SHARDED, *PER_RANK) if name not in VIEWS)
 GROWN = 6
 """Random networks whose graph of every stage is there to be changed, beside the compiled ones."""

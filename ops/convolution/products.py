@@ -26,7 +26,7 @@ from mspc.ops.convolution.columns import (
 )
 from mspc.ops.convolution.depthwise import depthwise, depthwise_input_gradient, depthwise_weight_gradient
 from mspc.ops.convolution.window import Window
-from mspc.ops.cpu.products import share_out
+from mspc.ops.cpu.products import product, share_out
 from mspc.ops.cpu.threads import thread_count
 from mspc.sharding.borders import Span
 
@@ -50,6 +50,9 @@ def convolve(
     by_group = out.reshape(out.shape[0], groups, matrix.shape[1], *counts)
     flat = out.reshape(*by_group.shape[:3], -1)
     batches = blocks(xp, x.shape[0], along, counts)
+    if xp is np and batches[0].stop == 1 and is_point(along, x.shape[2:]):
+        product(matrix, x.reshape(x.shape[0], groups, matrix.shape[2], -1), flat)
+        return out
     pieces = chunks(xp, groups * matrix.shape[2], counts, batches[0].stop)
     reach = reach_of(along, counts)
 
@@ -61,8 +64,8 @@ def convolve(
             target = flat[batch.start, :, slice(*made), rows[0] * row : rows[1] * row]
             np.matmul(factor, found, out=target)
             return
-        product = multiplied(xp, factor, found).reshape(groups, made[1] - made[0], -1, *counts[1:], images)
-        by_group[batch, :, slice(*made), slice(*rows)] = xp.moveaxis(product, -1, 0)
+        results = multiplied(xp, factor, found).reshape(groups, made[1] - made[0], -1, *counts[1:], images)
+        by_group[batch, :, slice(*made), slice(*rows)] = xp.moveaxis(results, -1, 0)
 
     def prepared(image: Any, rows: Span) -> Any:
         return columns(xp, image, along, counts, rows).reshape(groups, matrix.shape[2], -1)
@@ -104,8 +107,11 @@ def input_gradient(xp: Any, dout: Any, weight: Any, along: Sequence[Window], gro
     by_group = out.reshape(out.shape[0], groups, weight.shape[1], *lengths)
     flat = out.reshape(*by_group.shape[:3], -1)
     batches = blocks(xp, dout.shape[0], along, counts)
-    pieces = chunks(xp, groups * turned.shape[1], counts, batches[0].stop)
     point = is_point(along, lengths)
+    if xp is np and batches[0].stop == 1 and point:
+        product(turned, dout.reshape(dout.shape[0], groups, turned.shape[2], -1), flat)
+        return out
+    pieces = chunks(xp, groups * turned.shape[1], counts, batches[0].stop)
 
     def work(batch: slice, part: Span) -> None:
         given = gathered(xp, dout[batch])

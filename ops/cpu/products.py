@@ -6,35 +6,39 @@ then takes tens of times as long. Threads that share out one product meet once, 
 
 from __future__ import annotations
 
-import ctypes
 import functools
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from mspc.ops.cpu.blas import blas_threads, one_blas_thread
+from mspc.ops.cpu.gemm import Product, multiplied_in_parts
+from mspc.ops.cpu.pool import is_loaded
 from mspc.ops.cpu.threads import in_parallel, thread_count
 
 SHARED = 1 << 22
 """Multiplications from which threads are worth waking: some 0.1 ms of one core."""
 
+WORTH = 1 << 22
+"""Multiplications of a product for which the second pays that a compiler takes once."""
 ALONE = 1 << 13
 """Multiplications below which BLAS has one thread anyway. Where it has more, these spin for long after the product, on
 cores that the next kernels need."""
 
-Product = tuple[Any, Any, Any]
+Share = tuple[Any, Any, Any]
 """(x, y, out) with out = x @ y."""
 
 
 def product(x: Any, y: Any, out: Any) -> Any:
     """x @ y, written to `out`, all NumPy's; leading dimensions broadcast."""
+    if _for_parts(out.size * x.shape[-1], is_loaded()) and multiplied_in_parts(x, y, out):
+        return out
     if out.ndim > 2 and y.ndim == 2 and x.ndim == out.ndim and x.flags.c_contiguous and out.flags.c_contiguous:
         product(x.reshape(-1, x.shape[-1]), y, out.reshape(-1, out.shape[-1]))  # one matrix for all rows of a batch
         return out
     threads, multiplications = thread_count(), out.size * x.shape[-1]
-    if threads == 1 or multiplications < ALONE or _blas_threads() is None:
+    if threads == 1 or multiplications < ALONE or blas_threads() is None:
         return np.matmul(x, y, out=out)
     if multiplications < SHARED:
         with one_blas_thread():
@@ -42,6 +46,29 @@ def product(x: Any, y: Any, out: Any) -> Any:
     with one_blas_thread():
         in_parallel([functools.partial(np.matmul, a, b, out=c) for a, b, c in _shares(x, y, out, threads)])
     return out
+
+
+def product_kernel(transpose_a: bool, transpose_b: bool) -> Callable[..., Any]:
+    """The kernel `function(x, y, out, addend=None, bias=None)` of x @ y + addend + bias, both transposed first where
+    said; addend is of the result's shape, bias of its last dimension."""
+    made, loaded = Product(transpose_a, transpose_b).made, is_loaded()
+
+    def kernel(x: Any, y: Any, out: Any, addend: Any = None, bias: Any = None) -> Any:
+        multiplications = out.size * x.shape[-2 if transpose_a else -1]
+        if _for_parts(multiplications, loaded) and made(x, y, out, addend, bias):
+            return out
+        product(x.swapaxes(-1, -2) if transpose_a else x, y.swapaxes(-1, -2) if transpose_b else y, out)
+        for array in (addend, bias):
+            if array is not None:
+                np.add(out, array, out=out)
+        return out
+
+    return kernel
+
+
+def _for_parts(multiplications: int, loaded: bool) -> bool:
+    """Whether C++ is to multiply. loaded: it need not be compiled for this."""
+    return multiplications >= (ALONE if loaded else WORTH)
 
 
 def multiplied(x: Any, y: Any) -> Any:
@@ -56,7 +83,7 @@ def multiplied(x: Any, y: Any) -> Any:
 def share_out(calls: Sequence[Callable[[], object]], multiplications: int) -> None:
     """Make all calls, each with products of its own, on as many threads as pay for so many multiplications."""
     threads = min(thread_count(), len(calls))
-    if threads == 1 or multiplications < SHARED or _blas_threads() is None:
+    if threads == 1 or multiplications < SHARED or blas_threads() is None:
         for call in calls:
             call()
         return
@@ -69,7 +96,7 @@ def share_out(calls: Sequence[Callable[[], object]], multiplications: int) -> No
         in_parallel([functools.partial(part, first) for first in range(threads)])
 
 
-def _shares(x: Any, y: Any, out: Any, threads: int) -> Iterator[Product]:
+def _shares(x: Any, y: Any, out: Any, threads: int) -> Iterator[Share]:
     """The product split into one part for each thread: along the first batch dimension, the rows or the columns."""
     batch, rows, columns = out.shape[0] if out.ndim > 2 else 0, out.shape[-2], out.shape[-1]
     by_batch, by_rows = batch >= threads, rows >= columns
@@ -87,37 +114,3 @@ def _shares(x: Any, y: Any, out: Any, threads: int) -> Iterator[Product]:
 
 def _batches(operand: Any, rank: int, part: slice) -> Any:
     return operand[part] if operand.ndim == rank and operand.shape[0] != 1 else operand
-
-
-def limit_blas() -> None:
-    """From now on BLAS uses at most as many threads as a kernel may: ranks that share cores must not spin on them."""
-    found = _blas_threads()
-    if found is not None and found[0]() > thread_count():
-        found[1](thread_count())
-
-
-@contextmanager
-def one_blas_thread() -> Generator[None]:
-    """Inside, every product runs on the thread that calls for it."""
-    found = _blas_threads()
-    assert found is not None
-    get, set_to = found
-    before = get()
-    set_to(1)
-    try:
-        yield
-    finally:
-        set_to(before)
-
-
-@functools.cache
-def _blas_threads() -> tuple[Callable[[], int], Callable[[int], None]] | None:
-    """Functions that read and set the number of threads of the OpenBLAS inside NumPy's wheels; None without it."""
-    root = Path(np.__file__).parent
-    for path in sorted([*root.parent.glob("numpy.libs/*openblas*"), *root.glob(".dylibs/*openblas*")]):
-        try:
-            library = ctypes.CDLL(str(path))
-            return library.scipy_openblas_get_num_threads64_, library.scipy_openblas_set_num_threads64_
-        except (OSError, AttributeError):
-            continue
-    return None

@@ -9,6 +9,7 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, HALVES, DType, TensorType, TupleType, Type, dtype_of
+from mspc.ops.cpu.products import product_kernel
 from mspc.ops.device import Array, Device, Launch, in_order
 from mspc.ops.math.matmul import BatchMatMul
 from mspc.ops.nn.activation import GeLU, GeLUGrad
@@ -104,16 +105,13 @@ class FusedMatMul(Op):
         return kernel
 
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
-        product = BatchMatMul(self.transpose_a, self.transpose_b).kernel_into(be)
+        product = product_kernel(self.transpose_a, self.transpose_b)
         gelu, gradient = GeLU().kernel(be), GeLUGrad().kernel(be)
-        assert product is not None
 
         def into(*operands: Any, out: Any) -> Any:
             parts = self._parts(operands)
-            found = product(parts["x"], parts["y"], out=out[1] if self.keeps_before else out)
-            for name in ("addend", "bias"):
-                if name in parts:
-                    be.xp.add(found, parts[name], out=found)
+            target = out[1] if self.keeps_before else out
+            found = product(parts["x"], parts["y"], target, parts.get("addend"), parts.get("bias"))
             if self.activation == "gelu":
                 gelu(found, out=out[0] if self.keeps_before else found)
             elif self.activation:

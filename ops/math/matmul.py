@@ -15,7 +15,7 @@ from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.bases import require_same
 from mspc.ops.control.constraint import constrained
-from mspc.ops.cpu.products import multiplied, product
+from mspc.ops.cpu.products import multiplied, product_kernel
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.finer_product import REQUEST, finer_product
@@ -85,12 +85,7 @@ class _Product(Op, abstract=True):
         return transposed_both if ta and tb else transposed_left if ta else transposed_right
 
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
-        ta, tb = self.transpose_a, self.transpose_b
-
-        def into(x: Any, y: Any, out: Any) -> Any:
-            return product(x.swapaxes(-1, -2) if ta else x, y.swapaxes(-1, -2) if tb else y, out)
-
-        return into
+        return product_kernel(self.transpose_a, self.transpose_b)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.kernel(be)(*inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
@@ -97,10 +98,15 @@ class AttentionOp(Op, abstract=True):
 
     def operations(self, types: Sequence[TensorType]) -> float:
         """Floating-point operations of its products for operands of these types."""
-        query, key, value = self.parts(types[0]) if self.packed else types[:3]
-        shape = self.apart.sizes((query, key, value))
-        scores = shape.batch * shape.heads * shape.queries * shape.keys
-        return self.products * scores * (shape.depth + shape.value_depth)
+        shape = self._sizes(types)
+        return self.products * math.prod(shape.weights) * (shape.depth + shape.value_depth)
+
+    def elements_between(self, types: Sequence[TensorType]) -> int:
+        """A score for every query and key."""
+        return math.prod(self._sizes(types).weights)
+
+    def _sizes(self, types: Sequence[TensorType]) -> Shape:
+        return self.apart.sizes(self.parts(types[0]) if self.packed else types[:3])
 
     def named(self, operands: Sequence[Any]) -> dict[str, Any]:
         """The optional operands that are there, by name."""

@@ -6,8 +6,10 @@ Every function takes arrays in the operator's `input_layout` and a `Shape` that 
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ import numpy as np
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
+from mspc.ops.cpu.products import share_out
 from mspc.ops.nn.attention_draws import Draws
 
 UNLIMITED = 2147483647
@@ -114,7 +117,8 @@ def four_dimensions(x: Any) -> Any:
 def forward(xp: Any, shape: Shape, scores: Scores, arrays: Sequence[Any], statistics: Any) -> None:
     """Fill out and the logarithms of the softmax's sums; arrays are q, k, v and out, views by head."""
     q, k, v, out = arrays
-    for at, rows in _groups(shape):
+
+    def work(at: tuple[int, int], rows: slice) -> None:
         s = _scores(xp, shape, scores, q, k, at, rows, statistics.dtype)
         top = xp.max(s, axis=-1, keepdims=True)
         top = xp.where(top == -xp.inf, 0, top)
@@ -126,6 +130,8 @@ def forward(xp: Any, shape: Shape, scores: Scores, arrays: Sequence[Any], statis
         power /= safe
         out[at[0], rows] = xp.matmul(_dropped(xp, shape, scores, power, at, rows), v[at].astype(power.dtype))
 
+    _for_groups(xp, shape, work)
+
 
 def backward(
     xp: Any, shape: Shape, scores: Scores, operands: Sequence[Any], statistics: Any, grads: Sequence[Any]
@@ -133,12 +139,15 @@ def backward(
     """Fill the gradients of q, k and v (views by head), operands being q, k, v and the gradient of the result."""
     q, k, _, dout = operands
     dq, dk, dv = grads
-    for at, rows in _groups(shape):
+
+    def work(at: tuple[int, int], rows: slice) -> None:
         p, ds = _score_gradients(xp, shape, scores, operands, statistics, at, rows)
         ds *= scores.scale
         dq[at[0], rows] = xp.matmul(ds, k[at].astype(ds.dtype))
         dk[at] = xp.matmul(_stacked(ds).T, _stacked(q[at[0], rows].astype(ds.dtype)))
         dv[at] = xp.matmul(_stacked(p).T, _stacked(dout[at[0], rows].astype(ds.dtype)))
+
+    _for_groups(xp, shape, work)
 
 
 def shift_gradient(xp: Any, shape: Shape, scores: Scores, operands: Sequence[Any], statistics: Any, total: Any) -> None:
@@ -157,6 +166,16 @@ def _groups(shape: Shape) -> Iterator[tuple[tuple[int, int], slice]]:
     for b in range(shape.batch):
         for m in range(shape.key_heads):
             yield (b, m), slice(m * shape.group, (m + 1) * shape.group)
+
+
+def _for_groups(xp: Any, shape: Shape, work: Callable[[tuple[int, int], slice], None]) -> None:
+    """Work on every group, in NumPy on several threads where that pays."""
+    calls = [functools.partial(work, at, rows) for at, rows in _groups(shape)]
+    if xp is np:
+        share_out(calls, math.prod(shape.weights) * (shape.depth + shape.value_depth))
+        return
+    for call in calls:
+        call()
 
 
 def _scores(xp: Any, shape: Shape, scores: Scores, q: Any, k: Any, at: tuple[int, int], rows: slice, dtype: Any) -> Any:

@@ -25,8 +25,9 @@ beside another addend or mask, stays an operand.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value
@@ -47,6 +48,9 @@ from mspc.passes.fusion.masked_rows import forget_rows, with_hidden_rows, with_i
 class FuseAttention(Pass):
     """Replace products around a softmax by FlashAttentionScore."""
 
+    least: ClassVar[int] = 0
+    """Scores that a head must have."""
+
     def run(self, graph: Graph) -> bool:
         changed = remove_dead(graph)  # among others masks of dropouts that nobody reads
         users = graph.users()
@@ -54,7 +58,7 @@ class FuseAttention(Pass):
         matches: list[AttentionMatch] = []
         gone: set[Value] = set()
         for node in graph.nodes:
-            match = match_attention(node, users, results) if isinstance(node.op, BatchMatMul) else None
+            match = match_attention(node, users, results) if may_be_attention(node, self.least) else None
             if match is not None and not gone.intersection(operands_of(match)):
                 matches.append(match)
                 gone.update(match.nodes)
@@ -63,6 +67,11 @@ class FuseAttention(Pass):
             return changed
         _replace(graph, {match.last: match for match in matches})
         return True
+
+
+def may_be_attention(node: Node, least: int) -> bool:
+    """Whether a node may be the last product of an attention with as many scores of a head."""
+    return isinstance(node.op, BatchMatMul) and math.prod(node.inputs[0].shape[-2:]) >= least
 
 
 def _replace(graph: Graph, matches: Mapping[Node, AttentionMatch]) -> None:

@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.graph import Graph
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Graph, Parameter
+from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.cpu.loops import library, program
 from mspc.ops.math.arithmetic import Add, Mul
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.nn.activation import GeLU
+from mspc.ops.nn.attention import FlashAttentionScore
 from mspc.ops.nn.norm import LayerNorm
 from mspc.ops.nn.softmax import Softmax
 from mspc.ops.optim.optimizer import AssignAdd
@@ -77,3 +80,21 @@ def test_steps_are_those_of_numpy_and_the_same_every_time(monkeypatch: pytest.Mo
         for one, two, three in zip(step, other, numbers, strict=True):
             np.testing.assert_array_equal(one, two)
             np.testing.assert_allclose(one, three, rtol=2e-5, atol=2e-6)
+
+
+def test_attention_counts_with_its_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = Graph("attention")
+    builder = Builder(graph)
+    sides = [Parameter(name, TensorType(FLOAT32, (1, 2, 64, 4)), "input") for name in ("q", "k", "v")]
+    builder.emit(FlashAttentionScore(2, input_layout="BNSD"), *sides)
+    asked: list[bool] = []
+
+    def noted(*_: Any) -> program.Kernels:
+        asked.append(True)
+        return program.Kernels({}, {})
+
+    monkeypatch.setattr(program, "kernels", noted)
+    for worth in (2 * 64 * 64, 2 * 64 * 64 + 1):
+        monkeypatch.setattr(compiled_loops, "WORTH", worth)
+        compiled_loops.compiled_kernels(graph, NumPyBackend(OneRank()))
+    assert asked == [True]

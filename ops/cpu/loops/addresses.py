@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ class Addresses:
     def __init__(self, count: int) -> None:
         self.table = (ctypes.c_void_p * max(1, count))()
         self._known: list[Any] = [_nothing] * count
-        self._copies: list[Any] = []
+        self.copies: list[Any] = []
         self._held: list[Any] = []
 
     def put(self, place: int, array: Any) -> None:
@@ -46,12 +47,31 @@ class Addresses:
         """An array that stays alive until `release`."""
         self.table[place] = address(array)
         self._known[place] = _nothing
-        self._copies.append(array)
+        self.copies.append(array)
 
     def release(self) -> None:
         """Let go of copies."""
-        if self._copies:
-            self._copies.clear()
+        if self.copies:
+            self.copies.clear()
+
+
+class Settled:
+    """The arrays of a call after which a table holds all that the next one needs, if that has the same ones."""
+
+    def __init__(self) -> None:
+        self._operands: list[Any] = []
+        self._out: Any = None
+
+    def note(self, operands: Sequence[Any], out: Any) -> None:
+        """Arrays of NumPy's, and a place for results that stays; None where the next call must look for itself."""
+        self._out = out
+        self._operands = [weakref.ref(array) for array in operands] if out is not None else []
+
+    def has(self, operands: Sequence[Any], out: Any) -> bool:
+        """Whether these are the arrays of the call that was noted."""
+        if out is None or out is not self._out:
+            return False
+        return all(known() is array for known, array in zip(self._operands, operands, strict=True))
 
 
 def address(array: Any) -> int:

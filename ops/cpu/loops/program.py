@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.convolution.base import Convolution
+from mspc.ops.cpu.loops.attention.kernel import attention_kernel, compiled_attention
 from mspc.ops.cpu.loops.chain import chain_of
 from mspc.ops.cpu.loops.convolve.kernel import compiled_convolution, convolution_kernel
 from mspc.ops.cpu.loops.forms import form_of_op
@@ -19,7 +21,9 @@ from mspc.ops.cpu.loops.rows import row_sums_function, row_sums_kernel
 from mspc.ops.cpu.loops.source import prelude
 from mspc.ops.cpu.loops.update import members_of, update_functions, update_kernel
 from mspc.ops.cpu.loops.writer import functions
+from mspc.ops.cpu.pool import library
 from mspc.ops.fused.grouped_row_update import GroupedRowUpdate
+from mspc.ops.nn.attention_base import AttentionOp
 from mspc.ops.op import Op
 from mspc.ops.tensor.embedding import RowSums
 
@@ -41,17 +45,20 @@ class _Sources:
 
     def __init__(self) -> None:
         self.by_name: dict[str, str] = {}
+        self.alone: set[str] = set()
 
-    def add(self, text: str) -> str:
-        """The name of the function that a text calls NAME."""
+    def add(self, text: str, alone: bool = False) -> str:
+        """The name of the function that a text calls NAME. alone: it is long, and the same in other programs."""
         name = f"f{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         self.by_name[name] = text.replace("NAME", name)
+        if alone:
+            self.alone.add(name)
         return name
 
     def compiled(self) -> dict[str, Function]:
         """All functions. Raises CompilerFailed."""
         has_halves = any(_HALF.search(text) for text in self.by_name.values())
-        return functions_of(self.by_name, prelude(has_halves))
+        return functions_of(self.by_name, prelude(has_halves), self.alone)
 
 
 def kernels(be: Any, calls: Mapping[int, Call]) -> Kernels:
@@ -62,7 +69,10 @@ def kernels(be: Any, calls: Mapping[int, Call]) -> Kernels:
     updates: set[int] = set()
     for number, call in calls.items() if command else ():
         update = _update(be, call, sources)
-        kernel = update or _row_sums(be, call, sources) or _convolution(be, call, sources) or _loop(be, call, sources)
+        kernel = (
+            update or _row_sums(be, call, sources) or _convolution(be, call, sources) or _attention(be, call, sources)
+            or _loop(be, call, sources)
+        )  # fmt: skip
         if kernel is not None:
             made[number] = kernel
         if update is not None:
@@ -70,7 +80,9 @@ def kernels(be: Any, calls: Mapping[int, Call]) -> Kernels:
     if not made:
         return Kernels({}, {})
     try:
-        found = sources.compiled()
+        with ThreadPoolExecutor(1) as other:
+            other.submit(library)  # the pool, at the same time
+            found = sources.compiled()
     except CompilerFailed as error:
         warn_once(command, str(error))
         return Kernels({}, {})
@@ -111,8 +123,17 @@ def _convolution(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[st
     made = compiled_convolution(op, operands, results[0]) if isinstance(op, Convolution) else None
     if made is None:
         return None
-    name = sources.add(made.text)
+    name = sources.add(made.text, alone=True)
     return lambda found: convolution_kernel(made, results[0], found[name], op.kernel(be))
+
+
+def _attention(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[str, Function]], Kernel] | None:
+    op, operands, _ = call
+    made = compiled_attention(op, operands) if isinstance(op, AttentionOp) else None
+    if made is None:
+        return None
+    name = sources.add(made.text, alone=True)
+    return lambda found: attention_kernel(be, made, found[name], op.kernel(be))
 
 
 def _update(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[str, Function]], Kernel] | None:

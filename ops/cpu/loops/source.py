@@ -8,6 +8,7 @@ Their polynomials are least maximum fits on the intervals named. Functions of Fl
 
 from __future__ import annotations
 
+from mspc.ops.cpu.loops.transpose_source import TRANSPOSE
 from mspc.ops.cuda.math import FORMULAS, TYPES
 from mspc.ops.cuda.random import RANDOM
 
@@ -164,4 +165,4 @@ static void finished(const V* parts, long long count, long long width, double di
 def prelude(has_halves: bool) -> str:
     """What stands before functions; Float16 is left out where none has it, as older compilers lack it."""
     halves = _HALVES if has_halves else ""
-    return _TYPES + halves + TYPES + _LIBRARY + _FLOAT32 + FORMULAS + _LOOPS + RANDOM
+    return _TYPES + halves + TYPES + _LIBRARY + _FLOAT32 + FORMULAS + _LOOPS + TRANSPOSE + RANDOM

@@ -20,6 +20,7 @@ from mspc.ops.convolution.convolve import (
     Conv3DBackpropInput,
 )
 from mspc.ops.convolution.memory_format import ImageOperator, last_order
+from mspc.ops.cpu import pool
 from mspc.ops.cpu.loops import kernel as loop_kernels
 from mspc.ops.cpu.loops import library, program
 from mspc.ops.cpu.loops.addresses import Addresses
@@ -159,7 +160,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -
     cases = [case for name in ("several chunks of rows", "images together", "depthwise") for case in NAMED[name]]
     found: list[list[Any]] = []
     for threads in (1, 2, 5):
-        monkeypatch.setattr(loop_kernels, "thread_count", lambda count=threads: count)
+        monkeypatch.setattr(pool, "thread_count", lambda count=threads: count)
         made = loops(cases)
         found.append([made[i](*case.inputs()) for i, case in enumerate(cases)])
     for one in found[1:]:
@@ -252,9 +253,9 @@ def test_two_functions_serve_all_convolutions(monkeypatch: pytest.MonkeyPatch) -
     compiled: list[int] = []
     functions_of = program.functions_of
 
-    def counted(sources: Any, prelude: str) -> Any:
+    def counted(sources: Any, *rest: Any) -> Any:
         compiled.append(len(sources))
-        return functions_of(sources, prelude)
+        return functions_of(sources, *rest)
 
     monkeypatch.setattr(program, "functions_of", counted)
     loops([case for cases in NAMED.values() for case in cases])

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from mspc.ir.types import TensorType, dtype_of
+from mspc.ops.cpu import pool
 from mspc.ops.cpu.loops import kernel as loop_kernels
 from mspc.ops.cpu.loops import library, program
 from mspc.ops.cpu.threads import in_parallel
@@ -178,7 +179,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -
     inputs = case.inputs()
     found: list[Any] = []
     for threads in (1, 2, 5):
-        monkeypatch.setattr(loop_kernels, "thread_count", lambda count=threads: count)
+        monkeypatch.setattr(pool, "thread_count", lambda count=threads: count)
         found.append(compiled([case]).loops[0](*inputs))
     for one in found[1:]:
         for array, other in zip(one, found[0], strict=True):

@@ -66,11 +66,8 @@ def convolution_kernel(made: Compiled, result: TensorType, function: Function, p
     addresses.hold(4, tables.numbers)
     addresses.hold(5, flag)
 
-    def sums(table: Any, first: int, last: int) -> None:
-        function(table, first + tables.prepared, last + tables.prepared)
-
     prepare = shared(function, tables.prepared, tables.ready)
-    run = shared(sums, tables.parts, tables.multiplications // _FASTER)
+    run = shared(function, tables.parts, tables.multiplications // _FASTER, tables.prepared)
 
     def kernel(*operands: Any, out: Any = None) -> Any:
         found = np.empty(result.shape, result.dtype.numpy) if out is None else out

@@ -47,41 +47,43 @@ _PRODUCTS = (
     f"enum {{ LANES = {LANES}, TERMS = {TERMS}, TOGETHER = 64 }};"
     + r"""
 #if defined(__AVX512F__)
-enum { LONG = 16, ROWS = 8 };
+enum { LONG = 16, ROWS = 8, PAIRED = 2 };
 #elif defined(__AVX__)
-enum { LONG = 8, ROWS = 6 };
+enum { LONG = 8, ROWS = 6, PAIRED = 1 };
 #elif defined(__aarch64__)
-enum { LONG = 4, ROWS = 6 };
+enum { LONG = 4, ROWS = 6, PAIRED = 1 };
 #else
-enum { LONG = 4, ROWS = 3 };
+enum { LONG = 4, ROWS = 3, PAIRED = 1 };
 #endif
 enum { PIECES = LANES / LONG };
 typedef float V __attribute__((vector_size(4 * LONG), aligned(4), may_alias));
 
-// ROWS rows of sums over some terms, which lie in registers meanwhile.
-template <bool SPREAD> static inline void tile(
+// ROWS rows of sums over some terms, which lie in registers meanwhile, for COUNT inner indices, whose packed operands
+// are `b_apart` apart, their sums `apart`.
+template <bool SPREAD, int COUNT> static inline void tile(
     const float* const x, const i64* const rows, const i64* const columns, const i64 terms, const float* b,
-    float* const sums, const bool begins
+    const i64 b_apart, float* const sums, const i64 apart, const bool begins
 ) {
-    enum { APART = SPREAD ? LANES : 1 };
+    enum { APART = SPREAD ? LANES : 1, ALL = COUNT * PIECES };
     const float* p[ROWS];
-    V s[ROWS][PIECES];
+    V s[ROWS][ALL];
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; ++r) {
         p[r] = x + rows[r] * APART;
 #pragma GCC unroll 16
-        for (int i = 0; i < PIECES; ++i) s[r][i] = begins ? V{} : ((const V*)sums)[r * PIECES + i];
+        for (int i = 0; i < ALL; ++i)
+            s[r][i] = begins ? V{} : ((const V*)(sums + i / PIECES * apart))[r * PIECES + i % PIECES];
     }
     for (i64 k = 0; k < terms; ++k, b += LANES) {
         const i64 place = columns[k] * APART;
-        V w[PIECES];
+        V w[ALL];
 #pragma GCC unroll 16
-        for (int i = 0; i < PIECES; ++i) w[i] = ((const V*)b)[i];
+        for (int i = 0; i < ALL; ++i) w[i] = ((const V*)(b + i / PIECES * b_apart))[i % PIECES];
 #pragma GCC unroll 16
         for (int r = 0; r < ROWS; ++r) {
 #pragma GCC unroll 16
-            for (int i = 0; i < PIECES; ++i) {
-                if (SPREAD) s[r][i] += *(const V*)(p[r] + place + i * LONG) * w[i];
+            for (int i = 0; i < ALL; ++i) {
+                if (SPREAD) s[r][i] += *(const V*)(p[r] + place + i % PIECES * LONG) * w[i];
                 else s[r][i] += p[r][place] * w[i];
             }
         }
@@ -89,26 +91,37 @@ template <bool SPREAD> static inline void tile(
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; ++r) {
 #pragma GCC unroll 16
-        for (int i = 0; i < PIECES; ++i) ((V*)sums)[r * PIECES + i] = s[r][i];
+        for (int i = 0; i < ALL; ++i) ((V*)(sums + i / PIECES * apart))[r * PIECES + i % PIECES] = s[r][i];
     }
 }
 
-// Some terms of all rows, of which the last ones are made again where they fill no tile.
+// Some terms of all rows for one inner index, or for PAIRED ones where an element of the image serves all lanes. The
+// last rows are made again where they fill no tile.
 static void added(
     const bool spread, const float* const x, const i64* const rows, const i64 count, const i64* const columns,
-    const i64 terms, const float* const b, float* const sums, const bool begins
+    const i64 terms, const float* const b, const i64 b_apart, float* const sums, const i64 apart, const i64 inners,
+    const bool begins
 ) {
     for (i64 row = 0; row < count; row += ROWS) {
         i64 some[ROWS];
         for (int r = 0; r < ROWS; ++r) some[r] = rows[row + r < count ? row + r : count - 1];
-        if (spread) tile<true>(x, some, columns, terms, b, sums + row * LANES, begins);
-        else tile<false>(x, some, columns, terms, b, sums + row * LANES, begins);
+        float* const to = sums + row * LANES;
+        if (spread) tile<true, 1>(x, some, columns, terms, b, 0, to, 0, begins);
+        else if (inners > 1) tile<false, PAIRED>(x, some, columns, terms, b, b_apart, to, apart, begins);
+        else tile<false, 1>(x, some, columns, terms, b, 0, to, 0, begins);
     }
 }
 
 // Lanes that are there, of LANES at an index.
 static inline i64 present(const i64 lanes, const i64 index) {
     return lanes - index * LANES < LANES ? lanes - index * LANES : LANES;
+}
+
+// Whether sixteen places follow one another.
+static inline bool neighbours(const i64* const places) {
+    bool found = true;
+    for (int k = 1; k < 16; ++k) found &= places[k] == places[0] + k;
+    return found;
 }
 
 // The lanes of every term side by side, zeros where there are none. True where an element is not finite.
@@ -121,9 +134,12 @@ static bool packed(
         const i64 count = terms - begin < TOGETHER ? terms - begin : TOGETHER;
         float* const some = to + begin * LANES;
         if (lanes < LANES) filled<float>(some, count * LANES, 0.0f);
+        i64 done = 0;
+        for (; lanes == LANES && done + 16 <= count && neighbours(places + begin + done); done += 16)
+            turned(from + places[begin + done], stride, some + done * LANES, LANES);
         for (i64 lane = 0; lane < lanes; ++lane) {
             const float* const line = from + lane * stride;
-            for (i64 k = 0; k < count; ++k) some[k * LANES + lane] = line[places[begin + k]];
+            for (i64 k = done; k < count; ++k) some[k * LANES + lane] = line[places[begin + k]];
         }
         _Pragma("omp simd reduction(+:odd)")
         for (i64 k = 0; k < count * LANES; ++k) odd += some[k] * 0.0f;
@@ -138,11 +154,14 @@ static void stored(
     for (i64 begin = 0; begin < count; begin += 16) {
         const i64 length = count - begin < 16 ? count - begin : 16;
         const float* const some = sums + begin * LANES;
-        bool neighbours = length == 16;
-        for (i64 r = 1; r < length; ++r) neighbours &= made[begin + r] == made[begin] + r;
+        const bool together = length == 16 && neighbours(made + begin);
+        if (together && lanes == LANES) {
+            turned(some, LANES, y + made[begin], stride);
+            continue;
+        }
         for (i64 lane = 0; lane < lanes; ++lane) {
             float* const to = y + lane * stride;
-            if (neighbours)
+            if (together)
                 for (int r = 0; r < 16; ++r) to[made[begin] + r] = some[r * LANES + lane];
             else
                 for (i64 r = 0; r < length; ++r) to[made[begin + r]] = some[r * LANES + lane];
@@ -203,8 +222,8 @@ OF_IMAGES = (
     const i64 plane = n.slab_0 * n.slab_1 * n.slab_2 * (n.spread ? LANES : 1);
     const i64 size = (n.most_rows + ROWS) * LANES;
     void* raw;
-    float* const sums = fresh(size, n.direct ? 0 : n.images * n.channels * plane, &raw);
-    float* const slab = sums + size;
+    float* const sums = fresh(PAIRED * size, n.direct ? 0 : n.images * n.channels * plane, &raw);
+    float* const slab = sums + PAIRED * size;
     const Share* const shares = (const Share*)(t + n.first_share);
     for (i64 part = first; part < last; ++part) {
         if (part < n.prepared) {
@@ -233,16 +252,20 @@ OF_IMAGES = (
             const Share& s = shares[each];
             const i64 count = images * (chunk == n.chunks - 1 ? s.last_positions : s.positions);
             if (!count) continue;
-            for (i64 inner = begin; inner < end; ++inner) {
+            for (i64 inner = begin, some; inner < end; inner += some) {
+                some = n.spread || end - inner < PAIRED ? 1 : PAIRED;
                 const float* const w = ready + s.packed + (outer * n.inners + inner) * s.terms * LANES;
                 i64 k = 0;
                 do {
                     const i64 terms = s.terms - k < TERMS ? s.terms - k : TERMS;
-                    added(n.spread, looked, t + s.rows, count, t + s.columns + k, terms, w + k * LANES, sums, !k);
+                    added(n.spread, looked, t + s.rows, count, t + s.columns + k, terms, w + k * LANES, s.terms * LANES,
+                          sums, size, some, !k);
                     k += TERMS;
                 } while (k < s.terms);
-                float* const to = y + image * n.y_image + chunk * n.y_move + outer * n.y_outer + inner * n.y_inner;
-                stored(to, sums, t + s.made, count, present(n.lanes, n.spread ? outer : inner), n.y_lane);
+                float* const to = y + image * n.y_image + chunk * n.y_move + outer * n.y_outer;
+                for (i64 i = 0; i < some; ++i)
+                    stored(to + (inner + i) * n.y_inner, sums + i * size, t + s.made, count,
+                           present(n.lanes, n.spread ? outer : inner + i), n.y_lane);
             }
         }
     }
@@ -287,10 +310,11 @@ OF_WEIGHTS = (
                            present(n.lanes, outer));
             for (i64 k = 0; k < images * n.positions; k += TERMS) {
                 const i64 terms = images * n.positions - k < TERMS ? images * n.positions - k : TERMS;
-                for (i64 inner = begin; inner < end; ++inner) {
+                for (i64 inner = begin, some; inner < end; inner += some) {
+                    some = n.spread || end - inner < PAIRED ? 1 : PAIRED;
                     const i64 place = ((outer * n.inners + inner) * n.batch + image) * n.positions + k;
                     added(n.spread, looked, t + n.rows, count, t + n.columns + k, terms, ready + place * LANES,
-                          sums + (inner - begin) * size, !image && !k);
+                          n.batch * n.positions * LANES, sums + (inner - begin) * size, size, some, !image && !k);
                 }
             }
         }

@@ -1,0 +1,257 @@
+"""Products of Float32 and Float64 matrices are made by C++ that calls BLAS, part by part on the pool's threads.
+
+Operands lie where they are: what BLAS takes are steps between rows or between columns, so that a transpose or heads of
+an attention cost no copy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from mspc.ops.cpu.blas import blas_threads, gemm_address
+from mspc.ops.cpu.loops.addresses import address
+from mspc.ops.cpu.pool import library
+from mspc.ops.cpu.threads import thread_count
+
+SHARED = 1 << 20
+"""Multiplications from which a second thread is worth its share: some 20 us of one core."""
+PACKS_NOTHING = 1 << 20
+"""Multiplications of a matrix up to which BLAS packs nothing, and is faster. So it is where matrices are little more
+than vectors."""
+_UNIT = 16
+"""Rows or columns that parts begin at multiples of: as many as BLAS has vectors for."""
+_MOST_DIMS = 4
+"""Dimensions of a batch, when those are one that may be."""
+
+Shape = tuple[int, ...]
+
+
+class Batch(NamedTuple):
+    """A dimension of the batch: its size, and the steps of x, y and the result, 0 where an operand has it once."""
+
+    size: int
+    x: int
+    y: int
+    out: int
+
+
+class Matrix(NamedTuple):
+    """How BLAS sees a matrix: the step between its rows, or between its columns where it is turned."""
+
+    step: int
+    turned: bool
+
+
+class Plan(NamedTuple):
+    """A product of arrays that lie so. swapped: it is the transposed one, y first."""
+
+    swapped: bool
+    parts: int
+    shares: int
+    workers: int
+    run: Any
+    numbers: Any
+    gemm: int
+    threads: tuple[int, int]
+
+
+class Product:
+    """Products of one node, step after step: where arrays are those of the step before, all is laid out already."""
+
+    def __init__(self, transpose_a: bool = False, transpose_b: bool = False) -> None:
+        self._transposes = transpose_a, transpose_b
+        self._known: tuple[Any, ...] = (_nothing,) * 5
+        self._run: Callable[[], object] = _nothing
+
+    def made(self, x: Any, y: Any, out: Any, addend: Any = None, bias: Any = None) -> bool:
+        """Write x @ y + addend + bias to `out`, all NumPy's, x and y transposed as this product is; False where nothing
+        is done, as that takes other types than Float32 and Float64, other places in memory, or a compiler."""
+        a, b, c, d, e = self._known
+        if a() is not x or b() is not y or c() is not out or d() is not addend or e() is not bias:
+            run = _prepared(*self._turned(x, y), out, addend, bias)
+            if run is None:
+                return False
+            self._run = run
+            self._known = tuple(
+                _nothing if array is None else weakref.ref(array) for array in (x, y, out, addend, bias)
+            )  # fmt: skip
+        self._run()
+        return True
+
+    def _turned(self, x: Any, y: Any) -> tuple[Any, Any]:
+        left, right = self._transposes
+        return x.swapaxes(-1, -2) if left else x, y.swapaxes(-1, -2) if right else y
+
+
+def multiplied_in_parts(x: Any, y: Any, out: Any) -> bool:
+    """Write x @ y to `out`, all NumPy's; False where this is not for C++, and nothing is done."""
+    run = _prepared(x, y, out, None, None)
+    if run is None:
+        return False
+    run()
+    return True
+
+
+def _prepared(x: Any, y: Any, out: Any, addend: Any, bias: Any) -> Callable[[], object] | None:
+    """The call that makes x @ y + addend + bias, while these arrays live."""
+    dtype = out.dtype
+    if x.dtype != dtype or y.dtype != dtype:
+        return None
+    plan = plan_of(x.shape, x.strides, y.shape, y.strides, out.shape, out.strides, dtype, thread_count())
+    if plan is None:
+        return None
+    more: list[int | None] = [None, None]
+    if addend is not None or bias is not None:
+        if plan.swapped or not _lies_like(addend, out) or not _is_row(bias, out):
+            return None
+        more = [None if array is None else address(array) for array in (addend, bias)]
+    first, second = (y, x) if plan.swapped else (x, y)
+    table = (ctypes.c_void_p * 9)(
+        address(first), address(second), address(out), address(plan.numbers), plan.gemm, *more, *plan.threads
+    )  # fmt: skip
+    return functools.partial(_run, plan, table)
+
+
+def _run(plan: Plan, table: Any) -> None:
+    plan.run(table, plan.parts, plan.shares, plan.workers)  # the plan keeps the numbers alive
+
+
+def _lies_like(addend: Any, out: Any) -> bool:
+    return addend is None or (addend.dtype, addend.shape, addend.strides) == (out.dtype, out.shape, out.strides)
+
+
+def _is_row(bias: Any, out: Any) -> bool:
+    return bias is None or (
+        (bias.dtype, bias.shape) == (out.dtype, out.shape[-1:]) and bool(bias.flags.c_contiguous)
+    )  # fmt: skip
+
+
+def _nothing() -> None:
+    """Of a place that no array is known for, and where there is none."""
+
+
+@functools.lru_cache(1 << 12)
+def plan_of(x: Shape, x_strides: Shape, y: Shape, y_strides: Shape, out: Shape, out_strides: Shape, dtype: np.dtype,
+            threads: int) -> Plan | None:  # fmt: skip
+    """How the product of such arrays is made; None where BLAS does not take them so, or cannot be called."""
+    rank = len(out)
+    if min(len(x), len(y)) < 2 or x[-1] != y[-2] or not math.prod(out) or not x[-1]:
+        return None
+    if any(stride < 0 or stride % dtype.itemsize for stride in (*x_strides, *y_strides, *out_strides)):
+        return None
+    if np.broadcast_shapes(x[:-2], y[:-2]) != out[:-2] or (x[-2], y[-1]) != out[-2:]:
+        return None
+    blas = _blas(dtype)
+    if blas is None:
+        return None
+    steps = [
+        _broadcast(shape, [stride // dtype.itemsize for stride in strides], rank)
+        for shape, strides in ((x, x_strides), (y, y_strides), (out, out_strides))
+    ]
+    batch = [Batch(size, *(each[d] for each in steps)) for d, size in enumerate(out[:-2]) if size > 1]
+    rows, columns, depth = out[-2], out[-1], x[-1]
+    (x_row, x_column), (y_row, y_column), (row, column) = (each[-2:] for each in steps)
+    swapped = columns > 1 and column != 1
+    if swapped:  # the transposed product
+        batch = [Batch(size, second, first, third) for size, first, second, third in batch]
+        rows, columns = columns, rows
+        (x_row, x_column), (y_row, y_column), (row, column) = (
+            (y_column, y_row), (x_column, x_row), (column, row)
+        )  # fmt: skip
+    batch, rows, x_row, row = _merged(batch, rows, x_row, row)
+    left, right = _matrix(rows, depth, x_row, x_column), _matrix(depth, columns, y_row, y_column)
+    made = _matrix(rows, columns, row, column)
+    if left is None or right is None or made is None or made.turned or len(batch) > _MOST_DIMS:
+        return None
+    matrices, by_columns = math.prod(each.size for each in batch), columns > rows
+    pieces, shares = _shares(matrices, max(rows, columns), matrices * rows * columns * depth, threads)
+    dims = [[*(each[i] for each in batch), *[1] * (_MOST_DIMS - len(batch))] for i in range(4)]
+    numbers = np.array([
+        rows, columns, depth, left.step, right.step, made.step, left.turned, right.turned,
+        by_loops(rows, columns, depth, left.turned, right.turned), by_columns, pieces, _UNIT,
+        len(batch), *dims[0], *dims[1], *dims[2], *dims[3],
+    ], np.int64)  # fmt: skip
+    workers = min(threads, shares) - 1
+    return Plan(swapped, matrices * pieces, shares, workers, blas.run, numbers, blas.gemm, blas.threads)
+
+
+def _broadcast(shape: Shape, steps: Sequence[int], rank: int) -> Shape:
+    """Steps along so many dimensions, 0 where an operand has an element for all."""
+    return (*[0] * (rank - len(shape)), *(0 if n == 1 else step for n, step in zip(shape, steps, strict=True)))
+
+
+def _merged(batch: Sequence[Batch], rows: int, x_row: int, row: int) -> tuple[list[Batch], int, int, int]:
+    """Dimensions of the batch that go on where the rows end are rows, where y is the same for them; others that follow
+    one another are one."""
+    left: list[Batch] = list(batch)
+    while left and not left[-1].y and (rows == 1 or (left[-1].x, left[-1].out) == (rows * x_row, rows * row)):
+        size, x_step, _, step = left.pop()
+        if rows == 1:
+            x_row, row = x_step, step
+        rows *= size
+    merged: list[Batch] = []
+    for each in reversed(left):
+        inner = merged[-1] if merged else None
+        if inner is not None and each[1:] == tuple(inner.size * step for step in inner[1:]):
+            merged[-1] = Batch(each.size * inner.size, *inner[1:])
+        else:
+            merged.append(each)
+    return merged[::-1], rows, x_row, row
+
+
+def _matrix(rows: int, columns: int, row: int, column: int) -> Matrix | None:
+    """How BLAS sees a matrix with these steps between rows and between columns; None where it does not."""
+    if (columns == 1 or column == 1) and (rows == 1 or row >= columns):
+        return Matrix(row if rows > 1 else columns, False)
+    if (rows == 1 or row == 1) and (columns == 1 or column >= rows):
+        return Matrix(column if columns > 1 else rows, True)
+    return None
+
+
+def by_loops(rows: int, columns: int, depth: int, left: bool, right: bool) -> bool:
+    """Whether loops multiply, where there are some. left, right: operands are turned."""
+    if rows * columns * depth <= PACKS_NOTHING:
+        return False
+    return columns >= (2 * _UNIT if left else _UNIT) and rows >= (2 if right else 4)
+
+
+def _shares(matrices: int, length: int, multiplications: int, threads: int) -> tuple[int, int]:
+    """(pieces of a matrix, shares of all). Rows or columns are split, whichever are more: of the other operand every
+    thread makes a copy."""
+    if threads == 1 or multiplications < SHARED:
+        return 1, 1
+    if matrices >= 4 * threads:
+        return 1, 4 * threads
+    pieces = min(threads // math.gcd(matrices, threads), -(-length // _UNIT))
+    return pieces, min(threads, matrices * pieces)
+
+
+class _Blas(NamedTuple):
+    """run: the compiled function. gemm, threads: addresses of BLAS's functions."""
+
+    run: Any
+    gemm: int
+    threads: tuple[int, int]
+
+
+@functools.cache
+def _blas(dtype: np.dtype) -> _Blas | None:
+    """What makes products of this type; None without a compiler, and where NumPy has another BLAS."""
+    gemm, threads = gemm_address(dtype), blas_threads()
+    if gemm is None or threads is None:
+        return None
+    compiled = library()
+    if compiled is None:
+        return None
+    run = compiled.product_float if dtype == np.float32 else compiled.product_double
+    run.argtypes = [ctypes.c_void_p, *[ctypes.c_longlong] * 3]
+    run.restype = None
+    get, set_to = (ctypes.cast(cast("Any", function), ctypes.c_void_p).value or 0 for function in threads)
+    return _Blas(run, gemm, (get, set_to))

@@ -1,0 +1,63 @@
+"""Compiled functions share their parts out to a pool of threads in C++, which neither Python's lock nor a queue of its
+objects holds up: a share-out costs a microsecond or two while workers are awake, and some 10 us where they sleep.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from mspc.ops.cpu.gemm_source import GEMM
+from mspc.ops.cpu.loops.library import CompilerFailed, compiler, library_of, warn_once
+from mspc.ops.cpu.loops.transpose_source import TRANSPOSE
+from mspc.ops.cpu.pool_source import POOL
+from mspc.ops.cpu.threads import in_parallel, thread_count
+
+_SHARES = 4
+"""Shares for each thread: one that another process keeps off its core leaves the rest to others."""
+
+
+def on_all_threads(function: Any, first: int, last: int) -> Callable[[Any], None]:
+    """`run(table)`: a compiled function over parts [first, last), on as many threads as a kernel may use."""
+    threads = min(thread_count(), last - first)
+    if threads < 2:
+        return lambda table: function(table, first, last)
+    run = pool()
+    if run is None:
+        bounds = [first + (last - first) * i // threads for i in range(threads + 1)]
+        pairs = list(itertools.pairwise(bounds))
+        return lambda table: in_parallel([functools.partial(function, table, *pair) for pair in pairs])
+    place = ctypes.cast(function, ctypes.c_void_p).value
+    return lambda table: run(place, table, first, last, _SHARES * threads, threads - 1)
+
+
+@functools.cache
+def pool() -> Callable[..., None] | None:
+    """`run(address of a function, table, first, last, shares, workers)`; None without a compiler, or where it fails."""
+    compiled = library()
+    if compiled is None:
+        return None
+    compiled.pool_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_longlong] * 4]
+    compiled.pool_run.restype = None
+    return compiled.pool_run
+
+
+def is_loaded() -> bool:
+    """Whether something was worth to load or to compile the library for: what is small is not, but uses it then."""
+    return library.cache_info().currsize > 0 and library() is not None
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The compiled pool, and products of matrices through it; None without a compiler, or where it fails."""
+    command = compiler()
+    if not command:
+        return None
+    try:
+        return library_of(command, POOL + TRANSPOSE + GEMM)
+    except CompilerFailed as error:
+        warn_once(command, str(error))
+        return None

@@ -1,0 +1,89 @@
+"""On CPUs attention that is written out becomes one operator where it has many scores; else nothing changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mspc.api.state import Session
+from mspc.commands.compile import CompileOptions
+from mspc.commands.verify import verify_target
+from mspc.compiler.call import describe_call
+from mspc.compiler.driver import DumpPoint, compile_traced, trace_call
+from mspc.engine.capture import capture
+from mspc.output.programs import config_of
+from tests.passes.fusion.test_fuse_attention import NETWORK as SHARDED
+
+NETWORK = """
+import sys
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+LENGTH, DEVICE = int(sys.argv[1]), sys.argv[2]
+ms.set_context(mode=ms.GRAPH_MODE, device_target=DEVICE)
+
+
+class Network(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.weight = Parameter(Tensor(np.full((8, 8), 0.1, np.float32)), name="weight")
+        self.mask = Tensor(np.triu(np.full((LENGTH, LENGTH), -1e9, np.float32), 1))
+
+    def construct(self, x):
+        q = ops.matmul(x, self.weight)
+        scores = ops.matmul(q, x.swapaxes(2, 3)) * 0.3 + self.mask
+        return ops.matmul(ops.softmax(scores, -1), x).sum()
+
+
+network = Network()
+nn.TrainOneStepCell(network, nn.SGD(network.trainable_params()))(Tensor(np.ones((4, 4, LENGTH, 8), np.float32)))
+"""
+
+
+def stages(folder: Path, length: int, device: str = "CPU") -> dict[str, list[str]]:
+    """The operators of every stage that is dumped, and what the constants of the first one are said to be."""
+    script = folder / "network.py"
+    script.write_text(NETWORK, encoding="utf-8")
+    captured = capture(script, [str(length), device], Session.of_rank(0, 1))
+    call = trace_call(captured.target, describe_call(captured.args, []), config_of(captured, 1))
+    found: dict[str, list[str]] = {}
+
+    def look(stage: DumpPoint) -> None:
+        found[stage.name] = [node.op.name for node in stage.graph.nodes]
+        found.setdefault("facts", [name for value in stage.graph.parameters for name in value.attrs])
+
+    compile_traced(call, look)
+    return found
+
+
+def test_many_scores_make_one_operator(tmp_path: Path) -> None:
+    found = stages(tmp_path, 64)
+    assert "FlashAttentionScore" in found["fuse_large_attention"]
+    assert "Softmax" not in found["fuse_large_attention"]
+    assert "Add" not in found["fuse_large_attention"]  # the mask is a mode of the operator
+    assert "FlashAttentionScoreGrad" in found["grad"]
+
+
+def test_few_scores_stay_as_they_are_written(tmp_path: Path) -> None:
+    found = stages(tmp_path, 32)
+    assert "triangle" not in found["facts"]
+    assert not any("attention" in name for name in found)
+    assert all("Softmax" in names for name, names in found.items() if name != "facts")
+
+
+@pytest.mark.parametrize("length", [32, 64])
+def test_a_gpu_has_the_operator_whatever_the_size(tmp_path: Path, length: int) -> None:
+    assert "FlashAttentionScore" in stages(tmp_path, length, "GPU")["fuse_attention"]
+
+
+@pytest.mark.parametrize("kind", ["plain", "dropped"])
+def test_operators_of_one_device_are_those_of_ranks(tmp_path: Path, kind: str) -> None:
+    """They are compared one by one, so that all have to be fused or none."""
+    text = SHARDED.replace("SEQUENCE, HEADS, DEPTH = 4, 6, 4, 2", "SEQUENCE, HEADS, DEPTH = 4, 64, 4, 2")
+    assert text != SHARDED
+    script = tmp_path / "network.py"
+    script.write_text(text, encoding="utf-8")
+    verify_target(str(script), CompileOptions(ranks=4, script_arguments=(kind, "4", "2", "2")), seed=1)
