@@ -203,6 +203,7 @@ class FlashAttentionScoreGrad(AttentionOp):
     bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
     linear_in = (3,)
     work = "attention_gradients"
+    by_layout = (0, 1, 2, 3, -1), (0, 1, 2)
     products = 5
 
     def infer(self, *types: Any) -> Type:
@@ -260,6 +261,7 @@ class FlashAttentionScoreShiftGrad(AttentionOp):
     bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
     linear_in = (3,)
     work = "attention_addend_gradients"
+    by_layout = (0, 1, 2, 3, -1), ()
 
     def rule(self, *types: TensorType) -> str:
         self.check_rule(types, 6)

@@ -8,15 +8,19 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import element_types
 from mspc.ir.types import BOOL, FLOAT32, UINT8, TensorType, TupleType, Type, dtype_of
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.cuda.attention import Attention
 from mspc.ops.device import Array
+from mspc.ops.memory_order import Order, Reordered
 from mspc.ops.nn.attention_draws import Draws, place_of_weights
 from mspc.ops.nn.attention_kernel import UNLIMITED, Scores, Shape, by_head, four_dimensions, split_heads
 from mspc.ops.op import ArrayBackend, Op, Placement
 
 LAYOUTS = ("BSH", "BNSD", "BSND", "SBH")
+HEADS_BEHIND = (0, 2, 1, 3)
+"""From (batch, sequence, heads, depth) to (batch, heads, sequence, depth) and back."""
 OPTIONAL = ("real_shift", "drop_mask", "attn_mask")
 """Operands that may be left out, in their order."""
 ENDS = ("actual_seq_qlen", "actual_seq_kvlen")
@@ -60,6 +64,8 @@ class AttentionOp(Op, abstract=True):
         "optional", "packed", "first_query", "all_queries", "Seed0", "Seed1", "shape", "begin", "local", "rows",
     )  # fmt: skip
     work = "attention"
+    by_layout: ClassVar[tuple[tuple[int, ...], tuple[int, ...]]] = (0, 1, 2), (3,)
+    """The operands and the results that lie as `input_layout` says."""
     products: ClassVar[int] = 2
     """Products of matrices: of queries and keys, and of their weights and the values; more for gradients."""
 
@@ -80,6 +86,21 @@ class AttentionOp(Op, abstract=True):
                     f"{self.name}: real_shift is {operand.dtype}, not a floating-point tensor", kind=TypeError
                 )
         return inferred
+
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+        """Query, key and value by head whose places lie in the order of the sequence are those of another layout."""
+        if self.packed or self.input_layout != "BNSD":
+            return None
+        by_place = [Order.of(type.shape, HEADS_BEHIND) for type in types[:3]]
+        if any(own.memory != order.memory for own, order in zip(by_place, orders, strict=False)):
+            return None
+        operands = [Order.of(type.shape) for type in types]
+        results = [Order.of(type.shape) for type in element_types(self.infer(*types))]
+        for place in self.by_layout[0]:
+            operands[place] = Order.of(types[place].shape, HEADS_BEHIND)
+        for place in self.by_layout[1]:
+            results[place] = Order.of(results[place].shape, HEADS_BEHIND)
+        return Reordered(replace(self, input_layout="BSND"), tuple(operands), tuple(results))
 
     @property
     def apart(self) -> Self:

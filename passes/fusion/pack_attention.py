@@ -33,6 +33,7 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.matmul import BiasAdd, MatMul
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
+from mspc.ops.nn.attention_base import HEADS_BEHIND
 from mspc.ops.nn.attention_kernel import Shape
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import ReduceSum
@@ -44,7 +45,6 @@ from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.attention_parts import PartsMatch, parts_matched
 from mspc.passes.fusion.projections import (
-    HEADS_BEHIND,
     Attention,
     AttentionReaders,
     NoMatch,

@@ -13,6 +13,7 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.math.matmul import BiasAdd, MatMul
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
+from mspc.ops.nn.attention_base import HEADS_BEHIND
 from mspc.ops.nn.attention_kernel import Shape
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.cast import Cast
@@ -21,8 +22,6 @@ from mspc.ops.tensor.reshape import Reshape
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.cleanup.simplify import live_values
 
-HEADS_BEHIND = (0, 2, 1, 3)
-"""From (batch, sequence, heads, depth) to (batch, heads, sequence, depth) and back."""
 Attention = FlashAttentionScore | FlashAttentionScoreGrad | FlashAttentionScoreShiftGrad
 Moved = Reshape | Cast | StridedSlice
 """Operators that a network may repeat for every product; their one operand decides."""

@@ -1,0 +1,39 @@
+"""Puts the heads of attention behind the sequence, the order in which products make and read them.
+
+Input:  `%1 = Reshape(%x) {shape: (8, 1024, 16, 64)}`, `%2 = Transpose(%1) {perm: (0, 2, 1, 3)}`, what works on %2
+        element by element, and `FlashAttentionScore(%2, ...) {input_layout: "BNSD"}`
+Output: the same work on %1, and `FlashAttentionScore(%1, ...) {input_layout: "BSND"}`
+
+Where query, key and value of an attention come from such transposes, what reads these goes on in the order of what they
+show, as long as it can (`reordering`): positions that are rotated into queries, norms of heads, slices. It is for what
+`pack_attention` leaves. A graph in which more bytes would be moved than before stays as it is.
+"""
+
+from __future__ import annotations
+
+from mspc.ir.graph import Graph
+from mspc.ir.late_dataclass import dataclass
+from mspc.ops.memory_order import Order
+from mspc.ops.nn.attention_base import HEADS_BEHIND, AttentionOp
+from mspc.passes.base import Pass
+from mspc.passes.fusion.reordering import reorder
+from mspc.passes.fusion.stored_values import moved_bytes
+
+
+@dataclass(frozen=True)
+class HeadsLast(Pass):
+    """Let attention read and write what lies by the places of a sequence."""
+
+    def run(self, graph: Graph) -> bool:
+        attentions = [node.op for node in graph.nodes if isinstance(node.op, AttentionOp)]
+        if not any(op.input_layout == "BNSD" and not op.packed for op in attentions):
+            return False
+        before = moved_bytes(graph.nodes)
+        return before > 0 and reorder(graph, _is_by_place, before - 1)
+
+
+def _is_by_place(order: Order) -> bool:
+    """Whether it is that of heads behind the sequence."""
+    if order.rank != 4 or order.is_plain:
+        return False
+    return order.memory == Order.of(order.shape, HEADS_BEHIND).memory
