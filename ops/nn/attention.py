@@ -19,6 +19,7 @@ from mspc.ops.device import Array, Device, Launch
 from mspc.ops.nn.attention_base import COMPRESSED, ENDS, OPTIONAL, AttentionOp
 from mspc.ops.nn.attention_kernel import backward, by_head, forward, four_dimensions, shift_gradient
 from mspc.ops.nn.attention_launch import launch_backward, launch_forward, launch_shift_gradient
+from mspc.ops.nn.attention_order import ByLayout
 from mspc.ops.nn.packed_attention import packed
 from mspc.ops.nn.ring_attention import REQUESTS, keys_gathered
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RequestedSharding, Sample, sample
@@ -203,7 +204,7 @@ class FlashAttentionScoreGrad(AttentionOp):
     bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
     linear_in = (3,)
     work = "attention_gradients"
-    by_layout = (0, 1, 2, 3, -1), (0, 1, 2)
+    by_layout = ByLayout((0, 1, 2, 3, -1), (0, 1, 2))
     products = 5
 
     def infer(self, *types: Any) -> Type:
@@ -261,7 +262,7 @@ class FlashAttentionScoreShiftGrad(AttentionOp):
     bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
     linear_in = (3,)
     work = "attention_addend_gradients"
-    by_layout = (0, 1, 2, 3, -1), ()
+    by_layout = ByLayout((0, 1, 2, 3, -1), ())
 
     def rule(self, *types: TensorType) -> str:
         self.check_rule(types, 6)

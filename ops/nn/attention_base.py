@@ -16,11 +16,10 @@ from mspc.ops.device import Array
 from mspc.ops.memory_order import Order, Reordered
 from mspc.ops.nn.attention_draws import Draws, place_of_weights
 from mspc.ops.nn.attention_kernel import UNLIMITED, Scores, Shape, by_head, four_dimensions, split_heads
+from mspc.ops.nn.attention_order import ByLayout, orders_by_place
 from mspc.ops.op import ArrayBackend, Op, Placement
 
 LAYOUTS = ("BSH", "BNSD", "BSND", "SBH")
-HEADS_BEHIND = (0, 2, 1, 3)
-"""From (batch, sequence, heads, depth) to (batch, heads, sequence, depth) and back."""
 OPTIONAL = ("real_shift", "drop_mask", "attn_mask")
 """Operands that may be left out, in their order."""
 ENDS = ("actual_seq_qlen", "actual_seq_kvlen")
@@ -64,8 +63,7 @@ class AttentionOp(Op, abstract=True):
         "optional", "packed", "first_query", "all_queries", "Seed0", "Seed1", "shape", "begin", "local", "rows",
     )  # fmt: skip
     work = "attention"
-    by_layout: ClassVar[tuple[tuple[int, ...], tuple[int, ...]]] = (0, 1, 2), (3,)
-    """The operands and the results that lie as `input_layout` says."""
+    by_layout: ClassVar[ByLayout] = ByLayout((0, 1, 2), (3,))
     products: ClassVar[int] = 2
     """Products of matrices: of queries and keys, and of their weights and the values; more for gradients."""
 
@@ -88,19 +86,10 @@ class AttentionOp(Op, abstract=True):
         return inferred
 
     def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
-        """Query, key and value by head whose places lie in the order of the sequence are those of another layout."""
         if self.packed or self.input_layout != "BNSD":
             return None
-        by_place = [Order.of(type.shape, HEADS_BEHIND) for type in types[:3]]
-        if any(own.memory != order.memory for own, order in zip(by_place, orders, strict=False)):
-            return None
-        operands = [Order.of(type.shape) for type in types]
-        results = [Order.of(type.shape) for type in element_types(self.infer(*types))]
-        for place in self.by_layout[0]:
-            operands[place] = Order.of(types[place].shape, HEADS_BEHIND)
-        for place in self.by_layout[1]:
-            results[place] = Order.of(results[place].shape, HEADS_BEHIND)
-        return Reordered(replace(self, input_layout="BSND"), tuple(operands), tuple(results))
+        found = orders_by_place(self.by_layout, types, orders, element_types(self.infer(*types)))
+        return None if found is None else Reordered(replace(self, input_layout="BSND"), *found)
 
     @property
     def apart(self) -> Self:

@@ -33,8 +33,8 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.matmul import BiasAdd, MatMul
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
-from mspc.ops.nn.attention_base import HEADS_BEHIND
 from mspc.ops.nn.attention_kernel import Shape
+from mspc.ops.nn.attention_order import HEADS_BEHIND
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.cast import Cast

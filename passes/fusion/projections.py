@@ -13,8 +13,8 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.math.matmul import BiasAdd, MatMul
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
-from mspc.ops.nn.attention_base import HEADS_BEHIND
 from mspc.ops.nn.attention_kernel import Shape
+from mspc.ops.nn.attention_order import HEADS_BEHIND
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Transpose
