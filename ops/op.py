@@ -308,6 +308,11 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script):
         """Elements of the largest tensor that others would have in its place, and it never has."""
         return 0
 
+    def touched_bytes(self, types: Sequence[TensorType], results: Sequence[TensorType]) -> int | None:
+        """Bytes that it reads and writes where it goes over parts of its operands, as by integers that name rows; None:
+        what its fields (`moves`, `selects`) say."""
+        return None
+
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
         """Bytes that a rank sends inside of the operator for operands of these types (global) and layouts, by what
         `expand` emits beside a change of layout. Operators that send as much of one value, `bordered`, do once."""

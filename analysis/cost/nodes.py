@@ -16,8 +16,6 @@ from mspc.analysis.cost.machine import COLUMN_SUMS, DRAWS, ELEMENTWISE, UPDATES,
 from mspc.ir.graph import Node, element_types, operand_types
 from mspc.ir.types import FLOAT32, DType
 from mspc.ops.collective.base import Collective
-from mspc.ops.fused.grouped_lookups import GroupedLookups
-from mspc.ops.fused.grouped_row_update import GroupedRowUpdate
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import Reduce
 
@@ -94,30 +92,15 @@ def moved_bytes(node: Node) -> int:
     """Bytes that a node reads and writes: its operands, its result, and what it overwrites beside that. Of what a slice
     or a lookup takes a part of it reads that part; so does a kernel that reads at other places."""
     op, made = node.op, node.type.nbytes
-    if isinstance(op, GroupedLookups | GroupedRowUpdate):
-        return _bytes_of_rows(node, op)
     read = loaded_of_operands(node) or [value.type.nbytes for value in node.inputs]
     if not isinstance(op, Op):
         return sum(read) + made
+    touched = op.touched_bytes(operand_types(node), element_types(node.type))
+    if touched is not None:
+        return touched
     if read and (op.moves or op.selects):
         read[0] = min(read[0], made)
     return sum(read) + max(made, sum(node.inputs[i].type.nbytes for i in op.mutates))
-
-
-def _bytes_of_rows(node: Node, op: GroupedLookups | GroupedRowUpdate) -> int:
-    """Bytes that a group reads and writes of tables by the rows that are named, and what else it does."""
-    if isinstance(op, GroupedLookups):
-        results = element_types(node.type)
-        pairs = zip(operand_types(node)[::2], operand_types(node)[1::2], results, strict=True)
-        return sum(min(table.nbytes, made.nbytes) + ids.nbytes + made.nbytes for table, ids, made in pairs)
-    found = 0
-    for _, operands, summed in op.members(operand_types(node)):
-        named = math.prod(summed[1].shape) / max(1, operands[0].shape[0])
-        tables = [type.nbytes for type in operands if type is not None]
-        touched = sum(min(1.0, named) * nbytes for nbytes in tables)
-        written = sum(min(1.0, named) * nbytes for nbytes in tables[: len(op.member.writes)])
-        found += int(touched + written) + sum(type.nbytes for type in summed)
-    return found
 
 
 def work_of(node: Node) -> float:

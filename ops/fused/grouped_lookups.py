@@ -8,8 +8,6 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import DType, TensorType, TupleType, Type
-from mspc.ops.cuda.lookups import look_up
-from mspc.ops.cuda.row_names import NamedRows
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.fused.body import line_of, read_line
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
@@ -44,6 +42,10 @@ class GroupedLookups(Op):
         """The operators, each with its operands."""
         return [(lookup_of(line), operands[2 * i : 2 * i + 2]) for i, line in enumerate(self.lookups)]
 
+    def touched_bytes(self, types: Sequence[TensorType], results: Sequence[TensorType]) -> int | None:
+        triples = zip(types[::2], types[1::2], results, strict=True)
+        return sum(min(table.nbytes, made.nbytes) + ids.nbytes + made.nbytes for table, ids, made in triples)
+
     def rule(self, *types: TensorType) -> str:
         raise MspcError(f"{self.name} is of a rank's own graph: it has no sharding rule")
 
@@ -77,6 +79,9 @@ class GroupedLookups(Op):
         return self.kernel(be)(*inputs)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.lookups import look_up  # late, as all that only a GPU needs
+        from mspc.ops.cuda.row_names import NamedRows
+
         return look_up(device, [
             NamedRows(op.lookup(table.shape, ids.shape), table, ids, made)
             for (op, (table, ids)), made in zip(self.members(inputs), out, strict=True)

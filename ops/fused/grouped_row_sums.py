@@ -8,8 +8,6 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, TupleType, Type
-from mspc.ops.cuda.row_names import NamedRows
-from mspc.ops.cuda.row_sums import add_rows_of_several
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.fused.body import line_of, read_line
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
@@ -67,6 +65,9 @@ class GroupedRowSums(Op):
         return self.kernel(be)(*inputs)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.row_names import NamedRows  # late, as all that only a GPU needs
+        from mspc.ops.cuda.row_sums import add_rows_of_several
+
         several = [
             NamedRows(op.lookup(rows.shape, ids.shape), rows, ids, made)
             for (op, (rows, ids)), made in zip(self.members(inputs), out, strict=True)

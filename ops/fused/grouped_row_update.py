@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, TupleType, Type
-from mspc.ops.cuda.row_names import NamedRows
-from mspc.ops.cuda.row_updates import UpdatedRows, update_rows
 from mspc.ops.device import Array, Copy, Device, Launch
 from mspc.ops.fused.body import line_of, read_line
 from mspc.ops.fused.grouped_row_sums import sum_of
@@ -79,6 +78,16 @@ class GroupedRowUpdate(Op):
             found.append((sum_of(line), others, own[self.gradient : self.gradient + 2]))
         return found
 
+    def touched_bytes(self, types: Sequence[TensorType], results: Sequence[TensorType]) -> int | None:
+        """As much of a table as integers name at most, and all rows and integers."""
+        found = 0.0
+        for _, operands, summed in self.members(types):
+            share = min(1.0, math.prod(summed[1].shape) / max(1, operands[0].shape[0]))
+            written = operands[: len(self.member.writes)]
+            found += share * sum(type.nbytes for type in (*operands, *written) if type is not None)
+            found += sum(type.nbytes for type in summed)
+        return int(found)
+
     def rule(self, *types: TensorType) -> str:
         raise MspcError(f"{self.name} is of a rank's own graph: it has no sharding rule")
 
@@ -118,6 +127,9 @@ class GroupedRowUpdate(Op):
     def launch(
         self, device: Device, inputs: Sequence[Array], out: Any, copies: Mapping[int, Copy] | None = None
     ) -> Launch | None:
+        from mspc.ops.cuda.row_names import NamedRows  # late, as all that only a GPU needs
+        from mspc.ops.cuda.row_updates import UpdatedRows, update_rows
+
         several: list[UpdatedRows] = []
         for m, (op, operands, (rows, ids)) in enumerate(self.members(inputs)):
             summed = NamedRows(op.lookup(rows.shape, ids.shape), rows, ids, operands[0])

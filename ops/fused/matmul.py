@@ -9,7 +9,6 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, HALVES, DType, TensorType, TupleType, Type, dtype_of
-from mspc.ops.cpu.products import product_kernel
 from mspc.ops.device import Array, Device, Launch, in_order
 from mspc.ops.math.matmul import BatchMatMul
 from mspc.ops.nn.activation import GeLU, GeLUGrad
@@ -105,6 +104,8 @@ class FusedMatMul(Op):
         return kernel
 
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        from mspc.ops.cpu.products import product_kernel  # late, as all that only a run needs
+
         product = product_kernel(self.transpose_a, self.transpose_b)
         gelu, gradient = GeLU().kernel(be), GeLUGrad().kernel(be)
 

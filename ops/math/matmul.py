@@ -15,7 +15,6 @@ from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.bases import require_same
 from mspc.ops.control.constraint import constrained
-from mspc.ops.cpu.products import multiplied, product_kernel
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.finer_product import REQUEST, finer_product
@@ -69,6 +68,8 @@ class _Product(Op, abstract=True):
         return dx, dy
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        from mspc.ops.cpu.products import multiplied  # late, as all that only a run needs
+
         matmul, ta, tb = multiplied if be.xp is np else be.xp.matmul, self.transpose_a, self.transpose_b
         if not ta and not tb:
             return matmul
@@ -85,6 +86,8 @@ class _Product(Op, abstract=True):
         return transposed_both if ta and tb else transposed_left if ta else transposed_right
 
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        from mspc.ops.cpu.products import product_kernel
+
         return product_kernel(self.transpose_a, self.transpose_b)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:

@@ -25,9 +25,8 @@ beside another addend or mask, stays an operand.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value
@@ -35,12 +34,12 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.named_layout import NamedLayout
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.comparison import LogicalNot
-from mspc.ops.math.matmul import BatchMatMul
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.attention_match import AttentionMatch, fused_operator, match_attention, operands_of
 from mspc.passes.fusion.causal_masks import forget_causal_masks
+from mspc.passes.fusion.fuse_large_attention import may_be_attention
 from mspc.passes.fusion.masked_rows import forget_rows, with_hidden_rows, with_infinite_rows
 
 
@@ -48,30 +47,27 @@ from mspc.passes.fusion.masked_rows import forget_rows, with_hidden_rows, with_i
 class FuseAttention(Pass):
     """Replace products around a softmax by FlashAttentionScore."""
 
-    least: ClassVar[int] = 0
-    """Scores that a head must have."""
-
     def run(self, graph: Graph) -> bool:
-        changed = remove_dead(graph)  # among others masks of dropouts that nobody reads
-        users = graph.users()
-        results = set(graph.results)
-        matches: list[AttentionMatch] = []
-        gone: set[Value] = set()
-        for node in graph.nodes:
-            match = match_attention(node, users, results) if may_be_attention(node, self.least) else None
-            if match is not None and not gone.intersection(operands_of(match)):
-                matches.append(match)
-                gone.update(match.nodes)
-        changed |= forget_causal_masks(graph) | forget_rows(graph)
-        if not matches:
-            return changed
-        _replace(graph, {match.last: match for match in matches})
-        return True
+        return fuse_written(graph, 0)
 
 
-def may_be_attention(node: Node, least: int) -> bool:
-    """Whether a node may be the last product of an attention with as many scores of a head."""
-    return isinstance(node.op, BatchMatMul) and math.prod(node.inputs[0].shape[-2:]) >= least
+def fuse_written(graph: Graph, least: int) -> bool:
+    """Put the operator in the place of every attention with as many scores of a head; whether the graph changes."""
+    changed = remove_dead(graph)  # among others masks of dropouts that nobody reads
+    users = graph.users()
+    results = set(graph.results)
+    matches: list[AttentionMatch] = []
+    gone: set[Value] = set()
+    for node in graph.nodes:
+        match = match_attention(node, users, results) if may_be_attention(node, least) else None
+        if match is not None and not gone.intersection(operands_of(match)):
+            matches.append(match)
+            gone.update(match.nodes)
+    changed |= forget_causal_masks(graph) | forget_rows(graph)
+    if not matches:
+        return changed
+    _replace(graph, {match.last: match for match in matches})
+    return True
 
 
 def _replace(graph: Graph, matches: Mapping[Node, AttentionMatch]) -> None:

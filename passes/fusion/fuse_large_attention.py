@@ -6,32 +6,35 @@ number of heads do not count, so that a graph of a rank's rows and one of the gl
 
 from __future__ import annotations
 
-from typing import ClassVar
+import math
 
-from mspc.ir.graph import Graph
+from mspc.ir.graph import Graph, Node
 from mspc.ir.late_dataclass import dataclass
-from mspc.passes.fusion.causal_masks import forget_causal_masks
-from mspc.passes.fusion.fuse_attention import FuseAttention, may_be_attention
-from mspc.passes.fusion.masked_rows import forget_rows
+from mspc.ops.math.matmul import BatchMatMul
+from mspc.passes.base import Pass
 
 LEAST = 1 << 12
 """Scores of a head from which an attention is fused: those of some 64 queries and keys."""
 
 
 @dataclass(frozen=True)
-class FuseLargeAttention(FuseAttention):
+class FuseLargeAttention(Pass):
     """Replace products around a softmax of long rows by FlashAttentionScore."""
 
-    least: ClassVar[int] = LEAST
-
     def run(self, graph: Graph) -> bool:
-        if has_many_scores(graph):
-            return super().run(graph)
-        forget_causal_masks(graph)
-        forget_rows(graph)
-        return False
+        noted = any(parameter.kind == "constant" and parameter.attrs for parameter in graph.parameters)
+        if not noted and not has_many_scores(graph):
+            return False
+        from mspc.passes.fusion.fuse_attention import fuse_written  # late: most networks on CPUs have no attention
+
+        return fuse_written(graph, LEAST)
 
 
 def has_many_scores(graph: Graph) -> bool:
     """Whether a graph may have an attention that is fused."""
     return any(may_be_attention(node, LEAST) for node in graph.nodes)
+
+
+def may_be_attention(node: Node, least: int) -> bool:
+    """Whether a node may be the last product of an attention with as many scores of a head."""
+    return isinstance(node.op, BatchMatMul) and math.prod(node.inputs[0].shape[-2:]) >= least

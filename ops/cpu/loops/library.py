@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from mspc.ir.diagnostics import MspcError
@@ -81,6 +80,8 @@ def functions_of(sources: Mapping[str, str], prelude: str, alone: Collection[str
 
     def made(group: Sequence[str]) -> ctypes.CDLL:
         return library_of(command, prelude + "".join(sources[name] for name in group))
+
+    from concurrent.futures import ThreadPoolExecutor  # late: a compile for no run needs none
 
     with ThreadPoolExecutor(min(len(groups), os.cpu_count() or 1)) as pool:
         libraries = list(pool.map(made, groups))
