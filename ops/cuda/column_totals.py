@@ -10,31 +10,35 @@ from collections.abc import Sequence
 import numpy as np
 
 from mspc.ops.cuda.loop_parts import PARTIAL, LoopReduction
-from mspc.ops.cuda.source import constants, grid_of, neutral
+from mspc.ops.cuda.source import grid_of, neutral
 from mspc.ops.device import Array, Device, Launch, c_type
 
 _ALIGNMENT = 16
-_SLICES = 128
 _WIDE = 8
+"""The fewest columns of a block: 32 bytes of Float32, the least that memory gives."""
+_EACH = 4
+"""Partial totals that a thread adds up at least."""
+_LEAST, _MOST = 256, 1024
+"""Threads of a block."""
 _ADDED = r"""
-// A block's columns; of each a thread takes every SLICES-th of the partial totals.
-extern "C" __global__ void __launch_bounds__(SLICES * WIDE) column_totals(
-    const KIND* partial, RESULT* to, int parts, int columns, long long count
+// A block has `wide` columns; of each a thread takes every slices-th of the partial totals.
+extern "C" __global__ void __launch_bounds__(1024) column_totals(
+    const KIND* partial, RESULT* to, int parts, int columns, int wide, long long count
 ) {
-    __shared__ KIND sums[SLICES][WIDE];
-    const int slice = threadIdx.x / WIDE, place = threadIdx.x % WIDE;
-    const int column = blockIdx.x * WIDE + place;
+    __shared__ KIND sums[1024];
+    const int slices = blockDim.x / wide, slice = threadIdx.x / wide;
+    const int column = blockIdx.x * wide + threadIdx.x % wide;
     KIND total = NEUTRAL;
     #pragma unroll 8
-    for (int part = slice; part < parts; part += SLICES)
+    for (int part = slice; part < parts; part += slices)
         if (column < columns) total = HOW::of(total, partial[(size_t)part * columns + column]);
-    sums[slice][place] = total;
-    for (int half = SLICES / 2; half; half /= 2) {
+    sums[threadIdx.x] = total;
+    for (int half = slices / 2; half; half /= 2) {
         __syncthreads();
-        if (slice < half) sums[slice][place] = HOW::of(sums[slice][place], sums[slice + half][place]);
+        if (slice < half) sums[threadIdx.x] = HOW::of(sums[threadIdx.x], sums[threadIdx.x + half * wide]);
     }
     if (slice || column >= columns) return;
-    total = sums[0][place];
+    total = sums[threadIdx.x];
     to[column] = narrow<RESULT>(count > 1 ? total / (KIND)count : total);
 }
 """
@@ -112,11 +116,12 @@ def added_parts(device: Device, total: LoopReduction, partial: Array, parts: int
         "NEUTRAL": f"({total.type})({_neutral(total)})",
     }  # fmt: skip
     head = "".join(f"#define {name} {text}\n" for name, text in names.items())
-    head += constants(SLICES=_SLICES, WIDE=_WIDE)
     kernel = device.kernel(head + _ADDED, "column_totals")
-    arguments = [partial, total.array, np.int32(parts), np.int32(columns), np.int64(total.count)]
-    grid = grid_of(math.ceil(columns / _WIDE))
-    return lambda: kernel(grid, _SLICES * _WIDE, arguments)
+    slices = min(_MOST // _WIDE, 1 << max(0, -(-parts // _EACH) - 1).bit_length())
+    wide = max(_WIDE, _LEAST // slices)
+    arguments = [partial, total.array, np.int32(parts), np.int32(columns), np.int32(wide), np.int64(total.count)]
+    grid = grid_of(math.ceil(columns / wide))
+    return lambda: kernel(grid, slices * wide, arguments)
 
 
 def _neutral(total: LoopReduction) -> str:
