@@ -36,7 +36,8 @@ class RowChain:
     dims: of the space; the last `columns` of them are a row. writes, row_writes: (name of a value, where it is stored),
     with one element for each of the space, or for each row. totals: of columns over all rows. Arrays with an element
     for each of the space may have a gap behind every row (`row_pitch`); nothing is wrong with what a kernel leaves
-    there.
+    there. merged: whether a row's largest element and the sum of exponentials of what is below it come of one pass, in
+    which the sum so far is scaled whenever a larger element is met.
     """
 
     dims: tuple[int, ...]
@@ -46,6 +47,7 @@ class RowChain:
     writes: Sequence[tuple[str, Array]]
     row_writes: Sequence[tuple[str, Array]]
     totals: Sequence[LoopReduction] = ()
+    merged: bool = False
 
     @property
     def length(self) -> int:
@@ -96,12 +98,33 @@ class RowChain:
         kept = len(self.dims) - self.columns
         return [f"r{d}" for d in range(kept)] + [coordinate(element, self.dims[kept:], d) for d in range(self.columns)]
 
+    def merges(self) -> dict[str, RowLine]:
+        """By the name of such a sum the line that is the largest element; none where the chain is not `merged`."""
+        found: dict[str, RowLine] = {}
+        lines = {line.name: line for line in self.lines}
+        for line in self.lines if self.merged else ():
+            if line.total is None or line.total.how != "Sum" or line.total.count > 1:
+                continue
+            power = lines.get(line.reads[0])
+            below = lines.get(power.reads[0]) if power is not None and len(power.reads) == 1 else None
+            most = lines.get(below.reads[-1]) if below is not None and len(below.reads) == 2 else None
+            if power is None or below is None or most is None or most.total is None or most.total.how != "Largest":
+                continue
+            is_power = power.text == f"exp({below.name})" and below.text == f"{most.reads[0]} - {most.name}"
+            same = len({line.total.type, most.total.type}) == 1 and line.total.type in ("float", "double")
+            if is_power and same and most not in found.values():
+                found[line.name] = most
+        return found
+
     def stages(self) -> tuple[dict[str, int], int]:
         """(the pass in which a value can be computed, how many passes there are). Of a row's value it is the first pass
         that can read it."""
         ready: dict[str, int] = {read.name: 0 for read in self.reads}
+        merges = self.merges()
         for line in self.lines:
             after = max((ready[name] for name in line.reads if name in ready), default=0)
+            if line.name in merges:
+                after = ready[merges[line.name].name] - 1
             ready[line.name] = after + (line.total is not None)
         last = max([ready[name] for name, _ in self.writes], default=0)
         last = max([last, *(ready[line.name] - 1 for line in self.lines if line.total is not None)])

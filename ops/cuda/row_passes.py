@@ -2,8 +2,8 @@
 
 A row belongs to some lanes of a warp, or to a block, by its length. The kernel passes over a row once for every
 reduction that others wait for. What later passes need stays in registers where it fits there; longer rows are read, and
-computed, again for every pass, from shared memory where that has room for them, else from cache. Results are stored in
-the last pass, so that they may lie in the memory of operands. The order of additions never changes.
+computed, again for every pass, from shared memory where that has room for them, else from cache; of those a softmax's
+largest element and sum take one pass together (`RowChain.merged`). Results are stored in the last pass, so that they may lie in the memory of operands. The order of additions never changes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from mspc.ops.cuda.math import MATH
 from mspc.ops.cuda.moved import coordinate
 from mspc.ops.cuda.random import RANDOM, with_arguments
 from mspc.ops.cuda.row_chain import RowChain, RowLine
-from mspc.ops.cuda.source import COMMON, accumulating_type, constants, grid_of, index_type, neutral, threads_of_row
+from mspc.ops.cuda.row_totals import end_of_total, kind_of, merged_update, neutral_of
+from mspc.ops.cuda.source import COMMON, constants, grid_of, index_type, threads_of_row
 from mspc.ops.device import Array, Device, Launch, c_type, computing_type
 
 _BLOCK = 128
@@ -63,6 +64,10 @@ def launch_rows(device: Device, chain: RowChain) -> Launch:
     plan = _PassPlan(chain)
     lanes = chain.lanes()
     division = _divided(device, chain, plan, lanes)
+    if not division.held:
+        chain.merged = True
+        plan = _PassPlan(chain)
+        division = _divided(device, chain, plan, lanes)
     group, threads = division.group, division.threads
     rows = math.prod(chain.dims) // chain.length
     packs, blocks = -(-chain.length // (lanes * group)), -(-rows // (threads // group))
@@ -139,6 +144,7 @@ class _PassPlan:
     def __init__(self, chain: RowChain) -> None:
         self.chain = chain
         self.ready, self.passes = chain.stages()
+        self.merges = chain.merges()
         self.lines = {line.name: line for line in chain.lines}
         self.reads = {read.name: read for read in chain.reads}
         self.made: list[list[str]] = []
@@ -155,7 +161,9 @@ class _PassPlan:
     def _wanted(self, number: int) -> list[str]:
         """The values that pass `number` is for: what it reduces and, if it is the last, stores."""
         found = [
-            line.reads[0] for line in self.chain.lines if line.total is not None and self.ready[line.name] - 1 == number
+            self.merges.get(line.name, line).reads[0]
+            for line in self.chain.lines
+            if line.total is not None and self.ready[line.name] - 1 == number
         ]
         found += [total.value for total in self.chain.totals if self.ready[total.value] == number]
         return found + [name for name, _ in self.chain.writes] * (number == self.passes - 1)
@@ -237,9 +245,11 @@ class _PassPlan:
         lines += self._rows_at(0)
         for number in range(self.passes):
             own = [line for line in totals if self.ready[line.name] - 1 == number]
-            lines += [f"{_kind(line)} r_{line.name} = {_neutral(line)};" for line in own]
+            lines += [f"{kind_of(line)} r_{line.name} = {neutral_of(line)};" for line in own]
             lines += self._pass(number, division, unroll, own, sums)
-            lines += [f"const {computing_type(line.dtype)} {line.name} = {_total(line, group)};" for line in own]
+            for line in own:
+                end = end_of_total(line, group, self.merges.get(line.name))
+                lines.append(f"const {computing_type(line.dtype)} {line.name} = {end};")
             lines += self._rows_at(number + 1)
         stores = [
             f"z{i}[row] = narrow<{_c(array)}>({name});" for i, (name, array) in enumerate(chain.row_writes)
@@ -286,7 +296,11 @@ class _PassPlan:
                 element.append(f"h_{name}[k][j] = {name};")
         for line in totals:
             assert line.total is not None
-            how, kind = line.total.how, _kind(line)
+            if line.name in self.merges:
+                element.append(merged_update(line, self.merges[line.name]))
+            if line.name in self.merges or line in self.merges.values():
+                continue
+            how, kind = line.total.how, kind_of(line)
             element.append(f"r_{line.name} = {how}::of(r_{line.name}, ({kind}){line.total.value});")
         if sums is not None:
             element += [sums.update(i) for i, each in enumerate(chain.totals) if self.ready[each.value] == number]
@@ -352,27 +366,3 @@ class _PassPlan:
 
 def _c(array: Array) -> str:
     return c_type(dtype_of(array.dtype))
-
-
-def _kind(line: RowLine) -> str:
-    """The C++ type of a line's total."""
-    assert line.total is not None
-    return accumulating_type(line.total.accumulates)
-
-
-def _neutral(line: RowLine) -> str:
-    assert line.total is not None
-    return f"({_kind(line)})({neutral(line.total.how, line.total.accumulates)})"
-
-
-def _total(line: RowLine, group: int) -> str:
-    """C++ of a line's end result from every thread's own total."""
-    assert line.total is not None
-    how, kind = line.total.how, _kind(line)
-    if group <= 32:
-        value = f"over_group<{how}, GROUP>(r_{line.name})"
-    else:
-        value = f"over_block<{how}, {kind}>(r_{line.name}, shared_{kind.replace(' ', '_')}, {_neutral(line)})"
-    if line.total.count > 1:
-        value = f"{value} / ({kind}){line.total.count}"
-    return f"({computing_type(line.dtype)})({value})"

@@ -58,3 +58,30 @@ def test_numbers_are_the_same_wherever_rows_wait(tmp_path: Path) -> None:
             launch()
         assert all(np.array_equal(outs[0], out) for out in outs[1:])
         assert np.allclose(outs[0].astype(np.float64), wanted.astype(np.float64), 1e-2, 1e-3)
+
+
+SOFTMAX = (
+    "ReduceMax(x0, keep_dims=true, axis=(1))", "Sub(x0, t0)", "Exp(t1)", "ReduceSum(t2, keep_dims=true, axis=(1))",
+    "Log(t3)", "Sub(t1, t4)", "ReduceMean(t2, keep_dims=false, axis=(1))",
+)  # fmt: skip
+
+
+@pytest.mark.skipif(NEEDED is None, reason="g++ is not installed")
+def test_the_largest_and_the_sum_below_it_are_one_pass(tmp_path: Path) -> None:
+    """Elements that grow, are minus infinity, at the front, everywhere, infinite or no number."""
+    device, op = Texts(tmp_path), FusedElementwise(SOFTMAX, (5, 0, 3, 6))
+    x = np.random.default_rng(2).standard_normal((6, 40_001)).astype(np.float32)
+    x[0] = np.sort(x[0]) * 40
+    x[1, :30_000] = -np.inf
+    x[2] = -np.inf
+    x[3, 7] = np.inf
+    x[4, 20_000] = np.nan
+    with np.errstate(all="ignore"):
+        wanted = op.run(NUMPY, x.astype(np.float64))
+    outs = [np.zeros(array.shape, np.float32) for array in wanted]
+    launch: Any = op.launch(device, [x], outs)
+    assert len(re.findall("for \\(int k = 0; k < PACKS", device.texts[0])) == 2  # the other for the mean and the result
+    assert "Largest::of" in device.texts[0]
+    launch()
+    for a, b in zip(wanted, outs, strict=True):
+        np.testing.assert_allclose(a, b, 1e-5, 1e-5)
