@@ -3,7 +3,8 @@
 A row belongs to some lanes of a warp, or to a block, by its length. The kernel passes over a row once for every
 reduction that others wait for. What later passes need stays in registers where it fits there; longer rows are read, and
 computed, again for every pass, from shared memory where that has room for them, else from cache; of those a softmax's
-largest element and sum take one pass together (`RowChain.merged`). Results are stored in the last pass, so that they may lie in the memory of operands. The order of additions never changes.
+largest element and sum take one pass together (`RowChain.merged`). Results are stored in the last pass, so that they
+may lie in the memory of operands. The order of additions never changes.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ from mspc.ops.tensor.cast import Cast
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.attention_match import AttentionMatch, fused_operator, match_attention, operands_of
+from mspc.passes.fusion.attention_scores import may_be_attention
 from mspc.passes.fusion.causal_masks import forget_causal_masks
-from mspc.passes.fusion.fuse_large_attention import may_be_attention
 from mspc.passes.fusion.masked_rows import forget_rows, with_hidden_rows, with_infinite_rows
 
 

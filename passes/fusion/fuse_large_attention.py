@@ -6,12 +6,10 @@ number of heads do not count, so that a graph of a rank's rows and one of the gl
 
 from __future__ import annotations
 
-import math
-
-from mspc.ir.graph import Graph, Node
+from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.math.matmul import BatchMatMul
 from mspc.passes.base import Pass
+from mspc.passes.fusion.attention_scores import may_be_attention
 
 LEAST = 1 << 12
 """Scores of a head from which an attention is fused: those of some 64 queries and keys."""
@@ -33,8 +31,3 @@ class FuseLargeAttention(Pass):
 def has_many_scores(graph: Graph) -> bool:
     """Whether a graph may have an attention that is fused."""
     return any(may_be_attention(node, LEAST) for node in graph.nodes)
-
-
-def may_be_attention(node: Node, least: int) -> bool:
-    """Whether a node may be the last product of an attention with as many scores of a head."""
-    return isinstance(node.op, BatchMatMul) and math.prod(node.inputs[0].shape[-2:]) >= least
