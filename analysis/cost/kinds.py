@@ -94,11 +94,11 @@ def kind_of_work(node: Node) -> str:
 def _kind_of_product(node: Node, sizes: Product | None) -> str:
     if sizes is None:
         return PRODUCTS
-    if sizes.is_flat:
-        return FLAT
     even = _even_bytes(node)
     if even < LOADED:
         return UNEVEN[max(even, min(UNEVEN))]
+    if sizes.is_flat:
+        return FLAT
     return DEEP if sizes.is_deep else PRODUCTS
 
 
