@@ -95,14 +95,18 @@ class _Joining(Emitter):
             return False
         return self.facts.may_wait(nodes) and self.facts.unchanged(nodes)
 
-    def _last(self, nodes: Sequence[Node]) -> Node:
+    def _place(self, nodes: Sequence[Node], read: Sequence[Value]) -> Node:
+        """What follows the last that is read; where a parameter changes ahead of these nodes, the first of them."""
         self.claimed.update(nodes)
-        return max(nodes, key=lambda node: self.facts.index[node])
+        index = self.facts.index
+        behind = max((index[value] for value in read if value in index), default=-1) + 1
+        first = min(index[node] for node in nodes)
+        return self.graph.nodes[first if any(behind <= i < first for i in self.facts.fences) else behind]
 
     def _forward(self, group: AlikeProducts) -> Node:
         """One product in the place of all; the joined weights."""
         products, adds = group.products, group.adds
-        place = self._last([*products, *adds])
+        place = self._place([*products, *adds], [group.x, *group.weights, *(node.inputs[1] for node in adds)])
         weight = self.emit(place, Concat(group.weight_axis), group.weights, products[0])
         joined = self.emit(place, group.op, [group.x, weight], products[0], products)
         if adds:
@@ -118,7 +122,9 @@ class _Joining(Emitter):
     ) -> None:
         """One product for x, one for the weights and one sum for the biases."""
         axis, columns = group.weight_axis, group.columns
-        place = self._last(_taking_part(gradients, joins))
+        others = [node.inputs[1] for node in gradients.inputs] if joins.inputs and weight is None else []
+        x = gradients.weights[0].inputs[1 - axis] if joins.weights else group.x
+        place = self._place(_taking_part(gradients, joins), [*gradients.bases, *others, x])
         like = (gradients.inputs or gradients.weights)[0]
         slopes = self._side_by_side(place, gradients.bases, group, like)
         dy = self.cast(place, slopes, group.products[0].tensor_type.dtype, like)
@@ -133,7 +139,6 @@ class _Joining(Emitter):
             ends = [chain[-1] if chain else node for chain, node in zip(gradients.behind, inputs, strict=True)]
             self.by_term.setdefault(gradients.total, {}).update({ends[0]: dx, **dict.fromkeys(ends[1:])})
         if joins.weights:
-            x = gradients.weights[0].inputs[1 - axis]
             dw = self.emit(place, MatMul(True, False), [x, dy] if axis else [dy, x], gradients.weights[0],
                            gradients.weights)  # fmt: skip
             self.take_apart(dw, axis, columns, gradients.weights, place)

@@ -73,6 +73,13 @@ class Rewriter:
             self._places[node] = place
         self.gone.add(place)
 
+    def put_ahead(self, place: Node, nodes: Iterable[Node]) -> None:
+        """Make nodes ahead of one that stays, unless something replaces it or drops it."""
+        goes = place in self.gone
+        self.put(place, nodes)
+        if not goes:
+            self.gone.discard(place)
+
     def put_for(self, old: Node, nodes: Iterable[Node]) -> None:
         """Make nodes in the place of `old`, which may be one of those that were made."""
         place = self._places.pop(old, None)
@@ -119,15 +126,15 @@ class Emitter(Rewriter):
     def emit(
         self, place: Node, op: Op, inputs: Sequence[Value], like: Node, parts: Sequence[Node] = (), takes: bool = False
     ) -> Node:
-        """A new node in the place of one that goes, at the lines of `like`. It replaces all of `parts`, or `takes`
-        the names and facts of `like`."""
+        """A new node ahead of `place`, at the lines of `like`. It replaces all of `parts`, or `takes` the names and
+        facts of `like`."""
         type = op.infer(*[value.type for value in inputs])  # type: ignore[misc]  # structural operators take tuples
         made = Node(op, inputs, type, scope=like.scope, frames=like.frames, phase=like.phase)
         if takes:
             made.name, made.instance, made.attrs = like.name, like.instance, dict(like.attrs)
         if parts:
             made.attrs["fused"] = tuple(part.label for part in parts)
-        self.put(place, [made])
+        self.put_ahead(place, [made])
         return made
 
     def cast(self, place: Node, value: Node, dtype: DType, like: Node) -> Node:
