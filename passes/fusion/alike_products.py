@@ -231,11 +231,15 @@ class ProductGraph:
     def _alone(self, group: AlikeProducts, found: list[Node]) -> list[Node]:
         """Products for the weights alone, where the operand needs no gradient; those of attentions in its order."""
         place = group.weight_axis
-        found.sort(key=lambda node: self.index[node])
+        found.sort(key=lambda node: -self.index[node])
         if group.attention:
             by_operand = {_operand(node.inputs[place]): node for node in found}
             found = [by_operand[i] for i in range(3) if i in by_operand]
-        return found if len(found) == len(group.products) else []
+        chosen: list[Node] = []
+        for product in group.products:
+            alike = [node for node in found if node not in chosen and node.inputs[place].type == product.type]
+            chosen += alike[:1]
+        return chosen if len(found) == len(group.products) else []
 
     def _add_up(self, group: AlikeProducts, made: AlikeGradients) -> None:
         """Find the sums for biases, and other readers."""

@@ -196,10 +196,24 @@ def test_training_gives_the_same_numbers(name: str, kind: Any) -> None:
     check_same(found, feeds, kind, joined, apart)
 
 
+def test_an_operand_without_gradient() -> None:
+    """The products for the weights alone are joined, whatever their order."""
+    p = Products(16, 16, 16, 32, 24, 24, dtype=FLOAT32)
+    slopes = [p.emit("Tanh", p.input(f"g{i}", y.shape)) for i, y in enumerate(p.made)]
+    weights = [p.emit("MatMul", p.x, slopes[i], transpose_a=True) for i in (3, 0, 2, 1)]
+    graph = p.finish(*(p.emit("Tanh", y) for y in p.made), *weights)
+    before = parse(print_graph(graph), REGISTRY).main
+    assert JoinProducts().run(graph)
+    graph.verify()
+    assert products(graph) == 2
+    feeds = random_feeds(before)
+    same(run_global(graph, feeds), run_global(before, feeds))
+
+
 def test_what_is_computed_again_is_joined_too() -> None:
     found, feeds = compiled("all", ms.float32, recompute=True)
     joined, apart = rank_graphs(found, True), rank_graphs(found, False)
-    assert products(apart[0]) - products(joined[0]) > NETWORKS["all"][1]
+    assert products(apart[0]) - products(joined[0]) == 18 + 6
     check_same(found, feeds, ms.float32, joined, apart)
 
 
@@ -328,6 +342,34 @@ def test_one_weight_twice_and_weights_that_change_in_between_stay() -> None:
     other = p.input("other", (64, 64), FLOAT32, "parameter")
     p.emit("AssignAdd", other, other)
     assert p.joined(p.emit("Tanh", p.made[0]), p.emit("Tanh", p.emit("MatMul", p.x, other))) == 0
+
+
+def test_what_would_wait_over_an_update_stays() -> None:
+    for changed, fewer in ((False, 1), (True, 0)):
+        p = Products(16, 16, 16, dtype=FLOAT32)
+        other = p.input("other", (16, 16), FLOAT32, "parameter")
+        early = p.emit("Mul", p.made[0], other)
+        if changed:
+            p.emit("AssignAdd", other, other)
+        late = p.emit("MatMul", p.x, p.emit("Tanh", p.input("made", (16, 16))))
+        assert p.joined(early, p.emit("Tanh", late)) == fewer
+
+
+def test_a_part_is_not_held_for_the_gradients_of_another() -> None:
+    for needed, fewer in ((1, 0), (2, 1)):
+        p = Products(8192, 1024, 1024, 1024)
+        results = [p.emit("Tanh", y) for y in p.made]
+        for y in p.made[:needed]:
+            results.append(p.emit("Exp", y))
+            results[-1].phase = "backward"
+        assert p.joined(*results) == fewer
+
+
+def test_a_bias_for_one_stays_a_part_of_its_product() -> None:
+    for rows, fewer in ((16384, 0), (256, 1)):
+        p = Products(rows, 1024, 1024, 1024)
+        biased = p.emit("BiasAdd", p.made[0], p.input("b", (1024,)))
+        assert p.joined(biased, p.emit("Tanh", p.made[1])) == fewer
 
 
 def test_what_reads_a_product_waits_for_the_others() -> None:
