@@ -4,6 +4,7 @@ A product takes a time that does not depend on its size, in which it fills the m
 so much is saved for every product less. Products for the gradient of the operand need not be written one by one, to be
 added up. On the other side, parts of a joined result that no fused kernel reads are copied, and so are gradients that
 no fused kernel makes; where a kernel makes several gradients of the same operands, it would read these for every one.
+Gradients of weights are copied, too: updates and collectives read them one by one.
 """
 
 from __future__ import annotations
@@ -50,13 +51,14 @@ def best(
     again = _gradient_bytes(graph, group, gradients) if gradients is not None else 0.0
     x = fewer * (START + 2 * group.x.type.nbytes)
     own = sum(2 * value.type.nbytes for value in gradients.bases) if gradients is not None else 0
+    apart = sum(2 * node.type.nbytes for node in gradients.weights) if gradients is not None else 0
     joined, single = _weight_bytes(graph, group)
     found, most = Joins(), 0.0
     for of in choices((False, True), repeat=3):
         joins = Joins(*of)
         if joins.forward > may.forward or joins.inputs > may.inputs or joins.weights > may.weights:
             continue
-        saved = joins.forward * forward + joins.inputs * x + joins.weights * fewer * START
+        saved = joins.forward * forward + joins.inputs * x + joins.weights * (fewer * START - apart)
         if joins.inputs or joins.weights:
             saved -= again
             if gradients is not None and (not joins.inputs, not joins.weights) != (

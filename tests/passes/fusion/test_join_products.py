@@ -310,6 +310,17 @@ def attended(rows: int, heads: int) -> int:
     return p.joined(p.emit("TupleGetItem", out, index=3))
 
 
+def test_gradients_of_large_weights_are_not_copied() -> None:
+    for columns, fewer in ((256, 1), (4096, 0)):
+        p = Products(256, 4096, columns, columns)
+        slopes = [p.emit("Tanh", p.input(f"g{i}", y.shape)) for i, y in enumerate(p.made)]
+        graph = p.finish(*(p.emit("Tanh", y) for y in p.made), *p.backward(*slopes))
+        before = sum(node.op.name == "MatMul" and node.op.transpose_a for node in graph.nodes)
+        JoinProducts().run(graph)
+        after = sum(node.op.name == "MatMul" and node.op.transpose_a for node in graph.nodes)
+        assert before - after == fewer
+
+
 def test_what_an_attention_would_have_to_copy_stays_apart() -> None:
     assert attended(16384, 16) == 0
     assert attended(256, 4) == 1
