@@ -42,7 +42,15 @@ FOR_GPU = ("fuse_attention",)
 """Ahead of the others where the device is a GPU."""
 FOR_CPU = ("fuse_large_attention",)
 """Ahead of the others where the device is a CPU."""
-FOR_GPU_RANKS = ("pack_attention", "split_batch_norm", "split_norm", "split_dropout", "channels_last", "heads_last")
+FOR_GPU_RANKS = (
+    "join_products",
+    "pack_attention",
+    "split_batch_norm",
+    "split_norm",
+    "split_dropout",
+    "channels_last",
+    "heads_last",
+)
 """Behind `join_slices` where the device is a GPU: what was sliced is then one tensor again."""
 FOR_GPU_ROWS = ("join_row_sums", "fuse_rows")
 """Ahead of `fuse_elementwise` where the device is a GPU."""

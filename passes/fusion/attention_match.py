@@ -19,6 +19,7 @@ from mspc.ops.math.arithmetic import Add, Div, Mul, RealDiv
 from mspc.ops.math.comparison import Select
 from mspc.ops.math.matmul import BatchMatMul
 from mspc.ops.nn.attention import FlashAttentionScore
+from mspc.ops.nn.attention_order import HEADS_BEHIND
 from mspc.ops.nn.softmax import Softmax
 from mspc.ops.random.dropout import Dropout
 from mspc.ops.tensor.cast import Cast
@@ -30,8 +31,6 @@ from mspc.passes.fusion.masked_rows import every_row_holds, may_be_infinite, may
 
 MASKED = -1e4
 """A score replaced by this number or a lower one has no weight after the softmax."""
-HEADS_BEHIND = (0, 2, 1, 3)
-"""From (batch, sequence, heads, depth) to (batch, heads, sequence, depth) and back."""
 _SHARDED_AS = {BATCH: "b", HEADS: "n"}
 Users = Mapping[Value, Sequence[tuple[Node, int]]]
 Mesh = tuple[tuple[int, ...], tuple[str, ...], int] | None

@@ -6,21 +6,50 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from mspc.ir.graph import Node, Value, operand_types
+from mspc.ir.graph import Graph, Node, Value, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.index_map import IndexMap, Place, along, flattened, reshaped
-from mspc.ops.nn.attention import FlashAttentionScoreGrad
+from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from mspc.ops.nn.attention_kernel import Shape
 from mspc.ops.op import Op
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.reshape import Reshape
-from mspc.passes.fusion.projections import NoMatch, ProjectionGraph, attention_of
+from mspc.passes.cleanup.simplify import live_values
 
+Attention = FlashAttentionScore | FlashAttentionScoreGrad | FlashAttentionScoreShiftGrad
 Dims = tuple[int, ...]
 Seen = tuple[Value, tuple[Place, ...]]
 """A value, and the places along its dimensions."""
+
+
+class NoMatch(Exception):
+    """There is no tensor of parts, or something needs the gradients apart."""
+
+
+@dataclass(frozen=True)
+class PartsGraph:
+    """The graph as it was. live: what is needed. users: the readers among them."""
+
+    live: set[Value]
+    users: dict[Value, list[tuple[Node, int]]]
+    results: set[Value]
+
+    @staticmethod
+    def of(graph: Graph) -> PartsGraph:
+        live = live_values(graph)
+        users: dict[Value, list[tuple[Node, int]]] = {}
+        for node in graph.nodes:
+            for place, value in enumerate(node.inputs if node in live else ()):
+                users.setdefault(value, []).append((node, place))
+        return PartsGraph(live, users, set(graph.results))
+
+    def readers(self, value: Value) -> list[tuple[Node, int]]:
+        """Raises NoMatch for what the graph returns."""
+        if value in self.results:
+            raise NoMatch
+        return self.users.get(value, [])
 
 
 @dataclass(frozen=True)
@@ -36,7 +65,7 @@ class PartsMatch:
     joined: dict[Node, Node]
 
 
-def parts_matched(facts: ProjectionGraph, operands: Sequence[Value], attentions: list[Node]) -> PartsMatch:
+def parts_matched(facts: PartsGraph, operands: Sequence[Value], attentions: list[Node]) -> PartsMatch:
     """Raises NoMatch."""
     if not attentions or len(set(operands)) != 3:
         raise NoMatch
@@ -59,6 +88,11 @@ def parts_matched(facts: ProjectionGraph, operands: Sequence[Value], attentions:
             by_head = layout == "BNSD"
             return PartsMatch(whole, shape, "BSND" if by_head else layout, by_head, joined)
     raise NoMatch
+
+
+def attention_of(node: Node) -> Attention:
+    assert isinstance(node.op, Attention)
+    return node.op
 
 
 def _size(shape: Shape) -> int:
@@ -135,7 +169,7 @@ def _through(found: IndexMap, node: Node, shape: Dims, places: tuple[Place, ...]
     return None
 
 
-def _joined(facts: ProjectionGraph, gradient: Node, flat: Sequence[Place], shape: Shape) -> Node:
+def _joined(facts: PartsGraph, gradient: Node, flat: Sequence[Place], shape: Shape) -> Node:
     """What a gradient's three results become, and nothing else reads. Raises NoMatch."""
     parts: dict[int, Node] = {}
     for reader, _ in facts.readers(gradient):
@@ -152,7 +186,7 @@ def _joined(facts: ProjectionGraph, gradient: Node, flat: Sequence[Place], shape
     raise NoMatch
 
 
-def _followed(facts: ProjectionGraph, value: Node) -> Iterator[Node]:
+def _followed(facts: PartsGraph, value: Node) -> Iterator[Node]:
     """What is made of a value alone, or of it and others, as long as it has one reader that moves elements."""
     while True:
         readers = facts.users.get(value, [])

@@ -11,9 +11,13 @@ from functools import cached_property
 from typing import Any
 
 from mspc.ir.graph import Graph, Node, Value
-from mspc.ir.types import TupleType, Type
+from mspc.ir.types import DType, TupleType, Type
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
+from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.moving import Split
+from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.slicing import StridedSlice
 
 
 class Rewriter:
@@ -69,6 +73,13 @@ class Rewriter:
             self._places[node] = place
         self.gone.add(place)
 
+    def put_ahead(self, place: Node, nodes: Iterable[Node]) -> None:
+        """Make nodes ahead of one that stays, unless something replaces it or drops it."""
+        goes = place in self.gone
+        self.put(place, nodes)
+        if not goes:
+            self.gone.discard(place)
+
     def put_for(self, old: Node, nodes: Iterable[Node]) -> None:
         """Make nodes in the place of `old`, which may be one of those that were made."""
         place = self._places.pop(old, None)
@@ -107,6 +118,48 @@ class Rewriter:
         if self.replaced:
             self.graph.replace(self.replaced)
         return True
+
+
+class Emitter(Rewriter):
+    """A rewriter that makes nodes one by one."""
+
+    def emit(
+        self, place: Node, op: Op, inputs: Sequence[Value], like: Node, parts: Sequence[Node] = (), takes: bool = False
+    ) -> Node:
+        """A new node ahead of `place`, at the lines of `like`. It replaces all of `parts`, or `takes` the names and
+        facts of `like`."""
+        type = op.infer(*[value.type for value in inputs])  # type: ignore[misc]  # structural operators take tuples
+        made = Node(op, inputs, type, scope=like.scope, frames=like.frames, phase=like.phase)
+        if takes:
+            made.name, made.instance, made.attrs = like.name, like.instance, dict(like.attrs)
+        if parts:
+            made.attrs["fused"] = tuple(part.label for part in parts)
+        self.put_ahead(place, [made])
+        return made
+
+    def cast(self, place: Node, value: Node, dtype: DType, like: Node) -> Node:
+        """The value in this element type."""
+        return value if value.tensor_type.dtype == dtype else self.emit(place, Cast(dtype), [value], like)
+
+    def shaped(self, place: Node, value: Value, shape: tuple[int, ...], like: Node) -> Value:
+        """The value in this shape."""
+        return value if value.shape == shape else self.emit(place, Reshape(shape), [value], like)
+
+    def take_apart(
+        self, joined: Node, axis: int, sizes: Sequence[int], parts: Sequence[Node], place: Node
+    ) -> None:
+        """Put slices of a tensor, in their shapes, in the place of the nodes that gave them one by one."""
+        split = self.emit(place, Split(axis, len(sizes)), [joined], parts[0]) if len(set(sizes)) == 1 else None
+        last = 0
+        for index, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+            first, last = last, last + size
+            begin = tuple(first if d == axis else 0 for d in range(len(joined.shape)))
+            end = tuple(last if d == axis else n for d, n in enumerate(joined.shape))
+            shaped = tuple(b - a for a, b in zip(begin, end, strict=True)) != part.shape
+            own = StridedSlice(begin=begin, end=end, strides=(1,) * len(begin))
+            op = own if split is None else TupleGetItem(index)
+            made = self.emit(place, op, [split or joined], part, takes=not shaped)
+            self.replace(part, self.emit(place, Reshape(part.shape), [made], part, takes=True) if shaped else made)
 
 
 def fused(op: Op, inputs: Iterable[Value], type: Type, first: Node, last: Node, parts: Iterable[str]) -> Node:

@@ -22,9 +22,12 @@ from mspc.ir.graph import Parameter as Input
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT16, FLOAT32, TensorType
+from mspc.ops.math.matmul import MatMul
 from mspc.ops.modules import load_operators
+from mspc.ops.nn.attention import FlashAttentionScore
 from mspc.ops.op import REGISTRY, Op
 from mspc.passes.base import find_pass, run_passes
+from mspc.passes.fusion.join_products import JoinProducts
 from mspc.passes.fusion.pack_attention import PackAttention
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
@@ -400,25 +403,45 @@ def keys_from_elsewhere(w: Written) -> Graph:
 def weights_change_in_between(w: Written) -> Graph:
     changed = Input("changed", TensorType(FLOAT32, (8, 8)), kind="parameter")
     w.graph.parameters.append(changed)
-    w.weights[0] = changed
-    products = w.products()
+    query = w.emit("MatMul", w.x, changed)
     w.emit("Assign", changed, w.x)
-    return w.finish(*map(w.heads, products))
+    return w.finish(*map(w.heads, (query, *w.products()[1:])))
 
 
 APART: list[Callable[[Written], Graph]] = [
-    query_of_another_operand, a_second_reader, a_result, one_is_cast, one_is_turned, operands_are_turned,
-    one_has_a_bias, a_bias_of_rows, one_product_for_two, scaled_in_between, keys_from_elsewhere,
-    weights_change_in_between,
+    query_of_another_operand, one_is_cast, one_is_turned, operands_are_turned, one_has_a_bias, a_bias_of_rows,
+    one_product_for_two, scaled_in_between, keys_from_elsewhere, weights_change_in_between,
 ]  # fmt: skip
+
+
+def is_packed(graph: Graph) -> bool:
+    """Whether the passes give the attention one operand."""
+    JoinProducts().run(graph)
+    changed = PackAttention().run(graph)
+    graph.verify()
+    assert changed == any(isinstance(n.op, FlashAttentionScore) and n.op.packed for n in graph.nodes)
+    return changed
+
+
+def same_numbers(graph: Graph, before: Graph) -> None:
+    feeds = random_feeds(before)
+    same(run_global(graph, feeds), run_global(before, feeds))
 
 
 @pytest.mark.parametrize("make", APART, ids=lambda make: make.__name__)
 def test_what_stays_apart(make: Callable[[Written], Graph]) -> None:
     graph = make(Written())
-    before = print_graph(graph)
-    assert not PackAttention().run(graph)
-    assert print_graph(graph) == before
+    before = parse(print_graph(graph), REGISTRY).main
+    assert not is_packed(graph)
+    same_numbers(graph, before)
+
+
+@pytest.mark.parametrize("make", [a_second_reader, a_result], ids=lambda make: make.__name__)
+def test_others_read_parts_of_what_an_attention_reads(make: Callable[[Written], Graph]) -> None:
+    graph = make(Written())
+    before = parse(print_graph(graph), REGISTRY).main
+    assert is_packed(graph)
+    same_numbers(graph, before)
 
 
 def with_gradients(w: Written, of: Sequence[Any], changed: bool = False) -> Graph:
@@ -445,10 +468,8 @@ def with_gradients(w: Written, of: Sequence[Any], changed: bool = False) -> Grap
 def check_small(graph: Graph, packed: bool) -> None:
     """Whether the graph is packed; the numbers stay."""
     before = parse(print_graph(graph), REGISTRY).main
-    assert PackAttention().run(graph) is packed
-    graph.verify()
-    feeds = random_feeds(before)
-    same(run_global(graph, feeds), run_global(before, feeds))
+    assert is_packed(graph) is packed
+    same_numbers(graph, before)
 
 
 def test_gradients_of_a_small_graph_are_packed() -> None:
@@ -456,9 +477,13 @@ def test_gradients_of_a_small_graph_are_packed() -> None:
     check_small(with_gradients(w, [w.x] * 3), True)
 
 
-def test_products_of_gradients_by_something_else_stay_apart() -> None:
+def test_products_of_gradients_by_something_else_read_them_apart() -> None:
     w = Written()
-    check_small(with_gradients(w, [w.input("z", (8, 8))] * 3), False)
+    graph = with_gradients(w, [w.input("z", (8, 8))] * 3)
+    before = parse(print_graph(graph), REGISTRY).main
+    is_packed(graph)
+    assert sum(isinstance(node.op, MatMul) and node.op.transpose_a for node in graph.nodes) == 3
+    same_numbers(graph, before)
 
 
 def test_weights_that_change_before_gradients_are_multiplied_stay_apart() -> None:
@@ -471,9 +496,8 @@ def test_a_small_graph_is_packed() -> None:
     w = Written()
     graph = w.finish(*map(w.heads, w.products()))
     before = parse(print_graph(graph), REGISTRY).main
-    assert PackAttention().run(graph)
-    graph.verify()
+    assert is_packed(graph)
     assert [n.op.name for n in graph.nodes] == ["Concat", "MatMul", "Reshape", "FlashAttentionScore", "TupleGetItem"]
-    feeds = random_feeds(before)
-    same(run_global(graph, feeds), run_global(before, feeds))
+    same_numbers(graph, before)
+    assert not JoinProducts().run(graph)
     assert not PackAttention().run(graph)

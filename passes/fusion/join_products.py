@@ -1,0 +1,206 @@
+"""Makes products of one operand with several weights one product, and so the products of their gradients.
+
+Input:  `%1 = MatMul(%x, %wq)`, `%2 = MatMul(%x, %wk)`, `%3 = MatMul(%x, %wv)`, with whatever reads them
+Output: `%1 = Concat(%wq, %wk, %wv) {axis: 1}`, `%2 = MatMul(%x, %1)`, and slices of %2
+
+A bias may be added to each, perhaps in a wider element type; it is then one sum, too. Backward the gradients are
+joined: the products that are summed for the gradient of x become one, as do those for the gradients of the weights,
+which are taken apart again, and the sums for the biases. Forward and backward are joined one without the other where
+that pays (`joined_bytes`). Fused kernels read the slices where they lie and write the joined gradients in place, an
+attention reads all of the product (`pack_attention`), and updates keep the joined weights up to date
+(`analysis.shadow_weights`).
+
+It runs on a rank's graph: what the ranks exchange are still the gradients of the single weights. Nodes keep their
+order, but what would read a product before all of them are there waits for them; no collective passes another. Products
+are summed in another order, and the sum of those for x is rounded once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.late_dataclass import dataclass
+from mspc.ops.collective.base import Collective
+from mspc.ops.math.arithmetic import AddN
+from mspc.ops.math.matmul import BiasAdd, MatMul
+from mspc.ops.op import Op
+from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.ops.tensor.moving import Concat
+from mspc.passes.base import Pass
+from mspc.passes.cleanup.simplify import remove_dead
+from mspc.passes.fusion.alike_products import AlikeGradients, AlikeProducts, ProductGraph
+from mspc.passes.fusion.joined_bytes import Joins, best, free_parts
+from mspc.passes.fusion.rewriter import Emitter
+
+
+@dataclass(frozen=True)
+class JoinProducts(Pass):
+    """Replace products of one operand by one."""
+
+    def run(self, graph: Graph) -> bool:
+        facts = ProductGraph(graph)
+        groups = list(facts.groups())
+        if not groups:
+            return False
+        # Products that are computed again for the gradients are those whose gradients they are.
+        latest_first = sorted(groups, key=lambda group: -facts.index[group.products[0]])
+        gradients = {id(group): facts.gradients(group) for group in latest_first}
+        plan = _Joining(graph, facts)
+        for group in groups:
+            plan.join(group, gradients[id(group)])
+        plan.add_up()
+        if not plan.apply():
+            return False
+        _put_in_order(graph)
+        remove_dead(graph)
+        return True
+
+
+class _Joining(Emitter):
+    """by_term: of sums what is for a term, None where it goes. claimed: products that something replaces."""
+
+    def __init__(self, graph: Graph, facts: ProductGraph) -> None:
+        super().__init__(graph)
+        self.facts = facts
+        self.claimed: set[Node] = set()
+        self.by_term: dict[Node, dict[Value, Value | None]] = {}
+
+    def join(self, group: AlikeProducts, gradients: AlikeGradients | None) -> None:
+        """Note what is to be joined, of all products or of those whose parts cost nothing."""
+        joins, saved = best(self.facts, group, gradients, self._may(group, gradients))
+        free = free_parts(self.facts, group)
+        if not group.attention and 1 < len(free) < len(group.products):
+            fewer, theirs = group.some(free), gradients.some(free) if gradients is not None else None
+            other, more = best(self.facts, fewer, theirs, self._may(fewer, theirs))
+            if more > saved:
+                group, gradients, joins = fewer, theirs, other
+        weight = self._forward(group) if joins.forward else None
+        if gradients is not None and (joins.inputs or joins.weights):
+            self._backward(group, gradients, joins, weight)
+
+    def _may(self, group: AlikeProducts, gradients: AlikeGradients | None) -> Joins:
+        """What can be joined at all."""
+        back = _taking_part(gradients, Joins(False, True, True)) if gradients is not None else []
+        able = gradients is not None and self._can(back)
+        return Joins(
+            self._can([*group.products, *group.adds]),
+            able and gradients is not None and bool(gradients.inputs),
+            able and gradients is not None and bool(gradients.weights),
+        )
+
+    def _can(self, nodes: Sequence[Node]) -> bool:
+        if not nodes or not self.claimed.isdisjoint(nodes):
+            return False
+        return self.facts.may_wait(nodes) and self.facts.unchanged(nodes)
+
+    def _place(self, nodes: Sequence[Node], read: Sequence[Value]) -> Node:
+        """What follows the last that is read; where a parameter changes ahead of these nodes, the first of them."""
+        self.claimed.update(nodes)
+        index = self.facts.index
+        behind = max((index[value] for value in read if value in index), default=-1) + 1
+        first = min(index[node] for node in nodes)
+        return self.graph.nodes[first if any(behind <= i < first for i in self.facts.fences) else behind]
+
+    def _forward(self, group: AlikeProducts) -> Node:
+        """One product in the place of all; the joined weights."""
+        products, adds = group.products, group.adds
+        place = self._place([*products, *adds], [group.x, *group.weights, *(node.inputs[1] for node in adds)])
+        weight = self.emit(place, Concat(group.weight_axis), group.weights, products[0])
+        joined = self.emit(place, group.op, [group.x, weight], products[0], products)
+        if adds:
+            joined = self.cast(place, joined, adds[0].tensor_type.dtype, adds[0])
+            bias = self.emit(place, Concat(0), [node.inputs[1] for node in adds], adds[0])
+            joined = self.emit(place, BiasAdd("NHWC"), [joined, bias], adds[0], adds)
+            self.gone.update(products)
+        self.take_apart(joined, 1, group.columns, adds or products, place)
+        return weight
+
+    def _backward(
+        self, group: AlikeProducts, gradients: AlikeGradients, joins: Joins, weight: Node | None
+    ) -> None:
+        """One product for x, one for the weights and one sum for the biases."""
+        axis, columns = group.weight_axis, group.columns
+        others = [node.inputs[1] for node in gradients.inputs] if joins.inputs and weight is None else []
+        x = gradients.weights[0].inputs[1 - axis] if joins.weights else group.x
+        place = self._place(_taking_part(gradients, joins), [*gradients.bases, *others, x])
+        like = (gradients.inputs or gradients.weights)[0]
+        slopes = self._side_by_side(place, gradients.bases, group, like)
+        dy = self.cast(place, slopes, group.products[0].tensor_type.dtype, like)
+        if joins.inputs and gradients.total is not None:
+            inputs = gradients.inputs
+            if weight is None:
+                weight = self.emit(place, Concat(axis), [node.inputs[1] for node in inputs], inputs[0])
+            dx = self.emit(place, MatMul(False, axis == 1), [dy, weight], inputs[0], inputs)
+            for step in gradients.behind[0]:
+                assert isinstance(step.op, Op)
+                dx = self.emit(place, step.op, [dx], step, takes=True)
+            ends = [chain[-1] if chain else node for chain, node in zip(gradients.behind, inputs, strict=True)]
+            self.by_term.setdefault(gradients.total, {}).update({ends[0]: dx, **dict.fromkeys(ends[1:])})
+        if joins.weights:
+            dw = self.emit(place, MatMul(True, False), [x, dy] if axis else [dy, x], gradients.weights[0],
+                           gradients.weights)  # fmt: skip
+            self.take_apart(dw, axis, columns, gradients.weights, place)
+        if gradients.sums:
+            slopes = self.cast(place, slopes, gradients.sums[0].inputs[0].tensor_type.dtype, like)
+            total = self.emit(place, ReduceSum(axis=(0,)), [slopes], gradients.sums[0], gradients.sums)
+            self.take_apart(total, 0, columns, gradients.sums, place)
+
+    def _side_by_side(self, place: Node, bases: Sequence[Value], group: AlikeProducts, like: Node) -> Node:
+        """The gradients as one matrix. They are joined in the shape in which they are made, as far as they have one:
+        where each element lies is then plain to the kernel that makes them."""
+        rows, columns = group.products[0].shape[0], group.columns
+        first = bases[0].shape
+        axis = next((d for d in range(len(first)) if math.prod(first[:d]) == rows), 0)
+        rest = {(value.shape[:axis], value.shape[axis + 1 :]) for value in bases}
+        parts = bases
+        if not axis or len(rest) > 1:
+            axis = 1
+            parts = [self.shaped(place, v, (rows, size), like) for v, size in zip(bases, columns, strict=True)]
+        joined = self.emit(place, Concat(axis), parts, like)
+        made = self.shaped(place, joined, (rows, sum(columns)), like)
+        assert isinstance(made, Node)
+        return made
+
+    def add_up(self) -> None:
+        """Make the sums of what their terms are now."""
+        for total, terms in self.by_term.items():
+            values = [terms.get(value, value) for value in total.inputs]
+            left = [value for value in values if value is not None]
+            self.replace(total, left[0] if len(left) == 1 else self.emit(total, AddN(), left, total, takes=True))
+
+
+def _taking_part(gradients: AlikeGradients, joins: Joins) -> list[Node]:
+    """The nodes that are joined backward."""
+    inputs = gradients.inputs if joins.inputs else []
+    return [*inputs, *(gradients.weights if joins.weights else []), *gradients.sums]
+
+
+def _put_in_order(graph: Graph) -> None:
+    """Let nodes wait for what they read; collectives stay in their order."""
+    waiting: list[Node] = []
+    missing: set[Value] = set(graph.nodes)
+    nodes: list[Node] = []
+
+    def ready(node: Node, ahead: Sequence[Node]) -> bool:
+        if not missing.isdisjoint(node.inputs):
+            return False
+        return not isinstance(node.op, Collective) or not any(isinstance(other.op, Collective) for other in ahead)
+
+    for node in graph.nodes:
+        if not ready(node, waiting):
+            waiting.append(node)
+            continue
+        nodes.append(node)
+        missing.discard(node)
+        i = 0
+        while i < len(waiting):
+            if ready(waiting[i], waiting[:i]):
+                nodes.append(waiting[i])
+                missing.discard(waiting.pop(i))
+                i = 0
+            else:
+                i += 1
+    assert not waiting, "products were joined in a circle"
+    graph.nodes = nodes

@@ -1,0 +1,280 @@
+"""Products of one operand as one: which networks, the same numbers with and without, and what is weighed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc as ms
+from mspc.compiler.pipeline import rank_passes_of
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Parameter as Input
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_graph
+from mspc.ir.types import BFLOAT16, FLOAT32, DType, TensorType
+from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY
+from mspc.passes.fusion.join_products import JoinProducts
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm.local import LocalComm, World
+from mspc.runtime.executor import Executor
+from mspc.runtime.slices import slice_parameter
+from tests.interpret import random_feeds, run_global, same
+from tests.passes.fusion.written_products import NETWORKS, compiled, products, rank_graphs
+
+load_operators()
+
+
+def numbers(found: Any, feeds: list[Any], graphs: list[Graph]) -> list[dict[str, Any]]:
+    """Of every rank the loss and the parameters after one step."""
+    full = {name: np.asarray(p.value) for name, p in found.traced.parameters.items()}
+
+    def run(comm: LocalComm) -> dict[str, Any]:
+        graph = graphs[comm.rank]
+        own = {p.name: np.array(slice_parameter(p, full[p.name], comm.rank, "")) for p in graph.parameters
+               if p.kind == "parameter"}  # fmt: skip
+        own |= {p.name: np.asarray(found.traced.constants[p.name]) for p in graph.parameters if p.kind == "constant"}
+        executor = Executor(graph, NumPyBackend(comm), own)
+        loss = np.asarray(executor.run(feeds)[0])
+        return {"": loss} | {name: np.array(executor.parameter(name)) for name in own}
+
+    return World(len(graphs)).run(run)
+
+
+def check_same(found: Any, feeds: list[Any], kind: Any, joined: list[Graph], apart: list[Graph]) -> None:
+    tolerance = 1e-5 if kind == ms.float32 else 2e-2
+    for mine, others in zip(numbers(found, feeds, joined), numbers(found, feeds, apart), strict=True):
+        for name, value in others.items():
+            size = max(float(np.max(np.abs(value))), 1e-3)
+            np.testing.assert_allclose(mine[name], value, rtol=0, atol=tolerance * size, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", [ms.float32, ms.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_training_gives_the_same_numbers(name: str, kind: Any) -> None:
+    found, feeds = compiled(name, kind)
+    joined, apart = rank_graphs(found, True), rank_graphs(found, False)
+    assert products(apart[0]) - products(joined[0]) == NETWORKS[name][1]
+    check_same(found, feeds, kind, joined, apart)
+
+
+def test_an_operand_without_gradient() -> None:
+    """The products for the weights alone are joined, whatever their order."""
+    p = Products(16, 16, 16, 32, 24, 24, dtype=FLOAT32)
+    slopes = [p.emit("Tanh", p.input(f"g{i}", y.shape)) for i, y in enumerate(p.made)]
+    weights = [p.emit("MatMul", p.x, slopes[i], transpose_a=True) for i in (3, 0, 2, 1)]
+    graph = p.finish(*(p.emit("Tanh", y) for y in p.made), *weights)
+    before = parse(print_graph(graph), REGISTRY).main
+    assert JoinProducts().run(graph)
+    graph.verify()
+    assert products(graph) == 2
+    feeds = random_feeds(before)
+    same(run_global(graph, feeds), run_global(before, feeds))
+
+
+def test_what_is_computed_again_is_joined_too() -> None:
+    found, feeds = compiled("all", ms.float32, recompute=True)
+    joined, apart = rank_graphs(found, True), rank_graphs(found, False)
+    assert products(apart[0]) - products(joined[0]) == 18 + 6
+    check_same(found, feeds, ms.float32, joined, apart)
+
+
+def test_ranks_exchange_what_they_did() -> None:
+    found, feeds = compiled("all", ms.float32, ranks=2, mode="data_parallel")
+    joined, apart = rank_graphs(found, True), rank_graphs(found, False)
+    assert products(apart[0]) - products(joined[0]) == NETWORKS["all"][1]
+    sent = [[str(n.type) for n in g.nodes if n.op.name == "AllReduce"] for g in (joined[0], apart[0])]
+    assert sent[0] == sent[1] != []
+    check_same(found, feeds, ms.float32, joined, apart)
+
+
+def test_it_is_for_gpus_and_gives_the_same_text_every_time() -> None:
+    assert "join_products" in rank_passes_of("GPU")
+    assert "join_products" not in rank_passes_of()
+    texts = {print_graph(rank_graphs(compiled("all", ms.float32)[0], True)[0]) for _ in range(2)}
+    assert len(texts) == 1
+
+
+# What is weighed ---------------------------------------------------------------------------------------------
+
+
+class Products:
+    """x [rows, width] by weights that an update changes in the end, operator by operator."""
+
+    def __init__(self, rows: int, width: int, *columns: int, dtype: DType = BFLOAT16) -> None:
+        self.graph = Graph("products")
+        self.graph.attrs = {"mode": "stand_alone", "ranks": 1}
+        self.builder, self.dtype = Builder(self.graph), dtype
+        self.x = self.input("x", (rows, width))
+        self.weights = [self.input(f"w{i}", (width, n), FLOAT32, "parameter") for i, n in enumerate(columns)]
+        self.cast = [self.emit("Cast", w, dst_type=dtype) if dtype != FLOAT32 else w for w in self.weights]
+        self.made: list[Value] = [self.emit("MatMul", self.x, w) for w in self.cast]
+
+    def input(self, name: str, shape: tuple[int, ...], dtype: DType | None = None, kind: str = "input") -> Input:
+        made = Input(name, TensorType(dtype or self.dtype, shape), kind=kind)
+        self.graph.parameters.append(made)
+        return made
+
+    def emit(self, name: str, *inputs: Any, **attributes: Any) -> Node:
+        return self.builder.emit(REGISTRY[name](**attributes), *inputs)
+
+    def backward(self, *slopes: Value) -> list[Value]:
+        """The gradients of x and of the weights."""
+        terms = [self.emit("MatMul", dy, w, transpose_b=True) for dy, w in zip(slopes, self.cast, strict=True)]
+        weights = [self.emit("MatMul", self.x, dy, transpose_a=True) for dy in slopes]
+        return [self.emit("AddN", *terms), *weights]
+
+    def finish(self, *results: Value) -> Graph:
+        for w in self.weights:
+            self.emit("AssignAdd", w, w)
+        self.graph.results, self.graph.returns_tuple = list(results), len(results) > 1
+        return self.graph
+
+    def joined(self, *results: Value) -> int:
+        """How many products there are less."""
+        graph = self.finish(*results)
+        before = products(graph)
+        assert JoinProducts().run(graph) == (products(graph) < before)
+        graph.verify()
+        return before - products(graph)
+
+
+def test_small_products_of_many_rows_are_joined() -> None:
+    p = Products(8192, 1024, 1024, 256, 256)
+    assert p.joined(*(p.emit("Tanh", y) for y in p.made)) == 2
+
+
+def test_gradients_that_kernels_make_apart_are_joined() -> None:
+    p = Products(8192, 1024, 1024, 256, 256)
+    slopes = [p.emit("Tanh", p.input(f"g{i}", y.shape)) for i, y in enumerate(p.made)]
+    assert p.joined(*(p.emit("Tanh", y) for y in p.made), *p.backward(*slopes)) == 6
+
+
+def gated(rows: int, columns: int) -> int:
+    p = Products(rows, 1024, columns, columns)
+    gate, value = p.made
+    opened = p.emit("SiLU", gate)
+    g = p.input("g", (rows, columns))
+    slopes = p.emit("SiLUGrad", p.emit("Mul", g, value), gate), p.emit("Mul", g, opened)
+    return p.joined(p.emit("Mul", opened, value), *p.backward(*slopes))
+
+
+def test_a_gate_is_joined_where_a_product_more_costs_more_than_its_operands_read_again() -> None:
+    assert gated(8192, 2816) == 0
+    assert gated(512, 2816) == 3
+
+
+def attended(rows: int, heads: int) -> int:
+    p = Products(rows, 1024, heads * 64, heads * 64)
+    key, value = (p.emit("Reshape", y, shape=(1, rows, heads, 64)) for y in p.made)
+    query = p.input("q", (1, 64, heads, 64))
+    out = p.emit("FlashAttentionScore", query, key, value, head_num=heads, input_layout="BSND")
+    return p.joined(p.emit("TupleGetItem", out, index=3))
+
+
+def test_gradients_of_large_weights_are_not_copied() -> None:
+    for columns, fewer in ((256, 1), (4096, 0)):
+        p = Products(256, 4096, columns, columns)
+        slopes = [p.emit("Tanh", p.input(f"g{i}", y.shape)) for i, y in enumerate(p.made)]
+        graph = p.finish(*(p.emit("Tanh", y) for y in p.made), *p.backward(*slopes))
+        before = sum(node.op.name == "MatMul" and node.op.transpose_a for node in graph.nodes)
+        JoinProducts().run(graph)
+        after = sum(node.op.name == "MatMul" and node.op.transpose_a for node in graph.nodes)
+        assert before - after == fewer
+
+
+def test_what_an_attention_would_have_to_copy_stays_apart() -> None:
+    assert attended(16384, 16) == 0
+    assert attended(256, 4) == 1
+
+
+def test_a_result_stays_apart_and_the_others_are_joined() -> None:
+    p = Products(16384, 256, 1024, 256, 256)
+    assert p.joined(p.made[0], *(p.emit("Tanh", y) for y in p.made[1:])) == 1
+    p = Products(16384, 256, 1024, 1024)
+    assert p.joined(*p.made) == 0
+
+
+def test_parts_that_do_not_begin_at_packs_are_copies() -> None:
+    for columns, fewer in ((1024, 1), (1023, 0)):
+        p = Products(16384, 1024, columns, 1024)
+        assert p.joined(*(p.emit("Tanh", y) for y in p.made)) == fewer
+
+
+def test_gelu_stays_a_part_of_its_product() -> None:
+    for rows, fewer in ((16384, 0), (256, 1)):
+        p = Products(rows, 1024, 1024, 1024)
+        assert p.joined(*(p.emit("GeLU", y) for y in p.made)) == fewer
+
+
+def test_one_weight_twice_and_weights_that_change_in_between_stay() -> None:
+    p = Products(64, 64, 64)
+    again = p.emit("MatMul", p.x, p.cast[0])
+    assert p.joined(p.emit("Tanh", p.made[0]), p.emit("Tanh", again)) == 0
+    p = Products(64, 64, 64, dtype=FLOAT32)
+    other = p.input("other", (64, 64), FLOAT32, "parameter")
+    p.emit("AssignAdd", other, other)
+    assert p.joined(p.emit("Tanh", p.made[0]), p.emit("Tanh", p.emit("MatMul", p.x, other))) == 0
+
+
+def test_what_would_wait_over_an_update_stays() -> None:
+    for changed, fewer in ((False, 1), (True, 0)):
+        p = Products(16, 16, 16, dtype=FLOAT32)
+        other = p.input("other", (16, 16), FLOAT32, "parameter")
+        early = p.emit("Mul", p.made[0], other)
+        if changed:
+            p.emit("AssignAdd", other, other)
+        late = p.emit("MatMul", p.x, p.emit("Tanh", p.input("made", (16, 16))))
+        assert p.joined(early, p.emit("Tanh", late)) == fewer
+
+
+def test_a_part_is_not_held_for_the_gradients_of_another() -> None:
+    for needed, fewer in ((1, 0), (2, 1)):
+        p = Products(8192, 1024, 1024, 1024)
+        results = [p.emit("Tanh", y) for y in p.made]
+        for y in p.made[:needed]:
+            results.append(p.emit("Exp", y))
+            results[-1].phase = "backward"
+        assert p.joined(*results) == fewer
+
+
+def test_a_bias_for_one_stays_a_part_of_its_product() -> None:
+    for rows, fewer in ((16384, 0), (256, 1)):
+        p = Products(rows, 1024, 1024, 1024)
+        biased = p.emit("BiasAdd", p.made[0], p.input("b", (1024,)))
+        assert p.joined(biased, p.emit("Tanh", p.made[1])) == fewer
+
+
+def test_what_reads_a_product_waits_for_the_others() -> None:
+    p = Products(16, 16, 16, dtype=FLOAT32)
+    early = p.emit("Tanh", p.made[0])
+    scaled = p.emit("Mul", p.input("other", (16, 16)), p.input("factor", (16, 16)))
+    late = p.emit("MatMul", p.x, scaled)
+    graph = p.finish(early, p.emit("Sub", late, early))
+    before = parse(print_graph(graph), REGISTRY).main
+    assert JoinProducts().run(graph)
+    graph.verify()
+    assert products(graph) == 1
+    feeds = random_feeds(before)
+    same(run_global(graph, feeds), run_global(before, feeds))
+
+
+def test_no_collective_passes_another() -> None:
+    for between, fewer in ((False, 3), (True, 1)):
+        p = Products(16, 16, 16, 16, dtype=FLOAT32)
+        slopes = [p.emit("Tanh", p.input(f"g{i}", (16, 16))) for i in range(2)]
+        group: dict[str, Any] = {"op": "sum", "group": "g", "rank_list": (0, 1)}
+        sent: list[Value] = []
+        terms: list[Value] = []
+        for i, dy in enumerate(slopes):
+            terms.append(p.emit("MatMul", dy, p.cast[i], transpose_b=True))
+            sent.append(p.emit("AllReduce", p.emit("MatMul", p.x, dy, transpose_a=True), **group))
+            if between and i == 0:
+                sent.append(p.emit("AllReduce", p.input("loss", ()), **group))
+                slopes[1] = p.emit("Tanh", p.emit("Add", slopes[1], sent[-1]))
+        order = [node for node in p.graph.nodes if node.op.name == "AllReduce"]
+        assert p.joined(*(p.emit("Tanh", y) for y in p.made), p.emit("AddN", *terms), *sent) == fewer
+        assert [node for node in p.graph.nodes if node.op.name == "AllReduce"] == order
