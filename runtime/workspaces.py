@@ -15,7 +15,7 @@ from mspc.ops.cuda.attention import LOWEST, aligned_bytes
 from mspc.ops.cuda.flash_backward_kernel import NOTE
 from mspc.ops.cuda.flash_fragments import has_kernels
 from mspc.ops.nn.attention import FlashAttentionScoreShiftGrad
-from mspc.ops.nn.attention_base import AttentionOp
+from mspc.ops.nn.attention_base import KEY_SHIFT, AttentionOp
 
 PRODUCTS = 32 << 20
 """Bytes for split sums of products of matrices; the size that NVIDIA's libraries use on Hopper."""
@@ -72,9 +72,9 @@ def _of_attention(op: Any, types: list[TensorType]) -> int:
     rows = shape.batch * shape.heads * shape.queries
     gradient = op.products > 2
     named = op.named(types)
-    if dtype.name.lower() in LOWEST and not op.draws_by_place:
+    if dtype.name.lower() in LOWEST and not op.draws_by_place and KEY_SHIFT not in named:
         return max((dtype.itemsize * type.size for type in named.values()), default=0)
-    sums = isinstance(op, FlashAttentionScoreShiftGrad) and named["real_shift"].shape[-2:] != shape.weights[2:]
+    sums = isinstance(op, FlashAttentionScoreShiftGrad) and op.summed_to(types)[-2:] != shape.weights[2:]
     if has_kernels(shape, dtype) and "drop_mask" not in named and not sums:
         return NOTE * rows * gradient
     wide = max(dtype.itemsize, FLOAT32.itemsize)

@@ -110,6 +110,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_shift(
 
         const F* all_shifts = shift + b * f_b + n * f_n;
         const M* all_masks = mask + b * m_b + n * m_n;
+        const H* all_key_shifts = key_shift + b * h_b + n * h_n;
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const int i = row + 8 * h + g;
@@ -118,6 +119,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_shift(
             const auto window = window_of<COLUMNS>(word, here + 2 * t, bits_of_weights);
             const F* shift = all_shifts;
             const M* mask = all_masks;
+            const H* key_shift = all_key_shifts;
 #pragma unroll
             for (int j = 0; j < TILES; ++j)
 #pragma unroll
@@ -192,15 +194,15 @@ def _source(device: Device, attention: Attention, gradient: str) -> str:
 
 
 def flash_shift(device: Device, attention: Attention, result: Array, out: Array) -> Launch | None:
-    """Fill `out`, the gradient of the shift; `result` is attention_out by head. None where the kernels do not take the
-    operands, or the shift is the same for all queries or keys."""
-    shape, shift = attention.shape, attention.scores.shift
+    """Fill `out`, the gradient of the shift or its sum over batch or heads; `result` is attention_out by head. None
+    where the kernels do not take the operands, or `out` is the same for all queries or keys."""
+    shape, wanted = attention.shape, (1,) * (4 - out.ndim) + tuple(out.shape)
     q, k, v, dout = attention.operands
-    if shift.shape[2:] != (shape.queries, shape.keys) or not takes(attention, [q, k, v, dout, result]):
+    if wanted[2:] != (shape.queries, shape.keys) or not takes(attention, [q, k, v, dout, result]):
         return None
     notes, bits, noting = notes_of(device, attention, result)
     kernel = device.kernel(_source(device, attention, c_type(dtype_of(out.dtype))), "flash_shift")
-    batch, heads = shift.shape[:2]
+    batch, heads = wanted[:2]
     grouped = can_group(device, attention)
     warps, columns = _tile(attention, grouped)
     grid = batch * heads * math.ceil(shape.queries / (16 * warps)) * math.ceil(shape.keys / columns)
