@@ -40,7 +40,15 @@ DATA_PARALLEL = (
 WITHOUT_COMMUNICATION = ("grad", "simplify", "recompute", "step_parallel_begin")
 FOR_GPU = ("fuse_attention",)
 """Ahead of the others where the device is a GPU."""
-FOR_GPU_RANKS = ("pack_attention", "split_batch_norm", "split_norm", "split_dropout", "channels_last")
+FOR_GPU_RANKS = (
+    "split_addends",
+    "sum_in_kernels",
+    "pack_attention",
+    "split_batch_norm",
+    "split_norm",
+    "split_dropout",
+    "channels_last",
+)
 """Behind `join_slices` where the device is a GPU: what was sliced is then one tensor again."""
 FOR_GPU_ROWS = ("join_row_sums", "fuse_rows")
 """Ahead of `fuse_elementwise` where the device is a GPU."""

@@ -142,7 +142,8 @@ __device__ __forceinline__ float added(const F* shift, const M* mask, const H* k
 """
 """What all kernels share, in front of `flash_products`. D: DEPTH, the depth of a head, as a multiple of 16. E:
 elements, F: those of the shift, M: those of the mask, H: those of the second addend. RAW: whether nothing is
-added and the scale is above 0, so that products order queries' keys as scores do. GROUPED: whether tiles lie as `flash_groups` says."""
+added and the scale is above 0, so that products order queries' keys as scores do. GROUPED: whether tiles lie as
+`flash_groups` says."""
 
 
 def macros(**values: int) -> str:

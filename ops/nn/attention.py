@@ -283,10 +283,18 @@ class FlashAttentionScoreShiftGrad(AttentionOp):
 
     def summed_to(self, types: Sequence[TensorType]) -> tuple[int, ...]:
         """The shape of its result."""
-        return self.result_shape or self.named(types)["real_shift"].shape
+        operands = self.separated(types) if self.packed else types
+        return self.result_shape or self.named(operands)["real_shift"].shape
 
     def result_dtype(self, *types: TensorType) -> DType:
         return self.named(types)["real_shift"].dtype
+
+    def summed_over(self, axes: Sequence[int], *types: TensorType) -> Op | None:
+        """Over the batch and over heads, as a kernel has the sum in registers."""
+        shape = self.summed_to(types)
+        if any(axis + 4 - len(shape) > 1 for axis in axes):
+            return None
+        return replace(self, result_shape=tuple(1 if d in axes else n for d, n in enumerate(shape)))
 
     def fill(self, be: ArrayBackend, inputs: Sequence[Any], out: Any) -> Any:
         if self.packed:

@@ -201,8 +201,9 @@ class AttentionOp(Op, abstract=True):
             raise MspcError(f"{self.name} takes {wanted} tensors, not {len(types)}")
 
     def texts(self, types: Sequence[TensorType]) -> dict[str, str]:
-        """The rule's text of every tensor, and of the heads alone. Batch, heads and queries may be sharded, keys and the
-        depth of a head must not be. A head of key and value goes with all heads of the query that look at it."""
+        """The rule's text of every tensor, and of the heads alone. Batch, heads and queries may be sharded, keys and
+        the depth of a head must not be. A head of key and value goes with all heads of the query that look at it.
+        """
         shape = self.sizes(types)
         group = f" g={shape.group}" if shape.group > 1 else ""
         m = f"m={shape.key_heads}"

@@ -28,7 +28,7 @@ PASSES = (
     "move_casts, pack_attention, propagate_sharding, recompute, recompute_cells, recompute_elementwise, "
     "reduce_gradients, row_pitch, "
     "schedule_communication, search_sharding, shard_by_plan, share_statistics, simplify, simplify_products, "
-    "slice_to_rank, split_batch_norm, split_dropout, split_norm, step_parallel_begin, "
+    "slice_to_rank, split_addends, split_batch_norm, split_dropout, split_norm, step_parallel_begin, sum_in_kernels, "
     "unstack_slices, update_rows\n"
 )
 

@@ -23,9 +23,9 @@ EXACT = 1e-5
 
 @dataclass(frozen=True)
 class TermCase:
-    """An attention; `settings` are further attributes of the operator. shift, mask, key_shift: shapes of these operands,
-    (): none. hidden: the number that the shift adds to all keys of the first query, and to the last key of all
-    others; or the second addend to all keys of the first member of the batch, and to the last key of all others.
+    """An attention; `settings` are further attributes of the operator. shift, mask, key_shift: shapes of these
+    operands, (): none. hidden: the number that the shift adds to all keys of the first query, and to the last key of
+    all others; or the second addend to all keys of the batch's first member, and to the last key of the others.
     total: the shape to which the shift's gradient is summed, where it is not the shift's own."""
 
     case: Case
