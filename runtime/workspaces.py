@@ -14,7 +14,7 @@ from mspc.ops.convolution.base import Convolution
 from mspc.ops.cuda.attention import LOWEST, aligned_bytes
 from mspc.ops.cuda.flash_backward_kernel import NOTE
 from mspc.ops.cuda.flash_fragments import has_kernels
-from mspc.ops.nn.attention import FlashAttentionScoreShiftGrad
+from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreShiftGrad
 from mspc.ops.nn.attention_base import KEY_SHIFT, AttentionOp
 
 PRODUCTS = 32 << 20
@@ -70,7 +70,7 @@ def _of_attention(op: Any, types: list[TensorType]) -> int:
     types = op.separated(types) if op.packed else types
     shape = op.sizes(types)
     rows = shape.batch * shape.heads * shape.queries
-    gradient = op.products > 2
+    gradient = not isinstance(op, FlashAttentionScore)
     named = op.named(types)
     if dtype.name.lower() in LOWEST and not op.draws_by_place and KEY_SHIFT not in named:
         return max((dtype.itemsize * type.size for type in named.values()), default=0)

@@ -282,16 +282,15 @@ class FlashAttentionScoreShiftGrad(AttentionOp):
         return f"{ins} -> {out}"
 
     def summed_to(self, types: Sequence[TensorType]) -> tuple[int, ...]:
-        """The shape of its result."""
-        operands = self.separated(types) if self.packed else types
-        return self.result_shape or self.named(operands)["real_shift"].shape
+        """The shape of its result for operands of which none is packed."""
+        return self.result_shape or self.named(types)["real_shift"].shape
 
     def result_dtype(self, *types: TensorType) -> DType:
         return self.named(types)["real_shift"].dtype
 
     def summed_over(self, axes: Sequence[int], *types: TensorType) -> Op | None:
         """Over the batch and over heads, as a kernel has the sum in registers."""
-        shape = self.summed_to(types)
+        shape = self.summed_to(self.separated(types) if self.packed else types)
         if any(axis + 4 - len(shape) > 1 for axis in axes):
             return None
         return replace(self, result_shape=tuple(1 if d in axes else n for d, n in enumerate(shape)))
