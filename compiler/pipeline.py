@@ -43,6 +43,8 @@ FOR_GPU = ("fuse_attention",)
 FOR_CPU = ("fuse_large_attention",)
 """Ahead of the others where the device is a CPU."""
 FOR_GPU_RANKS = (
+    "split_addends",
+    "sum_in_kernels",
     "join_products",
     "pack_attention",
     "split_batch_norm",

@@ -205,6 +205,11 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script):
         nothing does."""
         return None
 
+    def summed_over(self, axes: Sequence[int], *types: TensorType) -> Op | None:
+        """What makes the result summed over these axes, counted from 0, which stay with one element, and takes no
+        longer for it; None where nothing does."""
+        return None
+
     def row_axes(self, *types: TensorType) -> tuple[int, ...]:
         """The axes of operand 0, counted from 0, along which its rows lie, for an operator with `row_lines` or
         `as_rows`."""

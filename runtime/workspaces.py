@@ -14,8 +14,8 @@ from mspc.ops.convolution.base import Convolution
 from mspc.ops.cuda.attention import LOWEST, aligned_bytes
 from mspc.ops.cuda.flash_backward_kernel import NOTE
 from mspc.ops.cuda.flash_fragments import has_kernels
-from mspc.ops.nn.attention import FlashAttentionScoreShiftGrad
-from mspc.ops.nn.attention_base import AttentionOp
+from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreShiftGrad
+from mspc.ops.nn.attention_base import KEY_SHIFT, AttentionOp
 
 PRODUCTS = 32 << 20
 """Bytes for split sums of products of matrices; the size that NVIDIA's libraries use on Hopper."""
@@ -70,11 +70,11 @@ def _of_attention(op: Any, types: list[TensorType]) -> int:
     types = op.separated(types) if op.packed else types
     shape = op.sizes(types)
     rows = shape.batch * shape.heads * shape.queries
-    gradient = op.products > 2
+    gradient = not isinstance(op, FlashAttentionScore)
     named = op.named(types)
-    if dtype.name.lower() in LOWEST and not op.draws_by_place:
+    if dtype.name.lower() in LOWEST and not op.draws_by_place and KEY_SHIFT not in named:
         return max((dtype.itemsize * type.size for type in named.values()), default=0)
-    sums = isinstance(op, FlashAttentionScoreShiftGrad) and named["real_shift"].shape[-2:] != shape.weights[2:]
+    sums = isinstance(op, FlashAttentionScoreShiftGrad) and op.summed_to(types)[-2:] != shape.weights[2:]
     if has_kernels(shape, dtype) and "drop_mask" not in named and not sums:
         return NOTE * rows * gradient
     wide = max(dtype.itemsize, FLOAT32.itemsize)

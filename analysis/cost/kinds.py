@@ -160,7 +160,7 @@ def _row_bytes(value: Value) -> int:
 def _form_of(op: Op, types: tuple[TensorType, ...]) -> str:
     """What goes before the kind of work of convolutions and attention."""
     from mspc.ops.convolution.base import Convolution  # late: few networks have any
-    from mspc.ops.nn.attention_base import AttentionOp  # late: few networks have any
+    from mspc.ops.nn.attention_base import KEY_SHIFT, AttentionOp  # late: few networks have any
 
     if isinstance(op, Convolution):
         _, weight = op.image_and_weights(types)
@@ -171,7 +171,7 @@ def _form_of(op: Op, types: tuple[TensorType, ...]) -> str:
         return POINTWISE if all(places == 1 for places in op.sizes()) else ""
     if isinstance(op, AttentionOp):
         operands = op.separated(types) if op.packed else types
-        terms = [type for name, type in op.named(operands).items() if name in ("real_shift", "attn_mask")]
+        terms = [type for name, type in op.named(operands).items() if name in ("real_shift", "attn_mask", KEY_SHIFT)]
         dropped = DROPPED * (op.keep_prob < 1)
         if terms:
             of_queries = any(type.rank > 1 and type.shape[-2] > 1 for type in terms)

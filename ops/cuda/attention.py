@@ -58,12 +58,16 @@ __device__ __forceinline__ Place place_of(i64 row, int heads, int queries) {
     return {row / queries / heads, row / queries % heads, row % queries};
 }
 
+#define ADDED_TERMS const F* shift, i64 f_b, i64 f_n, i64 f_i, i64 f_j, \
+    const M* mask, i64 m_b, i64 m_n, i64 m_i, i64 m_j, const H* key_shift, i64 h_b, i64 h_n, i64 h_j
+#define TERMS_HERE shift, f_b, f_n, f_i, f_j, mask, m_b, m_n, m_i, m_j, key_shift, h_b, h_n, h_j
+
 // The score of a product, minus infinity where the query does not look at the key.
 __device__ __forceinline__ W score(W product, W scale, Place at, i64 j,
-                                   const F* shift, i64 f_b, i64 f_n, i64 f_i, i64 f_j,
-                                   const M* mask, i64 m_b, i64 m_n, i64 m_i, i64 m_j, i64 low, i64 high) {
+                                   ADDED_TERMS, i64 low, i64 high) {
     W value = product * scale;
-    if (SHIFTED) value += (W)wide(shift[at.b * f_b + at.n * f_n + at.i * f_i + j * f_j]);
+    if (SHIFTED & 4) value += (W)wide(key_shift[at.b * h_b + at.n * h_n + j * h_j]);
+    if (SHIFTED & 1) value += (W)wide(shift[at.b * f_b + at.n * f_n + at.i * f_i + j * f_j]);
     bool out = j - at.i < low || j - at.i > high;
     if (MASKED) out = out || mask[at.b * m_b + at.n * m_n + at.i * m_i + j * m_j];
     return out ? -(W)INFINITE : value;
@@ -73,7 +77,7 @@ __device__ __forceinline__ W score(W product, W scale, Place at, i64 j,
 // dropped.
 extern "C" __global__ void attention_softmax(
     W* s, E* p, W* statistics, int heads, int queries, int keys, W scale,
-    const F* shift, i64 f_b, i64 f_n, i64 f_i, i64 f_j, const M* mask, i64 m_b, i64 m_n, i64 m_i, i64 m_j,
+    ADDED_TERMS,
     i64 low, i64 high, const i64* step, u64 seed) {
     __shared__ W shared[32];
     i64 row = blockIdx.x;
@@ -83,7 +87,7 @@ extern "C" __global__ void attention_softmax(
     E* to = p + row * keys;
     W top = -(W)INFINITE;
     for (int j = threadIdx.x; j < keys; j += blockDim.x) {
-        W value = score(mine[j], scale, at, j, shift, f_b, f_n, f_i, f_j, mask, m_b, m_n, m_i, m_j, low, high);
+        W value = score(mine[j], scale, at, j, TERMS_HERE, low, high);
         mine[j] = value;
         top = Largest::of(top, value);
     }
@@ -106,7 +110,7 @@ extern "C" __global__ void attention_softmax(
 // times `factor`, into g. p may be s and g may be d.
 extern "C" __global__ void attention_softmax_gradient(
     W* s, W* d, E* p, G* g, const W* statistics, int heads, int queries, int keys, W scale, W factor,
-    const F* shift, i64 f_b, i64 f_n, i64 f_i, i64 f_j, const M* mask, i64 m_b, i64 m_n, i64 m_i, i64 m_j,
+    ADDED_TERMS,
     i64 low, i64 high, const i64* step, u64 seed) {
     __shared__ W shared[32];
     i64 row = blockIdx.x;
@@ -118,7 +122,7 @@ extern "C" __global__ void attention_softmax_gradient(
     if (logarithm == -(W)INFINITE) logarithm = 0;
     W total = 0, weights = 0;
     for (int j = threadIdx.x; j < keys; j += blockDim.x) {
-        W value = score(mine[j], scale, at, j, shift, f_b, f_n, f_i, f_j, mask, m_b, m_n, m_i, m_j, low, high);
+        W value = score(mine[j], scale, at, j, TERMS_HERE, low, high);
         W weight = EXP(value - logarithm);
         mine[j] = weight;
         weights += weight;
@@ -144,12 +148,11 @@ extern "C" __global__ void attention_softmax_gradient(
 // An addend for kernels that know no masks: shift, or `lowest` where a query does not look at a key.
 extern "C" __global__ void attention_addend(
     E* to, i64 count, int heads, int queries, int keys, W lowest,
-    const F* shift, i64 f_b, i64 f_n, i64 f_i, i64 f_j, const M* mask, i64 m_b, i64 m_n, i64 m_i, i64 m_j) {
+    ADDED_TERMS) {
     i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x;
     if (at >= count) return;
     i64 low = -((i64)1 << 40), high = (i64)1 << 40;
-    W value = score(0, 1, place_of(at / keys, heads, queries), at % keys, shift, f_b, f_n, f_i, f_j,
-                    mask, m_b, m_n, m_i, m_j, low, high);
+    W value = score(0, 1, place_of(at / keys, heads, queries), at % keys, TERMS_HERE, low, high);
     to[at] = narrow<E>(value < lowest ? lowest : value);
 }
 
@@ -172,7 +175,8 @@ extern "C" __global__ void attention_sum(const W* g, F* to, i64 count, int batch
     to[at] = narrow<F>(total);
 }
 """
-"""E: elements in memory, W: what is computed with, F: of the shift, M: of the mask, G: of the scores' gradients."""
+"""E: elements in memory, W: what is computed with, F: of the shift, M: of the mask, H: of what is added for each key,
+G: of the scores' gradients. SHIFTED: 1 where there is a shift, and 4 where something is added for each key."""
 
 
 def aligned_bytes(nbytes: int) -> int:
@@ -232,6 +236,7 @@ class Kernels:
         self.narrow = dtype
         self.wide = np.dtype("float64" if dtype == np.float64 else "float32")
         self._shift = scores.shift if scores.shift is not None else attention.statistics
+        self._key_shift = scores.key_shift if scores.key_shift is not None else attention.statistics
         self._mask_type = "unsigned char" if scores.mask is None else c_type(dtype_of(scores.mask.dtype))
 
     def _kernel(self, name: str, gradient: str) -> Any:
@@ -242,7 +247,8 @@ class Kernels:
             f"#define {key} {value}\n"
             for key, value in {
                 "E": element, "W": wide, "F": c_type(dtype_of(self._shift.dtype)), "M": self._mask_type,
-                "G": gradient or element, "SHIFTED": int(scores.shift is not None),
+                "H": c_type(dtype_of(self._key_shift.dtype)), "G": gradient or element,
+                "SHIFTED": (scores.shift is not None) | 4 * (scores.key_shift is not None),
                 "MASKED": int(scores.mask is not None), "EXP": "exp" if double else "expf",
                 "LOG": "log" if double else "logf", "LARGE": LARGE, "INFINITE": "__int_as_float(0x7f800000)",
             }.items()
@@ -330,14 +336,16 @@ class Kernels:
 
 
 def addends(attention: Attention) -> list[Any]:
-    """Shift and mask with their strides in elements, 0 along dimensions in which they are repeated; the statistics
-    stand for one that is not there, and are not read."""
+    """Shift, mask and what is added for each key, with their strides in elements, 0 along dimensions in which they are
+    repeated; the statistics stand for one that is not there, and are not read."""
     arguments: list[Any] = []
-    for array in (attention.scores.shift, attention.scores.mask):
+    scores = attention.scores
+    every = (0, 1, 2, 3)
+    for array, dimensions in ((scores.shift, every), (scores.mask, every), (scores.key_shift, (0, 1, 3))):
         if array is None:
-            arguments += [attention.statistics, *[np.int64(0)] * 4]
+            arguments += [attention.statistics, *[np.int64(0)] * len(dimensions)]
             continue
-        strides = [0 if n == 1 else s // array.itemsize for n, s in zip(array.shape, array.strides, strict=True)]
+        strides = [0 if array.shape[d] == 1 else array.strides[d] // array.itemsize for d in dimensions]
         arguments += [array, *map(np.int64, strides)]
     return arguments
 

@@ -45,6 +45,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_backward(
     other_slope += b * y_b + head * y_n;
     const F* all_shifts = shift + b * f_b;
     const M* all_masks = mask + b * m_b;
+    const H* all_key_shifts = key_shift + b * h_b;
     const i64 first_query = ((i64)b * heads + (OF_KEYS ? head : n)) * queries;
     all_notes += first_query;
     E* held = (E*)memory;
@@ -63,6 +64,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_backward(
             const int key = first + threadIdx.x;
             const F* shift = all_shifts + n * f_n;
             const M* mask = all_masks + n * m_n;
+            const H* key_shift = all_key_shifts + n * h_n;
             to.keyed[threadIdx.x] = key < keys ? OF_KEY(key) : 0.0f;
         }
         commit_copies();
@@ -165,6 +167,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_backward(
 
         const F* shift = all_shifts + (OF_KEYS ? at_head : n) * f_n;
         const M* mask = all_masks + (OF_KEYS ? at_head : n) * m_n;
+        const H* key_shift = all_key_shifts + (OF_KEYS ? at_head : n) * h_n;
         float own_keyed[BANDS][2];  // of own rows that are keys
 #pragma unroll
         for (int m = 0; m < BANDS; ++m)
@@ -175,7 +178,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_backward(
                 if (OF_KEYS && ANY_KEYED)
                     if (key < keys) own_keyed[m][h] = OF_KEY(key);
             }
-        // Scores, to the base 2 and less what is known of the query's sum.
+        // Scores, to the base 2 and less what is known of the query's sum: last where a number of keys is added, which
+        // may be so large, as the sum is then, that scores are rounded away beside it as they were in the forward pass.
+        constexpr bool LAST = (SHIFTED & KEYED) != 0;
 #pragma unroll
         for (int j = 0; j < WIDTH / 8; ++j)
 #pragma unroll
@@ -189,12 +194,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_backward(
                     for (int h = 0; h < 2; ++h) {
                         const int mine = row + 16 * m + 8 * h + g;
                         const int i = OF_KEYS ? first + column : mine, key = OF_KEYS ? mine : first + column;
-                        float less = OF_KEYS ? -known : -notes[m][h].base;
-                        if (ANY_KEYED) less += OF_KEYS ? own_keyed[m][h] : keyed;
+                        const float base = OF_KEYS ? known : notes[m][h].base;
+                        float more = LAST ? 0.0f : -base;
+                        if (ANY_KEYED) more += OF_KEYS ? own_keyed[m][h] : keyed;
                         float& score = s[m][j][2 * h + odd];
-                        score = fmaf(score, factor, less);
+                        score = fmaf(score, factor, more);
                         if ((SHIFTED | MASKED) & ~KEYED)
                             if (i < queries && key < keys) score += OF_QUERY(i, key);
+                        if (LAST) score -= base;
                     }
             }
         if (OF_KEYS

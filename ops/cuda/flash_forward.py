@@ -57,6 +57,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_forward(
     v += b * v_b + n / group * v_n;
     shift += b * f_b + n * f_n;
     mask += b * m_b + n * m_n;
+    key_shift += b * h_b + n * h_n;
     const int end = begin + ROWS < queries ? begin + ROWS : queries;
     const int stop = end + high < keys ? end + high : keys;
     const int start = begin + low > 0 ? (begin + low) / KEYS * KEYS : 0;

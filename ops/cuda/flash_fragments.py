@@ -122,23 +122,28 @@ __device__ __forceinline__ int of_columns(int lane) {
 }
 
 #define TERMS const F* shift, i64 f_b, i64 f_n, i64 f_i, i64 f_j, const M* mask, i64 m_b, i64 m_n, i64 m_i, i64 m_j, \
+    const H* key_shift, i64 h_b, i64 h_n, i64 h_j, \
     const i64* step, u64 seed, const u32* bits_of_weights, int low, int high
 // What is added to a score to the base 2, minus infinity where the query does not look at the key: of a key for all
-// queries, and of a query beside it. KEYED: the shift (1) and the mask (2) that are the same for all queries.
-#define OF_KEY(j) added<SHIFTED & KEYED, MASKED & KEYED>(shift + (j) * f_j, mask + (j) * m_j)
+// queries, and of a query beside it. KEYED: the shift (1) and the mask (2) that are the same for all queries, and the
+// second addend (4), which always is.
+#define OF_KEY(j) added<SHIFTED & KEYED, MASKED & KEYED>(shift + (j) * f_j, mask + (j) * m_j, key_shift + (j) * h_j)
 #define ANY_KEYED ((SHIFTED | MASKED) & KEYED)
 #define OF_QUERY(i, j) \
-    added<SHIFTED & ~KEYED, MASKED & ~KEYED>(shift + (i) * f_i + (j) * f_j, mask + (i) * m_i + (j) * m_j)
-template <int SHIFTS, int MASKS> __device__ __forceinline__ float added(const F* shift, const M* mask) {
+    added<SHIFTED & ~KEYED, MASKED & ~KEYED>(shift + (i) * f_i + (j) * f_j, mask + (i) * m_i + (j) * m_j, key_shift)
+template <int SHIFTS, int MASKS>
+__device__ __forceinline__ float added(const F* shift, const M* mask, const H* key_shift) {
     float found = 0;
-    if constexpr (SHIFTS != 0) found = __fmul_rn((float)wide(*shift), LOG2_E);
+    if constexpr ((SHIFTS & 1) != 0) found = __fmul_rn((float)wide(*shift), LOG2_E);
+    if constexpr ((SHIFTS & 4) != 0) found += __fmul_rn((float)wide(*key_shift), LOG2_E);
     if constexpr (MASKS != 0) found = *mask ? -INFINITE : found;
     return found;
 }
 """
 """What all kernels share, in front of `flash_products`. D: DEPTH, the depth of a head, as a multiple of 16. E:
-elements, F: those of the shift, M: those of the mask. RAW: whether nothing is added and the scale is above 0, so that
-products order queries' keys as scores do. GROUPED: whether tiles lie as `flash_groups` says."""
+elements, F: those of the shift, M: those of the mask, H: those of the second addend. RAW: whether nothing is
+added and the scale is above 0, so that products order queries' keys as scores do. GROUPED: whether tiles lie as
+`flash_groups` says."""
 
 
 def macros(**values: int) -> str:
@@ -181,7 +186,7 @@ def takes(attention: Attention, arrays: Sequence[Array]) -> bool:
 
 def has_terms(attention: Attention) -> bool:
     """Whether something is added to the scores, or a mask hides some."""
-    return attention.scores.shift is not None or attention.scores.mask is not None
+    return attention.scores.shifted or attention.scores.mask is not None
 
 
 def has_terms_of_queries(attention: Attention) -> bool:
@@ -209,7 +214,8 @@ def source_of(device: Device, attention: Attention, *parts: str, **sizes: int) -
     scores, dtype = attention.scores, dtype_of(attention.operands[0].dtype)
     shift = "float" if scores.shift is None else c_type(dtype_of(scores.shift.dtype))
     mask = "bool" if scores.mask is None else c_type(dtype_of(scores.mask.dtype))
-    names = {"E": c_type(dtype), "F": shift, "M": mask}
+    key_shift = "float" if scores.key_shift is None else c_type(dtype_of(scores.key_shift.dtype))
+    names = {"E": c_type(dtype), "F": shift, "M": mask, "H": key_shift}
     if dtype in HALVES:
         names["PTX"] = f'"{c_type(dtype)}"'
         instructions, products = flash_products.HALF_INSTRUCTIONS, flash_products.HALVES
@@ -217,8 +223,9 @@ def source_of(device: Device, attention: Attention, *parts: str, **sizes: int) -
         form = flash_products.ROUNDED if device.tf32 else flash_products.IN_PARTS
         instructions, products = flash_products.TF32_INSTRUCTIONS, form + flash_products.FLOAT32
     text = "".join(f"#define {name} {value}\n" for name, value in names.items())
-    terms = ((1, scores.shift), (2, scores.mask))
-    shifted, masked = (bit * (array is not None) for bit, array in terms)
+    terms = ((1, scores.shift), (2, scores.mask), (4, scores.key_shift))
+    shift_bit, masked, key_bit = (bit * (array is not None) for bit, array in terms)
+    shifted = shift_bit | key_bit
     keyed = sum(bit for bit, array in terms if array is not None and array.shape[2] == 1)
     depth = attention.shape.depth
     raw = int(not has_terms(attention) and scores.scale > 0)

@@ -31,8 +31,11 @@ from mspc.ops.cuda.flash_groups import PANEL
 from mspc.ops.device import Array, Device, Launch, c_type
 
 SHIFT = r"""
+constexpr bool LAST = (SHIFTED & KEYED) != 0;
 constexpr int TILES = COLUMNS / 8, OWN = ROWS * PITCH, OTHER = COLUMNS * PITCH;
-struct alignas(GROUPED ? 1024 : 16) Buffer { E query[OWN], slope[OWN], key[OTHER], value[OTHER]; Note notes[ROWS]; };
+struct alignas(GROUPED ? 1024 : 16) Buffer {
+    E query[OWN], slope[OWN], key[OTHER], value[OTHER]; Note notes[ROWS]; float keyed[COLUMNS];
+};
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_shift(
     const E* __restrict__ q, const E* __restrict__ slopes, const E* __restrict__ k, const E* __restrict__ v,
@@ -50,6 +53,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_shift(
     const float factor = scale * LOG2_E;
     Buffer* buffers = (Buffer*)memory;
 
+    const F* all_shifts = shift;
+    const M* all_masks = mask;
+    const H* all_key_shifts = key_shift;
     auto copy = [&](Buffer& to, int member) {
         const int n = out_heads > 1 ? own_head : member % each, b = out_batch > 1 ? own_batch : member / each;
         fetch<ROWS>(to.query, q + b * a_b + n * a_n + begin * a_s, a_s, queries - begin);
@@ -59,6 +65,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_shift(
         if (threadIdx.x < ROWS) {
             const int i = begin + threadIdx.x;
             copy_async(to.notes + threadIdx.x, notes + ((i64)b * heads + n) * queries + i, i < queries);
+        }
+        if (ANY_KEYED && threadIdx.x < COLUMNS) {
+            const int key = here + threadIdx.x;
+            const F* shift = all_shifts + b * f_b + n * f_n;
+            const M* mask = all_masks + b * m_b + n * m_n;
+            const H* key_shift = all_key_shifts + b * h_b + n * h_n;
+            to.keyed[threadIdx.x] = key < keys ? OF_KEY(key) : 0.0f;
         }
         commit_copies();
     };
@@ -108,23 +121,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_shift(
         }
 #endif
 
-        const F* all_shifts = shift + b * f_b + n * f_n;
-        const M* all_masks = mask + b * m_b + n * m_n;
+        const F* shift = all_shifts + b * f_b + n * f_n;
+        const M* mask = all_masks + b * m_b + n * m_n;
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const int i = row + 8 * h + g;
             const Note note = tile.notes[inside + 8 * h + g];
             const Word word = word_of(((i64)b * heads + n) * queries + i, keys, step, seed);
             const auto window = window_of<COLUMNS>(word, here + 2 * t, bits_of_weights);
-            const F* shift = all_shifts;
-            const M* mask = all_masks;
 #pragma unroll
             for (int j = 0; j < TILES; ++j)
 #pragma unroll
                 for (int e = 2 * h; e < 2 * h + 2; ++e) {
-                    const int key = here + 8 * j + 2 * t + (e & 1);
-                    s[0][j][e] = fmaf(s[0][j][e], factor, -note.base);
-                    if (i < queries && key < keys) s[0][j][e] += OF_KEY(key) + OF_QUERY(i, key);
+                    const int column = 8 * j + 2 * t + (e & 1), key = here + column;
+                    float& score = s[0][j][e];
+                    score = fmaf(score, factor, LAST ? tile.keyed[column] : -note.base);  // see `flash_backward`
+                    if (ANY_KEYED && !LAST) score += tile.keyed[column];
+                    if ((SHIFTED | MASKED) & ~KEYED)
+                        if (i < queries && key < keys) score += OF_QUERY(i, key);
+                    if (LAST) score -= note.base;
                 }
             if (border)
 #pragma unroll
@@ -171,9 +186,11 @@ def _tile(attention: Attention, grouped: bool) -> tuple[int, int]:
 
 
 def _shared(attention: Attention, grouped: bool) -> int:
-    """Bytes of shared memory: two buffers of rows, columns and notes."""
+    """Bytes of shared memory: two buffers of rows and columns, with notes of those and terms of these."""
     warps, columns = _tile(attention, grouped)
-    return 2 * (2 * row_bytes(attention, grouped) * (16 * warps + columns) + NOTE * 16 * warps)
+    buffer = 2 * row_bytes(attention, grouped) * (16 * warps + columns) + NOTE * 16 * warps + 4 * columns
+    aligned = 1024 if grouped else 16
+    return 2 * (-(-buffer // aligned) * aligned)
 
 
 def _blocks(attention: Attention, grouped: bool) -> int:
@@ -192,15 +209,15 @@ def _source(device: Device, attention: Attention, gradient: str) -> str:
 
 
 def flash_shift(device: Device, attention: Attention, result: Array, out: Array) -> Launch | None:
-    """Fill `out`, the gradient of the shift; `result` is attention_out by head. None where the kernels do not take the
-    operands, or the shift is the same for all queries or keys."""
-    shape, shift = attention.shape, attention.scores.shift
+    """Fill `out`, the gradient of the shift or its sum over batch or heads; `result` is attention_out by head. None
+    where the kernels do not take the operands, or `out` is the same for all queries or keys."""
+    shape, wanted = attention.shape, (1,) * (4 - out.ndim) + tuple(out.shape)
     q, k, v, dout = attention.operands
-    if shift.shape[2:] != (shape.queries, shape.keys) or not takes(attention, [q, k, v, dout, result]):
+    if wanted[2:] != (shape.queries, shape.keys) or not takes(attention, [q, k, v, dout, result]):
         return None
     notes, bits, noting = notes_of(device, attention, result)
     kernel = device.kernel(_source(device, attention, c_type(dtype_of(out.dtype))), "flash_shift")
-    batch, heads = shift.shape[:2]
+    batch, heads = wanted[:2]
     grouped = can_group(device, attention)
     warps, columns = _tile(attention, grouped)
     grid = batch * heads * math.ceil(shape.queries / (16 * warps)) * math.ceil(shape.keys / columns)

@@ -16,7 +16,7 @@ from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType, TupleType, Type
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.nn.attention_base import COMPRESSED, ENDS, OPTIONAL, AttentionOp
+from mspc.ops.nn.attention_base import COMPRESSED, ENDS, KEY_SHIFT, OPTIONAL, AttentionOp, text_of_scores
 from mspc.ops.nn.attention_kernel import backward, by_head, forward, four_dimensions, shift_gradient
 from mspc.ops.nn.attention_launch import launch_backward, launch_forward, launch_shift_gradient
 from mspc.ops.nn.attention_order import ByLayout
@@ -142,6 +142,8 @@ class FlashAttentionScore(AttentionOp):
         *inputs, out, dout = values
         if any(dout[i] is not None for i in range(3)):
             raise MspcError(f"{self.name}: only attention_out has a gradient, not the softmax's statistics")
+        if KEY_SHIFT in self.optional:
+            raise MspcError(f"{self.name} with {KEY_SHIFT} is of a rank's own graph: it has no gradient")
         if dout[3] is None:
             return [None] * len(inputs)
         query, key, value = inputs[:3]
@@ -192,6 +194,8 @@ class FlashAttentionScore(AttentionOp):
         _sample((4, 4, 8), (4, 4, 8), (4, 4, 8), (4, 4, 4, 4), (4, 4), head_num=4, keep_prob=0.5,
                 optional=OPTIONAL[1:], dtypes=(*_MASKED, "Bool")),
         _sample((4, 4, 4, 4), (4, 2, 6, 4), (4, 2, 6, 4), head_num=4, keep_prob=0.5, Seed0=1, input_layout="BNSD"),
+        _sample((4, 3, 4, 2), (4, 2, 4, 2), (4, 2, 4, 2), (1, 4, 3, 2), (4, 1, 1, 2), head_num=4, input_layout="BSND",
+                optional=("real_shift", KEY_SHIFT)),
         sample((4, 4, 8), (4, 4, 8), (4, 4, 8), (2,), (2,), head_num=4, optional=ENDS, low=0, high=5, gradient=False,
                dtypes=(*_MASKED[:3], "Int64", "Int64")),
     )  # fmt: skip
@@ -247,6 +251,8 @@ class FlashAttentionScoreGrad(AttentionOp):
                 keep_prob=0.5, optional=("drop_mask",), dtypes=("Float64",) * 4 + ("Bool", "Float64", "Float64")),
         _sample((4, 4, 8), (4, 6, 8), (4, 6, 8), (4, 4, 8), (4, 4, 4, 1), (4, 4, 8), head_num=4, keep_prob=0.5,
                 Seed1=2),
+        _sample((4, 4, 8), (4, 6, 8), (4, 6, 8), (4, 4, 8), (4, 1, 6), (4, 1, 1, 6), (4, 4, 4, 1), (4, 4, 8),
+                head_num=4, optional=("real_shift", KEY_SHIFT)),
         _sample((2, 4, 4, 2), (2, 4, 4, 2), (2, 4, 4, 3), (2, 4, 4, 3), (4, 4), (2, 4, 4, 1), (2, 4, 4, 3), head_num=4,
                 input_layout="BSND", optional=("attn_mask",), dtypes=("Float64",) * 4 + ("Bool", "Float64", "Float64")),
     )  # fmt: skip
@@ -256,8 +262,13 @@ class FlashAttentionScoreShiftGrad(AttentionOp):
     """Gradient of FlashAttentionScore in real_shift, of (query, key, value, dy, the optional operands, softmax_max,
     attention_out).
 
-    An operator of its own, because it writes what the others avoid: a number for every query and key.
+    An operator of its own, because it writes what the others avoid: a number for every query and key. result_shape:
+    where it is not (), the gradient is summed to this shape, which has one element where real_shift may have several;
+    only a rank's own graph has it.
     """
+
+    result_shape: tuple[int, ...] = ()
+    omitted = (*AttentionOp.omitted, "result_shape")
 
     bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
     linear_in = (3,)
@@ -270,10 +281,22 @@ class FlashAttentionScoreShiftGrad(AttentionOp):
         if "real_shift" not in texts:
             raise MspcError(f"{self.name} needs real_shift among its operands")
         ins = ", ".join(texts[name] for name in ("query", "key", "value", "out", *self.optional, "statistics", "out"))
-        return f"{ins} -> {texts['real_shift']}"
+        out = text_of_scores(self.result_shape, texts["heads"]) if self.result_shape else texts["real_shift"]
+        return f"{ins} -> {out}"
+
+    def summed_to(self, types: Sequence[TensorType]) -> tuple[int, ...]:
+        """The shape of its result for operands of which none is packed."""
+        return self.result_shape or self.named(types)["real_shift"].shape
 
     def result_dtype(self, *types: TensorType) -> DType:
         return self.named(types)["real_shift"].dtype
+
+    def summed_over(self, axes: Sequence[int], *types: TensorType) -> Op | None:
+        """Over the batch and over heads, as a kernel has the sum in registers."""
+        shape = self.summed_to(self.separated(types) if self.packed else types)
+        if any(axis + 4 - len(shape) > 1 for axis in axes):
+            return None
+        return replace(self, result_shape=tuple(1 if d in axes else n for d, n in enumerate(shape)))
 
     def fill(self, be: ArrayBackend, inputs: Sequence[Any], out: Any) -> Any:
         if self.packed:
@@ -304,4 +327,6 @@ class FlashAttentionScoreShiftGrad(AttentionOp):
                 dtypes=("Float64",) * 5 + ("Bool", "Float64", "Float64")),
         _sample((4, 4, 3, 2), (4, 2, 4, 2), (4, 2, 4, 2), (4, 4, 3, 2), (1, 4), (4, 4, 3, 1), (4, 4, 3, 2), head_num=4,
                 input_layout="BNSD", optional=("real_shift",), keep_prob=0.5, Seed0=4),
+        _sample((4, 4, 8), (4, 6, 8), (4, 6, 8), (4, 4, 8), (4, 4, 6), (1, 4, 1, 6), (4, 4, 4, 1), (4, 4, 8),
+                head_num=4, optional=("real_shift", KEY_SHIFT)),
     )  # fmt: skip

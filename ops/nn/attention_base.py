@@ -24,8 +24,16 @@ OPTIONAL = ("real_shift", "drop_mask", "attn_mask")
 """Operands that may be left out, in their order."""
 ENDS = ("actual_seq_qlen", "actual_seq_kvlen")
 """Behind these: where the documents of every sequence end."""
+KEY_SHIFT = "key_shift"
+"""In a rank's own graph: what is added to the scores beside `real_shift`, the same for all queries."""
 COMPRESSED = (2048, 2048)
 """The shape of the triangle that MindSpore wants as `attn_mask` in the sparse modes that need no mask."""
+
+
+def text_of_scores(shape: tuple[int, ...], heads: str) -> str:
+    """A rule's text of a tensor that is broadcast to [batch, heads, queries, keys]; `heads` is that of the heads."""
+    sides = ("b", heads, "s", "t!")[4 - len(shape) :]
+    return " ".join("1" if n == 1 else side for n, side in zip(shape, sides, strict=True))
 
 
 class AttentionOp(Op, abstract=True):
@@ -37,7 +45,9 @@ class AttentionOp(Op, abstract=True):
     optional: which of the operands that may be left out are there. packed: where it is not 0, query, key and value
     are one operand in `input_layout`, the heads of query followed by so many of key and as many of value; so is their
     gradient. first_query, all_queries: where they are not 0, the queries are a rank's slice of so many, from that place
-    on. Only a rank's own graph has these forms. The other fields are MindSpore's.
+    on. key_shift among the optional operands: [batch or 1, heads or 1, 1, keys], of whatever floating-point type, which
+    is added to the scores, too, and has no gradient. Only a rank's own graph has these forms. The other fields are
+    MindSpore's.
     """
 
     head_num: int
@@ -79,10 +89,8 @@ class AttentionOp(Op, abstract=True):
                 raise MspcError(f"{self.name}: {name} is {operand.dtype}, not a tensor of integers", kind=TypeError)
             if name in OPTIONAL[1:] and operand.dtype not in (BOOL, UINT8):
                 raise MspcError(f"{self.name}: {name} is {operand.dtype}, not Bool or UInt8", kind=TypeError)
-            if name == "real_shift" and not operand.dtype.is_float:
-                raise MspcError(
-                    f"{self.name}: real_shift is {operand.dtype}, not a floating-point tensor", kind=TypeError
-                )
+            if name in ("real_shift", KEY_SHIFT) and not operand.dtype.is_float:
+                raise MspcError(f"{self.name}: {name} is {operand.dtype}, not a floating-point tensor", kind=TypeError)
         return inferred
 
     def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
@@ -184,7 +192,7 @@ class AttentionOp(Op, abstract=True):
             raise MspcError(f"{self.name}: sparse_mode is {self.sparse_mode}; known are 0 to 4")
         if self.head_num < 1:
             raise MspcError(f"{self.name}: head_num is {self.head_num}")
-        known = (*OPTIONAL, *ENDS)
+        known = (*OPTIONAL, KEY_SHIFT, *ENDS)
         if any(name not in known for name in self.optional):
             raise MspcError(f"{self.name}: optional is {self.optional}; known operands are {', '.join(known)}")
 
@@ -209,8 +217,9 @@ class AttentionOp(Op, abstract=True):
             raise MspcError(f"{self.name} takes {wanted} tensors, not {len(types)}")
 
     def texts(self, types: Sequence[TensorType]) -> dict[str, str]:
-        """The rule's text of every tensor. Batch, heads and queries may be sharded, keys and the depth of a head
-        must not be. A head of key and value goes with all heads of the query that look at it."""
+        """The rule's text of every tensor, and of the heads alone. Batch, heads and queries may be sharded, keys and
+        the depth of a head must not be. A head of key and value goes with all heads of the query that look at it.
+        """
         shape = self.sizes(types)
         group = f" g={shape.group}" if shape.group > 1 else ""
         m = f"m={shape.key_heads}"
@@ -230,8 +239,10 @@ class AttentionOp(Op, abstract=True):
                 continue
             if len(operand.shape) > 4:
                 raise MspcError(f"{self.name}: {name} has shape {operand.shape}, more than 4 dimensions")
-            sides = ("b", heads, "s", "t!")[4 - len(operand.shape) :]
-            texts[name] = " ".join("1" if n == 1 else side for n, side in zip(operand.shape, sides, strict=True))
+            if name == KEY_SHIFT and operand.rank > 1 and operand.shape[-2] > 1:
+                raise MspcError(f"{self.name}: {name} has shape {operand.shape}, which differs from query to query")
+            texts[name] = text_of_scores(operand.shape, heads)
+        texts["heads"] = heads
         return texts
 
     def localize(self, placement: Placement) -> Op:
@@ -272,7 +283,8 @@ class AttentionOp(Op, abstract=True):
             local = self.local or shape.weights
             begin = self.begin or (0,) * len(local)
             draws = Draws((self.Seed0, self.Seed1), self.keep_prob, self.shape or shape.weights, begin, local)
-        return Scores(self.scale_value, shift, mask, low, high, keep_mask, self.keep_prob, draws, step)
+        key_shift = four_dimensions(given.get(KEY_SHIFT))
+        return Scores(self.scale_value, shift, mask, low, high, keep_mask, self.keep_prob, draws, step, key_shift)
 
     def _apart(self, xp: Any, shape: Shape, *ends: Any) -> Any:
         """Where query and key are of different documents, or behind the last one, with four dimensions."""

@@ -54,8 +54,8 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The terms that turn a product into a score: score = scale * product + shift, left out where mask holds or outside
-    of low <= key - query <= high. None where there is no limit.
+    """The terms that turn a product into a score: score = scale * product + shift + key_shift, left out where mask
+    holds or outside of low <= key - query <= high. None where there is no limit. key_shift is the same for all queries.
 
     keep_mask: where it holds a weight counts 1 / keep_prob times, elsewhere it is dropped; draws: the same drawn at
     `step`; None: all count once.
@@ -70,6 +70,12 @@ class Scores:
     keep_prob: float = 1.0
     draws: Draws | None = None
     step: int = 0
+    key_shift: Any = None
+
+    @property
+    def shifted(self) -> bool:
+        """Whether numbers are added to the products."""
+        return self.shift is not None or self.key_shift is not None
 
 
 def by_head(x: Any, layout: str, heads: int) -> Any:
@@ -182,7 +188,7 @@ def _scores(xp: Any, shape: Shape, scores: Scores, q: Any, k: Any, at: tuple[int
     """[group, queries, keys], minus infinity where a query may not look."""
     s = xp.matmul(q[at[0], rows].astype(dtype), k[at].astype(dtype).T)
     s *= scores.scale
-    for part, add in ((scores.shift, True), (scores.mask, False)):
+    for part, add in ((scores.key_shift, True), (scores.shift, True), (scores.mask, False)):
         if part is None:
             continue
         mine = part[_place(part, 0, at[0]), _heads(part, rows)]
@@ -206,7 +212,7 @@ def _score_gradients(
     p = xp.exp(_scores(xp, shape, scores, q, k, at, rows, dtype) - logarithm)
     large = xp.abs(logarithm) > LARGE
     # A GPU cannot decide by numbers while its step is captured, and always adds up.
-    if scores.shift is not None and (xp is not np or np.any(large)):
+    if scores.shifted and (xp is not np or np.any(large)):
         # Beside a number as -1e9, which a shift adds to all keys of a query, the logarithm of the sum is rounded away.
         total = xp.sum(p, axis=-1, keepdims=True)
         p /= xp.where(large & (total != 0), total, 1)

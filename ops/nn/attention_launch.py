@@ -99,7 +99,8 @@ def _fused(
     """The device's own kernel, or None where it has none for this."""
     shape, scores = attention.shape, attention.scores
     q, k, v = attention.operands[:3]
-    if q.dtype.name not in LOWEST or scores.draws is not None:
+    # It would take the sum of both addends, a number for every query and key of the batch.
+    if q.dtype.name not in LOWEST or scores.draws is not None or scores.key_shift is not None:
         return None
     causal = ""
     if scores.high is not None or scores.low is not None:

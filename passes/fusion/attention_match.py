@@ -25,6 +25,7 @@ from mspc.ops.random.dropout import Dropout
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.masking import MaskedFill
 from mspc.ops.tensor.moving import Transpose
+from mspc.passes.fusion.attention_addends import Addends
 from mspc.passes.fusion.attention_operands import BATCH, HEADS, factor_of, roles_of, source_in, sources_of
 from mspc.passes.fusion.causal_masks import causal_mode
 from mspc.passes.fusion.masked_rows import every_row_holds, may_be_infinite, may_hide
@@ -48,8 +49,8 @@ class AttentionMatch:
 
     nodes: what goes. last: the one whose result the fused operator gives. query, key, value: its operands.
     sparse_mode: of the operator, in place of a shift or a mask.
-    shifted_last: the shift is added behind the mask. filled: the number that masked scores are for the softmax, None
-        where no row can be masked as a whole. infinite: the shift may be minus infinity in whole rows.
+    added: to the scores. filled: the number that masked scores are for the softmax, None where no row can be masked as
+        a whole. infinite: what is added may be minus infinity in whole rows.
     dropout: what drops some of the weights at random.
     between: what is between operands and products, which goes where nobody else reads it. shards: what strategies say
         of each role, the number of slices, or of a layout the axes. mesh: the layouts' device matrix and the rest.
@@ -62,11 +63,10 @@ class AttentionMatch:
     value: Value
     last: Node
     scale: float = 1.0
-    shift: Value | None = None
+    added: Addends = field(default_factory=Addends)
     mask: Value | None = None
     inverted: bool = False
     sparse_mode: int = 0
-    shifted_last: bool = False
     filled: float | None = None
     infinite: bool = False
     dropout: Dropout | None = None
@@ -126,6 +126,7 @@ def _matched(product: Node, users: Users, results: set[Value]) -> AttentionMatch
     _add_strategies(match, nodes)
     _take_operands(match, at, users, results)
     _hide_future(match, at.shape)
+    match.added.add_up(at)
     _take_hidden_rows(match)
     _check(match)
     return match
@@ -148,12 +149,12 @@ def _before(node: Node, match: AttentionMatch) -> Value:
     if rest is not None:
         match.scale *= factor
         return rest
-    if isinstance(node.op, Add) and match.shift is None and match.scale == 1.0:
+    if isinstance(node.op, Add) and match.scale == 1.0:
         same_shape = [i for i in (0, 1) if node.inputs[i].shape == node.shape]
         same_shape.sort(key=lambda i: not _is_product(node.inputs[i]))
         if same_shape:
-            match.shift = node.inputs[1 - same_shape[0]]
-            match.shifted_last = match.mask is None
+            match.added.values.insert(0, node.inputs[1 - same_shape[0]])
+            match.added.behind_mask |= match.mask is None
             return node.inputs[same_shape[0]]
     if isinstance(node.op, MaskedFill | Select) and match.mask is None:
         if isinstance(node.op, MaskedFill):
@@ -183,10 +184,12 @@ def _at_softmax(node: Node, number: Any, nodes: Sequence[Node]) -> float:
     return least if least == most else math.nan
 
 
-def _is_product(value: Value) -> bool:
-    """Whether `value` is a product of matrices, or one that is scaled or cast."""
+def _is_product(value: Value, added: int = 2) -> bool:
+    """Whether `value` is a product of matrices, or one that is scaled or cast, or to which something is added."""
     while isinstance(value, Node) and isinstance(value.op, Cast | Mul | Div | RealDiv):
         value = value.inputs[isinstance(value.inputs[0], Constant)]
+    if isinstance(value, Node) and isinstance(value.op, Add) and added:
+        return any(_is_product(operand, added - 1) for operand in value.inputs if operand.shape == value.shape)
     return isinstance(value, Node) and isinstance(value.op, BatchMatMul)
 
 
@@ -232,18 +235,18 @@ def _take_operands(match: AttentionMatch, scores: Node, users: Users, results: s
 
 
 def _hide_future(match: AttentionMatch, scores: tuple[int, ...]) -> None:
-    """Put a sparse mode in the place of the shift or the mask, where it only hides later keys from a query."""
-    if match.shift is not None and match.mask is None:
-        match.sparse_mode = causal_mode(match.shift, scores, _hides_by_addition)
-    if match.mask is not None and match.shift is None:
+    """Put a sparse mode in the place of an addend or the mask, where it only hides later keys from a query."""
+    if match.mask is None:
+        match.sparse_mode = match.added.take_future(scores, _hides_by_addition)
+    elif not match.added.values:
         match.sparse_mode = causal_mode(match.mask, scores, lambda near, far: near == match.inverted and far != near)
     if match.sparse_mode:
-        match.shift, match.mask, match.inverted = None, None, False
+        match.mask, match.inverted = None, False
 
 
 def _take_hidden_rows(match: AttentionMatch) -> None:
     """Note what rows without a key are to give. Raises _NoMatch where the operators around the fused one cannot say."""
-    shift, mask = match.shift, match.mask
+    shift, mask = match.added.total, match.mask
     if mask is None:
         match.filled = None
         if shift is not None and may_be_infinite(shift):
@@ -259,7 +262,7 @@ def _take_hidden_rows(match: AttentionMatch) -> None:
     if match.filled is not None and match.dropout is not None:
         raise _NoMatch
     # Where all keys are hidden by one or the other, their weights are those of the sums.
-    if shift is not None and (may_hide(shift) or (match.shifted_last and match.filled is not None)):
+    if shift is not None and (may_hide(shift) or (match.added.behind_mask and match.filled is not None)):
         raise _NoMatch
 
 
@@ -330,7 +333,7 @@ def _check(match: AttentionMatch) -> None:
     first = match.nodes[0]
     if any(node.phase != "forward" or node.attrs != first.attrs for node in match.nodes):
         raise _NoMatch
-    for operand in (match.shift, match.mask):
+    for operand in (match.added.total, match.mask):
         # Three dimensions are heads, queries and keys for the operator, batch, queries and keys for a product of three.
         if operand is not None and match.layout == "BSH" and len(operand.shape) == 3 and operand.shape[0] > 1:
             raise _NoMatch
@@ -349,7 +352,7 @@ def _check(match: AttentionMatch) -> None:
 
 def fused_operator(match: AttentionMatch) -> FlashAttentionScore:
     dropped = match.dropout or Dropout(keep_prob=1.0)
-    optional = [name for name, v in (("real_shift", match.shift), ("attn_mask", match.mask)) if v is not None]
+    optional = [name for name, v in (("real_shift", match.added.total), ("attn_mask", match.mask)) if v is not None]
     return FlashAttentionScore(
         match.heads, scale_value=match.scale, input_layout=match.layout, sparse_mode=match.sparse_mode,
         optional=tuple(optional), keep_prob=dropped.keep_prob, Seed0=dropped.Seed0, Seed1=dropped.Seed1,
@@ -357,7 +360,7 @@ def fused_operator(match: AttentionMatch) -> FlashAttentionScore:
 
 
 def operands_of(match: AttentionMatch) -> list[Value]:
-    return [v for v in (match.query, match.key, match.value, match.shift, match.mask) if v is not None]
+    return [v for v in (match.query, match.key, match.value, match.added.total, match.mask) if v is not None]
 
 
 def types_of(match: AttentionMatch) -> list[TensorType]:

@@ -8,7 +8,7 @@ Output: `%1 = FlashAttentionScore(%q, %k, %v) {head_num: 8, scale_value: 0.125, 
 Where query, key and value are transposed from (batch, sequence, heads, depth) and the result is transposed back,
 these transposes go too: the operator takes that layout. (Casts between them and the products stay.) The scale may be
 a factor of the scores, of the query or of the key; `Dropout` may be behind the softmax, whose seeds the operator takes
-and drops the same weights; one addend and one mask (MaskedFill or Select with a number that
+and drops the same weights; addends, of which it takes the sum, and one mask (MaskedFill or Select with a number that
 the softmax makes 0) may follow, and casts between floating-point types may be around the softmax. Every value in
 between must have no other reader. Strategies of the users must agree and shard batch and heads only; else what they
 wrote stays. It comes before differentiation, so that the backward operators are those of the fused one. Numbers
@@ -20,7 +20,7 @@ An addend or a mask that is a constant triangle and hides from every query the k
 operator's `sparse_mode`: 2 where places are counted from the beginnings of both sequences, 3 where from their ends.
 An addend must be 0 where a query looks and MASKED or lower elsewhere: as long as a query's scores differ by less than
 9000, the weights there are exactly 0 in every floating-point type. A triangle that leaves a query without keys, and one
-beside another addend or mask, stays an operand.
+beside a mask or an addend that may hide keys, too, stays an operand.
 """
 
 from __future__ import annotations
@@ -98,6 +98,9 @@ def _emit(builder: Builder, match: AttentionMatch, replaced: Mapping[Value, Valu
     product, last = match.nodes[0], match.last
     operands = [replaced.get(v, v) for v in operands_of(match)]
     made = len(builder.nodes)
+    for node in match.added.made:
+        node.inputs = [replaced.get(v, v) for v in node.inputs]
+        builder.nodes.append(node)
     if match.inverted:
         operands[-1] = builder.emit(LogicalNot(), operands[-1])
     for index, dtype in enumerate(match.cast):

@@ -75,7 +75,7 @@ def attention(op: type[Any], *added: TensorType, **settings: Any) -> Node:
     each = TensorType(BFLOAT16, (2, 64, 4, 16))
     behind = [] if op is FlashAttentionScore else [TensorType(FLOAT32, (2, 4, 64, 1)), each]
     types = [each] * (3 if op is FlashAttentionScore else 4) + [*added, *behind]
-    optional = ("real_shift",) * len(added)
+    optional = ("real_shift", "key_shift")[: len(added)]
     return of_types(op(4, input_layout="BSND", optional=optional, **settings), *types)
 
 
@@ -90,6 +90,7 @@ OF_KEYS, OF_SCORES = TensorType(FLOAT32, (2, 1, 1, 64)), TensorType(FLOAT32, (4,
         (attention(FlashAttentionScore, sparse_mode=2, keep_prob=0.9), "dropped_attention"),
         (attention(FlashAttentionScore, OF_KEYS), "masked_attention"),
         (attention(FlashAttentionScore, OF_SCORES), "biased_attention"),
+        (attention(FlashAttentionScore, OF_SCORES, OF_KEYS), "biased_attention"),
         (attention(FlashAttentionScoreGrad, OF_KEYS, keep_prob=0.9), "masked_dropped_attention_gradients"),
         (attention(FlashAttentionScoreShiftGrad, OF_SCORES, keep_prob=0.9),
          "biased_dropped_attention_addend_gradients"),

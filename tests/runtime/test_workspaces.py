@@ -12,7 +12,7 @@ from mspc.ir.types import BFLOAT16, FLOAT32, FLOAT64, DType, TensorType
 from mspc.ops.convolution.convolve import Conv2D
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.matmul import MatMul
-from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
+from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from mspc.runtime.workspaces import (
     CONVOLUTION,
     PRODUCTS,
@@ -48,6 +48,21 @@ def test_attention_where_products_stand_for_a_kernel(dtype: DType, forward: int,
     out, statistics = (batch, length, heads, depth), (batch, heads, length, 1)
     graph = graph_of(FlashAttentionScoreGrad(heads, **settings), dtype, packed, out, statistics, out)
     assert scratch_bytes(graph) == backward * MIB
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
+def test_attention_with_two_addends_has_kernels(dtype: DType) -> None:
+    """No sum of both is made, and the gradient of the first is summed over the batch in registers."""
+    batch, heads, length, depth = 8, 16, 1024, 64
+    settings: dict[str, Any] = {"input_layout": "BSND", "packed": heads, "optional": ("real_shift", "key_shift")}
+    packed, out = (batch, length, 3 * heads, depth), (batch, length, heads, depth)
+    statistics = (batch, heads, length, 1)
+    added = (1, heads, length, length), (batch, 1, 1, length)
+    assert scratch_bytes(graph_of(FlashAttentionScore(heads, **settings), dtype, packed, *added)) == 0
+    for shape, nbytes in ((added[0], 2 * MIB), ((1, heads, 1, length), 2 * 512 * MIB)):
+        op = FlashAttentionScoreShiftGrad(heads, result_shape=shape, **settings)
+        found = scratch_bytes(graph_of(op, dtype, packed, out, *added, statistics, out))
+        assert nbytes <= found < 2 * nbytes
 
 
 def test_convolutions_by_their_operands() -> None:

@@ -22,6 +22,8 @@ def attention(torch: Any) -> Callable[..., Any]:
         scores = q @ k.mT * op.scale_value
         if "real_shift" in given:
             scores = scores + given["real_shift"]
+        if "key_shift" in given:
+            scores = scores + given["key_shift"]
         hidden = torch.broadcast_to(_hidden(torch, op, given.get("attn_mask"), *scores.shape[-2:]), scores.shape)
         if "actual_seq_qlen" in given:
             mine, other = (

@@ -23,18 +23,23 @@ EXACT = 1e-5
 
 @dataclass(frozen=True)
 class TermCase:
-    """An attention; `settings` are further attributes of the operator. shift, mask: shapes of these operands, (): none.
-    hidden: the number that the shift adds to all keys of the first query, and to the last key of all others."""
+    """An attention; `settings` are further attributes of the operator. shift, mask, key_shift: shapes of these
+    operands, (): none. hidden: the number that the shift adds to all keys of the first query, and to the last key of
+    all others; or the second addend to all keys of the batch's first member, and to the last key of the others.
+    total: the shape to which the shift's gradient is summed, where it is not the shift's own."""
 
     case: Case
     settings: dict[str, Any] = field(default_factory=dict)
     shift: tuple[int, ...] = ()
     mask: tuple[int, ...] = ()
+    key_shift: tuple[int, ...] = ()
+    total: tuple[int, ...] = ()
     hidden: float = 0.0
     dtype: str = "Float16"
 
     def operator(self) -> FlashAttentionScore:
-        optional = [name for name, shape in (("real_shift", self.shift), ("attn_mask", self.mask)) if shape]
+        shapes = {"real_shift": self.shift, "attn_mask": self.mask, "key_shift": self.key_shift}
+        optional = [name for name, shape in shapes.items() if shape]
         return replace(self.case.operator(), optional=tuple(optional), **self.settings)
 
     def optional(self) -> list[np.ndarray]:
@@ -42,11 +47,17 @@ class TermCase:
         found: list[np.ndarray] = []
         if self.shift:
             shift = random.standard_normal(self.shift).astype(np.float32)
-            shift[..., -1] += self.hidden
-            shift[..., :1, :] += self.hidden
+            if not self.key_shift:
+                shift[..., -1] += self.hidden
+                shift[..., :1, :] += self.hidden
             found.append(shift)
         if self.mask:
             found.append(random.random(self.mask) < 0.3)
+        if self.key_shift:
+            key_shift = random.standard_normal(self.key_shift).astype(np.float32)
+            key_shift[..., -1] += self.hidden
+            key_shift[:1] += self.hidden
+            found.append(key_shift)
         return found
 
 
@@ -73,6 +84,28 @@ TERM_CASES = {
         Case(32, 40, 70, heads=2, key_heads=1), shift=(40, 70), mask=(1, 2, 40, 70)
     ),
     "an addend that hides": TermCase(Case(64, 70, 90), DROPPED, shift=(1, 1, 70, 90), hidden=-1e9),
+    "two addends": TermCase(
+        Case(64, 70, 90, batch=2, heads=2), DROPPED, shift=(1, 2, 70, 90), key_shift=(2, 1, 1, 90), dtype="BFloat16"
+    ),
+    "two addends, one of which hides": TermCase(
+        Case(64, 70, 90, batch=2, heads=2), shift=(1, 2, 70, 90), key_shift=(2, 1, 1, 90), hidden=-1e9
+    ),
+    "an addend of keys, and a mask": TermCase(
+        Case(32, 70, 90, batch=2, heads=2), mask=(1, 1, 70, 90), key_shift=(2, 2, 1, 90)
+    ),
+    "an addend of keys that hides": TermCase(
+        Case(64, 70, 90, batch=2, heads=2), DROPPED, key_shift=(2, 1, 1, 90), hidden=-1e9
+    ),
+    "two addends and a mask of keys, causal": TermCase(
+        Case(128, 80, 80, batch=2, heads=2, key_heads=1, sparse_mode=2), DROPPED, shift=(80, 80), mask=(2, 1, 1, 80),
+        key_shift=(1, 2, 1, 80),
+    ),
+    "a gradient summed over the batch": TermCase(
+        Case(64, 70, 90, batch=2, heads=2), DROPPED, shift=(2, 2, 70, 90), total=(1, 2, 70, 90)
+    ),
+    "a gradient summed over heads": TermCase(
+        Case(64, 40, 50, batch=2, heads=2), shift=(2, 2, 40, 50), key_shift=(1, 50), total=(2, 1, 40, 50)
+    ),
     "depth 128": TermCase(Case(128, 65, 100, heads=2, sparse_mode=2), DROPPED),
     "depth 40": TermCase(Case(40, 65, 70, heads=2, layout="BNSD"), DROPPED),
     "depth 80": TermCase(Case(80, 65, 70, heads=1, layout="BNSD")),
@@ -116,6 +149,7 @@ def term_expected(case: TermCase) -> TermExpected:
     found, shift = list(grads), None
     if "real_shift" in op.optional:
         shift = FlashAttentionScoreShiftGrad(**{name: getattr(op, name) for name in ("head_num", *op.omitted)})
+        shift = replace(shift, result_shape=case.total)
         found.append(shift.run(Wide(), *wide, *optional, result[0], result[3]))  # type: ignore[arg-type]
     operands = [*inputs, dout, *optional, result[0].astype(np.float32), result[3].astype(dtype)]
     return TermExpected(op, [*inputs, *optional], operands, [result[0], result[3]], found, shift)

@@ -22,6 +22,7 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, TensorType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
+from mspc.ops.nn.attention_base import KEY_SHIFT
 from mspc.ops.op import Placement
 from mspc.output.programs import config_of
 from tests.interpret import random_feeds, run_global, run_on_ranks, same
@@ -218,7 +219,11 @@ def test_narrow_numbers_are_summed_in_float32(dtype: Any, tolerance: float) -> N
     np.testing.assert_allclose(out.astype(np.float64), expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("index", range(len(FlashAttentionScore.samples)))
+OF_NETWORKS = [i for i, s in enumerate(FlashAttentionScore.samples) if KEY_SHIFT not in s.fields.get("optional", ())]
+"""Without what only a rank's own graph has."""
+
+
+@pytest.mark.parametrize("index", OF_NETWORKS)
 def test_gradient_agrees_with_differences(index: int) -> None:
     op, spec = operator_of("FlashAttentionScore", index)
     types = types_of(spec)
@@ -227,6 +232,17 @@ def test_gradient_agrees_with_differences(index: int) -> None:
         if array.dtype == np.bool_:
             array[..., 0] = False
     check_gradient(op, arrays, types, [3])
+
+
+def test_what_is_added_for_each_key_is_the_same_for_all_queries_and_has_no_gradient() -> None:
+    b = Builder(Graph("attention"))
+    q, shift = Parameter("q", TensorType(FLOAT64, (2, 4, 8))), Parameter("shift", TensorType(FLOAT64, (4, 4)))
+    op = FlashAttentionScore(2, optional=(KEY_SHIFT,))
+    with pytest.raises(MspcError, match="differs from query to query"):
+        b.emit(op, q, q, q, shift)
+    node = b.emit(op, q, q, q, Parameter("shift", TensorType(FLOAT64, (2, 1, 1, 4))))
+    with pytest.raises(MspcError, match="has no gradient"):
+        op.gradient(b, node.inputs, node, [None, None, None, q])
 
 
 def test_statistics_have_no_gradient() -> None:

@@ -238,3 +238,36 @@ def test_a_triangle_says_the_same_beside_scores_of_any_rank(
     hidden = Constant(np.triu(np.full((6, keys), -1e4, np.float32), diagonal + 1))
     found = causal_mode(hidden, (*leading, 6, keys), lambda near, far: bool(near == 0 and far == -1e4))
     assert found == mode
+
+
+@pytest.mark.parametrize("form", ["one by one", "bias last", "one sum"])
+@pytest.mark.parametrize("kind", ["parameter", "input"])
+def test_a_triangle_beside_a_bias(form: str, kind: str) -> None:
+    """What is trained hides no keys; what is fed may, and stays with the triangle."""
+    w = Written()
+    bias, future = w.parameter("bias", (1, 8, 6, 6)), triangle(w, 0, 0.0, -1e9)
+    bias.kind = kind
+    if form == "one sum":
+        scores = w.emit("Add", w.scores(), w.emit("Add", bias, future))
+    else:
+        first, second = (bias, future) if form == "one by one" else (future, bias)
+        scores = w.emit("Add", w.emit("Add", w.scores(), first), second)
+    node = fused(w.finish(scores))
+    assert node is not None
+    op: Any = node.op
+    trained = kind == "parameter"
+    assert (op.sparse_mode, op.optional) == (2 * trained, ("real_shift",))
+    assert (node.inputs[3] is bias) == trained
+    assert node.inputs[3].shape == (1, 8, 6, 6)
+
+
+def test_addends_of_unlike_types_are_added_in_the_wider_one() -> None:
+    w = Written(FLOAT16)
+    first, second = w.parameter("first", (8, 6, 6), FLOAT16), w.parameter("second", (4, 1, 1, 6))
+    scores = w.emit("Cast", w.emit("Add", w.scores(), first), dst_type=FLOAT32)
+    weights = w.emit("Softmax", w.emit("Add", scores, second))
+    w.graph.results = [w.emit("BatchMatMul", w.emit("Cast", weights, dst_type=FLOAT16), w.value)]
+    assert FuseAttention().run(w.graph)
+    w.graph.verify()
+    (node,) = [node for node in w.graph.nodes if node.op.name == "FlashAttentionScore"]
+    assert node.inputs[3].type == TensorType(FLOAT32, (4, 8, 6, 6))
