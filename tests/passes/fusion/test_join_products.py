@@ -197,6 +197,16 @@ def test_gradients_of_large_weights_are_not_copied() -> None:
         assert before - after == fewer
 
 
+def test_halves_of_weights_are_not_made_twice() -> None:
+    """Forward and the products for x read the weights joined, or both one by one."""
+    for summed, fewer in ((True, 2), (False, 0)):
+        p = Products(256, 2048, 1024, 1024)
+        slopes = [p.emit("Tanh", p.input(f"g{i}", y.shape)) for i, y in enumerate(p.made)]
+        terms = [p.emit("MatMul", dy, w, transpose_b=True) for dy, w in zip(slopes, p.cast, strict=True)]
+        back = [p.emit("AddN", *terms)] if summed else [p.emit("Tanh", term) for term in terms]
+        assert p.joined(*(p.emit("Tanh", y) for y in p.made), *back) == fewer
+
+
 def test_what_an_attention_would_have_to_copy_stays_apart() -> None:
     assert attended(16384, 16) == 0
     assert attended(256, 4) == 1
