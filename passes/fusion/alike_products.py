@@ -228,6 +228,11 @@ class ProductGraph:
         self.taken.update(made.inputs, made.weights)
         return made
 
+    def is_read_alone(self, group: AlikeProducts) -> bool:
+        """Whether products for the operand stay that read the weights one by one."""
+        readers = [node for value in group.weights for node in self.multiplied.get((content(value), 1), ())]
+        return any(node.op != group.op and node not in self.taken for node in readers)
+
     def _alone(self, group: AlikeProducts, found: list[Node]) -> list[Node]:
         """Products for the weights alone, where the operand needs no gradient; those of attentions in its order."""
         place = group.weight_axis
@@ -278,6 +283,7 @@ class ProductGraph:
                 at = self.only_reader(at)
             same = not made.behind or [node.op for node in chain] == [node.op for node in made.behind[0]]
             if at is None or not isinstance(at.op, AddN) or made.total not in (None, at) or not same:
+                made.others.update(made.bases)
                 made.inputs, made.total, made.behind = list[Node](), None, list["list[Node]"]()
                 return
             made.total = at

@@ -32,7 +32,8 @@ def join_recomputed(graph: Graph) -> int:
     """Join what is made again to kernels behind or ahead of it; the bytes that are read less."""
     joined = 0
     for copy in [node for node in graph.nodes if node.attrs.get("recomputed") and _lines(node)]:
-        joined += _Joining(graph, copy).run()
+        if isinstance(copy.type, TensorType):  # several results keep their kernel
+            joined += _Joining(graph, copy).run()
     return joined
 
 

@@ -53,6 +53,7 @@ def best(
     own = sum(2 * value.type.nbytes for value in gradients.bases) if gradients is not None else 0
     apart = sum(2 * node.type.nbytes for node in gradients.weights) if gradients is not None else 0
     joined, single = _weight_bytes(graph, group)
+    alone = graph.is_read_alone(group)
     found, most = Joins(), 0.0
     for of in choices((False, True), repeat=3):
         joins = Joins(*of)
@@ -67,7 +68,7 @@ def best(
                 saved -= own  # read one by one as well
         if joins.forward or joins.inputs:
             saved -= joined
-            if not joins.forward or (gradients is not None and bool(gradients.inputs) and not joins.inputs):
+            if not joins.forward or alone or (gradients is not None and bool(gradients.inputs) and not joins.inputs):
                 saved -= single
         if saved > most:
             found, most = joins, saved

@@ -17,6 +17,7 @@ from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BFLOAT16, FLOAT32, DType, TensorType
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
+from mspc.passes.fusion import joined_bytes
 from mspc.passes.fusion.join_products import JoinProducts
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
@@ -73,6 +74,16 @@ def test_an_operand_without_gradient() -> None:
     assert products(graph) == 2
     feeds = random_feeds(before)
     same(run_global(graph, feeds), run_global(before, feeds))
+
+
+@pytest.mark.parametrize("start", [1000, 3000, 6000])
+def test_what_is_joined_in_part_gives_the_same_numbers(start: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a product more costs less, some products are joined forward, some backward, and some not at all."""
+    monkeypatch.setattr(joined_bytes, "START", start)
+    found, feeds = compiled("all", ms.float32)
+    joined, apart = rank_graphs(found, True), rank_graphs(found, False)
+    assert 0 < products(apart[0]) - products(joined[0]) < NETWORKS["all"][1]
+    check_same(found, feeds, ms.float32, joined, apart)
 
 
 def test_what_is_computed_again_is_joined_too() -> None:
@@ -186,6 +197,16 @@ def test_gradients_of_large_weights_are_not_copied() -> None:
         assert before - after == fewer
 
 
+def test_halves_of_weights_are_not_made_twice() -> None:
+    """Forward and the products for x read the weights joined, or both one by one."""
+    for summed, fewer in ((True, 2), (False, 0)):
+        p = Products(256, 2048, 1024, 1024)
+        slopes = [p.emit("Tanh", p.input(f"g{i}", y.shape)) for i, y in enumerate(p.made)]
+        terms = [p.emit("MatMul", dy, w, transpose_b=True) for dy, w in zip(slopes, p.cast, strict=True)]
+        back = [p.emit("AddN", *terms)] if summed else [p.emit("Tanh", term) for term in terms]
+        assert p.joined(*(p.emit("Tanh", y) for y in p.made), *back) == fewer
+
+
 def test_what_an_attention_would_have_to_copy_stays_apart() -> None:
     assert attended(16384, 16) == 0
     assert attended(256, 4) == 1
@@ -218,6 +239,16 @@ def test_one_weight_twice_and_weights_that_change_in_between_stay() -> None:
     other = p.input("other", (64, 64), FLOAT32, "parameter")
     p.emit("AssignAdd", other, other)
     assert p.joined(p.emit("Tanh", p.made[0]), p.emit("Tanh", p.emit("MatMul", p.x, other))) == 0
+
+
+def test_products_far_from_each_other_stay() -> None:
+    for between, fewer in ((8, 1), (80, 0)):
+        p = Products(16, 16, 16, dtype=FLOAT32)
+        value: Value = p.made[0]
+        for _ in range(between):
+            value = p.emit("Tanh", value)
+        late = p.emit("MatMul", p.x, p.input("other", (16, 16)))
+        assert p.joined(value, p.emit("Tanh", late)) == fewer
 
 
 def test_what_would_wait_over_an_update_stays() -> None:

@@ -87,3 +87,16 @@ def test_readers_that_cannot_wait_keep_their_pass(between: str) -> None:
     nodes = list(graph.nodes)
     assert join_recomputed(graph) == 0
     assert graph.nodes == nodes
+
+
+def test_several_results_that_are_made_again_keep_their_kernel() -> None:
+    graph, b, (x, w) = new_graph(x=("input", SHAPE), w=("parameter", SHAPE))
+    product = b.emit(op("MatMul"), x, w)
+    b.phase = "backward"
+    copy = b.emit(FusedElementwise(("Tanh(x0)", "Sigmoid(x0)"), (0, 1)), product)
+    copy.attrs["recomputed"] = True
+    parts = [b.emit(TupleGetItem(i), copy) for i in range(2)]
+    graph.results = [*(b.emit(op("MatMul"), part, w) for part in parts), b.emit(op("Mul"), product, product)]
+    nodes = list(graph.nodes)
+    assert join_recomputed(graph) == 0
+    assert graph.nodes == nodes
