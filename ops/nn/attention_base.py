@@ -15,7 +15,15 @@ from mspc.ops.cuda.attention import Attention
 from mspc.ops.device import Array
 from mspc.ops.memory_order import Order, Reordered
 from mspc.ops.nn.attention_draws import Draws, place_of_weights
-from mspc.ops.nn.attention_kernel import UNLIMITED, Scores, Shape, by_head, four_dimensions, split_heads
+from mspc.ops.nn.attention_kernel import (
+    UNLIMITED,
+    Scores,
+    Shape,
+    by_head,
+    documents_apart,
+    four_dimensions,
+    split_heads,
+)
 from mspc.ops.nn.attention_order import ByLayout, orders_by_place
 from mspc.ops.op import ArrayBackend, Op, Placement
 
@@ -275,7 +283,7 @@ class AttentionOp(Op, abstract=True):
         given = self.named(operands)
         shift, keep_mask, mask = (four_dimensions(given.get(name)) for name in OPTIONAL)
         if ENDS[0] in given:
-            apart = self._apart(be.xp, shape, *(given[name] for name in ENDS))
+            apart = documents_apart(be.xp, shape, self.first_query, [given[name] for name in ENDS])
             mask = apart if mask is None else (mask != 0) | apart
         step = getattr(be, "step", 0)
         draws = None
@@ -285,14 +293,6 @@ class AttentionOp(Op, abstract=True):
             draws = Draws((self.Seed0, self.Seed1), self.keep_prob, self.shape or shape.weights, begin, local)
         key_shift = four_dimensions(given.get(KEY_SHIFT))
         return Scores(self.scale_value, shift, mask, low, high, keep_mask, self.keep_prob, draws, step, key_shift)
-
-    def _apart(self, xp: Any, shape: Shape, *ends: Any) -> Any:
-        """Where query and key are of different documents, or behind the last one, with four dimensions."""
-        places = xp.arange(self.first_query, self.first_query + shape.queries), xp.arange(shape.keys)
-        mine, other = (
-            (at[:, None] >= last[None, :]).sum(-1) for at, last in zip(places, ends, strict=True)
-        )
-        return ((mine[:, None] != other) | (mine[:, None] == ends[0].size))[None, None]
 
     @property
     def by_arrays(self) -> bool:

@@ -244,3 +244,11 @@ def _heads(part: Any, rows: slice) -> slice:
 def _stacked(x: Any) -> Any:
     """[group, rows, columns] as one matrix."""
     return x.reshape(x.shape[0] * x.shape[1], x.shape[2])
+
+
+def documents_apart(xp: Any, shape: Shape, first_query: int, ends: Sequence[Any]) -> Any:
+    """Where query and key are of different documents, or behind the last one, with four dimensions; ends: of queries'
+    and of keys' documents."""
+    places = xp.arange(first_query, first_query + shape.queries), xp.arange(shape.keys)
+    mine, other = ((at[:, None] >= last[None, :]).sum(-1) for at, last in zip(places, ends, strict=True))
+    return ((mine[:, None] != other) | (mine[:, None] == ends[0].size))[None, None]

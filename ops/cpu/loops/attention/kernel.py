@@ -24,7 +24,7 @@ from mspc.ops.cpu.loops.kernel import Function, Kernel, shared
 from mspc.ops.cpu.scratch import scratch
 from mspc.ops.device import c_type
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
-from mspc.ops.nn.attention_base import AttentionOp
+from mspc.ops.nn.attention_base import KEY_SHIFT, AttentionOp
 from mspc.ops.nn.attention_kernel import Shape, four_dimensions
 
 _FASTER = 16
@@ -46,10 +46,12 @@ class Compiled(NamedTuple):
 
 
 def compiled_attention(op: AttentionOp, types: Sequence[TensorType]) -> Compiled | None:
-    """How an operator on operands of these types is compiled; None where it is not: in Float64, and what has no
-    elements."""
+    """How an operator on operands of these types is compiled; None where it is not: in Float64, with an addend of keys,
+    and what has no elements."""
     dtype = types[0].dtype
     if dtype.name not in ("Float32", "Float16", "BFloat16") or any(not type.size for type in types):
+        return None
+    if KEY_SHIFT in op.optional:
         return None
     apart = op.apart if op.packed else op
     given = op.separated(types) if op.packed else list(types)
