@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.cuda.attention import Attention, first_row
+from mspc.ops.cuda.attention import Attention, aligned_bytes, first_row
 from mspc.ops.cuda.flash_backward_kernel import BACKWARD, FIRST, NOTE, NOTES, SECOND
 from mspc.ops.cuda.flash_draws import bits_bytes, column_bytes, draw
 from mspc.ops.cuda.flash_fragments import (
@@ -129,7 +129,7 @@ def flash_backward(
     if not takes(attention, [q, k, v, dout, result, *grads]):
         return None
     of_queries, of_keys = of_queries or tiles_of_queries(device, attention), of_keys or tiles_of_keys(device, attention)
-    scratch = _scratch(device, attention)
+    _, *scratch = _scratch(device, attention)
     arrays = (q, dout, k, v, result, dq, dq)
     launches = [_form(device, attention, scratch, of_queries, arrays, of_keys=False, sums=FIRST)]
     # Sums of both for deep heads do not fit into registers.
@@ -139,10 +139,10 @@ def flash_backward(
     return in_order(draw(device, attention, scratch[1]), *launches)
 
 
-def notes_of(device: Device, attention: Attention, result: Array) -> tuple[Array, Array, Launch]:
-    """(what the form of queries notes of each, the bits of weights, both in scratch memory, what fills them alone);
-    `takes` must hold."""
-    scratch = _scratch(device, attention)
+def notes_of(device: Device, attention: Attention, result: Array, ahead: int) -> tuple[Array, Array, Array, Launch]:
+    """(`ahead` bytes, what the form of queries notes of each, the bits of weights, all in scratch memory, what fills
+    the latter two); `takes` must hold."""
+    own, *scratch = _scratch(device, attention, ahead)
     q, k, v, dout = attention.operands
     tiles, arrays = tiles_of_queries(device, attention), (q, dout, k, v, result, q, q)
     noting = _form(device, attention, scratch, tiles, arrays, of_keys=False, sums=0)
@@ -152,19 +152,20 @@ def notes_of(device: Device, attention: Attention, result: Array) -> tuple[Array
         drawing()
         noting()
 
-    return *scratch, launch
+    return own, *scratch, launch
 
 
-def _scratch(device: Device, attention: Attention) -> tuple[Array, Array]:
-    """Scratch memory for what is noted of queries, and for the bits of weights where these are drawn before."""
-    shape = attention.shape
-    noted = NOTE * shape.batch * shape.heads * shape.queries
-    memory = device.scratch(noted + max(4, bits_bytes(attention)))
-    return memory[:noted].view(np.float32), memory[noted:]
+def _scratch(device: Device, attention: Attention, ahead: int = 0) -> tuple[Array, Array, Array]:
+    """Scratch memory: `ahead` bytes, for what is noted of queries, and for the bits of weights where these are drawn
+    before."""
+    shape, begin = attention.shape, aligned_bytes(ahead)
+    end = begin + NOTE * shape.batch * shape.heads * shape.queries
+    memory = device.scratch(end + max(4, bits_bytes(attention)))
+    return memory[:ahead], memory[begin:end].view(np.float32), memory[end:]
 
 
 def _form(
-    device: Device, attention: Attention, scratch: tuple[Array, Array], tiles: BackwardTiles,
+    device: Device, attention: Attention, scratch: Sequence[Array], tiles: BackwardTiles,
     arrays: Sequence[Array], *, of_keys: bool, sums: int,
 ) -> Launch:  # fmt: skip
     """One form of the kernel on its arrays, in the order of its arguments; it writes FIRST and SECOND of the last two

@@ -2,7 +2,8 @@
 scores, summed over batch and heads as far as the addend is the same for them.
 
 A block owns a tile of queries and keys and goes over what is summed, so that the sum is in registers and has the same
-bits each time; the gradients of the scores of a batch are never in memory. See `flash_backward`.
+bits each time; the gradients of the scores of a batch are never in memory. Where there are few tiles and much to sum,
+several blocks go over a part each for one tile, and their sums are added up at last. See `flash_backward`.
 """
 
 from __future__ import annotations
@@ -40,16 +41,18 @@ struct alignas(GROUPED ? 1024 : 16) Buffer {
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_shift(
     const E* __restrict__ q, const E* __restrict__ slopes, const E* __restrict__ k, const E* __restrict__ v,
     G* __restrict__ out, const Note* __restrict__ notes, TERMS,
-    int heads, int group, int queries, int keys, float scale, int batch, int out_batch, int out_heads,
+    int heads, int group, int queries, int keys, float scale, int batch, int out_batch, int out_heads, int parts,
     i64 a_b, i64 a_n, i64 a_s, i64 c_b, i64 c_n, i64 c_s, i64 x_b, i64 x_n, i64 x_s, i64 y_b, i64 y_n, i64 y_s) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const int row_blocks = (queries + ROWS - 1) / ROWS, column_blocks = (keys + COLUMNS - 1) / COLUMNS;
     int place = blockIdx.x;
     const int here = place % column_blocks * COLUMNS; place /= column_blocks;
     const int begin = place % row_blocks * ROWS; place /= row_blocks;
-    const int own_head = place % out_heads, own_batch = place / out_heads;
+    const int own_head = place % out_heads; place /= out_heads;
+    const int own_batch = place % out_batch, part = place / out_batch;
     const int inside = (threadIdx.x >> 5) * 16, row = begin + inside;
-    const int each = out_heads > 1 ? 1 : heads, count = each * (out_batch > 1 ? 1 : batch);
+    const int each = out_heads > 1 ? 1 : heads, all = each * (out_batch > 1 ? 1 : batch);
+    const int start = (int)((i64)all * part / parts), count = (int)((i64)all * (part + 1) / parts);
     const float factor = scale * LOG2_E;
     Buffer* buffers = (Buffer*)memory;
 
@@ -81,10 +84,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_shift(
     for (int j = 0; j < TILES; ++j) sum[j][0] = sum[j][1] = sum[j][2] = sum[j][3] = 0;
     // Does no query of this tile look at any key?
     const bool none = here >= begin + ROWS + high || here + COLUMNS <= begin + low;
-    if (!none) copy(buffers[0], 0);
+    if (!none) copy(buffers[start & 1], start);
     const bool border = here + COLUMNS > keys || begin + ROWS > queries || here + COLUMNS > row + high + 1
         || here < row + 15 + low;
-    for (int member = 0; !none && member < count; ++member) {
+    for (int member = start; !none && member < count; ++member) {
         const Buffer& tile = buffers[member & 1];
         wait_for_copies();
         SHOW_COPIES;
@@ -163,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_shift(
         }
     }
 
-    out += ((i64)own_batch * out_heads + own_head) * queries * keys;
+    out += (((i64)part * out_batch + own_batch) * out_heads + own_head) * queries * keys;
 #pragma unroll
     for (int j = 0; j < TILES; ++j)
 #pragma unroll
@@ -173,6 +176,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_shift(
         }
 }
 """
+
+
+TOTAL = """
+typedef long long i64;
+// The sum of so many parts, one behind the other.
+extern "C" __global__ void shift_total(const float* from, G* to, i64 count, int parts) {
+    const i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= count) return;
+    float total = 0;
+    for (int part = 0; part < parts; ++part) total += from[part * count + at];
+    to[at] = narrow<G>(total);
+}
+"""
+THREADS = 256
+FEWEST = 2
+"""Gradients of scores that a block sums: less are not worth the way through memory."""
 
 
 def _tile(attention: Attention, grouped: bool) -> tuple[int, int]:
@@ -215,22 +234,30 @@ def flash_shift(device: Device, attention: Attention, result: Array, out: Array)
     q, k, v, dout = attention.operands
     if wanted[2:] != (shape.queries, shape.keys) or not takes(attention, [q, k, v, dout, result]):
         return None
-    notes, bits, noting = notes_of(device, attention, result)
-    kernel = device.kernel(_source(device, attention, c_type(dtype_of(out.dtype))), "flash_shift")
     batch, heads = wanted[:2]
     grouped = can_group(device, attention)
     warps, columns = _tile(attention, grouped)
     grid = batch * heads * math.ceil(shape.queries / (16 * warps)) * math.ceil(shape.keys / columns)
+    summed = (shape.batch if batch == 1 else 1) * (shape.heads if heads == 1 else 1)
+    parts = max(1, min(summed // FEWEST, device.multiprocessors * _blocks(attention, grouped) // grid))
+    apart = parts > 1
+    room, notes, bits, noting = notes_of(device, attention, result, 4 * parts * out.size * apart)
+    element = c_type(dtype_of(out.dtype))
+    kernel = device.kernel(_source(device, attention, "float" if apart else element), "flash_shift")
+    target = room.view(np.float32) if apart else out
+    total = device.kernel(f"#define G {element}\n{TOTAL}", "shift_total") if apart else None
     arrays = (q, dout, k, v)
     sizes = (shape.heads, shape.group, shape.queries, shape.keys)
     arguments: list[Any] = [
-        *map(first_row, arrays), out, notes, *terms_of(device, attention, bits), *map(np.int32, sizes),
-        np.float32(attention.scores.scale), np.int32(shape.batch), np.int32(batch), np.int32(heads),
+        *map(first_row, arrays), target, notes, *terms_of(device, attention, bits), *map(np.int32, sizes),
+        np.float32(attention.scores.scale), np.int32(shape.batch), np.int32(batch), np.int32(heads), np.int32(parts),
         *strides_of(*arrays),
     ]  # fmt: skip
 
     def launch() -> None:
         noting()
-        kernel(grid, 32 * warps, arguments, _shared(attention, grouped))
+        kernel(grid * parts, 32 * warps, arguments, _shared(attention, grouped))
+        if total is not None:
+            total(math.ceil(out.size / THREADS), THREADS, (target, out, np.int64(out.size), np.int32(parts)))
 
     return launch

@@ -46,7 +46,10 @@ class Attention:
             by = f"* {scale}" if where == "scores" else f"/ {1 / scale}"
             scores = script.say(f"{scores.name} {by}", scores.shape)
         for _ in range(rng.choice((0, 1, 1, 2))):
-            masks = (self._bias, self._causal, self._causal, self._padding, self._padding, self._constant)
+            masks = (
+                self._bias, self._causal, self._causal, self._padding, self._padding, self._biased_padding,
+                self._constant,
+            )  # fmt: skip
             scores = rng.choice(masks)(scores)
         weights = self._shares(scores)
         if rng.random() < 0.3:
@@ -161,6 +164,15 @@ class Attention:
         whole = (BATCH, 1, self.length, self.keys)
         shown = script.say(f"ops.broadcast_to({seen.name}, {whole})", self.scores_shape)
         return script.say(f"ops.masked_fill({scores.name}, ~{shown.name}, {lowest})", scores.shape)
+
+    def _biased_padding(self, scores: Written) -> Written:
+        """The sum of a relative bias of heads and of numbers that hide keys behind the end of each sequence."""
+        script = self.script
+        bias = script.weight(self.heads, self.length, self.keys)
+        given = script.feed(f"Tensor(np.arange({self.keys}) < random.integers(1, {self.keys + 1}, ({BATCH}, 1)))")
+        absent = f"(1.0 - {given}.astype({script.kind}).reshape({BATCH}, 1, 1, {self.keys}))"
+        both = script.say(f"{bias} + {absent} * {self._lowest()}", self.scores_shape)
+        return script.say(f"{scores.name} + {both.name}", scores.shape)
 
     def _constant(self, scores: Written) -> Written:
         """Any mask, that may hide all keys of a query."""

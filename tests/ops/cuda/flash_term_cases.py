@@ -100,8 +100,8 @@ TERM_CASES = {
         Case(128, 80, 80, batch=2, heads=2, key_heads=1, sparse_mode=2), DROPPED, shift=(80, 80), mask=(2, 1, 1, 80),
         key_shift=(1, 2, 1, 80),
     ),
-    "a gradient summed over the batch": TermCase(
-        Case(64, 70, 90, batch=2, heads=2), DROPPED, shift=(2, 2, 70, 90), total=(1, 2, 70, 90)
+    "a gradient summed over the batch in parts": TermCase(
+        Case(64, 70, 90, batch=5, heads=2), DROPPED, shift=(5, 2, 70, 90), total=(1, 2, 70, 90)
     ),
     "a gradient summed over heads": TermCase(
         Case(64, 40, 50, batch=2, heads=2), shift=(2, 2, 40, 50), key_shift=(1, 50), total=(2, 1, 40, 50)

@@ -25,7 +25,9 @@ Prepared = tuple[list[Any], list[np.ndarray], list[np.ndarray]]
 def device(tmp_path_factory: pytest.TempPathFactory) -> TensorCores:
     if NEEDED is None:
         pytest.skip("needs g++")
-    return TensorCores(tmp_path_factory.mktemp("kernels"))
+    made = TensorCores(tmp_path_factory.mktemp("kernels"))
+    made.multiprocessors = 32
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +61,8 @@ def test_kernels_equal_numpy(device: TensorCores, prepared: dict[str, Prepared],
     errors = [relative_error(a.astype(np.float64), b) for a, b in zip(found, wanted, strict=True)]
     limit = EXACT if case.dtype == "Float32" else TOLERANCES[case.dtype]
     assert all(error < limit for error in errors), errors
+
+
+def test_long_sums_are_made_in_parts(device: TensorCores, prepared: dict[str, Prepared]) -> None:
+    assert prepared
+    assert "shift_total" in [name for _, name in device.sources]
