@@ -16,6 +16,8 @@ from mspc.ops.cpu.loops.transpose_source import TRANSPOSE
 from mspc.ops.cpu.pool_source import POOL
 from mspc.ops.cpu.threads import in_parallel, thread_count
 
+_ENOUGH = '#pragma GCC optimize("O2")\n'
+"""Its loops are written in vectors: with more the compiler takes twice as long, and products as long as before."""
 _SHARES = 4
 """Shares for each thread: one that another process keeps off its core leaves the rest to others."""
 
@@ -57,7 +59,7 @@ def library() -> ctypes.CDLL | None:
     if not command:
         return None
     try:
-        return library_of(command, POOL + TRANSPOSE + GEMM)
+        return library_of(command, _ENOUGH + POOL + TRANSPOSE + GEMM)
     except CompilerFailed as error:
         warn_once(command, str(error))
         return None
