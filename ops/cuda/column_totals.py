@@ -13,7 +13,7 @@ from mspc.ops.cuda.loop_parts import PARTIAL, LoopReduction
 from mspc.ops.cuda.source import grid_of, neutral
 from mspc.ops.device import Array, Device, Launch, c_type
 
-_ALIGNMENT = 16
+_ALIGNMENT = 256
 _WIDE = 8
 """The fewest columns of a block: 32 bytes of Float32, the least that memory gives."""
 _EACH = 4
@@ -53,13 +53,7 @@ class ColumnTotals:
 
     def __init__(self, device: Device, totals: Sequence[LoopReduction], parts: int, columns: int) -> None:
         self.totals, self.parts, self.columns = totals, parts, columns
-        types = [PARTIAL[total.type] for total in totals]
-        sizes = [-(-parts * columns * type.itemsize // _ALIGNMENT) * _ALIGNMENT for type in types]
-        memory = device.scratch(sum(sizes))
-        self.partial: list[Array] = [
-            memory[sum(sizes[:i]) : sum(sizes[:i]) + size].view(type.numpy)
-            for i, (size, type) in enumerate(zip(sizes, types, strict=True))
-        ]
+        self.partial = partial_totals(device, totals, parts * columns)
 
     def accumulators(self) -> list[str]:
         """C++ ahead of the rows; a thread has V elements of every one of its PACKS."""
@@ -107,6 +101,14 @@ class ColumnTotals:
             added_parts(device, total, partial, self.parts, self.columns)
             for total, partial in zip(self.totals, self.partial, strict=True)
         ]
+
+
+def partial_totals(device: Device, totals: Sequence[LoopReduction], count: int) -> list[Array]:
+    """Room in scratch memory for `count` partial totals of each reduction, as bytes."""
+    sizes = [-(-count * PARTIAL[total.type].itemsize // _ALIGNMENT) * _ALIGNMENT for total in totals]
+    memory = device.scratch(sum(sizes))
+    begins = [sum(sizes[:i]) for i in range(len(sizes))]
+    return [memory[begin : begin + size] for begin, size in zip(begins, sizes, strict=True)]
 
 
 def added_parts(device: Device, total: LoopReduction, partial: Array, parts: int, columns: int) -> Launch:

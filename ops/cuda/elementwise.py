@@ -16,7 +16,7 @@ from typing import Any
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, HALVES, DType, TensorType, dtype_of
-from mspc.ops.cuda.column_totals import added_parts
+from mspc.ops.cuda.column_totals import added_parts, partial_totals
 from mspc.ops.cuda.loop_parts import PARTIAL, LoopOperand, LoopReduction
 from mspc.ops.cuda.loops import BLOCK, HELPERS, Loop, column_loop, plain_loop, row_loop
 from mspc.ops.cuda.math import MATH, one_word
@@ -25,7 +25,6 @@ from mspc.ops.cuda.random import with_arguments
 from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Device, Launch, c_type, computing_type
 
-_ALIGNMENT = 256
 _WAVES = 4
 """Blocks per multiprocessor that a reduction is split into."""
 _NAME = re.compile(r"\w+")
@@ -256,7 +255,7 @@ def _by_rows(device: Device, loop: Loop, length: int, outer: int, height: int, w
     parts = parts if height == 1 else 1
     partial = parts > 1 or height > 1
     loop.flight = _flight(loop, packs / (lanes * parts))
-    scratch = _scratch(device, loop, rows * parts) if partial else None
+    scratch = partial_totals(device, loop.totals, rows * parts) if partial else None
     source = row_loop(loop, rows, lanes, parts, scratch)
     first = _bound(device, source, "rows", loop, rows * parts if lanes == BLOCK else -(-rows * lanes // BLOCK))
     if scratch is None:
@@ -281,7 +280,7 @@ def _by_columns(device: Device, loop: Loop, outer: int, height: int, width: int)
     loop.flight = _flight(loop, height / (down * parts))
     if sum(BLOCK * loop.pack * (8 if total.type in ("double", "long long") else 4) for total in loop.totals) > 40000:
         return None
-    scratch = _scratch(device, loop, outer * parts * width) if parts > 1 else None
+    scratch = partial_totals(device, loop.totals, outer * parts * width) if parts > 1 else None
     source = column_loop(loop, outer, height, across, parts, scratch)
     first = _bound(device, source, "columns", loop, outer * parts * -(-packs // across))
     return first if scratch is None else all_of([first, _combine(device, loop, scratch, (outer, parts, width))])
@@ -293,14 +292,6 @@ def column_plan(outer: int, height: int, packs: int, multiprocessors: int) -> tu
     blocks = outer * -(-packs // across)
     wanted = -(-_WAVES * multiprocessors // blocks)
     return across, max(1, min(wanted, height // (4 * (BLOCK // across))))
-
-
-def _scratch(device: Device, loop: Loop, count: int) -> list[Array]:
-    """Room for `count` partial totals of each reduction."""
-    sizes = [-(-count * PARTIAL[total.type].itemsize // _ALIGNMENT) * _ALIGNMENT for total in loop.totals]
-    memory = device.scratch(sum(sizes))
-    begins = [sum(sizes[:i]) for i in range(len(sizes))]
-    return [memory[begin : begin + size] for begin, size in zip(begins, sizes, strict=True)]
 
 
 def _combine(device: Device, loop: Loop, scratch: Sequence[Array], sizes: tuple[int, int, int]) -> Launch:
