@@ -20,7 +20,6 @@ from mspc.ir.types import TensorType, TupleType
 from mspc.ops.fused.body import BodyLine, by_element
 from mspc.ops.fused.elementwise import FusedElementwise, space_of_steps, steps_of
 from mspc.ops.op import Op
-from mspc.passes.fusion.alive import is_part
 from mspc.passes.fusion.groups import FARTHEST, MOST_LINES, MOST_OPERANDS
 from mspc.passes.fusion.rewriter import gathered, parts_of, successor
 
@@ -30,11 +29,16 @@ MOST_MOVED = 8
 
 def join_recomputed(graph: Graph) -> int:
     """Join what is made again to kernels behind or ahead of it; the bytes that are read less."""
-    joined = 0
-    for copy in [node for node in graph.nodes if node.attrs.get("recomputed") and _lines(node)]:
-        if isinstance(copy.type, TensorType):  # several results keep their kernel
-            joined += _Joining(graph, copy).run()
-    return joined
+    joining = _Joining(graph)
+    saved = at = 0
+    while at < len(graph.nodes):
+        node = graph.nodes[at]
+        # Several results keep their kernel.
+        alone = node.attrs.get("recomputed") and isinstance(node.type, TensorType) and _lines(node)
+        found = joining.join(at) if alone else None
+        saved += found[0] if found is not None else 0
+        at = found[1] if found is not None else at + 1
+    return saved
 
 
 def _lines(node: Node) -> Sequence[BodyLine]:
@@ -53,101 +57,135 @@ def _returns(node: Node) -> tuple[int, ...]:
 
 
 class _Joining:
-    """What is made again, `copy`, and its places in the graph."""
+    """The nodes of a graph near what is made again. users: the readers of every value, as they are now."""
 
-    def __init__(self, graph: Graph, copy: Node) -> None:
-        self.graph, self.copy = graph, copy
-        self.position: dict[Value, int] = {node: i for i, node in enumerate(graph.nodes)}
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        graph.nodes = list(graph.nodes)  # whoever has the old one may go back to it
         self.updates = Updates(graph)
+        self.users: dict[Value, list[Node]] = {}
+        for node in graph.nodes:
+            self._reads(node)
 
-    def run(self) -> int:
-        if self.copy not in self.position:  # it has been joined to another
-            return 0
-        at = self.position[self.copy]
-        near = self.graph.nodes[max(0, at - FARTHEST) : at + FARTHEST]
-        for kernel in sorted(near, key=lambda node: (-self._shared(node), self.position[node])):
-            saved = self._shared(kernel)
-            if not saved:
+    def _reads(self, node: Node) -> None:
+        for value in dict.fromkeys(node.inputs):
+            self.users.setdefault(value, []).append(node)
+
+    def join(self, at: int) -> tuple[int, int] | None:
+        """Join the node at this place; the bytes that are read less, and the place of the node behind it; None where
+        it stays."""
+        nodes, copy = self.graph.nodes, self.graph.nodes[at]
+        begin = max(0, at - FARTHEST)
+        places = range(begin, min(len(nodes), at + FARTHEST))
+        shared = {place: _shared(copy, nodes[place]) for place in places}
+        for place in sorted(places, key=lambda place: (-shared[place], place)):
+            if not shared[place]:
                 break
-            moved = self._moved(kernel)
-            if moved is None:
-                continue
-            op = self._joined(kernel)
-            if op is not None:
-                self._rewrite(kernel, moved, *op)
-                return saved
-        return 0
+            moved = self._moved(at, place)
+            op = None if moved is None else _joined(copy, nodes[place])
+            if moved is not None and op is not None:
+                return shared[place], self._rewrite(at, place, moved, *op)
+        return None
 
-    def _shared(self, kernel: Node) -> int:
-        """Bytes of what both read, as much as the copy has elements at least."""
-        if kernel is self.copy or not _lines(kernel):
-            return 0
-        size = self.copy.tensor_type.size
-        both = [v for v in dict.fromkeys(self.copy.inputs) if v in kernel.inputs and isinstance(v, Node)]
-        return sum(value.tensor_type.nbytes for value in both if value.tensor_type.size >= size)
-
-    def _moved(self, kernel: Node) -> list[Node] | None:
-        """The nodes that must move behind the kernel; None where they cannot, or the copy cannot go to its place."""
-        at, place = self.position[self.copy], self.position[kernel]
+    def _moved(self, at: int, place: int) -> list[Node] | None:
+        """The nodes that must move behind the kernel at `place`; None where they cannot, or the copy cannot go
+        there."""
+        nodes = self.graph.nodes
+        copy, kernel = nodes[at], nodes[place]
         if place < at:
-            known = all(self.position.get(value, -1) < place for value in self.copy.inputs)
-            return [] if known and not self.updates.between(self.copy.inputs, place, at) else None
-        behind: dict[Value, None] = {self.copy: None}
-        for node in self.graph.nodes[at + 1 : place + 1]:
+            between = nodes[place : at + 1]
+            known = set(between).isdisjoint(copy.inputs)
+            return [] if known and not self._change(copy.inputs, between[1:]) else None
+        behind: dict[Value, None] = {copy: None}
+        for number in range(at + 1, place + 1):
+            node = nodes[number]
             if behind.keys().isdisjoint(node.inputs):
                 continue
-            op = node.op
-            if node is kernel or op.mutates or (isinstance(op, Op) and op.has_side_effect):
+            if node is kernel or node.op.mutates or (isinstance(node.op, Op) and node.op.has_side_effect):
                 return None
-            if self.updates.between(node.inputs, self.position[node], place):
+            if self._change(node.inputs, nodes[number + 1 : place + 1]):
                 return None
             behind[node] = None
-        if len(behind) > MOST_MOVED + 1 or self.updates.between(self.copy.inputs, at, place):
+        if len(behind) > MOST_MOVED + 1 or self._change(copy.inputs, nodes[at + 1 : place + 1]):
             return None
-        return [cast(Node, node) for node in behind if node is not self.copy]
+        return [cast(Node, node) for node in behind if node is not copy]
 
-    def _joined(self, kernel: Node) -> tuple[FusedElementwise, list[Value]] | None:
-        """The operator of both, and its operands; None where it cannot be one kernel, or needs more passes."""
-        operands: dict[Value, int] = {}
-        numbers: dict[BodyLine, int] = {}
-        returns: list[int] = []
-        for node in (kernel, self.copy):
-            own: list[int] = []
-            for line in _lines(node):
-                read = tuple(
-                    ("x", operands.setdefault(node.inputs[i], len(operands))) if kind == "x" else ("t", own[i])
-                    for kind, i in line.operands
-                )
-                own.append(numbers.setdefault(BodyLine(line.op, read), len(numbers)))
-            returns += [own[i] for i in _returns(node)]
-        if len(numbers) > MOST_LINES or len(operands) > MOST_OPERANDS or len(set(returns)) < len(returns):
-            return None
-        op, types = FusedElementwise.of(list(numbers), returns), [value.tensor_type for value in operands]
-        try:
-            if space_of_steps(op, types).columns:
-                return None
-        except MspcError:
-            return None
-        return op, list(operands)
+    def _change(self, values: Sequence[Value], nodes: Sequence[Node]) -> bool:
+        """Whether one of the nodes updates what one of the values shows."""
+        writing = [node for node in nodes if node.op.mutates]
+        shown = {p for value in values for p in self.updates.parameters(value)} if writing else set[Value]()
+        return any(not shown.isdisjoint(self.updates.written(node)) for node in writing)
 
-    def _rewrite(self, kernel: Node, moved: list[Node], op: FusedElementwise, operands: list[Value]) -> None:
-        graph, copy = self.graph, self.copy
+    def _rewrite(self, at: int, place: int, moved: list[Node], op: FusedElementwise, operands: list[Value]) -> int:
+        """Put both in the kernel's place; the place of the node that was behind the copy."""
+        nodes = self.graph.nodes
+        copy, kernel = nodes[at], nodes[place]
         type = op.infer(*[value.type for value in operands])
         labels = dict.fromkeys((*parts_of(kernel), *parts_of(copy)))
         made = gathered(op, operands, type, [copy, kernel], labels)
         made.attrs.pop("recomputed", None)
         assert isinstance(type, TupleType)
         again = successor(made, len(type.elements) - 1, copy)
-        parts, replaced = [again], dict[Value, Value]({copy: again})
+        parts = [again]
+        for node in (copy, kernel):
+            for value in dict.fromkeys(node.inputs):
+                self.users[value].remove(node)
+        self._reads(made)
         if isinstance(kernel.type, TensorType):
             parts.insert(0, successor(made, 0, kernel))
-            replaced[kernel] = parts[0]
-        nodes: list[Node] = []
-        for node in graph.nodes:
-            if node is copy or node in moved:
-                continue
-            if is_part(node) and node.inputs[0] is kernel:
-                node.inputs = [made]
-            nodes += [made, *parts, *moved] if node is kernel else [node]
-        graph.nodes = nodes
-        graph.replace(replaced)
+            self._replace(kernel, parts[0])
+        else:
+            self._replace(kernel, made)  # for the parts that there are
+        self._replace(copy, again)
+        for part in parts:
+            self._reads(part)
+        first, last = min(at, place), max(at, place) + 1
+        gone = {copy, *moved}
+        own = [made, *parts, *moved]
+        nodes[first:last] = [
+            new for node in nodes[first:last] if node not in gone for new in (own if node is kernel else [node])
+        ]
+        return at if place > at else at + len(parts)
+
+    def _replace(self, old: Node, new: Node) -> None:
+        readers = self.users.pop(old, [])
+        for reader in readers:
+            reader.inputs = [new if value is old else value for value in reader.inputs]
+        if readers:
+            self.users.setdefault(new, []).extend(readers)
+        if old in self.graph.results:
+            self.graph.results = [new if value is old else value for value in self.graph.results]
+
+
+def _shared(copy: Node, kernel: Node) -> int:
+    """Bytes of what both read, as much as the copy has elements at least."""
+    if kernel is copy or not _lines(kernel):
+        return 0
+    size = copy.tensor_type.size
+    both = [v for v in dict.fromkeys(copy.inputs) if v in kernel.inputs and isinstance(v, Node)]
+    return sum(value.tensor_type.nbytes for value in both if value.tensor_type.size >= size)
+
+
+def _joined(copy: Node, kernel: Node) -> tuple[FusedElementwise, list[Value]] | None:
+    """The operator of both, and its operands; None where it cannot be one kernel, or needs more passes."""
+    operands: dict[Value, int] = {}
+    numbers: dict[BodyLine, int] = {}
+    returns: list[int] = []
+    for node in (kernel, copy):
+        own: list[int] = []
+        for line in _lines(node):
+            read = tuple(
+                ("x", operands.setdefault(node.inputs[i], len(operands))) if kind == "x" else ("t", own[i])
+                for kind, i in line.operands
+            )
+            own.append(numbers.setdefault(BodyLine(line.op, read), len(numbers)))
+        returns += [own[i] for i in _returns(node)]
+    if len(numbers) > MOST_LINES or len(operands) > MOST_OPERANDS or len(set(returns)) < len(returns):
+        return None
+    op, types = FusedElementwise.of(list(numbers), returns), [value.tensor_type for value in operands]
+    try:
+        if space_of_steps(op, types).columns:
+            return None
+    except MspcError:
+        return None
+    return op, list(operands)
