@@ -19,35 +19,16 @@ from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
 from mspc.passes.fusion import joined_bytes
 from mspc.passes.fusion.join_products import JoinProducts
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.local import LocalComm, World
-from mspc.runtime.executor import Executor
-from mspc.runtime.slices import slice_parameter
 from tests.interpret import random_feeds, run_global, same
+from tests.passes.fusion.one_step import step
 from tests.passes.fusion.written_products import NETWORKS, compiled, products, rank_graphs
 
 load_operators()
 
 
-def numbers(found: Any, feeds: list[Any], graphs: list[Graph]) -> list[dict[str, Any]]:
-    """Of every rank the loss and the parameters after one step."""
-    full = {name: np.asarray(p.value) for name, p in found.traced.parameters.items()}
-
-    def run(comm: LocalComm) -> dict[str, Any]:
-        graph = graphs[comm.rank]
-        own = {p.name: np.array(slice_parameter(p, full[p.name], comm.rank, "")) for p in graph.parameters
-               if p.kind == "parameter"}  # fmt: skip
-        own |= {p.name: np.asarray(found.traced.constants[p.name]) for p in graph.parameters if p.kind == "constant"}
-        executor = Executor(graph, NumPyBackend(comm), own)
-        loss = np.asarray(executor.run(feeds)[0])
-        return {"": loss} | {name: np.array(executor.parameter(name)) for name in own}
-
-    return World(len(graphs)).run(run)
-
-
 def check_same(found: Any, feeds: list[Any], kind: Any, joined: list[Graph], apart: list[Graph]) -> None:
     tolerance = 1e-5 if kind == ms.float32 else 2e-2
-    for mine, others in zip(numbers(found, feeds, joined), numbers(found, feeds, apart), strict=True):
+    for mine, others in zip(step(found, feeds, joined), step(found, feeds, apart), strict=True):
         for name, value in others.items():
             size = max(float(np.max(np.abs(value))), 1e-3)
             np.testing.assert_allclose(mine[name], value, rtol=0, atol=tolerance * size, err_msg=name)

@@ -29,12 +29,9 @@ from mspc.ops.op import REGISTRY, Op
 from mspc.passes.base import find_pass, run_passes
 from mspc.passes.fusion.join_products import JoinProducts
 from mspc.passes.fusion.pack_attention import PackAttention
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.local import LocalComm, World
-from mspc.runtime.executor import Executor
 from mspc.runtime.memory_plan import plan_memory
-from mspc.runtime.slices import slice_parameter
 from tests.interpret import random_feeds, run_global, same
+from tests.passes.fusion.one_step import step
 from tests.shares import is_taken
 
 load_operators()
@@ -207,22 +204,6 @@ def rank_graphs(found: Any, packed: bool) -> list[Graph]:
         assert difference(parse(print_graph(graph), REGISTRY).main, graph) == ""
         graphs.append(run_passes(graph, passes[2:]))
     return graphs
-
-
-def step(found: Any, feeds: list[Any], graphs: list[Graph]) -> list[dict[str, Any]]:
-    """Of every rank the loss and, where it trains, the parameters after one step."""
-    full = {name: np.asarray(p.value) for name, p in found.traced.parameters.items()}
-
-    def run(comm: LocalComm) -> dict[str, Any]:
-        graph = graphs[comm.rank]
-        own = {p.name: np.array(slice_parameter(p, full[p.name], comm.rank, "")) for p in graph.parameters
-               if p.kind == "parameter"}  # fmt: skip
-        own |= {p.name: np.asarray(found.traced.constants[p.name]) for p in graph.parameters if p.kind == "constant"}
-        executor = Executor(graph, NumPyBackend(comm), own)
-        loss = np.asarray(executor.run(feeds)[0])
-        return {"": loss} | {name: np.array(executor.parameter(name)) for name in own}
-
-    return World(len(graphs)).run(run)
 
 
 def operators(graph: Graph) -> Counter[str]:
