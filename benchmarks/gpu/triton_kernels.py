@@ -23,6 +23,7 @@ import ml_dtypes
 import numpy as np
 
 import mspc as ms
+from benchmarks.gpu.graph_time import microseconds
 from mspc import Parameter, Tensor, nn, ops
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
@@ -150,26 +151,6 @@ def fetched(device: Any, array: Array) -> Any:
     device.receive(array, found)
     device.synchronize()
     return found.astype(np.float32)
-
-
-def microseconds(device: Any, launches: Sequence[Callable[[], None]], repeats: int) -> float:
-    """What the launches take together, in a CUDA graph of many."""
-    with device.stream("compute"):
-        for launch in launches:
-            launch()
-
-        def many() -> None:
-            for _ in range(repeats):
-                for launch in launches:
-                    launch()
-
-        replay = device.capture(many)
-        replay()
-        begun = device.signal(timed=True)
-        replay()
-        ended = device.signal(timed=True)
-    device.synchronize()
-    return device.milliseconds(begun, ended) / repeats * 1000
 
 
 def lines(*parts: Any) -> int:

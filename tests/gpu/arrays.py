@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from benchmarks.gpu.graph_time import microseconds as microseconds
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.op import Op
 
@@ -83,26 +84,6 @@ def kernels_named(device: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(device, "kernel", kernel)
     return names
-
-
-def microseconds(device: Any, launches: Sequence[Callable[[], None]], repeats: int = 20) -> float:
-    """What the launches take together, in a CUDA graph of many."""
-    with device.stream("compute"):
-        for launch in launches:
-            launch()
-
-        def many() -> None:
-            for _ in range(repeats):
-                for launch in launches:
-                    launch()
-
-        replay = device.capture(many)
-        replay()
-        begun = device.signal(timed=True)
-        replay()
-        ended = device.signal(timed=True)
-    device.synchronize()
-    return device.milliseconds(begun, ended) / repeats * 1000
 
 
 def _wait(device: Any) -> None:
