@@ -17,7 +17,17 @@ _PARAMETER_FIELDS = ("name", "kind", "type", "trainable", "layout", "global_type
 
 def difference(a: Graph, b: Graph) -> str:
     """The first difference in words, "" for equal graphs. A `forward` outside the graph counts as none."""
-    return next(_differences(a, b), "")
+    return next(_differences(a, b), "") or next(_region_differences(a, b), "")
+
+
+def _region_differences(a: Graph, b: Graph) -> Iterator[str]:
+    """Of the graphs that run the same nodes, and so the same regions in number."""
+    mine, other = a.graphs()[1:], b.graphs()[1:]
+    if len(mine) != len(other):
+        yield f"{len(mine)} and {len(other)} regions"
+        return
+    for left, right in zip(mine, other, strict=True):
+        yield from (f"@{left.name}: {text}" for text in _differences(left, right))
 
 
 def module_difference(a: Module, b: Module) -> str:
@@ -67,6 +77,9 @@ def _nodes(where: str, left: Node, right: Node, places: dict[Value, str]) -> Ite
     for i, pair in enumerate(zip(left.inputs, right.inputs, strict=True)):
         yield from _operands(f"{where}: operand {i}", *pair, places)
     yield from _fields(where, left, right, _NODE_FIELDS)
+    regions = [[region.name for region in node.regions] for node in (left, right)]
+    if regions[0] != regions[1]:
+        yield f"{where}: the regions are {regions[0]} and {regions[1]}"
     forwards = [
         (places[node.forward], node.forward_input) if node.forward in places else None
         for node in (left, right)

@@ -129,6 +129,8 @@ class Node(Value):
     in_layouts: the placement that the operator needs of every input, once it is decided; the operands' own layouts
         may still differ until the redistributions are inserted.
     layout: the placement of the result.
+    regions: of an operator that runs graphs (`If`, `While`, ...) these, in the order that the operator says. What they
+        read from outside is handed in with the operands; several nodes may share a graph.
     forward, forward_input: on a node made by differentiation the node it belongs to, and the index of the input whose
         gradient this node is (-1 for nodes in between).
     place: the name that the operator has in plans (`Default/network-Net/MatMul-op0`), while a plan is still to be
@@ -138,7 +140,7 @@ class Node(Value):
 
     __slots__ = (
         "attrs", "forward", "forward_input", "frames", "in_layouts", "in_strategy", "inputs", "instance", "op",
-        "out_strategy", "phase", "place", "scope", "strategy",
+        "out_strategy", "phase", "place", "regions", "scope", "strategy",
     )  # fmt: skip
 
     def __init__(
@@ -159,6 +161,7 @@ class Node(Value):
         self.scope = scope
         self.frames = frames
         self.phase = phase
+        self.regions: tuple[Graph, ...] = ()
         self.in_strategy: tuple[Any, ...] | None = None
         self.out_strategy: tuple[Any, ...] | None = None
         self.strategy: tuple[tuple[int, ...], ...] | None = None
@@ -189,6 +192,9 @@ class Node(Value):
 
 class Graph:
     """A function: parameters, nodes in run order, one result (None, a value, or a tuple of values).
+
+    It is a program, or a region that a node of another graph runs: a region reads its own parameters (of kind "input"),
+    its own nodes and constants, nothing else.
 
     attrs: facts of the entire graph, which are in the header of its text (mode, ranks, rank, compile id, ...).
     """
@@ -223,6 +229,14 @@ class Graph:
         yield from self.parameters
         yield from self.nodes
 
+    def graphs(self) -> list[Graph]:
+        """The graph itself and all that its nodes run, each once, a graph ahead of those inside of it."""
+        found: dict[Graph, None] = {self: None}
+        for node in self.nodes:
+            for region in node.regions:
+                found |= dict.fromkeys(region.graphs())
+        return list(found)
+
     def parameter(self, name: str) -> Parameter:
         """The parameter called `name`. Raises KeyError."""
         for parameter in self.parameters:
@@ -244,8 +258,10 @@ class Graph:
                 assert isinstance(value, Constant) or value in seen, f"{node} reads {value} before it is defined"
             assert node not in seen, f"{node} stands twice in the graph"
             seen.add(node)
+            for region in node.regions:
+                region.verify()
         for value in self.results:
-            assert isinstance(value, Constant) or value in seen, f"the graph returns the undefined {value}"
+            assert isinstance(value, Constant) or value in seen, f"{self.name} returns the undefined {value}"
 
 
 def _listed(parts: Sequence[str]) -> str:

@@ -143,6 +143,20 @@ class TensorType:
 
 
 @dataclass(frozen=True, slots=True)
+class StackType(TensorType):
+    """Tensors of one element type and shape, one for every turn of a loop, which nobody has counted yet.
+
+    dtype, shape, size and nbytes are those of one of them.
+    """
+
+    def with_shape(self, shape: tuple[int, ...]) -> StackType:
+        return StackType(self.dtype, tuple(shape))
+
+    def __str__(self) -> str:
+        return f"<Stack[{self.dtype}], ({', '.join(map(str, self.shape))})>"
+
+
+@dataclass(frozen=True, slots=True)
 class TupleType:
     """A tuple of tensors, as operators with several outputs have."""
 
@@ -158,8 +172,9 @@ class TupleType:
         for i, element in enumerate(self.elements):
             run += 1
             following = self.elements[i + 1] if i + 1 < len(self.elements) else None
-            if following is None or following.dtype != element.dtype:
-                names.append(f"Tensor[{element.dtype}]" + (f"*{run}" if run > 1 else ""))
+            if following is None or (following.dtype, type(following)) != (element.dtype, type(element)):
+                kind = "Stack" if isinstance(element, StackType) else "Tensor"
+                names.append(f"{kind}[{element.dtype}]" + (f"*{run}" if run > 1 else ""))
                 run = 0
         shapes = ", ".join(f"({', '.join(map(str, e.shape))})" for e in self.elements)
         return f"<Tuple[{','.join(names)}], TupleShape({shapes})>"

@@ -6,6 +6,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Layouts, Node, Parameter, element_layouts, element_types
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, Type
+from mspc.ops.control.regions import RegionOp
 from mspc.ops.op import Op
 
 
@@ -20,13 +21,14 @@ def check_graph(graph: Graph) -> None:
     sliced = "rank" in graph.attrs
     if sliced and graph.attrs["rank"] >= ranks:
         raise MspcError(f"{graph.name}: the header says rank {graph.attrs['rank']} of {ranks}")
-    for parameter in graph.parameters:
-        _check_parameter(parameter, ranks)
-    for node in graph.nodes:
-        _check_type(node)
-        _check_layouts(node, node.layout, node.type, ranks)
-        for value, layout in zip(node.inputs, node.in_layouts or (), strict=False):
-            _check_layouts(node, layout, value.type, ranks)
+    for each in graph.graphs():
+        for parameter in each.parameters:
+            _check_parameter(parameter, ranks)
+        for node in each.nodes:
+            _check_type(node)
+            _check_layouts(node, node.layout, node.type, ranks)
+            for value, layout in zip(node.inputs, node.in_layouts or (), strict=False):
+                _check_layouts(node, layout, value.type, ranks)
 
 
 def _check_parameter(parameter: Parameter, ranks: int) -> None:
@@ -46,8 +48,12 @@ def _check_parameter(parameter: Parameter, ranks: int) -> None:
 def _check_type(node: Node) -> None:
     if not isinstance(node.op, Op):
         return
+    types = [value.type for value in node.inputs]
     try:
-        made = node.op.infer(*[value.type for value in node.inputs])  # type: ignore[misc]  # as in Builder.emit
+        if isinstance(node.op, RegionOp):
+            made = node.op.results_of(node.regions, types)
+        else:
+            made = node.op.infer(*types)  # type: ignore[misc]  # as in Builder.emit
     except MspcError as error:
         raise MspcError(f"{node.label}: {error.message}", notes=error.notes, frames=node.frames) from None
     if made != node.type:

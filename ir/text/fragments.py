@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mspc.ir.layout import REDUCTIONS, Layout
 from mspc.ir.named_layout import NamedLayout
@@ -19,13 +19,13 @@ from mspc.ir.opaque import Reference, Symbol
 from mspc.ir.text.limits import DEEPEST, LARGEST_TENSOR, LONGEST_LIST, MOST_RANKS
 from mspc.ir.text.source_text import Malformed, name_of, string_of
 from mspc.ir.text.tensor_text import dtype_called, read_tensor
-from mspc.ir.types import DTYPES, DType, OpaqueType, TensorType, TupleType, Type
+from mspc.ir.types import DTYPES, DType, OpaqueType, StackType, TensorType, TupleType, Type
 
 if TYPE_CHECKING:
     from lark import Lark, Token
     from lark.exceptions import UnexpectedInput
 
-_OWN_TYPE = re.compile(r"<(?:Ref\[|Tensor\[|Tuple\[Tensor\[)")
+_OWN_TYPE = re.compile(r"<(?:Ref\[|Tensor\[|Stack\[|Tuple\[(?:Tensor|Stack)\[)")
 _TYPED_NUMBER = re.compile(r"(Bool|BF16|[IUF]\d+)\((.*)\)\Z")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "None": None, **DTYPES}
 _PUNCTUATION = {
@@ -39,6 +39,14 @@ _FLOAT = re.compile(r"-?\d{1,18}(?:\.\d{1,18}(?:e[+-]?\d{1,3})?|e[+-]?\d{1,3})\Z
 _PLAIN_STRING = re.compile(r'"[\w .\-]*"\Z', re.ASCII)
 _INTEGERS = re.compile(r"\((?:-?\d{1,18}(?:, -?\d{1,18})*)?\)\Z", re.ASCII)
 _STRINGS = re.compile(r'\("[^"\\\n]*"(?:, "[^"\\\n]*")*\)\Z')
+
+
+class _Run(NamedTuple):
+    """So many elements of a tuple that differ in their shapes alone."""
+
+    kind: type[TensorType]
+    dtype: DType
+    times: int
 
 
 class _Actions:
@@ -175,16 +183,22 @@ class _Actions:
     def tensor_type(self, items: list[Any]) -> TensorType:
         return TensorType(dtype_called(items[0]), items[1])
 
-    def element(self, items: list[Any]) -> tuple[DType, int]:
-        return dtype_called(items[0]), 1 if items[1] is None else int(items[1])
+    def stack_type(self, items: list[Any]) -> StackType:
+        return StackType(dtype_called(items[0]), items[1])
+
+    def element(self, items: list[Any], kind: type[TensorType] = TensorType) -> _Run:
+        return _Run(kind, dtype_called(items[0]), 1 if items[1] is None else int(items[1]))
+
+    def stack_element(self, items: list[Any]) -> _Run:
+        return self.element(items, StackType)
 
     def tuple_type(self, items: list[Any]) -> TupleType:
-        runs = [item for item in items if item and isinstance(item[0], DType)]
-        shapes = [item for item in items if not (item and isinstance(item[0], DType))]
-        if sum(times for _, times in runs) != len(shapes) or any(times < 1 for _, times in runs):
-            raise Malformed(f"the tuple has {sum(t for _, t in runs)} elements but {len(shapes)} shapes")
-        dtypes = [dtype for dtype, times in runs for _ in range(times)]
-        return TupleType(tuple(map(TensorType, dtypes, shapes)))
+        runs = [item for item in items if isinstance(item, _Run)]
+        shapes = [item for item in items if not isinstance(item, _Run)]
+        if sum(run.times for run in runs) != len(shapes) or any(run.times < 1 for run in runs):
+            raise Malformed(f"the tuple has {sum(run.times for run in runs)} elements but {len(shapes)} shapes")
+        kinds = [run for run in runs for _ in range(run.times)]
+        return TupleType(tuple(run.kind(run.dtype, shape) for run, shape in zip(kinds, shapes, strict=True)))
 
     def tuple(self, items: list[Any]) -> tuple[Any, ...]:  # the last: annotations after it would mean this
         return _shallow(tuple(items))

@@ -18,6 +18,7 @@ from mspc.ir.types import TensorType, Type
 
 _CALLEE = r"(?:PrimFunc_)?(call @[^\s(]+|[A-Za-z_]\w*|%\d+)"
 _NODE = re.compile(rf"(%\d+)(?:\(({QUOTED}|[^()\n]+)\))? = {_CALLEE}\(")
+_GRAPH_NAME = re.compile(rf"@({QUOTED}|[^\s,}}]+)")
 _FORWARD = re.compile(r"\{gradient_of: (%\d+)(?:\.(\d{1,9}))?\}\Z")
 _NO_OP = OpaqueOp("")
 
@@ -58,7 +59,7 @@ class NodeReader:
             if label == "primitive_attrs: ":
                 attributes, attributes_at = text, place
             else:
-                self.read_group(node, values, label, text, place)
+                self.read_group(graph, node, values, label, text, place)
         node.op, node.in_strategy, node.out_strategy = self.reading.operators.read(
             callee, attributes, attributes_at
         )
@@ -124,7 +125,9 @@ class NodeReader:
             elif value.type is not told and value.type != told and not self.reading.opaque:
                 self.reading.fail(f"input {i} of {node.label} is {value.type}, but the line of types says {told}", at)
 
-    def read_group(self, node: Node, values: dict[str, Value], label: str | None, text: str, at: int) -> None:
+    def read_group(
+        self, graph: Graph, node: Node, values: dict[str, Value], label: str | None, text: str, at: int
+    ) -> None:
         if label == "cnode_attrs: " or label == "cnode_primal_attrs: ":
             attrs = self.reading.piece(read_attributes, text, at)
             if not self.reading.opaque:
@@ -139,6 +142,9 @@ class NodeReader:
             self.reading.fail(f"unknown group {label.strip()}", at)
         elif text.startswith("{instance name: "):
             node.instance = self.reading.piece(name_of, text[16:-1], at + 16)
+        elif text.startswith("{regions: "):
+            names = [name_of(name) for name in _GRAPH_NAME.findall(text)]
+            self.reading.regions.append((graph, node, names, at))
         elif text.startswith("{layout: "):
             layouts = self.reading.piece(read_layouts, text[9:-1], at + 9)
             node.layout = self.reading.placement(layouts, node.type, at + 9)

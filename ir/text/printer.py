@@ -32,7 +32,7 @@ def print_graph(graph: Graph) -> str:
         TypeError: an attribute has a value that has no text.
         KeyError: a node reads a value that is not in the graph.
     """
-    return print_module(Module(graph.name, [graph]))
+    return print_module(Module(graph.name, graph.graphs()))
 
 
 def print_module(module: Module) -> str:
@@ -49,15 +49,16 @@ class OpenText:
     """
 
     def __init__(self, graph: Graph, is_open: Callable[[Node], bool]) -> None:
-        lines, self._writer = _module_lines(Module(graph.name, [graph]), is_open)
+        lines, writers = _module_lines(Module(graph.name, graph.graphs()), is_open)
         self._parts: list[str] = []
-        self._open: list[Node | None] = [None]
+        self._open: list[tuple[Node, _GraphWriter] | None] = [None]
         first = 0
-        spaces = [(self._writer.header, self._writer.header, None)]
-        spaces += [(at, at + 1, node) for node, at in self._writer.left_open.items()]
-        for begin, end, node in spaces:
-            if node is not None:
-                self._open.append(node)
+        header = writers[0].header
+        spaces = [(header, header, None)]
+        spaces += [(at, at + 1, (node, writer)) for writer in writers for node, at in writer.left_open.items()]
+        for begin, end, place in spaces:
+            if place is not None:
+                self._open.append(place)
             self._parts.append("".join([f"{line}\n" for line in lines[first:begin]]))
             first = end
         self._last = "\n".join(lines[first:])
@@ -66,14 +67,16 @@ class OpenText:
         """The text of the graph that has these attributes, and in the place of every open node the one that `filled`
         gives, whose operands are those of the open one but for constants."""
         found: list[str] = []
-        for part, node in zip(self._parts, self._open, strict=True):
-            lines = _attribute_lines(attrs) if node is None else [self._writer.head(filled(node), node)]
+        for part, place in zip(self._parts, self._open, strict=True):
+            lines = _attribute_lines(attrs) if place is None else [place[1].head(filled(place[0]), place[0])]
             found += [part, "".join([f"{line}\n" for line in lines])]
         return "".join([*found, self._last])
 
 
-def _module_lines(module: Module, is_open: Callable[[Node], bool] | None = None) -> tuple[list[str], _GraphWriter]:
-    """(the lines of a file, the writer of its last graph). With `is_open` the attributes are left out too."""
+def _module_lines(
+    module: Module, is_open: Callable[[Node], bool] | None = None
+) -> tuple[list[str], list[_GraphWriter]]:
+    """(the lines of a file, the writers of its graphs). With `is_open` the attributes are left out too."""
     main = module.main
     lines = [f"#IR entry      : @{name_text(module.entry)}"]
     if module.dialect:
@@ -89,24 +92,27 @@ def _module_lines(module: Module, is_open: Callable[[Node], bool] | None = None)
             numbers[parameter] = f"%para{number}_{name_text(parameter.name)}"
         first += len(graph.parameters)
     lines += [f"{numbers[p]}: {_parameter_text(p)}" for p in main.parameters]
-    writer: _GraphWriter | None = None
+    writers: list[_GraphWriter] = []
     for graph in module.graphs:
         lines.append("")
         if graph is not main and graph.attrs:
             lines += ["subgraph attr:", *_attribute_lines(graph.attrs)]
+        if graph is not main and not module.dialect:
+            lines += [f"{numbers[p]}: {_parameter_text(p)}" for p in graph.parameters]
         if graph is main:
             lines.append(f"subgraph @{name_text(graph.name)}() {{")
         else:
             types = ", ".join(type_text(p.type) for p in graph.parameters)
             operands = ", ".join(numbers[p] for p in graph.parameters)
-            lines.append(f"# Parameters: {len(graph.parameters)}, ({types})")
+            if module.dialect:
+                lines.append(f"# Parameters: {len(graph.parameters)}, ({types})")
             lines.append(f"subgraph @{name_text(graph.name)}({operands}) {{")
         writer = _GraphWriter(graph, numbers, lines, header)
         writer.write(is_open)
+        writers.append(writer)
         lines.append("}")
     lines.append("")
-    assert writer is not None
-    return lines, writer
+    return lines, writers
 
 
 class _GraphWriter:
@@ -161,6 +167,8 @@ class _GraphWriter:
 
     def groups(self, node: Node) -> str:
         text = f" {{instance name: {name_text(node.instance)}}}" if node.instance else ""
+        if node.regions:
+            text += f" {{regions: {', '.join(f'@{name_text(region.name)}' for region in node.regions)}}}"
         attributes = _attributes_text(node.op.attributes())
         if node.in_strategy is not None:
             attributes.append(strategy_text("in", node.in_strategy))

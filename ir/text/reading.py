@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from lark import Token
 
-from mspc.ir.graph import Node, Parameter, Value
+from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.opaque import Reference
 from mspc.ir.text.fragments import read_foreign_type, read_type
 from mspc.ir.text.operator_reader import OperatorReader, Registry
@@ -26,8 +26,8 @@ class Reading:
     """The state of reading one file from text to graphs.
 
     foreign: MindSpore wrote it. opaque: its operators, operands and types are not mspc's. frames: source spans are
-    read too. parameter_names: of `header`. references, forwards: what can be resolved once the whole file is
-    read.
+    read too. parameter_names: of the graph that is read. references, forwards, regions: what can be resolved once
+    the whole file is read.
     """
 
     def __init__(self, text: str, registry: Registry, file: str, frames: bool) -> None:
@@ -44,6 +44,7 @@ class Reading:
         self.header: list[Parameter] = []
         self.references: list[Reference] = []
         self.forwards: list[tuple[Node, str, int, dict[str, Value], int]] = []
+        self.regions: list[tuple[Graph, Node, list[str], int]] = []
         self.type_lines: dict[str, tuple[tuple[Type, ...], tuple[Type, ...] | None]] = {}
 
     def new_parameter(self, reference: str, name: str, type: Type, at: int) -> Parameter:

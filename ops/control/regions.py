@@ -1,0 +1,174 @@
+"""Operators that run graphs: a choice of two, and the call of one. `loops.py` has those that run one again and again.
+
+A region is a graph of its own: what it reads from outside is handed in with the operands, so that its parameters stand
+for operands of the node, and its results for those of the node, which always is a tuple. What a region overwrites among
+its parameters (`mutates`) is the memory of the operand, as with any operator that updates a parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.types import BOOL, TensorType, TupleType, Type
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
+
+
+class RegionOp(Op, abstract=True):
+    """An operator that runs the regions of its node.
+
+    mutates: operands that a region overwrites. has_side_effect: a region has to run even if nobody reads a result.
+    """
+
+    region_names: ClassVar[tuple[str, ...]] = ()
+    """What the regions are called in messages, in their order."""
+    takes_complex = True
+    widens = False
+    may_alias = True
+    bprop = NotDifferentiable("the pass grad differentiates its regions")
+    omitted = ("mutates", "has_side_effect", "scanned", "stacked", "reverse")
+
+    def infer(self, *types: Type) -> Type:
+        raise MspcError(f"{self.name}: its type follows from its regions")
+
+    def results_of(self, regions: Sequence[Graph], types: Sequence[Type]) -> TupleType:
+        """The type of the node, from its regions and the types of its operands.
+
+        Raises:
+            MspcError: operands and parameters do not fit, or results that must be alike are not.
+        """
+        raise NotImplementedError(self.name)
+
+    def inside(self, number: int, operand: int) -> int | None:
+        """The number of the parameter of region `number` that stands for an operand; None where none does."""
+        raise NotImplementedError(self.name)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        raise NotImplementedError(f"{self.name} runs with the regions of its node")
+
+
+class If(RegionOp):
+    """The results of the first region where operand 0, a Bool of shape (), holds, else those of the second.
+
+    All other operands are the parameters of both.
+    """
+
+    mutates: tuple[int, ...] = ()  # type: ignore[misc]  # a field here, which other operators have as a class
+    has_side_effect: bool = False  # type: ignore[misc]  # as above
+    region_names = ("then", "else")
+
+    def results_of(self, regions: Sequence[Graph], types: Sequence[Type]) -> TupleType:
+        check_count(self, regions)
+        check_condition(self, types[0] if types else None)
+        for name, region in zip(self.region_names, regions, strict=True):
+            check_parameters(self, name, region, types[1:])
+        then, otherwise = map(result_types, regions)
+        if then != otherwise:
+            check_alike(self, "branch", then, otherwise)
+        return TupleType(then)
+
+    def inside(self, number: int, operand: int) -> int | None:
+        return operand - 1 if operand else None
+
+
+class Call(RegionOp):
+    """The results of the region, whose parameters the operands are."""
+
+    mutates: tuple[int, ...] = ()  # type: ignore[misc]  # as in If
+    has_side_effect: bool = False  # type: ignore[misc]  # as in If
+    region_names = ("graph",)
+
+    def results_of(self, regions: Sequence[Graph], types: Sequence[Type]) -> TupleType:
+        check_count(self, regions)
+        check_parameters(self, "graph", regions[0], types)
+        return TupleType(result_types(regions[0]))
+
+    def inside(self, number: int, operand: int) -> int | None:
+        return operand
+
+
+def emit_regions(b: Builder, op: RegionOp, inputs: Sequence[Value], regions: Sequence[Graph], name: str = "") -> Node:
+    """Append a node that runs regions; what they overwrite and whether they must run is added to the operator.
+
+    Raises:
+        MspcError: the regions do not fit the operands, at the builder's source line.
+    """
+    op = with_effects(op, inputs, regions)
+    try:
+        type = op.results_of(regions, [value.type for value in inputs])
+    except MspcError as error:
+        raise MspcError(error.message, notes=error.notes, frames=b.frames, kind=error.kind or TypeError) from None
+    node = Node(op, inputs, type, name, "", b.scope, b.frames, b.phase)
+    node.forward = b.forward
+    node.regions = tuple(regions)
+    b.nodes.append(node)
+    return node
+
+
+def with_effects(op: RegionOp, inputs: Sequence[Value], regions: Sequence[Graph]) -> RegionOp:
+    """The operator with what these regions do beside their results."""
+    from dataclasses import replace
+
+    written = set[int]()
+    for number, region in enumerate(regions):
+        overwritten = set(overwritten_parameters(region))
+        written |= {i for i in range(len(inputs)) if op.inside(number, i) in overwritten}
+    effect = bool(written) or any(node.op.has_side_effect for region in regions for node in region.nodes)
+    return replace(op, mutates=tuple(sorted(written)), has_side_effect=effect)
+
+
+def overwritten_parameters(region: Graph) -> Iterator[int]:
+    """The numbers of the parameters that nodes of the region overwrite."""
+    numbers: dict[Value, int] = {parameter: i for i, parameter in enumerate(region.parameters)}
+    for node in region.nodes:
+        for index in node.op.mutates:
+            value = node.inputs[index]
+            if value in numbers:
+                yield numbers[value]
+
+
+def result_types(region: Graph) -> tuple[TensorType, ...]:
+    """The types of what a region returns. Raises MspcError where one is a tuple."""
+    found = [value.type for value in region.results]
+    tensors = tuple(type for type in found if isinstance(type, TensorType))
+    if len(tensors) != len(found):
+        raise MspcError(f"@{region.name} returns a tuple among its results; it returns tensors one by one")
+    return tensors
+
+
+def check_count(op: RegionOp, regions: Sequence[Graph]) -> None:
+    """Raises MspcError where these are not the operator's regions."""
+    if len(regions) != len(op.region_names):
+        wanted = " and ".join(op.region_names)
+        raise MspcError(f"{op.name} has {len(regions)} regions; it takes {len(op.region_names)}: {wanted}")
+
+
+def check_condition(op: RegionOp, type: Type | None) -> None:
+    """Raises MspcError where a condition is no Bool of shape ()."""
+    if type != TensorType(BOOL, ()):
+        raise MspcError(f"{op.name}: the condition is {type}, not {TensorType(BOOL, ())}")
+
+
+def check_parameters(op: RegionOp, name: str, region: Graph, types: Sequence[Type]) -> None:
+    """Raises MspcError where a region takes others than these."""
+    told = [parameter.type for parameter in region.parameters]
+    if len(told) != len(types):
+        raise MspcError(f"{op.name}: @{region.name} ({name}) takes {len(told)} operands, it is given {len(types)}")
+    for parameter, type in zip(region.parameters, types, strict=True):
+        if parameter.type != type:
+            raise MspcError(
+                f"{op.name}: the parameter {parameter.name} of @{region.name} ({name}) is {parameter.type}, "
+                f"it is given {type}"
+            )
+
+
+def check_alike(op: RegionOp, what: str, one: Sequence[Type], other: Sequence[Type]) -> None:
+    """Raises MspcError where the types of two lists of results differ."""
+    if len(one) != len(other):
+        raise MspcError(f"{op.name}: one {what} returns {len(one)} tensors, the other {len(other)}")
+    for number, (left, right) in enumerate(zip(one, other, strict=True)):
+        if left != right:
+            raise MspcError(f"{op.name}: result {number} is {left} from one {what} and {right} from the other")
