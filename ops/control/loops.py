@@ -31,8 +31,6 @@ class Loop(RegionOp, abstract=True):
     scanned: int = 0
     stacked: int = 0
     reverse: bool = False
-    mutates: tuple[int, ...] = ()  # type: ignore[misc]  # a field here, which other operators have as a class
-    has_side_effect: bool = False  # type: ignore[misc]  # as above
     leading: ClassVar[int] = 0
     """Parameters of the body ahead of those for operands: the number of the turn."""
 

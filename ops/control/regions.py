@@ -23,6 +23,8 @@ class RegionOp(Op, abstract=True):
     mutates: operands that a region overwrites. has_side_effect: a region has to run even if nobody reads a result.
     """
 
+    mutates: tuple[int, ...] = ()  # type: ignore[misc]  # a field here, which other operators have as a class
+    has_side_effect: bool = False  # type: ignore[misc]  # as above
     region_names: ClassVar[tuple[str, ...]] = ()
     """What the regions are called in messages, in their order."""
     takes_complex = True
@@ -56,8 +58,6 @@ class If(RegionOp):
     All other operands are the parameters of both.
     """
 
-    mutates: tuple[int, ...] = ()  # type: ignore[misc]  # a field here, which other operators have as a class
-    has_side_effect: bool = False  # type: ignore[misc]  # as above
     region_names = ("then", "else")
 
     def results_of(self, regions: Sequence[Graph], types: Sequence[Type]) -> TupleType:
@@ -77,8 +77,6 @@ class If(RegionOp):
 class Call(RegionOp):
     """The results of the region, whose parameters the operands are."""
 
-    mutates: tuple[int, ...] = ()  # type: ignore[misc]  # as in If
-    has_side_effect: bool = False  # type: ignore[misc]  # as in If
     region_names = ("graph",)
 
     def results_of(self, regions: Sequence[Graph], types: Sequence[Type]) -> TupleType:
@@ -101,7 +99,7 @@ def emit_regions(b: Builder, op: RegionOp, inputs: Sequence[Value], regions: Seq
         type = op.results_of(regions, [value.type for value in inputs])
     except MspcError as error:
         raise MspcError(error.message, notes=error.notes, frames=b.frames, kind=error.kind or TypeError) from None
-    node = Node(op, inputs, type, name, "", b.scope, b.frames, b.phase)
+    node = Node(op, inputs, type, name, "", b.scope, b.frames, b.phase)  # type: ignore[arg-type]  # fields, see RegionOp
     node.forward = b.forward
     node.regions = tuple(regions)
     b.nodes.append(node)
