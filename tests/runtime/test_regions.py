@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from mspc.ir.builder import Builder
-from mspc.ir.diagnostics import ExecutionError
-from mspc.ir.graph import Constant, Value
+from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.graph import Constant, Node, Value
 from mspc.ops.control.loops import For, Scan, While
 from mspc.ops.control.regions import Call, If
+from mspc.ops.control.structural import items
 from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.math.comparison import Greater, Less
 from mspc.ops.optim.optimizer import Assign, AssignAdd
+from mspc.ops.random.dropout import Dropout
+from mspc.ops.random.random_mask import UniformReal
 from mspc.ops.tensor.moving import Transpose
 from mspc.ops.tensor.reshape import Reshape
+from mspc.runtime import compiled_loops
+from mspc.runtime.comm.interface import OneRank
+from mspc.runtime.gpu.executor import GpuExecutor
+from tests.runtime.graphs import WHERE, Broken
 from tests.runtime.region_graphs import COUNT, SCALAR, executor, floats, graph, numbers, run_graphs
 
 
@@ -244,13 +253,42 @@ def test_a_choice_that_overwrites_a_weight_leaves_views_made_before() -> None:
     assert weight.tolist() == [3, 4]
 
 
+# Random numbers
+
+
+def test_every_turn_draws_other_numbers_and_a_reverse_loop_the_same() -> None:
+    drawn = UniformReal(seed=3, shape=(4,))
+    inner = graph("for_1_body", [COUNT], lambda b, i: [b.emit(drawn)])
+
+    def loop(b: Builder, reverse: bool) -> list[Value]:
+        one, other = (For(turns=turns, stacked=1, reverse=reverse) for turns in (3, 2))
+        body = graph(f"for_{reverse}_body", [COUNT], lambda b, i: run_graphs(b, one, [], inner))
+        return run_graphs(b, other, [], body)
+
+    run = executor(graph("main", [], lambda b: [*loop(b, False), *loop(b, True), b.emit(drawn)]))
+    one_step, other_step = run.run([]), run.run([])
+    for forward, reverse, outside in (one_step, other_step):
+        np.testing.assert_array_equal(forward, reverse)
+        assert len(np.unique([*forward.reshape(-1, 4), outside], axis=0)) == 7
+    assert not np.isin(one_step[0], other_step[0]).any()
+    plain = executor(graph("main", [], lambda b: [b.emit(drawn)]))
+    np.testing.assert_array_equal(plain.run([])[0], one_step[2])
+
+
+def test_compiled_loops_draw_what_numpy_draws_in_every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = graph("for_1_body", [COUNT, floats(64, 128)], lambda b, _, x: [items(b, b.emit(Dropout(0.5, 7), x), 2)[0]])
+    main = graph("main", [floats(64, 128)], lambda b, x: run_graphs(b, For(turns=2, carried=1), [x], body))
+    x = np.ones((64, 128), np.float32)
+    plain = executor(main).run([x])[0]
+    assert 0.2 < np.count_nonzero(plain) / plain.size < 0.3
+    monkeypatch.setattr(compiled_loops, "WORTH", 0)
+    np.testing.assert_array_equal(executor(main).run([x])[0], plain)
+
+
 # Failures
 
 
 def test_a_failure_inside_names_the_node_and_the_turns() -> None:
-    from mspc.ir.graph import Node
-    from tests.runtime.graphs import WHERE, Broken
-
     def turn(b: Builder, i: Value, x: Value) -> list[Value]:
         b.nodes.append(Node(Broken(), [x], floats(2), frames=WHERE))
         return [b.nodes[-1]]
@@ -284,3 +322,10 @@ def test_a_stack_of_another_length_is_refused() -> None:
         executor(graph("main", [SCALAR], main)).run([np.float32(1)])
 
 
+def test_a_gpu_refuses_graphs_that_run_others() -> None:
+    body = graph("scan_1_body", [SCALAR], lambda b, x: [b.emit(Add(), x, x)])
+    main = graph("main", [SCALAR], lambda b, x: run_graphs(b, Scan(turns=3, carried=1), [x], body))
+    main.nodes[0].frames = WHERE
+    with pytest.raises(MspcError, match="Scan: control flow does not run on GPUs yet") as caught:
+        GpuExecutor(main, SimpleNamespace(comm=OneRank()), {})
+    assert (caught.value.frames, caught.value.notes) == (WHERE, ("run with --device cpu",))
