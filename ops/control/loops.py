@@ -47,6 +47,10 @@ class Loop(RegionOp, abstract=True):
     def scanned_operands(self) -> range:
         return range(self.first + self.carried, self.first + self.carried + self.scanned)
 
+    @property
+    def passed_operands(self) -> range:
+        return self.carried_operands
+
     def known_turns(self, types: Sequence[Type]) -> int:
         """The number of turns where it is known from the operands' types and the attributes, else -1."""
         return -1

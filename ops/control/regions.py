@@ -48,6 +48,15 @@ class RegionOp(Op, abstract=True):
         """The number of the parameter of region `number` that stands for an operand; None where none does."""
         raise NotImplementedError(self.name)
 
+    @property
+    def passed_operands(self) -> range:
+        """Operands that may be results, whatever the regions do."""
+        return range(0)
+
+    def aliased_operands(self, count: int) -> Sequence[int]:
+        """See `Op`; `mspc.analysis.aliasing` knows it more closely, from the regions."""
+        return range(count)
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         raise NotImplementedError(f"{self.name} runs with the regions of its node")
 
@@ -115,7 +124,8 @@ def with_effects(op: RegionOp, inputs: Sequence[Value], regions: Sequence[Graph]
         overwritten = set(overwritten_parameters(region))
         written |= {i for i in range(len(inputs)) if op.inside(number, i) in overwritten}
     effect = bool(written) or any(node.op.has_side_effect for region in regions for node in region.nodes)
-    return replace(op, mutates=tuple(sorted(written)), has_side_effect=effect)
+    effects: dict[str, Any] = {"mutates": tuple(sorted(written)), "has_side_effect": effect}
+    return replace(op, **effects)
 
 
 def overwritten_parameters(region: Graph) -> Iterator[int]:
