@@ -117,7 +117,8 @@ def with_effects(op: RegionOp, inputs: Sequence[Value], regions: Sequence[Graph]
         overwritten = set(overwritten_parameters(region))
         written |= {i for i in range(len(inputs)) if op.inside(number, i) in overwritten}
     effect = bool(written) or any(node.op.has_side_effect for region in regions for node in region.nodes)
-    return replace(op, mutates=tuple(sorted(written)), has_side_effect=effect)
+    said: dict[str, Any] = {"mutates": tuple(sorted(written)), "has_side_effect": effect}
+    return replace(op, **said)
 
 
 def overwritten_parameters(region: Graph) -> Iterator[int]:
@@ -143,7 +144,7 @@ def check_count(op: RegionOp, regions: Sequence[Graph]) -> None:
     """Raises MspcError where these are not the operator's regions."""
     if len(regions) != len(op.region_names):
         wanted = " and ".join(op.region_names)
-        raise MspcError(f"{op.name} has {len(regions)} regions; it takes {len(op.region_names)}: {wanted}")
+        raise MspcError(f"{op.name}: it has {len(regions)} regions; it takes {len(op.region_names)}: {wanted}")
 
 
 def check_condition(op: RegionOp, type: Type | None) -> None:
