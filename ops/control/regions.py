@@ -151,7 +151,7 @@ def check_count(op: RegionOp, regions: Sequence[Graph]) -> None:
     """Raises MspcError where these are not the operator's regions."""
     if len(regions) != len(op.region_names):
         wanted = " and ".join(op.region_names)
-        raise MspcError(f"{op.name} has {len(regions)} regions; it takes {len(op.region_names)}: {wanted}")
+        raise MspcError(f"{op.name}: it has {len(regions)} regions; it takes {len(op.region_names)}: {wanted}")
 
 
 def check_condition(op: RegionOp, type: Type | None) -> None:
