@@ -12,19 +12,10 @@ from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.attributes import get_attribute, look_up, set_attribute
 from mspc.compiler.frontend.builtins import text_of
 from mspc.compiler.frontend.calls import call
-from mspc.compiler.frontend.condition import condition_of, merged, negation
+from mspc.compiler.frontend.condition import condition_of, negation
 from mspc.compiler.frontend.index import subscript, unpacked
 from mspc.compiler.frontend.index_assign import with_elements
-from mspc.compiler.frontend.operators import (
-    COMPARE,
-    binary,
-    compare,
-    is_graph_value,
-    is_member,
-    is_same,
-    truth,
-    unary,
-)
+from mspc.compiler.frontend.operators import COMPARE, binary, compare, is_graph_value, is_member, is_same, truth, unary
 from mspc.compiler.frontend.source import FunctionSource
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure, Frame, describe
@@ -107,11 +98,17 @@ def _boolean(tracer: Tracer, frame: Frame, node: ast.BoolOp) -> Any:
     met: Value | None = None
     value: Any = None
     for i, operand in enumerate(node.values):
-        value = evaluate(tracer, frame, operand)
-        tracer.at(frame, operand)
-        condition = condition_of(tracer, value, only_bool=True)  # of numbers, `x or y` is one of them
+        is_whole = met is None
+        if met is None:
+            value = evaluate(tracer, frame, operand)
+            tracer.at(frame, operand)
+            condition = condition_of(tracer, value, only_bool=True)  # of numbers, `x or y` is one of them
+        else:
+            from mspc.compiler.frontend.short_circuit import under
+
+            value, condition, is_whole = under(tracer, frame, operand, met, stop, evaluate)
         if condition is not None:
-            met = condition if met is None else tracer.emit(tracer.op(name), met, condition)
+            met = condition if is_whole or met is None else tracer.emit(tracer.op(name), met, condition)
         elif (i + 1 < len(node.values) or met is not None) and truth(tracer, value, f"'{word}'") is stop:
             return value
     return value if met is None else met
@@ -120,14 +117,18 @@ def _boolean(tracer: Tracer, frame: Frame, node: ast.BoolOp) -> Any:
 def _compare(tracer: Tracer, frame: Frame, node: ast.Compare) -> Any:
     left = evaluate(tracer, frame, node.left)
     result: Any = True
+    met: Value | None = None
     for i, (operator, operand) in enumerate(zip(node.ops, node.comparators, strict=True)):
         right = evaluate(tracer, frame, operand)
         tracer.at(frame, node)
         result = _compared(tracer, operator, left, right)
-        if i + 1 < len(node.ops) and not truth(tracer, result, "a chained comparison"):
+        condition = condition_of(tracer, result) if len(node.ops) > 1 else None
+        if condition is not None:
+            result = met = condition if met is None else tracer.emit(tracer.op("LogicalAnd"), met, condition)
+        elif i + 1 < len(node.ops) and not truth(tracer, result, "a chained comparison"):
             return result
         left = right
-    return result
+    return met if met is not None and result is True else result
 
 
 def _compared(tracer: Tracer, operator: ast.cmpop, left: Any, right: Any) -> Any:
@@ -144,9 +145,9 @@ def _conditional(tracer: Tracer, frame: Frame, node: ast.IfExp) -> Any:
     holds = condition_of(tracer, test)
     if holds is None:
         return evaluate(tracer, frame, node.body if truth(tracer, test, "the condition") else node.orelse)
-    body, other = evaluate(tracer, frame, node.body), evaluate(tracer, frame, node.orelse)
-    tracer.at(frame, node)
-    return merged(tracer, holds, body, other)
+    from mspc.compiler.frontend.exits import conditional
+
+    return conditional(tracer, frame, node, holds, evaluate)
 
 
 def _elements(tracer: Tracer, frame: Frame, nodes: list[ast.expr]) -> list[Any]:

@@ -100,7 +100,7 @@ def binary(tracer: Tracer, kind: type[ast.operator], left: Any, right: Any) -> A
     _check_operands(tracer, symbol, left, right)
     if name.startswith("Bitwise") and _are_bool(tracer, symbol, left, right):
         name = name.replace("Bitwise", "Logical")
-    return tracer.emit(tracer.op(name), left, right)
+    return noted_number(tracer, tracer.emit(tracer.op(name), left, right), left, right)
 
 
 def matmul(tracer: Tracer, left: Any, right: Any) -> Any:
@@ -154,7 +154,19 @@ def unary(tracer: Tracer, kind: type[ast.unaryop], operand: Any) -> Any:
         return tracer.value(operand)
     if name == "Invert" and _are_bool(tracer, symbol, operand):
         name = "LogicalNot"
-    return tracer.emit(tracer.op(name), operand)
+    return noted_number(tracer, tracer.emit(tracer.op(name), operand), operand)
+
+
+def is_number(tracer: Tracer, value: Any) -> bool:
+    """Whether it is a number of Python, one that is known or one that a loop carries."""
+    return value in tracer.weak if isinstance(value, Value) else isinstance(value, bool | int | float | np.generic)
+
+
+def noted_number(tracer: Tracer, made: Value, *operands: Any) -> Value:
+    """What is computed from numbers of Python alone is one."""
+    if tracer.weak and made.tensor_type.dtype != BOOL and all(is_number(tracer, operand) for operand in operands):
+        tracer.weak.add(made)
+    return made
 
 
 def fold(tracer: Tracer, what: str, python: Python, *operands: Any) -> Any:

@@ -70,9 +70,17 @@ class Tracer:
         self.to_float: DType | None = None
         self.attributes: dict[tuple[int, str], Any] = {}
         """What the program set, by the identity of the object and the name of the attribute."""
+        self.attributes_before: dict[tuple[int, str], Any] = {}
+        """What these are in the script's objects."""
         self.attributes_read: set[tuple[int, str]] = set()
         self.guard: Value | None = None
         """A Bool scalar without which updates change nothing."""
+        self.guarded: set[Any] = set()
+        """Conditions whose branches update parameters: both are computed."""
+        self.regions = 0
+        """Operators with regions so far, which are called after their number."""
+        self.weak: set[Value] = set()
+        """Tensors that are Python's numbers: beside other tensors they have their element type."""
         self.in_shard = False
         """What is read is called by a function that `shard()` gave."""
         self.parameter_readers: dict[int, Callable[[Parameter], Value]] = {}
@@ -303,7 +311,7 @@ class Tracer:
             return values
         if not all(isinstance(v.type, TensorType) for v in values):
             return values
-        kinds = operand_dtypes(op, [v.tensor_type.dtype for v in values])
+        kinds = operand_dtypes(op, [self._kind(v, like) for v in values])
         return [self.cast(v, kind) for v, kind in zip(values, kinds, strict=True)]
 
     def precise(self, op: Op, values: list[Value], policy: Precision) -> list[Value]:
@@ -319,8 +327,12 @@ class Tracer:
 
     def _typed(self, operand: Any) -> Value | None:
         if isinstance(operand, Value):
-            return operand if isinstance(operand.type, TensorType) else None
+            return operand if isinstance(operand.type, TensorType) and operand not in self.weak else None
         return self.value(operand) if isinstance(operand, Tensor | np.ndarray) else None
+
+    def _kind(self, value: Value, like: DType | None) -> DType:
+        own = value.tensor_type.dtype
+        return own if like is None or value not in self.weak else number_dtype(0.0 if own.is_float else 0, like)
 
     def cast(self, value: Value, dtype: DType) -> Value:
         if value.tensor_type.dtype == dtype:
