@@ -261,13 +261,16 @@ class Carried:
         self.fresh.discard(key)
         self._leave_open(key, slot.label, slot.before, slot.after)
 
-    def _text(self, slot: Slot) -> str:
-        return str(slot.type) if self.tracer.is_tensor(slot.before) else describe(slot.before)
+    def _text(self, slot: Slot) -> Any:
+        return slot.type if self.tracer.is_tensor(slot.before) else describe(slot.before)
 
     def _mistake(self, label: str, before: Any, after: Any, *types: Any) -> MspcError:
         notes = [KEEPS]
         if len(types) == 2 and types[0].shape == types[1].shape:
             notes = [f"give it one element type ahead of the loop: {label} = {label}.astype({_script(types[1].dtype)})"]
+        elif len(types) == 2 and not types[0].shape and not isinstance(before, TensorType):
+            made = f"ops.full({types[1].shape}, {before}, dtype={_script(types[1].dtype)})"
+            notes = [f"make it a tensor ahead of the loop: {label} = {made}"]
         message = f"'{label}' is {before} ahead of the loop, and {after} behind a turn"
         return self.frame.error(self.place, message, notes, TypeError)
 

@@ -24,10 +24,12 @@ from mspc.ops.control.loops import COUNT, For, Loop, While
 from mspc.ops.control.outlining import captured_values, outlined
 from mspc.ops.control.regions import emit_regions
 from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.op import Op
 
 TRIALS = 100
 """Turns that are traced until nothing new is carried."""
 
+NEVER_ENDS = "the loop never ends: its condition always holds, and nothing leaves it"
 GOES_ON = TensorType(BOOL, ())
 
 
@@ -130,13 +132,15 @@ def _emit(tracer: Tracer, frame: Frame, turns: Turns, carried: Carried, traced: 
         for part in parts[1:]:
             holds = tracer.emit(tracer.op("LogicalAnd"), holds, part)
     if holds is None and not counted:
-        raise frame.error(turns.place, "the loop never ends: its condition always holds, and nothing leaves it")
+        raise frame.error(turns.place, NEVER_ENDS)
     slots = list(carried.slots.values())
     insides = [slot.inside or Parameter(slot.label, slot.type, "input") for slot in slots]
     afters = [inside if slot.after is None else slot.after for slot, inside in zip(slots, insides, strict=True)]
     before = [*(each.before for each in hidden.values()), *map(carried.initial, slots)]
     own = [*(each.inside for each in hidden.values()), *insides]
     after = [*(each.after for each in hidden.values()), *afters]
+    if turns.test is not None and goes_on is None:
+        _warn_of_constant(tracer, traced, own)
     if counted:
         made = _for(tracer, turns, traced, before, own, after)
     else:
@@ -147,6 +151,15 @@ def _emit(tracer: Tracer, frame: Frame, turns: Turns, carried: Carried, traced: 
         if isinstance(result, Node) and slot.label.isidentifier():
             result.name = slot.label
     return _end(tracer, frame, turns, traced, dict(zip(hidden, results, strict=False)), value)
+
+
+def _warn_of_constant(tracer: Tracer, traced: Traced, own: Sequence[Value]) -> None:
+    """Warn of a condition that every turn finds as the first one did."""
+    read = {traced.holds, *(value for node in traced.condition for value in node.inputs)}
+    changed = {node.inputs[index] for node in traced.body for index in node.op.mutates}
+    draws = any(isinstance(node.op, Op) and node.op.seeds for node in traced.condition)
+    if not draws and not read & {*own, *changed}:
+        tracer.warn("the condition reads nothing that the loop changes: once it holds, the loop never ends")
 
 
 def _hidden(tracer: Tracer, turns: Turns, traced: Traced) -> tuple[dict[str, Hidden], Any]:

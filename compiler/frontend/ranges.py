@@ -9,7 +9,7 @@ from mspc.compiler.frontend.operators import reshape
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import TensorRange
 from mspc.ir.graph import Constant, Value
-from mspc.ir.types import INT64, TensorType
+from mspc.ir.types import INT64
 
 
 def range_of(tracer: Tracer, args: Sequence[Any]) -> TensorRange:
@@ -24,9 +24,10 @@ def _bound(tracer: Tracer, value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     tensor = tracer.value(value, None, "range(): an argument")
-    type = tensor.type
-    if not isinstance(type, TensorType) or type.size != 1 or type.dtype.kind not in "iu":
-        raise tracer.error(f"range() counts by integers of one element, not by a tensor {type}", kind=TypeError)
+    type = tensor.tensor_type
+    if type.size != 1 or type.dtype.kind not in "iu":
+        notes = ["cast it first: n.astype(mindspore.int64)"] if type.size == 1 else []
+        raise tracer.error(f"range() counts by integers of one element, not by a tensor {type}", notes, TypeError)
     return reshape(tracer, tracer.cast(tensor, INT64), ())
 
 

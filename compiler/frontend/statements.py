@@ -234,6 +234,8 @@ def _unless_left(
 
 def _while(tracer: Tracer, frame: Frame, node: ast.While, nested: int = 0) -> Any:
     """nested: turns within which this loop's are, because the run knows whether they left it."""
+    if isinstance(node.test, ast.Constant) and node.test.value and not _may_be_left(node):
+        raise frame.error(node.test, "the loop never ends: its condition always holds, and nothing leaves it")
     beginning = None
     for _ in range(MAX_TURNS):
         if _may_be_left(node):

@@ -136,13 +136,17 @@ class Undecided:
     within: bool = False
 
     def __str__(self) -> str:
-        return f"{describe(self.left)} or {describe(self.right)}, depending on the contents of a tensor"
+        return f"{_of_one_way(self.left)} or {_of_one_way(self.right)}, depending on the contents of a tensor"
 
     def _refuse(self, *_: Any) -> NoReturn:
         raise TypeError(f"it is {self}")
 
     __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __len__ = __iter__ = __getitem__ = _refuse
     __hash__ = object.__hash__
+
+
+def _of_one_way(value: Any) -> str:
+    return f"{describe(value)} of {len(value)}" if isinstance(value, tuple | list | dict) else describe(value)
 
 
 @dataclass(frozen=True)
