@@ -15,7 +15,7 @@ import numpy as np
 from mspc.analysis.aliasing import Updates
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph, Node
-from mspc.ir.types import TensorType
+from mspc.ir.types import StackType, TensorType
 from mspc.ops.control.loops import Loop, While
 from mspc.ops.control.regions import If
 from mspc.runtime.backend import NumPyBackend
@@ -261,7 +261,7 @@ class _LoopKernel:
 
 
 def _room(type: TensorType, known: int, turns: int) -> Any:
-    """Where every turn's entry goes: an array where the number of turns was known ahead, else a list."""
-    if known >= 0:
+    """Where every turn's entry goes: an array where the number of turns was known ahead, else a list, as for stacks."""
+    if known >= 0 and not isinstance(type, StackType):
         return np.empty((known, *type.shape), type.dtype.numpy)
     return [None] * max(0, turns)
