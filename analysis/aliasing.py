@@ -6,9 +6,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, cast
 
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ops.control.structural import Depend
+
+if TYPE_CHECKING:
+    from mspc.ops.control.regions import RegionOp
 
 
 class Updates:
@@ -76,7 +80,23 @@ class Updates:
 
 def aliased_operands(node: Node) -> Sequence[int]:
     """The operands whose memory the result of the node may show."""
-    return node.op.aliased_operands(len(node.inputs))
+    return _shown_by_regions(node) if node.regions else node.op.aliased_operands(len(node.inputs))
+
+
+def _shown_by_regions(node: Node) -> Sequence[int]:
+    """The same for an operator that runs graphs: operands that are carried through a loop of no turns, and those whose
+    parameters a region's results may show."""
+    op = cast("RegionOp", node.op)
+    found = set(op.passed_operands)
+    for number, region in enumerate(node.regions):
+        updates = Updates(region)
+        shown = {parameter for value in region.results for parameter in updates.parameters(value)}
+        parameters = region.parameters
+        for operand in range(len(node.inputs)):
+            inside = op.inside(number, operand)
+            if inside is not None and parameters[inside] in shown:
+                found.add(operand)
+    return sorted(found)
 
 
 def first_changes(graph: Graph) -> dict[Value, int]:

@@ -34,7 +34,8 @@ REGISTRY: Operators[type[Op]] = Operators()
 
 
 class ArrayBackend(Protocol):
-    """For kernels: `xp` is NumPy or CuPy, `comm` this rank's communicator, `step` counts the runs."""
+    """For kernels: `xp` is NumPy or CuPy, `comm` this rank's communicator, `step` counts the runs; see also
+    `mspc.ops.random.words.number_of_run`."""
 
     xp: Any
     comm: Any

@@ -25,7 +25,7 @@ SYMBOLIC = "symbolic_graph.txt"
 """The file of `engine.symbolic`."""
 OWN = re.compile(rf"rank_\d+|{re.escape(PROGRAM)}|{re.escape(WEIGHTS)}|{re.escape(SYMBOLIC)}")
 OWN_IN_RANK = re.compile(r".*_\d{4,}\.(ir|dot)")
-DUMP = re.compile(rf".*_({'|'.join(DTYPES)})_\d+_rank\d+\.npy", re.IGNORECASE)
+DUMP = re.compile(rf".*_({'|'.join(DTYPES)})_\d+(-\d+)*_rank\d+\.npy", re.IGNORECASE)
 """What the operator TensorDump of a compiled program leaves in its folder, in folders of any name."""
 NOT_FREE = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.EXDEV)
 

@@ -12,12 +12,14 @@ from mspc.runtime.comm.interface import Communicator
 
 @dataclass(slots=True)
 class NumPyBackend:
-    """Kernels on the CPU: `xp` is NumPy, `comm` connects this rank with the others, `step` counts the runs (random
-    masks depend on it), `halves` says whether kernels may meet Float16 or BFloat16, `planned_from` from how many bytes
-    on a result's memory is planned; small arrays come from the allocator's own lists."""
+    """Kernels on the CPU: `xp` is NumPy, `comm` connects this rank with the others, `step` counts the runs and `turns`
+    those of the loops around the node that runs, the outermost first (random masks depend on both), `halves` says
+    whether kernels may meet Float16 or BFloat16, `planned_from` from how many bytes on a result's memory is planned;
+    small arrays come from the allocator's own lists."""
 
     comm: Communicator
     xp: Any = numpy
     step: int = 0
+    turns: tuple[int, ...] = ()
     halves: bool = True
     planned_from: int = 16384

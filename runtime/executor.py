@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -13,9 +13,9 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Parameter, Value
 from mspc.ir.types import TensorType
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.faults.failure import NodeFailure
+from mspc.runtime.faults.failure import NodeFailure, RegionFailure
 from mspc.runtime.faults.finite import check_finite, search
-from mspc.runtime.plan import ExecutionPlan, Instructions, own, plan
+from mspc.runtime.plan import ExecutionPlan, Instructions, own, parts_of, plan, prepare
 from mspc.runtime.profile import Timed, stream_of
 
 Array = Any
@@ -44,7 +44,8 @@ class Executor:
         self.step = 0
         self.earlier_steps = 0
         self.cursor: Any = [0] if cursor is None else cursor
-        self.plan: ExecutionPlan = plan(graph, backend)
+        prepare(graph, backend)
+        self.plan: ExecutionPlan = plan(graph, backend, _region_kernels(graph, backend))
         self.slots: list[Any] = [None] * self.plan.slots
         self._checked = False
         for parameter in graph.parameters:
@@ -98,6 +99,7 @@ class Executor:
         slots = self.slots
         self.step += 1
         self.backend.step = self.earlier_steps + self.step
+        self.backend.turns = ()
         if len(inputs) != len(self._input_slots):
             raise MspcError(f"the graph takes {len(self._input_slots)} inputs, {len(inputs)} were given")
         for parameter, slot, array in zip(self.inputs, self._input_slots, inputs, strict=True):
@@ -183,20 +185,21 @@ class Executor:
             arrays = {id(owner(slots[p])) for p in parameters}
             for slot, producer in live:
                 value = slots[slot]
-                parts = cast("tuple[Array, ...]", value) if isinstance(value, tuple) else (value,)
-                if any(id(owner(part)) in arrays for part in parts):
+                if any(id(owner(part)) in arrays for part in parts_of(value)):
                     slots[slot] = own(value)
                     self.plan.copy_result(producer)
         self._run(self.plan.after_update[done - start :])
         self._checked = True
 
     def _failure(self, error: Exception, index: int) -> NodeFailure:
-        node = self.graph.nodes[index]
+        node, where = self.graph.nodes[index], ""
+        if isinstance(error, RegionFailure):
+            node, where, error = error.node, error.where, error.cause
         operands = ", ".join(str(value.type) for value in node.inputs)
         what = error.message if isinstance(error, MspcError) else f"{type(error).__name__}: {error}"
         notes = error.notes if isinstance(error, MspcError) else ()
         return NodeFailure(
-            f"{node.label} failed on rank {self.rank} in step {self.step}: {what}",
+            f"{node.label} failed on rank {self.rank} in step {self.step}{where}: {what}",
             [*notes, f"its operands are ({operands}), its result {node.type}"],
             node.frames,
             index,
@@ -205,6 +208,14 @@ class Executor:
     def slot_value(self, value: Value) -> Array:
         """What `value` holds now; only parameters and values that are still alive."""
         return value.value if isinstance(value, Constant) else self.slots[self.plan.slot_of[value]]
+
+
+def _region_kernels(graph: Graph, backend: NumPyBackend) -> Mapping[int, Callable[..., Any]]:
+    if not any(node.regions for node in graph.nodes):
+        return {}
+    from mspc.runtime.regions import Regions  # late: most graphs need none of it
+
+    return Regions(backend).kernels(graph.nodes)
 
 
 def owner(array: Array) -> Array:

@@ -5,7 +5,7 @@ freed at their last use.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, cast
 
@@ -63,7 +63,9 @@ class ExecutionPlan:
         live: dict[Node, int] = {}
         for index, node in enumerate(nodes):
             if index in self.mutated:
-                live = {value: made for value, made in live.items() if self.last_use[value] > index}
+                # What runs graphs may read an operand after it has updated another.
+                read = index - 1 if node.regions else index
+                live = {value: made for value, made in live.items() if self.last_use[value] > read}
                 parameters = [self.slot_of[p] for p in self.mutated[index]]
                 yield index, parameters, [(self.slot_of[value], made) for value, made in live.items()]
             if self.last_use.get(node, -1) > index:
@@ -77,16 +79,22 @@ class ExecutionPlan:
                     steps[place] = (index, _copying(step[1]), *step[2:])
 
 
-def plan(graph: Graph, backend: NumPyBackend) -> ExecutionPlan:
-    """Assign slots and bind kernels.
+def prepare(graph: Graph, backend: NumPyBackend) -> None:
+    """What goes ahead of a plan, for a program with all that it runs.
 
     Raises:
         MspcError: an operator has no kernel; all such operators together.
     """
-    nodes = graph.nodes
-    raise_all([node.error(f"{node.label} has no kernel") for node in nodes if not _has_kernel(node.op)])
-    backend.halves = any(t.dtype.itemsize == 2 and t.dtype.is_float for v in (*graph.parameters, *nodes)
+    graphs = graph.graphs()
+    lacking = [node for each in graphs for node in each.nodes if not _has_kernel(node.op)]
+    raise_all([node.error(f"{node.label} has no kernel") for node in lacking])
+    backend.halves = any(t.dtype.itemsize == 2 and t.dtype.is_float for each in graphs for v in each.values()
                          for t in element_types(v.type))  # fmt: skip
+
+
+def plan(graph: Graph, backend: NumPyBackend, regions: Mapping[int, Callable[..., Any]]) -> ExecutionPlan:
+    """Assign slots and bind kernels. regions: the kernels of nodes that run graphs, by their places."""
+    nodes = graph.nodes
     updates = updated_parameters(graph)
     boundary = min(updates, default=len(nodes))
     last_use = {value: index for index, node in enumerate(nodes) for value in node.inputs}
@@ -99,7 +107,7 @@ def plan(graph: Graph, backend: NumPyBackend) -> ExecutionPlan:
     slot_of: dict[Value, int] = {parameter: i for i, parameter in enumerate(graph.parameters)}
     constants = _constant_slots(graph, slot_of)
     slots = _Slots(slot_of, last_use)
-    bound = arrival_kernels(graph, backend)
+    bound = {**arrival_kernels(graph, backend), **regions}
     loops, changes = compiled_kernels(graph, backend)
     bound = {**changes, **bound}
     buffered = buffered_kernels(graph, backend, last_use, bound, loops)
@@ -202,5 +210,16 @@ def _copying(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def own(value: Any) -> Any:
-    """A copy of an array, or of every array of a tuple."""
-    return tuple(map(np.array, cast("tuple[Any, ...]", value))) if isinstance(value, tuple) else np.array(value)
+    """A copy of an array, or of every array of a tuple or a stack."""
+    if isinstance(value, tuple | list):
+        return type(value)(map(own, cast("list[Any]", value)))
+    return np.array(value)
+
+
+def parts_of(value: Any) -> Iterator[Any]:
+    """The arrays of a value: itself, or those of a tuple or a stack."""
+    if isinstance(value, tuple | list):
+        for part in cast("Sequence[Any]", value):
+            yield from parts_of(part)
+    else:
+        yield value

@@ -26,7 +26,8 @@ MODES = ("out", "in")
 class TensorDump(Op):
     """Writes this rank's slice of x to `file` at every step, and returns x. Called as `TensorDump()(file, x)`.
 
-    The name of the file gets element type, step and rank: "dumps/x.npy" becomes `dumps/x_float32_1_rank0.npy`.
+    The name of the file gets element type, step and rank: "dumps/x.npy" becomes `dumps/x_float32_1_rank0.npy`; inside
+    of loops behind the step the numbers of their turns, as in `x_float32_1-0-3_rank0.npy`.
 
     file: "" writes nothing; relative to the working folder, in a compiled program to the program's folder.
     mode: "out" or "in", as in MindSpore, which dumps before or after a change of layout; here a dump follows the layout
@@ -70,12 +71,13 @@ class TensorDump(Op):
         if not self.file:
             return x
         values = np.asarray(x.get() if hasattr(x, "get") else x)
-        rank, step = getattr(be.comm, "rank", 0), getattr(be, "step", 0)
-        path = Path(self.file.removesuffix(".npy") + f"_{values.dtype.name}_{step}_rank{rank}.npy")
+        rank, step, turns = getattr(be.comm, "rank", 0), getattr(be, "step", 0), getattr(be, "turns", ())
+        count = "-".join(map(str, (step, *turns)))
+        path = Path(self.file.removesuffix(".npy") + f"_{values.dtype.name}_{count}_rank{rank}.npy")
         stored = values.astype(np.float32) if values.dtype.name == "bfloat16" else values
         try:
             make_folder(path.parent)
-            write_atomically(path, lambda file: np.save(file, stored), one_of_many=step > 1)
+            write_atomically(path, lambda file: np.save(file, stored), one_of_many=step > 1 or any(turns))
         except MspcError as error:
             raise ExecutionError(f"TensorDump {error.message}") from None
         return x

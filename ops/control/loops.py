@@ -31,8 +31,6 @@ class Loop(RegionOp, abstract=True):
     scanned: int = 0
     stacked: int = 0
     reverse: bool = False
-    mutates: tuple[int, ...] = ()  # type: ignore[misc]  # a field here, which other operators have as a class
-    has_side_effect: bool = False  # type: ignore[misc]  # as above
     leading: ClassVar[int] = 0
     """Parameters of the body ahead of those for operands: the number of the turn."""
 
@@ -48,6 +46,10 @@ class Loop(RegionOp, abstract=True):
     @property
     def scanned_operands(self) -> range:
         return range(self.first + self.carried, self.first + self.carried + self.scanned)
+
+    @property
+    def passed_operands(self) -> range:
+        return self.carried_operands
 
     def known_turns(self, types: Sequence[Type]) -> int:
         """The number of turns where it is known from the operands' types and the attributes, else -1."""

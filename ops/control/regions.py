@@ -23,6 +23,8 @@ class RegionOp(Op, abstract=True):
     mutates: operands that a region overwrites. has_side_effect: a region has to run even if nobody reads a result.
     """
 
+    mutates: tuple[int, ...] = ()  # type: ignore[misc]  # a field here, which other operators have as a class
+    has_side_effect: bool = False  # type: ignore[misc]  # as above
     region_names: ClassVar[tuple[str, ...]] = ()
     """What the regions are called in messages, in their order."""
     takes_complex = True
@@ -46,6 +48,15 @@ class RegionOp(Op, abstract=True):
         """The number of the parameter of region `number` that stands for an operand; None where none does."""
         raise NotImplementedError(self.name)
 
+    @property
+    def passed_operands(self) -> range:
+        """Operands that may be results, whatever the regions do."""
+        return range(0)
+
+    def aliased_operands(self, count: int) -> Sequence[int]:
+        """See `Op`; `mspc.analysis.aliasing` knows it more closely, from the regions."""
+        return range(count)
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         raise NotImplementedError(f"{self.name} runs with the regions of its node")
 
@@ -56,8 +67,6 @@ class If(RegionOp):
     All other operands are the parameters of both.
     """
 
-    mutates: tuple[int, ...] = ()  # type: ignore[misc]  # a field here, which other operators have as a class
-    has_side_effect: bool = False  # type: ignore[misc]  # as above
     region_names = ("then", "else")
 
     def results_of(self, regions: Sequence[Graph], types: Sequence[Type]) -> TupleType:
@@ -77,8 +86,6 @@ class If(RegionOp):
 class Call(RegionOp):
     """The results of the region, whose parameters the operands are."""
 
-    mutates: tuple[int, ...] = ()  # type: ignore[misc]  # as in If
-    has_side_effect: bool = False  # type: ignore[misc]  # as in If
     region_names = ("graph",)
 
     def results_of(self, regions: Sequence[Graph], types: Sequence[Type]) -> TupleType:
@@ -101,7 +108,7 @@ def emit_regions(b: Builder, op: RegionOp, inputs: Sequence[Value], regions: Seq
         type = op.results_of(regions, [value.type for value in inputs])
     except MspcError as error:
         raise MspcError(error.message, notes=error.notes, frames=b.frames, kind=error.kind or TypeError) from None
-    node = Node(op, inputs, type, name, "", b.scope, b.frames, b.phase)
+    node = Node(op, inputs, type, name, "", b.scope, b.frames, b.phase)  # type: ignore[arg-type]  # fields, see RegionOp
     node.forward = b.forward
     node.regions = tuple(regions)
     b.nodes.append(node)
@@ -117,8 +124,8 @@ def with_effects(op: RegionOp, inputs: Sequence[Value], regions: Sequence[Graph]
         overwritten = set(overwritten_parameters(region))
         written |= {i for i in range(len(inputs)) if op.inside(number, i) in overwritten}
     effect = bool(written) or any(node.op.has_side_effect for region in regions for node in region.nodes)
-    said: dict[str, Any] = {"mutates": tuple(sorted(written)), "has_side_effect": effect}
-    return replace(op, **said)
+    effects: dict[str, Any] = {"mutates": tuple(sorted(written)), "has_side_effect": effect}
+    return replace(op, **effects)
 
 
 def type_by_regions(node: Node) -> TupleType:

@@ -15,7 +15,7 @@ from mspc.ops.device import Array, Device, Launch
 from mspc.ops.memory_order import Order, Reordered
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 from mspc.ops.random.keep_mask import device_keeps, keep_mask
-from mspc.ops.random.words import before_step, device_key, key_of
+from mspc.ops.random.words import before_step, device_key, key_of, number_of_run
 
 
 class DropoutMask(Op):
@@ -71,7 +71,7 @@ class DropoutMask(Op):
         return TensorType(BOOL, self.sizes)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        key = key_of(self.Seed0, self.Seed1, getattr(be, "step", 0))
+        key = key_of(self.Seed0, self.Seed1, number_of_run(be))
         drawn = keep_mask(be.xp, key, self.shape, self.begin, self.local, self.keep_prob)
         if not self.steps:
             return drawn.reshape(self.sizes)

@@ -11,7 +11,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value, element_types
 from mspc.ir.types import FLOAT32, TensorType, TupleType
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
-from mspc.ops.random.words import key_of, random_words
+from mspc.ops.random.words import key_of, number_of_run, random_words
 from mspc.ops.tensor.embedding import require_integer
 
 
@@ -66,7 +66,7 @@ class UniformCandidateSampler(Op):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x,) = be.xp, inputs
         count = self.range_max if self.unique else self.num_sampled
-        words = random_words(xp, key_of(self.seed, getattr(be, "step", 0)), (count,), (0,), (count,))
+        words = random_words(xp, key_of(self.seed, number_of_run(be)), (count,), (0,), (count,))
         if self.remove_accidental_hits:
             others = xp.setdiff1d(xp.arange(self.range_max), x.reshape(-1))
             hits = xp.setdiff1d(xp.arange(self.range_max), others)

@@ -26,6 +26,7 @@ from mspc.ops.nn.attention_kernel import (
 )
 from mspc.ops.nn.attention_order import ByLayout, orders_by_place
 from mspc.ops.op import ArrayBackend, Op, Placement
+from mspc.ops.random.words import number_of_run
 
 LAYOUTS = ("BSH", "BNSD", "BSND", "SBH")
 OPTIONAL = ("real_shift", "drop_mask", "attn_mask")
@@ -285,7 +286,7 @@ class AttentionOp(Op, abstract=True):
         if ENDS[0] in given:
             apart = documents_apart(be.xp, shape, self.first_query, [given[name] for name in ENDS])
             mask = apart if mask is None else (mask != 0) | apart
-        step = getattr(be, "step", 0)
+        step = number_of_run(be)
         draws = None
         if self.draws_by_place:
             local = self.local or shape.weights

@@ -24,7 +24,7 @@ from mspc.ops.fused.dropout_mask import DropoutMask
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
 from mspc.ops.random.keep_mask import device_keeps, keep_mask
 from mspc.ops.random.row_offsets import DrawnByPlace, place_of_rows
-from mspc.ops.random.words import before_step, key_of
+from mspc.ops.random.words import before_step, key_of, number_of_run
 from mspc.sharding.rules import same_rule
 
 Gradients = Sequence[Value | None]
@@ -87,7 +87,7 @@ class Dropout(DrawnByPlace):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x,) = be.xp, inputs
         part = self.part(x.shape)
-        draws = keep_mask(xp, key_of(self.Seed0, self.Seed1, getattr(be, "step", 0)), *part, self.keep_prob)
+        draws = keep_mask(xp, key_of(self.Seed0, self.Seed1, number_of_run(be)), *part, self.keep_prob)
         if not x.size:
             return xp.empty_like(x), xp.empty(x.shape, bool)
         rows = xp.broadcast_to(draws.reshape(-1, 1), (draws.size, x.size // draws.size))  # a row for every draw

@@ -16,6 +16,7 @@ from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.operator_arguments import shape_of
 from mspc.ops.random.random_mask import Drawn
+from mspc.ops.random.words import number_of_run
 from mspc.sharding.factors import Rule
 from mspc.sharding.rules import factor_names, sized
 
@@ -91,5 +92,5 @@ class Gamma(Drawn):
     def _evenly(self, be: ArrayBackend, round_: int, which: int) -> Any:
         """Float64 numbers above 0 and up to 1 of one try."""
         xp = be.xp
-        words = self.words(be, self.seed, self.seed2, getattr(be, "step", 0), round_, which)
+        words = self.words(be, self.seed, self.seed2, number_of_run(be), round_, which)
         return ((words >> xp.uint64(11)).astype(xp.float64) + 1) * 2.0**-53

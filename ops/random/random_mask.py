@@ -20,7 +20,7 @@ from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
 from mspc.ops.operator_arguments import shape_of, split_call
 from mspc.ops.random.row_offsets import DrawnByPlace, place_of_rows
-from mspc.ops.random.words import device_key, device_word, key_of, random_words
+from mspc.ops.random.words import device_key, device_word, key_of, number_of_run, random_words
 from mspc.ops.tensor.creation import shape_rule
 from mspc.sharding.factors import Rule
 from mspc.sharding.rules import same_rule
@@ -117,7 +117,7 @@ class DropoutGenMask(Drawn):
         return shape_rule(self.sizes)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        words = self.words(be, self.Seed0, self.Seed1, getattr(be, "step", 0))
+        words = self.words(be, self.Seed0, self.Seed1, number_of_run(be))
         return words < (inputs[0].astype(be.xp.float64) * 2.0**64)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
@@ -192,7 +192,7 @@ class UniformReal(Drawn):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp = be.xp
-        words = self.words(be, self.seed, self.seed2, getattr(be, "step", 0))
+        words = self.words(be, self.seed, self.seed2, number_of_run(be))
         return (words >> xp.uint64(40)).astype(xp.float32) * xp.float32(2.0**-24)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
@@ -228,7 +228,7 @@ class RandomChoiceWithMask(Op):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x,) = be.xp, inputs
-        key = key_of(self.seed, self.seed2, getattr(be, "step", 0))
+        key = key_of(self.seed, self.seed2, number_of_run(be))
         (true,) = xp.nonzero(x.reshape(-1))
         words = random_words(xp, key, (x.size,), (0,), (x.size,))
         chosen = true[xp.argsort(words[true], kind="stable")][: self.count]

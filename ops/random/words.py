@@ -1,4 +1,4 @@
-"""Random numbers depend on the seed, the step and the place of an element alone, not on the ranks.
+"""Random numbers depend on the seed, the step, the turns of loops and the place of an element alone, not on the ranks.
 
 A counter-based generator: the bits of element i are the i-th output of SplitMix64 (Steele, Lea and Flood,
 "Fast splittable pseudorandom number generators", 2014), started from a key made of seeds and step. A rank
@@ -37,6 +37,14 @@ def key_of(*words: int) -> int:
     for word in words:
         key = mixed((key + word + GOLDEN) % _WORD)
     return key
+
+
+def number_of_run(be: Any) -> int:
+    """The number that tells what a node draws in this run from what it draws in others: the backend's `step`, with
+    which inside of loops the numbers of their turns are mixed. A loop that counts down draws what one that counts up
+    has drawn."""
+    step, turns = getattr(be, "step", 0), getattr(be, "turns", ())
+    return key_of(step, *turns) if turns else step
 
 
 def merged_slice(

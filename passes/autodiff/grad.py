@@ -20,13 +20,15 @@ from mspc.ops.op import NotDifferentiable, Op
 from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.passes.autodiff.custom_gradients import drop_own_gradients
 from mspc.passes.autodiff.earlier_values import keep_earlier_values
-from mspc.passes.base import Pass
+from mspc.passes.base import WHOLE, Pass
 from mspc.passes.sharding.batch import with_rows
 
 
 @dataclass(frozen=True)
 class Grad(Pass):
     """Expand every Gradient node, inner ones first."""
+
+    regions = WHOLE
 
     def run(self, graph: Graph) -> bool:
         if not any(isinstance(node.op, Gradient) for node in graph.nodes):

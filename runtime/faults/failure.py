@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 
 from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.graph import Node
 from mspc.ir.location import Frames
 from mspc.ir.printable import shown
 
@@ -21,6 +22,24 @@ class NodeFailure(ExecutionError):
     def at(self, frames: Frames) -> NodeFailure:
         """The same failure with the source lines of its node."""
         return NodeFailure(self.message, self.notes, frames, self.index)
+
+
+class RegionFailure(Exception):
+    """A node inside of a region failed, on its way to the executor, which knows rank and step.
+
+    turns: of the loops around the node, the outermost first: what the loop is called, and which turn it was, from 0.
+    """
+
+    def __init__(self, node: Node, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.node = node
+        self.cause = cause
+        self.turns: list[tuple[str, int]] = []
+
+    @property
+    def where(self) -> str:
+        """The turns, for the middle of a message."""
+        return "".join(f" in turn {turn} of {loop}" for loop, turn in reversed(self.turns))
 
 
 class StoppedByOther(ExecutionError):

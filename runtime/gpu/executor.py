@@ -60,6 +60,13 @@ def _refuse_complex(graph: Graph) -> None:
             raise MspcError(f"{label}: complex numbers are computed on the CPU alone", notes=["run with --device cpu"])
 
 
+def _refuse_regions(graph: Graph) -> None:
+    """Raises MspcError for a graph that runs others."""
+    for node in graph.nodes:
+        if node.regions:
+            raise node.error(f"{node.label}: control flow does not run on GPUs yet", notes=["run with --device cpu"])
+
+
 class GpuExecutor:
     """A rank's flat graph on its GPU, prepared once and run many times.
 
@@ -84,6 +91,7 @@ class GpuExecutor:
         self.inputs = [p for p in graph.parameters if p.kind == "input"]
         self.mutated = updated_parameters(graph)
         _refuse_complex(graph)
+        _refuse_regions(graph)
         self.plan = plan_memory(graph)
         try:
             stored: dict[Value, Array] = {parameter: self._place(parameter, values) for parameter in graph.parameters}

@@ -12,6 +12,7 @@ from mspc.ops.cpu.loops.addresses import Addresses, Settled, address
 from mspc.ops.cpu.loops.chain import Chain
 from mspc.ops.cpu.pool import on_all_threads
 from mspc.ops.cpu.scratch import scratch
+from mspc.ops.random.words import number_of_run
 
 SHARED = 1 << 16
 """Operations from which a second thread is worth its share: some 10 us."""
@@ -68,7 +69,7 @@ class _Arrays:
             (place, index, read.dtype.numpy, index in repeated or read.strides != nest.contiguous)
             for place, (index, read) in enumerate(zip(chain.operands, nest.reads, strict=True))
         ]
-        self._seeds, self._step = np.array(chain.seeds, np.uint64), np.zeros(1, np.int64)
+        self._seeds, self._step = np.array(chain.seeds, np.uint64), np.zeros(1, np.uint64)
         self._extra, self._size = len(nest.reads) + len(self._places), nest.scratch_bytes
         self.addresses = Addresses(self._extra + 3)
         self.addresses.hold(self._extra + 1, self._seeds)
@@ -89,7 +90,7 @@ class _Arrays:
     def refresh(self) -> Any:
         """Put what is another at every call; memory that must stay alive until its end."""
         if len(self._seeds):
-            self._step[0] = self._backend.step
+            self._step[0] = number_of_run(self._backend)
         if not self._size:
             return None
         totals = scratch("compiled", (self._size,), np.uint8)

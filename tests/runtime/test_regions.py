@@ -1,0 +1,331 @@
+"""Nodes that run graphs, on one rank, compared with plain NumPy."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.graph import Constant, Node, Value
+from mspc.ops.control.loops import For, Scan, While
+from mspc.ops.control.regions import Call, If
+from mspc.ops.control.structural import items
+from mspc.ops.math.arithmetic import Add, Mul, Sub
+from mspc.ops.math.comparison import Greater, Less
+from mspc.ops.optim.optimizer import Assign, AssignAdd
+from mspc.ops.random.dropout import Dropout
+from mspc.ops.random.random_mask import UniformReal
+from mspc.ops.tensor.moving import Transpose
+from mspc.ops.tensor.reshape import Reshape
+from mspc.runtime import compiled_loops
+from mspc.runtime.comm.interface import OneRank
+from mspc.runtime.gpu.executor import GpuExecutor
+from tests.runtime.graphs import WHERE, Broken
+from tests.runtime.region_graphs import COUNT, SCALAR, executor, floats, graph, numbers, run_graphs
+
+
+def one(value: float = 1.0) -> Constant:
+    return Constant(np.float32(value))
+
+
+def test_a_choice_runs_one_of_its_two_graphs() -> None:
+    then = graph("if_1_then", [floats(3), floats(3)], lambda b, x, y: [b.emit(Add(), x, y), x])
+    otherwise = graph("if_1_else", [floats(3), floats(3)], lambda b, x, y: [b.emit(Mul(), x, y), y])
+
+    def body(b: Builder, limit: Value, x: Value, y: Value) -> list[Value]:
+        return run_graphs(b, If(), [b.emit(Less(), limit, one()), x, y], then, otherwise)
+
+    run = executor(graph("main", [SCALAR, floats(3), floats(3)], body))
+    x, y = numbers(1, 2, 3), numbers(4, 5, 6)
+    for limit, wanted in ((0, [x + y, x]), (2, [x * y, y]), (0.5, [x + y, x])):
+        np.testing.assert_array_equal(run.run([np.float32(limit), x, y]), wanted)
+
+
+def doubling() -> tuple[While, list[object]]:
+    """x doubles until it is no more below a limit."""
+    types = [floats(), SCALAR]
+    condition = graph("while_1_condition", types, lambda b, x, limit: [b.emit(Less(), x, limit)])
+    body = graph("while_1_body", types, lambda b, x, limit: [b.emit(Add(), x, x)])
+    return While(carried=1), [condition, body]
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 100])
+def test_a_loop_runs_while_its_condition_holds(limit: float) -> None:
+    def main(b: Builder, x: Value, limit: Value) -> list[Value]:
+        op, regions = doubling()
+        return run_graphs(b, op, [x, limit], *regions)  # type: ignore[arg-type]  # graphs
+
+    (found,) = executor(graph("main", [SCALAR, SCALAR], main)).run([np.float32(1), np.float32(limit)])
+    wanted = 1
+    while wanted < limit:
+        wanted += wanted
+    assert found == wanted
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_counted_loop_scans_and_stacks(reverse: bool) -> None:
+    def turn(b: Builder, _: Value, x: Value, entry: Value, factor: Value) -> list[Value]:
+        total = b.emit(Add(), x, entry)
+        return [b.emit(Mul(), total, factor), total]
+
+    body = graph("for_1_body", [COUNT, floats(3), floats(3), floats(3)], turn)
+    op = For(turns=4, carried=1, scanned=1, stacked=1, reverse=reverse)
+    main = graph("main", [floats(3), floats(4, 3), floats(3)], lambda b, *values: run_graphs(b, op, values, body))
+    rows, x, factor = np.arange(12, dtype=np.float32).reshape(4, 3), numbers(1, 2, 3), numbers(2, 1, 0.5)
+    found = executor(main).run([x, rows, factor])
+    stack = np.empty_like(rows)
+    for i in range(3, -1, -1) if reverse else range(4):
+        stack[i] = x + rows[i]
+        x = stack[i] * factor
+    np.testing.assert_array_equal(found[0], x)
+    np.testing.assert_array_equal(found[1], stack)
+
+
+@pytest.mark.parametrize("limit", [0, 5])
+def test_a_reverse_loop_takes_what_a_loop_without_count_has_stacked(limit: float) -> None:
+    types = [SCALAR, SCALAR]
+    condition = graph("while_1_condition", types, lambda b, x, limit: [b.emit(Less(), x, limit)])
+    forward = graph("while_1_body", types, lambda b, x, limit: [b.emit(Add(), x, one()), b.emit(Mul(), x, x)])
+    back = graph("for_2_body", [COUNT, SCALAR, SCALAR], lambda b, _, total, x: [b.emit(Sub(), x, total)])
+
+    def main(b: Builder, x: Value, limit: Value) -> list[Value]:
+        last, count, stack = run_graphs(b, While(carried=1, stacked=1), [x, limit], condition, forward)
+        found = run_graphs(b, For(carried=1, scanned=1, reverse=True), [count, one(7), stack], back)
+        return [last, count, *found]
+
+    last, count, total = executor(graph("main", types, main)).run([np.float32(1), np.float32(limit)])
+    squares = [np.float32(i * i) for i in range(1, int(limit))]
+    wanted = np.float32(7)
+    for square in reversed(squares):
+        wanted = square - wanted
+    assert (last, count, total) == (max(limit, 1), len(squares), wanted)
+
+
+def test_a_scan_without_turns_hands_out_what_it_was_given() -> None:
+    body = graph("scan_1_body", [floats(2), floats(2)], lambda b, x, entry: [b.emit(Add(), x, entry), entry])
+    op = Scan(turns=0, carried=1, scanned=1, stacked=1)
+    main = graph("main", [floats(2), floats(0, 2)], lambda b, *values: run_graphs(b, op, values, body))
+    first, stack = executor(main).run([numbers(1, 2), np.zeros((0, 2), np.float32)])
+    assert first.tolist() == [1, 2]
+    assert stack.shape == (0, 2)
+
+
+def test_nodes_share_a_graph() -> None:
+    shared = graph("cell", [floats(64, 128), floats(64, 128)], lambda b, x, y: [b.emit(Sub(), b.emit(Mul(), x, y), y)])
+
+    def main(b: Builder, x: Value, y: Value) -> list[Value]:
+        (first,) = run_graphs(b, Call(), [x, y], shared)
+        (second,) = run_graphs(b, Call(), [y, first], shared)
+        return [first, second]
+
+    x, y = (np.random.default_rng(i).random((64, 128), np.float32) for i in range(2))
+    first, second = executor(graph("main", [floats(64, 128)] * 2, main)).run([x, y])
+    np.testing.assert_array_equal(first, x * y - y)
+    np.testing.assert_array_equal(second, y * (x * y - y) - (x * y - y))
+
+
+def test_loops_within_choices_within_loops() -> None:
+    op, regions = doubling()
+
+    def choice(b: Builder, x: Value, limit: Value) -> list[Value]:
+        return run_graphs(b, op, [x, limit], *regions)  # type: ignore[arg-type]  # graphs
+
+    then = graph("if_2_then", [SCALAR, SCALAR], choice)
+    otherwise = graph("if_2_else", [SCALAR, SCALAR], lambda b, x, limit: [b.emit(Sub(), x, limit)])
+
+    def turn(b: Builder, x: Value, limit: Value) -> list[Value]:
+        return run_graphs(b, If(), [b.emit(Less(), x, limit), x, limit], then, otherwise)
+
+    body = graph("scan_3_body", [SCALAR, SCALAR], turn)
+    main = graph("main", [SCALAR, SCALAR], lambda b, *values: run_graphs(b, Scan(turns=5, carried=1), values, body))
+    (found,) = executor(main).run([np.float32(3), np.float32(10)])
+    assert found == 12  # 3, 12, 2, 16, 6, 12
+
+
+# What is overwritten
+
+
+def test_a_loop_overwrites_a_weight() -> None:
+    def turn(b: Builder, x: Value, w: Value) -> list[Value]:
+        b.emit(AssignAdd(), w, x)
+        return [b.emit(Add(), x, w)]
+
+    body = graph("scan_1_body", [floats(2), floats(2)], turn)
+    main = graph("main", [floats(2), floats(2)], lambda b, *v: run_graphs(b, Scan(turns=3, carried=1), v, body), ["w"])
+    assert main.nodes[0].op.mutates == (1,)
+    weight, x = numbers(1, 2), numbers(1, 1)
+    run = executor(main, {"w": weight})
+    (found,) = run.run([x])
+    w = numbers(1, 2)
+    for _ in range(3):
+        w = w + x
+        x = x + w
+    np.testing.assert_array_equal(found, x)
+    np.testing.assert_array_equal(weight, w)
+
+
+def test_what_a_region_reads_of_a_weight_ahead_of_an_update_stays() -> None:
+    """A view of the weight is made, then the weight is overwritten, then the view is read."""
+
+    def turn(b: Builder, x: Value, w: Value) -> list[Value]:
+        turned = b.emit(Transpose((1, 0)), w)
+        b.emit(AssignAdd(), w, x)
+        return [b.emit(Add(), x, turned), b.emit(Transpose((1, 0)), w)]
+
+    body = graph("scan_1_body", [floats(2, 2), floats(2, 2)], turn)
+
+    def main(b: Builder, x: Value, w: Value) -> list[Value]:
+        return run_graphs(b, Scan(turns=3, carried=1, stacked=1), [x, w], body)
+
+    weight, x = np.arange(4, dtype=np.float32).reshape(2, 2), np.ones((2, 2), np.float32)
+    w, stack = weight.copy(), []
+    run = executor(graph("main", [floats(2, 2)] * 2, main, ["w"]), {"w": weight})
+    found = run.run([x])
+    for _ in range(3):
+        before = w.T.copy()
+        w = w + x
+        x = x + before
+        stack.append(w.T.copy())
+    np.testing.assert_array_equal(found[0], x)
+    np.testing.assert_array_equal(found[1], stack)
+    np.testing.assert_array_equal(weight, w)
+
+
+def test_a_loop_without_count_stacks_a_weight_as_it_was() -> None:
+    types = [SCALAR, SCALAR, floats(2)]
+    condition = graph("while_1_condition", types, lambda b, x, limit, w: [b.emit(Less(), x, limit)])
+
+    def turn(b: Builder, x: Value, limit: Value, w: Value) -> list[Value]:
+        b.emit(AssignAdd(), w, Constant(numbers(1, 2)))
+        return [b.emit(Add(), x, one()), w]
+
+    total = graph("for_2_body", [COUNT, floats(2), floats(2)], lambda b, _, x, entry: [b.emit(Add(), x, entry)])
+
+    def main(b: Builder, limit: Value, w: Value) -> list[Value]:
+        op = While(carried=1, stacked=1)
+        _, count, stack = run_graphs(b, op, [one(0), limit, w], condition, graph("while_1_body", types, turn))
+        zeros = Constant(numbers(0, 0))
+        return run_graphs(b, For(carried=1, scanned=1), [count, zeros, stack], total)
+
+    run = executor(graph("main", [SCALAR, floats(2)], main, ["w"]), {"w": numbers(0, 0)})
+    assert run.run([np.float32(3)])[0].tolist() == [1 + 2 + 3, 2 + 4 + 6]
+
+
+def test_a_loop_carries_a_weight_that_it_overwrites() -> None:
+    """What is carried is the weight as it was ahead of the loop."""
+
+    def turn(b: Builder, x: Value, w: Value) -> list[Value]:
+        b.emit(Assign(), w, b.emit(Mul(), w, one(2)))
+        return [x]
+
+    body = graph("scan_1_body", [floats(2), floats(2)], turn)
+
+    def main(b: Builder, w: Value) -> list[Value]:
+        return run_graphs(b, Scan(turns=3, carried=1), [b.emit(Reshape((2,)), w), w], body)
+
+    weight = numbers(1, 2)
+    run = executor(graph("main", [floats(2)], main, ["w"]), {"w": weight})
+    assert run.run([])[0].tolist() == [1, 2]
+    assert weight.tolist() == [8, 16]
+
+
+def test_a_choice_that_overwrites_a_weight_leaves_views_made_before() -> None:
+    def change(b: Builder, view: Value, w: Value) -> list[Value]:
+        b.emit(AssignAdd(), w, Constant(numbers(1, 1)))
+        return [b.emit(Add(), view, w)]
+
+    then = graph("if_1_then", [floats(2), floats(2)], change)
+    otherwise = graph("if_1_else", [floats(2), floats(2)], lambda b, view, w: [view])
+
+    def main(b: Builder, x: Value, w: Value) -> list[Value]:
+        view = b.emit(Reshape((2,)), w)
+        return run_graphs(b, If(), [b.emit(Greater(), x, one(0)), view, w], then, otherwise)
+
+    weight = numbers(1, 2)
+    run = executor(graph("main", [SCALAR, floats(2)], main, ["w"]), {"w": weight})
+    kept = run.run([np.float32(-1)])[0]
+    assert run.run([np.float32(1)])[0].tolist() == [1 + 2, 2 + 3]
+    assert run.run([np.float32(1)])[0].tolist() == [2 + 3, 3 + 4]
+    assert kept.tolist() == [1, 2]
+    assert weight.tolist() == [3, 4]
+
+
+# Random numbers
+
+
+def test_every_turn_draws_other_numbers_and_a_reverse_loop_the_same() -> None:
+    drawn = UniformReal(seed=3, shape=(4,))
+    inner = graph("for_1_body", [COUNT], lambda b, i: [b.emit(drawn)])
+
+    def loop(b: Builder, reverse: bool) -> list[Value]:
+        one, other = (For(turns=turns, stacked=1, reverse=reverse) for turns in (3, 2))
+        body = graph(f"for_{reverse}_body", [COUNT], lambda b, i: run_graphs(b, one, [], inner))
+        return run_graphs(b, other, [], body)
+
+    run = executor(graph("main", [], lambda b: [*loop(b, False), *loop(b, True), b.emit(drawn)]))
+    one_step, other_step = run.run([]), run.run([])
+    for forward, reverse, outside in (one_step, other_step):
+        np.testing.assert_array_equal(forward, reverse)
+        assert len(np.unique([*forward.reshape(-1, 4), outside], axis=0)) == 7
+    assert not np.isin(one_step[0], other_step[0]).any()
+    plain = executor(graph("main", [], lambda b: [b.emit(drawn)]))
+    np.testing.assert_array_equal(plain.run([])[0], one_step[2])
+
+
+def test_compiled_loops_draw_what_numpy_draws_in_every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = graph("for_1_body", [COUNT, floats(64, 128)], lambda b, _, x: [items(b, b.emit(Dropout(0.5, 7), x), 2)[0]])
+    main = graph("main", [floats(64, 128)], lambda b, x: run_graphs(b, For(turns=2, carried=1), [x], body))
+    x = np.ones((64, 128), np.float32)
+    plain = executor(main).run([x])[0]
+    assert 0.2 < np.count_nonzero(plain) / plain.size < 0.3
+    monkeypatch.setattr(compiled_loops, "WORTH", 0)
+    np.testing.assert_array_equal(executor(main).run([x])[0], plain)
+
+
+# Failures
+
+
+def test_a_failure_inside_names_the_node_and_the_turns() -> None:
+    def turn(b: Builder, i: Value, x: Value) -> list[Value]:
+        b.nodes.append(Node(Broken(), [x], floats(2), frames=WHERE))
+        return [b.nodes[-1]]
+
+    body = graph("for_1_body", [COUNT, floats(2)], turn)
+
+    def outer(b: Builder, i: Value, x: Value) -> list[Value]:
+        return run_graphs(b, For(turns=3, carried=1, reverse=True), [x], body)
+
+    around = graph("for_2_body", [COUNT, floats(2)], outer)
+    main = graph("main", [floats(2)], lambda b, x: run_graphs(b, For(turns=2, carried=1), [x], around))
+    with pytest.raises(ExecutionError) as caught:
+        executor(main).run([numbers(1, 2)])
+    message = "Broken failed on rank 0 in step 1 in turn 0 of For in turn 2 of For: ValueError: the kernel is broken"
+    assert caught.value.message == message
+    assert caught.value.frames == WHERE
+    assert caught.value.notes[0] == f"its operands are ({floats(2)}), its result {floats(2)}"
+
+
+def test_a_stack_of_another_length_is_refused() -> None:
+    types = [SCALAR, SCALAR]
+    condition = graph("while_1_condition", types, lambda b, x, limit: [b.emit(Less(), x, limit)])
+    forward = graph("while_1_body", types, lambda b, x, limit: [b.emit(Add(), x, one()), x])
+    body = graph("for_2_body", [COUNT, SCALAR, SCALAR], lambda b, _, total, x: [b.emit(Sub(), x, total)])
+
+    def main(b: Builder, x: Value) -> list[Value]:
+        _, _, stack = run_graphs(b, While(carried=1, stacked=1), [x, one(4)], condition, forward)
+        return run_graphs(b, For(carried=1, scanned=1), [Constant(np.int64(2)), one(), stack], body)
+
+    with pytest.raises(ExecutionError, match="For has 2 turns and scans a stack of 3 entries"):
+        executor(graph("main", [SCALAR], main)).run([np.float32(1)])
+
+
+def test_a_gpu_refuses_graphs_that_run_others() -> None:
+    body = graph("scan_1_body", [SCALAR], lambda b, x: [b.emit(Add(), x, x)])
+    main = graph("main", [SCALAR], lambda b, x: run_graphs(b, Scan(turns=3, carried=1), [x], body))
+    main.nodes[0].frames = WHERE
+    with pytest.raises(MspcError, match="Scan: control flow does not run on GPUs yet") as caught:
+        GpuExecutor(main, SimpleNamespace(comm=OneRank()), {})
+    assert (caught.value.frames, caught.value.notes) == (WHERE, ("run with --device cpu",))
