@@ -147,7 +147,7 @@ class _Sent:
 
     @property
     def text(self) -> str:
-        times = f", times {self.times}" if self.times else ""
+        times = f", {self.times}" if self.times else ""
         return f"{self.operator} of {self.nbytes} bytes{times}{OVER}{group(self.ranks)}"
 
 

@@ -90,8 +90,8 @@ def with_times(table: Table, place: int, times: Sequence[str]) -> Table:
     by a condition."""
     if not any(times):
         return table
-    rows = [(*row[:place], text or "1", *row[place:]) for row, text in zip(table.rows, times, strict=True)]
-    columns = (*table.columns[:place], "times", *table.columns[place:])
+    rows = [(*row[:place], text or "once", *row[place:]) for row, text in zip(table.rows, times, strict=True)]
+    columns = (*table.columns[:place], "runs", *table.columns[place:])
     numbers, below = (tuple(i + (i >= place) for i in those) for those in (table.numbers, table.below))
     return replace(table, columns=columns, rows=rows, numbers=numbers, below=below)
 

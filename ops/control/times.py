@@ -39,10 +39,11 @@ class Times(NamedTuple):
 
     @property
     def text(self) -> str:
-        """`3`, `1 a turn`, `at most 2`; "" of what runs once."""
+        """`3 times`, `once a turn`, `at most 2 times`; "" of what runs once."""
         if self == ONCE:
             return ""
-        return f"{'' if self.always else 'at most '}{self.count}{'' if self.known else ' a turn'}"
+        count = "once" if self.count == 1 else f"{self.count} times"
+        return f"{'' if self.always else 'at most '}{count}{'' if self.known else ' a turn'}"
 
 
 ONCE = Times()

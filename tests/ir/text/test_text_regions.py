@@ -16,7 +16,8 @@ from mspc.ir.text.printer import print_graph
 from mspc.ops.check_graph import check_graph
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
-from tests.ir.regions import LOOP
+from tests.conftest import ROOT
+from tests.ir.regions import LOOP, PROGRAM
 from tests.ir.text.test_text_errors import mutated
 
 load_operators()
@@ -177,6 +178,18 @@ def test_graphs_of_nodes_read_back_equal() -> None:
     ]  # fmt: skip
     assert print_graph(graph) == LOOP
     assert difference(graph, read(LOOP)) == ""
+
+
+def test_the_examples_of_the_documentation_read_back_equal() -> None:
+    graph = read(PROGRAM)
+    graph.verify()
+    check_graph(graph)
+    assert print_graph(graph) == PROGRAM
+    text = (ROOT / "docs" / "ir-format.md").read_text("utf-8")
+    section = text[text.index("## 8. ") : text.index("## 9. ")]
+    shown = [line.strip() for line in section.split("\n") if line.startswith("    ")]
+    assert len(shown) > 50
+    assert [line for line in shown if line not in [told.strip() for told in PROGRAM.split("\n")]] == []
 
 
 @pytest.mark.parametrize(("good", "bad", "message"), REFUSED, ids=[message for _, _, message in REFUSED])
