@@ -133,6 +133,26 @@ def with_effects(op: RegionOp, inputs: Sequence[Value], regions: Sequence[Graph]
     return replace(op, **effects)
 
 
+def type_by_regions(node: Node) -> TupleType:
+    """The type of a node that runs graphs, as its operands and graphs make it.
+
+    Raises:
+        MspcError: they do not fit, or the node says less of what its graphs do beside their results than they do: it
+            would be left out, or run in another order.
+    """
+    if not isinstance(node.op, RegionOp):
+        names = ", ".join(f"@{region.name}" for region in node.regions)
+        raise MspcError(f"{node.op.name}: it runs no graphs, and is given {names}")
+    found = node.op.results_of(node.regions, [value.type for value in node.inputs])
+    told = with_effects(node.op, node.inputs, node.regions)
+    if not {*told.mutates} <= {*node.op.mutates}:
+        wanted = f"its graphs overwrite operands {told.mutates}"
+        raise MspcError(f"{node.op.name}: mutates is {node.op.mutates}, but {wanted}")
+    if told.has_side_effect and not node.op.has_side_effect:
+        raise MspcError(f"{node.op.name}: has_side_effect is false, but its graphs have effects")
+    return found
+
+
 def overwritten_parameters(region: Graph) -> Iterator[int]:
     """The numbers of the parameters that nodes of the region overwrite."""
     numbers: dict[Value, int] = {parameter: i for i, parameter in enumerate(region.parameters)}
