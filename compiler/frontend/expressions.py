@@ -21,6 +21,7 @@ from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure, Frame, describe
 from mspc.ir.diagnostics import kind_of
 from mspc.ir.graph import Node, Value
+from mspc.ir.types import BOOL
 
 
 def evaluate(tracer: Tracer, frame: Frame, node: ast.expr) -> Any:
@@ -82,36 +83,40 @@ def _binary(tracer: Tracer, frame: Frame, node: ast.BinOp) -> Any:
 
 
 def _unary(tracer: Tracer, frame: Frame, node: ast.UnaryOp) -> Any:
-    operand = evaluate(tracer, frame, node.operand)
+    is_not = isinstance(node.op, ast.Not)
+    operand = (evaluate_test if is_not else evaluate)(tracer, frame, node.operand)
     tracer.at(frame, node)
-    if isinstance(node.op, ast.Not):
+    if is_not:
         condition = condition_of(tracer, operand)
         if condition is not None:
             return negation(tracer, condition)
-        return not truth(tracer, operand, "'not'")
+        return not truth(tracer, operand, "the operand of 'not'")
     return unary(tracer, type(node.op), operand)
 
 
-def _boolean(tracer: Tracer, frame: Frame, node: ast.BoolOp) -> Any:
+def evaluate_test(tracer: Tracer, frame: Frame, node: ast.expr) -> Any:
+    """The value of an expression of which the truth alone counts."""
+    return _boolean(tracer, frame, node, True) if isinstance(node, ast.BoolOp) else evaluate(tracer, frame, node)
+
+
+def _boolean(tracer: Tracer, frame: Frame, node: ast.BoolOp, is_test: bool = False) -> Any:
     """The first operand that decides; where tensors are among them, one Bool of all that are."""
-    word, stop, name = ("or", True, "LogicalOr") if isinstance(node.op, ast.Or) else ("and", False, "LogicalAnd")
-    met: Value | None = None
+    word, stop = ("or", True) if isinstance(node.op, ast.Or) else ("and", False)
     value: Any = None
     for i, operand in enumerate(node.values):
-        is_whole = met is None
-        if met is None:
-            value = evaluate(tracer, frame, operand)
-            tracer.at(frame, operand)
-            condition = condition_of(tracer, value, only_bool=True)  # of numbers, `x or y` is one of them
-        else:
-            from mspc.compiler.frontend.short_circuit import under
+        value = (evaluate_test if is_test else evaluate)(tracer, frame, operand)
+        tracer.at(frame, operand)
+        condition = condition_of(tracer, value)
+        is_last = i + 1 == len(node.values)
+        if condition is not None and (not is_last or is_test):
+            from mspc.compiler.frontend.short_circuit import all_of, one_of
 
-            value, condition, is_whole = under(tracer, frame, operand, met, stop, evaluate)
-        if condition is not None:
-            met = condition if is_whole or met is None else tracer.emit(tracer.op(name), met, condition)
-        elif (i + 1 < len(node.values) or met is not None) and truth(tracer, value, f"'{word}'") is stop:
+            if is_test or tracer.value(value).tensor_type.dtype == BOOL:
+                return all_of(tracer, frame, node, i, condition, evaluate_test if is_test else evaluate, is_test)
+            return one_of(tracer, frame, node, i, value, evaluate)
+        if not is_last and truth(tracer, value, f"an operand of '{word}'") is stop:
             return value
-    return value if met is None else met
+    return value
 
 
 def _compare(tracer: Tracer, frame: Frame, node: ast.Compare) -> Any:
@@ -140,7 +145,7 @@ def _compared(tracer: Tracer, operator: ast.cmpop, left: Any, right: Any) -> Any
 
 
 def _conditional(tracer: Tracer, frame: Frame, node: ast.IfExp) -> Any:
-    test = evaluate(tracer, frame, node.test)
+    test = evaluate_test(tracer, frame, node.test)
     tracer.at(frame, node.test)
     holds = condition_of(tracer, test)
     if holds is None:
@@ -204,10 +209,6 @@ def _subscript(tracer: Tracer, frame: Frame, node: ast.Subscript) -> Any:
 def _slice(tracer: Tracer, frame: Frame, node: ast.Slice) -> Any:
     parts = (node.lower, node.upper, node.step)
     return slice(*(None if part is None else evaluate(tracer, frame, part) for part in parts))
-
-
-def _lambda(tracer: Tracer, frame: Frame, node: ast.Lambda) -> Any:
-    return closure(tracer, frame, node)
 
 
 def closure(tracer: Tracer, frame: Frame, tree: ast.FunctionDef | ast.Lambda) -> Closure:
@@ -387,7 +388,7 @@ EXPRESSIONS: dict[type[ast.expr], Callable[..., Any]] = {
     ast.Name: look_up, ast.Attribute: _attribute, ast.Call: _call, ast.Constant: _constant, ast.BinOp: _binary,
     ast.UnaryOp: _unary, ast.BoolOp: _boolean, ast.Compare: _compare, ast.IfExp: _conditional, ast.Tuple: _tuple,
     ast.List: _list, ast.Set: _set, ast.Dict: _dict, ast.Subscript: _subscript, ast.Slice: _slice,
-    ast.Lambda: _lambda, ast.JoinedStr: _string, ast.FormattedValue: _formatted, ast.NamedExpr: _named,
+    ast.Lambda: closure, ast.JoinedStr: _string, ast.FormattedValue: _formatted, ast.NamedExpr: _named,
     ast.ListComp: _list_comprehension, ast.GeneratorExp: _list_comprehension, ast.SetComp: _set_comprehension,
     ast.DictComp: _dict_comprehension,
 }  # fmt: skip

@@ -311,7 +311,11 @@ class Tracer:
             return values
         if not all(isinstance(v.type, TensorType) for v in values):
             return values
-        kinds = operand_dtypes(op, [self._kind(v, like) for v in values])
+        own = [v.tensor_type.dtype for v in values]
+        if self.weak and like is not None and getattr(op, "promotes", "") in ("common", "float"):
+            own = [number_dtype(0.0 if kind.is_float else 0, like) if v in self.weak else kind
+                   for v, kind in zip(values, own, strict=True)]  # fmt: skip
+        kinds = operand_dtypes(op, own)
         return [self.cast(v, kind) for v, kind in zip(values, kinds, strict=True)]
 
     def precise(self, op: Op, values: list[Value], policy: Precision) -> list[Value]:
@@ -329,10 +333,6 @@ class Tracer:
         if isinstance(operand, Value):
             return operand if isinstance(operand.type, TensorType) and operand not in self.weak else None
         return self.value(operand) if isinstance(operand, Tensor | np.ndarray) else None
-
-    def _kind(self, value: Value, like: DType | None) -> DType:
-        own = value.tensor_type.dtype
-        return own if like is None or value not in self.weak else number_dtype(0.0 if own.is_float else 0, like)
 
     def cast(self, value: Value, dtype: DType) -> Value:
         if value.tensor_type.dtype == dtype:

@@ -16,7 +16,7 @@ from typing import Any
 
 from mspc.api.common.gradient import jit
 from mspc.compiler.frontend.condition import condition_of
-from mspc.compiler.frontend.expressions import assign, closure, evaluate
+from mspc.compiler.frontend.expressions import assign, closure, evaluate, evaluate_test
 from mspc.compiler.frontend.index import unpacked
 from mspc.compiler.frontend.operators import binary, truth
 from mspc.compiler.frontend.remembered_calls import forget
@@ -153,7 +153,7 @@ def _return(tracer: Tracer, frame: Frame, node: ast.Return) -> Returned:
 
 def _if(tracer: Tracer, frame: Frame, node: ast.If, rest: list[ast.stmt]) -> Any:
     """An `if` with what follows it in its block."""
-    test = evaluate(tracer, frame, node.test)
+    test = evaluate_test(tracer, frame, node.test)
     tracer.at(frame, node.test)
     condition = condition_of(tracer, test)
     if condition is not None:
@@ -243,7 +243,7 @@ def _while(tracer: Tracer, frame: Frame, node: ast.While, nested: int = 0) -> An
 
             beginning = Beginning(tracer, frame)
         first, draws = len(tracer.builder.nodes), tracer.draws.copy()
-        test = evaluate(tracer, frame, node.test)
+        test = evaluate_test(tracer, frame, node.test)
         tracer.at(frame, node.test)
         if condition_of(tracer, test) is not None:
             from mspc.compiler.frontend.turns import while_turns
@@ -314,7 +314,7 @@ def _is_of_the_script(tracer: Tracer, cls: type) -> bool:
 
 
 def _assert(tracer: Tracer, frame: Frame, node: ast.Assert) -> None:
-    test = evaluate(tracer, frame, node.test)
+    test = evaluate_test(tracer, frame, node.test)
     tracer.at(frame, node.test)
     if condition_of(tracer, test) is not None:
         tracer.warn("this check depends on the contents of a tensor, and is left out")

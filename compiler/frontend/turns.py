@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from mspc.compiler.frontend.expressions import assign, evaluate
+from mspc.compiler.frontend.expressions import assign, evaluate_test
 from mspc.compiler.frontend.loops import Turns, run_loop
 from mspc.compiler.frontend.program_state import Beginning
 from mspc.compiler.frontend.ranges import count_of, number_at
@@ -47,8 +47,11 @@ def while_turns(tracer: Tracer, frame: Frame, node: ast.While, block: Block) -> 
     def body(turn: Value | None) -> Any:
         return block(tracer, frame, statements)
 
+    def holds() -> Any:
+        return evaluate_test(tracer, frame, test)
+
     behind = (lambda: block(tracer, frame, node.orelse)) if node.orelse else None
-    return run_loop(tracer, frame, Turns(node, node.test, lambda: evaluate(tracer, frame, test), body, None, behind))
+    return run_loop(tracer, frame, Turns(node, node.test, holds, body, None, behind))
 
 
 def _left_unless(test: ast.expr) -> ast.stmt:
