@@ -168,7 +168,12 @@ def _if(tracer: Tracer, frame: Frame, node: ast.If, rest: list[ast.stmt]) -> Any
 def _for(tracer: Tracer, frame: Frame, node: ast.For) -> Any:
     items = evaluate(tracer, frame, node.iter)
     tracer.at(frame, node.iter)
-    if isinstance(items, TensorRange):
+    if getattr(type(items), "counts_in_the_run", False):
+        items = items.numbers
+        is_counted = True
+    else:
+        is_counted = isinstance(items, TensorRange)
+    if is_counted:
         from mspc.compiler.frontend.turns import for_turns
 
         return for_turns(tracer, frame, node, items, _block)
