@@ -6,10 +6,12 @@ Before slicing all types are global, and every collective or redistribution leav
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from interpret_regions import run_regions
 from ml_dtypes import finfo
 
 from mspc.compiler.pipeline import PER_RANK
@@ -75,11 +77,20 @@ def _compute(graph: Graph, backend: Any, values: dict[Value, Any]) -> None:
     for node in graph.nodes:
         inputs = [v.value if isinstance(v, Constant) else values[v] for v in node.inputs]
         assert isinstance(node.op, Op)
+        if node.regions:
+            values[node] = run_regions(node, inputs, partial(_region, backend))
+            continue
         values[node] = node.op.kernel(backend)(*inputs)
         source = node.inputs[0].layout if node.inputs else None
         if isinstance(node.op, AllReduce | ReduceScatter) and isinstance(source, Layout) and source.reduction == "mean":
             # The sum of partial means; the multiplication by 1/parts comes behind it.
             values[node] = values[node] * source.size_of(source.partial)
+
+
+def _region(backend: Any, graph: Graph, inputs: Sequence[Any]) -> list[Any]:
+    values: dict[Value, Any] = dict(zip(graph.parameters, inputs, strict=True))
+    _compute(graph, backend, values)
+    return [v.value if isinstance(v, Constant) else values[v] for v in graph.results]
 
 
 def run_on_ranks(
