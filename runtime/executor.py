@@ -15,6 +15,7 @@ from mspc.ir.types import TensorType
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.faults.failure import NodeFailure, RegionFailure
 from mspc.runtime.faults.finite import check_finite, search
+from mspc.runtime.faults.record import PLACE_WORDS
 from mspc.runtime.plan import ExecutionPlan, Instructions, own, parts_of, plan, prepare
 from mspc.runtime.profile import Timed, stream_of
 
@@ -30,7 +31,7 @@ class Executor:
         values: arrays of the parameters of kind "parameter" and "constant" by name, of the rank's own
             shapes. They are used, not copied, and operators that update parameters write to them.
         cursor: a writable int64 sequence (memory that others can read); element 0 is the index of the
-        node that runs.
+        node that runs, and further ones say in which turns of its loops it is, see `faults.record`.
 
     Raises:
         MspcError: a value is missing or has another shape or element type, or an operator has no kernel.
@@ -43,9 +44,9 @@ class Executor:
         self.inputs = [p for p in graph.parameters if p.kind == "input"]
         self.step = 0
         self.earlier_steps = 0
-        self.cursor: Any = [0] if cursor is None else cursor
+        self.cursor: Any = [0] * PLACE_WORDS if cursor is None else cursor
         prepare(graph, backend)
-        self.plan: ExecutionPlan = plan(graph, backend, _region_kernels(graph, backend))
+        self.plan: ExecutionPlan = plan(graph, backend, _region_kernels(graph, backend, self.cursor))
         self.slots: list[Any] = [None] * self.plan.slots
         self._checked = False
         for parameter in graph.parameters:
@@ -211,12 +212,12 @@ class Executor:
         return value.value if isinstance(value, Constant) else self.slots[self.plan.slot_of[value]]
 
 
-def _region_kernels(graph: Graph, backend: NumPyBackend) -> Mapping[int, Callable[..., Any]]:
+def _region_kernels(graph: Graph, backend: NumPyBackend, cursor: Any) -> Mapping[int, Callable[..., Any]]:
     if not any(node.regions for node in graph.nodes):
         return {}
-    from mspc.runtime.regions import Regions  # late: most graphs need none of it
+    from mspc.runtime.regions.kernels import Regions  # late: most graphs need none of it
 
-    return Regions(backend).kernels(graph.nodes)
+    return Regions(backend, cursor).kernels(graph.nodes)
 
 
 def owner(array: Array) -> Array:

@@ -302,7 +302,7 @@ def test_a_failure_inside_names_the_node_and_the_turns() -> None:
     main = graph("main", [floats(2)], lambda b, x: run_graphs(b, For(turns=2, carried=1), [x], around))
     with pytest.raises(ExecutionError) as caught:
         executor(main).run([numbers(1, 2)])
-    message = "Broken failed on rank 0 in step 1 in turn 0 of For in turn 2 of For: ValueError: the kernel is broken"
+    message = "Broken failed on rank 0 in step 1 in turn 2 of For in turn 0 of For: ValueError: the kernel is broken"
     assert caught.value.message == message
     assert caught.value.frames == WHERE
     assert caught.value.notes[0] == f"its operands are ({floats(2)}), its result {floats(2)}"
