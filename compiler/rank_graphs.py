@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import field
 from typing import Any
 
-from mspc.ir.graph import Graph, Node, OpLike, Parameter, Value
+from mspc.ir.copies import copied_node, copied_parameter, copied_region
+from mspc.ir.graph import Graph, Node, OpLike, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.printer import OpenText, print_graph
 from mspc.ir.varying import VaryingConstant
@@ -53,7 +54,7 @@ class StageOfKind:
 
     def text(self, rank: int, parts: Sequence[RankElement]) -> str:
         """The text of a rank's graph."""
-        if any(isinstance(value, VaryingConstant) for value in self.graph.results):
+        if any(isinstance(value, VaryingConstant) for each in self.graph.graphs() for value in each.results):
             return print_graph(copied(self.graph, rank, parts))
         if self._text is None:
             self._text = OpenText(self.graph, varies)
@@ -104,6 +105,8 @@ class RankGraphs:
     passes: Sequence[str]
     on_pass: OnPass | None = None
     kind_of: dict[int, int] = field(default_factory=dict[int, int])
+    _open: Graph = field(default_factory=lambda: Graph(""))
+    """The graph, a copy with its regions open where it has any."""
     _places: GraphPositions | None = None
     _differences: VaryingParts | None = None
     _runs: dict[Hashable, list[_Run]] = field(default_factory=dict[Hashable, list[_Run]])
@@ -160,7 +163,8 @@ class RankGraphs:
         """
         check_rank(self.graph, rank)
         if self._places is None:
-            self._places = GraphPositions(self.graph)
+            self._open = _opened_copy(self.graph)
+            self._places = GraphPositions(self._open)
             self._differences = VaryingParts(self._places, int(self.graph.attrs.get("ranks", 1)))
         assert self._differences is not None
         parts = self._places.on(rank)
@@ -197,7 +201,7 @@ class RankGraphs:
         assert self._places is not None
         stages: dict[str, StageOfKind] = {}
         manager = PassManager(self.on_pass)
-        graph, changed = sliced(self.graph, rank, self._places, parts), True
+        graph, changed = sliced(self._open, rank, self._places, parts), True
         if self.on_pass is not None:
             self.on_pass(self.passes[0], graph, changed)
         last = self.passes[-1]
@@ -209,27 +213,50 @@ class RankGraphs:
         return stages
 
 
-def copied(graph: Graph, rank: int | None = None, parts: Sequence[RankElement] = ()) -> Graph:
-    """A copy of a graph; with a rank and its parts their values take the place of stand-ins."""
-    made = Graph(graph.name)
-    made.attrs = dict(graph.attrs) if rank is None else {**graph.attrs, "rank": rank}
-    made.returns_tuple = graph.returns_tuple
-    of: dict[Value, Value] = {}
-    ops: dict[int, OpLike] = {}
-    for parameter in graph.parameters:
-        own = of[parameter] = Parameter(
-            parameter.name, parameter.type, parameter.kind, parameter.trainable, parameter.layout, parameter.global_type
-        )
-        own.attrs = dict(parameter.attrs)
-        made.parameters.append(own)
-    for node in graph.nodes:
-        inputs = [of[value] if value in of else own_constant(value, parts) for value in node.inputs]
-        own_node = of[node] = _own_node(node, inputs, rank, parts, ops)
-        forward = of.get(node.forward) if node.forward is not None else None
-        own_node.forward = forward if isinstance(forward, Node) else None
-        made.nodes.append(own_node)
-    made.results = [of[value] if value in of else own_constant(value, parts) for value in graph.results]
+def _opened_copy(graph: Graph) -> Graph:
+    if not any(node.regions for node in graph.nodes):
+        return graph
+    from mspc.passes.sharding.opened_graphs import open_regions  # late: few graphs have regions
+
+    made = copied_region(graph)
+    open_regions(made)
     return made
+
+
+def copied(graph: Graph, rank: int | None = None, parts: Sequence[RankElement] = ()) -> Graph:
+    """A copy of a graph and its regions; with a rank and its parts their values take the place of stand-ins."""
+    made = _Copier(rank, parts).graph(graph)
+    if rank is not None:
+        made.attrs["rank"] = rank
+    return made
+
+
+class _Copier:
+    """Copies graphs; `ops` holds the operators that were met, which many nodes share, `known` the graphs."""
+
+    def __init__(self, rank: int | None, parts: Sequence[RankElement]) -> None:
+        self.rank, self.parts = rank, parts
+        self.ops: dict[int, OpLike] = {}
+        self.known: dict[Graph, Graph] = {}
+
+    def graph(self, graph: Graph) -> Graph:
+        made = self.known[graph] = Graph(graph.name)
+        made.attrs = dict(graph.attrs)
+        made.returns_tuple = graph.returns_tuple
+        of: dict[Value, Value] = {}
+        for parameter in graph.parameters:
+            own = of[parameter] = copied_parameter(parameter)
+            made.parameters.append(own)
+        for node in graph.nodes:
+            inputs = [of[value] if value in of else own_constant(value, self.parts) for value in node.inputs]
+            own_node = of[node] = _own_node(node, inputs, self.rank, self.parts, self.ops)
+            if node.regions:
+                own_node.regions = tuple(self.known.get(region) or self.graph(region) for region in node.regions)
+            forward = of.get(node.forward) if node.forward is not None else None
+            own_node.forward = forward if isinstance(forward, Node) else None
+            made.nodes.append(own_node)
+        made.results = [of[value] if value in of else own_constant(value, self.parts) for value in graph.results]
+        return made
 
 
 def _own_node(
@@ -239,9 +266,4 @@ def _own_node(
     op = ops.get(id(node.op))
     if op is None:
         op = ops[id(node.op)] = node.op if rank is None else own_op(node.op, rank, parts)
-    own = Node(op, inputs, node.type, node.name, node.instance, node.scope, node.frames, node.phase)
-    own.in_strategy, own.out_strategy, own.strategy = node.in_strategy, node.out_strategy, node.strategy
-    own.in_layouts, own.layout = node.in_layouts, node.layout
-    own.forward, own.forward_input, own.place = node.forward, node.forward_input, node.place
-    own.attrs = dict(node.attrs)
-    return own
+    return copied_node(node, inputs, op)

@@ -17,17 +17,21 @@ _PARAMETER_FIELDS = ("name", "kind", "type", "trainable", "layout", "global_type
 
 def difference(a: Graph, b: Graph) -> str:
     """The first difference in words, "" for equal graphs. A `forward` outside the graph counts as none."""
-    return next(_differences(a, b), "") or next(_region_differences(a, b), "")
-
-
-def _region_differences(a: Graph, b: Graph) -> Iterator[str]:
-    """Of the graphs that run the same nodes, and so the same regions in number."""
-    mine, other = a.graphs()[1:], b.graphs()[1:]
-    if len(mine) != len(other):
-        yield f"{len(mine)} and {len(other)} regions"
-        return
-    for left, right in zip(mine, other, strict=True):
-        yield from (f"@{left.name}: {text}" for text in _differences(left, right))
+    mine, other = a.graphs(), b.graphs()
+    places: dict[Value, str] = {}
+    for graph in (*mine, *other):
+        where = f"@{graph.name}: " if graph not in (a, b) else ""
+        places |= {p: f"{where}parameter {i}" for i, p in enumerate(graph.parameters)}
+        places |= {n: f"{where}%{i}" for i, n in enumerate(graph.nodes)}
+    found = next(_differences(a, b, places), "")
+    if found or len(mine) != len(other):
+        return found or f"{len(mine) - 1} and {len(other) - 1} regions"
+    inner = (
+        f"@{left.name}: {text}"
+        for left, right in zip(mine[1:], other[1:], strict=True)
+        for text in _differences(left, right, places)
+    )
+    return next(inner, "")
 
 
 def module_difference(a: Module, b: Module) -> str:
@@ -40,7 +44,7 @@ def module_difference(a: Module, b: Module) -> str:
     return next((text for text in found if text), "")
 
 
-def _differences(a: Graph, b: Graph) -> Iterator[str]:
+def _differences(a: Graph, b: Graph, places: dict[Value, str]) -> Iterator[str]:
     if a.name != b.name:
         yield f"the names are {a.name} and {b.name}"
     if not _same(a.attrs, b.attrs):
@@ -49,10 +53,6 @@ def _differences(a: Graph, b: Graph) -> Iterator[str]:
         if len(getattr(a, what)) != len(getattr(b, what)):
             yield f"{len(getattr(a, what))} and {len(getattr(b, what))} {what}"
             return
-    places: dict[Value, str] = {}
-    for graph in (a, b):
-        places |= {p: f"parameter {i}" for i, p in enumerate(graph.parameters)}
-        places |= {n: f"%{i}" for i, n in enumerate(graph.nodes)}
     for left, right in zip(a.parameters, b.parameters, strict=True):
         yield from _fields(f"parameter {left.name}", left, right, _PARAMETER_FIELDS)
     for i, (left, right) in enumerate(zip(a.nodes, b.nodes, strict=True)):

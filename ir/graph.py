@@ -231,11 +231,16 @@ class Graph:
 
     def graphs(self) -> list[Graph]:
         """The graph itself and all that its nodes run, each once, a graph ahead of those inside of it."""
-        found: dict[Graph, None] = {self: None}
-        for node in self.nodes:
-            for region in node.regions:
-                found |= dict.fromkeys(region.graphs())
-        return list(found)
+        ended: dict[Graph, None] = {}
+        self._end_after_its_regions(ended)
+        return list(reversed(ended))
+
+    def _end_after_its_regions(self, ended: dict[Graph, None]) -> None:
+        for node in reversed(self.nodes):
+            for region in reversed(node.regions):
+                if region not in ended:
+                    region._end_after_its_regions(ended)
+        ended[self] = None
 
     def parameter(self, name: str) -> Parameter:
         """The parameter called `name`. Raises KeyError."""
@@ -245,11 +250,19 @@ class Graph:
         raise KeyError(name)
 
     def verify(self) -> None:
-        """Check the structure: every operand defined before its use, results defined, names unique.
+        """Check the structure, that of its regions too: every operand defined before its use and in the same graph,
+        results defined, names unique.
 
         Raises:
             AssertionError: a pass broke the graph; this is never a user's mistake.
         """
+        graphs = self.graphs()
+        graph_names = [graph.name for graph in graphs]
+        assert len(graph_names) == len(set(graph_names)), f"graphs share a name: {graph_names}"
+        for graph in graphs:
+            graph._verify_alone()
+
+    def _verify_alone(self) -> None:
         seen: set[Value] = set(self.parameters)
         names = [p.name for p in self.parameters]
         assert len(names) == len(set(names)), f"parameters share a name: {names}"
@@ -258,8 +271,6 @@ class Graph:
                 assert isinstance(value, Constant) or value in seen, f"{node} reads {value} before it is defined"
             assert node not in seen, f"{node} stands twice in the graph"
             seen.add(node)
-            for region in node.regions:
-                region.verify()
         for value in self.results:
             assert isinstance(value, Constant) or value in seen, f"{self.name} returns the undefined {value}"
 

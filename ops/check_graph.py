@@ -6,7 +6,6 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Layouts, Node, Parameter, element_layouts, element_types
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, Type
-from mspc.ops.control.regions import RegionOp
 from mspc.ops.op import Op
 
 
@@ -50,12 +49,15 @@ def _check_type(node: Node) -> None:
         return
     types = [value.type for value in node.inputs]
     try:
-        if isinstance(node.op, RegionOp):
-            made = node.op.results_of(node.regions, types)
+        if node.regions or hasattr(node.op, "region_names"):
+            from mspc.ops.control.regions import type_by_regions  # where a graph has such nodes
+
+            made = type_by_regions(node)
         else:
             made = node.op.infer(*types)  # type: ignore[misc]  # as in Builder.emit
     except MspcError as error:
-        raise MspcError(f"{node.label}: {error.message}", notes=error.notes, frames=node.frames) from None
+        message = error.message.removeprefix(f"{node.op.name}: ")
+        raise MspcError(f"{node.label}: {message}", notes=error.notes, frames=node.frames) from None
     if made != node.type:
         raise MspcError(f"{node.label}: the type {node.type} is written, its operands make {made}", frames=node.frames)
 

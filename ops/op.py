@@ -122,7 +122,7 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script):
         """Field names and values, in the order of their declaration: what the text form prints."""
         found = {name: getattr(self, name) for name in _field_names(type(self))}
         for name in self.omitted:
-            if found[name] == getattr(type(self), name):
+            if name in found and found[name] == getattr(type(self), name):
                 del found[name]
         return found
 

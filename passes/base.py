@@ -19,6 +19,8 @@ from mspc.ir.text.attribute_types import fields_of
 from mspc.ir.text.facts import shown
 from mspc.passes.needs import Need
 
+EACH, OPENED, WHOLE = "each", "opened", "whole"
+
 OnPass = Callable[[str, Graph, bool], None]
 """Called after every pass with its name, the graph and whether it changed; the one hook for dumps, checks and times."""
 
@@ -34,6 +36,9 @@ class Pass:
     name: ClassVar[str] = ""
     needs: ClassVar[tuple[Need, ...]] = ()
     """What the graph must have; the manager checks it."""
+    regions: ClassVar[str] = EACH
+    """How the pass sees graphs within the graph: it runs on each (`EACH`), on one whose regions are opened, with all
+    nodes in one list (`OPENED`), or on the graph alone, and looks after its regions itself (`WHOLE`)."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -152,7 +157,11 @@ class PassManager:
         """
         for need in step.needs:
             need.check(step.name, graph)
-        result, changed = step.apply(graph)
+        if any(node.regions for node in graph.nodes):
+            result, changed = _with_regions(step, graph)
+            _note_effects(result)
+        else:
+            result, changed = step.apply(graph)
         if self._verify:
             try:
                 result.verify()
@@ -167,6 +176,36 @@ class PassManager:
         for step in passes:
             graph, _ = self.apply(step, graph)
         return graph
+
+
+def _with_regions(step: Pass, graph: Graph) -> tuple[Graph, bool]:
+    """The pass on a graph that has regions, as the pass asks for."""
+    if step.regions == WHOLE:
+        return step.apply(graph)
+    if step.regions == OPENED:
+        from mspc.passes.sharding.opened_graphs import opened  # late: few graphs have regions
+
+        with opened(graph):
+            return step.apply(graph)
+    changed = False
+    for region in graph.graphs()[1:]:
+        own, region.attrs = region.attrs, graph.attrs  # passes read the header
+        try:
+            changed |= step.run(region)
+        finally:
+            region.attrs = own
+    result, of_graph = step.apply(graph)
+    return result, changed or of_graph
+
+
+def _note_effects(graph: Graph) -> None:
+    """Let operators that run graphs say what these do beside their results now."""
+    from mspc.ops.control.regions import RegionOp, with_effects  # late: few graphs have regions
+
+    for each in reversed(graph.graphs()):
+        for node in each.nodes:
+            if isinstance(node.op, RegionOp):
+                node.op = with_effects(node.op, node.inputs, node.regions)  # type: ignore[assignment]  # see RegionOp
 
 
 def run_passes(graph: Graph, passes: Iterable[Pass], on_pass: OnPass | None = None) -> Graph:

@@ -45,7 +45,7 @@ class NodeCost:
 
 def stream_of(node: Node) -> str:
     """The kind of a node's work; by default also the stream on which a trace shows it."""
-    return "communication" if node.op.is_collective else "compute"
+    return "communication" if node.op.is_collective and not node.regions else "compute"
 
 
 def trace(

@@ -10,5 +10,7 @@ LONGEST_LIST = 1 << 20
 """Most members of a list start:stop:step."""
 DEEPEST = 32
 """Brackets inside brackets of a value."""
+DEEPEST_REGIONS = 100
+"""Graphs inside of graphs."""
 MOST_RANKS = 1 << 20
 """Ranks that a graph may be for: a group of them is a list."""

@@ -12,14 +12,13 @@ from mspc.ir.opaque import UNKNOWN_TYPE, Literal, OpaqueOp, Reference
 from mspc.ir.text.comments import read_trailer
 from mspc.ir.text.facts import NODE, PHASES, mistake
 from mspc.ir.text.fragments import read_attributes, read_layouts
-from mspc.ir.text.reading import GROUP, OPERAND, QUOTED, Reading
+from mspc.ir.text.reading import GROUP, OPERAND, QUOTED, Forward, Reading
 from mspc.ir.text.source_text import name_of
 from mspc.ir.types import TensorType, Type
 
 _CALLEE = r"(?:PrimFunc_)?(call @[^\s(]+|[A-Za-z_]\w*|%\d+)"
 _NODE = re.compile(rf"(%\d+)(?:\(({QUOTED}|[^()\n]+)\))? = {_CALLEE}\(")
-_GRAPH_NAME = re.compile(rf"@({QUOTED}|[^\s,}}]+)")
-_FORWARD = re.compile(r"\{gradient_of: (%\d+)(?:\.(\d{1,9}))?\}\Z")
+_FORWARD = re.compile(rf"\{{gradient_of: (?:@({QUOTED}|[^\s:\"]+):)?(%\d+)(?:\.(\d{{1,9}}))?\}}\Z")
 _NO_OP = OpaqueOp("")
 
 
@@ -59,7 +58,7 @@ class NodeReader:
             if label == "primitive_attrs: ":
                 attributes, attributes_at = text, place
             else:
-                self.read_group(graph, node, values, label, text, place)
+                self.read_group(graph, node, label, text, place)
         node.op, node.in_strategy, node.out_strategy = self.reading.operators.read(
             callee, attributes, attributes_at
         )
@@ -91,9 +90,9 @@ class NodeReader:
                 found.append(self.operand(values, item, 0))
                 continue
             for match in OPERAND.finditer(item):
-                value = values.get(match.group()) or self.reading.parameters.get(match.group())
+                value = values.get(match.group()) or self.reading.visible.get(match.group())
                 if value is None:
-                    self.reading.fail(f"unknown value {match.group()}", (item.start_pos or 0) + match.start())
+                    self.reading.unknown_value(match.group(), (item.start_pos or 0) + match.start())
                 found.append(value)
         return found
 
@@ -125,9 +124,7 @@ class NodeReader:
             elif value.type is not told and value.type != told and not self.reading.opaque:
                 self.reading.fail(f"input {i} of {node.label} is {value.type}, but the line of types says {told}", at)
 
-    def read_group(
-        self, graph: Graph, node: Node, values: dict[str, Value], label: str | None, text: str, at: int
-    ) -> None:
+    def read_group(self, graph: Graph, node: Node, label: str | None, text: str, at: int) -> None:
         if label == "cnode_attrs: " or label == "cnode_primal_attrs: ":
             attrs = self.reading.piece(read_attributes, text, at)
             if not self.reading.opaque:
@@ -142,9 +139,10 @@ class NodeReader:
             self.reading.fail(f"unknown group {label.strip()}", at)
         elif text.startswith("{instance name: "):
             node.instance = self.reading.piece(name_of, text[16:-1], at + 16)
-        elif text.startswith("{regions: "):
-            names = [name_of(name) for name in _GRAPH_NAME.findall(text)]
-            self.reading.regions.append((graph, node, names, at))
+        elif text.startswith("{regions: ") and not self.reading.opaque:
+            from mspc.ir.text.borders import read_regions
+
+            read_regions(self.reading, graph, node, text, at)
         elif text.startswith("{layout: "):
             layouts = self.reading.piece(read_layouts, text[9:-1], at + 9)
             node.layout = self.reading.placement(layouts, node.type, at + 9)
@@ -156,8 +154,10 @@ class NodeReader:
         elif text.startswith("{place: "):
             node.place = self.reading.piece(name_of, text[8:-1], at + 8)
         elif match := _FORWARD.match(text):
-            index = -1 if match.group(2) is None else int(match.group(2))
-            self.reading.forwards.append((node, match.group(1), index, values, at + match.start(1)))
+            named, number, index = match.groups()
+            place = at + match.start(1 if named else 2)
+            named = name_of(named) if named else graph.name
+            self.reading.forwards.append(Forward(node, named, number, -1 if index is None else int(index), place))
         elif not self.reading.opaque:
             self.reading.fail(f"unknown group {text}", at)
 

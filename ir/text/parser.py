@@ -64,8 +64,9 @@ class _FileReader:
         self.nodes = NodeReader(reading)
         self.facts: dict[str, str] = {}
         self.attrs: dict[str, Any] = {}
-        self.graphs: list[Graph] = []
+        self.graphs = reading.graphs
         self.names: dict[str, set[str]] = {}
+        self.values: dict[str, dict[str, Value]] = {}
         self.types_before: list[str] | None = None
         self.graph_attrs: dict[str, Any] | None = None
 
@@ -85,7 +86,7 @@ class _FileReader:
             notes = ("a graph begins with `subgraph @name() {`",)
             self.reading.fail("the file holds no graph", len(self.reading.text), notes)
         entry = self.facts.get("IR entry")
-        entry = self.graphs[-1].name if entry is None else name_of(entry)
+        entry = self.graphs[-1 if self.reading.opaque else 0].name if entry is None else name_of(entry)
         module = Module(entry, self.graphs, "mindspore" if self.reading.opaque else "")
         self.finish(module)
         return module
@@ -115,7 +116,10 @@ class _FileReader:
             self.reading.fail(message, self.reading.text.find("IR entry"))
         main.attrs = self.attrs
         main.parameters = self.reading.header
-        self.resolve_regions(main)
+        if not self.reading.opaque and (len(self.graphs) > 1 or self.reading.regions or self.reading.lines):
+            from mspc.ir.text.borders import resolve_regions
+
+            resolve_regions(self.reading, main)
         for fact, count in (("Total subgraph", len(self.graphs)), ("Total params", len(self.reading.header))):
             told = self.facts.get(fact, str(count))
             if told != str(count):
@@ -127,32 +131,15 @@ class _FileReader:
                 self.reading.fail(f"unknown graph @{graph}", reference.at)
             if value and value not in self.names[graph] and f"%{value}" not in self.reading.parameters:
                 self.reading.fail(f"the graph @{graph} has no value {value}", reference.at)
-        for node, name, index, values, at in self.reading.forwards:
-            forward = values.get(name)
+        for node, graph, number, index, at in self.reading.forwards:
+            if graph not in self.values:
+                self.reading.fail(f"unknown graph @{graph}", at, tuple(did_you_mean(graph, self.values)))
+            forward = self.values[graph].get(number)
             if not isinstance(forward, Node):
-                self.reading.fail(f"unknown node {name}", at)
+                self.reading.fail(f"unknown node {number}", at)
             if index >= max(1, len(forward.inputs)):
-                self.reading.fail(f"{name} has no input {index}", at)
+                self.reading.fail(f"{number} has no input {index}", at)
             node.forward, node.forward_input = forward, index
-
-    def resolve_regions(self, main: Graph) -> None:
-        """Give every node the graphs that it names."""
-        graphs = {graph.name: graph for graph in self.graphs}
-        runs: dict[Graph, dict[Graph, int]] = {graph: {} for graph in self.graphs}
-        for graph, node, names, at in self.reading.regions:
-            for name in names:
-                if name not in graphs:
-                    notes = did_you_mean(name, graphs)
-                    self.reading.fail(f"{node.label} runs the unknown graph @{name}", at, tuple(notes))
-                runs[graph].setdefault(graphs[name], at)
-            node.regions = tuple(graphs[name] for name in names)
-        self.refuse_recursion(main, runs, ())
-
-    def refuse_recursion(self, graph: Graph, runs: dict[Graph, dict[Graph, int]], around: tuple[Graph, ...]) -> None:
-        for inner, at in runs[graph].items():
-            if inner in (*around, graph):
-                self.reading.fail(f"the graph @{inner.name} runs itself without end", at)
-            self.refuse_recursion(inner, runs, (*around, graph))
 
     def read_comments(self, token: Token) -> None:
         for fact, value in header_facts(token).items():
@@ -210,6 +197,8 @@ class _FileReader:
         parameter = self.reading.new_parameter(reference, name, type, head.start_pos)
         parameter.kind = "parameter" if is_reference else "input"
         parameter.attrs = facts
+        if not self.reading.opaque:
+            self.reading.lines[reference] = parameter
         if not self.graphs:
             self.reading.header.append(parameter)
         if groups is not None:
@@ -251,29 +240,33 @@ class _FileReader:
             graph.attrs = self.graph_attrs
         self.graph_attrs = None
         self.graphs.append(graph)
+        self.reading.heads[graph] = head.start_pos
         references = OPERAND.findall(match.group(2))
         types = self.types_before or []
+        if not self.reading.opaque:
+            self.take_parameters(graph, references, head.start_pos)
+            references = list[str]()
         for i, reference in enumerate(references):
-            if not self.reading.opaque:
-                graph.parameters.append(self.region_parameter(graph, reference, head.start_pos))
-                continue
             type = read_foreign_type(types[i]) if i < len(types) else UNKNOWN_TYPE
             name = name_of(reference.split("_", 1)[1]) if "_" in reference else reference
             graph.parameters.append(self.reading.new_parameter(reference, name, type, head.start_pos))
-        values: dict[str, Value] = {}
+        values = self.values[graph.name] = dict[str, Value]()
         for node in nodes:
             self.nodes.read_node(graph, values, node)
         self.nodes.read_result(graph, values, result)
         self.names[graph.name] = {node.name for node in graph.nodes}
         self.reading.parameter_names.clear()
 
-    def region_parameter(self, graph: Graph, reference: str, at: int) -> Parameter:
-        """A parameter of a region, which stands on a line of its own above it."""
-        found = self.reading.parameters.get(reference)
-        if found is None or found in self.reading.header:
-            notes = (f"it stands above the graph: `{reference}: <Tensor[...], (...)>`",)
-            self.reading.fail(f"the parameter {reference} of @{graph.name} has no line of its own", at, notes)
-        return found
+    def take_parameters(self, graph: Graph, references: list[str], at: int) -> None:
+        """Give a graph the parameters whose lines stand between the graph before it and its own head."""
+        self.reading.visible = lines = self.reading.lines
+        self.reading.lines = dict[str, Parameter]()
+        if references or len(self.graphs) > 1:
+            from mspc.ir.text.borders import check_parameters
+
+            check_parameters(self.reading, graph, references, lines, at)
+        graph.parameters = list(lines.values())
+
 
 def _foreign_value(text: str) -> Any:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text

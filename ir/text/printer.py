@@ -93,6 +93,11 @@ def _module_lines(
         first += len(graph.parameters)
     lines += [f"{numbers[p]}: {_parameter_text(p)}" for p in main.parameters]
     writers: list[_GraphWriter] = []
+    elsewhere = {
+        node: f"@{name_text(graph.name)}:%{number}"
+        for graph in module.graphs if len(module.graphs) > 1
+        for number, node in enumerate(graph.nodes)
+    }  # fmt: skip
     for graph in module.graphs:
         lines.append("")
         if graph is not main and graph.attrs:
@@ -107,7 +112,8 @@ def _module_lines(
             if module.dialect:
                 lines.append(f"# Parameters: {len(graph.parameters)}, ({types})")
             lines.append(f"subgraph @{name_text(graph.name)}({operands}) {{")
-        writer = _GraphWriter(graph, numbers, lines, header)
+        seen = numbers if module.dialect else {p: numbers[p] for p in graph.parameters}
+        writer = _GraphWriter(graph, seen, lines, header, elsewhere)
         writer.write(is_open)
         writers.append(writer)
         lines.append("}")
@@ -119,12 +125,17 @@ class _GraphWriter:
     """Appends the nodes of one graph to `lines`; remembers the texts of call stacks that nodes share.
 
     header: where the attributes of the file's main graph begin. left_open: the lines that are still to be written.
+    elsewhere: how a node of any graph is named in the others.
     """
 
-    def __init__(self, graph: Graph, parameters: Mapping[Value, str], lines: list[str], header: int) -> None:
+    def __init__(
+        self, graph: Graph, parameters: Mapping[Value, str], lines: list[str], header: int,
+        elsewhere: Mapping[Node, str],
+    ) -> None:  # fmt: skip
         self.graph = graph
         self.lines = lines
         self.header = header
+        self.elsewhere = elsewhere
         self.left_open: dict[Node, int] = {}
         self.names: dict[Value, str] = dict(parameters)
         for number, node in enumerate(graph.nodes):
@@ -182,8 +193,7 @@ class _GraphWriter:
             entries += _attributes_text(node.attrs)
         if entries:
             text += f" cnode_attrs: {{{', '.join(entries)}}}"
-        forward = self.names.get(node.forward) if node.forward is not None else None
-        if forward:
+        if node.forward is not None and (forward := self.names.get(node.forward) or self.elsewhere.get(node.forward)):
             index = f".{node.forward_input}" if node.forward_input >= 0 else ""
             text += f" {{gradient_of: {forward}{index}}}"
         if node.place:

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 from lark import Token
 
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.opaque import Reference
 from mspc.ir.text.fragments import read_foreign_type, read_type
 from mspc.ir.text.operator_reader import OperatorReader, Registry
@@ -22,12 +22,24 @@ _TYPE = re.compile(r"<[^<>\n]*>")
 _FOREIGN_HEADER = re.compile(r"^(?:# IR entry:|subgraph instance: )", re.MULTILINE)
 
 
+class Forward(NamedTuple):
+    """What a node says of the node that it is the gradient of: `{gradient_of: @graph:%3.0}`, of the input 0 of the node
+    %3 of that graph; without the graph's name one of its own graph. index: -1 where it names no input."""
+
+    node: Node
+    graph: str
+    number: str
+    index: int
+    at: int
+
+
 class Reading:
     """The state of reading one file from text to graphs.
 
     foreign: MindSpore wrote it. opaque: its operators, operands and types are not mspc's. frames: source spans are
-    read too. parameter_names: of the graph that is read. references, forwards, regions: what can be resolved once
-    the whole file is read.
+    read too. parameter_names: of the graph that is read. graphs: so far; heads: where each begins. lines: parameters
+    that stand above the next graph. visible: parameters that the graph which is read may name. references, forwards,
+    regions: what can be resolved once the whole file is read.
     """
 
     def __init__(self, text: str, registry: Registry, file: str, frames: bool) -> None:
@@ -42,9 +54,13 @@ class Reading:
         self.parameters: dict[str, Parameter] = {}
         self.parameter_names: set[str] = set()
         self.header: list[Parameter] = []
+        self.graphs: list[Graph] = []
+        self.heads: dict[Graph, int] = {}
+        self.lines: dict[str, Parameter] = {}
+        self.visible: dict[str, Parameter] = self.parameters
         self.references: list[Reference] = []
-        self.forwards: list[tuple[Node, str, int, dict[str, Value], int]] = []
-        self.regions: list[tuple[Graph, Node, list[str], int]] = []
+        self.forwards: list[Forward] = []
+        self.regions: list[tuple[Graph, Node, list[tuple[str, int]]]] = []
         self.type_lines: dict[str, tuple[tuple[Type, ...], tuple[Type, ...] | None]] = {}
 
     def new_parameter(self, reference: str, name: str, type: Type, at: int) -> Parameter:
@@ -57,6 +73,13 @@ class Reading:
         parameter = Parameter(name, type)
         self.parameters[reference] = parameter
         return parameter
+
+    def unknown_value(self, reference: str, at: int) -> NoReturn:
+        """Fail at an operand that is nothing in the graph that is read."""
+        notes: tuple[str, ...] = ()
+        if reference in self.parameters and len(self.graphs) > 1:
+            notes = ("it is of another graph; a node hands in what its graphs read from outside, with its operands",)
+        self.fail(f"unknown value {reference}", at, notes)
 
     def type_of(self, text: str, at: int) -> Type:
         return read_foreign_type(text) if self.opaque else self.piece(read_type, text, at)

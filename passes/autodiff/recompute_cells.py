@@ -15,7 +15,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.passes.autodiff.recomputable_cells import blocks_of, mark_cells
 from mspc.passes.autodiff.recompute import Recompute
-from mspc.passes.base import Pass
+from mspc.passes.base import WHOLE, Pass
 
 ASKED = "recompute_cells"
 """The line of the header that asks for it."""
@@ -24,6 +24,8 @@ ASKED = "recompute_cells"
 @dataclass(frozen=True)
 class RecomputeCells(Pass):
     """Mark the cells that are worth it, and copy their operators."""
+
+    regions = WHOLE
 
     def run(self, graph: Graph) -> bool:
         if not graph.attrs.pop(ASKED, False):

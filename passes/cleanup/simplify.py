@@ -25,7 +25,7 @@ from mspc.ops.math.arithmetic import AddN, Mul
 from mspc.ops.op import Op
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.reshape import Reshape
-from mspc.passes.base import Pass
+from mspc.passes.base import WHOLE, Pass
 from mspc.passes.sharding.batch import ROWS
 
 LARGEST_FOLDED = 16
@@ -44,6 +44,8 @@ class Compiling:
 @dataclass(frozen=True)
 class Simplify(Pass):
     """Tuple forwarding, constant folding, common subexpressions of backward operators, dead code."""
+
+    regions = WHOLE
 
     def run(self, graph: Graph) -> bool:
         before = len(graph.nodes)

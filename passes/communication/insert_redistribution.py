@@ -18,11 +18,13 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.collective.collectives import Redistribute
+from mspc.ops.control.borders import MARKS, Border, Enter
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.reshape import Reshape
-from mspc.passes.base import Pass
+from mspc.passes.base import OPENED, Pass
 from mspc.passes.cleanup.simplify import remove_dead
+from mspc.passes.communication.open_region import OpenRegion, keep_outside, outermost_loop
 from mspc.passes.needs import GLOBAL
 from mspc.passes.sharding.constraints import is_released
 from mspc.passes.sharding.placement import result_layouts
@@ -39,12 +41,16 @@ REDUCTION_WORDS = {
 class InsertRedistribution(Pass):
     """Insert Redistribute nodes between disagreeing layouts."""
 
+    regions = OPENED
     needs = (GLOBAL,)
 
     def run(self, graph: Graph) -> bool:
         inserter = _Inserter(graph)
         for node in graph.nodes:
-            inserter.visit(node)
+            if isinstance(node.op, Border):
+                inserter.pass_border(node, node.op)
+            else:
+                inserter.visit(node)
         inserter.results()
         graph.nodes = inserter.nodes
         if inserter.reused:
@@ -61,6 +67,18 @@ class _Inserter:
         self.gathered_again: dict[Value, dict[Layout, Value]] = {}
         self.inserted = self.reused = 0
         self.wanted = result_layouts(graph)
+        self.regions: list[OpenRegion] = []
+
+    def pass_border(self, node: Node, border: Border) -> None:
+        """What a region brings to a layout is there in it alone."""
+        begin = node
+        if border.region:
+            region = self.regions.pop()
+            region.restore(self.copies, self.gathered_again)
+            begin = region.begin
+        if not border.is_end:
+            self.regions.append(OpenRegion(begin, border, self.copies, self.gathered_again))
+        self.nodes.append(node)
 
     def visit(self, node: Node) -> None:
         if node.in_layouts is not None and not is_released(node):
@@ -73,6 +91,7 @@ class _Inserter:
             if not any(isinstance(v, Constant) and v.shape for v in node.inputs):
                 node.in_layouts = None
         self.nodes.append(node)
+        self.made(node)
         for index in node.op.mutates:
             self.gathered_again.pop(node.inputs[index], None)
             self.copies.pop(node.inputs[index], None)  # what reads the parameter from here on gets the new values
@@ -105,6 +124,7 @@ class _Inserter:
             total = self.builder.emit(AddN(), *values, name=node.name)
             total.layout = layout
             total.forward = node.forward
+            self.made(total)
             sums.append(total)
         node.inputs = [*sums, *constants]
         node.in_layouts = node.in_layouts[: len(node.inputs)]
@@ -129,10 +149,12 @@ class _Inserter:
                 frames=value.frames if isinstance(value, Node) else (),
             )
         place = value if isinstance(value, Node) and (source.layout.partial or reader is None) else reader
+        ahead = outermost_loop(self.regions, source) if reader is not None else None
+        builder = self.builder if ahead is None else Builder(self.graph, [])
         if isinstance(place, Node):
-            self.builder.like(place)
-        self.builder.phase = reader.phase if reader is not None else "forward"
-        redistributed = self.builder.emit(Redistribute(source=source.layout, target=target), source, name=value.name)
+            builder.like(place)
+        builder.phase = reader.phase if reader is not None else "forward"
+        redistributed = builder.emit(Redistribute(source=source.layout, target=target), source, name=value.name)
         redistributed.layout = target
         redistributed.attrs["reason"] = reason(value, source.layout, target, reader, index)
         mirrored = _mirrored(value, source.layout, reader)
@@ -140,7 +162,18 @@ class _Inserter:
             redistributed.attrs["mirror_user_id"] = mirrored
         copies[target] = redistributed
         self.inserted += 1
+        if ahead is not None:
+            # Every turn needs it alike: it is brought there once, ahead of the loop.
+            self.nodes.insert(self.nodes.index(ahead.begin), redistributed)
+            keep_outside(self.regions, ahead, known is self.copies, value, target, redistributed)
+        else:
+            self.made(redistributed)
         return redistributed
+
+    def made(self, node: Node) -> None:
+        """Note that the region that is being read computes it."""
+        if self.regions:
+            self.regions[-1].made.add(node)
 
     def results(self) -> None:
         for i, value in enumerate(self.graph.results):
@@ -186,6 +219,8 @@ def reason(value: Value, source: Layout, target: Layout, reader: Node | None, in
         why = f"gradient of {reader.forward.label}" if reader.forward is not None else "sum of gradients"
     else:
         why = _asked(reader)
+    if isinstance(reader.op, MARKS):
+        return f"{given}, {reader.op.words} {_words(target)}"
     return f"{given}, input {index} of {reader.label} must be {_words(target)} ({why})"
 
 
@@ -208,6 +243,8 @@ def _called(value: Value) -> str:
     for_parameter = _gradient_of(value)
     if for_parameter:
         return f"the gradient of {for_parameter}"
+    if isinstance(value.op, Enter):
+        return f"{value.name}, which {value.op.kind} {'scans' if value.op.scanned else 'carries'},"
     if value.phase == "backward" and value.forward is not None:
         return f"{value.op.name} in the gradient of {value.forward.label}"
     return f"the result of {value.label}"

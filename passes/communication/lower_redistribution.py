@@ -11,7 +11,7 @@ from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.math.arithmetic import Mul
-from mspc.passes.base import Pass
+from mspc.passes.base import WHOLE, Pass
 from mspc.passes.cleanup.simplify import live_values
 from mspc.passes.communication.mean_bytes import mean_bytes
 from mspc.passes.communication.redistribution_plan import plan
@@ -22,26 +22,38 @@ from mspc.passes.communication.wide_sums import emit_collective
 class LowerRedistribution(Pass):
     """Plan every Redistribute and emit its steps."""
 
+    regions = WHOLE
+
     def run(self, graph: Graph) -> bool:
-        nodes: list[Node] = []
-        builder = Builder(graph, nodes)
-        replaced: dict[Value, Value] = {}
-        for node in graph.nodes:
-            node.inputs = [replaced.get(v, v) for v in node.inputs]
-            if not isinstance(node.op, Redistribute):
-                nodes.append(node)
-                continue
-            replaced[node] = _lower(builder, node, node.op)
-        graph.nodes = nodes
-        graph.results = [replaced.get(v, v) for v in graph.results]
-        live = live_values(graph)
-        for node in nodes:
-            if node not in live:
-                # Only here is it known for all ranks alike; what one rank drops the others would wait for.
-                node.attrs["unused"] = True
+        changed = False
+        used: list[Node] = []
+        for each in graph.graphs():
+            changed |= _lower_all(each)
+            live = live_values(each)
+            for node in each.nodes:
+                if node in live:
+                    used.append(node)
+                else:
+                    # Only here is it known for all ranks alike; what one rank drops the others would wait for.
+                    node.attrs["unused"] = True
         if "search_cost" in graph.attrs:
-            _say_sent(graph, [node for node in nodes if node in live])
-        return bool(replaced)
+            _say_sent(graph, used)
+        return changed
+
+
+def _lower_all(graph: Graph) -> bool:
+    nodes: list[Node] = []
+    builder = Builder(graph, nodes)
+    replaced: dict[Value, Value] = {}
+    for node in graph.nodes:
+        node.inputs = [replaced.get(v, v) for v in node.inputs]
+        if not isinstance(node.op, Redistribute):
+            nodes.append(node)
+            continue
+        replaced[node] = _lower(builder, node, node.op)
+    graph.nodes = nodes
+    graph.results = [replaced.get(v, v) for v in graph.results]
+    return bool(replaced)
 
 
 def _say_sent(graph: Graph, nodes: list[Node]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
-from mspc.passes.base import Pass
+from mspc.passes.base import WHOLE, Pass
 from mspc.passes.cleanup.simplify import Simplify
 
 
@@ -16,10 +16,13 @@ from mspc.passes.cleanup.simplify import Simplify
 class Execute(Pass):
     """Simplify once more and drop the compiler's own annotations."""
 
+    regions = WHOLE
+
     def run(self, graph: Graph) -> bool:
-        graph.nodes = [node for node in graph.nodes if not node.attrs.get("unused")]
-        for node in graph.nodes:
-            node.layout = None
-            node.in_layouts = None
-            node.forward = None
+        for each in graph.graphs():
+            each.nodes = [node for node in each.nodes if not node.attrs.get("unused")]
+            for node in each.nodes:
+                node.layout = None
+                node.in_layouts = None
+                node.forward = None
         return Simplify().run(graph)

@@ -13,11 +13,13 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.structural import TupleGetItem
-from mspc.passes.base import Pass
+from mspc.passes.base import WHOLE, Pass
 from mspc.passes.needs import GLOBAL, LOWERED
 from mspc.passes.per_rank.rank_parts import GraphPositions, RankElement, local_type
 from mspc.passes.sharding.batch import ROWS
+from mspc.passes.sharding.closed_graphs import close_regions
 from mspc.passes.sharding.constraints import is_released
+from mspc.passes.sharding.opened_graphs import opened
 
 Shared = dict[tuple[Value, object], Node]
 """Nodes that operators became and share, by the value of which they ask, and what."""
@@ -27,13 +29,15 @@ Shared = dict[tuple[Value, object], Node]
 class SliceToRank(Pass):
     """Specialise the graph for `rank`."""
 
+    regions = WHOLE
     needs = (GLOBAL, LOWERED)
     rank: int = 0
 
     def apply(self, graph: Graph) -> tuple[Graph, bool]:
         check_rank(graph, self.rank)
-        places = GraphPositions(graph)
-        return sliced(graph, self.rank, places, places.on(self.rank)), True
+        with opened(graph):
+            places = GraphPositions(graph)
+            return sliced(graph, self.rank, places, places.on(self.rank)), True
 
 
 def check_rank(graph: Graph, rank: int) -> None:
@@ -44,7 +48,7 @@ def check_rank(graph: Graph, rank: int) -> None:
 
 
 def sliced(graph: Graph, rank: int, places: GraphPositions, parts: Sequence[RankElement]) -> Graph:
-    """The graph of a rank on which the places of the graph are these parts."""
+    """The graph of a rank on which the places of the graph, whose regions are open, are these parts."""
     local = Graph(graph.name)
     local.attrs = {**graph.attrs, "rank": rank}
     local.returns_tuple = graph.returns_tuple
@@ -74,6 +78,7 @@ def sliced(graph: Graph, rank: int, places: GraphPositions, parts: Sequence[Rank
         place = places.of_node.get(node)
         mapping[node] = _place(local.nodes, node, inputs, None if place is None else parts[place], shared)
     local.results = [mapping.get(v, v) for v in graph.results]
+    close_regions(local)
     return local
 
 

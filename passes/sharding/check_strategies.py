@@ -21,6 +21,7 @@ from mspc.ir.layout import Axes, Layout
 from mspc.ir.named_layout import INTERLEAVED, NamedLayout, spread
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.custom import GradientPlaceholder, OwnGradient
+from mspc.ops.control.regions import RegionOp
 from mspc.ops.control.structural import Depend, Gradient, MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import Op
 from mspc.passes.base import Pass
@@ -31,7 +32,7 @@ from mspc.passes.sharding.replacement import decompose_nodes
 from mspc.passes.sharding.shared_parameters import differing_readers
 from mspc.sharding.factors import Dim, Rule
 
-STRUCTURAL = (MakeTuple, TupleGetItem, Depend, StopGradient, Gradient, Redistribute)
+STRUCTURAL = (MakeTuple, TupleGetItem, Depend, StopGradient, Gradient, Redistribute, RegionOp)
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def _attach_all(
 def _check_ruleless(node: Node) -> None:
     if node.in_strategy is not None:
         raise node.error(f"{node.label} takes no strategy")
-    if not isinstance(node.op, (*STRUCTURAL, OwnGradient, GradientPlaceholder)):  # these are gone behind `grad`
+    if not isinstance(node.op, (*STRUCTURAL, OwnGradient, GradientPlaceholder)):  # the last two are gone behind `grad`
         raise node.error(
             f"{node.label} has no sharding rule, so no semi-automatic or automatic parallel network can have it",
             notes=["`mspc ops` lists the operators that have one"],

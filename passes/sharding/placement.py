@@ -8,6 +8,7 @@ from typing import cast
 
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.layout import Axes, Layout
+from mspc.ops.control.borders import Back, Handed
 from mspc.ops.control.constraint import is_constraint
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.tensor.cast import Cast
@@ -35,6 +36,11 @@ def structural_layout(node: Node, ranks: int) -> bool:
         layouts = node.inputs[0].layout
         if isinstance(layouts, tuple):
             node.layout = layouts[node.op.index]
+    elif isinstance(node.op, Back):
+        before = node.inputs[0].layout
+        if isinstance(before, Layout):
+            node.layout = before
+            node.in_layouts = (before, before)
     elif node.inputs:
         first = node.inputs[0]
         if isinstance(first, Constant):
@@ -55,7 +61,7 @@ def followers(graph: Graph, rules: Mapping[Node, Rule | None]) -> dict[Node, lis
         if rules[node] is not None:
             origins[node] = [node]
             continue
-        shown = node.inputs if isinstance(node.op, MakeTuple) else node.inputs[:1]
+        shown = node.inputs if isinstance(node.op, MakeTuple) else node.inputs[: not isinstance(node.op, Handed)]
         origins[node] = [origin for value in shown for origin in origins.get(value, ())]
         for origin in dict.fromkeys(origins[node]):
             found.setdefault(origin, []).append(node)

@@ -13,9 +13,12 @@ Input:  nodes with `in_layouts` where the user gave strategies. Output: all node
 
 from __future__ import annotations
 
+from functools import partial
+
 from mspc.ir.graph import Graph, Node
 from mspc.ir.late_dataclass import dataclass
-from mspc.passes.base import Pass
+from mspc.ops.control.borders import Border
+from mspc.passes.base import OPENED, Pass
 from mspc.passes.needs import DIFFERENTIATED, GLOBAL, KNOWN, SEARCHED
 from mspc.passes.sharding.backward_layouts import BackwardLayouts
 from mspc.passes.sharding.choices import multiplies
@@ -23,6 +26,7 @@ from mspc.passes.sharding.constraints import release_constraints
 from mspc.passes.sharding.forward_layouts import shard_asked, shard_batch, spread
 from mspc.passes.sharding.layout_plans import PlanTotal
 from mspc.passes.sharding.layout_search import Search
+from mspc.passes.sharding.loop_layouts import settle_loops
 from mspc.passes.sharding.parameter_layouts import store_parameters
 from mspc.passes.sharding.plan_header import SHARD
 from mspc.passes.sharding.search_terms import wants_search
@@ -34,16 +38,24 @@ from mspc.passes.sharding.update_layouts import wanted_by_updates
 class PropagateSharding(Pass):
     """Decide the layouts of all nodes and parameters."""
 
+    regions = OPENED
     needs = (KNOWN, GLOBAL, DIFFERENTIATED, SEARCHED)
 
     def run(self, graph: Graph) -> bool:
         if wants_search(graph):
             return False
-        search, forward = begun(graph)
-        decide = spread if search.automatic else shard_batch
-        decide(search, forward)
-        finish(search, forward)
+        if any(isinstance(node.op, Border) for node in graph.nodes):
+            settle_loops(graph, partial(_decide, graph))
+        else:
+            _decide(graph)
         return True
+
+
+def _decide(graph: Graph) -> None:
+    search, forward = begun(graph)
+    decide = spread if search.automatic else shard_batch
+    decide(search, forward)
+    finish(search, forward)
 
 
 def begun(graph: Graph) -> tuple[Search, list[Node]]:

@@ -22,7 +22,7 @@ from mspc.ir.nearest import did_you_mean
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.passes.autodiff.recomputable_cells import mark_cells
 from mspc.passes.autodiff.recompute import Recompute
-from mspc.passes.base import Pass
+from mspc.passes.base import OPENED, Pass
 from mspc.passes.needs import GLOBAL
 from mspc.passes.sharding.choices import ShardingChoice, options_of, rule_of
 from mspc.passes.sharding.plan_header import PLAN, NotedPlan, forget_plan, made_places, noted_plan
@@ -35,6 +35,7 @@ MOST_LISTED = 5
 class ShardByPlan(Pass):
     """Recompute cells, store parameters and shard operators as the plan in the header says."""
 
+    regions = OPENED
     needs = (GLOBAL,)
 
     def run(self, graph: Graph) -> bool:

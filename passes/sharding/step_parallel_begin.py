@@ -6,15 +6,18 @@ Input: the graph after propagation. Output: a new graph of the forward operators
 
 from __future__ import annotations
 
+from mspc.ir.copies import copied_region
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.structural import Depend
-from mspc.passes.base import Pass
+from mspc.passes.base import WHOLE, Pass
 
 
 @dataclass(frozen=True)
 class StepParallelBegin(Pass):
     """Copy the forward part with its strategies."""
+
+    regions = WHOLE
 
     def apply(self, graph: Graph) -> tuple[Graph, bool]:
         view = Graph(graph.name)
@@ -34,6 +37,7 @@ class StepParallelBegin(Pass):
             copy = Node(node.op, inputs, node.type, node.name, node.instance, node.scope, node.frames)
             copy.in_strategy, copy.out_strategy = node.in_strategy, node.out_strategy
             copy.strategy = _strategy(node)
+            copy.regions = tuple(map(_region_view, node.regions))
             mapping[node] = copy
             used.update(inputs)
             view.nodes.append(copy)
@@ -47,6 +51,19 @@ class StepParallelBegin(Pass):
                 mapping[parameter] = copy
         view.replace({p: mapping[p] for p in graph.parameters if p in mapping})
         return view, True
+
+
+def _region_view(region: Graph) -> Graph:
+    """A copy of a region with the strategies of its nodes, without what else was decided."""
+    view = copied_region(region)
+    for graph in view.graphs():
+        for parameter in graph.parameters:
+            parameter.layout = None
+        for node in graph.nodes:
+            node.strategy = _strategy(node)
+            node.in_layouts = node.layout = node.forward = None
+            node.attrs = {}
+    return view
 
 
 def _strategy(node: Node) -> tuple[tuple[int, ...], ...] | None:

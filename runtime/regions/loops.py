@@ -14,7 +14,7 @@ import numpy as np
 
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Node
-from mspc.ir.types import TensorType
+from mspc.ir.types import StackType, TensorType
 from mspc.ops.control.loops import Loop, While
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.control_flow import same_way
@@ -142,5 +142,7 @@ class LoopKernel:
 
 
 def _room(type: TensorType, known: int, turns: int) -> Any:
-    """Where every turn's entry goes: an array where the number of turns was known ahead, else a list."""
-    return np.empty((known, *type.shape), type.dtype.numpy) if known >= 0 else [None] * turns
+    """Where every turn's entry goes: an array where the number of turns was known ahead, else a list, as for stacks."""
+    if known >= 0 and not isinstance(type, StackType):
+        return np.empty((known, *type.shape), type.dtype.numpy)
+    return [None] * turns

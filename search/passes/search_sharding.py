@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
-from mspc.passes.base import Pass
+from mspc.passes.base import OPENED, Pass
 from mspc.passes.needs import DIFFERENTIATED, GLOBAL, KNOWN
 from mspc.passes.sharding.search_terms import wants_search
 
@@ -19,6 +19,7 @@ from mspc.passes.sharding.search_terms import wants_search
 class SearchSharding(Pass):
     """Decide the layouts of all nodes and parameters together."""
 
+    regions = OPENED
     needs = (KNOWN, GLOBAL, DIFFERENTIATED)
 
     def run(self, graph: Graph) -> bool:

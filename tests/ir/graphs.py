@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -182,12 +182,27 @@ def constants(draw: st.DrawFn) -> Constant:
 
 
 @st.composite
-def graphs(draw: st.DrawFn) -> Graph:
+def programs(draw: st.DrawFn) -> Graph:
+    """A graph whose nodes run others, some of them together."""
+    made = draw(st.lists(graphs(("input",)), min_size=2, max_size=5, unique_by=lambda graph: graph.name))
+    made[-1].parameters += [Parameter("kept", TensorType(FLOAT32, ()), "parameter")]
+    for number, graph in enumerate(made):
+        for node in graph.nodes:
+            node.regions = tuple(draw(st.lists(st.sampled_from(made[:number]), max_size=2))) if number else ()
+            others = [other for one in node.regions for other in one.nodes]
+            if others and draw(st.booleans()):
+                node.forward = draw(st.sampled_from(others))
+                node.forward_input = draw(st.integers(-1, len(node.forward.inputs) - 1))
+    return made[-1]
+
+
+@st.composite
+def graphs(draw: st.DrawFn, kinds: Sequence[str] = ("input", "parameter", "constant")) -> Graph:
     graph = Graph(draw(names))
     found = draw(st.dictionaries(names, attribute_values, max_size=3))
     graph.attrs = {k: v for k, v in found.items() if k not in HEADER}  # those are of certain kinds
     for name in draw(st.lists(names, unique=True, max_size=3)):
-        kind = draw(st.sampled_from(["input", "parameter", "constant"]))
+        kind = draw(st.sampled_from(kinds))
         parameter = Parameter(name, draw(tensor_types), kind, draw(st.booleans()))
         parameter.attrs = draw(attributes)
         if draw(st.booleans()):

@@ -130,8 +130,11 @@ def parameters(count: int) -> str:
 
 
 def graphs(count: int) -> str:
-    one_graph = "subgraph @g{}() {{\n  Return(%para1_x)\n      : (<Tensor[Float32], (8)>)\n}}\n"
-    return "%para1_x: <Tensor[Float32], (8)>\n\n" + "\n".join(one_graph.format(i) for i in range(count))
+    line = "%para{0}_x: <Tensor[Float32], (8)>\n"
+    call = "  %{0} = Call() {{regions: @g{0}}}\n      : () -> (<Tuple[], TupleShape()>)\n"
+    graph = "subgraph @g{0}(%para{1}_x) {{\n  Return(%para{1}_x)\n      : (<Tensor[Float32], (8)>)\n}}\n"
+    main = "\nsubgraph @main() {\n" + "".join(call.format(i) for i in range(count)) + "  Return()\n}\n"
+    return line.format(1) + main + "\n".join(line.format(i + 2) + graph.format(i, i + 2) for i in range(count))
 
 
 @pytest.mark.parametrize("make", [parameters, graphs])

@@ -22,7 +22,7 @@ from mspc.ir.text.values import constant_text, value_text
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT64, DType, TensorType, dtype_of
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
-from tests.ir.graphs import OPERATORS, SMALL_TEXT, graphs, small_graph
+from tests.ir.graphs import OPERATORS, SMALL_TEXT, graphs, programs, small_graph
 from tests.shares import share_of
 
 
@@ -45,6 +45,13 @@ def test_small_graph_reads_back_equal() -> None:
 @settings(max_examples=share_of(150), deadline=None)
 @given(graphs())
 def test_random_graph_reads_back_equal(graph: Graph) -> None:
+    assert read_back(graph) == ""
+
+
+@settings(max_examples=share_of(100), deadline=None)
+@given(programs())
+def test_random_graph_with_regions_reads_back_equal(graph: Graph) -> None:
+    graph.verify()
     assert read_back(graph) == ""
 
 

@@ -1,0 +1,53 @@
+"""Copies of nodes and graphs: what passes change in one place stays as it was in another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from mspc.ir.graph import Graph, Node, OpLike, Parameter, Value
+
+
+def copied_node(node: Node, inputs: Iterable[Value], op: OpLike | None = None) -> Node:
+    """A node with all that `node` says, which reads other values and may have another operator. Its regions are the
+    same graphs, and it belongs to the same forward node."""
+    own = Node(
+        node.op if op is None else op, inputs, node.type, node.name, node.instance, node.scope, node.frames, node.phase
+    )
+    own.regions = node.regions
+    own.in_strategy, own.out_strategy, own.strategy = node.in_strategy, node.out_strategy, node.strategy
+    own.in_layouts, own.layout = node.in_layouts, node.layout
+    own.forward, own.forward_input, own.place = node.forward, node.forward_input, node.place
+    own.attrs = dict(node.attrs)
+    return own
+
+
+def copied_parameter(parameter: Parameter) -> Parameter:
+    """A parameter with all that `parameter` says."""
+    own = Parameter(
+        parameter.name, parameter.type, parameter.kind, parameter.trainable, parameter.layout, parameter.global_type
+    )
+    own.attrs = dict(parameter.attrs)
+    return own
+
+
+def copied_region(graph: Graph, name: Callable[[str], str] = str, known: dict[Graph, Graph] | None = None) -> Graph:
+    """A copy of a graph and of those that its nodes run.
+
+    name: what a copy of a graph of some name is called. known: copies that were made already, by what they are of.
+    """
+    known = {} if known is None else known
+    made = known[graph] = Graph(name(graph.name))
+    made.attrs, made.returns_tuple = dict(graph.attrs), graph.returns_tuple
+    of: dict[Value, Value] = {}
+    for parameter in graph.parameters:
+        of[parameter] = own = copied_parameter(parameter)
+        made.parameters.append(own)
+    for node in graph.nodes:
+        copy = copied_node(node, [of.get(value, value) for value in node.inputs])
+        copy.regions = tuple(known.get(region) or copied_region(region, name, known) for region in node.regions)
+        forward = of.get(node.forward) if node.forward is not None else None
+        copy.forward = forward if isinstance(forward, Node) else node.forward
+        of[node] = copy
+        made.nodes.append(copy)
+    made.results = [of.get(value, value) for value in graph.results]
+    return made
