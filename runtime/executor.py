@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from mspc.ir.graph import Constant, Graph, Parameter, Value
 from mspc.ir.types import TensorType
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.faults.failure import NodeFailure, RegionFailure
-from mspc.runtime.faults.finite import check_finite, search
+from mspc.runtime.faults.finite import Origin, check_finite, search
 from mspc.runtime.faults.record import PLACE_WORDS
 from mspc.runtime.plan import ExecutionPlan, Instructions, own, parts_of, plan, prepare
 from mspc.runtime.profile import Timed, stream_of
@@ -46,7 +46,9 @@ class Executor:
         self.earlier_steps = 0
         self.cursor: Any = [0] * PLACE_WORDS if cursor is None else cursor
         prepare(graph, backend)
-        self.plan: ExecutionPlan = plan(graph, backend, _region_kernels(graph, backend, self.cursor))
+        self._regions = _regions_of(graph, backend, self.cursor)
+        kernels = self._regions.kernels(graph.nodes) if self._regions is not None else {}
+        self.plan: ExecutionPlan = plan(graph, backend, kernels)
         self.slots: list[Any] = [None] * self.plan.slots
         self._checked = False
         for parameter in graph.parameters:
@@ -76,9 +78,14 @@ class Executor:
         """Index of the first node that updates a parameter."""
         return self.plan.boundary
 
-    def search(self) -> tuple[str, int]:
-        """Where the running step first made a value that is not finite; see `finite.NonFiniteSearch`."""
-        return search(self)
+    def search(self) -> Origin:
+        """Where the running step first made a value that is not finite."""
+        return search(self, lambda: self.backend.turns)
+
+    @property
+    def regions(self) -> Iterable[Any]:
+        """The regions that nodes run, prepared."""
+        return self._regions.prepared if self._regions is not None else ()
 
     def parameter(self, name: str) -> Array:
         """The array of a parameter, as the next step will read it. Raises KeyError."""
@@ -212,12 +219,12 @@ class Executor:
         return value.value if isinstance(value, Constant) else self.slots[self.plan.slot_of[value]]
 
 
-def _region_kernels(graph: Graph, backend: NumPyBackend, cursor: Any) -> Mapping[int, Callable[..., Any]]:
+def _regions_of(graph: Graph, backend: NumPyBackend, cursor: Any) -> Any:
     if not any(node.regions for node in graph.nodes):
-        return {}
+        return None
     from mspc.runtime.regions.kernels import Regions  # late: most graphs need none of it
 
-    return Regions(backend, cursor).kernels(graph.nodes)
+    return Regions(backend, cursor)
 
 
 def owner(array: Array) -> Array:

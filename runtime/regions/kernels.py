@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mspc.ir.graph import Graph, Node
@@ -25,6 +25,11 @@ class Regions:
         self._backend = backend
         self._cursor = cursor
         self._made: dict[Graph, Region] = {}
+
+    @property
+    def prepared(self) -> Iterable[Region]:
+        """All of them."""
+        return self._made.values()
 
     def kernels(self, nodes: Sequence[Node]) -> dict[int, Kernel]:
         """The kernels of those that run graphs, by their places."""

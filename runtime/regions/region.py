@@ -27,7 +27,8 @@ class Region:
         kernels: of its nodes that run graphs, by their places.
 
     slots: of its values; the first are its parameters', in which the operands are put ahead of `run`. overwrites: the
-    numbers of the results that show a parameter which the region overwrites.
+    numbers of the results that show a parameter which the region overwrites. inspect: where it is set, called with
+    every node that has run, by graph and place, and its value.
     """
 
     def __init__(self, graph: Graph, backend: NumPyBackend, kernels: Mapping[int, Kernel]) -> None:
@@ -42,6 +43,7 @@ class Region:
                 if updates.between((node,), index, behind):
                     made.copy_result(index)
         self.overwrites = [i for i, value in enumerate(graph.results) if updates.changes(value)]
+        self.inspect: Callable[[Graph, int, Any], None] | None = None
         self.slots: list[Any] = [None] * made.slots
         for constant, slot in made.constants:
             self.slots[slot] = constant.value
@@ -55,6 +57,8 @@ class Region:
         slots = self.slots
         index = -1
         try:
+            if self.inspect is not None:
+                return self._run_inspected(self.inspect)
             for index, kernel, first, second, operands, out, frees in self._steps:  # noqa: B007  # for the failure
                 if second >= 0:
                     slots[out] = kernel(slots[first], slots[second])
@@ -73,6 +77,22 @@ class Region:
         for slot in self._free:
             slots[slot] = None
         return results
+
+    def _run_inspected(self, inspect: Callable[[Graph, int, Any], None]) -> list[Array]:
+        slots = self.slots
+        for index, kernel, first, second, operands, out, frees in self._steps:
+            if operands is None:
+                operands = (first,) if second < 0 else (first, second)
+            try:
+                slots[out] = kernel(*[slots[i] for i in operands])
+            except RegionFailure:
+                raise
+            except Exception as error:
+                raise RegionFailure(self.graph, index, error) from error
+            inspect(self.graph, index, slots[out])
+            for i in frees or ():
+                slots[i] = None
+        return [slots[slot] for slot in self._results]
 
     def forget(self) -> None:
         """Hold the operands no longer."""
