@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +15,9 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.faults.failure import NodeFailure, RegionFailure
 from mspc.runtime.faults.finite import Origin, check_finite, search
 from mspc.runtime.faults.record import PLACE_WORDS
+from mspc.runtime.node_timer import NodeTimer
 from mspc.runtime.plan import ExecutionPlan, Instructions, own, parts_of, plan, prepare
-from mspc.runtime.profile import Timed, stream_of
+from mspc.runtime.profile import Timed
 
 Array = Any
 
@@ -136,31 +136,20 @@ class Executor:
         """A step as `run` makes it, and when each of its nodes ran; nothing of the first step, which still prepares."""
         if not self._checked:
             return self.run(inputs), []
-        times: list[Timed] = []
-        begin = time.perf_counter()
-
-        def timed(index: int, kernel: Callable[..., Any]) -> Callable[..., Any]:
-            stream = stream_of(self.graph.nodes[index])
-
-            def run(*operands: Any) -> Any:
-                start = time.perf_counter()
-                result = kernel(*operands)
-                end = time.perf_counter()
-                times.append(Timed(index, stream, 1000 * (start - begin), 1000 * (end - start)))
-                return result
-
-            return run
-
-        ordinary = self.plan
+        timer, ordinary = NodeTimer(self.graph), self.plan
         self.plan = replace(
             ordinary,
-            before_update=[(s[0], timed(s[0], s[1]), *s[2:]) for s in ordinary.before_update],
-            after_update=[(s[0], timed(s[0], s[1]), *s[2:]) for s in ordinary.after_update],
+            before_update=[(s[0], timer.kernel(s[0], s[1]), *s[2:]) for s in ordinary.before_update],
+            after_update=[(s[0], timer.kernel(s[0], s[1]), *s[2:]) for s in ordinary.after_update],
         )
+        for region in self.regions:
+            region.call = timer.call
         try:
-            return self.run(inputs), times
+            return self.run(inputs), timer.times()
         finally:
             self.plan = ordinary
+            for region in self.regions:
+                region.call = None
 
     def _run(self, steps: Instructions) -> None:
         slots = self.slots

@@ -22,8 +22,11 @@ from mspc.ops.op import Op
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.fusion.causal_masks import CAUSAL_MASK
 from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
+from mspc.runtime.faults.record import PLACE_WORDS
+from mspc.runtime.regions.kernels import Regions
 
 Arrays = dict[str, np.ndarray]
 
@@ -72,10 +75,11 @@ def steps_global(graph: Graph, feeds: Sequence[Mapping[str, np.ndarray]]) -> lis
 
 
 def _compute(graph: Graph, backend: Any, values: dict[Value, Any]) -> None:
+    regions = Regions(NumPyBackend(OneRank(), step=backend.step), [0] * PLACE_WORDS)
     for node in graph.nodes:
         inputs = [v.value if isinstance(v, Constant) else values[v] for v in node.inputs]
         assert isinstance(node.op, Op)
-        values[node] = node.op.kernel(backend)(*inputs)
+        values[node] = (regions.kernel(node) if node.regions else node.op.kernel(backend))(*inputs)
         source = node.inputs[0].layout if node.inputs else None
         if isinstance(node.op, AllReduce | ReduceScatter) and isinstance(source, Layout) and source.reduction == "mean":
             # The sum of partial means; the multiplication by 1/parts comes behind it.

@@ -68,11 +68,10 @@ class NonFiniteSearch(Protocol):
     def search(self) -> Origin: ...
 
 
-class Inspected(Protocol):
-    """The part of a region that the search uses; `inspect`, where it is set, is called with every node that has run,
-    by graph and place, and its value."""
+class Called(Protocol):
+    """The part of a region that the search uses, see `runtime.regions.region`."""
 
-    inspect: Callable[[Graph, int, Any], None] | None
+    call: Callable[[Graph, int, Callable[..., Any], Sequence[Any]], Any] | None
 
 
 class Stepping(NonFiniteSearch, Protocol):
@@ -82,7 +81,7 @@ class Stepping(NonFiniteSearch, Protocol):
     slots: list[Any]
 
     @property
-    def regions(self) -> Iterable[Inspected]:
+    def regions(self) -> Iterable[Called]:
         """The regions that its nodes run."""
         ...
 
@@ -148,13 +147,15 @@ def search(executor: Stepping, turns: Callable[[], tuple[int, ...]]) -> Origin:
             held = f"{kind} {parameter.name!r} held such a value before the step"
     first, inside = NOWHERE, list[Inside]()
 
-    def inspect(graph: Graph, index: int, value: Any) -> None:
+    def call(graph: Graph, index: int, kernel: Callable[..., Any], operands: Sequence[Any]) -> Any:
+        value = kernel(*operands)
         if not inside and not _finite(value):
             inside.append(Inside(graph, index, turns()))
+        return value
 
     slots = executor.slots
     for region in executor.regions:
-        region.inspect = inspect
+        region.call = call
     for index, kernel, one, two, operands, out, frees in executor.plan.before_update:
         # Every step runs to the end, so that all ranks meet in the same collectives.
         if operands is None:
@@ -167,7 +168,7 @@ def search(executor: Stepping, turns: Callable[[], tuple[int, ...]]) -> Origin:
         for slot in frees or ():
             slots[slot] = None
     for region in executor.regions:
-        region.inspect = None
+        region.call = None
     runs = first != NOWHERE and executor.graph.nodes[first].regions
     return Origin(held, int(first), inside[0] if runs and inside else None)
 

@@ -7,7 +7,7 @@ a result may show.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mspc.analysis.aliasing import Updates
@@ -18,6 +18,8 @@ from mspc.runtime.plan import Instructions, plan
 
 Array = Any
 Kernel = Callable[..., Any]
+Call = Callable[[Graph, int, Kernel, Sequence[Any]], Any]
+"""Runs the kernel of a node, by its graph and its place there, on operands."""
 
 
 class Region:
@@ -27,8 +29,8 @@ class Region:
         kernels: of its nodes that run graphs, by their places.
 
     slots: of its values; the first are its parameters', in which the operands are put ahead of `run`. overwrites: the
-    numbers of the results that show a parameter which the region overwrites. inspect: where it is set, called with
-    every node that has run, by graph and place, and its value.
+    numbers of the results that show a parameter which the region overwrites. call: where it is set, runs the kernels of
+    the nodes: called with graph, place, kernel and operands.
     """
 
     def __init__(self, graph: Graph, backend: NumPyBackend, kernels: Mapping[int, Kernel]) -> None:
@@ -43,7 +45,7 @@ class Region:
                 if updates.between((node,), index, behind):
                     made.copy_result(index)
         self.overwrites = [i for i, value in enumerate(graph.results) if updates.changes(value)]
-        self.inspect: Callable[[Graph, int, Any], None] | None = None
+        self.call: Call | None = None
         self.slots: list[Any] = [None] * made.slots
         for constant, slot in made.constants:
             self.slots[slot] = constant.value
@@ -57,8 +59,8 @@ class Region:
         slots = self.slots
         index = -1
         try:
-            if self.inspect is not None:
-                return self._run_inspected(self.inspect)
+            if self.call is not None:
+                return self._run_by(self.call)
             for index, kernel, first, second, operands, out, frees in self._steps:  # noqa: B007  # for the failure
                 if second >= 0:
                     slots[out] = kernel(slots[first], slots[second])
@@ -78,18 +80,17 @@ class Region:
             slots[slot] = None
         return results
 
-    def _run_inspected(self, inspect: Callable[[Graph, int, Any], None]) -> list[Array]:
+    def _run_by(self, call: Call) -> list[Array]:
         slots = self.slots
         for index, kernel, first, second, operands, out, frees in self._steps:
             if operands is None:
                 operands = (first,) if second < 0 else (first, second)
             try:
-                slots[out] = kernel(*[slots[i] for i in operands])
+                slots[out] = call(self.graph, index, kernel, [slots[i] for i in operands])
             except RegionFailure:
                 raise
             except Exception as error:
                 raise RegionFailure(self.graph, index, error) from error
-            inspect(self.graph, index, slots[out])
             for i in frees or ():
                 slots[i] = None
         return [slots[slot] for slot in self._results]
