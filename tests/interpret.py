@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from interpret_regions import run_regions
 from ml_dtypes import finfo
 
 from mspc.compiler.pipeline import PER_RANK
@@ -26,6 +25,7 @@ from mspc.passes.fusion.causal_masks import CAUSAL_MASK
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
+from tests.interpret_regions import run_regions
 
 Arrays = dict[str, np.ndarray]
 
