@@ -18,7 +18,7 @@ from mspc.commands.report.fitting import Table
 from mspc.commands.report.shortened_tables import ALL, print_shortened
 from mspc.commands.report.summary import collectives_table
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
-from mspc.commands.report.text import group, size_text
+from mspc.commands.report.text import group, size_text, with_times
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import check_writable, shown_path
 from mspc.ir.late_dataclass import dataclass
@@ -160,4 +160,5 @@ def breach_table(breach: Breach) -> Table:
         )
         for fact in breach.collectives
     ]  # fmt: skip
-    return Table(title, ("operator", "group", "bytes", "line", "cell", "reason"), [*rows], (2,), (5, 4))
+    table = Table(title, ("operator", "group", "bytes", "line", "cell", "reason"), [*rows], (2,), (5, 4))
+    return with_times(table, 3, [fact.row.times for fact in breach.collectives])

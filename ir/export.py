@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from mspc.ir.diagnostics import OWN_FILES
@@ -88,25 +88,47 @@ def to_dot(graph: Graph) -> str:
     the operators of every cell.
 
     An operator shows its strategy where it has one, a collective its ranks and its reason, a fused one its members, and
-    all the user's line. Vertices are named as in the printed text: `para1`, `n0`.
+    all the user's line. Vertices are named as in the printed text: `para1`, `n0`. A graph that nodes run has a dashed
+    frame, to whose begin these point; its vertices have the graph's number before their names: `g1_n0`.
     """
-    names: dict[Value, str] = {p: f"para{i}" for i, p in enumerate(graph.parameters, 1)}
-    names |= {node: f"n{i}" for i, node in enumerate(graph.nodes)}
     lines = [f"digraph {_quoted(graph.name)} {{", "  rankdir=TB;", '  node [fontname="monospace"];']
+    graphs = graph.graphs()
+    begins = {each: f"g{number}" for number, each in enumerate(graphs)}
+    count = [0]
+    first = 1
+    for number, each in enumerate(graphs):
+        drawn = _vertices(each, f"g{number}_" if number else "", first, count, begins)
+        first += len(each.parameters)
+        if number:
+            label = f'label={_quoted("@" + each.name)}; style=dashed; color="#606060"; fontname="monospace";'
+            begin = f'{begins[each]} [label="", shape=point];'
+            inside = [f"    {label}", f"    {begin}", *("  " + line for line in drawn)]
+            drawn = [f"  subgraph cluster_g{number} {{", *inside, "  }"]
+        lines += drawn
+    return "\n".join([*lines, "}", ""])
+
+
+def _vertices(graph: Graph, prefix: str, first: int, count: list[int], begins: Mapping[Graph, str]) -> list[str]:
+    """The lines of one graph. prefix: of its vertices' names. first: the number of its first parameter. count: of the
+    frames so far. begins: the vertices that stand for the graphs of nodes."""
+    names: dict[Value, str] = {p: f"{prefix}para{i}" for i, p in enumerate(graph.parameters, first)}
+    names |= {node: f"{prefix}n{i}" for i, node in enumerate(graph.nodes)}
+    lines: list[str] = []
     for parameter in graph.parameters:
         label = _quoted(f"{parameter.name}\n{_shape(parameter)}")
         lines.append(f"  {names[parameter]} [label={label}, {_PARAMETER_STYLE}];")
     cells = _Cell()
     for number, node in enumerate(graph.nodes):
         cells.at(node.scope).append(f"{names[node]} [label={_quoted(_label(number, node))}, {_style(node)}];")
-    lines += cells.lines("  ", [0])
+    lines += cells.lines("  ", count)
     for node in graph.nodes:
         lines += [f"  {names[v]} -> {names[node]};" for v in node.inputs if v in names]
+        lines += [f"  {names[node]} -> {begins[region]} [style=dashed];" for region in node.regions]
     for index, value in enumerate(graph.results):
-        lines.append(f'  out{index} [label="result {index}", shape=plaintext];')
+        lines.append(f'  {prefix}out{index} [label="result {index}", shape=plaintext];')
         if value in names:
-            lines.append(f"  {names[value]} -> out{index};")
-    return "\n".join([*lines, "}", ""])
+            lines.append(f"  {names[value]} -> {prefix}out{index};")
+    return lines
 
 
 class _Cell:

@@ -6,7 +6,6 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Layouts, Node, Parameter, element_layouts, element_types
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, Type
-from mspc.ops.control.regions import RegionOp, with_effects
 from mspc.ops.op import Op
 
 
@@ -49,13 +48,11 @@ def _check_type(node: Node) -> None:
     if not isinstance(node.op, Op):
         return
     types = [value.type for value in node.inputs]
-    if node.regions and not isinstance(node.op, RegionOp):
-        names = ", ".join(f"@{region.name}" for region in node.regions)
-        raise MspcError(f"{node.label}: it runs no graphs, and is given {names}", frames=node.frames)
     try:
-        if isinstance(node.op, RegionOp):
-            made = node.op.results_of(node.regions, types)
-            _check_effects(node, node.op)
+        if node.regions or hasattr(node.op, "region_names"):
+            from mspc.ops.control.regions import type_by_regions  # where a graph has such nodes
+
+            made = type_by_regions(node)
         else:
             made = node.op.infer(*types)  # type: ignore[misc]  # as in Builder.emit
     except MspcError as error:
@@ -63,18 +60,6 @@ def _check_type(node: Node) -> None:
         raise MspcError(f"{node.label}: {message}", notes=error.notes, frames=node.frames) from None
     if made != node.type:
         raise MspcError(f"{node.label}: the type {node.type} is written, its operands make {made}", frames=node.frames)
-
-
-def _check_effects(node: Node, op: RegionOp) -> None:
-    """Raise MspcError where a node says less of what its graphs do beside their results than they do: it would be left
-    out, or run in another order."""
-    told = with_effects(op, node.inputs, node.regions)
-    if not {*told.mutates} <= {*op.mutates}:
-        raise MspcError(
-            f"{op.name}: mutates is {op.mutates}, but its graphs overwrite operands {told.mutates}"
-        )
-    if told.has_side_effect and not op.has_side_effect:
-        raise MspcError(f"{op.name}: has_side_effect is False, but its graphs have effects")
 
 
 def _check_layouts(node: Node, layouts: Layouts, type: Type, ranks: int) -> None:

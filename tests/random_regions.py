@@ -20,13 +20,14 @@ from mspc.ops.op import REGISTRY
 COUNT = TensorType(INT64, ())
 ROWS, WIDTH, RANKS = 8, 16, 8
 STRATEGIES: Sequence[Any] = (
-    None, None, ((8, 1), (1, 1)), ((1, 8), (8, 1)), ((1, 1), (1, 8)), ((2, 2), (2, 2)), ((2, 1), (1, 4)), ((1, 2), (2, 4)),
+    None, None, ((8, 1), (1, 1)), ((1, 8), (8, 1)), ((1, 1), (1, 8)), ((2, 2), (2, 2)), ((2, 1), (1, 4)),
+    ((1, 2), (2, 4)),
 )  # fmt: skip
 """Of a product of rows by a weight."""
 
 
 class RandomRegions:
-    """Makes one graph. differentiable: no integers are carried on the way of gradients, and no weight is overwritten."""
+    """Makes one graph. overwrites: regions overwrite a parameter."""
 
     def __init__(self, seed: int, mode: str = "semi_auto_parallel", depth: int = 3, overwrites: bool = True) -> None:
         self.generator = random.Random(seed)
@@ -147,7 +148,10 @@ class RandomRegions:
         self.nodes = outer
         begin = self.generator.choice(rows)
         name = self.name("while")
-        parts = [(f"{name}_condition", test, [condition], [i, row]), (f"{name}_body", nodes, [step, self.left[-1]], [i, row])]
+        parts = [
+            (f"{name}_condition", test, [condition], [i, row]),
+            (f"{name}_body", nodes, [step, self.left[-1]], [i, row]),
+        ]
         node = self.region_node(While(carried=2), [Constant(0, INT64), begin], parts)
         return self.item(node, 1)
 

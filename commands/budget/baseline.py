@@ -59,7 +59,10 @@ def baseline_of(facts: CompileFacts) -> Baseline:
         raise MspcError(f"{facts.name} is a plan, which sends nothing", notes=["take the folder of its compile"])
     counts: Counter[str] = Counter()
     for kind in facts.kinds:
-        counts |= Counter(fact.row.operator for fact in kind.collectives)
+        runs: Counter[str] = Counter()
+        for fact in kind.collectives:
+            runs[fact.row.operator] += fact.row.runs
+        counts |= runs
     memory = [kind.peak_bytes for kind in facts.kinds if kind.peak_bytes is not None]
     steps = [kind.times.step for kind in facts.kinds if kind.times is not None]
     return Baseline(

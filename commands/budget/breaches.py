@@ -93,12 +93,15 @@ def _count(facts: CompileFacts, operator: str, most: int) -> Iterator[Breach]:
     def counts(fact: CollectiveFact) -> bool:
         return operator in (ANY, fact.row.operator)
 
-    worst = max(facts.kinds, key=lambda kind: sum(map(counts, kind.collectives)))
-    meeting = _largest_first(worst, counts)
-    if len(meeting) > most:
+    def runs(kind: RankFacts) -> int:
+        return sum(fact.row.runs for fact in kind.collectives if counts(fact))
+
+    worst = max(facts.kinds, key=runs)
+    count = runs(worst)
+    if count > most:
         what = "collective" if operator == ANY else operator
-        message = f"{len(meeting)} {what}{'s' * (len(meeting) != 1)} in a step, {most} may be"
-        yield Breach(COLLECTIVES, message, worst.ranks, _times(len(meeting), most), meeting)
+        message = f"{count} {what}{'s' * (count != 1)} in a step, {most} may be"
+        yield Breach(COLLECTIVES, message, worst.ranks, _times(count, most), _largest_first(worst, counts))
 
 
 def _forbidden(facts: CompileFacts, forbidden: Forbidden) -> Iterator[Breach]:

@@ -143,10 +143,12 @@ class _Sent:
     ranks: tuple[int, ...]
     nbytes: int
     reason: str
+    times: str
 
     @property
     def text(self) -> str:
-        return f"{self.operator} of {self.nbytes} bytes{OVER}{group(self.ranks)}"
+        times = f", {self.times}" if self.times else ""
+        return f"{self.operator} of {self.nbytes} bytes{times}{OVER}{group(self.ranks)}"
 
 
 def differences(first: CompileFacts, second: CompileFacts) -> Differences:
@@ -300,6 +302,7 @@ def _sent(facts: RankFacts) -> Iterator[_Sent]:
             yield _Sent(
                 name, row.phase, "" if by_name else cell_of(fact.scope), "" if by_name else row.line, tensor.cell,
                 row.line, tensor.parameter, row.operator, row.ranks, tensor.bytes, row.reason,
+                row.times,
             )  # fmt: skip
 
 
@@ -307,7 +310,7 @@ def _collectives(first: RankFacts, second: RankFacts, foreign: bool) -> Iterator
     same_rank = first.ranks[0] == second.ranks[0]
 
     def said(sent: _Sent) -> Hashable:
-        return sent.operator, sent.nbytes, () if foreign else sent.ranks if same_rank else len(sent.ranks)
+        return sent.operator, sent.nbytes, sent.times, () if foreign else sent.ranks if same_rank else len(sent.ranks)
 
     def place(sent: _Sent) -> Hashable:
         phase = "" if sent.parameter else sent.phase
@@ -347,7 +350,7 @@ def _sums(totals: ScopeTotals, timed: bool) -> Hashable:
 def _figures(first: RankFacts, second: RankFacts) -> Iterator[Figure]:
     figures = [
         Figure("operators", "", len(first.operators), len(second.operators)),
-        Figure("collectives", "", len(first.collectives), len(second.collectives)),
+        Figure("collectives", "", *(sum(fact.row.runs for fact in facts.collectives) for facts in (first, second))),
         Figure("bytes sent", "bytes", first.bytes_sent, second.bytes_sent),
     ]
     if first.memory is not None and second.memory is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.machine import Machine
@@ -24,7 +24,14 @@ from mspc.commands.facts.model import (
     cell_of,
 )
 from mspc.commands.facts.phases import phase_of
-from mspc.commands.report.facts import STRUCTURAL, CollectiveRow, collective_row, memory_row, source_line
+from mspc.commands.report.facts import (
+    STRUCTURAL,
+    CollectiveRow,
+    collective_row,
+    memory_row,
+    ran_nodes,
+    source_line,
+)
 from mspc.ir.graph import Constant, Graph, Node, OpLike, Parameter, Value, element_layouts, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, Type
@@ -36,6 +43,9 @@ from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.op import REGISTRY
 from mspc.ops.optim.optimizer import Update
 from mspc.runtime.memory_plan import plan_memory
+
+if TYPE_CHECKING:
+    from mspc.ops.control.times import Times
 
 NO_WORK = frozenset({"Depend", "MakeTuple", "TupleGetItem", "Load", "UpdateState", "call", "J", "RefToEmbed",
                      "EnvironGet", "EnvironSet", "EnvironAdd", "_VirtualDataset", "partial"})  # fmt: skip
@@ -63,18 +73,18 @@ class GraphFacts:
         unit = 0.0 if self.of_one_rank else None
         collectives: list[CollectiveFact] = []
         scopes: dict[str, ScopeTotals] = {}
-        for node in self.graph.nodes:
+        for node, times in ran_nodes(self.graph):
             if self._packs(node):
                 continue
-            collective = self.collective(node)
+            collective = self.collective(node, times)
             totals = scopes.setdefault(cell_of(self.scope(node)), ScopeTotals(seconds=unit))
             totals.nodes += 1
             if collective is not None:
                 collectives.append(collective)
                 self._count(collective, scopes, unit)
                 continue
-            if totals.seconds is not None and not node.op.is_view:
-                totals.seconds += seconds(node, self.machine)
+            if totals.seconds is not None and not node.op.is_view and not node.regions:
+                totals.seconds += seconds(node, self.machine) * (1 if times is None else times.count)
             operators += self._operators(node)
         plan = plan_memory(self.graph) if self.of_one_rank else None
         time = Timeline(self.graph, self.machine) if self.of_one_rank else None
@@ -117,12 +127,12 @@ class GraphFacts:
             return node.op.name in NO_WORK
         return isinstance(node.op, STRUCTURAL) and not isinstance(node.op, Collective)
 
-    def collective(self, node: Node) -> CollectiveFact | None:
-        """What a node sends, None where it is no collective."""
+    def collective(self, node: Node, times: Times | None = None) -> CollectiveFact | None:
+        """What a node sends that a step runs so often, None where it is no collective."""
         if isinstance(node.op, Collective):
-            row, sent = collective_row(node), node.op.sent_bytes
+            row, sent = collective_row(node, times), node.op.sent_bytes
             ranks = len(node.op.members)
-            time = seconds(node, self.machine) if self.of_one_rank else None
+            time = seconds(node, self.machine) * row.runs if self.of_one_rank else None
         else:
             kind = REGISTRY.get(node.op.name)
             if not self.foreign or kind is None or not issubclass(kind, Collective):
@@ -133,9 +143,12 @@ class GraphFacts:
         if len(names) != len(node.inputs):
             names = [row.parameter] * len(node.inputs)
         tensors = [
-            SentTensor(name, cell_of(self.scope(_origin(value) or node)), int(sent(_nbytes(value.type), max(1, ranks))))
+            SentTensor(
+                name, cell_of(self.scope(_origin(value) or node)),
+                int(sent(_nbytes(value.type), max(1, ranks))) * row.runs,
+            )
             for name, value in zip(names, node.inputs, strict=True)
-        ]
+        ]  # fmt: skip
         tensors = tensors or [SentTensor(row.parameter, cell_of(self.scope(node)), row.bytes)]
         return CollectiveFact(row, self.scope(node), tuple(tensors), _texts([node.type]), time)
 
@@ -156,7 +169,10 @@ class GraphFacts:
     @cached_property
     def _world(self) -> int:
         """How many ranks MindSpore's text lets one know of: a group of all of them is known by name only."""
-        return 1 + max((rank for node in self.graph.nodes for rank in _listed(node)), default=0)
+        return 1 + max((rank for node in self._all_nodes() for rank in _listed(node)), default=0)
+
+    def _all_nodes(self) -> Iterator[Node]:
+        return (node for graph in self.graph.graphs() for node in graph.nodes)
 
     def _operators(self, node: Node) -> Iterator[OperatorFact]:
         """The operators that a node is: one, or the members of a fused one."""

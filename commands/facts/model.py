@@ -38,7 +38,7 @@ class OperatorFact:
 @dataclass(frozen=True)
 class SentTensor:
     """One of the tensors that a collective moves. parameter: whose gradient it is, or "". cell: that it comes from.
-    bytes: that a rank sends of it."""
+    bytes: that a rank sends of it, as those of its collective's row."""
 
     parameter: str
     cell: str
@@ -92,7 +92,7 @@ class RankFacts:
 
     @cached_property
     def bytes_sent(self) -> int:
-        """Bytes that a rank sends in one step."""
+        """Bytes that a rank sends in one step; in loops whose turns only the run counts those of one turn."""
         return sum(collective.row.bytes for collective in self.collectives)
 
 

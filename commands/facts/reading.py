@@ -93,12 +93,12 @@ def _graph_facts(path: Path, machine: Machine) -> CompileFacts:
     module = parse(dump_text(path), REGISTRY, str(path))
     graph, attrs = module.main, module.attrs
     foreign = module.dialect == "mindspore"
-    if not foreign and len(module.graphs) == 1:
+    if not foreign:
         check_graph(graph)
     for other in module.graphs:
-        if other is not graph:
+        if foreign and other is not graph:
             graph.nodes += other.nodes
-    own = not foreign and "rank" in attrs and len(module.graphs) == 1
+    own = not foreign and "rank" in attrs
     read = GraphFacts(graph, foreign, own, machine)
     ranks = None if foreign else _number(attrs, "ranks")
     kind = read.of_ranks([_number(attrs, "rank") or 0])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.compiler.driver import Compiled
@@ -19,6 +20,9 @@ from mspc.ops.op import Op, has_gpu_kernel
 from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_plan import plan_memory
 
+if TYPE_CHECKING:
+    from mspc.ops.control.times import Times
+
 MOST_LINES = 3
 """Lines of the script that are named for an operator that a GPU has no kernel for."""
 STRUCTURAL = (Depend, MakeTuple, TupleGetItem, Collective, LayoutChange)
@@ -28,7 +32,8 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class OperatorRow:
-    """A forward operator: its strategy, one tuple per input, where that came from, and the cells around it."""
+    """A forward operator: its strategy, one tuple per input, where that came from, the cells around it, and how often a
+    step runs it, as `Times.text` has it: "" of what runs once."""
 
     operator: str
     instance: str
@@ -36,6 +41,7 @@ class OperatorRow:
     origin: str
     line: str
     scope: str = ""
+    times: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,11 @@ class ParameterRow:
 @dataclass(frozen=True)
 class CollectiveRow:
     """A collective of one rank: its group, the bytes that the rank sends in one step, why it is there, and the cells
-    around it."""
+    around it.
+
+    runs: how often a step runs it. a_turn: only the run counts the turns of a loop around it; `runs` and `bytes` are
+    those of one turn. times: as of `OperatorRow`.
+    """
 
     operator: str
     ranks: Shape
@@ -63,6 +73,9 @@ class CollectiveRow:
     reason: str
     line: str
     scope: str = ""
+    runs: int = 1
+    times: str = ""
+    a_turn: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,13 +91,16 @@ class SliceRow:
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums for one rank and one step. peak_bytes: all memory that a planned step takes."""
+    """Sums for one rank and one step. peak_bytes: all memory that a planned step takes. runs: of operators, where loops
+    run them several times. bytes_a_turn: sent in turns of loops that only the run counts, none of `bytes_sent`."""
 
     operators: int
     collectives: int
     bytes_sent: int
     parameter_bytes: int
     peak_bytes: int
+    runs: int = 0
+    bytes_a_turn: int = 0
 
 
 @dataclass(frozen=True)
@@ -141,7 +157,8 @@ class Report:
 
 def make_report(compiled: Compiled, graph: Graph, rank: int) -> Report:
     """The report of a compile; `graph` is the execute graph of `rank`."""
-    collectives = [collective_row(node) for node in graph.nodes if isinstance(node.op, Collective)]
+    ran = ran_nodes(graph)
+    collectives = [collective_row(node, times) for node, times in ran if isinstance(node.op, Collective)]
     parameters = [_parameter(parameter) for parameter in graph.parameters]
     stored = sum(row.bytes for row in parameters if row.kind != "input")
     plan = plan_memory(graph)
@@ -151,15 +168,21 @@ def make_report(compiled: Compiled, graph: Graph, rank: int) -> Report:
         ranks=compiled.config.ranks,
         rank=rank,
         operators=[
-            _operator(node, compiled.config.sharded)
-            for node in compiled.graph.nodes
+            _operator(node, compiled.config.sharded, times)
+            for node, times in ran_nodes(compiled.graph)
             if node.phase == "forward" and not isinstance(node.op, STRUCTURAL)
         ],
         parameters=parameters,
         collectives=collectives,
-        slices=[_slice(node) for node in compiled.graph.nodes if isinstance(node.op, LocalSlice)],
+        slices=[_slice(node) for node in _all_nodes(compiled.graph) if isinstance(node.op, LocalSlice)],
         totals=Totals(
-            len(graph.nodes), len(collectives), sum(c.bytes for c in collectives), stored, plan.peak
+            operators=len(ran),
+            collectives=sum(c.runs for c in collectives),
+            bytes_sent=sum(c.bytes for c in collectives if not c.a_turn),
+            parameter_bytes=stored,
+            peak_bytes=plan.peak,
+            runs=sum(1 if times is None else times.count for _, times in ran),
+            bytes_a_turn=sum(c.bytes for c in collectives if c.a_turn),
         ),
         memory=memory_row(plan),
         without_kernels=without_kernels(graph) if compiled.config.device == "GPU" else [],
@@ -169,11 +192,15 @@ def make_report(compiled: Compiled, graph: Graph, rank: int) -> Report:
 def without_kernels(graph: Graph) -> list[PlainRow]:
     """What runs through CuPy on a GPU, the most frequent operators first."""
     found: dict[str, list[str]] = {}
-    for node in graph.nodes:
+    for node in _all_nodes(graph):
         if isinstance(node.op, Op) and not has_gpu_kernel(node.op) and not isinstance(node.op, STRUCTURAL):
             found.setdefault(node.op.name, []).append(source_line(node.frames))
     rows = [PlainRow(name, len(places), list(dict.fromkeys(places))[:MOST_LINES]) for name, places in found.items()]
     return sorted(rows, key=lambda row: -row.nodes)
+
+
+def _all_nodes(program: Graph) -> Iterator[Node]:
+    return (node for graph in program.graphs() for node in graph.nodes)
 
 
 def memory_row(plan: MemoryPlan) -> MemoryRow:
@@ -184,11 +211,20 @@ def memory_row(plan: MemoryPlan) -> MemoryRow:
     )  # fmt: skip
 
 
-def _operator(node: Node, sharded: bool) -> OperatorRow:
+def ran_nodes(program: Graph) -> list[tuple[Node, Times | None]]:
+    """Every node of a program and of its graphs, and how often a step runs it; None of a program without loops."""
+    if not any(node.regions for node in program.nodes):
+        return [(node, None) for node in program.nodes]
+    from mspc.ops.control.times import nodes_with_times
+
+    return list(nodes_with_times(program))
+
+
+def _operator(node: Node, sharded: bool, times: Times | None) -> OperatorRow:
     strategy = tuple(shards for value in node.inputs for shards in _strategies(value)) if sharded else ()
     return OperatorRow(
         node.op.name, node.instance, strategy, str(node.attrs.get("strategy_from", "")), source_line(node.frames),
-        node.scope,
+        node.scope, "" if times is None else times.text,
     )  # fmt: skip
 
 
@@ -207,17 +243,21 @@ def _parameter(parameter: Parameter) -> ParameterRow:
     )
 
 
-def collective_row(node: Node) -> CollectiveRow:
-    """What a table says of a collective."""
+def collective_row(node: Node, times: Times | None = None) -> CollectiveRow:
+    """What a table says of a collective that a step runs so often, once with None."""
+    runs = 1 if times is None else times.count
     return CollectiveRow(
         node.op.name,
         node.op.members if isinstance(node.op, Collective) else (),
-        math.floor(sent_bytes(node)),
+        math.floor(sent_bytes(node)) * runs,
         node.phase,
         str(node.attrs.get("mirror_user_id", "")),
         str(node.attrs.get("reason", "")),
         source_line(node.frames),
         node.scope,
+        runs,
+        "" if times is None else times.text,
+        times is not None and not times.known,
     )
 
 

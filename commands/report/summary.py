@@ -84,19 +84,28 @@ def kinds_table(report: Report) -> Table:
 
 def collectives_table(rows: Sequence[CollectiveRow], title: str) -> Table:
     """Those that send most first; one row for those of repeated layers that are alike."""
-    merged = alike(rows, lambda row: (row.operator, row.ranks, row.bytes, row.line, row.reason, layer_kind(row.scope)))
+    merged = alike(rows, _alike)
     dearest = sorted(merged.values(), key=lambda those: -sum(row.bytes for row in those))
     return Table(
         title, ("operator", "group", "times", "bytes", "line", "reason"),
         [
             (
-                those[0].operator, group(those[0].ranks), str(len(those)), str(sum(row.bytes for row in those)),
+                those[0].operator, group(those[0].ranks), _times(those), str(sum(row.bytes for row in those)),
                 those[0].line or "-", those[0].reason or "-",
             )
             for those in dearest
         ],
         (2, 3), below=(5,),
     )  # fmt: skip
+
+
+def _alike(row: CollectiveRow) -> tuple[object, ...]:
+    return row.operator, row.ranks, row.bytes, row.line, row.reason, row.times, layer_kind(row.scope)
+
+
+def _times(those: Sequence[CollectiveRow]) -> str:
+    """How often those that are alike run in a step."""
+    return f"{sum(row.runs for row in those)}{' a turn' if those[0].a_turn else ''}"
 
 
 def _strategies(operators: list[OperatorRow]) -> list[str]:

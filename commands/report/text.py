@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from mspc.commands.report.facts import Report
@@ -33,9 +35,11 @@ def heading(report: Report, folder: Path) -> str:
 def total_lines(report: Report) -> list[str]:
     """What a rank's step runs, sends and takes."""
     totals, memory, size = report.totals, report.memory, size_text
+    runs = f" that run {totals.runs} times" if totals.runs != totals.operators else ""
+    more = f" and {totals.bytes_a_turn} per turn of loops that only the run counts" if totals.bytes_a_turn else ""
     return [
-        f"rank {report.rank}: {totals.operators} operators, {totals.collectives} collectives, "
-        f"{totals.bytes_sent} bytes sent per step",
+        f"rank {report.rank}: {totals.operators} operators{runs}, {totals.collectives} collectives, "
+        f"{totals.bytes_sent} bytes sent per step{more}",
         f"memory: weights {size(memory.weights)}, states {size(memory.states)}, inputs {size(memory.inputs)}, "
         f"step {size(memory.step)} (gradients {size(memory.gradients)}, activations {size(memory.activations)}, "
         f"temporary buffers {size(memory.temporary)} at most, each at its own time), together "
@@ -54,6 +58,7 @@ def report_tables(report: Report) -> list[Table]:
         ],
         below=(3,),
     )
+    operators = with_times(operators, 5, [o.times for o in report.operators])
     parameters = Table(
         f"inputs and parameters, with the slice of rank {report.rank}",
         ("name", "kind", "type", "shape", "slice", "bytes"),
@@ -70,6 +75,7 @@ def report_tables(report: Report) -> list[Table]:
         (2,),
         below=(4,),
     )
+    collectives = with_times(collectives, 3, [c.times for c in report.collectives])
     slices = Table(
         "slices that were inserted; nothing is sent",
         ("before", "after", "line", "reason"),
@@ -77,6 +83,17 @@ def report_tables(report: Report) -> list[Table]:
         below=(3,),
     )
     return [operators, parameters, collectives, slices]
+
+
+def with_times(table: Table, place: int, times: Sequence[str]) -> Table:
+    """The table with a column at a place that says how often a step runs what is in a row, where any runs in a loop or
+    by a condition."""
+    if not any(times):
+        return table
+    rows = [(*row[:place], text or "once", *row[place:]) for row, text in zip(table.rows, times, strict=True)]
+    columns = (*table.columns[:place], "runs", *table.columns[place:])
+    numbers, below = (tuple(i + (i >= place) for i in those) for those in (table.numbers, table.below))
+    return replace(table, columns=columns, rows=rows, numbers=numbers, below=below)
 
 
 def group(ranks: tuple[int, ...]) -> str:

@@ -7,7 +7,7 @@ names that are operands.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.nearest import did_you_mean
@@ -29,17 +29,14 @@ def read_regions(reading: Reading, graph: Graph, node: Node, text: str, at: int)
     reading.regions.append((graph, node, names))
 
 
-def take_parameters(reading: Reading, graph: Graph, references: Sequence[str], at: int) -> None:
-    """Give a graph the parameters whose lines stand between the graph before it and its own head at `at`, which names
-    those of all graphs but the first. Raises MspcError where the two differ."""
-    lines = reading.visible = reading.lines
-    reading.lines = dict[str, Parameter]()
+def check_parameters(
+    reading: Reading, graph: Graph, references: Sequence[str], lines: Mapping[str, Parameter], at: int
+) -> None:
+    """Raise MspcError where the head of a graph, at a character of the text, names others than the lines above it are
+    of: that of the first graph names none."""
     if graph is reading.graphs[0]:
-        if references:
-            notes = (f"the head of the first graph names none: `subgraph @{graph.name}() {{`",)
-            reading.fail(f"the parameters of @{graph.name} are the lines above it", at, notes)
-        graph.parameters = list(lines.values())
-        return
+        notes = (f"the head of the first graph names none: `subgraph @{graph.name}() {{`",)
+        reading.fail(f"the parameters of @{graph.name} are the lines above it", at, notes)
     for reference in references:
         if reference not in lines:
             notes = (_ABOVE.format(reference),)
@@ -51,7 +48,6 @@ def take_parameters(reading: Reading, graph: Graph, references: Sequence[str], a
         if parameter.kind != "input":
             notes = (f"what it is given stands for it: `<Tensor[...], (...)>`, not a {parameter.kind}",)
             reading.fail(f"the parameter {parameter.name} of @{graph.name} is no input", at, notes)
-    graph.parameters = list(lines.values())
 
 
 def resolve_regions(reading: Reading, main: Graph) -> None:

@@ -9,7 +9,6 @@ from lark import Token
 
 from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.opaque import UNKNOWN_TYPE, Literal, OpaqueOp, Reference
-from mspc.ir.text.borders import read_regions
 from mspc.ir.text.comments import read_trailer
 from mspc.ir.text.facts import NODE, PHASES, mistake
 from mspc.ir.text.fragments import read_attributes, read_layouts
@@ -141,6 +140,8 @@ class NodeReader:
         elif text.startswith("{instance name: "):
             node.instance = self.reading.piece(name_of, text[16:-1], at + 16)
         elif text.startswith("{regions: ") and not self.reading.opaque:
+            from mspc.ir.text.borders import read_regions
+
             read_regions(self.reading, graph, node, text, at)
         elif text.startswith("{layout: "):
             layouts = self.reading.piece(read_layouts, text[9:-1], at + 9)

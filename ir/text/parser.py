@@ -15,7 +15,6 @@ from lark.exceptions import UnexpectedInput, VisitError
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.nearest import did_you_mean
 from mspc.ir.opaque import UNKNOWN_TYPE, Module
-from mspc.ir.text.borders import resolve_regions, take_parameters
 from mspc.ir.text.comments import header_facts, parameter_types
 from mspc.ir.text.facts import HEADER, mistake
 from mspc.ir.text.fragments import (
@@ -117,7 +116,9 @@ class _FileReader:
             self.reading.fail(message, self.reading.text.find("IR entry"))
         main.attrs = self.attrs
         main.parameters = self.reading.header
-        if not self.reading.opaque:
+        if not self.reading.opaque and (len(self.graphs) > 1 or self.reading.regions or self.reading.lines):
+            from mspc.ir.text.borders import resolve_regions
+
             resolve_regions(self.reading, main)
         for fact, count in (("Total subgraph", len(self.graphs)), ("Total params", len(self.reading.header))):
             told = self.facts.get(fact, str(count))
@@ -243,7 +244,7 @@ class _FileReader:
         references = OPERAND.findall(match.group(2))
         types = self.types_before or []
         if not self.reading.opaque:
-            take_parameters(self.reading, graph, references, head.start_pos)
+            self.take_parameters(graph, references, head.start_pos)
             references = list[str]()
         for i, reference in enumerate(references):
             type = read_foreign_type(types[i]) if i < len(types) else UNKNOWN_TYPE
@@ -255,6 +256,16 @@ class _FileReader:
         self.nodes.read_result(graph, values, result)
         self.names[graph.name] = {node.name for node in graph.nodes}
         self.reading.parameter_names.clear()
+
+    def take_parameters(self, graph: Graph, references: list[str], at: int) -> None:
+        """Give a graph the parameters whose lines stand between the graph before it and its own head."""
+        self.reading.visible = lines = self.reading.lines
+        self.reading.lines = dict[str, Parameter]()
+        if references or len(self.graphs) > 1:
+            from mspc.ir.text.borders import check_parameters
+
+            check_parameters(self.reading, graph, references, lines, at)
+        graph.parameters = list(lines.values())
 
 
 def _foreign_value(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""Makes a region of nodes: what they read from outside becomes its parameters, and operands of the node that runs it."""
+"""Makes a region of nodes: what they read from outside becomes its parameters, and operands of who runs it."""
 
 from __future__ import annotations
 

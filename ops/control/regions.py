@@ -21,17 +21,19 @@ class RegionOp(Op, abstract=True):
     """An operator that runs the regions of its node.
 
     mutates: operands that a region overwrites. has_side_effect: a region has to run even if nobody reads a result.
+    is_collective: ranks run it together, since a region sends.
     """
 
     mutates: tuple[int, ...] = ()  # type: ignore[misc]  # a field here, which other operators have as a class
     has_side_effect: bool = False  # type: ignore[misc]  # as above
+    is_collective: bool = False  # type: ignore[misc]  # as above
     region_names: ClassVar[tuple[str, ...]] = ()
     """What the regions are called in messages, in their order."""
     takes_complex = True
     widens = False
     may_alias = True
     bprop = NotDifferentiable("the pass grad differentiates its regions")
-    omitted = ("mutates", "has_side_effect", "scanned", "stacked", "reverse")
+    omitted = ("mutates", "has_side_effect", "is_collective", "scanned", "stacked", "reverse")
 
     def infer(self, *types: Type) -> Type:
         raise MspcError(f"{self.name}: its type follows from its regions")
@@ -124,8 +126,31 @@ def with_effects(op: RegionOp, inputs: Sequence[Value], regions: Sequence[Graph]
         overwritten = set(overwritten_parameters(region))
         written |= {i for i in range(len(inputs)) if op.inside(number, i) in overwritten}
     effect = bool(written) or any(node.op.has_side_effect for region in regions for node in region.nodes)
-    effects: dict[str, Any] = {"mutates": tuple(sorted(written)), "has_side_effect": effect}
+    sends = any(node.op.is_collective for region in regions for node in region.nodes)
+    effects: dict[str, Any] = {
+        "mutates": tuple(sorted(written)), "has_side_effect": effect, "is_collective": sends
+    }  # fmt: skip
     return replace(op, **effects)
+
+
+def type_by_regions(node: Node) -> TupleType:
+    """The type of a node that runs graphs, as its operands and graphs make it.
+
+    Raises:
+        MspcError: they do not fit, or the node says less of what its graphs do beside their results than they do: it
+            would be left out, or run in another order.
+    """
+    if not isinstance(node.op, RegionOp):
+        names = ", ".join(f"@{region.name}" for region in node.regions)
+        raise MspcError(f"{node.op.name}: it runs no graphs, and is given {names}")
+    found = node.op.results_of(node.regions, [value.type for value in node.inputs])
+    told = with_effects(node.op, node.inputs, node.regions)
+    if not {*told.mutates} <= {*node.op.mutates}:
+        wanted = f"its graphs overwrite operands {told.mutates}"
+        raise MspcError(f"{node.op.name}: mutates is {node.op.mutates}, but {wanted}")
+    if told.has_side_effect and not node.op.has_side_effect:
+        raise MspcError(f"{node.op.name}: has_side_effect is false, but its graphs have effects")
+    return found
 
 
 def overwritten_parameters(region: Graph) -> Iterator[int]:

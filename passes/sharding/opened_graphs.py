@@ -10,10 +10,10 @@ are equal behind the pass become one graph again.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from typing import cast
 
 from mspc.ir.builder import Builder, TypedOp
@@ -41,24 +41,27 @@ def opened(graph: Graph) -> Iterator[Graph]:
 
 def open_regions(graph: Graph) -> None:
     """Put the nodes of all regions into the list of the graph's own."""
-    _unshare(graph, Counter())
+    _unshare(graph, set(), {each.name for each in graph.graphs()})
     opener = _Opener(graph)
     for node in graph.nodes:
         opener.take(node)
     graph.nodes = opener.nodes
 
 
-def _unshare(graph: Graph, seen: Counter[str]) -> None:
+def _unshare(graph: Graph, taken: set[Graph], names: set[str]) -> None:
     """Give every node graphs of its own."""
+
+    def free(name: str) -> str:
+        base = name.partition(COPY)[0]
+        found = next(f"{base}{COPY}{i}" for i in count(1) if f"{base}{COPY}{i}" not in names)
+        names.add(found)
+        return found
+
     for node in graph.nodes:
-        regions: list[Graph] = []
+        node.regions = tuple(copied_region(region, free) if region in taken else region for region in node.regions)
         for region in node.regions:
-            if region.name in seen:
-                region = copied_region(region, lambda name: f"{name}{COPY}{seen[name]}")
-            regions.append(region)
-            seen[region.name.partition(COPY)[0]] += 1
-            _unshare(region, seen)
-        node.regions = tuple(regions)
+            taken.add(region)
+            _unshare(region, taken, names)
 
 
 class _Opener:

@@ -12,8 +12,12 @@ from mspc.ir.export import critical_path, find_cycle, to_dot, to_networkx
 from mspc.ir.graph import Graph, Node
 from mspc.ir.location import Location
 from mspc.ir.opaque import OpaqueOp
+from mspc.ir.text.parser import parse
+from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY
 from tests.conftest import HANG
 from tests.ir.graphs import small_graph
+from tests.ir.regions import LOOP
 from tests.serving import SERVED
 
 
@@ -106,3 +110,17 @@ def quickstart_dot(root: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     subprocess.run([*command, "--out", str(folder), "-q"], check=True, timeout=HANG, cwd=folder.parent)
     (drawn,) = (folder / "rank_0").glob("*_execute_*.dot")
     return drawn.read_text()
+
+
+def test_dot_frames_the_graphs_of_nodes() -> None:
+    load_operators()
+    text = to_dot(parse(LOOP, REGISTRY).main)
+    begins = re.findall(r"subgraph cluster_g(\d) \{\n    label=(\S+);", text)
+    names = ("@while_1_condition", "@while_1_body", "@if_2_then", "@if_2_else")
+    assert begins == [(str(number), f'"{name}"') for number, name in enumerate(names, 1)]
+    assert re.findall(r"(\S+) -> (g\d) \[style=dashed\];", text) == [
+        ("n0", "g1"), ("n0", "g2"), ("g2_n2", "g3"), ("g2_n2", "g4"),
+    ]  # fmt: skip
+    assert "g2_para8 -> g2_n0;" in text
+    assert "g4_para15 -> g4_out0;" in text
+    assert text.count("{") == text.count("}")

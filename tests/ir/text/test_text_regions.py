@@ -16,77 +16,11 @@ from mspc.ir.text.printer import print_graph
 from mspc.ops.check_graph import check_graph
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
+from tests.conftest import ROOT
+from tests.ir.regions import LOOP, PROGRAM
 from tests.ir.text.test_text_errors import mutated
 
 load_operators()
-
-LOOP = """\
-#IR entry      : @net
-#Total subgraph: 5
-
-#attrs         :
-#Total params  : 3
-
-%para1_x: <Tensor[Float32], (4)>
-%para2_n: <Tensor[Int64], ()>
-%para3_w: <Ref[Tensor[Float32]], (4), ref_key=w>  :  has_default {trainable: true}
-
-subgraph @net() {
-  %0 = While(Tensor(shape=[], dtype=Int64, value=0), %para1_x, %para2_n, %para3_w) \
-{regions: @while_1_condition, @while_1_body} primitive_attrs: {carried: 2}
-      : (<Tensor[Int64], ()>, <Tensor[Float32], (4)>, <Tensor[Int64], ()>, <Tensor[Float32], (4)>) -> \
-(<Tuple[Tensor[Int64],Tensor[Float32]], TupleShape((), (4))>)
-  %1 = TupleGetItem(%0) primitive_attrs: {index: 1}
-      : (<Tuple[Tensor[Int64],Tensor[Float32]], TupleShape((), (4))>) -> (<Tensor[Float32], (4)>)
-  Return(%1)
-      : (<Tensor[Float32], (4)>)
-}
-
-%para4_turn: <Tensor[Int64], ()>
-%para5_y: <Tensor[Float32], (4)>
-%para6_n: <Tensor[Int64], ()>
-%para7_w: <Tensor[Float32], (4)>
-subgraph @while_1_condition(%para4_turn, %para5_y, %para6_n, %para7_w) {
-  %0 = Less(%para4_turn, %para6_n)
-      : (<Tensor[Int64], ()>, <Tensor[Int64], ()>) -> (<Tensor[Bool], ()>)
-  Return(%0)
-      : (<Tensor[Bool], ()>)
-}
-
-%para8_turn: <Tensor[Int64], ()>
-%para9_y: <Tensor[Float32], (4)>
-%para10_n: <Tensor[Int64], ()>
-%para11_w: <Tensor[Float32], (4)>
-subgraph @while_1_body(%para8_turn, %para9_y, %para10_n, %para11_w) {
-  %0 = Add(%para8_turn, Tensor(shape=[], dtype=Int64, value=1))
-      : (<Tensor[Int64], ()>, <Tensor[Int64], ()>) -> (<Tensor[Int64], ()>)
-  %1 = Greater(%para10_n, Tensor(shape=[], dtype=Int64, value=3))
-      : (<Tensor[Int64], ()>, <Tensor[Int64], ()>) -> (<Tensor[Bool], ()>)
-  %2 = If(%1, %para9_y, %para11_w) {regions: @if_2_then, @if_2_else}
-      : (<Tensor[Bool], ()>, <Tensor[Float32], (4)>, <Tensor[Float32], (4)>) -> \
-(<Tuple[Tensor[Float32]], TupleShape((4))>)
-  %3 = TupleGetItem(%2) primitive_attrs: {index: 0}
-      : (<Tuple[Tensor[Float32]], TupleShape((4))>) -> (<Tensor[Float32], (4)>)
-  Return((%0, %3))
-      : (<Tensor[Int64], ()>, <Tensor[Float32], (4)>)
-}
-
-%para12_y: <Tensor[Float32], (4)>
-%para13_w: <Tensor[Float32], (4)>
-subgraph @if_2_then(%para12_y, %para13_w) {
-  %0 = Mul(%para12_y, %para13_w)
-      : (<Tensor[Float32], (4)>, <Tensor[Float32], (4)>) -> (<Tensor[Float32], (4)>)
-  Return(%0)
-      : (<Tensor[Float32], (4)>)
-}
-
-%para14_y: <Tensor[Float32], (4)>
-%para15_w: <Tensor[Float32], (4)>
-subgraph @if_2_else(%para14_y, %para15_w) {
-  Return(%para15_w)
-      : (<Tensor[Float32], (4)>)
-}
-"""
 
 REFUSED = [
     (
@@ -244,6 +178,18 @@ def test_graphs_of_nodes_read_back_equal() -> None:
     ]  # fmt: skip
     assert print_graph(graph) == LOOP
     assert difference(graph, read(LOOP)) == ""
+
+
+def test_the_examples_of_the_documentation_read_back_equal() -> None:
+    graph = read(PROGRAM)
+    graph.verify()
+    check_graph(graph)
+    assert print_graph(graph) == PROGRAM
+    text = (ROOT / "docs" / "ir-format.md").read_text("utf-8")
+    section = text[text.index("## 8. ") : text.index("## 9. ")]
+    shown = [line.strip() for line in section.split("\n") if line.startswith("    ")]
+    assert len(shown) > 50
+    assert [line for line in shown if line not in [told.strip() for told in PROGRAM.split("\n")]] == []
 
 
 @pytest.mark.parametrize(("good", "bad", "message"), REFUSED, ids=[message for _, _, message in REFUSED])
