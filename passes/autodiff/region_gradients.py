@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Node, Value
 from mspc.ir.types import TupleType
 from mspc.ops.control.loops import Loop
 from mspc.ops.control.regions import RegionOp, emit_regions, overwritten_parameters, with_effects
@@ -106,14 +106,3 @@ def _emitted(b: Builder, node: Node, douts: Sequence[Value | None], made: Region
     for operand, result in made.grads.items():
         found[operand] = b.emit(TupleGetItem(result), backward)
     return found
-
-
-def name_apart(program: Graph) -> None:
-    """Give graphs names of their own, where a graph and one made of it are both still there."""
-    taken: set[str] = set()
-    for graph in program.graphs():
-        name, number = graph.name, 1
-        while graph.name in taken:
-            number += 1
-            graph.name = f"{name}_{number}"
-        taken.add(graph.name)

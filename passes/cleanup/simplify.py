@@ -82,6 +82,23 @@ def _simplified_with_regions(program: Graph) -> bool:
     return found
 
 
+def remove_dead_in_regions(program: Graph) -> None:
+    """Drop what nobody needs in a program and all of its regions, and at the borders."""
+    from mspc.passes.cleanup.simplify_regions import simplify_borders  # late: few networks have regions
+
+    goes_on = True
+    while goes_on:
+        graphs = program.graphs()
+        nodes: set[Value] = {node for graph in graphs for node in graph.nodes}
+        for graph in graphs:
+            own, graph.attrs = graph.attrs, program.attrs
+            try:
+                remove_dead(graph, nodes)
+            finally:
+                graph.attrs = own
+        goes_on = simplify_borders(program)
+
+
 def _forward_values(graph: Graph) -> bool:
     replaced: dict[Value, Value] = {}
     known = _Known()
