@@ -187,7 +187,7 @@ class _LoopKernel:
         for region in (self._condition, self._body):
             if region is not None:
                 region.forget()
-        counted = (np.array(turns, np.int64),) if isinstance(op, While) and op.stacked else ()
+        counted = (np.array(turns, np.int64),) if isinstance(op, While) and op.tells_turns else ()
         return (*carried, *counted, *stacks)
 
     def _went(self, turns: int) -> str:

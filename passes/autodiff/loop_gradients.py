@@ -226,6 +226,7 @@ class _Backward:
         )  # fmt: skip
         count: list[Source] = []
         if isinstance(op, While):
+            forward = replace(forward, counted=not forward.stacked)  # type: ignore[call-arg]  # a While
             count = [Source("result", op.carried)]
         elif op.first:
             count = [Source("operand", 0)]
