@@ -218,7 +218,7 @@ def _opened_copy(graph: Graph) -> Graph:
         return graph
     from mspc.passes.sharding.opened_graphs import open_regions  # late: few graphs have regions
 
-    made = copied_region(graph, graph.name)
+    made = copied_region(graph)
     open_regions(made)
     return made
 

@@ -41,6 +41,7 @@ from mspc.ir.location import Location
 from mspc.ir.types import Type
 from mspc.ops.collective.base import Collective
 from mspc.runtime.comm.agreement import agree, agree_on_collectives, stop_together
+from mspc.runtime.comm.control_flow import collectives_of
 from mspc.runtime.device_choice import EACH_ITS_OWN, DeviceRequest, Wishes
 from mspc.runtime.faults.stalled import GRAPHS
 
@@ -227,7 +228,7 @@ class RankCalls:
         """Whether a graph is this rank's own business: each rank may run another, and nothing in this one meets any."""
         if compiled.config.mode not in EACH_ITS_OWN:
             return False
-        return not any(isinstance(node.op, Collective) for node in compiled.rank_graph(self.job.rank).nodes)
+        return not any(collectives_of(compiled.rank_graph(self.job.rank).nodes))
 
     def _number(self, alone: bool) -> int:
         """The next graph's number, which all that meet in it share; of one that meets no other it is this rank's."""

@@ -17,6 +17,7 @@ from mspc.compiler.unreduced_gradients import own_values
 from mspc.ir.diagnostics import OWN_FILES, MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.text.printer import print_graph
 from mspc.ops.collective.base import Collective
 from mspc.runtime.comm.agreement import gathered
 from mspc.runtime.comm.interface import Communicator
@@ -57,6 +58,7 @@ def shared_updates(graph: Graph) -> SharedUpdates:
             continue
         for member in _new(graph.nodes[place], numbers):
             attributes = "".join(f" {key}={value}" for key, value in member.op.attributes().items())
+            attributes += "".join(f" runs {_digest(region)}" for region in member.regions)
             text = f"{member.op.name}({', '.join(_text(value, numbers) for value in member.inputs)}){attributes}"
             at = next((str(f) for f in member.frames if not f.file.startswith(OWN_FILES)), "")
             found.append((text, at, names[0]))
@@ -96,6 +98,12 @@ def _new(node: Node, known: Collection[Value]) -> list[Node]:
             stack.append((current, True))
             stack += [(value, False) for value in reversed(current.inputs) if isinstance(value, Node)]
     return list(found)
+
+
+def _digest(region: Graph) -> str:
+    """A short identity of what a region computes, whatever the lines of its source are."""
+    lines = [line for line in print_graph(region).splitlines() if not line.lstrip().startswith("#")]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:8]
 
 
 def _agrees(node: Node) -> bool:

@@ -282,4 +282,6 @@ def _with_frames(failure: NodeFailure, program: Program, job: Job) -> NodeFailur
     if failure.location is not None or failure.index < 0:
         return failure
     graph = program.graph(job.rank, program.text(job.rank), frames=True)
+    if failure.region:
+        graph = next(region for region in graph.graphs() if region.name == failure.region)
     return failure.at(graph.nodes[failure.index].frames)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from mspc.ir.graph import Graph, Node, OpLike, Parameter, Value
 
@@ -30,13 +30,13 @@ def copied_parameter(parameter: Parameter) -> Parameter:
     return own
 
 
-def copied_region(graph: Graph, name: str, known: dict[Graph, Graph] | None = None) -> Graph:
-    """A copy of a graph and of those that its nodes run; these keep their names.
+def copied_region(graph: Graph, name: Callable[[str], str] = str, known: dict[Graph, Graph] | None = None) -> Graph:
+    """A copy of a graph and of those that its nodes run.
 
-    known: copies of graphs that were made already, by what they are of.
+    name: what a copy of a graph of some name is called. known: copies that were made already, by what they are of.
     """
     known = {} if known is None else known
-    made = known[graph] = Graph(name)
+    made = known[graph] = Graph(name(graph.name))
     made.attrs, made.returns_tuple = dict(graph.attrs), graph.returns_tuple
     of: dict[Value, Value] = {}
     for parameter in graph.parameters:
@@ -44,7 +44,7 @@ def copied_region(graph: Graph, name: str, known: dict[Graph, Graph] | None = No
         made.parameters.append(own)
     for node in graph.nodes:
         copy = copied_node(node, [of.get(value, value) for value in node.inputs])
-        copy.regions = tuple(known.get(region) or copied_region(region, region.name, known) for region in node.regions)
+        copy.regions = tuple(known.get(region) or copied_region(region, name, known) for region in node.regions)
         forward = of.get(node.forward) if node.forward is not None else None
         copy.forward = forward if isinstance(forward, Node) else node.forward
         of[node] = copy

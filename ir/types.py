@@ -146,14 +146,34 @@ class TensorType:
 class StackType(TensorType):
     """Tensors of one element type and shape, one for every turn of a loop, which nobody has counted yet.
 
-    dtype, shape, size and nbytes are those of one of them.
+    dtype, shape, size and nbytes are those of one of them. depth: of how many loops inside of each other; a stack of
+    depth 2 has a stack of depth 1 for every turn.
     """
 
+    depth: int = 1
+
+    @property
+    def entry(self) -> TensorType:
+        """The type of what one turn puts there."""
+        if self.depth > 1:
+            return StackType(self.dtype, self.shape, self.depth - 1)
+        return TensorType(self.dtype, self.shape)
+
+    @staticmethod
+    def of(entry: TensorType) -> StackType:
+        """The type of a stack of such entries."""
+        return StackType(entry.dtype, entry.shape, entry.depth + 1 if isinstance(entry, StackType) else 1)
+
+    @property
+    def kind(self) -> str:
+        """`Stack[Float32]`, of depth 2 `Stack[Stack[Float32]]`."""
+        return f"{'Stack[' * self.depth}{self.dtype}{']' * self.depth}"
+
     def with_shape(self, shape: tuple[int, ...]) -> StackType:
-        return StackType(self.dtype, tuple(shape))
+        return StackType(self.dtype, tuple(shape), self.depth)
 
     def __str__(self) -> str:
-        return f"<Stack[{self.dtype}], ({', '.join(map(str, self.shape))})>"
+        return f"<{self.kind}, ({', '.join(map(str, self.shape))})>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +192,9 @@ class TupleType:
         for i, element in enumerate(self.elements):
             run += 1
             following = self.elements[i + 1] if i + 1 < len(self.elements) else None
-            if following is None or (following.dtype, type(following)) != (element.dtype, type(element)):
-                kind = "Stack" if isinstance(element, StackType) else "Tensor"
-                names.append(f"{kind}[{element.dtype}]" + (f"*{run}" if run > 1 else ""))
+            if following is None or following.with_shape(()) != element.with_shape(()):
+                kind = element.kind if isinstance(element, StackType) else f"Tensor[{element.dtype}]"
+                names.append(kind + (f"*{run}" if run > 1 else ""))
                 run = 0
         shapes = ", ".join(f"({', '.join(map(str, e.shape))})" for e in self.elements)
         return f"<Tuple[{','.join(names)}], TupleShape({shapes})>"

@@ -157,8 +157,11 @@ class PassManager:
         """
         for need in step.needs:
             need.check(step.name, graph)
-        has_regions = any(node.regions for node in graph.nodes)
-        result, changed = _with_regions(step, graph) if has_regions else step.apply(graph)
+        if any(node.regions for node in graph.nodes):
+            result, changed = _with_regions(step, graph)
+            _note_effects(result)
+        else:
+            result, changed = step.apply(graph)
         if self._verify:
             try:
                 result.verify()
@@ -193,6 +196,16 @@ def _with_regions(step: Pass, graph: Graph) -> tuple[Graph, bool]:
             region.attrs = own
     result, of_graph = step.apply(graph)
     return result, changed or of_graph
+
+
+def _note_effects(graph: Graph) -> None:
+    """Let operators that run graphs say what these do beside their results now."""
+    from mspc.ops.control.regions import RegionOp, with_effects  # late: few graphs have regions
+
+    for each in reversed(graph.graphs()):
+        for node in each.nodes:
+            if isinstance(node.op, RegionOp):
+                node.op = with_effects(node.op, node.inputs, node.regions)  # type: ignore[assignment]  # see RegionOp
 
 
 def run_passes(graph: Graph, passes: Iterable[Pass], on_pass: OnPass | None = None) -> Graph:

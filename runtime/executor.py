@@ -192,9 +192,9 @@ class Executor:
         self._checked = True
 
     def _failure(self, error: Exception, index: int) -> NodeFailure:
-        node, where = self.graph.nodes[index], ""
+        node, where, region = self.graph.nodes[index], "", ""
         if isinstance(error, RegionFailure):
-            node, where, error = error.node, error.where, error.cause
+            node, where, region, index, error = error.node, error.where, error.region, error.index, error.cause
         operands = ", ".join(str(value.type) for value in node.inputs)
         what = error.message if isinstance(error, MspcError) else f"{type(error).__name__}: {error}"
         notes = error.notes if isinstance(error, MspcError) else ()
@@ -203,6 +203,7 @@ class Executor:
             [*notes, f"its operands are ({operands}), its result {node.type}"],
             node.frames,
             index,
+            region,
         )
 
     def slot_value(self, value: Value) -> Array:

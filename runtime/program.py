@@ -139,9 +139,11 @@ class Program:
 
         path = self.execute[rank]
         module = parse(text, REGISTRY, str(self.folder / path), frames=frames)
-        if len(module.graphs) != 1:
-            raise MspcError(f"{self.folder / path}: a rank runs one flat graph; this file has {len(module.graphs)}")
-        graph = module.graphs[0]
+        graph = module.main
+        surplus = len(module.graphs) - len(graph.graphs())
+        if surplus:
+            told = f"of the {len(module.graphs)} graphs of this file @{graph.name} runs all but {surplus}"
+            raise MspcError(f"{self.folder / path}: {told}; a rank runs one, and those that its nodes name as regions")
         attrs = {**module.attrs, **graph.attrs}
         for key, wanted in (("ranks", self.ranks), ("rank", rank)):
             if attrs.get(key, wanted) != wanted:
@@ -154,7 +156,7 @@ class Program:
         """Let operators write files of this folder only."""
         from mspc.ops.op import Op
 
-        for node in graph.nodes:
+        for node in (node for each in graph.graphs() for node in each.nodes):
             if isinstance(node.op, Op):
                 try:
                     node.op = node.op.confined(self.folder)

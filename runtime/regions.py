@@ -15,10 +15,11 @@ import numpy as np
 from mspc.analysis.aliasing import Updates
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph, Node
-from mspc.ir.types import TensorType
+from mspc.ir.types import StackType, TensorType
 from mspc.ops.control.loops import Loop, While
 from mspc.ops.control.regions import If
 from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm.control_flow import Check, same_way
 from mspc.runtime.faults.failure import RegionFailure
 from mspc.runtime.plan import Instructions, own, parts_of, plan
 
@@ -43,7 +44,8 @@ class Regions:
         if isinstance(node.op, Loop):
             return _LoopKernel(node, node.op, regions, self.backend).run
         if isinstance(node.op, If):
-            return _choice(*regions)
+            check = same_way(node, self.backend.comm, _branch_of(node))
+            return _choice(*regions, check)
         return _call(*regions)
 
     def _region(self, graph: Graph) -> Region:
@@ -97,7 +99,7 @@ class Region:
         except RegionFailure:
             raise
         except Exception as error:
-            raise RegionFailure(self.graph.nodes[index], error) from error
+            raise RegionFailure(self.graph, index, error) from error
         results = [slots[slot] for slot in self._results]
         for slot in self._free:
             slots[slot] = None
@@ -108,8 +110,14 @@ class Region:
         self.slots[: len(self._unset)] = self._unset
 
 
-def _choice(then: Region, otherwise: Region) -> Kernel:
+def _branch_of(node: Node) -> Callable[[int], str]:
+    return lambda way: f"has {'true' if way else 'false'} as the condition of {node.label}"
+
+
+def _choice(then: Region, otherwise: Region, check: Check | None) -> Kernel:
     def run(condition: Array, *operands: Array) -> tuple[Array, ...]:
+        if check is not None:
+            check(int(condition))
         region = then if condition else otherwise
         region.slots[: len(operands)] = operands
         results = region.run()
@@ -147,6 +155,8 @@ class _LoopKernel:
         self._known = op.known_turns([value.type for value in node.inputs])
         self._copied = body.overwrites
         self._written = set(op.mutates)
+        met = same_way(node, backend.comm, self._went) if self._known < 0 else None
+        self._ahead, self._behind = (None, met) if self._condition else (met, None)
 
     def run(self, *operands: Array) -> tuple[Array, ...]:
         """All turns. Raises RegionFailure."""
@@ -155,6 +165,8 @@ class _LoopKernel:
         if self._written:
             operands = self._apart(operands, range(begin, end))
         turns = self._known if self._known >= 0 or self._condition else max(0, int(operands[0]))
+        if self._ahead is not None:
+            self._ahead(turns)
         scanned = operands[begin + op.carried : end]
         for array in scanned:
             if len(array) != turns and self._condition is None:
@@ -167,6 +179,8 @@ class _LoopKernel:
         around = self._backend.turns
         if self._condition is not None:
             turns = self._while(self._condition, carried, scanned, stacks)
+            if self._behind is not None:
+                self._behind(turns)
         else:
             self._turns(carried, scanned, stacks, range(turns - 1, -1, -1) if op.reverse else range(turns))
         self._backend.turns = around
@@ -175,6 +189,10 @@ class _LoopKernel:
                 region.forget()
         counted = (np.array(turns, np.int64),) if isinstance(op, While) and op.stacked else ()
         return (*carried, *counted, *stacks)
+
+    def _went(self, turns: int) -> str:
+        counted = f"{turns} turn{'s' * (turns != 1)}"
+        return f"has left {self._label} after {counted}" if self._condition else f"has {counted} of {self._label}"
 
     def _turns(
         self, carried: list[Array], scanned: Sequence[Array], stacks: Sequence[Array], numbers: Sequence[int]
@@ -243,7 +261,7 @@ class _LoopKernel:
 
 
 def _room(type: TensorType, known: int, turns: int) -> Any:
-    """Where every turn's entry goes: an array where the number of turns was known ahead, else a list."""
-    if known >= 0:
+    """Where every turn's entry goes: an array where the number of turns was known ahead, else a list, as for stacks."""
+    if known >= 0 and not isinstance(type, StackType):
         return np.empty((known, *type.shape), type.dtype.numpy)
     return [None] * max(0, turns)

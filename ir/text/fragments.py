@@ -19,7 +19,7 @@ from mspc.ir.opaque import Reference, Symbol
 from mspc.ir.text.limits import DEEPEST, LARGEST_TENSOR, LONGEST_LIST, MOST_RANKS
 from mspc.ir.text.source_text import Malformed, name_of, string_of
 from mspc.ir.text.tensor_text import dtype_called, read_tensor
-from mspc.ir.types import DTYPES, DType, OpaqueType, StackType, TensorType, TupleType, Type
+from mspc.ir.types import DTYPES, OpaqueType, StackType, TensorType, TupleType, Type
 
 if TYPE_CHECKING:
     from lark import Lark, Token
@@ -44,8 +44,7 @@ _STRINGS = re.compile(r'\("[^"\\\n]*"(?:, "[^"\\\n]*")*\)\Z')
 class _Run(NamedTuple):
     """So many elements of a tuple that differ in their shapes alone."""
 
-    kind: type[TensorType]
-    dtype: DType
+    kind: TensorType
     times: int
 
 
@@ -184,21 +183,26 @@ class _Actions:
         return TensorType(dtype_called(items[0]), items[1])
 
     def stack_type(self, items: list[Any]) -> StackType:
-        return StackType(dtype_called(items[0]), items[1])
+        return items[0].with_shape(items[1])
 
-    def element(self, items: list[Any], kind: type[TensorType] = TensorType) -> _Run:
-        return _Run(kind, dtype_called(items[0]), 1 if items[1] is None else int(items[1]))
+    def stack(self, items: list[Any]) -> StackType:
+        (entry,) = items
+        return StackType.of(entry if isinstance(entry, StackType) else TensorType(dtype_called(entry), ()))
+
+    def element(self, items: list[Any]) -> _Run:
+        return self.stack_element([TensorType(dtype_called(items[0]), ()), items[1]])
 
     def stack_element(self, items: list[Any]) -> _Run:
-        return self.element(items, StackType)
+        kind, times = items
+        return _Run(kind, 1 if times is None else int(times))
 
     def tuple_type(self, items: list[Any]) -> TupleType:
         runs = [item for item in items if isinstance(item, _Run)]
         shapes = [item for item in items if not isinstance(item, _Run)]
         if sum(run.times for run in runs) != len(shapes) or any(run.times < 1 for run in runs):
             raise Malformed(f"the tuple has {sum(run.times for run in runs)} elements but {len(shapes)} shapes")
-        kinds = [run for run in runs for _ in range(run.times)]
-        return TupleType(tuple(run.kind(run.dtype, shape) for run, shape in zip(kinds, shapes, strict=True)))
+        kinds = [run.kind for run in runs for _ in range(run.times)]
+        return TupleType(tuple(run.with_shape(shape) for run, shape in zip(kinds, shapes, strict=True)))
 
     def tuple(self, items: list[Any]) -> tuple[Any, ...]:  # the last: annotations after it would mean this
         return _shallow(tuple(items))

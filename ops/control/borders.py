@@ -15,7 +15,7 @@ from typing import Any
 
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.types import StackType, TensorType, TupleType, Type
-from mspc.ops.control.loops import COUNT
+from mspc.ops.control.loops import COUNT, kept_type
 from mspc.ops.control.regions import RegionOp
 from mspc.ops.control.structural import MakeTuple
 from mspc.ops.op import Op
@@ -70,7 +70,7 @@ class Enter(Op, abstract=True):
         (x,) = types
         if not self.scanned:
             return x
-        return TensorType(x.dtype, x.shape if isinstance(x, StackType) else x.shape[1:])
+        return x.entry if isinstance(x, StackType) else TensorType(x.dtype, x.shape[1:])
 
 
 class Handed(Op, abstract=True):
@@ -165,7 +165,7 @@ class Keep(Op, abstract=True):
         return f"{self.kind} keeps every turn's"
 
     def rule(self, x: TensorType) -> str:
-        if self.turns < 0:
+        if self.turns < 0 or isinstance(x, StackType):
             return same_rule(x.shape, 1)
         row = _row(x.shape)
         lead = "1" if self.turns == 1 else f"turn={self.turns}!"
@@ -173,7 +173,7 @@ class Keep(Op, abstract=True):
 
     def infer(self, *types: Any) -> Type:
         (x,) = types
-        return StackType(x.dtype, x.shape) if self.turns < 0 else x.with_shape((self.turns, *x.shape))
+        return kept_type(x, self.turns)
 
 
 MARKS = (Enter, Decide, Leave, Back, Keep)

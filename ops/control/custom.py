@@ -192,7 +192,12 @@ def _copied(b: Builder, value: Value, stands_for: dict[Value, Value]) -> Value:
             order.append(node)
     for node in order:
         inputs = [stands_for.get(operand, operand) for operand in node.inputs]
-        copy = b.emit(cast(Op, node.op), *inputs, name=node.name, instance=node.instance)
+        if node.regions:
+            from mspc.ops.control.regions import RegionOp, emit_regions  # late: few networks have regions
+
+            copy = emit_regions(b, cast(RegionOp, node.op), inputs, node.regions, node.name)
+        else:
+            copy = b.emit(cast(Op, node.op), *inputs, name=node.name, instance=node.instance)
         copy.in_strategy, copy.out_strategy, copy.attrs = node.in_strategy, node.out_strategy, dict(node.attrs)
         stands_for[node] = copy
     return stands_for.get(value, value)

@@ -2,19 +2,23 @@
 
 A turn's results are first the values that the loop carries to the next turn, then those of which every turn's is kept:
 stacked along a new first dimension where the number of turns is known when the graph is compiled, else in a stack
-(`StackType`). Operands come in this order: the number of turns (of a `For` that an operand counts), what is carried,
-what is scanned, one entry a turn along the first dimension or of a stack, and what every turn reads as it is.
+(`StackType`), as stacks themselves are. Operands come in this order: the number of turns (of a `For` that an operand
+counts), what is carried, what is scanned, one entry a turn along the first dimension or of a stack, and what every turn
+reads as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node
 from mspc.ir.types import INT64, StackType, TensorType, TupleType, Type
 from mspc.ops.control.regions import RegionOp, check_condition, check_count, check_parameters, result_types
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 
 COUNT = TensorType(INT64, ())
 """The type of a number of turns, and of the number of a turn."""
@@ -86,9 +90,7 @@ class Loop(RegionOp, abstract=True):
 
     def kept(self, entries: Sequence[TensorType], turns: int) -> tuple[TensorType, ...]:
         """The types of the results that hold every turn's entry."""
-        if turns < 0:
-            return tuple(StackType(entry.dtype, entry.shape) for entry in entries)
-        return tuple(entry.with_shape((turns, *entry.shape)) for entry in entries)
+        return tuple(kept_type(entry, turns) for entry in entries)
 
 
 class While(Loop):
@@ -139,15 +141,37 @@ class Scan(Loop):
         return self.turns
 
 
+class TurnCount(Op):
+    """How many turns of a loop have put something on a stack: Int64 of shape ()."""
+
+    takes_complex = True
+    bprop = NotDifferentiable("it is a number of turns")
+
+    def infer(self, *types: Type) -> Type:
+        if len(types) != 1 or not isinstance(types[0], StackType):
+            raise MspcError(f"TurnCount: it takes a stack, not {', '.join(map(str, types)) or 'nothing'}")
+        return COUNT
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return np.asarray(len(inputs[0]), np.int64)
+
+
 def body_of(node: Node) -> Graph:
     """The body of a loop."""
     return node.regions[-1]
 
 
+def kept_type(entry: TensorType, turns: int) -> TensorType:
+    """The type of such entries of all turns: a tensor where the number of turns is known, and they are no stacks."""
+    if turns < 0 or isinstance(entry, StackType):
+        return StackType.of(entry)
+    return entry.with_shape((turns, *entry.shape))
+
+
 def _entry(op: Loop, type: Type, turns: int) -> TensorType:
     """The type of one entry of what is scanned. Raises MspcError."""
     if isinstance(type, StackType):
-        return TensorType(type.dtype, type.shape)
+        return type.entry
     if not isinstance(type, TensorType) or not type.shape or (turns >= 0 and type.shape[0] != turns):
         wanted = f"a tensor of {turns} entries" if turns >= 0 else "a stack"
         raise MspcError(f"{op.name}: it scans {type}, not {wanted}")

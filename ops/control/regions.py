@@ -21,17 +21,19 @@ class RegionOp(Op, abstract=True):
     """An operator that runs the regions of its node.
 
     mutates: operands that a region overwrites. has_side_effect: a region has to run even if nobody reads a result.
+    is_collective: ranks run it together, since a region sends.
     """
 
     mutates: tuple[int, ...] = ()  # type: ignore[misc]  # a field here, which other operators have as a class
     has_side_effect: bool = False  # type: ignore[misc]  # as above
+    is_collective: bool = False  # type: ignore[misc]  # as above
     region_names: ClassVar[tuple[str, ...]] = ()
     """What the regions are called in messages, in their order."""
     takes_complex = True
     widens = False
     may_alias = True
     bprop = NotDifferentiable("the pass grad differentiates its regions")
-    omitted = ("mutates", "has_side_effect", "scanned", "stacked", "reverse")
+    omitted = ("mutates", "has_side_effect", "is_collective", "scanned", "stacked", "reverse")
 
     def infer(self, *types: Type) -> Type:
         raise MspcError(f"{self.name}: its type follows from its regions")
@@ -124,7 +126,10 @@ def with_effects(op: RegionOp, inputs: Sequence[Value], regions: Sequence[Graph]
         overwritten = set(overwritten_parameters(region))
         written |= {i for i in range(len(inputs)) if op.inside(number, i) in overwritten}
     effect = bool(written) or any(node.op.has_side_effect for region in regions for node in region.nodes)
-    effects: dict[str, Any] = {"mutates": tuple(sorted(written)), "has_side_effect": effect}
+    sends = any(node.op.is_collective for region in regions for node in region.nodes)
+    effects: dict[str, Any] = {
+        "mutates": tuple(sorted(written)), "has_side_effect": effect, "is_collective": sends
+    }  # fmt: skip
     return replace(op, **effects)
 
 

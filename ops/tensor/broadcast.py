@@ -218,6 +218,12 @@ def broadcast_to(b: Builder, value: Value, shape: tuple[int, ...]) -> Value:
     return value if value.shape == shape else b.emit(BroadcastTo(shape), value)
 
 
+def filled(b: Builder, value: float, type: TensorType) -> Value:
+    """A tensor of one number, which takes no memory."""
+    scalar = b.constant(value, type.dtype)
+    return b.emit(BroadcastTo(type.shape), scalar) if type.shape else scalar
+
+
 def sum_to_shape(b: Builder, gradient: Value, shape: tuple[int, ...]) -> Value:
     """The gradient of an operand of `shape` that was broadcast to the shape of `gradient`."""
     if gradient.shape == shape:

@@ -7,6 +7,7 @@ Output: `%1 = Identity(%para_p)`, `%2 = Mul(%0, %1)`, ... : the value as it was,
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Collection
 
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ops.control.structural import Gradient
@@ -40,6 +41,27 @@ def keep_earlier_values(graph: Graph) -> None:
     graph.nodes = nodes
 
 
+def keep_overwritten(region: Graph, overwritten: Collection[Value], readers: Collection[Value]) -> None:
+    """Give the nodes of a region that are among `readers` their own values of the parameters that the region
+    overwrites: its gradient runs when all of it has run."""
+    nodes: list[Node] = []
+    copies: dict[Value, Node] = {}
+    for node in region.nodes:
+        written = {node.inputs[operand] for operand in node.op.mutates}
+        for value in dict.fromkeys(node.inputs) if node in readers else ():
+            if value not in overwritten or value in written:
+                continue
+            if value not in copies:
+                copy = Node(Identity(), [value], value.type, "", "", node.scope, node.frames, node.phase)
+                nodes.append(copy)
+                copies[value] = copy
+            node.inputs = [copies[value] if operand is value else operand for operand in node.inputs]
+        nodes.append(node)
+        for value in written:
+            copies.pop(value, None)
+    region.nodes = nodes
+
+
 def _early_reads(nodes: list[Node], request: Node, changes: dict[Value, list[int]]) -> dict[int, dict[Parameter, None]]:
     """By position, the parameters that a node reads before they are changed, for nodes that the results come from."""
     found: dict[int, dict[Parameter, None]] = {}
@@ -49,7 +71,7 @@ def _early_reads(nodes: list[Node], request: Node, changes: dict[Value, list[int
         if node not in ancestors:
             continue
         ancestors.update(node.inputs)
-        if node.op.mutates and not node.op.updates_aside:
+        if node.op.mutates and not node.op.updates_aside and not node.regions:
             continue
         written = {node.inputs[operand] for operand in node.op.mutates}
         read = [v for v in node.inputs if isinstance(v, Parameter) and v not in written]

@@ -10,7 +10,7 @@ strategy of their original. Facts: MindSpore's `Cell.recompute()` and `Primitive
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from mspc.analysis.aliasing import Updates
 from mspc.ir.graph import Graph, Node, Value
@@ -23,7 +23,7 @@ class Recompute(Pass):
     """Copy marked operators into the backward graph."""
 
     def run(self, graph: Graph) -> bool:
-        inside = _inside(graph)
+        inside = recomputed_values(graph)
         if not inside:
             return False
         nodes: list[Node] = []
@@ -42,7 +42,7 @@ class Recompute(Pass):
         return bool(copies)
 
 
-def _inside(graph: Graph) -> set[Value]:
+def recomputed_values(graph: Graph) -> set[Value]:
     """Marked operators whose results do not leave their cell, and those that are marked themselves."""
     marked = [node for node in graph.nodes if _mark(node) and not node.op.has_side_effect]
     leaving = set(graph.results)
@@ -62,12 +62,17 @@ def _again(value: Value, repeats: Callable[[Node], bool], copies: dict[Value, Va
     if not isinstance(value, Node) or not repeats(value):
         return value
     if value not in copies:
-        inputs = [_again(v, repeats, copies, nodes) for v in value.inputs]
-        scope = f"Gradients/recompute_{value.scope}"
-        copy = Node(value.op, inputs, value.type, value.name, value.instance, scope, value.frames, "backward")
-        copy.in_strategy, copy.out_strategy = value.in_strategy, value.out_strategy
-        copy.forward = value
-        copy.attrs["recomputed"] = True
+        copy = copy_for_gradients(value, [_again(v, repeats, copies, nodes) for v in value.inputs])
         nodes.append(copy)
         copies[value] = copy
     return copies[value]
+
+
+def copy_for_gradients(node: Node, inputs: Iterable[Value]) -> Node:
+    """The node that computes a forward one again among backward nodes."""
+    scope = f"Gradients/recompute_{node.scope}"
+    copy = Node(node.op, inputs, node.type, node.name, node.instance, scope, node.frames, "backward")
+    copy.in_strategy, copy.out_strategy, copy.regions = node.in_strategy, node.out_strategy, node.regions
+    copy.forward = node
+    copy.attrs["recomputed"] = True
+    return copy

@@ -18,7 +18,7 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.collective.collectives import Redistribute
-from mspc.ops.control.borders import MARKS, Border
+from mspc.ops.control.borders import MARKS, Border, Enter
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.reshape import Reshape
@@ -91,8 +91,7 @@ class _Inserter:
             if not any(isinstance(v, Constant) and v.shape for v in node.inputs):
                 node.in_layouts = None
         self.nodes.append(node)
-        if self.regions:
-            self.regions[-1].made.add(node)
+        self.made(node)
         for index in node.op.mutates:
             self.gathered_again.pop(node.inputs[index], None)
             self.copies.pop(node.inputs[index], None)  # what reads the parameter from here on gets the new values
@@ -125,6 +124,7 @@ class _Inserter:
             total = self.builder.emit(AddN(), *values, name=node.name)
             total.layout = layout
             total.forward = node.forward
+            self.made(total)
             sums.append(total)
         node.inputs = [*sums, *constants]
         node.in_layouts = node.in_layouts[: len(node.inputs)]
@@ -166,7 +166,14 @@ class _Inserter:
             # Every turn needs it alike: it is brought there once, ahead of the loop.
             self.nodes.insert(self.nodes.index(ahead.begin), redistributed)
             keep_outside(self.regions, ahead, known is self.copies, value, target, redistributed)
+        else:
+            self.made(redistributed)
         return redistributed
+
+    def made(self, node: Node) -> None:
+        """Note that the region that is being read computes it."""
+        if self.regions:
+            self.regions[-1].made.add(node)
 
     def results(self) -> None:
         for i, value in enumerate(self.graph.results):
@@ -236,6 +243,8 @@ def _called(value: Value) -> str:
     for_parameter = _gradient_of(value)
     if for_parameter:
         return f"the gradient of {for_parameter}"
+    if isinstance(value.op, Enter):
+        return f"{value.name}, which {value.op.kind} {'scans' if value.op.scanned else 'carries'},"
     if value.phase == "backward" and value.forward is not None:
         return f"{value.op.name} in the gradient of {value.forward.label}"
     return f"the result of {value.label}"

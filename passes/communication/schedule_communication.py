@@ -70,7 +70,7 @@ class ScheduleCommunication(Pass):
                 break
         graph.nodes = [nodes[i] for i in order]
         for node, apart in zip(nodes, facts.apart, strict=True):
-            if node.op.is_collective:
+            if isinstance(node.op, Collective):
                 node.attrs["stream"] = "reduction" if apart else "communication"
         return True
 

@@ -204,19 +204,27 @@ def _add_parameters(region: Graph, read: Sequence[Value], names: Sequence[str], 
 
 def _share_again(graph: Graph) -> None:
     """Let nodes whose graphs were copies of one run one, where they are still equal."""
-    first: dict[str, Graph] = {}
-    for each in graph.graphs():
-        for node in each.nodes:
-            if node.regions:
-                node.regions = tuple(_shared(region, first) for region in node.regions)
+    variants: dict[str, list[Graph]] = {}
+    for node in graph.nodes:
+        node.regions = tuple(_shared(region, variants) for region in node.regions)
 
 
-def _shared(region: Graph, first: dict[str, Graph]) -> Graph:
-    name, _, number = region.name.partition(COPY)
-    original = first.setdefault(name, region)
-    if not number or original is region:
-        return original if original.name == region.name else region
-    own, region.name = region.name, original.name
-    same = not difference(original, region)
-    region.name = own
-    return original if same else region
+def _shared(region: Graph, variants: dict[str, list[Graph]]) -> Graph:
+    """The first of the graphs that are equal to a region but for the name, and copies of one graph with it."""
+    for node in region.nodes:
+        node.regions = tuple(_shared(inner, variants) for inner in node.regions)
+    base, _, number = region.name.partition(COPY)
+    known = variants.setdefault(base, [])
+    if number:
+        for other in known:
+            if _equal(other, region):
+                return other
+    known.append(region)
+    return region
+
+
+def _equal(one: Graph, other: Graph) -> bool:
+    own, other.name = other.name, one.name
+    same = not difference(one, other)
+    other.name = own
+    return same

@@ -11,6 +11,7 @@ from typing import cast
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Layouts, Node, Value, element_types, operand_types
 from mspc.ir.layout import Layout
+from mspc.ops.control.borders import Border
 from mspc.ops.op import Op
 from mspc.passes.sharding.choices import (
     ShardingChoice,
@@ -31,14 +32,15 @@ class Search:
     """The graph whose layouts are searched.
 
     rules: of all operators, None where an operator has none. traffic: what its layouts cost, as far as they are known.
-    wanted: how updates need the values that lead to them, once parameters have their layouts. replicated: how
-    parameters are stored that operators without a strategy may read in slices.
+    is_open: the graph's regions are open. wanted: how updates need the values that lead to them, once parameters have
+    their layouts. replicated: how parameters are stored that operators without a strategy may read in slices.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.ranks = int(graph.attrs.get("ranks", 1))
         self.automatic = graph.attrs.get("mode") == "auto_parallel"
+        self.is_open = any(isinstance(node.op, Border) for node in graph.nodes)
         self.traffic = Traffic(graph)
         self.traffic.required = result_layouts(graph)
         self.trains = any(node.phase != "forward" for node in graph.nodes)
@@ -148,10 +150,11 @@ class Search:
             node.attrs["strategy_from"] = source
 
     def place(self, node: Node, operands: tuple[Layout | None, ...] | None, layout: Layouts) -> None:
-        """Give a node its layouts; tuples, elements and orderings that had theirs from it before go along."""
+        """Give a node its layouts; tuples, elements and orderings that had theirs from it before go along, and what
+        leaves a region."""
         node.in_layouts, node.layout = operands, layout
         for follower in self.followers.get(node, ()):
-            if follower.layout is not None:
+            if follower.layout is not None or self.is_open:
                 follower.in_layouts = follower.layout = None
                 structural_layout(follower, self.ranks)
 

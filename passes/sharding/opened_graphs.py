@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from typing import cast
 
 from mspc.ir.builder import Builder, TypedOp
@@ -40,10 +41,27 @@ def opened(graph: Graph) -> Iterator[Graph]:
 
 def open_regions(graph: Graph) -> None:
     """Put the nodes of all regions into the list of the graph's own."""
+    _unshare(graph, set(), {each.name for each in graph.graphs()})
     opener = _Opener(graph)
     for node in graph.nodes:
         opener.take(node)
     graph.nodes = opener.nodes
+
+
+def _unshare(graph: Graph, taken: set[Graph], names: set[str]) -> None:
+    """Give every node graphs of its own."""
+
+    def free(name: str) -> str:
+        base = name.partition(COPY)[0]
+        found = next(f"{base}{COPY}{i}" for i in count(1) if f"{base}{COPY}{i}" not in names)
+        names.add(found)
+        return found
+
+    for node in graph.nodes:
+        node.regions = tuple(copied_region(region, free) if region in taken else region for region in node.regions)
+        for region in node.regions:
+            taken.add(region)
+            _unshare(region, taken, names)
 
 
 class _Opener:
@@ -53,7 +71,6 @@ class _Opener:
         self.scalar = Layout.replicated(int(graph.attrs.get("ranks", 1)), 0)
         self.outside: dict[Value, Value] = {}
         """For parameters of regions that are open what is read in their place."""
-        self.copies: dict[Graph, int] = {}
 
     def take(self, node: Node) -> None:
         """Append a node of the graph or of a region, with its regions."""
@@ -64,17 +81,12 @@ class _Opener:
         op = node.op
         assert isinstance(op, RegionOp)
         changed = tuple(node.inputs[index] for index in op.mutates)
-        border = Border(node, op, tuple(map(self.own, node.regions)), 0, changed)
+        border = Border(node, op, node.regions, 0, changed)
         self.builder.like(node).phase = node.phase
         results = self.loop(node, op, border) if isinstance(op, Loop) else self.branches(node, op, border)
         node.op, node.regions, node.in_layouts = Joined(node), (), None
         node.inputs = list(results)
         self.nodes.append(node)
-
-    def own(self, region: Graph) -> Graph:
-        """The graph itself for the first node that runs it, then copies."""
-        number = self.copies[region] = self.copies.get(region, 0) + 1
-        return region if number == 1 else copied_region(region, f"{region.name}{COPY}{number}")
 
     def branches(self, node: Node, op: RegionOp, border: Border) -> list[Value]:
         """Of an If or a Call."""

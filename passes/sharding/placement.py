@@ -8,7 +8,7 @@ from typing import cast
 
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.layout import Axes, Layout
-from mspc.ops.control.borders import Back
+from mspc.ops.control.borders import Back, Handed
 from mspc.ops.control.constraint import is_constraint
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.tensor.cast import Cast
@@ -61,7 +61,7 @@ def followers(graph: Graph, rules: Mapping[Node, Rule | None]) -> dict[Node, lis
         if rules[node] is not None:
             origins[node] = [node]
             continue
-        shown = node.inputs if isinstance(node.op, MakeTuple) else node.inputs[:1]
+        shown = node.inputs if isinstance(node.op, MakeTuple) else node.inputs[: not isinstance(node.op, Handed)]
         origins[node] = [origin for value in shown for origin in origins.get(value, ())]
         for origin in dict.fromkeys(origins[node]):
             found.setdefault(origin, []).append(node)

@@ -55,7 +55,7 @@ class StepParallelBegin(Pass):
 
 def _region_view(region: Graph) -> Graph:
     """A copy of a region with the strategies of its nodes, without what else was decided."""
-    view = copied_region(region, region.name)
+    view = copied_region(region)
     for graph in view.graphs():
         for parameter in graph.parameters:
             parameter.layout = None

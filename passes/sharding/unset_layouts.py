@@ -15,6 +15,7 @@ from typing import cast
 
 from mspc.ir.graph import Constant, Node, Parameter, Value, element_layouts, element_types
 from mspc.ir.layout import Layout
+from mspc.ops.control.borders import Handed
 from mspc.ops.op import Op
 from mspc.passes.sharding.choices import ShardingChoice, choices, multiplies
 from mspc.passes.sharding.layout_plans import State, restore, state_of
@@ -76,7 +77,8 @@ class UnsetLayouts:
             return value
 
         for node in self.search.graph.nodes:
-            if node in self.unset or (node.phase == "forward" and self.search.rules[node] is None):
+            joins = self.search.rules[node] is None and not isinstance(node.op, Handed)
+            if node in self.unset or (node.phase == "forward" and joins):
                 root[node] = node
                 for value in node.inputs:
                     if value in root:

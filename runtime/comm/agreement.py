@@ -79,19 +79,31 @@ def agree_on_collectives(comm: Communicator, graph: Graph) -> None:
             _refuse(comm, key, ranks, own.get(key, ([], [])))
 
 
-def _schedule(graph: Graph, rank: int) -> dict[str, tuple[list[str], list[Node]]]:
-    """What a rank says at its meetings, in their order, and the nodes that say it; by the ranks that meet."""
-    found: dict[str, tuple[list[str], list[Node]]] = {}
+Said = dict[str, tuple[list[str], list[Node]]]
+"""What a rank says at its meetings, in their order, and the nodes that say it; by the ranks that meet."""
+
+
+def _schedule(graph: Graph, rank: int) -> Said:
+    found: Said = {}
+    _add_meetings(graph, rank, "", found)
+    return found
+
+
+def _add_meetings(graph: Graph, rank: int, inside: str, found: Said) -> None:
+    """Add the meetings of a graph. inside: of which nodes it is, as in " in the body of For of 3 turns"."""
     for node in graph.nodes:
+        for name, region in zip(getattr(node.op, "region_names", ()), node.regions, strict=False):
+            turns = getattr(node.op, "turns", -1)
+            counted = f" of {turns} turns" if turns >= 0 else ""
+            _add_meetings(region, rank, f" in the {name} of {node.op.name}{counted}{inside}", found)
         if not isinstance(node.op, Collective):
             continue
         for ranks, label, said in node.op.meetings(rank, [value.type for value in node.inputs]):
             if len(ranks) < 2:
                 continue
             texts, nodes = found.setdefault(f"{' '.join(map(str, ranks))};{label}", ([], []))
-            texts.append(said)
+            texts.append(said + inside)
             nodes.append(node)
-    return found
 
 
 def gathered(comm: Communicator, own: Any) -> list[Any]:

@@ -21,6 +21,9 @@ Ranks = tuple[int, ...]
 GRAPH_CHANNELS = 16
 """The channel of graph 0; those before it are for what is done outside of graphs."""
 
+BESIDE = 1 << 20
+"""What the channel beside a graph's is more than its own."""
+
 _COMBINE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 _NARROW = ("float16", "bfloat16")
 
@@ -81,6 +84,15 @@ class Communicator(Protocol):
         """The communicator of a graph, by its number in the job: what one graph sends never meets another's."""
         ...
 
+    def beside(self) -> Communicator:
+        """Another communicator of the same graph, for what ranks settle beside its own meetings."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Leave a text for the others, which tells what this rank is about, for messages if they never come: what it
+        has done, then a note a line; "" for nothing any more."""
+        ...
+
 
 class Exchanging:
     """An exchange into fresh arrays, by one into arrays that exist."""
@@ -135,6 +147,13 @@ class OneRank(Exchanging):
     def for_graph(self, number: int) -> OneRank:
         """See `Communicator`."""
         return self
+
+    def beside(self) -> OneRank:
+        """See `Communicator`."""
+        return self
+
+    def say(self, text: str) -> None:
+        """See `Communicator`."""
 
 
 def combine(parts: Sequence[Array], op: str) -> Array:

@@ -16,7 +16,7 @@ import numpy as np
 
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.late_dataclass import dataclass
-from mspc.runtime.comm.interface import GRAPH_CHANNELS, Array, Exchanging, Ranks, combine, pieces
+from mspc.runtime.comm.interface import BESIDE, GRAPH_CHANNELS, Array, Exchanging, Ranks, combine, pieces
 from mspc.runtime.faults.failure import StoppedByOther, first_line, missed
 
 Main = Callable[["LocalComm"], Any]
@@ -258,6 +258,14 @@ class LocalComm(Exchanging):
     def for_graph(self, number: int) -> LocalComm:
         """See `Communicator`."""
         return LocalComm(self.world, self.rank, GRAPH_CHANNELS + number)
+
+    def beside(self) -> LocalComm:
+        """See `Communicator`."""
+        return LocalComm(self.world, self.rank, BESIDE + self.channel)
+
+    def say(self, text: str) -> None:
+        """See `Communicator`."""
+        self.world.ranks[self.rank].said = text
 
     def pause(self) -> None:
         """The end of a step: the other ranks reach theirs before this one continues."""

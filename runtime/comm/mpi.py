@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ops.cpu.blas import limit_blas
-from mspc.runtime.comm.interface import GRAPH_CHANNELS, Array, Exchanging, Ranks, combine, pieces
+from mspc.runtime.comm.interface import BESIDE, GRAPH_CHANNELS, Array, Exchanging, Ranks, combine, pieces
 from mspc.runtime.comm.mpi_library import MPI, end_mpi, start_mpi
 from mspc.runtime.faults.record import group_of
 from mspc.runtime.faults.watch import Watch
@@ -55,6 +55,15 @@ class MpiComm(Exchanging):
     def for_graph(self, number: int) -> MpiComm:
         """See `Communicator`."""
         return MpiComm(self._watch, GRAPH_CHANNELS + number)
+
+    def beside(self) -> MpiComm:
+        """See `Communicator`."""
+        return MpiComm(self._watch, BESIDE + self._channel)
+
+    def say(self, text: str) -> None:
+        """See `Communicator`."""
+        if self._watch is not None:
+            self._watch.say(text)
 
     def all_reduce(self, array: Array, op: str, ranks: Ranks) -> Array:
         array = np.ascontiguousarray(array).reshape(np.shape(array))

@@ -7,39 +7,45 @@ import os
 from collections.abc import Iterable
 
 from mspc.ir.diagnostics import ExecutionError
-from mspc.ir.graph import Node
+from mspc.ir.graph import Graph, Node
 from mspc.ir.location import Frames
 from mspc.ir.printable import shown
 
 
 class NodeFailure(ExecutionError):
-    """A node failed, or made a value that is not finite; `index` is its place in the run order (-1: none)."""
+    """A node failed, or made a value that is not finite; `index` is its place in the run order (-1: none), of the
+    region of this name where there is one."""
 
-    def __init__(self, message: str, notes: Iterable[str] = (), frames: Frames = (), index: int = -1) -> None:
+    def __init__(
+        self, message: str, notes: Iterable[str] = (), frames: Frames = (), index: int = -1, region: str = ""
+    ) -> None:
         super().__init__(message, notes=notes, frames=frames)
         self.index = index
+        self.region = region
 
     def at(self, frames: Frames) -> NodeFailure:
         """The same failure with the source lines of its node."""
-        return NodeFailure(self.message, self.notes, frames, self.index)
+        return NodeFailure(self.message, self.notes, frames, self.index, self.region)
 
 
 class RegionFailure(Exception):
     """A node inside of a region failed, on its way to the executor, which knows rank and step.
 
-    turns: of the loops around the node, the outermost first: what the loop is called, and which turn it was, from 0.
+    turns: of the loops around the node, the innermost first: what the loop is called, and which turn it was, from 0.
     """
 
-    def __init__(self, node: Node, cause: Exception) -> None:
+    def __init__(self, graph: Graph, index: int, cause: Exception) -> None:
         super().__init__(str(cause))
-        self.node = node
+        self.region = graph.name
+        self.index = index
+        self.node: Node = graph.nodes[index]
         self.cause = cause
         self.turns: list[tuple[str, int]] = []
 
     @property
     def where(self) -> str:
         """The turns, for the middle of a message."""
-        return "".join(f" in turn {turn} of {loop}" for loop, turn in reversed(self.turns))
+        return "".join(f" in turn {turn} of {loop}" for loop, turn in self.turns)
 
 
 class StoppedByOther(ExecutionError):

@@ -16,6 +16,7 @@ import numpy as np
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.layout import Layout
+from mspc.runtime.comm.control_flow import collectives_of
 from mspc.runtime.faults.failure import NodeFailure, StoppedByOther
 from mspc.runtime.plan import ExecutionPlan
 
@@ -129,8 +130,7 @@ def _finite(value: Any) -> bool:
 
 
 def _communicates(executor: NonFiniteSearch) -> bool:
-    nodes = executor.graph.nodes[: executor.boundary]
-    return any(node.op.is_collective for node in nodes)
+    return any(collectives_of(executor.graph.nodes[: executor.boundary]))
 
 
 def _same_on_all_ranks(executor: NonFiniteSearch, loss: Value) -> bool:

@@ -17,11 +17,13 @@ from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.types import FLOAT32, FLOAT64, TensorType
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, Broadcast, NeighborExchange, ReduceScatter
 from mspc.ops.collective.point_to_point import Barrier, Receive, Send
+from mspc.ops.control.loops import Scan
 from mspc.runtime.comm.agreement import agree_on_collectives
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.faults.failure import StoppedByOther
 from tests.conftest import HANG
 from tests.runtime.comm.mismatches import cases, refused, run
+from tests.runtime.region_graphs import graph, run_graphs
 from tests.serving import SERVED
 
 ALL = (0, 1, 2, 3)
@@ -103,6 +105,19 @@ def test_one_more_call_and_other_groups() -> None:
     assert "of ranks 0-1, rank 0 has AllReduce{op: sum}" in said(apart) or "rank 0 has nothing more" in said(apart)
     turned = [graph_of((AllGather(rank_list=(1, 0) if rank else (0, 1)), ROWS)) for rank in (0, 1)]
     assert "do not fit together" in said(turned)
+
+
+def test_collectives_inside_of_loops() -> None:
+    def looped(turns: int) -> Graph:
+        body = graph("scan_1_body", [ROWS], lambda b, x: [b.emit(CALLS["AllReduce{op: sum}"], x)])
+        return graph("net", [ROWS], lambda b, x: run_graphs(b, Scan(turns=turns, carried=1), [x], body))
+
+    assert said([looped(3) for _ in ALL]) == ""
+    wanted = "rank 0 has AllReduce{op: sum} of <Tensor[Float32], (8, 4)> in the body of Scan of 3 turns and rank 2 "
+    other = said([looped(4 if rank == 2 else 3) for rank in ALL])
+    assert other.endswith(f"{wanted}AllReduce{{op: sum}} of <Tensor[Float32], (8, 4)> in the body of Scan of 4 turns")
+    plain = said([graph_of((CALLS["AllReduce{op: sum}"], ROWS)) if rank == 2 else looped(3) for rank in ALL])
+    assert plain.endswith(f"{wanted}AllReduce{{op: sum}} of <Tensor[Float32], (8, 4)>")
 
 
 def test_a_group_with_a_rank_that_is_not_there() -> None:
