@@ -157,8 +157,8 @@ def test_a_loop_that_a_constant_counts_is_followed_step_by_step() -> None:
 
 
 def breaking(typed: bool = True) -> bytes:
-    """while i < n: x = x * x + i; if x > 9: return x * n; i = i + 1, and x behind it. typed: the file tells what the graph
-    of the `return` takes."""
+    """while i < n: x = x * x + i; if x > 9: return x * n; i = i + 1, and x behind it. typed: the file tells what the
+    graph of the `return` takes."""
     primitives = ["Less", "Greater", "Partial", "Switch", "Add", "Mul"]
     one, nine = (put_bytes(12, tensor("", np.array(value, np.float32))) for value in (1, 9))
     main = named_graph(
