@@ -60,7 +60,7 @@ def test_nodes_inside_of_a_loop_open_below_it(tmp_path: Path) -> None:
         assert rows.count() == 2
         page.click("[data-path='%0'] button")
         page.click("[data-path='%0@2%2'] button")
-        assert rows.count() == 11
+        assert rows.count() == 12
         page.click("[data-path='%0@2%2@3%0']")
         details = page.locator("aside").inner_text()
         assert "Mul" in details
