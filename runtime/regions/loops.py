@@ -66,7 +66,7 @@ class LoopKernel:
             self._turns(range(turns - 1, -1, -1) if op.reverse else range(turns), carried, scanned, stacks)
         for region in self._regions:
             region.forget()
-        counted = (np.array(turns, np.int64),) if self._condition is not None and stacks else ()
+        counted = (np.array(turns, np.int64),) if isinstance(op, While) and op.tells_turns else ()
         return (*carried, *counted, *stacks)
 
     def _turns(

@@ -155,7 +155,8 @@ def test_what_every_turn_needs_alike_is_brought_ahead_of_the_loop() -> None:
 def test_nodes_that_run_one_graph_run_one_again() -> None:
     top = Graph("net")
     top.attrs = {"mode": "semi_auto_parallel", "ranks": 8}
-    top.parameters = [Parameter("x", ROWS), *(Parameter(f"w{i}", WEIGHT, "parameter", trainable=True) for i in range(6))]
+    weights = [Parameter(f"w{i}", WEIGHT, "parameter", trainable=True) for i in range(6)]
+    top.parameters = [Parameter("x", ROWS), *weights]
     layer = region("layer", row=ROWS, w=WEIGHT)
     product = emit(layer, "MatMul", *layer.parameters, strategy=((2, 1), (1, 4)))
     layer.results = [emit(layer, "Tanh", product)]
