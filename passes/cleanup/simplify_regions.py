@@ -121,33 +121,31 @@ class _Border:
         """Results that nobody reads, and with them what loops carry for nothing."""
         op = self.op
         read = {number for node in self.nodes for number in self.reads.numbers(node)}
-        counts = 1 if isinstance(op, While) and op.stacked else 0
+        counts = 1 if isinstance(op, While) and op.tells_turns else 0
         body = self.regions[-1]
         kept = set(range(len(body.results))) & read
         if isinstance(op, Loop):
             kept = {i for i in range(op.carried) if i in read}
             kept |= {k for k in range(op.carried, op.carried + op.stacked) if k + counts in read}
-            if counts and op.carried in read and max(kept, default=-1) < op.carried:
-                sizes = {k: body.results[k].type.nbytes for k in range(op.carried, len(body.results))}
-                kept.add(min(sizes, key=lambda k: sizes[k]))  # what is counted is that a turn stacks something
             self.carry_on(op, kept)
-        if len(kept) == len(body.results):
-            return False
         results = sorted(kept)
         outside = list(results)
-        if counts:
-            outside = [k for k in results if k < op.carried]  # type: ignore[attr-defined]  # a While
-            stacks = [k + 1 for k in results if k >= op.carried]  # type: ignore[attr-defined]  # a While
-            outside += [op.carried, *stacks] if stacks else []  # type: ignore[attr-defined]  # a While
+        changed: RegionOp = op
+        gone: list[int] = []
+        if isinstance(op, Loop):
+            carried = [i for i in results if i < op.carried]
+            gone = [op.first + i for i in range(op.carried) if i not in kept]
+            changed = replace(op, carried=len(carried), stacked=len(results) - len(carried))
+            if isinstance(changed, While):
+                is_read = op.carried in read and counts > 0
+                changed = replace(changed, counted=is_read and not changed.stacked)
+                stacks = [k + 1 for k in results if k >= op.carried]
+                outside = [*carried, *([op.carried] if changed.tells_turns else []), *stacks]
+        if len(kept) == len(body.results) and changed == op:
+            return False
         for region in self.regions if not isinstance(op, Loop) else (body,):
             region.results = [region.results[k] for k in results]
             region.returns_tuple = True
-        changed = op
-        gone: list[int] = []
-        if isinstance(op, Loop):
-            carried = [i for i in range(op.carried) if i in kept]
-            gone = [op.first + i for i in range(op.carried) if i not in kept]
-            changed = replace(op, carried=len(carried), stacked=len(results) - len(carried))
         for node in self.nodes:
             self.reads.renumber_results(node, outside)
             if isinstance(node.layout, tuple) and node.layout:
