@@ -24,6 +24,7 @@ from mspc.passes.fusion.causal_masks import CAUSAL_MASK
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
+from tests.interpreted_regions import region_results
 
 Arrays = dict[str, np.ndarray]
 
@@ -56,7 +57,7 @@ def run_global(graph: Graph, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray
 
 def steps_global(graph: Graph, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[list[np.ndarray]]:
     """The same for several steps: inputs come from each step's feeds, parameters from those of the first."""
-    if any(isinstance(node.op, Gradient) for node in graph.nodes):
+    if any(isinstance(node.op, Gradient) for each in graph.graphs() for node in each.nodes):
         Grad().run(graph)
     backend = SimpleNamespace(xp=np, comm=None, step=0)
     held = {p: feeds[0][p.name].copy() for p in graph.parameters if p.kind != "input"}
@@ -75,11 +76,20 @@ def _compute(graph: Graph, backend: Any, values: dict[Value, Any]) -> None:
     for node in graph.nodes:
         inputs = [v.value if isinstance(v, Constant) else values[v] for v in node.inputs]
         assert isinstance(node.op, Op)
+        if node.regions:
+            values[node] = region_results(node, inputs, lambda region, read: _region(region, read, backend))
+            continue
         values[node] = node.op.kernel(backend)(*inputs)
         source = node.inputs[0].layout if node.inputs else None
         if isinstance(node.op, AllReduce | ReduceScatter) and isinstance(source, Layout) and source.reduction == "mean":
             # The sum of partial means; the multiplication by 1/parts comes behind it.
             values[node] = values[node] * source.size_of(source.partial)
+
+
+def _region(region: Graph, read: Sequence[Any], backend: Any) -> list[Any]:
+    values: dict[Value, Any] = dict(zip(region.parameters, read, strict=True))
+    _compute(region, backend, values)
+    return [v.value if isinstance(v, Constant) else values[v] for v in region.results]
 
 
 def run_on_ranks(

@@ -23,6 +23,7 @@ from mspc.compiler.frontend.values import (
     UNSET,
     Closure,
     Frame,
+    OnlyInLoop,
     Poisoned,
     TensorMethod,
     Undecided,
@@ -106,8 +107,6 @@ def set_attribute(tracer: Tracer, base: Any, name: str, value: Any) -> None:
         )
     if isinstance(value, Cell | Parameter) or isinstance(getattr(base, name, None), Cell):
         raise tracer.error(f"attribute '{name}' cannot become another cell or Parameter: make them in __init__")
-    if tracer.guard is not None:
-        raise tracer.error(f"attribute '{name}' cannot be set where that depends on the contents of a tensor")
     made_here = id(base) in tracer.owned
     if key in tracer.attributes_read and key not in tracer.attributes and not made_here:
         raise tracer.error(
@@ -120,6 +119,8 @@ def set_attribute(tracer: Tracer, base: Any, name: str, value: Any) -> None:
         )
     tracer.keep(base)
     tracer.runs.clear()  # what was computed before may have read the attribute
+    if key not in tracer.attributes_before:
+        tracer.attributes_before[key] = getattr(base, name, MISSING)
     tracer.attributes[key] = value
 
 
@@ -164,6 +165,9 @@ def look_up(tracer: Tracer, frame: Frame, node: ast.Name) -> Any:
         raise Poisoned
     if found is MISSING:
         raise frame.error(node, f"name '{name}' is not defined", nearest(name, frame.known_names()), kind=NameError)
+    if isinstance(found, OnlyInLoop):
+        text = f"variable '{name}' has no value here where the loop that assigns it makes no turn"
+        raise frame.error(node, text, ["give it a value ahead of the loop"], kind=NameError)
     if found is UNSET:
         raise frame.error(
             node, f"variable '{name}' has no value here: no statement that ran before assigns it",

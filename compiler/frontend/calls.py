@@ -52,6 +52,7 @@ from mspc.ir.late_dataclass import dataclass
 Args = Sequence[Any]
 Kwargs = Mapping[str, Any]
 
+RECURSION = "numbers and shapes may end a recursion; where the contents of a tensor do, write a loop"
 _HANDLERS = HANDLERS | attribute_handlers(get_attribute)
 
 
@@ -279,11 +280,12 @@ def _call_method(
     owner, function = method.__self__, method.__func__
     if isinstance(owner, Cell) and function is type(owner).construct:
         return call_cell(tracer, frame, node, owner, args, kwargs)
-    if isinstance(owner, Tensor) and (contains_tensor(list(args)) or contains_tensor(dict(kwargs))):
+    read = function if _is_traced(tracer, function) else _within(tracer, function)
+    has_tensors = contains_tensor(list(args)) or contains_tensor(dict(kwargs))
+    if isinstance(owner, Tensor) and (has_tensors or read not in (None, function)):
         tracer.at(frame, node)
         of_graph = TensorMethod(tracer.value(owner), method.__name__)
         return _call_tensor_method(tracer, frame, node, of_graph, args, kwargs)
-    read = function if _is_traced(tracer, function) else _within(tracer, function)
     if read is not None:
         return _inline_function(tracer, frame, node, read, [owner, *args], kwargs, True)
     tracer.at(frame, node)
@@ -344,9 +346,8 @@ def inline(
 ) -> Any:
     """Run the body of a function with its arguments bound; `cell` opens a scope of its own."""
     if caller.depth >= MAX_DEPTH:
-        raise caller.error(
-            node, f"calls nest more than {MAX_DEPTH} deep: the recursion of '{callee.name}' does not end"
-        )
+        text = f"calls nest more than {MAX_DEPTH} deep: the recursion of '{callee.name}' does not end"
+        raise MspcError(text, notes=[RECURSION], frames=tuple(dict.fromkeys(caller.frames(node))), kind=RuntimeError)
     try:
         names = bind(
             callee.source.tree,

@@ -12,24 +12,16 @@ from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.attributes import get_attribute, look_up, set_attribute
 from mspc.compiler.frontend.builtins import text_of
 from mspc.compiler.frontend.calls import call
-from mspc.compiler.frontend.condition import condition_of, merged, negation
+from mspc.compiler.frontend.condition import condition_of, negation
 from mspc.compiler.frontend.index import subscript, unpacked
 from mspc.compiler.frontend.index_assign import with_elements
-from mspc.compiler.frontend.operators import (
-    COMPARE,
-    binary,
-    compare,
-    is_graph_value,
-    is_member,
-    is_same,
-    truth,
-    unary,
-)
+from mspc.compiler.frontend.operators import COMPARE, binary, compare, is_graph_value, is_member, is_same, truth, unary
 from mspc.compiler.frontend.source import FunctionSource
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure, Frame, describe
 from mspc.ir.diagnostics import kind_of
 from mspc.ir.graph import Node, Value
+from mspc.ir.types import BOOL
 
 
 def evaluate(tracer: Tracer, frame: Frame, node: ast.expr) -> Any:
@@ -91,43 +83,57 @@ def _binary(tracer: Tracer, frame: Frame, node: ast.BinOp) -> Any:
 
 
 def _unary(tracer: Tracer, frame: Frame, node: ast.UnaryOp) -> Any:
-    operand = evaluate(tracer, frame, node.operand)
+    is_not = isinstance(node.op, ast.Not)
+    operand = (evaluate_test if is_not else evaluate)(tracer, frame, node.operand)
     tracer.at(frame, node)
-    if isinstance(node.op, ast.Not):
+    if is_not:
         condition = condition_of(tracer, operand)
         if condition is not None:
             return negation(tracer, condition)
-        return not truth(tracer, operand, "'not'")
+        return not truth(tracer, operand, "the operand of 'not'")
     return unary(tracer, type(node.op), operand)
 
 
-def _boolean(tracer: Tracer, frame: Frame, node: ast.BoolOp) -> Any:
+def evaluate_test(tracer: Tracer, frame: Frame, node: ast.expr) -> Any:
+    """The value of an expression of which the truth alone counts."""
+    return _boolean(tracer, frame, node, True) if isinstance(node, ast.BoolOp) else evaluate(tracer, frame, node)
+
+
+def _boolean(tracer: Tracer, frame: Frame, node: ast.BoolOp, is_test: bool = False) -> Any:
     """The first operand that decides; where tensors are among them, one Bool of all that are."""
-    word, stop, name = ("or", True, "LogicalOr") if isinstance(node.op, ast.Or) else ("and", False, "LogicalAnd")
-    met: Value | None = None
+    word, stop = ("or", True) if isinstance(node.op, ast.Or) else ("and", False)
     value: Any = None
     for i, operand in enumerate(node.values):
-        value = evaluate(tracer, frame, operand)
+        value = (evaluate_test if is_test else evaluate)(tracer, frame, operand)
         tracer.at(frame, operand)
-        condition = condition_of(tracer, value, only_bool=True)  # of numbers, `x or y` is one of them
-        if condition is not None:
-            met = condition if met is None else tracer.emit(tracer.op(name), met, condition)
-        elif (i + 1 < len(node.values) or met is not None) and truth(tracer, value, f"'{word}'") is stop:
+        condition = condition_of(tracer, value)
+        is_last = i + 1 == len(node.values)
+        if condition is not None and (not is_last or is_test):
+            from mspc.compiler.frontend.short_circuit import all_of, one_of
+
+            if is_test or tracer.value(value).tensor_type.dtype == BOOL:
+                return all_of(tracer, frame, node, i, condition, evaluate_test if is_test else evaluate, is_test)
+            return one_of(tracer, frame, node, i, value, evaluate)
+        if not is_last and truth(tracer, value, f"an operand of '{word}'") is stop:
             return value
-    return value if met is None else met
+    return value
 
 
 def _compare(tracer: Tracer, frame: Frame, node: ast.Compare) -> Any:
     left = evaluate(tracer, frame, node.left)
     result: Any = True
+    met: Value | None = None
     for i, (operator, operand) in enumerate(zip(node.ops, node.comparators, strict=True)):
         right = evaluate(tracer, frame, operand)
         tracer.at(frame, node)
         result = _compared(tracer, operator, left, right)
-        if i + 1 < len(node.ops) and not truth(tracer, result, "a chained comparison"):
+        condition = condition_of(tracer, result) if len(node.ops) > 1 else None
+        if condition is not None:
+            result = met = condition if met is None else tracer.emit(tracer.op("LogicalAnd"), met, condition)
+        elif i + 1 < len(node.ops) and not truth(tracer, result, "a chained comparison"):
             return result
         left = right
-    return result
+    return met if met is not None and result is True else result
 
 
 def _compared(tracer: Tracer, operator: ast.cmpop, left: Any, right: Any) -> Any:
@@ -139,14 +145,14 @@ def _compared(tracer: Tracer, operator: ast.cmpop, left: Any, right: Any) -> Any
 
 
 def _conditional(tracer: Tracer, frame: Frame, node: ast.IfExp) -> Any:
-    test = evaluate(tracer, frame, node.test)
+    test = evaluate_test(tracer, frame, node.test)
     tracer.at(frame, node.test)
     holds = condition_of(tracer, test)
     if holds is None:
         return evaluate(tracer, frame, node.body if truth(tracer, test, "the condition") else node.orelse)
-    body, other = evaluate(tracer, frame, node.body), evaluate(tracer, frame, node.orelse)
-    tracer.at(frame, node)
-    return merged(tracer, holds, body, other)
+    from mspc.compiler.frontend.exits import conditional
+
+    return conditional(tracer, frame, node, holds, evaluate)
 
 
 def _elements(tracer: Tracer, frame: Frame, nodes: list[ast.expr]) -> list[Any]:
@@ -203,10 +209,6 @@ def _subscript(tracer: Tracer, frame: Frame, node: ast.Subscript) -> Any:
 def _slice(tracer: Tracer, frame: Frame, node: ast.Slice) -> Any:
     parts = (node.lower, node.upper, node.step)
     return slice(*(None if part is None else evaluate(tracer, frame, part) for part in parts))
-
-
-def _lambda(tracer: Tracer, frame: Frame, node: ast.Lambda) -> Any:
-    return closure(tracer, frame, node)
 
 
 def closure(tracer: Tracer, frame: Frame, tree: ast.FunctionDef | ast.Lambda) -> Closure:
@@ -386,7 +388,7 @@ EXPRESSIONS: dict[type[ast.expr], Callable[..., Any]] = {
     ast.Name: look_up, ast.Attribute: _attribute, ast.Call: _call, ast.Constant: _constant, ast.BinOp: _binary,
     ast.UnaryOp: _unary, ast.BoolOp: _boolean, ast.Compare: _compare, ast.IfExp: _conditional, ast.Tuple: _tuple,
     ast.List: _list, ast.Set: _set, ast.Dict: _dict, ast.Subscript: _subscript, ast.Slice: _slice,
-    ast.Lambda: _lambda, ast.JoinedStr: _string, ast.FormattedValue: _formatted, ast.NamedExpr: _named,
+    ast.Lambda: closure, ast.JoinedStr: _string, ast.FormattedValue: _formatted, ast.NamedExpr: _named,
     ast.ListComp: _list_comprehension, ast.GeneratorExp: _list_comprehension, ast.SetComp: _set_comprehension,
     ast.DictComp: _dict_comprehension,
 }  # fmt: skip

@@ -15,7 +15,7 @@ from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Undecided, contains_tensor, describe
 from mspc.ir.diagnostics import MspcError, kind_of
 from mspc.ir.graph import Value
-from mspc.ir.types import BOOL
+from mspc.ir.types import BOOL, TensorType
 
 Python = Callable[..., Any]
 
@@ -49,11 +49,14 @@ UNARY: dict[type[ast.unaryop], tuple[str, str, Python]] = {
 }
 
 
+ONE_TYPE = "let both branches leave one type and shape"
+
+
 def require_decided(tracer: Tracer, what: str, *operands: Any) -> None:
     """Raises MspcError where it depends on the contents of a tensor what an operand is."""
     for value in operands:
         if isinstance(value, Undecided):
-            raise tracer.error(f"{what}: it is {value}", kind=TypeError)
+            raise tracer.error(f"{what}: it is {value}", [ONE_TYPE], kind=TypeError)
 
 
 def is_same(tracer: Tracer, left: Any, right: Any) -> bool:
@@ -100,7 +103,7 @@ def binary(tracer: Tracer, kind: type[ast.operator], left: Any, right: Any) -> A
     _check_operands(tracer, symbol, left, right)
     if name.startswith("Bitwise") and _are_bool(tracer, symbol, left, right):
         name = name.replace("Bitwise", "Logical")
-    return tracer.emit(tracer.op(name), left, right)
+    return noted_number(tracer, tracer.emit(tracer.op(name), left, right), left, right)
 
 
 def matmul(tracer: Tracer, left: Any, right: Any) -> Any:
@@ -154,11 +157,24 @@ def unary(tracer: Tracer, kind: type[ast.unaryop], operand: Any) -> Any:
         return tracer.value(operand)
     if name == "Invert" and _are_bool(tracer, symbol, operand):
         name = "LogicalNot"
-    return tracer.emit(tracer.op(name), operand)
+    return noted_number(tracer, tracer.emit(tracer.op(name), operand), operand)
+
+
+def is_number(tracer: Tracer, value: Any) -> bool:
+    """Whether it is a number of Python, one that is known or one that a loop carries."""
+    return value in tracer.weak if isinstance(value, Value) else isinstance(value, bool | int | float | np.generic)
+
+
+def noted_number(tracer: Tracer, made: Value, *operands: Any) -> Value:
+    """What is computed from numbers of Python alone is one."""
+    if tracer.weak and made.tensor_type.dtype != BOOL and all(is_number(tracer, operand) for operand in operands):
+        tracer.weak.add(made)
+    return made
 
 
 def fold(tracer: Tracer, what: str, python: Python, *operands: Any) -> Any:
     """Compute with values known at compile time; Python's complaint becomes an error at the current place."""
+    require_decided(tracer, what, *operands)
     try:
         result = python(*operands)
     except Exception as error:
@@ -176,14 +192,18 @@ def truth(tracer: Tracer, value: Any, what: str) -> bool:
         MspcError: it depends on the contents of a tensor.
     """
     if isinstance(value, Value | Parameter):
+        type = tracer.value(value).type
+        if isinstance(type, TensorType) and type.size != 1:
+            raise tracer.error(
+                f"{what} is a tensor {type}; it must have one element",
+                ["x.all() and x.any() make one of several; ops.select(condition, a, b) chooses for every element"],
+                kind=ValueError,
+            )
         raise tracer.error(
-            f"{what} depends on the contents of a tensor {tracer.value(value).type}, which "
-            f"are not known at compile time",
-            [
-                "conditions may use shapes, Python numbers and attributes; for tensors there "
-                "is ops.select(condition, a, b)"
-            ],
+            f"{what} depends on the contents of a tensor {type}, which are not known at compile time",
+            ["conditions may use shapes, Python numbers and attributes here; `if` and `while` take tensors, too"],
         )
+    require_decided(tracer, what, value)
     try:
         return bool(value)
     except Exception as error:

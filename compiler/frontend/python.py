@@ -56,6 +56,10 @@ def call_class(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Any:
             raise tracer.error("Tensor() of several tensors", ["use ops.stack"])
         dtype = args[1] if len(args) > 1 else kwargs.get("dtype")
         return value if dtype is None else tracer.cast(value, dtype)
+    if cls is range and contains_tensor(list(args)):
+        from mspc.compiler.frontend.ranges import range_of
+
+        return range_of(tracer, args)
     if issubclass(cls, Cell):
         made = call_python(tracer, cls, args, kwargs)
         if next(made.get_parameters(), None) is not None:

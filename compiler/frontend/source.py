@@ -273,3 +273,20 @@ def assigned_names(tree: ast.AST) -> frozenset[str]:
             continue
         todo.extend(ast.iter_child_nodes(node))
     return frozenset(found)
+
+
+@lru_cache(maxsize=1024)
+def names_read(tree: ast.AST, without: ast.AST | None = None) -> frozenset[str]:
+    """Names that are read anywhere in a tree, but for those that are read only `without`, a part of it."""
+    found: set[str] = set()
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        if node is without:
+            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            found.add(node.id)
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
+        todo.extend(ast.iter_child_nodes(node))
+    return frozenset(found)

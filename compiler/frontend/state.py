@@ -70,9 +70,17 @@ class Tracer:
         self.to_float: DType | None = None
         self.attributes: dict[tuple[int, str], Any] = {}
         """What the program set, by the identity of the object and the name of the attribute."""
+        self.attributes_before: dict[tuple[int, str], Any] = {}
+        """What these are in the script's objects."""
         self.attributes_read: set[tuple[int, str]] = set()
         self.guard: Value | None = None
         """A Bool scalar without which updates change nothing."""
+        self.guarded: set[Any] = set()
+        """Conditions whose branches update parameters: both are computed."""
+        self.regions = 0
+        """Operators with regions so far, which are called after their number."""
+        self.weak: set[Value] = set()
+        """Tensors that are Python's numbers: beside other tensors they have their element type."""
         self.in_shard = False
         """What is read is called by a function that `shard()` gave."""
         self.parameter_readers: dict[int, Callable[[Parameter], Value]] = {}
@@ -303,7 +311,11 @@ class Tracer:
             return values
         if not all(isinstance(v.type, TensorType) for v in values):
             return values
-        kinds = operand_dtypes(op, [v.tensor_type.dtype for v in values])
+        own = [v.tensor_type.dtype for v in values]
+        if self.weak and like is not None and getattr(op, "promotes", "") in ("common", "float"):
+            own = [number_dtype(0.0 if kind.is_float else 0, like) if v in self.weak else kind
+                   for v, kind in zip(values, own, strict=True)]  # fmt: skip
+        kinds = operand_dtypes(op, own)
         return [self.cast(v, kind) for v, kind in zip(values, kinds, strict=True)]
 
     def precise(self, op: Op, values: list[Value], policy: Precision) -> list[Value]:
@@ -319,7 +331,7 @@ class Tracer:
 
     def _typed(self, operand: Any) -> Value | None:
         if isinstance(operand, Value):
-            return operand if isinstance(operand.type, TensorType) else None
+            return operand if isinstance(operand.type, TensorType) and operand not in self.weak else None
         return self.value(operand) if isinstance(operand, Tensor | np.ndarray) else None
 
     def cast(self, value: Value, dtype: DType) -> Value:

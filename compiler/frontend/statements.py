@@ -11,29 +11,44 @@ import ast
 import contextlib
 import types
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from mspc.api.common.gradient import jit
-from mspc.compiler.frontend.condition import branch, condition_of
-from mspc.compiler.frontend.expressions import assign, closure, evaluate
+from mspc.compiler.frontend.condition import condition_of
+from mspc.compiler.frontend.expressions import assign, closure, evaluate, evaluate_test
 from mspc.compiler.frontend.index import unpacked
 from mspc.compiler.frontend.operators import binary, truth
+from mspc.compiler.frontend.remembered_calls import forget
 from mspc.compiler.frontend.source import assigned_names
 from mspc.compiler.frontend.state import Tracer
-from mspc.compiler.frontend.values import POISON, Frame, Poisoned, Returned, describe
+from mspc.compiler.frontend.values import (
+    BREAK,
+    CONTINUE,
+    END,
+    LEFT,
+    POISON,
+    RETURNED,
+    Exit,
+    Frame,
+    Poisoned,
+    Returned,
+    TensorRange,
+    describe,
+)
 from mspc.ir.diagnostics import MspcError, kind_of
 
 MAX_TURNS = 100_000
 """Turns of one `while` loop; a condition that never fails reaches it."""
 
 
-BOUNDED = "write a bound and choose in every turn: for _ in range(most): x = ops.select(condition(x), step(x), x)"
+SHORT, LONG = 16, 100
+"""Turns of a loop over a range that is unrolled though the run decides when it is left, and of any other."""
+MOST_NODES = 100_000
+"""What a longer loop may be unrolled to; with more nodes the run counts its turns."""
 
 CONTEXT = ("__enter__", "__exit__")
 OUTSIDE = "enter the context in the script, around the call of the network"
-
-BREAK = object()
-CONTINUE = object()
 
 
 def run(tracer: Tracer, frame: Frame) -> Any:
@@ -47,7 +62,7 @@ def run(tracer: Tracer, frame: Frame) -> Any:
 
 
 def _block(tracer: Tracer, frame: Frame, statements: list[ast.stmt]) -> Any:
-    """None where the end is reached, else `Returned`, `BREAK` or `CONTINUE`."""
+    """None where the end is reached, else `Returned`, `BREAK`, `CONTINUE`, `END` or an `Exit`."""
     for i, statement in enumerate(statements):
         try:
             handler = STATEMENTS.get(type(statement))
@@ -57,6 +72,10 @@ def _block(tracer: Tracer, frame: Frame, statements: list[ast.stmt]) -> Any:
                 raise _refusal(frame, statement)
             else:
                 signal = handler(tracer, frame, statement)
+                if isinstance(signal, Exit):
+                    from mspc.compiler.frontend.exits import resumed
+
+                    signal = resumed(tracer, frame, statement, signal, statements[i + 1 :], _block)
         except MspcError as error:
             tracer.note(error)
             signal = _poison(frame, statement)
@@ -134,10 +153,12 @@ def _return(tracer: Tracer, frame: Frame, node: ast.Return) -> Returned:
 
 def _if(tracer: Tracer, frame: Frame, node: ast.If, rest: list[ast.stmt]) -> Any:
     """An `if` with what follows it in its block."""
-    test = evaluate(tracer, frame, node.test)
+    test = evaluate_test(tracer, frame, node.test)
     tracer.at(frame, node.test)
     condition = condition_of(tracer, test)
     if condition is not None:
+        from mspc.compiler.frontend.exits import branch
+
         return branch(tracer, frame, node, condition, rest, _block)
     taken = truth(tracer, test, "the condition of 'if'")
     with frame.followed_by(rest):
@@ -147,7 +168,20 @@ def _if(tracer: Tracer, frame: Frame, node: ast.If, rest: list[ast.stmt]) -> Any
 def _for(tracer: Tracer, frame: Frame, node: ast.For) -> Any:
     items = evaluate(tracer, frame, node.iter)
     tracer.at(frame, node.iter)
-    for item in unpacked(tracer, items, "the loop"):
+    if isinstance(items, TensorRange):
+        from mspc.compiler.frontend.turns import for_turns
+
+        return for_turns(tracer, frame, node, items, _block)
+    if isinstance(items, range) and len(items) > (SHORT if _may_be_left(node) else LONG):
+        found = _unrolled_first(tracer, frame, node, items)
+        if found is not None:
+            return found[0]
+    return _turns(tracer, frame, node, unpacked(tracer, items, "the loop"))
+
+
+def _turns(tracer: Tracer, frame: Frame, node: ast.For, items: list[Any]) -> Any:
+    """The turns over these items."""
+    for i, item in enumerate(items):
         assign(tracer, frame, node.target, item)
         with frame.followed_by(None):
             signal = _block(tracer, frame, node.body)
@@ -155,15 +189,69 @@ def _for(tracer: Tracer, frame: Frame, node: ast.For) -> Any:
             return None
         if isinstance(signal, Returned):
             return signal
+        if _may_leave(signal):
+            return _unless_left(tracer, frame, node, signal, partial(_turns, tracer, frame, node, items[i + 1 :]))
     return _block(tracer, frame, node.orelse)
 
 
-def _while(tracer: Tracer, frame: Frame, node: ast.While) -> Any:
+def _unrolled_first(tracer: Tracer, frame: Frame, node: ast.For, items: range) -> tuple[Any] | None:
+    """How a long loop ends that the run counts: its first turn may leave it, or all turns have too many nodes. None,
+    and nothing is traced, for a loop that has to be unrolled."""
+    from mspc.compiler.frontend.program_state import Beginning
+    from mspc.compiler.frontend.turns import UNROLLED, for_turns, tried
+
+    beginning = Beginning(tracer, frame)
+    first = len(tracer.builder.nodes)
+    assign(tracer, frame, node.target, items[0])
+    with frame.followed_by(None):
+        signal = _block(tracer, frame, node.body)
+    made = len(tracer.builder.nodes) - first
+    beginning.restore()
+    if not _may_leave(signal) and len(items) * made <= MOST_NODES:
+        return None
+    found = tried(tracer, beginning, lambda: for_turns(tracer, frame, node, items, _block))
+    return None if found is UNROLLED else (found,)
+
+
+def _may_be_left(loop: ast.For | ast.While) -> bool:
+    """Whether something in a loop's body may leave it ahead of its end."""
+    return any(_leaving(statement) for statement in loop.body)
+
+
+def _may_leave(signal: Any) -> bool:
+    return isinstance(signal, Exit) and (signal.may(LEFT) or signal.may(RETURNED))
+
+
+def _unless_left(
+    tracer: Tracer, frame: Frame, node: ast.For | ast.While, signal: Exit, turns: Callable[[], Any]
+) -> Any:
+    """How a loop ends whose other turns run where the one that ended by `signal` has not left it."""
+    from mspc.compiler.frontend.exits import finished, unless_left
+
+    end = Exit({**signal.flags, "continued": False}, signal.value)
+    return finished(unless_left(tracer, frame, node, end, (LEFT, RETURNED), turns))
+
+
+def _while(tracer: Tracer, frame: Frame, node: ast.While, nested: int = 0) -> Any:
+    """nested: turns within which this loop's are, because the run knows whether they left it."""
+    if isinstance(node.test, ast.Constant) and node.test.value and not _may_be_left(node):
+        raise frame.error(node.test, "the loop never ends: its condition always holds, and nothing leaves it")
+    beginning = None
     for _ in range(MAX_TURNS):
-        test = evaluate(tracer, frame, node.test)
+        if _may_be_left(node):
+            from mspc.compiler.frontend.program_state import Beginning
+
+            beginning = Beginning(tracer, frame)
+        first, draws = len(tracer.builder.nodes), tracer.draws.copy()
+        test = evaluate_test(tracer, frame, node.test)
         tracer.at(frame, node.test)
         if condition_of(tracer, test) is not None:
-            raise tracer.error("how often 'while' turns depends on the contents of a tensor", [BOUNDED])
+            from mspc.compiler.frontend.turns import while_turns
+
+            del tracer.builder.nodes[first:]
+            tracer.draws = draws
+            forget(tracer, first)
+            return while_turns(tracer, frame, node, _block)
         if not truth(tracer, test, "the condition of 'while'"):
             return _block(tracer, frame, node.orelse)
         with frame.followed_by(None):
@@ -172,7 +260,26 @@ def _while(tracer: Tracer, frame: Frame, node: ast.While) -> Any:
             return None
         if isinstance(signal, Returned):
             return signal
+        if _may_leave(signal):
+            return _while_left(tracer, frame, node, beginning, nested)
     raise frame.error(node.test, f"the loop still runs after {MAX_TURNS} turns")
+
+
+def _while_left(tracer: Tracer, frame: Frame, node: ast.While, beginning: Any, nested: int) -> Any:
+    """A loop from a turn on of which the run knows whether it leaves the loop: one that the run counts, or, where its
+    body reads numbers that must be known at compile time, a few turns one within the other."""
+    from mspc.compiler.frontend.turns import UNROLLED, tried, while_turns
+
+    if nested < SHORT:
+        found = tried(tracer, beginning, lambda: while_turns(tracer, frame, node, _block))
+        if found is not UNROLLED:
+            return found
+        with frame.followed_by(None):
+            signal = _block(tracer, frame, node.body)
+        if _may_leave(signal):
+            return _unless_left(tracer, frame, node, signal, lambda: _while(tracer, frame, node, nested + 1))
+    beginning.restore()
+    return while_turns(tracer, frame, node, _block)
 
 
 def _with(tracer: Tracer, frame: Frame, node: ast.With) -> Any:
@@ -196,7 +303,7 @@ def _with(tracer: Tracer, frame: Frame, node: ast.With) -> Any:
         signal = _block(tracer, frame, node.body)
     for manager in reversed(managers):
         tracer.call(frame, node, manager.__exit__, [None, None, None], {})
-    return signal
+    return None if signal is END else signal
 
 
 def _is_of_the_script(tracer: Tracer, cls: type) -> bool:
@@ -207,7 +314,7 @@ def _is_of_the_script(tracer: Tracer, cls: type) -> bool:
 
 
 def _assert(tracer: Tracer, frame: Frame, node: ast.Assert) -> None:
-    test = evaluate(tracer, frame, node.test)
+    test = evaluate_test(tracer, frame, node.test)
     tracer.at(frame, node.test)
     if condition_of(tracer, test) is not None:
         tracer.warn("this check depends on the contents of a tensor, and is left out")

@@ -52,6 +52,51 @@ class Returned:
         self.value = value
 
 
+BREAK = object()
+CONTINUE = object()
+END = object()
+"""All up to the end of the innermost loop, or `with`, has been run."""
+
+LEFT, RETURNED = "left", "returned"
+KINDS = ("continued", LEFT, RETURNED)
+"""Ways to leave a block ahead of its end: by `continue`, `break` and `return`."""
+
+
+class Exit:
+    """The end of a block that may have been left in several ways.
+
+    flags: for each of `KINDS` whether the block was left so: True, False, or a Bool of shape (). value: what is
+    returned, where it was left by `return`; elsewhere zeros of the same types.
+    """
+
+    __slots__ = ("flags", "value")
+
+    def __init__(self, flags: dict[str, Any], value: Any) -> None:
+        self.flags = flags
+        self.value = value
+
+    def may(self, kind: str) -> bool:
+        return self.flags[kind] is not False
+
+
+def exit_of(signal: Any) -> Exit:
+    """The same for every signal; of `None` and `END` all flags are False."""
+    if isinstance(signal, Exit):
+        return signal
+    kind = RETURNED if isinstance(signal, Returned) else {CONTINUE: "continued", BREAK: LEFT}.get(signal)
+    return Exit({each: each == kind for each in KINDS}, signal.value if isinstance(signal, Returned) else MISSING)
+
+
+def simplest(signal: Exit) -> Any:
+    """The signal that says the same, where only one way is possible."""
+    flags = signal.flags
+    if any(isinstance(flag, Value) for flag in flags.values()):
+        return signal
+    if flags[RETURNED]:
+        return Returned(signal.value)
+    return BREAK if flags[LEFT] else CONTINUE if flags["continued"] else END
+
+
 @dataclass(frozen=True)
 class Closure:
     """A function or lambda that is defined inside a traced function."""
@@ -81,19 +126,43 @@ class TensorMethod:
 @dataclass(frozen=True, eq=False)
 class Undecided:
     """What a name refers to behind an `if` on the contents of a tensor whose branches left values that are no tensors
-    of one type and shape. Something may wait for it; nothing else can be done with it."""
+    of one type and shape. Something may wait for it; nothing else can be done with it.
+
+    within: the tensors among them are known inside of the branches alone.
+    """
 
     left: Any
     right: Any
+    within: bool = False
 
     def __str__(self) -> str:
-        return f"{describe(self.left)} or {describe(self.right)}, depending on the contents of a tensor"
+        return f"{_of_one_way(self.left)} or {_of_one_way(self.right)}, depending on the contents of a tensor"
 
     def _refuse(self, *_: Any) -> NoReturn:
         raise TypeError(f"it is {self}")
 
     __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __len__ = __iter__ = __getitem__ = _refuse
     __hash__ = object.__hash__
+
+
+def _of_one_way(value: Any) -> str:
+    return f"{describe(value)} of {len(value)}" if isinstance(value, tuple | list | dict) else describe(value)
+
+
+@dataclass(frozen=True)
+class TensorRange:
+    """`range(...)` of integers of which the run knows one at least, a tensor."""
+
+    start: Any
+    stop: Any
+    step: Any
+
+
+@dataclass(frozen=True)
+class OnlyInLoop:
+    """What a name refers to behind a loop that may have made no turn, and has first given it a value."""
+
+    name: str
 
 
 class Frame:
@@ -194,6 +263,8 @@ def describe(value: Any) -> str:
         return repr(value)
     if isinstance(value, Tensor | np.ndarray):
         return f"a {type(value).__name__} of shape {tuple(value.shape)}"
+    if isinstance(value, TensorRange):
+        return "a range that a tensor counts"
     if isinstance(value, Closure | type) or hasattr(value, "__name__"):
         return f"'{getattr(value, 'name', None) or getattr(value, '__name__', '')}'"
     return f"a {type(value).__name__}"
@@ -226,6 +297,6 @@ def tensors_in(value: Any) -> list[Value]:
         return [v for item in value for v in tensors_in(item)]
     if isinstance(value, dict):
         return [v for item in value.values() for v in tensors_in(item)]
-    if isinstance(value, Undecided):
+    if isinstance(value, Undecided) and not value.within:
         return tensors_in((value.left, value.right))
     return []

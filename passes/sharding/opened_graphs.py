@@ -178,7 +178,7 @@ def _needed(op: TypedOp, layout: Layout, inputs: Sequence[Value]) -> tuple[Layou
     dims = layout.dims
     if isinstance(op, Enter) and op.scanned and len(inputs[0].shape) > len(dims):
         dims = ((), *dims)
-    elif isinstance(op, Keep) and op.turns >= 0:
+    elif isinstance(op, Keep) and len(dims) > len(inputs[0].shape):
         dims = dims[1:]
     needed = Layout.of(layout.mesh, dims, layout.partial, layout.reduction or "sum")
     return (needed,) * len(inputs)

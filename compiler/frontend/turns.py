@@ -1,0 +1,78 @@
+"""Makes loops of `for` and `while` statements whose turns only the run counts."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+from mspc.compiler.frontend.expressions import assign, evaluate_test
+from mspc.compiler.frontend.loops import Turns, run_loop
+from mspc.compiler.frontend.program_state import Beginning
+from mspc.compiler.frontend.ranges import count_of, number_at
+from mspc.compiler.frontend.state import Tracer
+from mspc.compiler.frontend.values import Frame, TensorRange
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+
+Block = Callable[[Tracer, Frame, list[ast.stmt]], Any]
+
+UNROLLED = object()
+"""A loop has to be unrolled: its body reads numbers that must be known at compile time."""
+
+
+def for_turns(
+    tracer: Tracer, frame: Frame, node: ast.For, numbers: TensorRange | range, block: Block
+) -> Any:
+    """A `for` over numbers. Returns None, or how it ends where it is left by `return`."""
+    tracer.at(frame, node.iter)
+    count = count_of(tracer, numbers)
+
+    def body(turn: Value | None) -> Any:
+        assert turn is not None
+        tracer.at(frame, node.target)
+        assign(tracer, frame, node.target, number_at(tracer, numbers, turn))
+        return block(tracer, frame, node.body)
+
+    behind = (lambda: block(tracer, frame, node.orelse)) if node.orelse else None
+    return run_loop(tracer, frame, Turns(node, node.iter, None, body, count, behind))
+
+
+def while_turns(tracer: Tracer, frame: Frame, node: ast.While, block: Block) -> Any:
+    """A `while`. Returns None, or how it ends where it is left by `return`."""
+    statements, test = node.body, node.test
+    if any(isinstance(part, ast.NamedExpr) for part in ast.walk(test)):
+        statements, test = [_left_unless(test), *statements], _true(test)
+
+    def body(turn: Value | None) -> Any:
+        return block(tracer, frame, statements)
+
+    def holds() -> Any:
+        return evaluate_test(tracer, frame, test)
+
+    behind = (lambda: block(tracer, frame, node.orelse)) if node.orelse else None
+    return run_loop(tracer, frame, Turns(node, node.test, holds, body, None, behind))
+
+
+def _left_unless(test: ast.expr) -> ast.stmt:
+    """`if not test: break`: a condition that assigns names is part of the turn."""
+    negated = ast.copy_location(ast.UnaryOp(ast.Not(), test), test)
+    return ast.copy_location(ast.If(negated, [ast.copy_location(ast.Break(), test)], []), test)
+
+
+def _true(test: ast.expr) -> ast.expr:
+    return ast.copy_location(ast.Constant(True), test)
+
+
+def tried(tracer: Tracer, beginning: Beginning, run: Callable[[], Any]) -> Any:
+    """What `run` gives from the beginning on; `UNROLLED`, and nothing is traced, where it has mistakes."""
+    beginning.restore()
+    noted = len(tracer.errors)
+    try:
+        found = run()
+    except MspcError:
+        found = UNROLLED
+    if found is UNROLLED or len(tracer.errors) > noted:
+        beginning.restore()
+        return UNROLLED
+    return found

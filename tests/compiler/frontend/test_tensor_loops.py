@@ -1,0 +1,276 @@
+"""Loops and branches that tensors decide: graphs compute what Python does, with every way to leave them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from interpret import run_global
+from test_frontend_language import plain
+
+import mspc
+from mspc import ops
+from mspc.api.common.tensor import Tensor
+from mspc.compiler.frontend.trace import Traced, trace
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_graph
+from mspc.ir.types import FLOAT32
+from mspc.ops.check_graph import check_graph
+from mspc.ops.op import REGISTRY
+
+CASES: dict[Callable[..., Any], str] = {}
+
+
+def case(kinds: str) -> Callable[..., Any]:
+    """kinds: the operators with regions of the program, without those inside of regions."""
+
+    def note(function: Callable[..., Any]) -> Callable[..., Any]:
+        CASES[function] = kinds
+        return function
+
+    return note
+
+
+@case("If")
+def heavy_branches(x):
+    if x.sum() > 0:
+        y = x * x
+    else:
+        y = ops.exp(x) - 1
+    return y + 1
+
+
+@case("")
+def cheap_branches(x):
+    if x.max() > 0:
+        y = x + 1
+    else:
+        y = -x
+    return y
+
+
+@case("If")
+def nested_branches(x):
+    scale, names = 1, {"a": x, "b": [x, 2.0]}
+    if x.sum() > 0:
+        if x[0] > x[1]:
+            names["a"] = x * x
+            scale = 2
+        else:
+            names["b"][1] = x.sum()
+    elif x.min() < -2:
+        scale = 3
+        names["a"] = x / 3
+    return names["a"] * scale + names["b"][0] * names["b"][1]
+
+
+@case("If")
+def early_returns(x):
+    if x.sum() > 3:
+        return x * x
+    y = x + 1
+    if y.min() < 0:
+        return y
+    return y * y
+
+
+@case("If")
+def conditional_expressions(x):
+    y = x * x if x.sum() > 0 else ops.tanh(x)
+    return y
+
+
+@case("If If")
+def short_circuit(x):
+    if x.sum() > 0 and (x * x).sum() > 4:
+        return x + 1
+    return x - 1 if x.min() > 0 or not ops.exp(x).sum() > 2 else x
+
+
+@case("While")
+def counted_by_numbers(x):
+    i = 0
+    while x.sum() < 10:
+        x = x * x + i + 1
+        i += 1
+    return x, i
+
+
+@case("While")
+def left_by_break(x):
+    while True:
+        y = x * 3
+        if y.sum() > 20:
+            break
+        x = x + 1
+    return x, y
+
+
+@case("While")
+def left_by_return(x):
+    for i in range(200):
+        x = x * 1.5
+        if x.sum() > 50:
+            return x + i
+        if x.min() < 0:
+            x = x + 2
+            continue
+        x = x + 0.25
+    return -x
+
+
+@case("While If")
+def left_in_every_way(x):
+    total, i = 0.0, 0
+    while i < 12:
+        i += 1
+        if x[0] > i * 1.5:
+            continue
+        if total > 20:
+            break
+        if x.max() < -2:
+            return x * i, total
+        total += x.sum() * i
+        x = x + 0.5
+    else:
+        total = total * 2
+    return x, total
+
+
+@case("If")
+def short_loop_with_break(x):
+    for i in range(3):
+        x = x * 2
+        if x.sum() > 10 + i:
+            break
+    else:
+        x = x - 5
+    return x
+
+
+@case("For")
+def as_often_as_a_tensor_says(x):
+    n = ops.abs(x).sum().astype(mspc.int32)
+    total = 0.0
+    for i in range(n):
+        total = total + i * 0.5
+        x = x * 0.5 + total
+    return x, total
+
+
+@case("For For")
+def ranges_of_all_kinds(x):
+    n = ops.abs(x).sum().astype(mspc.int64)
+    out, last = [], 0
+    for i in range(1, n + 1, 2):
+        last = last + i
+    out.append(x * last)
+    for i in range(n, 0, -2):
+        x = x + i
+    out.append(x)
+    return out
+
+
+@case("While")
+def nested_loops(x):
+    i = 0
+    while x.sum() < 30:
+        for j in range(3):
+            x = x + j
+        y, k = x, 0
+        while y.max() > 2:
+            y = y * 0.5
+            k += 1
+            if k > 4:
+                break
+        x = x + y + k + i + 1
+        i = i + 1
+        if i > 10:
+            break
+    return x, i
+
+
+@case("While")
+def containers_are_carried(x):
+    state, pair = {"h": x, "n": 0}, (x, [x, 1.0])
+    while state["n"] < 3 + x.min():
+        state["h"] = state["h"] * 0.5 + pair[0]
+        state["n"] += 1
+        pair = (pair[0] + 1, [pair[1][0] * 2, pair[1][1] + 1])
+    return state["h"], state["n"], pair[0], pair[1][0], pair[1][1]
+
+
+@case("While")
+def numbers_stay_weak(x):
+    half = x.astype(mspc.float16)
+    scale = 1.0
+    while scale + ops.abs(half).max() < 40:
+        scale = scale * 2 + 0.5
+        half = half * scale
+    return half
+
+
+@case("While")
+def loop_inside_of_a_function(x):
+    def newton(x, steps):
+        while steps > 0:
+            x = x - (x * x - 2) / (2 * x + 1)
+            steps = steps - 1
+        return x
+
+    return newton(x + 4, ops.abs(x).sum().astype(mspc.int32))
+
+
+@case("While If")
+def behind_a_loop_that_returns(x):
+    while x.sum() < 10:
+        x = x + 1
+        if x[0] > 3:
+            return x * x
+    x = x * 2
+    if x.max() > 5:
+        return x / 3
+    return x
+
+
+@case("")
+def chained_comparison(x):
+    return x + 1 if 0 < x.sum() < 4 else x - 1
+
+
+INPUTS = ([2.0, 3.0], [3.0, -2.0], [-1.0, -2.0], [0.0, 0.0], [-3.0, 4.0], [0.5, 0.25], [-4.0, -3.5])
+
+
+def traced_graph(function: Any, *types: Any) -> Traced:
+    """The graph of a function, which holds together and reads back."""
+    traced = trace(function, list(types) or [((2,), FLOAT32)])
+    traced.graph.verify()
+    check_graph(traced.graph)
+    text = print_graph(traced.graph)
+    assert print_graph(parse(text, REGISTRY).main) == text
+    return traced
+
+
+def kinds(traced: Traced) -> str:
+    return " ".join(node.op.name for node in traced.graph.nodes if node.regions)
+
+
+def close(left: Any, right: Any) -> None:
+    if isinstance(left, tuple):
+        assert len(left) == len(right)
+        for a, b in zip(left, right, strict=True):
+            close(a, b)
+        return
+    assert np.shape(left) == np.shape(right)
+    np.testing.assert_allclose(np.asarray(left, np.float64), np.asarray(right, np.float64), rtol=2e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("function", CASES, ids=lambda f: f.__name__)
+def test_the_graph_does_what_python_does(function: Callable[..., Any]) -> None:
+    traced = traced_graph(function)
+    assert kinds(traced) == CASES[function]
+    for values in INPUTS:
+        x = np.array(values, np.float32)
+        close(plain(traced.rebuild(run_global(traced.graph, {"x": x}))), plain(function(Tensor(x))))
