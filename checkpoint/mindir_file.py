@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 
 from mspc.checkpoint.mindir_graph import CALL, REFERENCE, MindirGraph, MindirNode
-from mspc.checkpoint.mindir_inlining import HasLoop, inlined
+from mspc.checkpoint.mindir_inlining import inlined
+from mspc.checkpoint.mindir_loops import HasRecursion
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import reason_of, shown_path
 from mspc.ir.files.protocol_buffers import BYTES, EIGHT, FOUR, WireField, fields, integers, signed, text
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.tensors import MOST_DIMENSIONS
-from mspc.ir.types import DTYPES, DType
+from mspc.ir.types import DTYPES, DType, TensorType
 
 _DTYPES = {
     1: "Float32", 2: "UInt8", 3: "Int8", 4: "UInt16", 5: "Int16", 6: "Int32", 7: "Int64", 9: "Bool", 10: "Float16",
@@ -52,10 +53,11 @@ def read_mindir(path: Path) -> MindirGraph:
         raise MspcError(f"{shown_path(path)!r} is no complete MindIR file: {error}") from None
     except RecursionError:
         raise MspcError(f"{shown_path(path)!r} is no complete MindIR file: sequences nest too deep in it") from None
-    except HasLoop as error:
+    except HasRecursion as error:
         raise MspcError(
-            f"{shown_path(path)!r} has a loop over contents of tensors, which cannot be compiled: {error} calls itself",
-            notes=["export the network with a number of steps that is known, as of `for i in range(8)`"],
+            f"{shown_path(path)!r} has a recursion over contents of tensors, which cannot be compiled: {error} calls "
+            "itself ahead of its last step",
+            notes=["loops are read: write it as `while`"],
         ) from None
 
 
@@ -80,7 +82,30 @@ def _graph(data: bytes, part: WireField, primitives: dict[str, Any]) -> tuple[st
         {node.name: node.attributes.get("value") for node in nodes if node.operator == "Constant"},
         tuple(node for node in nodes if node.operator != "Constant"),
         tuple(_named(data, each) for each in inside if each.number == 6),
+        dict(found for each in inside if each.number == 5 and (found := _typed(data, each)) is not None),
+        frozenset(_named(data, each) for each in inside if each.number == 5 and _is_mark(data, each)),
     )
+
+
+def _is_mark(data: bytes, part: WireField) -> bool:
+    """Whether an input is a mark for the order of effects."""
+    told = next((field for field in _inside(data, part) if field.number == 5), None)
+    kinds = [] if told is None else [field.value for field in _inside(data, told) if field.number == 16]
+    return any(kind in _MONADS for kind in kinds)
+
+
+def _typed(data: bytes, part: WireField) -> tuple[str, TensorType] | None:
+    """(name, type) of an input that is a tensor."""
+    inside = _inside(data, part)
+    told = next((field for field in inside if field.number == 2 and field.kind == BYTES), None)
+    if told is None:
+        return None
+    parts = _inside(data, told)
+    sizes = [size for field in parts if field.number == 1 for size in integers(data, field)]
+    dtype = next((_DTYPES.get(signed(field.value), "") for field in parts if field.number == 2), "")
+    if dtype not in DTYPES or min(sizes, default=0) < 0 or len(sizes) > MOST_DIMENSIONS:
+        return None
+    return _text(data, inside, 1), TensorType(DTYPES[dtype], tuple(sizes))
 
 
 def _inside(data: bytes, part: WireField) -> list[WireField]:

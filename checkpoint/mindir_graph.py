@@ -3,18 +3,23 @@ count their steps by them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from mspc.checkpoint.mindir_operators import OTHER_NAMES, dtype_of_code
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import TensorType
 
 REFERENCE = "REF::"
 """Stands before the name of a primitive, a graph or a node where a node has its operator."""
-CALL, SELECT = "call", "either"
-"""Operators of nodes that call a graph, their first input, and that give one of two results by a condition."""
+CALL, CHOICE, LOOP = "call", "choice", "loop"
+"""Operators of nodes that call a graph, their first input, and of those that are made of calls: a choice by its input
+has blocks `then` and `else`; a loop blocks `condition` and `body`, and in the attribute `carried` names that both read,
+whose first values are its inputs. The results of both are tuples."""
+ITEM = "TupleGetItem"
 
 
 @dataclass(frozen=True)
@@ -28,11 +33,32 @@ class MindirNode:
 
 
 @dataclass(frozen=True)
+class MindirBlock:
+    """Nodes that a node runs; they read names around them, too. outputs: names."""
+
+    nodes: tuple[MindirNode, ...]
+    outputs: tuple[str, ...]
+
+
+def all_nodes(nodes: Iterable[MindirNode]) -> Iterator[MindirNode]:
+    """These nodes and those in their blocks."""
+    waiting = [iter(nodes)]
+    while waiting:
+        node = next(waiting[-1], None)
+        if node is None:
+            waiting.pop()
+            continue
+        yield node
+        waiting += [iter(block.nodes) for block in node.attributes.values() if isinstance(block, MindirBlock)]
+
+
+@dataclass(frozen=True)
 class MindirGraph:
     """A graph. name: by which others call it. inputs, outputs: names.
 
     parameters: (the name that nodes know, the script's name, the value). constants: values by name; without one it is
-    a mark of MindSpore's for the order of effects.
+    a mark of MindSpore's for the order of effects. types: of inputs that are tensors, where the file tells them. marks:
+    inputs that are such marks.
     """
 
     name: str
@@ -41,6 +67,8 @@ class MindirGraph:
     constants: dict[str, Any]
     nodes: tuple[MindirNode, ...]
     outputs: tuple[str, ...]
+    types: Mapping[str, TensorType] = field(default_factory=dict[str, TensorType])
+    marks: frozenset[str] = frozenset()
 
 
 _RESULTS: dict[str, Callable[..., Any]] = {

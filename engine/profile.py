@@ -142,21 +142,21 @@ def _gather(job: Any, noted: _Noted | None, file: Path) -> Gathered:
     everyone = tuple(range(comm.size))
     rows = np.array(
         [
-            (number, t.index, STREAMS.index(t.stream), t.begin, t.duration, t.plain)
+            (number, t.index, STREAMS.index(t.stream), t.begin, t.duration, t.plain, t.inside, t.runs)
             for number, times in enumerate(steps)
             for t in times
         ],
         np.float64,
-    ).reshape(-1, 6)
+    ).reshape(-1, 8)
     sizes = comm.all_gather(np.array([[first, len(steps), len(rows)]], np.int64), everyone, 0)
-    padded = np.zeros((1, max(1, int(sizes[:, 2].max())), 6))
+    padded = np.zeros((1, max(1, int(sizes[:, 2].max())), 8))
     padded[0, : len(rows)] = rows
     every = comm.all_gather(padded, everyone, 0)
     found: dict[int, list[list[Timed]]] = {}
     for rank in everyone:
         found[rank] = [[] for _ in range(sizes[rank, 1])]
-        for number, index, stream, begin, duration, plain in every[rank, : sizes[rank, 2]].tolist():
-            timed = Timed(int(index), STREAMS[int(stream)], begin, duration, bool(plain))
+        for number, index, stream, begin, duration, plain, inside, runs in every[rank, : sizes[rank, 2]].tolist():
+            timed = Timed(int(index), STREAMS[int(stream)], begin, duration, bool(plain), inside, int(runs))
             found[rank][int(number)].append(timed)
     graphs = _graphs(comm, None if noted is None else noted.executor.graph)
     firsts = {rank: int(sizes[rank, 0]) for rank in everyone}
@@ -187,7 +187,7 @@ def _read(text: str, rank: int) -> Graph:
     from mspc.ir.text.parser import parse  # its library takes a tenth of a command's start
     from mspc.ops.op import REGISTRY
 
-    return parse(text, REGISTRY, f"rank {rank}", frames=True).graphs[0]
+    return parse(text, REGISTRY, f"rank {rank}", frames=True).main
 
 
 def _write(place: Path, shown: Path, content: Mapping[str, Any]) -> None:

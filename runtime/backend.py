@@ -15,11 +15,13 @@ class NumPyBackend:
     """Kernels on the CPU: `xp` is NumPy, `comm` connects this rank with the others, `step` counts the runs and `turns`
     those of the loops around the node that runs, the outermost first (random masks depend on both), `halves` says
     whether kernels may meet Float16 or BFloat16, `planned_from` from how many bytes on a result's memory is planned;
-    small arrays come from the allocator's own lists."""
+    small arrays come from the allocator's own lists. `loop_limit`: seconds that a loop may take whose turns nobody has
+    counted ahead; 0: any time."""
 
     comm: Communicator
     xp: Any = numpy
     step: int = 0
     turns: tuple[int, ...] = ()
+    loop_limit: float = 0.0
     halves: bool = True
     planned_from: int = 16384

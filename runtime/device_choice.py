@@ -333,7 +333,8 @@ class Hardware:
             from mspc.runtime.backend import NumPyBackend
             from mspc.runtime.executor import Executor
 
-            return Executor(graph, NumPyBackend(host.for_graph(number)), values, cursor)
+            backend = NumPyBackend(host.for_graph(number), loop_limit=self.wishes.timeout)
+            return Executor(graph, backend, values, cursor)
         device, together = self.device, graph.attrs.get("mode") not in EACH_ITS_OWN
         device.tf32 = tf32
         device.progress.graph = number

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +13,11 @@ from mspc.ir.graph import Constant, Graph, Parameter, Value
 from mspc.ir.types import TensorType
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.faults.failure import NodeFailure, RegionFailure
-from mspc.runtime.faults.finite import check_finite, search
+from mspc.runtime.faults.finite import Origin, check_finite, search
+from mspc.runtime.faults.record import PLACE_WORDS
+from mspc.runtime.node_timer import NodeTimer
 from mspc.runtime.plan import ExecutionPlan, Instructions, own, parts_of, plan, prepare
-from mspc.runtime.profile import Timed, stream_of
+from mspc.runtime.profile import Timed
 
 Array = Any
 
@@ -30,7 +31,7 @@ class Executor:
         values: arrays of the parameters of kind "parameter" and "constant" by name, of the rank's own
             shapes. They are used, not copied, and operators that update parameters write to them.
         cursor: a writable int64 sequence (memory that others can read); element 0 is the index of the
-        node that runs.
+        node that runs, and further ones say in which turns of its loops it is, see `faults.record`.
 
     Raises:
         MspcError: a value is missing or has another shape or element type, or an operator has no kernel.
@@ -43,9 +44,11 @@ class Executor:
         self.inputs = [p for p in graph.parameters if p.kind == "input"]
         self.step = 0
         self.earlier_steps = 0
-        self.cursor: Any = [0] if cursor is None else cursor
+        self.cursor: Any = [0] * PLACE_WORDS if cursor is None else cursor
         prepare(graph, backend)
-        self.plan: ExecutionPlan = plan(graph, backend, _region_kernels(graph, backend))
+        self._regions = _regions_of(graph, backend, self.cursor)
+        kernels = self._regions.kernels(graph.nodes) if self._regions is not None else {}
+        self.plan: ExecutionPlan = plan(graph, backend, kernels)
         self.slots: list[Any] = [None] * self.plan.slots
         self._checked = False
         for parameter in graph.parameters:
@@ -75,9 +78,14 @@ class Executor:
         """Index of the first node that updates a parameter."""
         return self.plan.boundary
 
-    def search(self) -> tuple[str, int]:
-        """Where the running step first made a value that is not finite; see `finite.NonFiniteSearch`."""
-        return search(self)
+    def search(self) -> Origin:
+        """Where the running step first made a value that is not finite."""
+        return search(self, lambda: self.backend.turns)
+
+    @property
+    def regions(self) -> Iterable[Any]:
+        """The regions that nodes run, prepared."""
+        return self._regions.prepared if self._regions is not None else ()
 
     def parameter(self, name: str) -> Array:
         """The array of a parameter, as the next step will read it. Raises KeyError."""
@@ -128,31 +136,20 @@ class Executor:
         """A step as `run` makes it, and when each of its nodes ran; nothing of the first step, which still prepares."""
         if not self._checked:
             return self.run(inputs), []
-        times: list[Timed] = []
-        begin = time.perf_counter()
-
-        def timed(index: int, kernel: Callable[..., Any]) -> Callable[..., Any]:
-            stream = stream_of(self.graph.nodes[index])
-
-            def run(*operands: Any) -> Any:
-                start = time.perf_counter()
-                result = kernel(*operands)
-                end = time.perf_counter()
-                times.append(Timed(index, stream, 1000 * (start - begin), 1000 * (end - start)))
-                return result
-
-            return run
-
-        ordinary = self.plan
+        timer, ordinary = NodeTimer(self.graph), self.plan
         self.plan = replace(
             ordinary,
-            before_update=[(s[0], timed(s[0], s[1]), *s[2:]) for s in ordinary.before_update],
-            after_update=[(s[0], timed(s[0], s[1]), *s[2:]) for s in ordinary.after_update],
+            before_update=[(s[0], timer.kernel(s[0], s[1]), *s[2:]) for s in ordinary.before_update],
+            after_update=[(s[0], timer.kernel(s[0], s[1]), *s[2:]) for s in ordinary.after_update],
         )
+        for region in self.regions:
+            region.call = timer.call
         try:
-            return self.run(inputs), times
+            return self.run(inputs), timer.times()
         finally:
             self.plan = ordinary
+            for region in self.regions:
+                region.call = None
 
     def _run(self, steps: Instructions) -> None:
         slots = self.slots
@@ -211,12 +208,12 @@ class Executor:
         return value.value if isinstance(value, Constant) else self.slots[self.plan.slot_of[value]]
 
 
-def _region_kernels(graph: Graph, backend: NumPyBackend) -> Mapping[int, Callable[..., Any]]:
+def _regions_of(graph: Graph, backend: NumPyBackend, cursor: Any) -> Any:
     if not any(node.regions for node in graph.nodes):
-        return {}
-    from mspc.runtime.regions import Regions  # late: most graphs need none of it
+        return None
+    from mspc.runtime.regions.kernels import Regions  # late: most graphs need none of it
 
-    return Regions(backend).kernels(graph.nodes)
+    return Regions(backend, cursor)
 
 
 def owner(array: Array) -> Array:

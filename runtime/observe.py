@@ -15,7 +15,9 @@ from mspc.ir.types import TensorType
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.grouped_update import GroupedUpdate, gradient_index
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.faults.failure import NodeFailure
+from mspc.runtime.faults.failure import NodeFailure, RegionFailure
+from mspc.runtime.faults.record import PLACE_WORDS
+from mspc.runtime.regions.kernels import Regions
 
 Array = Any
 COMBINE = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply,
@@ -44,13 +46,14 @@ def observe(
     observed: dict[Any, Array] = {}
     wanted = {value for value in graph.results if isinstance(value, Node)}
     handed: dict[Value, Array] = {}
+    regions = Regions(backend, [0] * PLACE_WORDS)
     with np.errstate(all="ignore"):
         for index, node in enumerate(graph.nodes):
             shown = totals if node.phase == "update" else {}
             inputs = [v.value if isinstance(v, Constant) else shown.get(v, values[v]) for v in node.inputs]
             if operands is not None:
                 inputs = operands(node, inputs)
-            kernel = None if kernel_of is None else kernel_of(node, backend)
+            kernel = regions.kernel(node) if node.regions else None if kernel_of is None else kernel_of(node, backend)
             result = values[node] = _computed(node, kernel, inputs, backend, index)
             if node in wanted:
                 handed[node] = np.array(result)
@@ -78,15 +81,19 @@ def _computed(
     try:
         run = kernel or node.op.kernel(backend)  # type: ignore[attr-defined]  # operators have kernels
         return run(*inputs)
-    except Exception as error:
+    except Exception as found:
+        inside = found if isinstance(found, RegionFailure) else None
+        error, where, region = (inside.cause, inside.where, inside.region) if inside else (found, "", "")
+        node, index = (inside.node, inside.index) if inside else (node, index)
         what = error.message if isinstance(error, MspcError) else f"{type(error).__name__}: {error}"
         shapes = ", ".join(str(np.shape(x)) if not isinstance(x, tuple) else "a tuple" for x in inputs) or "none"
         raise NodeFailure(
-            f"{node.label} failed on rank {backend.comm.rank}: {what}",
-            [f"the shapes of its operands are {shapes}, its result is {node.type}"],
+            f"{node.label} failed on rank {backend.comm.rank}{where}: {what}",
+            [] if inside else [f"the shapes of its operands are {shapes}, its result is {node.type}"],
             node.frames,
             index,
-        ) from error
+            region,
+        ) from found
 
 
 def _members(

@@ -20,20 +20,29 @@ STREAMS = ("compute", "communication", "reduction")
 
 @dataclass(frozen=True)
 class Timed:
-    """When a node ran. index: in the graph. begin: milliseconds from the begin of the step. duration: milliseconds.
-    plain: it ran on a GPU without a kernel of its own."""
+    """When a node ran. index: in the graph, or, behind all of its nodes, in the graphs that these run, see `nodes_of`.
+    begin: milliseconds from the begin of the step. duration: milliseconds. plain: it ran on a GPU without a kernel of
+    its own. inside: milliseconds of the duration that have entries of their own, of nodes inside of it. runs: how often
+    it ran, one behind another."""
 
     index: int
     stream: str
     begin: float
     duration: float
     plain: bool = False
+    inside: float = 0.0
+    runs: int = 1
+
+    @property
+    def own(self) -> float:
+        """Milliseconds of the node's own."""
+        return self.duration - self.inside
 
 
 @dataclass(frozen=True)
 class NodeCost:
-    """The time of one node. seconds: median of the steps. share: of all nodes' time. line: "file:line: source", or
-    ""."""
+    """The time of one node. seconds: median of the steps, without what ran inside of it. share: of all nodes' time.
+    line: "file:line: source", or ""."""
 
     label: str
     type: str
@@ -45,7 +54,13 @@ class NodeCost:
 
 def stream_of(node: Node) -> str:
     """The kind of a node's work; by default also the stream on which a trace shows it."""
-    return "communication" if node.op.is_collective else "compute"
+    return "communication" if node.op.is_collective and not node.regions else "compute"
+
+
+def nodes_of(graph: Graph) -> list[tuple[Node, str]]:
+    """The nodes of a graph and those of the graphs that they run, as `Timed.index` counts them; beside each the name of
+    its region, "" in the graph itself."""
+    return [(node, "" if each is graph else each.name) for each in graph.graphs() for node in each.nodes]
 
 
 def trace(
@@ -68,17 +83,20 @@ def trace(
         for thread, name in enumerate(STREAMS):
             events.append({"name": "thread_name", "ph": "M", "pid": rank, "tid": thread, "args": {"name": name}})
         offset = 0.0
+        nodes = nodes_of(graphs[rank])
+        first_of = {region: index for index, (_, region) in reversed([*enumerate(nodes)])}
         for number, times in enumerate(steps[rank]):
             for timed in times:
-                node = graphs[rank].nodes[timed.index]
+                node, region = nodes[timed.index]
                 events.append(
                     {
                         "name": node.label, "cat": timed.stream, "ph": "X", "pid": rank,
                         "tid": STREAMS.index(timed.stream), "ts": round(1000 * (offset + timed.begin), 3),
                         "dur": round(1000 * timed.duration, 3),
-                        "args": {"step": first.get(rank, 0) + number, "node": timed.index, "result": str(node.type),
-                                 "scope": node.scope, "line": _line(node), **_said(node),
-                                 **({"plain": True} if timed.plain else {})},
+                        "args": {"step": first.get(rank, 0) + number, "node": timed.index - first_of[region],
+                                 "result": str(node.type), "scope": node.scope, "line": _line(node), **_said(node),
+                                 **({"plain": True} if timed.plain else {}),
+                                 **({"region": region, "runs": timed.runs} if region else {})},
                     }
                 )  # fmt: skip
             offset += lengths[number]
@@ -90,17 +108,21 @@ def costs(steps: Sequence[Sequence[Timed]], graph: Graph, most: int = 10) -> lis
     most expensive first."""
     found: dict[int, list[float]] = {}
     streams: dict[int, str] = {}
+    runs: dict[int, int] = {}
     for number, times in enumerate(steps):
         for timed in times:
-            found.setdefault(timed.index, [0.0] * len(steps))[number] += timed.duration / 1000
+            found.setdefault(timed.index, [0.0] * len(steps))[number] += timed.own / 1000
             streams[timed.index] = timed.stream
+            if number == 0:
+                runs[timed.index] = runs.get(timed.index, 0) + timed.runs
     typical = {index: float(np.median(each)) for index, each in found.items()}
     everything = sum(typical.values()) or 1.0
     first = sorted(typical, key=lambda index: (-typical[index], index))[:most]
+    nodes = [node for node, _ in nodes_of(graph)]
     return [
         NodeCost(
-            graph.nodes[i].label, str(graph.nodes[i].type), streams[i], typical[i], typical[i] / everything,
-            _line(graph.nodes[i]),
+            nodes[i].label + (f" ({runs[i]:,} runs)" if runs.get(i, 1) > 1 else ""), str(nodes[i].type), streams[i],
+            typical[i], typical[i] / everything, _line(nodes[i]),
         )
         for i in first
     ]  # fmt: skip
@@ -110,9 +132,10 @@ def sums(steps: Sequence[Sequence[Timed]], graph: Graph) -> tuple[float, float, 
     """Seconds of a rank's steps, medians of each: all that computes, all that communicates, and from the first node's
     begin to the last one's end. The first two overlap where there are two streams."""
     found: dict[str, list[float]] = {name: [0.0] * len(steps) for name in STREAMS}
+    nodes = [node for node, _ in nodes_of(graph)]
     for number, times in enumerate(steps):
         for timed in times:
-            found[stream_of(graph.nodes[timed.index])][number] += timed.duration
+            found[stream_of(nodes[timed.index])][number] += timed.own
     compute, communication, whole = (
         float(np.median(each)) / 1000 if each else 0.0
         for each in (found["compute"], found["communication"], list(map(length, steps)))

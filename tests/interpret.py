@@ -6,12 +6,10 @@ Before slicing all types are global, and every collective or redistribution leav
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from interpret_regions import run_regions
 from ml_dtypes import finfo
 
 from mspc.compiler.pipeline import PER_RANK
@@ -26,6 +24,7 @@ from mspc.passes.fusion.causal_masks import CAUSAL_MASK
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
+from tests.interpreted_regions import region_results
 
 Arrays = dict[str, np.ndarray]
 
@@ -58,7 +57,7 @@ def run_global(graph: Graph, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray
 
 def steps_global(graph: Graph, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[list[np.ndarray]]:
     """The same for several steps: inputs come from each step's feeds, parameters from those of the first."""
-    if any(isinstance(node.op, Gradient) for node in graph.nodes):
+    if any(isinstance(node.op, Gradient) for each in graph.graphs() for node in each.nodes):
         Grad().run(graph)
     backend = SimpleNamespace(xp=np, comm=None, step=0)
     held = {p: feeds[0][p.name].copy() for p in graph.parameters if p.kind != "input"}
@@ -78,7 +77,7 @@ def _compute(graph: Graph, backend: Any, values: dict[Value, Any]) -> None:
         inputs = [v.value if isinstance(v, Constant) else values[v] for v in node.inputs]
         assert isinstance(node.op, Op)
         if node.regions:
-            values[node] = run_regions(node, inputs, partial(_region, backend))
+            values[node] = region_results(node, inputs, lambda region, read: _region(region, read, backend))
             continue
         values[node] = node.op.kernel(backend)(*inputs)
         source = node.inputs[0].layout if node.inputs else None
@@ -87,10 +86,10 @@ def _compute(graph: Graph, backend: Any, values: dict[Value, Any]) -> None:
             values[node] = values[node] * source.size_of(source.partial)
 
 
-def _region(backend: Any, graph: Graph, inputs: Sequence[Any]) -> list[Any]:
-    values: dict[Value, Any] = dict(zip(graph.parameters, inputs, strict=True))
-    _compute(graph, backend, values)
-    return [v.value if isinstance(v, Constant) else values[v] for v in graph.results]
+def _region(region: Graph, read: Sequence[Any], backend: Any) -> list[Any]:
+    values: dict[Value, Any] = dict(zip(region.parameters, read, strict=True))
+    _compute(region, backend, values)
+    return [v.value if isinstance(v, Constant) else values[v] for v in region.results]
 
 
 def run_on_ranks(

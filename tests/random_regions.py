@@ -27,13 +27,19 @@ STRATEGIES: Sequence[Any] = (
 
 
 class RandomRegions:
-    """Makes one graph. overwrites: regions overwrite a parameter."""
+    """Makes one graph.
 
-    def __init__(self, seed: int, mode: str = "semi_auto_parallel", depth: int = 3, overwrites: bool = True) -> None:
+    differentiated: it also returns gradients. overwrites: regions overwrite a parameter; by default where it does not.
+    """
+
+    def __init__(
+        self, seed: int, mode: str = "semi_auto_parallel", depth: int = 3, differentiated: bool = False,
+        overwrites: bool | None = None,
+    ) -> None:  # fmt: skip
         self.generator = random.Random(seed)
         self.graph = Graph("net")
         self.graph.attrs = {"mode": mode, "ranks": RANKS}
-        self.depth, self.overwrites = depth, overwrites
+        self.depth, self.overwrites = depth, not differentiated if overwrites is None else overwrites
         x = Parameter("x", TensorType(FLOAT64, (ROWS, WIDTH)))
         n, k = Parameter("n", COUNT), Parameter("k", COUNT)
         self.weights = [
@@ -45,8 +51,15 @@ class RandomRegions:
         self.numbers = 0
         self.nodes = self.graph.nodes
         rows = self.block([x], [n, k], depth)
-        self.graph.results = rows[-2:]
+        self.graph.results = [*rows[-2:], *(self.gradients(rows[-2:], [x, *self.weights]) if differentiated else ())]
         self.graph.returns_tuple = len(self.graph.results) > 1
+
+    def gradients(self, rows: Sequence[Value], wanted: Sequence[Value]) -> list[Value]:
+        """The gradients of the sum of products of these rows with themselves."""
+        squares = [self.emit("Mul", row, row) for row in rows]
+        loss = self.emit("ReduceSum", self.emit("AddN", *squares), axis=(), keep_dims=False)
+        asked = self.emit("Gradient", loss, *wanted)
+        return [self.item(asked, i) for i in range(len(wanted))]
 
     def emit(self, name: str, *inputs: Value, **attributes: Any) -> Node:
         return Builder(self.graph, self.nodes).emit(REGISTRY[name](**attributes), *inputs)

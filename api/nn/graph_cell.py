@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.api.train.mindir import LoadedGraph
-from mspc.checkpoint.mindir_graph import SELECT, MindirNode
+from mspc.checkpoint.mindir_graph import CHOICE, LOOP, MindirBlock, MindirNode, all_nodes
 from mspc.checkpoint.mindir_operators import (
     ATTRIBUTES,
     ORDER,
@@ -31,6 +31,10 @@ from mspc.ir.nearest import did_you_mean
 __all__ = ["GraphCell"]
 
 CALL, TUPLE, ITEM = "call", "tuple", "item"
+_Step = tuple[str, Any, tuple[Any, ...]]
+"""What kind of step it is, what computes it (blocks of a choice or a loop), the places of its operands."""
+_Steps = tuple[tuple[_Step, ...], tuple[int, ...]]
+"""Steps one after the other, and the places of their results."""
 _TYPE = " type"
 """What the name of a cast's element type ends with."""
 
@@ -70,18 +74,43 @@ class GraphCell(Cell):
     def construct(self, *inputs: Any) -> Any:
         if len(inputs) != self.inputs:
             raise ApiValueError(f"GraphCell: the graph has {self.inputs} inputs, not {len(inputs)}")
-        values = [*inputs, *self.weights, *self.constants]
-        for kind, function, sources in self.steps:
-            operands = []
-            for source in sources:
-                operands.append(values[source])
-            if kind == TUPLE:
-                values.append(tuple(operands))
-            elif kind == ITEM:
-                values.append(operands[0][operands[1]])
-            else:
-                values.append(function(*operands))
-        return values[self.result]
+        return _results(self.steps, (self.result,), (*inputs, *self.weights, *self.constants))[0]
+
+
+def _results(steps: Any, wanted: tuple[int, ...], known: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The values of steps at the wanted places; known: those ahead of the steps."""
+    values = [*known]
+    for kind, function, sources in steps:
+        operands = []
+        for source in sources:
+            operands.append(values[source])
+        if kind == TUPLE:
+            values.append(tuple(operands))
+        elif kind == ITEM:
+            values.append(operands[0][operands[1]])
+        elif kind == CHOICE:
+            values.append(_chosen(function, operands[0], tuple(values)))
+        elif kind == LOOP:
+            values.append(_looped(function, tuple(operands), tuple(values)))
+        else:
+            values.append(function(*operands))
+    return tuple([values[place] for place in wanted])
+
+
+def _chosen(blocks: Any, condition: Any, known: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What one of two blocks gives."""
+    if condition:
+        found = _results(*blocks[0], known)
+    else:
+        found = _results(*blocks[1], known)
+    return found
+
+
+def _looped(blocks: Any, carried: tuple[Any, ...], known: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a loop carries behind its last turn."""
+    while _results(*blocks[0], (*known, *carried))[0]:
+        carried = _results(*blocks[1], (*known, *carried))
+    return carried
 
 
 class _StepList:
@@ -100,22 +129,39 @@ class _StepList:
         for name in self.values:
             self.places[name] = len(self.places)
         self.count = len(self.places)
-        steps: list[tuple[str, Any, tuple[Any, ...]]] = []
-        for node in graph.nodes:
-            step = self._step(node, loaded.file)
-            if step is not None:
-                steps.append(step)
-                self.places[node.name] = self.count
-                self.count += 1
-        self.steps = tuple(steps)
+        self.steps = self._steps(graph.nodes, loaded.file)
         if graph.outputs[0] not in self.places:
             raise ApiRuntimeError(f"GraphCell: {loaded.file!r} gives {graph.outputs[0]!r}, which no node computes")
         self.result = self.places[graph.outputs[0]]
 
+    def _steps(self, nodes: Sequence[MindirNode], file: str) -> tuple[_Step, ...]:
+        steps: list[_Step] = []
+        for node in nodes:
+            step = self._step(node, file)
+            if step is not None:
+                steps.append(step)
+                self.places[node.name] = self.count
+                self.count += 1
+        return tuple(steps)
+
+    def _block(self, block: MindirBlock, carried: Sequence[str], file: str) -> _Steps:
+        """The steps of a block, behind the values so far and what a loop carries."""
+        kept, count = dict(self.places), self.count
+        for name in carried:
+            self.places[name] = self.count
+            self.count += 1
+        steps = self._steps(block.nodes, file)
+        lacking = next((name for name in block.outputs if name not in self.places), None)
+        if lacking is not None:
+            raise ApiRuntimeError(f"GraphCell: {file!r} gives {lacking!r}, which no node computes")
+        places = tuple(self.places[name] for name in block.outputs)
+        self.places, self.count = kept, count
+        return steps, places
+
     def _check(self, loaded: LoadedGraph) -> None:
-        names = {node.operator for node in loaded.graph.nodes}
+        names = {node.operator for node in all_nodes(loaded.graph.nodes)}
         known = SAME | SIGNATURES.keys() | ATTRIBUTES.keys() | OTHER_NAMES.keys() | set(ORDER)
-        others = {"MakeTuple", "TupleGetItem", "UpdateState", "SumExt", "MeanExt", *_FUNCTIONS}
+        others = {"MakeTuple", "TupleGetItem", "UpdateState", "SumExt", "MeanExt", CHOICE, LOOP, *_FUNCTIONS}
         lacking = sorted(names - known - others)
         if lacking:
             raise ApiRuntimeError(f"GraphCell: {loaded.file!r} has operators that are not read: {', '.join(lacking)}")
@@ -125,7 +171,7 @@ class _StepList:
     def _element_types(self, loaded: LoadedGraph) -> dict[str, Any]:
         """The element types that casts take, by the names under which they are constants."""
         found: dict[str, Any] = {}
-        for node in loaded.graph.nodes:
+        for node in all_nodes(loaded.graph.nodes):
             if node.operator == "Cast":
                 try:
                     found[f"{node.name}{_TYPE}"] = dtype_of_code(self.values[node.inputs[1]])
@@ -133,7 +179,7 @@ class _StepList:
                     raise _unreadable(loaded.file, node, "the element type") from None
         return found
 
-    def _step(self, node: MindirNode, file: str) -> tuple[str, Any, tuple[Any, ...]] | None:
+    def _step(self, node: MindirNode, file: str) -> _Step | None:
         if node.operator == "UpdateState":
             return None
         inputs = node.inputs[:1] if node.operator in ORDER else node.inputs
@@ -148,6 +194,11 @@ class _StepList:
             return None
         if node.operator in ("MakeTuple", "TupleGetItem"):
             return TUPLE if node.operator == "MakeTuple" else ITEM, None, places
+        if node.operator in (CHOICE, LOOP):
+            first, second = ("then", "else") if node.operator == CHOICE else ("condition", "body")
+            carried = node.attributes.get("carried", ())
+            blocks = [self._block(node.attributes[name], carried, file) for name in (first, second)]
+            return node.operator, tuple(blocks), places
         try:
             function, count = self._function(node)
         except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
@@ -175,16 +226,6 @@ class _StepList:
         return getattr(ops, OTHER_NAMES.get(node.operator, node.operator))(**fields), count
 
 
-def _either(condition: Any, one: Any, other: Any) -> Any:
-    """What one of two graphs gives; both are computed."""
-    if isinstance(one, tuple):
-        found = []
-        for i in range(len(one)):
-            found.append(_either(condition, one[i], other[i]))
-        return tuple(found)
-    return ops.select(condition, one, other)
-
-
 def _unreadable(file: str, node: MindirNode, why: str) -> MspcError:
     return ApiRuntimeError(f"GraphCell: {file!r}: {node.name}: cannot read {node.operator}: {why}")
 
@@ -194,6 +235,6 @@ def _plain(value: Any) -> Any:
 
 
 _FUNCTIONS: dict[str, tuple[Callable[..., Any], int]] = {
-    "MatMulExt": (ops.matmul, 2), "ClampScalar": (ops.clamp, 3), "ClampTensor": (ops.clamp, 3), SELECT: (_either, 3),
+    "MatMulExt": (ops.matmul, 2), "ClampScalar": (ops.clamp, 3), "ClampTensor": (ops.clamp, 3),
 }  # fmt: skip
 """Operators that are functions here, and how many inputs these take."""

@@ -53,7 +53,10 @@ def run(
     ] = False,
     timeout: Annotated[
         float,
-        typer.Option(min=0, metavar="SECONDS", help="How long to wait for a rank that is stopped or missing [60]."),
+        typer.Option(
+            min=0, metavar="SECONDS",
+            help="How long to wait for a rank that is stopped or missing [60], and to run a loop without a count.",
+        ),
     ] = 0.0,
     profile: Annotated[
         Path | None,

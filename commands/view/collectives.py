@@ -15,16 +15,17 @@ from mspc.ir.graph import Graph, Node
 from mspc.ops.collective.base import Collective
 
 
-def collective_facts(graph: Graph, machine: Machine) -> dict[int, dict[str, Any]]:
+def collective_facts(graph: Graph, machine: Machine, rank: int = -1, runs: int = 1) -> dict[int, dict[str, Any]]:
     """By the number of a collective's node: `group`, the strides of its axes as `groups.members_of` takes them, or
     `members` where they lie by no rule; on a rank's graph `bytes` that the rank sends, `seconds` and the `link`, of
-    MindSpore's dumps the `bytes`."""
-    rank = graph.attrs.get("rank", 0)
+    MindSpore's dumps the `bytes`. rank: whose graph it is, where the graph does not say. runs: how often a step runs
+    the graph; bytes and seconds are those of the step."""
+    rank = rank if rank >= 0 else graph.attrs.get("rank", 0)
     told = GraphFacts(graph, foreign=True, of_one_rank=False, machine=machine)
     found: dict[int, dict[str, Any]] = {}
     for index, node in enumerate(graph.nodes):
         if isinstance(node.op, Collective):
-            found[index] = _facts(node, node.op, rank, machine)
+            found[index] = _facts(node, node.op, rank, machine, runs)
         elif node.op.name in COLLECTIVES:
             found[index] = _foreign_facts(node, told.collective(node), told.ranks_of(node))
     return found
@@ -36,13 +37,13 @@ def _foreign_facts(node: Node, fact: CollectiveFact | None, ranks: int) -> dict[
     return _group(listed, 0) | ({} if fact is None else {"size": ranks, "bytes": fact.row.bytes})
 
 
-def _facts(node: Node, op: Collective, rank: int, machine: Machine) -> dict[str, Any]:
+def _facts(node: Node, op: Collective, rank: int, machine: Machine, runs: int) -> dict[str, Any]:
     if op.over_mesh:
         strides = strides_of_axes(getattr(op, "mesh", ()), getattr(op, "axes", ()))
         return {"group": strides, "size": len(members_of(strides, 0))}
     facts = _group(op.members, rank)
     return facts | {
-        "bytes": rounded(sent_bytes(node)), "seconds": rounded(seconds(node, machine)),
+        "bytes": rounded(sent_bytes(node) * runs), "seconds": rounded(seconds(node, machine) * runs),
         "link": _link(op.members, machine),
     }  # fmt: skip
 

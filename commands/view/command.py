@@ -80,8 +80,12 @@ def _stem(target: str) -> str:
 
 
 def _summary(facts: dict[str, Any]) -> str:
-    graph = facts["graphs"][facts["main"]]
-    counts = _several(len(graph["nodes"]["op"]), "node"), _several(len(graph["collectives"]), "collective")
+    foreign, main = facts["dialect"], facts["main"]
+    shown = [graph for i, graph in enumerate(facts["graphs"]) if foreign or main in (i, graph.get("root"))]
+    nodes, collectives = (sum(map(len, those)) for those in (
+        [graph["nodes"]["op"] for graph in shown], [graph["collectives"] for graph in shown]
+    ))  # fmt: skip
+    counts = _several(nodes, "node"), _several(collectives, "collective")
     if not facts["programs"]:
         return ", ".join(counts)
     return f"{', '.join(counts)} of {_several(facts['ranks'], 'rank')} in {_several(len(facts['programs']), 'program')}"

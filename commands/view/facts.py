@@ -14,6 +14,7 @@ from mspc.commands.view.graph_facts import graph_columns
 from mspc.commands.view.measured import read_profile
 from mspc.commands.view.memory import is_planned, memory_facts
 from mspc.commands.view.origins import Origins
+from mspc.commands.view.regions import add_regions
 from mspc.commands.view.schedule import machine_facts, rounded, schedule
 from mspc.commands.view.tables import Tables
 from mspc.ir.diagnostics import MspcError
@@ -28,14 +29,15 @@ def page_facts(dump: Dump, machine: Machine, profile: Path | None = None) -> dic
     `graphs` are the programs of `programs`, or those of a single file, then the graph of all ranks at place `plan` (-1
     where there is none); a graph has the columns of `graph_columns` and more, where they can be told: `collectives`,
     `schedule`, `memory`, `origin`, `members` and `origins`: the nodes of the plan that a node was made of, as
-    `Origins` has them.
+    `Origins` has them. Behind these come the graphs that nodes of theirs run, as `region_facts` has them.
 
     Raises:
         MspcError: the profile cannot be read, or is of another compile.
     """
     tables = Tables()
     graphs = [_graph(graph, tables, machine, "rank") for graph in dump.programs]
-    modules = dump.module.graphs if dump.module is not None else []
+    modules = _files(dump)
+    roots = [*dump.programs, *modules]
     graphs += [_graph(graph, tables, machine, "file") for graph in modules]
     plan = -1
     ways: dict[int, Any] = {}
@@ -45,7 +47,10 @@ def page_facts(dump: Dump, machine: Machine, profile: Path | None = None) -> dic
             facts |= {"origin": origins.of, "members": origins.members, "origins": origins.results}
         ways = _ways(dump, tables, machine)
         plan = len(graphs)
+        roots.append(dump.plan)
         graphs.append(_graph(dump.plan, tables, machine, "plan"))
+    if dump.module is None or not dump.module.dialect:
+        add_regions(graphs, roots, plan, tables, machine)
     entry = dump.module.entry if dump.module is not None else ""
     measured = _measured(profile, dump)
     return {
@@ -65,6 +70,13 @@ def page_facts(dump: Dump, machine: Machine, profile: Path | None = None) -> dic
         "measured": measured,
         **tables.as_dict(),
     }
+
+
+def _files(dump: Dump) -> list[Graph]:
+    """The graphs of a single file that no node of another runs; all of MindSpore's."""
+    if dump.module is None:
+        return []
+    return dump.module.graphs if dump.module.dialect else [dump.module.main]
 
 
 def _measured(profile: Path | None, dump: Dump) -> dict[int, dict[str, Any]]:

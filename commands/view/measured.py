@@ -49,7 +49,8 @@ def _events(path: Path) -> list[dict[str, Any]]:
     events = content.get("traceEvents") if isinstance(content, dict) else None
     if not isinstance(events, list):
         raise MspcError(f"{path} is no profile: it has no list of traceEvents", notes=[HOW])
-    return [event for event in events if isinstance(event, dict) and event.get("ph") == "X"]
+    spans = [event for event in events if isinstance(event, dict) and event.get("ph") == "X"]
+    return [event for event in spans if not (isinstance(args := event.get("args"), dict) and args.get("region"))]
 
 
 def _checked(path: Path, event: dict[str, Any], graphs: dict[int, Graph]) -> tuple[int, int, int]:

@@ -94,10 +94,16 @@ class Loop(RegionOp, abstract=True):
 
 
 class While(Loop):
-    """Runs the body while the condition, of the same parameters, holds ahead of a turn. With `stacked` results it also
-    returns how many turns there were, ahead of the stacks."""
+    """Runs the body while the condition, of the same parameters, holds ahead of a turn. With `stacked` results, or with
+    `counted`, it also returns how many turns there were, ahead of the stacks."""
 
+    counted: bool = False
     region_names = ("condition", "body")
+
+    @property
+    def tells_turns(self) -> bool:
+        """Whether the number of turns is among the results."""
+        return self.counted or self.stacked > 0
 
     def results_of(self, regions: Sequence[Graph], types: Sequence[Type]) -> TupleType:
         found = super().results_of(regions, types)
@@ -107,7 +113,7 @@ class While(Loop):
         return found
 
     def kept(self, entries: Sequence[TensorType], turns: int) -> tuple[TensorType, ...]:
-        return (COUNT, *super().kept(entries, turns)) if entries else ()
+        return (*([COUNT] if self.tells_turns else []), *super().kept(entries, turns))
 
 
 class For(Loop):

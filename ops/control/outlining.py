@@ -53,3 +53,14 @@ def _free_name(value: Value, taken: set[str]) -> str:
         name = f"{wanted}_{count}"
     taken.add(name)
     return name
+
+
+def name_apart(program: Graph) -> None:
+    """Give graphs names of their own, where a graph and one made of it are both in a program."""
+    taken: set[str] = set()
+    for graph in program.graphs():
+        name, number = graph.name, 1
+        while graph.name in taken:
+            number += 1
+            graph.name = f"{name}_{number}"
+        taken.add(graph.name)

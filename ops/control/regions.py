@@ -33,7 +33,7 @@ class RegionOp(Op, abstract=True):
     widens = False
     may_alias = True
     bprop = NotDifferentiable("the pass grad differentiates its regions")
-    omitted = ("mutates", "has_side_effect", "is_collective", "scanned", "stacked", "reverse")
+    omitted = ("mutates", "has_side_effect", "is_collective", "scanned", "stacked", "reverse", "counted")
 
     def infer(self, *types: Type) -> Type:
         raise MspcError(f"{self.name}: its type follows from its regions")

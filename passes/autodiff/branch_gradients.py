@@ -32,7 +32,7 @@ def gradient_of_branches(request: Request, differentiate: Differentiate) -> Regi
     numbers = sorted({number for joint in joints for number in joint.grads})
     if not numbers:
         return None
-    savings = [saving_of(joint, joint.graph.parameters, (), None) for joint in joints]
+    savings = [saving_of(joint, joint.graph.parameters) for joint in joints]
     splits = [Split(joint, saving.again) for joint, saving in zip(joints, savings, strict=True)]
     sources = [Source("gradient", k) for k in given]
     parameters: list[list[Parameter]] = [[split.given[k] for k in given] for split in splits]

@@ -35,7 +35,7 @@ class Grad(Pass):
         for each in graph.graphs():  # an outer request passes through what an inner graph says of its own gradient
             changed |= drop_own_gradients(each)
         if any(node.regions for node in graph.nodes):
-            from mspc.passes.autodiff.region_gradients import name_apart  # late: few networks have regions
+            from mspc.ops.control.outlining import name_apart  # late: few networks have regions
 
             name_apart(graph)
         return changed

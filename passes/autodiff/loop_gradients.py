@@ -7,7 +7,8 @@ Output: the same with what its gradient reads stacked, turn by turn, behind its 
         saved, and what was captured.
 
 The backward loop runs the other way and has as many turns: a `While` counts its own. What was scanned is scanned again;
-its gradients are stacked.
+its gradients are stacked. Where the gradient reads what a turn was given and what it carries on, the former is saved:
+the latter is what the next turn was given.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from dataclasses import replace
 from mspc.ir.graph import Graph, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.loops import COUNT, For, Loop, Scan, While
-from mspc.passes.autodiff.region_plans import RegionGradient, Request, Source
+from mspc.ops.tensor.cast import Cast
+from mspc.passes.autodiff.region_plans import RegionGradient, Request, Source, wide_type
 from mspc.passes.autodiff.reverse_mode import Differentiate, depends_on, differentiable, summed
 from mspc.passes.autodiff.saved_values import saving_of
 from mspc.passes.autodiff.split_joint import Split, joint_of
@@ -47,7 +49,8 @@ def gradient_of_loop(request: Request, differentiate: Differentiate) -> RegionGr
     parameters = joint.graph.parameters
     behind = op.leading + op.carried
     scanned, captured = parameters[behind : behind + op.scanned], parameters[behind + op.scanned :]
-    saving = saving_of(joint, captured, [*parameters[: op.leading], *scanned], _turns(op))
+    handed_on = dict(zip(joint.graph.results[: op.carried], parameters[op.leading : behind], strict=True))
+    saving = saving_of(joint, captured, [*parameters[: op.leading], *scanned], handed_on, _turns(op))
     split = Split(joint, saving.again)
     made = _Backward(op, split)
     for i in flow.carried:
@@ -58,6 +61,7 @@ def gradient_of_loop(request: Request, differentiate: Differentiate) -> RegionGr
     for k in flow.seeds:
         if k >= op.carried:
             made.scan(split.given[k], Source("gradient", _result(op, k)))
+    made.hand_on()
     forward = made.scan_saved(scanned, captured)
     for number in range(behind, behind + op.scanned):
         if number in split.grads:
@@ -142,17 +146,28 @@ class _Backward:
         self._carried.append((parameter, result, source))
 
     def add_up(self, number: int) -> None:
-        """The gradient of a captured parameter: the sum of those of all turns."""
+        """The gradient of a captured parameter: the sum of those of all turns, in Float32 at least."""
         grad = self.split.grads[number]
         parameter = self.split.forward.parameters[number]
-        total = Parameter(f"gradient_of_{parameter.name}", parameter.type)
+        b = self.split.builder()
+        wide = wide_type(parameter.tensor_type)
+        if wide != parameter.type:
+            grad = b.emit(Cast(wide.dtype), grad)
+        total = Parameter(f"gradient_of_{parameter.name}", wide)
         operand = self._operand(number)
         self.grads[operand] = len(self._carried)
-        added = summed(self.split.builder(), [total, grad])
-        self._carried.append((total, added, Source("zeros", operand)))
+        self._carried.append((total, summed(b, [total, grad]), Source("wide zeros", operand)))
 
     def scan(self, parameter: Parameter, source: Source) -> None:
         self._scanned.append((parameter, source))
+
+    def hand_on(self) -> None:
+        """Read what a turn has carried on in the place where the next one has saved what it was given."""
+        forward, op, reads = self.split.forward, self.op, self.split.reads
+        for i, value in enumerate(forward.results[: op.carried]):
+            given = forward.parameters[op.leading + i]
+            if value in reads and given in reads and value is not given:
+                self._carried.append((reads.pop(value), reads[given], Source("result", i)))
 
     def scan_saved(self, scanned: Sequence[Value], captured: Sequence[Value]) -> Loop:
         """Scan what the gradient reads of every turn; the forward loop, which stacks what is saved of it."""
@@ -206,6 +221,7 @@ class _Backward:
         )  # fmt: skip
         count: list[Source] = []
         if isinstance(op, While):
+            forward = replace(forward, counted=not forward.stacked)  # type: ignore[call-arg]  # a While
             count = [Source("result", op.carried)]
         elif op.first:
             count = [Source("operand", 0)]

@@ -10,36 +10,63 @@ strategy of their original. Facts: MindSpore's `Cell.recompute()` and `Primitive
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from mspc.analysis.aliasing import Updates
+from mspc.ir.copies import copied_region
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.passes.base import Pass
+from mspc.passes.base import WHOLE, Pass
 
 
 @dataclass(frozen=True)
 class Recompute(Pass):
     """Copy marked operators into the backward graph."""
 
+    regions = WHOLE
+
     def run(self, graph: Graph) -> bool:
-        inside = recomputed_values(graph)
-        if not inside:
-            return False
-        nodes: list[Node] = []
         copies: dict[Value, Value] = {}
-        updates = Updates(graph)
-        position = {node: number for number, node in enumerate(graph.nodes)}
-        for number, node in enumerate(graph.nodes):
-            if node.phase == "backward":
-
-                def repeats(value: Node, here: int = number) -> bool:
-                    return value in inside and not updates.between(value.inputs, position[value], here)
-
-                node.inputs = [_again(value, repeats, copies, nodes) for value in node.inputs]
-            nodes.append(node)
-        graph.nodes = nodes
+        for each in graph.graphs():
+            copies |= _recompute(each)
+        if any(value.regions for value in copies if isinstance(value, Node)):
+            _save_less(graph, [value for value in copies if isinstance(value, Node) and value.regions])
         return bool(copies)
+
+
+def _recompute(graph: Graph) -> dict[Value, Value]:
+    """Copy marked operators of one graph; the copies by what they are of."""
+    inside = recomputed_values(graph)
+    if not inside:
+        return {}
+    nodes: list[Node] = []
+    copies: dict[Value, Value] = {}
+    updates = Updates(graph)
+    position = {node: number for number, node in enumerate(graph.nodes)}
+    for number, node in enumerate(graph.nodes):
+        if node.phase == "backward":
+
+            def repeats(value: Node, here: int = number) -> bool:
+                return value in inside and not updates.between(value.inputs, position[value], here)
+
+            node.inputs = [_again(value, repeats, copies, nodes) for value in node.inputs]
+        nodes.append(node)
+    graph.nodes = nodes
+    return copies
+
+
+def _save_less(program: Graph, forward: Sequence[Node]) -> None:
+    """Let forward nodes that run regions return no more than is read of them, since what gradients read is what their
+    copies return."""
+    from mspc.ops.control.outlining import name_apart  # late: few networks have regions
+    from mspc.passes.cleanup.simplify import remove_dead_in_regions
+
+    own: dict[Graph, Graph] = {}
+    for node in forward:
+        node.regions = tuple(own.get(region) or copied_region(region, known=own) for region in node.regions)
+        node.attrs.pop("saved", None)
+    remove_dead_in_regions(program)
+    name_apart(program)
 
 
 def recomputed_values(graph: Graph) -> set[Value]:

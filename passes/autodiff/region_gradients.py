@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Node, Value
 from mspc.ir.types import TupleType
 from mspc.ops.control.loops import Loop
 from mspc.ops.control.regions import RegionOp, emit_regions, overwritten_parameters, with_effects
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.tensor.broadcast import filled
+from mspc.ops.tensor.cast import Cast
 from mspc.passes.autodiff.branch_gradients import gradient_of_branches
 from mspc.passes.autodiff.loop_gradients import gradient_of_loop
-from mspc.passes.autodiff.region_plans import RegionGradient, Request
+from mspc.passes.autodiff.region_plans import RegionGradient, Request, wide_type
 from mspc.passes.autodiff.reverse_mode import differentiable
 from mspc.passes.autodiff.stacks import zeros_like
 
@@ -96,24 +97,17 @@ def _emitted(b: Builder, node: Node, douts: Sequence[Value | None], made: Region
             operands.append(b.emit(TupleGetItem(number), node))
         elif kind == "operand":
             operands.append(node.inputs[number])
-        elif kind == "zeros":
-            operands.append(zeros_like(b, node.inputs[number]))
+        elif kind == "wide zeros":
+            value = node.inputs[number]
+            wide = wide_type(value.tensor_type)
+            operands.append(filled(b, 0.0, wide) if wide != value.type else zeros_like(b, value))
         else:
             assert isinstance(node.type, TupleType)
             operands.append(filled(b, 0.0, node.type.elements[number]))
     backward = emit_regions(b, made.backward, operands, made.backward_regions)
     found: list[Value | None] = [None] * len(node.inputs)
     for operand, result in made.grads.items():
-        found[operand] = b.emit(TupleGetItem(result), backward)
+        grad: Value = b.emit(TupleGetItem(result), backward)
+        value = node.inputs[operand]
+        found[operand] = grad if grad.type == value.type else b.emit(Cast(value.tensor_type.dtype), grad)
     return found
-
-
-def name_apart(program: Graph) -> None:
-    """Give graphs names of their own, where a graph and one made of it are both still there."""
-    taken: set[str] = set()
-    for graph in program.graphs():
-        name, number = graph.name, 1
-        while graph.name in taken:
-            number += 1
-            graph.name = f"{name}_{number}"
-        taken.add(graph.name)

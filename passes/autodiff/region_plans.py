@@ -6,14 +6,15 @@ from typing import NamedTuple
 
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import FLOAT32, StackType, TensorType
 from mspc.ops.control.regions import RegionOp
 
 
 class Source(NamedTuple):
     """What an operand of the backward node is.
 
-    kind: the "gradient" of a result of the node, a "result" of it, an "operand" of it, "zeros" like an operand, or the
-    "zero gradient" of a result. number: of that result or operand.
+    kind: the "gradient" of a result of the node, a "result" of it, an "operand" of it, "wide zeros" for the sum of
+    gradients of an operand, or the "zero gradient" of a result. number: of that result or operand.
     """
 
     kind: str
@@ -44,3 +45,9 @@ class Request(NamedTuple):
     regions: tuple[Graph, ...]
     wanted: tuple[int, ...]
     given: tuple[int, ...]
+
+
+def wide_type(type: TensorType) -> TensorType:
+    """The type in which the gradients that all turns of a loop have of one value are added up."""
+    narrow = type.dtype.is_float and type.dtype.itemsize < FLOAT32.itemsize
+    return TensorType(FLOAT32, type.shape) if narrow and not isinstance(type, StackType) else type

@@ -9,7 +9,7 @@ Saved is what the gradient reads, but for
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from mspc.ir.graph import Constant, Node, Value
 from mspc.ir.late_dataclass import dataclass
@@ -32,13 +32,18 @@ class Saving:
 
 
 def saving_of(
-    joint: Joint, captured: Sequence[Value], by_turn: Sequence[Value], turns: int | None
+    joint: Joint,
+    captured: Sequence[Value],
+    by_turn: Sequence[Value] = (),
+    handed_on: Mapping[Value, Value] | None = None,
+    turns: int | None = None,
 ) -> Saving:
     """What is saved of a region.
 
     Args:
         captured, by_turn: parameters that the gradient gets from elsewhere; the latter are those of a loop that differ
         from turn to turn: what is scanned, and the number of the turn.
+        handed_on: results that are carried, with the parameters that they are in the next turn.
         turns: of the loop whose body the region is, -1 where their number is not known; None where it is no loop's.
     """
     in_loop = turns is not None
@@ -47,20 +52,20 @@ def saving_of(
     again = _views(joint) | (_same_in_all_turns(joint, captured) if in_loop else set())
     again |= {node for node in joint.forward if node in marked}
     again = _with_elements(joint, again)
-    saved = _bytes(read_from(joint, again), through)
+    saved = _bytes(read_from(joint, again), through, handed_on or {})
     unit = " a turn" if in_loop else ""
     reason = "what gradients read, but for what is marked to be recomputed" if marked else "what gradients read"
     if turns is not None and saved * turns > MOST_SAVED:
         everything = _with_elements(joint, {node for node in joint.forward if _repeats(joint, node)})
-        fewer = _bytes(read_from(joint, everything), through)
+        fewer = _bytes(read_from(joint, everything), through, handed_on or {})
         if fewer < saved:
             limit = f"{turns} turns of {saved} bytes are more than {MOST_SAVED}"
             return Saving(everything, f"{fewer} bytes{unit}: what a turn is given, since {limit}")
     return Saving(again, f"{saved} bytes{unit}: {reason}")
 
 
-def _bytes(read: Iterable[Value], through: Collection[Value]) -> int:
-    return sum(value.type.nbytes for value in read if value not in through)
+def _bytes(read: Collection[Value], through: Collection[Value], handed_on: Mapping[Value, Value]) -> int:
+    return sum(v.type.nbytes for v in read if v not in through and handed_on.get(v) not in read)
 
 
 def _repeats(joint: Joint, node: Node) -> bool:

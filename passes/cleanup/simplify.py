@@ -7,6 +7,7 @@ Input:  `%2 = MakeTuple(%0, %1)`, `%3 = TupleGetItem(%2) {index: 1}`. Output: `%
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from functools import cache
 from typing import Any
 
@@ -48,10 +49,54 @@ class Simplify(Pass):
     regions = WHOLE
 
     def run(self, graph: Graph) -> bool:
-        before = len(graph.nodes)
-        replaced = _forward_values(graph)
-        removed = remove_dead(graph)
-        return replaced or removed or len(graph.nodes) != before
+        if any(node.regions for node in graph.nodes):
+            return _simplified_with_regions(graph)
+        return _simplified(graph)
+
+
+def _simplified(graph: Graph, elsewhere: Collection[Value] = ()) -> bool:
+    before = len(graph.nodes)
+    replaced = _forward_values(graph)
+    removed = remove_dead(graph, elsewhere)
+    return replaced or removed or len(graph.nodes) != before
+
+
+def _simplified_with_regions(program: Graph) -> bool:
+    """A program and all of its regions, until nothing changes: what an inner graph does not need is dead outside, and
+    the other way."""
+    from mspc.passes.cleanup.simplify_regions import simplify_borders  # late: few networks have regions
+
+    found, goes_on = False, True
+    while goes_on:
+        graphs = program.graphs()
+        nodes: set[Value] = {node for graph in graphs for node in graph.nodes}
+        goes_on = False
+        for graph in graphs:
+            own, graph.attrs = graph.attrs, program.attrs  # it says how far the compile is
+            try:
+                goes_on |= _simplified(graph, nodes)
+            finally:
+                graph.attrs = own
+        goes_on |= simplify_borders(program)
+        found |= goes_on
+    return found
+
+
+def remove_dead_in_regions(program: Graph) -> None:
+    """Drop what nobody needs in a program and all of its regions, and at the borders."""
+    from mspc.passes.cleanup.simplify_regions import simplify_borders  # late: few networks have regions
+
+    goes_on = True
+    while goes_on:
+        graphs = program.graphs()
+        nodes: set[Value] = {node for graph in graphs for node in graph.nodes}
+        for graph in graphs:
+            own, graph.attrs = graph.attrs, program.attrs
+            try:
+                remove_dead(graph, nodes)
+            finally:
+                graph.attrs = own
+        goes_on = simplify_borders(program)
 
 
 def _forward_values(graph: Graph) -> bool:
@@ -77,7 +122,7 @@ def _forward_values(graph: Graph) -> bool:
             # What reads a parameter before an update is not what reads it behind.
             since = updates.last_before(node.inputs, number) if number > updates.first else -1
             layouts = (node.layout, node.in_layouts, node.in_strategy)
-            key = (tuple(map(id, node.inputs)), node.phase, layouts, since, node.attrs.get(ROWS))
+            key = (tuple(map(id, node.inputs)), node.phase, layouts, since, node.attrs.get(ROWS), node.regions)
             earlier = known.first(node, key)
             if earlier is not node:
                 simpler = earlier
@@ -207,11 +252,14 @@ def live_values(graph: Graph) -> set[Value]:
     return live
 
 
-def remove_dead(graph: Graph) -> bool:
+def remove_dead(graph: Graph, elsewhere: Collection[Value] = ()) -> bool:
     """Drop nodes without side effects whose results nobody reads, and constants nobody reads.
 
     Forward operators with a strategy stay until a rank's graph is made ready to run: a network that is called for its
     gradients alone still shows how all of it is sharded.
+
+    Args:
+        elsewhere: nodes of other graphs, which nodes of this one may be the gradients of.
     """
     live = live_values(graph)
     shown: set[Value] = set()
@@ -229,6 +277,6 @@ def remove_dead(graph: Graph) -> bool:
     graph.nodes = remaining
     graph.parameters = [p for p in graph.parameters if p in live or p.kind != "constant"]
     for node in remaining:
-        if node.forward is not None and node.forward not in live:
+        if node.forward is not None and node.forward not in live and node.forward not in elsewhere:
             node.forward = None
     return removed

@@ -7,9 +7,15 @@ Output: `%3 = ReduceScatter(%2) {mesh: (2, 4), axes: (1), axis: 1}`; types stay 
 from __future__ import annotations
 
 from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.copies import copied_node
+from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.layout import Layout
+from mspc.ir.types import StackType
 from mspc.ops.collective.collectives import Redistribute
+from mspc.ops.control.loops import COUNT, For, TurnCount
+from mspc.ops.control.regions import emit_regions
+from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Mul
 from mspc.passes.base import WHOLE, Pass
 from mspc.passes.cleanup.simplify import live_values
@@ -28,7 +34,10 @@ class LowerRedistribution(Pass):
         changed = False
         used: list[Node] = []
         for each in graph.graphs():
+            own, each.attrs = each.attrs, graph.attrs  # passes read the header
             changed |= _lower_all(each)
+            each.attrs = own
+        for each in graph.graphs():
             live = live_values(each)
             for node in each.nodes:
                 if node in live:
@@ -65,9 +74,36 @@ def _say_sent(graph: Graph, nodes: list[Node]) -> None:
 
 
 def _lower(b: Builder, node: Node, op: Redistribute) -> Value:
-    type = node.tensor_type
     b.like(node).phase = node.phase
-    value, layout = node.inputs[0], op.source
+    if isinstance(node.type, StackType):
+        return _lower_entries(b, node, op, node.type)
+    return _lower_tensor(b, node, op, node.inputs[0])
+
+
+def _lower_entries(b: Builder, node: Node, op: Redistribute, type: StackType) -> Value:
+    """A loop over the entries of a stack, each of which goes the same way."""
+    ranks = int(b.graph.attrs.get("ranks", 1))
+    body = Graph(f"redistribute_{len(b.nodes)}_of_{b.graph.name}")
+    entry = Parameter("entry", type.entry, layout=op.source)
+    body.parameters = [Parameter("turn", COUNT, layout=Layout.replicated(ranks, 0)), entry]
+    body.attrs = {"ranks": ranks}
+    inner = copied_node(node, [entry])
+    inner.type = type.entry
+    moved = _lower(Builder(body), inner, op)
+    body.attrs = {}
+    body.results, body.returns_tuple = [moved], True
+    count = b.emit(TurnCount(), node.inputs[0])
+    count.layout = Layout.replicated(ranks, 0)
+    loop = emit_regions(b, For(scanned=1, stacked=1), [count, node.inputs[0]], [body])
+    loop.layout = (op.target,)
+    loop.attrs.update(node.attrs)
+    found = b.emit(TupleGetItem(0), loop, name=node.name)
+    found.layout = op.target
+    return found
+
+
+def _lower_tensor(b: Builder, node: Node, op: Redistribute, value: Value) -> Value:
+    type, layout = node.tensor_type, op.source
     for step in plan(op.source, op.target, type.shape, type.dtype.itemsize).steps:
         sent, value = emit_collective(b, step.op, value, layout, node.name)
         layout = sent.layout = value.layout = step.layout

@@ -74,6 +74,17 @@ class Search:
             if self.rules[node] is None and node.in_layouts is None:
                 structural_layout(node, self.ranks)
 
+    def restructure(self) -> None:
+        """Give all that takes its layout from others the one that follows from them now, in an opened graph: there the
+        layouts of one phase's operators reach those of another."""
+        if not self.is_open:
+            return
+        following = {follower: None for found in self.followers.values() for follower in found}
+        for node in self.graph.nodes:
+            if node in following:
+                node.layout = node.in_layouts = None
+                structural_layout(node, self.ranks)
+
     def choose(self, node: Node, source: str, upstream: bool = False) -> None:
         """Take the choice that costs the fewest bytes now and, by estimate, in the backward graph.
 

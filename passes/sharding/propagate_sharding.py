@@ -74,6 +74,7 @@ def begun(graph: Graph) -> tuple[Search, list[Node]]:
 def finish(search: Search, forward: list[Node]) -> PlanTotal:
     """Place all that follows from the layouts of the forward graph, and say what it all costs."""
     graph = search.graph
+    search.restructure()
     store_parameters(search, forward)
     if release_constraints(graph):
         search.reread()

@@ -8,8 +8,8 @@ step began with.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,9 +23,33 @@ from mspc.runtime.plan import ExecutionPlan
 NOWHERE = np.iinfo(np.int64).max
 
 
+class Inside(NamedTuple):
+    """A node inside of a region, by its place there, and the turns of the loops around it, the outermost first."""
+
+    graph: Graph
+    index: int
+    turns: tuple[int, ...]
+
+    @property
+    def where(self) -> str:
+        """For the end of a message."""
+        return "".join(f", {'there ' if i else ''}in turn {turn}" for i, turn in enumerate(self.turns))
+
+
+class Origin(NamedTuple):
+    """Where values that are not finite come from.
+
+    held: what held one before the step, or "". index: of the first node that makes one, or `NOWHERE`. inside: where
+    that node runs graphs, the node in them.
+    """
+
+    held: str
+    index: int
+    inside: Inside | None = None
+
+
 class NonFiniteSearch(Protocol):
-    """The part of an executor that the search uses; `search` is (what held such a value before the step or "", index of
-    the first node that makes one or `NOWHERE`)."""
+    """The part of an executor that the search uses."""
 
     graph: Graph
     rank: int
@@ -41,7 +65,13 @@ class NonFiniteSearch(Protocol):
         """A communicator of arrays on the host."""
         ...
 
-    def search(self) -> tuple[str, int]: ...
+    def search(self) -> Origin: ...
+
+
+class Called(Protocol):
+    """The part of a region that the search uses, see `runtime.regions.region`."""
+
+    call: Callable[[Graph, int, Callable[..., Any], Sequence[Any]], Any] | None
 
 
 class Stepping(NonFiniteSearch, Protocol):
@@ -49,6 +79,11 @@ class Stepping(NonFiniteSearch, Protocol):
 
     plan: ExecutionPlan
     slots: list[Any]
+
+    @property
+    def regions(self) -> Iterable[Called]:
+        """The regions that its nodes run."""
+        ...
 
     def slot_value(self, value: Value) -> Any: ...
 
@@ -73,53 +108,69 @@ def explained(executor: NonFiniteSearch, loss: Value, value: float, updated: boo
     if updated or (together and comm.size > 1 and not _same_on_all_ranks(executor, loss)):
         # The other ranks may have a finite loss and would not take part in running collectives again.
         index = executor.graph.nodes.index(loss) if isinstance(loss, Node) else -1
-        return _error(executor, value, index, "")
-    what, index = executor.search()
+        return _error(executor, value, Origin("", index))
+    origin = executor.search()
     if together and comm.size > 1:
         ranks = tuple(range(comm.size))
-        found = comm.all_gather(np.array([-1 if what else index], dtype=np.int64), ranks, 0)
+        found = comm.all_gather(np.array([-1 if origin.held else origin.index], dtype=np.int64), ranks, 0)
         owner = int(np.argmin(found))
         if owner != comm.rank:
             return StoppedByOther(f"step {executor.step}: the loss is {value}; rank {owner} reports it")
-    return _error(executor, value, index, what)
+    return _error(executor, value, origin)
 
 
-def _error(executor: NonFiniteSearch, value: float, index: int, what: str) -> ExecutionError:
+def _error(executor: NonFiniteSearch, value: float, origin: Origin) -> ExecutionError:
     message = f"the loss of step {executor.step} is {_text(value)} on rank {executor.rank}"
-    nodes = executor.graph.nodes
-    message = f"{message}; {what}" if what else message
+    message = f"{message}; {origin.held}" if origin.held else message
+    inside = origin.inside
+    nodes, index = (inside.graph.nodes, inside.index) if inside else (executor.graph.nodes, origin.index)
     if not 0 <= index < len(nodes):
         return ExecutionError(message)
     node = nodes[index]
     operands = ", ".join(str(operand.type) for operand in node.inputs)
+    first = "to read it is" if origin.held else "such value comes from"
     return NodeFailure(
-        f"{message}; the first {'to read it is' if what else 'such value comes from'} {node.label}",
+        f"{message}; the first {first} {node.label}{inside.where if inside else ''}",
         [f"its operands are ({operands}), its result {node.type}"],
         node.frames,
         index,
+        inside.graph.name if inside else "",
     )
 
 
-def search(executor: Stepping) -> tuple[str, int]:
-    """("", index of the first node that makes a value that is not finite) or the same with what held one
-    before the step."""
+def search(executor: Stepping, turns: Callable[[], tuple[int, ...]]) -> Origin:
+    """Where the running step first made a value that is not finite. turns: of the loops around the running node."""
     held = ""
     for parameter in executor.graph.parameters:
         if not held and not _finite(executor.slot_value(parameter)):
             kind = {"input": "argument"}.get(parameter.kind, parameter.kind)
             held = f"{kind} {parameter.name!r} held such a value before the step"
-    first = NOWHERE
+    first, inside = NOWHERE, list[Inside]()
+
+    def call(graph: Graph, index: int, kernel: Callable[..., Any], operands: Sequence[Any]) -> Any:
+        value = kernel(*operands)
+        if not inside and not _finite(value):
+            inside.append(Inside(graph, index, turns()))
+        return value
+
     slots = executor.slots
+    for region in executor.regions:
+        region.call = call
     for index, kernel, one, two, operands, out, frees in executor.plan.before_update:
         # Every step runs to the end, so that all ranks meet in the same collectives.
         if operands is None:
             operands = (one,) if two < 0 else (one, two)
+        if first == NOWHERE:
+            inside.clear()
         slots[out] = kernel(*[slots[i] for i in operands])
         if first == NOWHERE and not _finite(slots[out]):
             first = index
         for slot in frees or ():
             slots[slot] = None
-    return held, int(first)
+    for region in executor.regions:
+        region.call = None
+    runs = first != NOWHERE and executor.graph.nodes[first].regions
+    return Origin(held, int(first), inside[0] if runs and inside else None)
 
 
 def _finite(value: Any) -> bool:

@@ -11,10 +11,17 @@ import hashlib
 from functools import lru_cache
 from typing import Any
 
-PID, NODE, STEP, STATE, WAITS, CALLS, GRAPH, MEETING, MARK, MEMBERS, RANKS = range(11)
+PID, NODE, STEP, STATE, WAITS, CALLS, GRAPH, MEETING, MARK, LOOPS, TURNS = range(11)
+MOST_LOOPS = 4
+MEMBERS = TURNS + MOST_LOOPS
+RANKS = MEMBERS + 1
 """Words of a record: process, node index (-1: none), step, state, whether it waits, how often it has waited, graph,
 what it waits in (identity of a group, or of messages: `messages_of`; 0: nothing that can be judged), where its GPU was
-last seen (`stalled.packed`, 0: nowhere), number of ranks it waits for (-1: more than fit), these ranks."""
+last seen (`stalled.packed`, 0: nowhere), how many loops of the node it is in, the numbers of the turns of the outermost
+of them, number of ranks it waits for (-1: more than fit), these ranks."""
+
+LOOPS_AT, TURNS_AT, PLACE_WORDS = LOOPS - NODE, TURNS - NODE, MEMBERS - NODE
+"""Of the words from `NODE` on, which an executor writes, where those of loops are, and how many there are."""
 
 ABSENT, RUNNING, ENDED, FAILED = range(4)
 """States of a rank."""
@@ -28,6 +35,12 @@ WORDS = _COUNTS + 2 * _SLOTS
 
 MOST_MEMBERS = 2 * (_HEAD - RANKS)
 MOST_TEXT = 8 * (_TEXT - 1)
+
+
+def shown_turns(record: Any) -> str:
+    """The turns that a rank is in, for the end of a message: ", in turn 3, there in turn 0"."""
+    count = min(max(0, record[LOOPS]), MOST_LOOPS)
+    return "".join(f", {'there ' if i else ''}in turn {record[TURNS + i]}" for i in range(count))
 
 
 def write_members(ranks: tuple[int, ...]) -> tuple[int, memoryview | None, int]:

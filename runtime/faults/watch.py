@@ -30,6 +30,7 @@ from mspc.runtime.faults.record import (
     ENDED,
     FAILED,
     GRAPH,
+    LOOPS,
     MARK,
     NODE,
     PID,
@@ -38,6 +39,7 @@ from mspc.runtime.faults.record import (
     STEP,
     WORDS,
     read_text,
+    shown_turns,
     write_text,
 )
 from mspc.runtime.faults.stalled import (
@@ -133,6 +135,7 @@ class Watch:
         """This rank begins a step of its graph `number`."""
         self._own[GRAPH] = number
         self._own[STEP] = step
+        self._own[LOOPS] = 0
 
     def in_group(self, ranks: tuple[int, ...], channel: int) -> Waiting:
         """A context in which this rank is in a collective; see `waiting.in_group`."""
@@ -208,7 +211,8 @@ class Watch:
             error = self.describe(rank, graph, node)
         except Exception:  # the place is a courtesy; the message must come out whatever happens
             return ExecutionError(f"in step {step}, node {node}")
-        return ExecutionError(f"in step {step}, {error.message}", frames=error.frames)
+        turns = shown_turns(record) if record[NODE] == node else ""
+        return ExecutionError(f"in step {step}, {error.message}{turns}", frames=error.frames)
 
     def _report(self, rank: int, what: str, status: int = 1) -> NoReturn:
         place = self.place(rank)
@@ -273,7 +277,7 @@ class Watch:
         if self.said(rank):
             where = first_line(self.said(other)) or f"is {self.place(other).message}"
             where = "has ended" if self.record(other)[STATE] == ENDED else where
-            self.fail(missed(rank, self.said(rank), other, where).render(), 1)
+            self.fail(missed(rank, self.said(rank), other, where, self.place(rank).frames).render(), 1)
         place = self.place(rank)
         notes: list[str] = []
         what = f"rank {other} has ended while rank {rank} waits for it"

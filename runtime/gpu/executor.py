@@ -20,7 +20,7 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.executor import checked
 from mspc.runtime.faults.failure import NodeFailure
-from mspc.runtime.faults.finite import NOWHERE, explained
+from mspc.runtime.faults.finite import NOWHERE, Origin, explained
 from mspc.runtime.gpu.progress import out_of_memory
 from mspc.runtime.gpu.step import GpuStep
 from mspc.runtime.memory_plan import plan_memory
@@ -310,7 +310,7 @@ class GpuExecutor:
                 self._again = slot
                 raise explained(self, loss, value, updated=False)
 
-    def search(self) -> tuple[str, int]:
+    def search(self) -> Origin:
         """Run the bad step's nodes again, one by one, and look at what they make; see `finite.NonFiniteSearch`."""
         device, held, first = self.device, "", NOWHERE
         for parameter, pinned, origin in zip(self.inputs, self._again.inputs, self._origins, strict=True):
@@ -329,7 +329,7 @@ class GpuExecutor:
             device.synchronize()
             if first == NOWHERE and not self._finite(self.graph.nodes[work.index]):
                 first = work.index
-        return held, int(first)
+        return Origin(held, int(first))
 
     def _finite(self, value: Value) -> bool:
         for array in self._step.arrays(value):

@@ -156,6 +156,41 @@ def test_a_loop_that_a_constant_counts_is_followed_step_by_step() -> None:
     assert ms.grad(net)(Tensor(3.0)).asnumpy() == 4 * 3.0**3
 
 
+def breaking(typed: bool = True) -> bytes:
+    """while i < n: x = x * x + i; if x > 9: return x * n; i = i + 1, and x behind it. typed: the file tells what the
+    graph of the `return` takes."""
+    primitives = ["Less", "Greater", "Partial", "Switch", "Add", "Mul"]
+    one, nine = (put_bytes(12, tensor("", np.array(value, np.float32))) for value in (1, 9))
+    main = named_graph(
+        "main", "x n zero", "r", constant("one", TENSORS, one), constant("nine", TENSORS, nine),
+        node("r", "REF::head", "zero", "x", "n"),
+    )  # fmt: skip
+    head = named_graph(
+        "head", "h:i h:x h:n", "h:r", node("h:c", "REF::Less", "h:i", "h:n"),
+        node("h:p", "REF::Partial", "body", "h:i", "h:x", "h:n"), node("h:q", "REF::Partial", "end", "h:x"),
+        node("h:s", "REF::Switch", "h:c", "h:p", "h:q"), node("h:r", "REF::h:s"),
+    )  # fmt: skip
+    body = named_graph(
+        "body", "b:i b:x b:n", "b:r", node("b:y", "REF::Mul", "b:x", "b:x"), node("b:z", "REF::Add", "b:y", "b:i"),
+        node("b:c", "REF::Greater", "b:z", "nine"), node("b:p", "REF::Partial", "found", "b:z", "b:n"),
+        node("b:q", "REF::Partial", "next", "b:i", "b:z", "b:n"), node("b:s", "REF::Switch", "b:c", "b:p", "b:q"),
+        node("b:r", "REF::b:s"),
+    )  # fmt: skip
+    following = named_graph(
+        "next", "t:i t:x t:n", "t:r", node("t:j", "REF::Add", "t:i", "one"),
+        node("t:r", "REF::head", "t:j", "t:x", "t:n"),
+    )  # fmt: skip
+    number = put_bytes(2, put_integer(2, FLOAT)) if typed else b""
+    ends = put_bytes(5, put_text(1, "found:x") + number) + put_bytes(5, put_text(1, "found:n"))
+    found = put_text(2, "found") + node("found:r", "REF::Mul", "found:x", "found:n") + ends
+    found += put_bytes(6, put_text(1, "found:r"))
+    return b"".join([
+        put_bytes(7, main), *(put_bytes(8, each) for each in (head, body, following, found)),
+        put_bytes(8, named_graph("end", "e:x", "e:x")),
+        *(put_bytes(12, put_text(1, name) + put_text(2, name)) for name in primitives),
+    ])  # fmt: skip
+
+
 def deep(count: int) -> bytes:
     """A sequence in sequences."""
     inner = b""
@@ -175,9 +210,12 @@ MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: ms.load(written(put_bytes(12, put_text(1, "p") + put_bytes(3, put_integer(16, 20) + deep(5000))))),
      MspcError, "'m.mindir' is no complete MindIR file: sequences nest too deep in it"),
     (lambda: ms.load(written(branches("loop"))), MspcError,
-     "'m.mindir' has a loop over contents of tensors, which cannot be compiled: b calls itself"),
-    (lambda: ms.load(written(counted("x"))), MspcError,
-     "'m.mindir' has a loop over contents of tensors, which cannot be compiled: head calls itself"),
+     "'m.mindir' has a recursion over contents of tensors, which cannot be compiled: b calls itself ahead of its last "
+     "step"),
+    (lambda: ms.load(written(breaking(typed=False))), MspcError,
+     "'m.mindir' is no complete MindIR file: the type of 'found:x', which a loop computes, is not told"),
+    (lambda: ms.load(written(counted("x").replace(b"body", b"head"))), MspcError,
+     "'m.mindir' is no complete MindIR file: graph 'head' calls itself without end"),
     (lambda: ms.load(written(counted(step="zero"))), MspcError,
      "'m.mindir' is no complete MindIR file: its graphs call each other more than 8192 times"),
     (lambda: ms.load(written(branches("missing"))), MspcError,
@@ -206,7 +244,7 @@ def test_mistakes(call: Callable[[], Any], kind: type[Exception], message: str) 
 
 def test_no_byte_is_trusted() -> None:
     """A file that is cut off or changed is told as such, or is another graph."""
-    for whole in (model(), branches()):
+    for whole in (model(), branches(), counted("x"), breaking()):
         for place in range(0, len(whole), 3):
             for raw in (whole[:place], whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :]):
                 try:

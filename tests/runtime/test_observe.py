@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from mspc.ir.builder import Builder
-from mspc.ir.graph import Constant, Graph, Parameter
+from mspc.ir.graph import Constant, Graph, Node, Parameter
 from mspc.ir.types import FLOAT16, FLOAT32, TensorType
-from mspc.ops.math.arithmetic import Add
+from mspc.ops.control.loops import Scan
+from mspc.ops.math.arithmetic import Add, Mul
 from mspc.ops.math.elementwise import Square
 from mspc.ops.optim.optimizer import Adam, ApplyMomentum
 from mspc.ops.tensor.broadcast import ReduceSum
@@ -15,7 +17,10 @@ from mspc.ops.tensor.cast import Cast
 from mspc.passes.base import parse_passes, run_passes
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import World
+from mspc.runtime.faults.failure import NodeFailure
 from mspc.runtime.observe import observe
+from tests.runtime.graphs import WHERE, Broken
+from tests.runtime.region_graphs import executor, floats, graph, numbers, run_graphs
 
 FUSED = ["FusedElementwise", "GroupedUpdate", "GroupedUpdate"]
 
@@ -61,3 +66,18 @@ def test_members_of_fused_nodes_are_seen() -> None:
     assert {0, 1, 2, 3, 4, 5, 6} <= set(found[1])
     for key, value in found[0].items():
         np.testing.assert_array_equal(found[1][key], value)
+
+
+def test_nodes_that_run_graphs_are_computed() -> None:
+    body = graph("scan_1_body", [floats(2), floats(2)], lambda b, x, y: [b.emit(Mul(), b.emit(Add(), x, y), y)])
+    main = graph("main", [floats(2)] * 2, lambda b, *v: run_graphs(b, Scan(turns=3, carried=1), v, body))
+    x, y = numbers(1, 2), numbers(3, 4)
+    given = dict(zip(main.parameters, (x, y), strict=True))
+    (found,) = World(1).run(lambda comm: observe(main, NumPyBackend(comm), given, "number"))
+    np.testing.assert_array_equal(found["result", 0], executor(main).run([x, y])[0])
+    main.nodes[0].frames = WHERE
+    body.nodes.append(Node(Broken(), [body.parameters[0]], floats(2), frames=WHERE))
+    with pytest.raises(NodeFailure) as caught:
+        World(1).run(lambda comm: observe(main, NumPyBackend(comm), given, "number"))
+    assert caught.value.message == "Broken failed on rank 0 in turn 0 of Scan: ValueError: the kernel is broken"
+    assert (caught.value.region, caught.value.index) == ("scan_1_body", 2)

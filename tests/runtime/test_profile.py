@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Value
+from mspc.ops.control.loops import Scan
+from mspc.ops.math.arithmetic import Add, Mul
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
-from mspc.runtime.profile import Timed, costs, sums, trace
+from mspc.runtime.profile import Timed, costs, nodes_of, sums, trace
 from tests.gpu.programs import compiled
+from tests.runtime.region_graphs import executor, floats, graph, run_graphs
 
 
 def test_timed_step_equals_the_ordinary_one() -> None:
@@ -58,3 +64,34 @@ def test_trace_is_chromes() -> None:
     names = [e["args"]["name"] for e in text["traceEvents"] if e["ph"] == "M"]
     streams = ["compute", "communication", "reduction"]
     assert names == ["rank 0", *streams, "rank 1", *streams]
+
+
+def test_nodes_inside_of_loops_have_times_of_their_own() -> None:
+    inner = graph("scan_1_body", [floats(8), floats(8)], lambda b, x, y: [b.emit(Add(), b.emit(Mul(), x, y), y)])
+    body = graph("scan_2_body", [floats(8)] * 2, lambda b, *v: run_graphs(b, Scan(turns=3, carried=1), v, inner))
+
+    def main(b: Builder, x: Value, y: Value) -> list[Value]:
+        return run_graphs(b, Scan(turns=4, carried=1), [b.emit(Add(), x, y), y], body)
+
+    program = graph("main", [floats(8)] * 2, main)
+    run, feeds = executor(program), [np.ones(8, np.float32)] * 2
+    wanted = run.run(feeds)
+    results, times = run.run_timed(feeds)
+    np.testing.assert_array_equal(results, wanted)
+    np.testing.assert_array_equal(run.run(feeds), wanted)
+    names = [node.label for node, _ in nodes_of(program)]
+    assert [(names[t.index], t.runs) for t in times] == [
+        ("Add", 1), ("Scan", 1), ("Mul", 12), ("Add", 12), ("Scan", 4), ("TupleGetItem", 4), ("TupleGetItem", 1),
+    ]  # fmt: skip
+    loop, inside = times[1], times[2:6]
+    assert sum(t.own for t in inside) == pytest.approx(loop.inside)
+    assert all(loop.begin <= t.begin <= loop.begin + loop.duration for t in inside)
+    assert all(t.own >= 0 for t in times)
+    found = costs([times, times], program)
+    assert sum(c.share for c in found) == pytest.approx(1)
+    assert {c.label for c in found} >= {"Mul (12 runs)", "Scan (4 runs)", "Scan"}
+    spans = [event for event in trace({0: [times]}, {0: program})["traceEvents"] if event["ph"] == "X"]
+    assert [(e["args"]["node"], e["args"].get("region"), e["args"].get("runs")) for e in spans] == [
+        (0, None, None), (1, None, None), (0, "scan_1_body", 12), (1, "scan_1_body", 12), (0, "scan_2_body", 4),
+        (1, "scan_2_body", 4), (2, None, None),
+    ]  # fmt: skip

@@ -15,6 +15,7 @@ from mspc.ops.control.regions import Call, If
 from mspc.ops.control.structural import items
 from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.math.comparison import Greater, Less
+from mspc.ops.math.elementwise import Log
 from mspc.ops.optim.optimizer import Assign, AssignAdd
 from mspc.ops.random.dropout import Dropout
 from mspc.ops.random.random_mask import UniformReal
@@ -302,10 +303,39 @@ def test_a_failure_inside_names_the_node_and_the_turns() -> None:
     main = graph("main", [floats(2)], lambda b, x: run_graphs(b, For(turns=2, carried=1), [x], around))
     with pytest.raises(ExecutionError) as caught:
         executor(main).run([numbers(1, 2)])
-    message = "Broken failed on rank 0 in step 1 in turn 0 of For in turn 2 of For: ValueError: the kernel is broken"
+    message = "Broken failed on rank 0 in step 1 in turn 2 of For in turn 0 of For: ValueError: the kernel is broken"
     assert caught.value.message == message
     assert caught.value.frames == WHERE
     assert caught.value.notes[0] == f"its operands are ({floats(2)}), its result {floats(2)}"
+
+
+@pytest.mark.parametrize(("start", "where"), [(10, "in turn 0, there in turn 2"), (100, "in turn 1, there in turn 0")])
+def test_the_first_node_that_makes_a_nan_is_named_with_its_turns(start: float, where: str) -> None:
+    def turn(b: Builder, i: Value, x: Value) -> list[Value]:
+        found = b.emit(Log(), b.emit(Sub(), x, one()))
+        found.frames = WHERE
+        return [found]
+
+    inner = graph("for_1_body", [COUNT, SCALAR], turn)
+    op = For(turns=3, carried=1)
+    body = graph("for_2_body", [COUNT, SCALAR], lambda b, i, x: run_graphs(b, op, [x], inner))
+
+    def main(b: Builder, x: Value, w: Value) -> list[Value]:
+        (loss,) = run_graphs(b, For(turns=2, carried=1), [x], body)
+        b.emit(Assign(), w, one())
+        return [loss]
+
+    weight = np.zeros((), np.float32)
+    run = executor(graph("main", [SCALAR, SCALAR], main, ["w"]), {"w": weight})
+    with pytest.raises(ExecutionError) as caught:
+        run.run([np.float32(start)])
+    assert caught.value.message == (
+        f"the loss of step 1 is NaN on rank 0; the first such value comes from Log, {where}"
+    )
+    assert caught.value.frames == WHERE
+    assert weight == 0
+    with pytest.raises(ExecutionError, match="step 2"):
+        run.run([np.float32(start)])
 
 
 def test_a_stack_of_another_length_is_refused() -> None:

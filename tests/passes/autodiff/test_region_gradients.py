@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Value
+from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT64, TensorType
 from mspc.ops.control.loops import For, Scan, While
 from mspc.ops.control.regions import Call, If
+from mspc.ops.control.structural import Gradient, TupleGetItem
 from mspc.ops.math.arithmetic import Add, Mul
 from mspc.ops.math.comparison import Less
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.math.trigonometry import Sin
 from mspc.ops.nn.activation import Tanh
 from mspc.ops.tensor.broadcast import ReduceSum
-from tests.passes.autodiff.differentiated import COUNT, assert_gradients, floats, graph, region
+from mspc.ops.tensor.cast import Cast
+from mspc.passes.autodiff.grad import Grad
+from tests.passes.autodiff.differentiated import COUNT, assert_gradients, checked, floats, graph, region, run
 
 
 def number(value: float) -> Constant:
@@ -125,3 +130,20 @@ def test_a_scan(reverse: bool) -> None:
         return graph("main", [floats(3), floats(4, 3), floats(3)], main, 1)
 
     assert_gradients(make, [0, 1, 2], 2)
+
+
+def test_turns_add_up_gradients_of_narrow_weights_in_float32() -> None:
+    """Of 4,096 turns each adds 1/16 to 256 at the end, which Float16 and BFloat16 would lose."""
+    for dtype in (FLOAT16, BFLOAT16):
+        body = graph("body", [COUNT, TensorType(dtype, ())], lambda b, _, w: [b.emit(Mul(), w, w)])
+
+        def main(b: Builder, w: Value, body: Graph = body) -> list[Value]:
+            (each,) = region(b, For(turns=4096, stacked=1), [w], body)
+            total = b.emit(ReduceSum(), b.emit(Cast(FLOAT64), each))
+            return [b.emit(TupleGetItem(0), b.emit(Gradient(), total, w))]
+
+        made = graph("main", [TensorType(dtype, ())], main)
+        Grad().run(made)
+        (found,) = run(checked(made), [np.array(1 / 32, dtype.numpy)])
+        assert found.dtype == dtype.numpy
+        assert float(found) == 256.0

@@ -21,6 +21,13 @@ export function NodeLink({ graph, index, go }) {
   return <a href={`#node=${model.link(graph, index)}`} onClick={(event) => { event.preventDefault(); go(graph, index); }}><span class="number">%{index}</span> {graph.label(index)}</a>;
 }
 
+/** A link to the first node of a graph that a node runs. */
+function GraphLink({ graph, go }) {
+  const name = <code>@{graph.facts.name}</code>;
+  if (!graph.count) return name;
+  return <a href={`#node=${graph.model.link(graph, 0)}`} onClick={(event) => { event.preventDefault(); go(graph, 0); }}>{name}</a>;
+}
+
 function ParameterLink({ graph, number, show }) {
   const { name } = graph.parameter(number);
   return <a href={`#param=${encodeURIComponent(name)}`} onClick={(event) => { event.preventDefault(); show(number); }}>{name}</a>;
@@ -208,7 +215,8 @@ export function NodeDetails({ graph, index, rank, setRank, go, show }) {
   const alike = sameLayouts(layouts, layouts.map((_, i) => whole[i]?.shape ?? tensors[i]?.shape ?? []));
   const readers = graph.readers(index);
   const origin = graph.origin(index);
-  const about = graph === model.plan ? index : origin;
+  const about = graph === model.plan ? index : graph.root === graph ? origin : -1;
+  const regions = graph.regions(index);
   const body = graph.facts.body[index];
   const gradient = graph.facts.gradient_of[index];
   return (
@@ -233,9 +241,11 @@ export function NodeDetails({ graph, index, rank, setRank, go, show }) {
       <Ways model={model} about={neighbours(model, about)} go={go} />
       <Times graph={graph} index={index} rank={rank} />
       {graph.facts.schedule && <Beside graph={graph} index={index} go={go} />}
+      {regions.length > 0 && <section><h3>Runs</h3><ul class="operands">{regions.map((region) => <li><GraphLink graph={region} go={go} /> <span class="type">{several(region.count, "node")}{region.runs && `, ${region.runs}`}</span></li>)}</ul></section>}
+      {graph.root !== graph && <section><h3>Inside of</h3><p>@{graph.facts.name}{graph.runs && ` (${graph.runs})`}, which is run by</p><ul class="operands">{graph.runners.slice(0, READERS).map(([there, at]) => <li><NodeLink graph={there} index={at} go={go} /></li>)}</ul>{graph.runners.length > READERS && <p class="note">{graph.runners.length - READERS} more.</p>}</section>}
       {body && <section><h3>Several operators in one</h3><ol class="body">{body.slice(0, LINES).map((line, i) => {
         const member = graph.facts.members?.[index]?.[i];
-        return <li><code>{model.string(line)}</code>{member >= 0 && <> <NodeLink graph={model.plan} index={member} go={go} /></>}</li>;
+        return <li><code>{model.string(line)}</code>{member >= 0 && <> <NodeLink graph={graph.plan} index={member} go={go} /></>}</li>;
       })}</ol>{body.length > LINES && <p class="note">{body.length - LINES} more; the network shows all of them.</p>}</section>}
       <section>
         <h3>Reads</h3>
@@ -251,7 +261,7 @@ export function NodeDetails({ graph, index, rank, setRank, go, show }) {
           {text("fields") && <Term name="attributes"><code>{text("fields")}</code></Term>}
           {text("facts") && <Term name="further facts"><code>{text("facts")}</code></Term>}
           {gradient && <Term name="gradient of"><NodeLink graph={graph} index={gradient[0]} go={go} />{gradient[1] >= 0 && `, operand ${gradient[1]}`}</Term>}
-          {origin >= 0 && model.plan && <Term name="in the graph of all ranks"><NodeLink graph={model.plan} index={origin} go={go} /></Term>}
+          {origin >= 0 && graph.plan && <Term name="in the graph of all ranks"><NodeLink graph={graph.plan} index={origin} go={go} /></Term>}
         </dl>
       </section>
       <Own graph={graph} index={index} />

@@ -8,7 +8,7 @@ import { NodeDetails, ParameterDetails } from "./details.jsx";
 import { Drawing } from "./drawing.jsx";
 import { CollectiveMark, Icon } from "./icons.jsx";
 import { Model } from "./model.js";
-import { firstOpen, pathsTo } from "./scopes.js";
+import { firstOpen, pathsTo, rowOf } from "./scopes.js";
 import { Collectives, Costs, Parameters, Ranks, Source } from "./tables.jsx";
 import { Phase, Tree } from "./tree.jsx";
 import { several } from "./units.js";
@@ -112,16 +112,17 @@ function Page({ model }) {
   const [hidden, setHidden] = useState(() => new Set());
   const [focus, setFocus] = useState("");
   const [theme, setTheme] = useState("");
-  const opened = open.get(graph) ?? firstOpenOf(graph);
+  const { root } = graph;
+  const opened = open.get(root) ?? firstOpenOf(root);
 
   const toggle = useCallback((path) => setOpen((old) => {
-    const own = new Set(old.get(graph) ?? firstOpenOf(graph));
+    const own = new Set(old.get(root) ?? firstOpenOf(root));
     if (!own.delete(path)) own.add(path);
-    return new Map(old).set(graph, own);
-  }), [graph]);
+    return new Map(old).set(root, own);
+  }), [root]);
   const reveal = (there, index) => {
-    setFocus(`%${index}`);
-    setOpen((old) => new Map(old).set(there, new Set([...(old.get(there) ?? firstOpenOf(there)), ...pathsTo(there, index)])));
+    setFocus(rowOf(there, index));
+    setOpen((old) => new Map(old).set(there.root, new Set([...(old.get(there.root) ?? firstOpenOf(there.root)), ...pathsTo(there, index)])));
   };
   const select = (there, index, link = true) => {
     setGraph(there);
@@ -146,9 +147,14 @@ function Page({ model }) {
     if (!Number.isInteger(number) || number < 0 || number >= Math.max(1, ranks)) return;
     setRankNumber(number);
     const program = model.programOf(number);
-    if (program < 0 || !programs.length || graph === model.plan) return;
+    if (program < 0 || !programs.length || root === model.plan) return;
     const there = model.graphs[programs[program].graph];
-    if (there === graph) return;
+    if (there === root) return;
+    if (graph !== root) { // its like in the other program may have other nodes
+      setGraph(there);
+      letGo();
+      return;
+    }
     const name = param >= 0 ? graph.parameter(param).name : "";
     const [nextNode, nextParam] = [node >= 0 ? counterpart(graph, node, there) : -1, name ? there.parameterNamed(name) : -1];
     if ((node >= 0 && nextNode < 0) || (param >= 0 && nextParam < 0)) return; // the details say that the rank lacks it
@@ -193,7 +199,7 @@ function Page({ model }) {
 
   const { facts } = model;
   const steps = model.graphs.filter((one) => one.facts.schedule);
-  const shownGraph = graph.facts.schedule ? graph : model.graphOfRank(rank);
+  const shownGraph = root.facts.schedule ? root : model.graphOfRank(rank);
   const timed = Boolean(shownGraph.facts.schedule);
   const untimed = <p class="note">This dump does not hold a rank's own program of mspc, so nothing is predicted for it.</p>;
   const choices = (
@@ -205,8 +211,8 @@ function Page({ model }) {
   const panes = {
     network: () => (
       <div class="full">
-        <div class="tools">{choices}<button onClick={() => setOpen((old) => new Map(old).set(graph, new Set()))}>close all</button></div>
-        <Tree graph={graph} open={opened} hidden={hidden} selected={node} focus={focus} setFocus={setFocus} toggle={toggle} select={(index) => select(graph, index)} />
+        <div class="tools">{choices}<button onClick={() => setOpen((old) => new Map(old).set(root, new Set()))}>close all</button></div>
+        <Tree graph={root} open={opened} hidden={hidden} chosen={graph} selected={node} focus={focus} setFocus={setFocus} toggle={toggle} select={select} />
       </div>
     ),
     graph: () => (
@@ -223,12 +229,14 @@ function Page({ model }) {
     source: () => <Source graph={graph} select={select} />,
     ranks: () => <Ranks model={model} rank={rank} setRank={setRank} setTab={setTab} select={select} />,
   };
-  const collectives = graph.collectives.length;
+  const shown = facts.dialect ? model.graphs : [root, ...root.inside]; // MindSpore's graphs call each other
+  const nodes = shown.reduce((sum, one) => sum + one.count, 0);
+  const collectives = shown.reduce((sum, one) => sum + one.collectives.length, 0);
   return (
     <>
       <header>
         <h1>{facts.title}</h1>
-        <span class="what">{[facts.mode || (facts.dialect && `dump of ${facts.dialect}`), facts.ranks ? several(facts.ranks, "rank") : "", `${several(graph.count, "node")}, ${several(collectives, "collective")}`, facts.compile_id && `compile ${facts.compile_id}`].filter(Boolean).join(" · ")}</span>
+        <span class="what">{[facts.mode || (facts.dialect && `dump of ${facts.dialect}`), facts.ranks ? several(facts.ranks, "rank") : "", `${several(nodes, "node")}, ${several(collectives, "collective")}`, facts.compile_id && `compile ${facts.compile_id}`].filter(Boolean).join(" · ")}</span>
         <Search graph={graph} go={go} show={show} />
         {facts.ranks > 1 && <label class="rank-field">rank <input type="number" min="0" max={facts.ranks - 1} value={rank} onInput={(event) => setRank(Number(event.currentTarget.value))} /></label>}
         <button class="theme" onClick={() => setTheme(theme === "dark" || (!theme && matchMedia("(prefers-color-scheme: dark)").matches) ? "light" : "dark")} aria-label="dark or light"><Icon name="theme" /></button>

@@ -95,10 +95,53 @@ export class Graph {
 
   get title() {
     const { model, facts } = this;
+    if (this.root !== this) return `@${facts.name} in ${facts.kind === "file" ? "" : "the "}${this.root.title}`;
     if (facts.kind === "plan") return "graph of all ranks";
     if (facts.kind === "file") return `@${facts.name}`;
     const ranks = model.ranksOf(this);
     return `program of rank${/^\d+$/.test(ranks) ? "" : "s"} ${ranks}`;
+  }
+
+  /** The graph that runs first: itself, or the one whose nodes run it. */
+  get root() {
+    return this.facts.root === undefined ? this : this.model.graphs[this.facts.root];
+  }
+
+  /** The graph of all ranks, of a graph that nodes run its like in that one. */
+  get plan() {
+    if (this.root === this) return this.model.plan;
+    return this.facts.planned >= 0 ? this.model.graphs[this.facts.planned] : null;
+  }
+
+  /** How often a step runs it, "" for once. */
+  get runs() {
+    return this.model.string(this.facts.runs ?? -1);
+  }
+
+  /** The graphs that a node runs. @param {number} index */
+  regions(index) {
+    return (this.facts.regions?.[index] ?? []).map((number) => this.model.graphs[number]);
+  }
+
+  /** All graphs that its nodes run, and theirs, each once. */
+  get inside() {
+    const found = new Set();
+    const waiting = [this];
+    for (const graph of waiting) {
+      for (const index of Object.keys(graph.facts.regions ?? {})) {
+        for (const region of graph.regions(Number(index))) if (!found.has(region) && found.add(region)) waiting.push(region);
+      }
+    }
+    return [...found];
+  }
+
+  /** The nodes that run it, as [graph, index]. */
+  get runners() {
+    const { root, number } = this;
+    if (root === this) return [];
+    return [root, ...root.inside].flatMap((graph) =>
+      Object.entries(graph.facts.regions ?? {}).filter(([, numbers]) => numbers.includes(number)).map(([index]) => [graph, Number(index)]),
+    );
   }
 
   /** @param {string} column @param {number} index */
@@ -138,7 +181,7 @@ export class Graph {
   /** What is read of the nodes in the graph of all ranks whose results a node's are; nothing where one is not known.
    * @template T @param {number} index @param {(plan: Graph, at: number) => T} read @returns {T[]} */
   _planned(index, read) {
-    const { plan } = this.model;
+    const { plan } = this;
     const origins = this.facts.origins?.[index] ?? [this.origin(index)];
     return plan && origins.every((at) => at >= 0) ? origins.map((at) => read(plan, at)) : [];
   }
@@ -193,7 +236,7 @@ export class Graph {
   /** Whether a rank runs this graph; of what is no rank's own program always. @param {number} rank */
   isRunBy(rank) {
     const program = this.model.programOf(rank);
-    return this.facts.kind !== "rank" || program < 0 || this.model.facts.programs[program].graph === this.number;
+    return this.facts.kind !== "rank" || program < 0 || this.model.facts.programs[program].graph === this.root.number;
   }
 
   get parameterCount() {

@@ -78,20 +78,36 @@ function joinChains(scope) {
   }
 }
 
-/** Rows of the tree that are open, as [depth, scope | node | {node, line}]. A phase that is hidden leaves its nodes out.
+/** The path of a node's row: `%3`, in a graph that node 3 runs `%3@5%1`, where 5 is that graph's number.
+ * @param {string} before the path of the graph: "" of the one that runs first, else `%3@5` @param {number} index */
+export const pathOfNode = (before, index) => `${before}%${index}`;
+
+/** Rows of the tree that are open, as [depth, scope | node | {graph, node, line} | {region} | {graph, index, path}]: of a
+ * node that is open its lines, and below the name of every graph that it runs that graph's nodes. A phase that is hidden
+ * leaves its nodes out.
  * @param {Graph} graph @param {Set<string>} open @param {Set<string>} hidden phases */
 export function openRows(graph, open, hidden) {
   const rows = [];
   const shown = graph.facts.phases.map((phase) => !hidden.has(phase));
+  const openNode = (own, index, path, depth) => {
+    const lines = own.facts.body[index] ?? [];
+    lines.forEach((_, line) => rows.push([depth, { graph: own, node: index, line, at: path }]));
+    for (const region of own.regions(index)) {
+      rows.push([depth, { region, at: path }]);
+      for (let inner = 0; inner < region.count; inner++) {
+        if (hidden.has(region.phase(inner))) continue;
+        const there = pathOfNode(`${path}@${region.number}`, inner);
+        rows.push([depth + 1, { graph: region, index: inner, path: there }]);
+        if (open.has(there)) openNode(region, inner, there, depth + 2);
+      }
+    }
+  };
   const walk = (scope, depth) => {
     for (const child of scope.children) {
       if (typeof child === "number") {
         if (!shown[graph.columns.phase[child]]) continue;
         rows.push([depth, child]);
-        if (open.has(`%${child}`)) {
-          const lines = graph.facts.body[child] ?? [];
-          lines.forEach((_, line) => rows.push([depth + 1, { node: child, line }]));
-        }
+        if (open.has(`%${child}`)) openNode(graph, child, `%${child}`, depth + 1);
       } else if (child.phases.some((count, phase) => count && shown[phase])) {
         rows.push([depth, child]);
         if (open.has(child.path)) walk(child, depth + 1);
@@ -110,8 +126,16 @@ export function pathOf(graph, index) {
   return path.split("/").filter(Boolean).slice(0, 64);
 }
 
+/** The path of a node's row in the tree of the graph that runs first. @param {Graph} graph @param {number} index */
+export function rowOf(graph, index) {
+  const [runner] = graph.runners;
+  return pathOfNode(runner ? `${rowOf(...runner)}@${graph.number}` : "", index);
+}
+
 /** The paths that must be open for a node to be seen. @param {Graph} graph @param {number} index */
 export function pathsTo(graph, index) {
+  const [runner] = graph.runners;
+  if (runner) return [...pathsTo(...runner), rowOf(...runner)];
   const parts = pathOf(graph, index);
   return parts.map((_, i) => parts.slice(0, i + 1).join("/"));
 }

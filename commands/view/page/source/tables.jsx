@@ -16,12 +16,12 @@ const place = (line) => (line ? `${line.file}:${line.line}` : "");
 /** @param {{graph: import("./model.js").Graph, selected: number, select: (graph: any, index: number) => void}} props */
 export function Collectives({ graph, selected, select }) {
   const [by, setBy] = useState("order");
-  const all = graph.collectives;
+  const all = useMemo(() => [graph, ...graph.inside].flatMap((one) => one.collectives.map((index) => [one, index])), [graph]);
   const sums = useMemo(() => {
     const found = new Map();
-    for (const index of all) {
-      const { bytes = 0, seconds = 0 } = graph.collective(index);
-      const name = graph.text("op", index);
+    for (const [own, index] of all) {
+      const { bytes = 0, seconds = 0 } = own.collective(index);
+      const name = own.text("op", index);
       const row = found.get(name) ?? found.set(name, { name, count: 0, bytes: 0, seconds: 0 }).get(name);
       row.count += 1;
       row.bytes += bytes;
@@ -29,15 +29,15 @@ export function Collectives({ graph, selected, select }) {
     }
     return [...found.values()].sort((a, b) => b.bytes - a.bytes);
   }, [all]);
-  const rows = useMemo(() => (by === "order" ? all : [...all].sort((a, b) => (graph.collective(b)[by] ?? 0) - (graph.collective(a)[by] ?? 0))), [all, by]);
+  const rows = useMemo(() => (by === "order" ? all : [...all].sort(([one, a], [other, b]) => (other.collective(b)[by] ?? 0) - (one.collective(a)[by] ?? 0))), [all, by]);
   if (!all.length) return <p class="note">No collectives in this graph.</p>;
   const row = (i) => {
-    const index = rows[i];
-    const { size, bytes, seconds } = graph.collective(index);
+    const [own, index] = rows[i];
+    const { size, bytes, seconds } = own.collective(index);
     return (
-      <div key={index} class={`entry ${index === selected ? "selected" : ""}`} role="listitem" {...pressed(() => select(graph, index))}>
-        <div><Phase phase={graph.phase(index)} /> <b>{graph.text("op", index)}</b> <span class="number">%{index}</span> {size ? `of ${several(size, "rank")}` : ""}{bytes !== undefined && `, ${bytesText(bytes)}`}{seconds !== undefined && `, ${timeText(seconds)}`} <span class="place">{place(graph.model.line(graph.columns.stack[index]))}</span></div>
-        <div class="reason">{graph.text("reason", index)}</div>
+      <div key={`${own.number}.${index}`} class={`entry ${own === graph && index === selected ? "selected" : ""}`} role="listitem" {...pressed(() => select(own, index))}>
+        <div><Phase phase={own.phase(index)} /> <b>{own.text("op", index)}</b> <span class="number">%{index}</span>{own.root !== own && ` in @${own.facts.name}`}{own.runs && `, ${own.runs},`} {size ? `of ${several(size, "rank")}` : ""}{bytes !== undefined && `, ${bytesText(bytes)}`}{seconds !== undefined && `, ${timeText(seconds)}`} <span class="place">{place(own.model.line(own.columns.stack[index]))}</span></div>
+        <div class="reason">{own.text("reason", index)}</div>
       </div>
     );
   };

@@ -43,13 +43,26 @@ function NodeFacts({ graph, index }) {
   );
 }
 
-/** @param {{graph: import("./model.js").Graph, open: Set<string>, hidden: Set<string>, selected: number,
- *   toggle: (path: string) => void, select: (index: number) => void}} props */
-export function Tree({ graph, open, hidden, selected, focus, setFocus, toggle, select }) {
+/** The key of a row of the tree. */
+function keyOf(row) {
+  if (row === undefined) return "";
+  const [, what] = row;
+  if (typeof what === "number") return `%${what}`;
+  if (what.region) return `${what.at}@${what.region.number}`;
+  return what.path ?? `${what.at}:${what.line}`;
+}
+
+/** @param {{graph: import("./model.js").Graph, open: Set<string>, hidden: Set<string>, chosen: import("./model.js").Graph,
+ *   selected: number, toggle: (path: string) => void, select: (graph: any, index: number) => void}} props
+ * chosen: the graph of the node that is selected. */
+export function Tree({ graph, open, hidden, chosen, selected, focus, setFocus, toggle, select }) {
   const rows = useMemo(() => openRows(graph, open, hidden), [graph, open, hidden]);
-  const keyOf = (row) => (row === undefined ? "" : typeof row[1] === "number" ? `%${row[1]}` : row[1].path ?? `%${row[1].node}:${row[1].line}`);
   const at = useMemo(() => rows.findIndex((row) => keyOf(row) === focus), [rows, focus]);
-  const opens = (what) => (typeof what === "number" ? Boolean(graph.facts.body[what]) : what.path !== undefined);
+  const hasInside = (own, index) => Boolean(own.facts.body[index]) || own.regions(index).length > 0;
+  const opens = (what) => {
+    if (typeof what === "number") return hasInside(graph, what);
+    return what.index !== undefined ? hasInside(what.graph, what.index) : what.path !== undefined;
+  };
 
   const onKeyDown = (event) => {
     const [depth, what] = rows[at] ?? [];
@@ -67,9 +80,10 @@ export function Tree({ graph, open, hidden, selected, focus, setFocus, toggle, s
       if (open.has(path)) toggle(path);
       else for (let i = at - 1; i >= 0; i--) if (rows[i][0] < depth) { move(i); break; }
     } else if ((event.key === "Enter" || event.key === " ") && what !== undefined) {
-      if (typeof what === "number") select(what);
+      if (typeof what === "number") select(graph, what);
+      else if (what.index !== undefined) select(what.graph, what.index);
       else if (what.path !== undefined) toggle(path);
-      else select(what.node);
+      else if (!what.region) select(what.graph, what.node);
     } else return;
     event.preventDefault();
   };
@@ -82,25 +96,31 @@ export function Tree({ graph, open, hidden, selected, focus, setFocus, toggle, s
       "data-path": path,
     };
     const focused = path === focus ? " focused" : "";
-    if (typeof what === "number") {
-      const body = graph.facts.body[what];
-      const phase = graph.phase(what);
+    if (typeof what === "number" || what.index !== undefined) {
+      const [own, index] = typeof what === "number" ? [graph, what] : [what.graph, what.index];
+      const inside = hasInside(own, index);
+      const phase = own.phase(index);
+      const isChosen = own === chosen && index === selected;
       return (
-        <div {...common} class={`row node ${what === selected ? "selected" : ""}${focused}`} aria-selected={what === selected}
-          aria-expanded={body ? open.has(path) : undefined} onClick={() => select(what)}>
-          {body ? <button class="open" tabIndex={-1} aria-label="what it consists of" onClick={(event) => { event.stopPropagation(); toggle(path); }}><Icon name={open.has(path) ? "open" : "closed"} /></button> : <span class="open" />}
+        <div {...common} class={`row node ${isChosen ? "selected" : ""}${focused}`} aria-selected={isChosen}
+          aria-expanded={inside ? open.has(path) : undefined} onClick={() => select(own, index)}>
+          {inside ? <button class="open" tabIndex={-1} aria-label="what it consists of" onClick={(event) => { event.stopPropagation(); toggle(path); }}><Icon name={open.has(path) ? "open" : "closed"} /></button> : <span class="open" />}
           <Phase phase={phase} />
-          {graph.collective(what) && <CollectiveMark />}
-          <span class="name">{graph.text("op", what)}</span>
-          {graph.text("instance", what) && <span class="instance">{graph.text("instance", what)}</span>}
-          <span class="number">%{what}</span>
-          <NodeFacts graph={graph} index={what} />
+          {own.collective(index) && <CollectiveMark />}
+          <span class="name">{own.text("op", index)}</span>
+          {own.text("instance", index) && <span class="instance">{own.text("instance", index)}</span>}
+          <span class="number">%{index}</span>
+          <NodeFacts graph={own} index={index} />
         </div>
       );
     }
+    if (what.region) {
+      const { region } = what;
+      return <div {...common} class={`row region${focused}`}><span class="open" /><code>@{region.facts.name}</code><span class="facts">{several(region.count, "node")}{region.runs && `, ${region.runs}`}</span></div>;
+    }
     if (what.path === undefined) {
-      const line = graph.model.string(graph.facts.body[what.node][what.line]);
-      return <div {...common} class={`row line${focused}`} onClick={() => select(what.node)}><span class="open" /><code>{line}</code></div>;
+      const line = what.graph.model.string(what.graph.facts.body[what.node][what.line]);
+      return <div {...common} class={`row line${focused}`} onClick={() => select(what.graph, what.node)}><span class="open" /><code>{line}</code></div>;
     }
     return (
       <div {...common} class={`row scope${focused}`} aria-expanded={open.has(path)} onClick={() => { setFocus(path); toggle(path); }}>

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { Model } from "../source/model.js";
-import { firstOpen, openRows, pathsTo } from "../source/scopes.js";
+import { firstOpen, openRows, pathsTo, rowOf } from "../source/scopes.js";
 import { aliveAt, memoryCurve, sourceLines } from "../source/sums.js";
 import { facts, graph, strings } from "./facts.mjs";
 import { bytesText, countText, several, shortened, timeText } from "../source/units.js";
@@ -23,8 +23,42 @@ test("hidden phases leave their nodes out, and scopes that hold nothing else", (
 });
 
 test("nodes that are several open into lines", () => {
-  const rows = openRows(graph(), new Set(["Default/net", "Default/net/b", "%3"]), new Set());
-  assert.deepEqual(rows.at(-1), [3, { node: 3, line: 0 }]);
+  const own = graph();
+  const [depth, { graph: of, node, line }] = openRows(own, new Set(["Default/net", "Default/net/b", "%3"]), new Set()).at(-1);
+  assert.deepEqual([depth, of === own, node, line], [3, true, 3, 0]);
+});
+
+/** The page of `facts` whose node 0 runs a graph twice, in which node 3 runs another. */
+function withRegions() {
+  const one = facts();
+  const [main] = one.graphs;
+  const region = (name, more) => ({ ...main, name, body: {}, root: 0, planned: -1, runs: 9, ...more });
+  const graphs = [{ ...main, regions: { 0: [1, 1] } }, region("outer", { regions: { 3: [2] } }), region("inner", {})];
+  return new Model({ ...one, strings: [...one.strings, "2 times"], graphs });
+}
+
+test("graphs that a node runs stand below it, with their names above their nodes", () => {
+  const { graphs, main } = withRegions();
+  const open = new Set(["Default/net", "Default/net/a", "%0", "%0@1%3"]);
+  const rows = openRows(main, open, new Set()).map(([depth, what]) => [depth, what.region?.facts.name ?? what.path ?? what.name ?? what]);
+  assert.deepEqual(rows.slice(0, 12), [
+    [0, "Default/net"], [1, "Default/net/a"], [2, 0], [3, "outer"], [4, "%0@1%0"], [4, "%0@1%1"], [4, "%0@1%2"],
+    [4, "%0@1%3"], [5, "inner"], [6, "%0@1%3@2%0"], [6, "%0@1%3@2%1"], [6, "%0@1%3@2%2"],
+  ]);
+  assert.deepEqual(openRows(main, open, new Set(["forward"])).map(([, what]) => what.path ?? what), ["Default/net", "Default/net/a", 2]);
+  assert.equal(rowOf(graphs[2], 1), "%0@1%3@2%1");
+  assert.deepEqual(pathsTo(graphs[2], 1), ["Default", "Default/net", "Default/net/a", "%0", "%0@1%3"]);
+});
+
+test("graphs that nodes run know what runs them, and how often", () => {
+  const { graphs, main } = withRegions();
+  assert.deepEqual(main.inside.map((one) => one.facts.name), ["outer", "inner"]);
+  assert.deepEqual(graphs[1].runners.map(([own, index]) => [own.number, index]), [[0, 0]]);
+  assert.deepEqual(graphs[2].runners.map(([own, index]) => [own.number, index]), [[1, 3]]);
+  assert.equal(graphs[2].root, main);
+  assert.equal(graphs[2].runs, "2 times");
+  assert.equal(graphs[2].title, "@inner in the program of ranks 0, 1");
+  assert.equal(main.runs, "");
 });
 
 test("what leads to a node is opened, and all of a small graph at the beginning", () => {

@@ -1,0 +1,245 @@
+"""Removes at the borders of regions what nobody needs: results that no node reads, operands that no region reads,
+constants that are handed in, and values that are handed in twice.
+
+Input:  `%1 = If(%0, %x, %y, Tensor(2.0)) {regions: @then, @else}` of which nobody reads result 1, and no region %y
+Output: `%1 = If(%0, %x) {regions: @then, @else}`, whose regions return one tensor, and have 2.0 where they read it
+
+A loop goes on carrying what another result, or its condition, comes from. Nodes that run the same regions are changed
+together, where what they do not need is the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import cast
+
+from mspc.ir.graph import Constant, Graph, Node, Value
+from mspc.ir.varying import VaryingConstant
+from mspc.ops.collective.base import Collective
+from mspc.ops.control.loops import Loop, While
+from mspc.ops.control.regions import If, RegionOp, with_effects
+from mspc.ops.control.structural import TupleGetItem
+
+
+def simplify_borders(program: Graph) -> bool:
+    """Simplify all nodes of a program that run regions, outer ones first; says whether anything changed.
+
+    What is dead inside of the regions then is for the caller to remove.
+    """
+    graphs = program.graphs()
+    reads = _Reads(graphs)
+    groups: dict[tuple[Graph, ...], list[Node]] = {}
+    for graph in graphs:
+        for node in graph.nodes:
+            if node.regions:
+                groups.setdefault(node.regions, []).append(node)
+    met = Counter(region for regions in groups for region in regions)
+    changed = False
+    for regions, nodes in groups.items():
+        if all(met[region] == 1 for region in regions) and len({_plain(node) for node in nodes}) == 1:
+            changed |= _Border(regions, nodes, reads, "rank" not in program.attrs).simplify()
+    return changed
+
+
+def _plain(node: Node) -> RegionOp:
+    """The operator without what follows from its operands."""
+    effects = {"mutates": (), "has_side_effect": False, "is_collective": False}
+    return replace(cast(RegionOp, node.op), **effects)
+
+
+class _Reads:
+    """Who reads which results of nodes that run regions, in a program of these graphs."""
+
+    def __init__(self, graphs: Sequence[Graph]) -> None:
+        self.items: dict[Node, list[Node]] = {}
+        self.whole: set[Value] = set()
+        """Nodes whose tuple is read as it is."""
+        for graph in graphs:
+            self.whole.update(value for value in graph.results if isinstance(value, Node) and value.regions)
+            for node in graph.nodes:
+                for value in node.inputs:
+                    if isinstance(value, Node) and value.regions:
+                        if isinstance(node.op, TupleGetItem):
+                            self.items.setdefault(value, []).append(node)
+                        else:
+                            self.whole.add(value)
+
+    def numbers(self, node: Node) -> set[int]:
+        """The results that are read."""
+        if node in self.whole:
+            return set(range(len(node.type.elements)))  # type: ignore[union-attr]  # it is a tuple
+        return {item.op.index for item in self.items.get(node, ()) if isinstance(item.op, TupleGetItem)}
+
+    def renumber_results(self, node: Node, kept: Sequence[int]) -> None:
+        for item in self.items.get(node, ()):
+            assert isinstance(item.op, TupleGetItem)
+            item.op = TupleGetItem(kept.index(item.op.index))
+
+
+class _Border:
+    """The nodes that run some regions. shown: whether nodes with a strategy stay, used or not."""
+
+    def __init__(self, regions: tuple[Graph, ...], nodes: list[Node], reads: _Reads, shown: bool) -> None:
+        self.regions = regions
+        self.nodes = nodes
+        self.reads = reads
+        self.shown = shown
+
+    @property
+    def op(self) -> RegionOp:
+        return cast(RegionOp, self.nodes[0].op)
+
+    def simplify(self) -> bool:
+        changed = self.drop_results()
+        changed |= self.take_in()
+        return self.drop_operands() or changed
+
+    # Results --------------------------------------------------------------------------------------------------
+
+    def drop_results(self) -> bool:
+        """Results that nobody reads, and with them what loops carry for nothing."""
+        op = self.op
+        read = {number for node in self.nodes for number in self.reads.numbers(node)}
+        counts = 1 if isinstance(op, While) and op.tells_turns else 0
+        body = self.regions[-1]
+        kept = set(range(len(body.results))) & read
+        if isinstance(op, Loop):
+            kept = {i for i in range(op.carried) if i in read}
+            kept |= {k for k in range(op.carried, op.carried + op.stacked) if k + counts in read}
+            self.carry_on(op, kept)
+        results = sorted(kept)
+        outside = list(results)
+        changed: RegionOp = op
+        gone: list[int] = []
+        if isinstance(op, Loop):
+            carried = [i for i in results if i < op.carried]
+            gone = [op.first + i for i in range(op.carried) if i not in kept]
+            changed = replace(op, carried=len(carried), stacked=len(results) - len(carried))
+            if isinstance(changed, While):
+                is_read = op.carried in read and counts > 0
+                changed = replace(changed, counted=is_read and not changed.stacked)
+                stacks = [k + 1 for k in results if k >= op.carried]
+                outside = [*carried, *([op.carried] if changed.tells_turns else []), *stacks]
+        if len(kept) == len(body.results) and changed == op:
+            return False
+        for region in self.regions if not isinstance(op, Loop) else (body,):
+            region.results = [region.results[k] for k in results]
+            region.returns_tuple = True
+        for node in self.nodes:
+            self.reads.renumber_results(node, outside)
+            if isinstance(node.layout, tuple) and node.layout:
+                node.layout = tuple(node.layout[k] for k in outside)
+        self.remove(gone, changed)
+        return True
+
+    def carry_on(self, op: Loop, kept: set[int]) -> None:
+        """Add to the results that are kept the values that a later turn needs."""
+        body = self.regions[-1]
+        asked = {
+            i for i in range(op.carried) for region in self.regions[:-1]
+            if _is_read(region, region.parameters[i])
+        }  # fmt: skip
+        kept |= asked
+        count = -1
+        while len(kept) != count:
+            count = len(kept)
+            live = self.live_values(body, [body.results[k] for k in kept])
+            kept |= {i for i in range(op.carried) if body.parameters[op.leading + i] in live}
+
+    def live_values(self, region: Graph, results: Iterable[Value]) -> set[Value]:
+        """What these results and the side effects of a region come from, and what stays to be shown."""
+        live: set[Value] = set(results)
+        for node in reversed(region.nodes):
+            asked = self.shown and node.in_strategy is not None and node.phase == "forward"
+            runs = node.op.has_side_effect and not (isinstance(node.op, Collective) and node.op.over_mesh)
+            if node in live or asked or runs:
+                live.add(node)
+                live.update(node.inputs)
+        return live
+
+    # Operands -------------------------------------------------------------------------------------------------
+
+    def captured(self) -> range:
+        """The operands that regions read as they are."""
+        op = self.op
+        first = op.scanned_operands.stop if isinstance(op, Loop) else 1 if isinstance(op, If) else 0
+        return range(first, len(self.nodes[0].inputs))
+
+    def take_in(self) -> bool:
+        """Let regions have constants of their own, and read one parameter for a value that is handed in twice."""
+        if any(node.layout is not None for node in self.nodes):
+            return False
+        changed = False
+        written = {index for node in self.nodes for index in node.op.mutates}
+        kept: list[int] = []
+        for operand in self.captured():
+            if operand in written:
+                continue
+            constant = self.same_constant(operand)
+            twin = next((k for k in kept if all(n.inputs[k] is n.inputs[operand] for n in self.nodes)), None)
+            if constant is None and twin is None:
+                kept.append(operand)
+                continue
+            for number, region in enumerate(self.regions):
+                place = self.op.inside(number, operand)
+                other = None if twin is None else self.op.inside(number, twin)
+                if place is None:
+                    continue
+                value = constant if other is None else region.parameters[other]
+                assert value is not None
+                if _is_read(region, region.parameters[place]):
+                    region.replace({region.parameters[place]: value})
+                    changed = True
+        return changed
+
+    def same_constant(self, operand: int) -> Constant | None:
+        """The constant that all nodes hand in, if they do."""
+        values = [node.inputs[operand] for node in self.nodes]
+        first = values[0]
+        if not isinstance(first, Constant) or isinstance(first, VaryingConstant):
+            return None
+        same = all(
+            isinstance(v, Constant) and v.type == first.type and v.value.tobytes() == first.value.tobytes()
+            for v in values
+        )
+        return first if same else None
+
+    def drop_operands(self) -> bool:
+        """Operands that no region reads."""
+        op = self.op
+        candidates = [*(op.scanned_operands if isinstance(op, Loop) else ()), *self.captured()]
+        gone = [operand for operand in candidates if not self.is_read(operand)]
+        if not gone:
+            return False
+        if isinstance(op, Loop):
+            op = replace(op, scanned=op.scanned - sum(operand in op.scanned_operands for operand in gone))
+        self.remove(gone, op)
+        return True
+
+    def is_read(self, operand: int) -> bool:
+        for number, region in enumerate(self.regions):
+            place = self.op.inside(number, operand)
+            if place is not None and _is_read(region, region.parameters[place]):
+                return True
+        return False
+
+    def remove(self, gone: Sequence[int], changed: RegionOp) -> None:
+        """Take operands and their parameters away; the nodes have the operator `changed` then."""
+        op = self.op
+        for number, region in enumerate(self.regions):
+            places = {op.inside(number, operand) for operand in gone}
+            region.parameters = [p for i, p in enumerate(region.parameters) if i not in places]
+        for node in self.nodes:
+            kept = [i for i in range(len(node.inputs)) if i not in gone]
+            node.inputs = [node.inputs[i] for i in kept]
+            if node.in_layouts is not None:
+                node.in_layouts = tuple(node.in_layouts[i] for i in kept)
+            own = with_effects(changed, node.inputs, self.regions)
+            node.op = own  # type: ignore[assignment]  # fields, see RegionOp
+            node.type = own.results_of(self.regions, [value.type for value in node.inputs])
+
+
+def _is_read(region: Graph, value: Value) -> bool:
+    return value in region.results or any(value in node.inputs for node in region.nodes)

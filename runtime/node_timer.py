@@ -1,0 +1,73 @@
+"""Times the nodes of a step on the CPU, and those of the graphs that they run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mspc.ir.graph import Graph
+from mspc.runtime.profile import Timed, stream_of
+
+Kernel = Callable[..., Any]
+
+
+class NodeTimer:
+    """The times of one step.
+
+    A node inside of a region has one entry for all its turns in a node of the program, as long as they took together;
+    these entries lie one behind another in the time of that node.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._begin = time.perf_counter()
+        self._times: list[Timed] = []
+        self._taken: list[float] = []
+        """Seconds of what ran inside of the nodes that run now, the outermost first."""
+        self._inner: dict[tuple[Graph, int], tuple[float, int]] = {}
+
+    def kernel(self, index: int, kernel: Kernel) -> Kernel:
+        """The kernel of a node of the program, timed."""
+        stream = stream_of(self._graph.nodes[index])
+
+        def run(*operands: Any) -> Any:
+            start = time.perf_counter()
+            self._taken.append(0.0)
+            result = kernel(*operands)
+            end = time.perf_counter()
+            inside, begin = self._taken.pop(), 1000 * (start - self._begin)
+            self._times.append(Timed(index, stream, begin, 1000 * (end - start), inside=1000 * inside))
+            self._place_inner(begin)
+            return result
+
+        return run
+
+    def call(self, graph: Graph, index: int, kernel: Kernel, operands: Sequence[Any]) -> Any:
+        """The result of a node inside of a region, timed."""
+        start = time.perf_counter()
+        self._taken.append(0.0)
+        result = kernel(*operands)
+        taken = time.perf_counter() - start
+        seconds, runs = self._inner.get((graph, index), (0.0, 0))
+        self._inner[graph, index] = seconds + taken - self._taken.pop(), runs + 1
+        self._taken[-1] += taken
+        return result
+
+    def _place_inner(self, begin: float) -> None:
+        if not self._inner:
+            return
+        first: dict[Graph, int] = {}
+        count = 0
+        for graph in self._graph.graphs():
+            first[graph] = count
+            count += len(graph.nodes)
+        for (graph, index), (seconds, runs) in self._inner.items():
+            stream = stream_of(graph.nodes[index])
+            self._times.append(Timed(first[graph] + index, stream, begin, 1000 * seconds, runs=runs))
+            begin += 1000 * seconds
+        self._inner.clear()
+
+    def times(self) -> list[Timed]:
+        """Those of the step."""
+        return self._times

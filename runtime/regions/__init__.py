@@ -1,0 +1,1 @@
+"""Graphs that nodes run: each prepared once, and walked at every turn."""

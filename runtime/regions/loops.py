@@ -1,0 +1,148 @@
+"""The kernel of a loop, which puts what is carried into the slots of its body and takes it out again.
+
+Results that show a parameter which the body overwrites are copied behind every turn, as the next one writes there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.graph import Node
+from mspc.ir.types import StackType, TensorType
+from mspc.ops.control.loops import Loop, While
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm.control_flow import same_way
+from mspc.runtime.faults.failure import RegionFailure
+from mspc.runtime.faults.record import LOOPS_AT, MOST_LOOPS, TURNS_AT
+from mspc.runtime.plan import own, parts_of
+from mspc.runtime.regions.region import Region
+
+Array = Any
+
+
+class LoopKernel:
+    """The kernel of a loop; `run` is it.
+
+    Args:
+        regions: prepared, in the order of the node's. cursor: see `Executor`.
+    """
+
+    def __init__(self, node: Node, op: Loop, regions: Sequence[Region], backend: NumPyBackend, cursor: Any) -> None:
+        self._label = node.label
+        self._op = op
+        self._backend, self._cursor = backend, cursor
+        self._regions = regions
+        self._body = regions[-1]
+        self._condition = regions[0] if isinstance(op, While) else None
+        self._stacked = [value.tensor_type for value in self._body.graph.results[op.carried :]]
+        self._known = op.known_turns([value.type for value in node.inputs])
+        self._limit = backend.loop_limit if self._known < 0 else 0.0
+        self._check = same_way(node, backend.comm, self._went) if self._known < 0 else None
+
+    def run(self, *operands: Array) -> tuple[Array, ...]:
+        """All turns. Raises RegionFailure, or ExecutionError for what is wrong with the loop itself."""
+        op = self._op
+        begin, end = op.first, op.first + op.carried + op.scanned
+        if op.mutates:
+            operands = self._apart(operands, range(begin, end))
+        carried, scanned = list(operands[begin : begin + op.carried]), operands[begin + op.carried : end]
+        for region in self._regions:
+            region.slots[op.leading + end - begin : len(region.graph.parameters)] = operands[end:]
+        if self._condition is not None:
+            stacks: list[Any] = [[] for _ in self._stacked]
+            turns = self._turns(count(), carried, scanned, stacks)
+            if self._check is not None:
+                self._check(turns)
+        else:
+            turns = self._known if self._known >= 0 else max(0, int(operands[0]))
+            self._check_count(turns, scanned)
+            stacks = [_room(type, self._known, turns) for type in self._stacked]
+            self._turns(range(turns - 1, -1, -1) if op.reverse else range(turns), carried, scanned, stacks)
+        for region in self._regions:
+            region.forget()
+        counted = (np.array(turns, np.int64),) if isinstance(op, While) and op.tells_turns else ()
+        return (*carried, *counted, *stacks)
+
+    def _turns(
+        self, numbers: Iterable[int], carried: list[Array], scanned: Sequence[Array], stacks: Sequence[Any]
+    ) -> int:
+        """The turns of these numbers, while the condition holds where there is one, and the number of the next one;
+        `carried` is changed, `stacks` filled."""
+        body, condition, backend, cursor = self._body, self._condition, self._backend, self._cursor
+        slots, leading, copied = body.slots, self._op.leading, body.overwrites
+        many, behind = len(carried), leading + len(carried) + len(scanned)
+        around, limit, started = backend.turns, self._limit, time.monotonic() if self._limit else 0.0
+        at = TURNS_AT + min(len(around), MOST_LOOPS - 1)
+        turn = -1
+        cursor[LOOPS_AT] = len(around) + 1
+        try:
+            for turn in numbers:
+                backend.turns = (*around, turn)
+                cursor[at] = turn
+                values = [*carried, *[array[turn] for array in scanned]] if scanned else carried
+                if condition is not None:
+                    condition.slots[:behind] = values
+                    if not condition.run()[0]:
+                        break
+                if limit and time.monotonic() - started > limit:
+                    raise self._too_long(turn)
+                if leading:
+                    slots[0] = np.int64(turn)
+                slots[leading:behind] = values
+                results = body.run()
+                for i in copied:
+                    results[i] = own(results[i])
+                carried[:] = results[:many]
+                for stack, entry in zip(stacks, results[many:], strict=True):
+                    if condition is None:
+                        stack[turn] = entry
+                    else:
+                        stack.append(entry)
+        except RegionFailure as failure:
+            failure.turns.append((self._label, turn))
+            raise
+        finally:
+            backend.turns = around
+            cursor[LOOPS_AT] = len(around)
+        return turn
+
+    def _check_count(self, turns: int, scanned: Sequence[Array]) -> None:
+        if self._check is not None:
+            self._check(turns)
+        for array in scanned:
+            if len(array) != turns:
+                raise ExecutionError(f"{self._label} has {turns} turns and scans a stack of {len(array)} entries")
+
+    def _too_long(self, turn: int) -> ExecutionError:
+        goes_on = "its condition still holds" if self._condition is not None else "more turns are to come"
+        return ExecutionError(
+            f"it has run for more than {self._limit:g} s, {turn} turn{'s' * (turn != 1)} so far, and {goes_on}",
+            notes=["mspc run --timeout SECONDS lets it run longer; without it a loop may take any time"],
+        )
+
+    def _went(self, turns: int) -> str:
+        counted = f"{turns} turn{'s' * (turns != 1)}"
+        return f"has left {self._label} after {counted}" if self._condition else f"has {counted} of {self._label}"
+
+    def _apart(self, operands: Sequence[Array], places: Iterable[int]) -> tuple[Array, ...]:
+        """The operands, where those at these places share no memory with what the loop overwrites."""
+        found, written = list(operands), self._op.mutates
+        for i in places:
+            if i not in written and any(
+                np.may_share_memory(part, found[k]) for part in parts_of(found[i]) for k in written
+            ):
+                found[i] = own(found[i])
+        return tuple(found)
+
+
+def _room(type: TensorType, known: int, turns: int) -> Any:
+    """Where every turn's entry goes: an array where the number of turns was known ahead, else a list, as for stacks."""
+    if known >= 0 and not isinstance(type, StackType):
+        return np.empty((known, *type.shape), type.dtype.numpy)
+    return [None] * turns

@@ -1,0 +1,293 @@
+"""Random programs with nested control flow beside plain Python: `python -m tests.control_programs SEED COUNT`.
+
+Draws COUNT seeds from SEED. Each writes a script as people do (`tests/control`): `if`, `while`, `for`, `break`,
+`continue`, early `return`, conditional expressions and `and`, `or`, `not` on tensors, nested. mspc runs it as
+`mspc run --simulate` does, in Float64; its results and the parameters that it updates must be those of the same text as
+plain Python on arrays of NumPy. With `--gradients`, gradients in the arguments and the parameters must be PyTorch's,
+which runs the same text. `--ranks N` runs it on N ranks in semi-automatic mode, with strategies on some operators and
+the whole batch on every rank. `--depth D` nests blocks so deep (3). `--judges` runs no mspc: values of NumPy and of
+PyTorch must agree, and gradients be slopes.
+
+Prints a line for each program that differs, is refused, fails or hangs, with its seed, the counts, and the messages of
+refusals by how often they came; exits with 1 where a program differs, fails or hangs. `--processes K` shares the seeds
+over K processes, `--only SEED` runs one program, `--show` prints its script, `--smaller` the
+smallest script found with the same outcome, and `--texts FOLDER` writes the script of each program that is not equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import random
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from mspc.commands.run import run_script
+from mspc.engine.script import ScriptError
+from mspc.ir.diagnostics import MspcError
+from mspc.ops.modules import load_operators
+from tests.control.plain import Arrays, Plain
+from tests.control.program import ControlProgram
+from tests.control.smaller import smaller
+from tests.control.watched import Outcome, limited, watched
+
+TOLERANCE = 1e-10
+MARGIN, CONDITIONS = 1e-3, 2
+"""How near a tie the conditions of a program may come, and how many it has at least."""
+MOVED, CONDITION = 1e-15, 1e-12
+"""How far the results may move where the arguments are moved: programs that make more of rounding judge nothing."""
+DRAWS = 200
+SECONDS, SECONDS_OF_JUDGES = 60.0, 2.0
+"""How long a program may take, and how long its judges alone where it is made smaller."""
+EQUAL, WRONG, REFUSED, FAILS, HANGS = "equal", "differs", "is refused", "fails", "hangs"
+
+
+class Different(Exception):
+    """Two judges, or mspc and a judge, do not have the same numbers."""
+
+
+@dataclass
+class Judged:
+    """A program that judges something, and what it should compute."""
+
+    program: ControlProgram
+    expected: Arrays
+    draws: int
+
+
+def judged(seed: int, ranks: int, gradients: bool, depth: int) -> Judged:
+    """The first program of a seed whose conditions are clear and whose results hang on no rounding."""
+    for draw in range(DRAWS):
+        program = ControlProgram(seed, ranks, depth, draw)
+        expected = clear(program, gradients, CONDITIONS)
+        if expected is not None:
+            return Judged(program, expected, draw + 1)
+    raise Different(f"none of {DRAWS} programs of seed {seed} is clear")
+
+
+def clear(program: ControlProgram, gradients: bool, conditions: int = 0) -> Arrays | None:
+    """What a program should compute; None where rounding may decide, or it has fewer conditions than so many."""
+    plain = Plain(program)
+    expected = plain.values()
+    if plain.margins.least < MARGIN or plain.margins.asked < conditions:
+        return None
+    moved = Plain(program).values(MOVED)
+    if gradients:
+        expected |= gradients_of(program)
+        moved |= gradients_of(program, MOVED)
+    finite = all(np.all(np.isfinite(array)) for array in expected.values())
+    return expected if finite and apart(moved, expected) <= CONDITION else None
+
+
+def gradients_of(program: ControlProgram, moved: float = 0.0) -> Arrays:
+    """By PyTorch, behind a first run, as the script has it."""
+    from tests.control.differentiated import Differentiated  # late: it needs PyTorch
+
+    judge = Differentiated(program)
+    judge.values()
+    return judge.gradients(moved)
+
+
+def judges_agree(seed: int, ranks: int, depth: int) -> None:
+    """Raises Different where plain Python and PyTorch have other values, or gradients are no slopes."""
+    from tests.control.differentiated import Differentiated  # late: it needs PyTorch
+
+    found = judged(seed, ranks, gradients=True, depth=depth)
+    values = Differentiated(found.program).values()
+    compare(values, {name: found.expected[name] for name in values}, "PyTorch")
+    slopes(found)
+
+
+def slopes(found: Judged) -> None:
+    """Raises Different where gradients are not the slope of `total` between two points, both as plain Python."""
+    if any(state.kind == "float" for state in found.program.states.values()):
+        return  # no gradient runs through an update, but the slope does
+    step = 1e-5
+    generator = np.random.default_rng(1)
+    directions = [generator.choice((-1.0, 1.0), found.expected[f"gradient in {name}"].shape) for name in "xys"]
+    totals = [Plain(found.program).total([sign * step * d for d in directions]) for sign in (-1.0, 1.0)]
+    if min(margin for _, margin in totals) < MARGIN / 2:
+        return  # a condition may go another way between the two
+    slope = (totals[1][0] - totals[0][0]) / (2 * step)
+    expected = sum(
+        float(np.sum(found.expected[f"gradient in {name}"] * d)) for name, d in zip("xys", directions, strict=True)
+    )
+    if not abs(slope - expected) <= 1e-5 * (1 + abs(expected)):
+        raise Different(f"the slope of total is {slope:.9g}, its gradients make {expected:.9g}")
+
+
+def apart(found: Arrays, expected: Arrays) -> float:
+    """The largest difference, relative to numbers above one."""
+    pairs = [(found[name], array) for name, array in expected.items() if array.dtype.kind == "f"]
+    return max((float(np.max(np.abs(a - b) / (1 + np.abs(b)), initial=0.0)) for a, b in pairs), default=0.0)
+
+
+def compare(found: Arrays, expected: Arrays, where: str) -> None:
+    """Raises Different where names, shapes, element types or numbers are others."""
+    if set(found) != set(expected):
+        raise Different(f"{where}: has {sorted(found)}, not {sorted(expected)}")
+    for name, wanted in expected.items():
+        array = found[name]
+        if array.shape != wanted.shape or array.dtype != wanted.dtype:
+            kinds = f"{array.dtype}{list(array.shape)}, not {wanted.dtype}{list(wanted.shape)}"
+            raise Different(f"{where}: {name} is {kinds}")
+        far = float(np.max(np.abs(array.astype(float) - wanted) / (1 + np.abs(wanted)), initial=0.0))
+        if not far <= (TOLERANCE if wanted.dtype.kind == "f" else 0.0):
+            raise Different(f"{where}: {name} is {far:.2e} away")
+
+
+def run(found: Judged, gradients: bool, folder: Path) -> None:
+    """Runs a program by mspc, on all its ranks. Raises Different, MspcError, or what is a fault."""
+    program = found.program
+    path = folder / f"program_{program.seed}.py"
+    path.write_text(program.script(str(folder), gradients), encoding="utf-8")
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        run_script(path, program.ranks, simulate=True)
+    for rank in range(program.ranks):
+        with np.load(folder / f"rank_{rank}.npz") as arrays:
+            compare({name: arrays[name] for name in arrays}, found.expected, f"rank {rank}")
+
+
+def check(seed: int, ranks: int = 1, gradients: bool = False, judges: bool = False, depth: int = 3) -> Outcome:
+    """What comes of the program of a seed."""
+    try:
+        if judges:
+            judges_agree(seed, ranks, depth)
+            return Outcome(seed, EQUAL)
+        found = judged(seed, ranks, gradients, depth)
+    except Exception as error:
+        return Outcome(seed, FAILS, f"{type(error).__name__}: {error}")
+    kind, message = outcome_of(found, gradients)
+    return Outcome(seed, kind, message, found.draws, found.program.script(".", gradients))
+
+
+def outcome_of(found: Judged, gradients: bool) -> tuple[str, str]:
+    """(what mspc makes of a program, its message)."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            run(found, gradients, Path(folder))
+    except Different as error:
+        return WRONG, str(error)
+    except ScriptError as error:  # the scripts are legal: whatever they raise is a fault
+        return FAILS, error.render()
+    except MspcError as error:
+        return REFUSED, error.render()
+    except Exception as error:
+        return FAILS, f"{type(error).__name__}: {error}"
+    return EQUAL, ""
+
+
+def smallest(seed: int, ranks: int, gradients: bool, depth: int) -> str:
+    """The script of a seed's program, made smaller while what comes of it stays the same."""
+    found = judged(seed, ranks, gradients, depth)
+    kind, message = outcome_of(found, gradients)
+
+    def with_text(text: str) -> ControlProgram:
+        program = copy(found.program)
+        program.text = text
+        return program
+
+    def stays(text: str) -> bool:
+        try:
+            with limited(SECONDS_OF_JUDGES):
+                expected = clear(with_text(text), gradients)
+        except Exception:  # no program any more, or one without an end
+            return False
+        if expected is None:
+            return False
+        now = outcome_of(Judged(with_text(text), expected, 1), gradients)
+        return now[0] == kind and (kind not in (REFUSED, FAILS) or reason(now[1]) == reason(message))
+
+    return with_text(smaller(found.program.text, stays)).script(".", gradients)
+
+
+@dataclass
+class Found:
+    """What came of the programs. reasons: how often refusals had a message, names and numbers aside."""
+
+    kinds: Counter[str] = field(default_factory=Counter[str])
+    reasons: Counter[str] = field(default_factory=Counter[str])
+    draws: int = 0
+
+    def add(self, outcome: Outcome) -> None:
+        self.kinds[outcome.kind] += 1
+        self.draws += outcome.draws
+        if outcome.kind in (REFUSED, FAILS):
+            self.reasons[f"{outcome.kind}: {reason(outcome.message)}"] += 1
+
+
+def reason(message: str) -> str:
+    """The line of a message that says what is wrong, without the program's own names and numbers."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    said = next((line for line in lines if re.search(r"\berror\b|Error", line)), lines[0] if lines else "")
+    return re.sub(r"\b\d+\b|'[^']*'", "_", re.sub(r"^\S+\.py:\S*\s*", "", said))[:160]
+
+
+def seeds_of(first: int, count: int) -> list[int]:
+    """The seeds of `count` programs."""
+    generator = random.Random(first)
+    return [generator.getrandbits(32) for _ in range(count)]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Random programs with control flow beside plain Python.")
+    parser.add_argument("seed", type=int, nargs="?", default=0)
+    parser.add_argument("count", type=int, nargs="?", default=100)
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--gradients", action="store_true", help="compare gradients with PyTorch's")
+    parser.add_argument("--judges", action="store_true", help="compare the judges with each other, without mspc")
+    parser.add_argument("--depth", type=int, default=3, help="how deep blocks are nested")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="how long a program may take")
+    parser.add_argument("--only", type=int, help="the seed of one program, as a line names it")
+    parser.add_argument("--show", action="store_true", help="print the script of that program")
+    parser.add_argument("--smaller", action="store_true", help="print the smallest such script of that program")
+    parser.add_argument("--texts", type=Path, help="a folder for the scripts of programs that are not equal")
+    parser.add_argument("--quiet", action="store_true", help="no line for each refusal")
+    given = parser.parse_args(arguments)
+    if (given.gradients or given.judges) and find_spec("torch") is None:
+        parser.error("gradients need PyTorch: pip install -e '.[oracle]'")
+    if given.only is not None and given.show:
+        print(judged(given.only, given.ranks, given.gradients, given.depth).program.script(".", given.gradients))
+    load_operators()
+    if given.only is not None and given.smaller:
+        print(smallest(given.only, given.ranks, given.gradients, given.depth))
+    start, total = time.perf_counter(), Found()
+    seeds = seeds_of(given.seed, given.count) if given.only is None else [given.only]
+
+    def work(seed: int) -> Outcome:
+        return check(seed, given.ranks, given.gradients, given.judges, given.depth)
+
+    for outcome in watched(work, seeds, given.processes, given.seconds, HANGS):
+        total.add(outcome)
+        if outcome.kind == EQUAL:
+            continue
+        if not (given.quiet and outcome.kind == REFUSED):
+            limit = None if given.only is not None else 300
+            print(f"seed {outcome.seed} {outcome.kind}: {' '.join(outcome.message.split())[:limit]}", flush=True)
+        if given.texts is not None and outcome.text:
+            given.texts.mkdir(parents=True, exist_ok=True)
+            (given.texts / f"{outcome.kind.split()[-1]}_{outcome.seed}.py").write_text(outcome.text, encoding="utf-8")
+    for text, count in total.reasons.most_common():
+        print(f"{count:5} {text}")
+    counts = ", ".join(f"{total.kinds[kind]} {name}" for kind, name in (
+        (EQUAL, "equal"), (WRONG, "differ"), (REFUSED, "are refused"), (FAILS, "fail"), (HANGS, "hang")))  # fmt: skip
+    print(f"{len(seeds)} programs from seed {given.seed} on {given.ranks} ranks: {counts}, "
+          f"{time.perf_counter() - start:.1f} s")  # fmt: skip
+    return 1 if total.kinds[WRONG] + total.kinds[FAILS] + total.kinds[HANGS] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,300 @@
+"""Gradients that meet, inside of regions, what is overwritten, drawn, stopped or given by the script, and requests for
+gradients that are made inside of regions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Constant, Graph, Value
+from mspc.ir.location import Location
+from mspc.ir.types import FLOAT64, INT64, StackType
+from mspc.ops.control.custom import GradientPlaceholder, OwnGradient
+from mspc.ops.control.loops import For, Scan, While
+from mspc.ops.control.regions import Call, If
+from mspc.ops.control.structural import Gradient, StopGradient, TupleGetItem
+from mspc.ops.math.arithmetic import Add, Mul, Sub
+from mspc.ops.math.comparison import Less
+from mspc.ops.math.trigonometry import Cos, Sin
+from mspc.ops.nn.activation import Tanh
+from mspc.ops.optim.optimizer import Assign, AssignAdd
+from mspc.ops.random.dropout import Dropout
+from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.passes.autodiff.grad import Grad
+from mspc.passes.cleanup.simplify import Simplify
+from tests.passes.autodiff.differentiated import (
+    CONDITION,
+    COUNT,
+    arrays_for,
+    assert_gradients,
+    checked,
+    floats,
+    graph,
+    region,
+    run,
+    with_gradients,
+)
+
+VECTOR = floats(3)
+
+
+def number(value: float) -> Constant:
+    return Constant(value, FLOAT64)
+
+
+# What is overwritten -------------------------------------------------------------------------------------------------
+
+
+def test_a_counter_that_turns_overwrite_is_read_as_it_was() -> None:
+    def make() -> Graph:
+        def turn(b: Builder, _: Value, x: Value, w: Value, counter: Value) -> list[Value]:
+            before = b.emit(Mul(), b.emit(Sin(), x), counter)
+            b.emit(AssignAdd(), counter, number(1.0))
+            return [b.emit(Mul(), b.emit(Mul(), before, counter), w)]
+
+        body = graph("body", [COUNT, VECTOR, VECTOR, floats()], turn)
+
+        def main(b: Builder, x: Value, w: Value, counter: Value) -> list[Value]:
+            (found,) = region(b, For(turns=3, carried=1), [x, w, counter], body)
+            return [b.emit(ReduceSum(), found)]
+
+        return graph("main", [VECTOR, VECTOR, floats()], main, 2)
+
+    assert_gradients(make, [0, 1])
+
+
+def test_a_gradient_with_respect_to_what_a_loop_overwrites_is_refused() -> None:
+    def make() -> Graph:
+        def turn(b: Builder, x: Value, w: Value) -> list[Value]:
+            made = b.emit(Mul(), x, w)
+            b.frames = (Location("net.py", 7, 9),)
+            b.emit(Assign(), w, made)
+            return [made]
+
+        inner = graph("call", [VECTOR, VECTOR], turn)
+        body = graph("body", [COUNT, VECTOR, VECTOR], lambda b, _, x, w: region(b, Call(), [x, w], inner))
+
+        def main(b: Builder, x: Value, w: Value) -> list[Value]:
+            b.frames = (Location("net.py", 3, 5),)
+            (found,) = region(b, For(turns=3, carried=1), [x, w], body)
+            return [b.emit(ReduceSum(), found)]
+
+        return graph("main", [VECTOR, VECTOR], main, 1)
+
+    with pytest.raises(MspcError) as raised:
+        Grad().run(with_gradients(make, [1]))
+    assert raised.value.render() == (
+        "net.py:3:5: error: For: a gradient with respect to p1 is asked for, which the node overwrites\n"
+        "  note: Assign in net.py:7 overwrites it; carry the value from turn to turn in a variable instead"
+    )
+    Grad().run(with_gradients(make, [0]))  # of the input there is one
+
+
+def test_a_captured_weight_that_changes_behind_a_node_is_read_as_it_was() -> None:
+    def make() -> Graph:
+        inner = graph("call", [VECTOR, VECTOR], lambda b, x, w: [b.emit(Tanh(), b.emit(Mul(), x, w))])
+
+        def main(b: Builder, x: Value, w: Value) -> list[Value]:
+            (found,) = region(b, Call(), [x, w], inner)
+            b.emit(Assign(), w, b.emit(Mul(), w, number(3.0)))
+            return [b.emit(ReduceSum(), found)]
+
+        return graph("main", [VECTOR, VECTOR], main, 1)
+
+    assert_gradients(make, [0])
+
+
+# Turns, choices, draws -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("turns", [0, 1, 4])
+def test_any_number_of_turns(turns: int) -> None:
+    def make() -> Graph:
+        types = [COUNT, VECTOR, VECTOR]
+        condition = graph("condition", types, lambda b, i, x, w: [b.emit(Less(), i, Constant(turns, INT64))])
+
+        def turn(b: Builder, i: Value, x: Value, w: Value) -> list[Value]:
+            return [b.emit(Add(), i, Constant(1, INT64)), b.emit(Mul(), b.emit(Sin(), x), w)]
+
+        body = graph("while_body", types, turn)
+        again = graph("for_body", types, lambda b, i, x, w: turn(b, i, x, w)[1:])
+
+        def main(b: Builder, x: Value, w: Value) -> list[Value]:
+            x = region(b, While(carried=2), [Constant(0, INT64), x, w], condition, body)[1]
+            (x,) = region(b, For(turns=turns, carried=1), [x, w], again)
+            return [b.emit(ReduceSum(), b.emit(Mul(), x, x))]
+
+        return graph("main", [VECTOR, VECTOR], main, 1)
+
+    assert_gradients(make, [0, 1])
+
+
+@pytest.mark.parametrize("marked", [False, True])
+@pytest.mark.parametrize(
+    "op", [For(turns=3, carried=1), For(turns=3, carried=1, reverse=True), Scan(turns=3, carried=1)]
+)
+def test_what_is_drawn_again_in_the_gradient_is_what_was_drawn(op: For | Scan, marked: bool) -> None:
+    def make() -> Graph:
+        def turn(b: Builder, *operands: Value) -> list[Value]:
+            *_, x, w = operands
+            drawn = b.emit(Dropout(0.5, 3, 4), b.emit(Mul(), x, w))
+            kept = b.emit(Tanh(), b.emit(Add(), b.emit(TupleGetItem(0), drawn), x))
+            for node in b.nodes if marked else ():
+                node.attrs["recompute"] = "call"
+            return [b.emit(Mul(), kept, x)]
+
+        lead = [COUNT] if isinstance(op, For) else []
+        body = graph("body", [*lead, VECTOR, VECTOR], turn)
+        return graph(
+            "main", [VECTOR, VECTOR], lambda b, x, w: [b.emit(ReduceSum(), region(b, op, [x, w], body)[0])], 1
+        )
+
+    made = assert_gradients(make, [0, 1])
+    drawn = [node for each in made.graphs() for node in each.nodes if isinstance(node.op, Dropout)]
+    assert len(drawn) == 1 + marked
+
+
+def reading(name: str, depth: int) -> Graph:
+    """The body of a loop that adds up what it reads of a stack, or of a stack of stacks."""
+
+    def body(b: Builder, _: Value, total: Value, entry: Value, *more: Value) -> list[Value]:
+        if depth:
+            return region(b, For(carried=1, scanned=1), [more[0], total, entry], reading(f"{name}_inner", 0))
+        return [b.emit(Add(), total, b.emit(Cos(), b.emit(Mul(), entry, entry)))]
+
+    types = [COUNT, VECTOR, StackType.of(VECTOR), COUNT] if depth else [COUNT, VECTOR, VECTOR]
+    return graph(name, types, body)
+
+
+def test_a_stack_of_stacks_that_two_loops_read_gets_both_gradients() -> None:
+    def make() -> Graph:
+        def turn(b: Builder, _: Value, x: Value, w: Value) -> list[Value]:
+            new = b.emit(Mul(), b.emit(Sin(), x), w)
+            return [new, b.emit(Tanh(), new)]
+
+        inner = graph("inner", [COUNT, VECTOR, VECTOR], turn)
+        outer = graph(
+            "outer", [COUNT, VECTOR, VECTOR, COUNT],
+            lambda b, _, x, w, n: region(b, For(carried=1, stacked=1), [n, x, w], inner),
+        )  # fmt: skip
+
+        def main(b: Builder, n: Value, x: Value, w: Value) -> list[Value]:
+            last, deep = region(b, For(carried=1, stacked=1), [n, x, w, n], outer)
+            for name, reverse in (("first", True), ("second", False)):
+                op = For(carried=1, scanned=1, reverse=reverse)
+                (last,) = region(b, op, [n, last, deep, n], reading(name, 1))
+            return [b.emit(ReduceSum(), last)]
+
+        return graph("main", [COUNT, VECTOR, VECTOR], main, 1)
+
+    made = assert_gradients(make, [1, 2])
+    assert "sum_of_stacks" in [each.name for each in made.graphs()]
+
+
+# What the script says of gradients -----------------------------------------------------------------------------------
+
+
+def test_gradients_stop_inside_of_a_region() -> None:
+    def make() -> Graph:
+        def branch(b: Builder, x: Value, w: Value) -> list[Value]:
+            return [b.emit(Mul(), b.emit(Sin(), b.emit(StopGradient(), x)), w)]
+
+        def main(b: Builder, condition: Value, x: Value, w: Value) -> list[Value]:
+            other = graph("else", [VECTOR, VECTOR], lambda b, x, w: [w])
+            (found,) = region(b, If(), [condition, x, w], graph("then", [VECTOR, VECTOR], branch), other)
+            return [b.emit(ReduceSum(), found)]
+
+        return graph("main", [CONDITION, VECTOR, VECTOR], main, 1)
+
+    x, w = arrays_for(make())[1:]
+    made = with_gradients(make, [1, 2])
+    Grad().run(made)
+    for holds in (True, False):
+        of_x, of_w = run(checked(made), [np.array(holds), x, w])
+        np.testing.assert_array_equal(of_x, np.zeros(3))
+        np.testing.assert_allclose(of_w, np.sin(x) if holds else np.ones(3), rtol=1e-12)
+
+
+def test_a_gradient_that_the_script_gives_inside_of_a_loop() -> None:
+    """Of sin(x) the script says 5 * dout, computed by a call of a graph."""
+
+    def make() -> Graph:
+        five = graph("five", [VECTOR], lambda b, dout: [b.emit(Mul(), dout, number(5.0))])
+
+        def turn(b: Builder, x: Value) -> list[Value]:
+            result = b.emit(Sin(), x)
+            placeholder = b.emit(GradientPlaceholder(type=VECTOR))
+            (given,) = region(b, Call(), [placeholder], five)
+            own = b.emit(OwnGradient(), result, x, placeholder, given)
+            return [b.emit(TupleGetItem(0), own)]
+
+        body = graph("body", [VECTOR], turn)
+        return graph(
+            "main", [VECTOR],
+            lambda b, x: [b.emit(ReduceSum(), region(b, Scan(turns=3, carried=1), [x], body)[0])],
+        )  # fmt: skip
+
+    made = with_gradients(make, [0])
+    Grad().run(made)
+    Simplify().run(made)
+    (found,) = run(checked(made), arrays_for(make()))
+    np.testing.assert_allclose(found, np.full(3, 125.0))
+    names = {node.op.name for each in made.graphs() for node in each.nodes}
+    assert not names & {"OwnGradient", "GradientPlaceholder", "Gradient"}
+
+
+# Requests inside of regions ------------------------------------------------------------------------------------------
+
+
+def training(turns: int) -> Graph:
+    """So many steps of gradient descent in one loop, which overwrite the weight; returns every loss."""
+
+    def step(b: Builder, _: Value, x: Value, w: Value) -> list[Value]:
+        error = b.emit(Sub(), b.emit(Tanh(), b.emit(Mul(), x, w)), number(0.3))
+        loss = b.emit(ReduceSum(), b.emit(Mul(), error, error))
+        (grad,) = [b.emit(TupleGetItem(0), b.emit(Gradient(), loss, w))]
+        b.emit(Assign(), w, b.emit(Sub(), w, b.emit(Mul(), grad, number(0.1)))).phase = "update"
+        return [loss]
+
+    body = graph("body", [COUNT, VECTOR, VECTOR], step)
+    return graph("main", [VECTOR, VECTOR], lambda b, x, w: region(b, For(turns=turns, stacked=1), [x, w], body), 1)
+
+
+def test_a_training_loop_in_one_graph() -> None:
+    made = training(4)
+    Grad().run(made)
+    Simplify().run(made)
+    x, w = arrays_for(made)
+    (losses,) = run(checked(made), [x, w])
+    for loss in losses:
+        error = np.tanh(x * w) - 0.3
+        np.testing.assert_allclose(loss, (error**2).sum(), rtol=1e-12)
+        w = w - 0.1 * 2 * error * (1 - np.tanh(x * w) ** 2) * x
+
+
+def test_the_gradient_of_a_gradient_that_is_taken_inside_of_a_loop() -> None:
+    """Carried weights: of losses behind steps of descent there are gradients with respect to where it began."""
+
+    def make() -> Graph:
+        def step(b: Builder, _: Value, w: Value, x: Value) -> list[Value]:
+            error = b.emit(Sub(), b.emit(Tanh(), b.emit(Mul(), x, w)), number(0.3))
+            loss = b.emit(ReduceSum(), b.emit(Mul(), error, error))
+            grad = b.emit(TupleGetItem(0), b.emit(Gradient(), loss, w))
+            return [b.emit(Sub(), w, b.emit(Mul(), grad, number(0.1)))]
+
+        body = graph("body", [COUNT, VECTOR, VECTOR], step)
+
+        def main(b: Builder, x: Value, w: Value) -> list[Value]:
+            (w,) = region(b, For(turns=3, carried=1), [w, x], body)
+            return [b.emit(ReduceSum(), b.emit(Sin(), b.emit(Mul(), w, x)))]
+
+        return graph("main", [VECTOR, VECTOR], main, 1)
+
+    def expanded() -> Graph:
+        made = make()
+        Grad().run(made)
+        return made
+
+    assert_gradients(expanded, [0, 1])

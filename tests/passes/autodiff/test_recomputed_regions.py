@@ -1,0 +1,173 @@
+"""What loops save for their gradients, and what is computed again in place of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Constant, Graph, Node, Value
+from mspc.ir.types import INT64
+from mspc.ops.control.loops import For, While
+from mspc.ops.control.regions import Call
+from mspc.ops.math.arithmetic import Add, Mul
+from mspc.ops.math.comparison import Less
+from mspc.ops.math.matmul import MatMul
+from mspc.ops.math.trigonometry import Sin
+from mspc.ops.nn.activation import Tanh
+from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.ops.tensor.reshape import Reshape
+from mspc.passes.autodiff import saved_values
+from mspc.passes.autodiff.grad import Grad
+from mspc.passes.autodiff.recompute import Recompute
+from mspc.passes.base import PassManager
+from mspc.passes.cleanup.simplify import Simplify
+from tests.passes.autodiff.differentiated import (
+    COUNT,
+    arrays_for,
+    assert_gradients,
+    checked,
+    floats,
+    graph,
+    numerical,
+    region,
+    run,
+    with_gradients,
+)
+from tests.passes.autodiff.test_random_region_gradients import arrays_for as random_arrays
+from tests.passes.autodiff.test_random_region_gradients import request
+from tests.random_regions import RandomRegions
+
+CELL = "Default/cell, call 0"
+
+
+def turn(b: Builder, _: Value, x: Value, w: Value) -> list[Value]:
+    """Saves three values a turn beside what it carries on, which the next one saves."""
+    return [b.emit(Tanh(), b.emit(Mul(), b.emit(Sin(), b.emit(MatMul(), x, w)), x))]
+
+
+def loop(turns: int = 3, marked: Callable[[Graph], None] = lambda _: None) -> Graph:
+    body = graph("body", [COUNT, floats(2, 3), floats(3, 3)], turn)
+    marked(body)
+    return graph(
+        "main", [floats(2, 3), floats(3, 3)],
+        lambda b, x, w: [b.emit(ReduceSum(), region(b, For(turns=turns, carried=1), [x, w], body)[0])], 1,
+    )  # fmt: skip
+
+
+def node_of(made: Graph, kind: type) -> Node:
+    return next(node for node in made.nodes if isinstance(node.op, kind))
+
+
+def mark(made: Graph) -> None:
+    for node in made.nodes[:-1]:
+        node.attrs["recompute"] = CELL
+
+
+def test_a_loop_saves_what_its_gradient_reads() -> None:
+    made = assert_gradients(loop, [0, 1])
+    assert node_of(made, For).attrs["saved"] == "144 bytes a turn: what gradients read"
+    body, backward = made.graphs()[1:]
+    assert len(body.results) == 4
+    assert not any("recomputed" in node.attrs for node in backward.nodes)
+
+
+def test_a_marked_part_of_a_body_is_computed_again() -> None:
+    made = assert_gradients(lambda: loop(marked=mark), [0, 1])
+    note = "48 bytes a turn: what gradients read, but for what is marked to be recomputed"
+    assert node_of(made, For).attrs["saved"] == note
+    body, backward = made.graphs()[1:]
+    assert len(body.results) == 2
+    assert [node.op.name for node in backward.nodes if "recomputed" in node.attrs] == ["MatMul", "Sin"]
+
+
+def test_turns_that_would_save_too_much_save_what_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved_values, "MOST_SAVED", 3 * 144 - 1)
+    made = assert_gradients(loop, [0, 1])
+    note = "48 bytes a turn: what a turn is given, since 3 turns of 144 bytes are more than 431"
+    assert node_of(made, For).attrs["saved"] == note
+    assert len(made.graphs()[1].results) == 2
+    monkeypatch.setattr(saved_values, "MOST_SAVED", 3 * 144)
+    assert node_of(assert_gradients(loop, [0, 1]), For).attrs["saved"].endswith("what gradients read")
+
+
+def test_views_and_what_all_turns_share_are_not_saved() -> None:
+    def make() -> Graph:
+        def body(b: Builder, _: Value, x: Value, w: Value) -> list[Value]:
+            factor = b.emit(Sin(), b.emit(Reshape((3,)), w))
+            return [b.emit(Tanh(), b.emit(Mul(), b.emit(Reshape((3,)), x), factor))]
+
+        inner = graph("body", [COUNT, floats(3), floats(3, 1)], body)
+        return graph(
+            "main", [floats(3), floats(3, 1)],
+            lambda b, x, w: [b.emit(ReduceSum(), region(b, For(turns=3, carried=1), [x, w], inner)[0])], 1,
+        )  # fmt: skip
+
+    made = assert_gradients(make, [0, 1])
+    assert node_of(made, For).attrs["saved"] == "24 bytes a turn: what gradients read"  # x; Tanh's is the next
+
+
+def counted(b: Builder, x: Value, w: Value, n: Value, number: int) -> Value:
+    """A loop of n turns."""
+    types = [COUNT, floats(2, 3), floats(3, 3), COUNT]
+    condition = graph(f"condition_{number}", types, lambda b, i, x, w, n: [b.emit(Less(), i, n)])
+
+    def step(b: Builder, i: Value, x: Value, w: Value, n: Value) -> list[Value]:
+        return [b.emit(Add(), i, Constant(1, INT64)), *turn(b, i, x, w)]
+
+    body = graph(f"body_{number}", types, step)
+    return region(b, While(carried=2), [Constant(0, INT64), x, w, n], condition, body)[1]
+
+
+def cells(marked: bool) -> Graph:
+    """Two cells, each with a loop in it and then a call of a layer that both call."""
+    layer = graph("layer", [floats(2, 3), floats(3, 3)], lambda b, x, w: turn(b, x, x, w))
+
+    def main(b: Builder, x: Value, w: Value, n: Value) -> list[Value]:
+        for number in range(2):
+            first = len(b.nodes)
+            x = counted(b, x, w, n, number)
+            x = region(b, Call(), [x, w], layer)[0]
+            x = b.emit(Tanh(), x)
+            for node in b.nodes[first:] if marked else ():
+                node.attrs["recompute"] = f"Default/cell, call {number}"
+        return [b.emit(ReduceSum(), x)]
+
+    return graph("main", [floats(2, 3), floats(3, 3), COUNT], main)
+
+
+def test_a_marked_cell_with_regions_runs_again_in_the_backward_graph() -> None:
+    arrays = arrays_for(cells(False))
+    expected = [numerical(cells(False), arrays, number) for number in (0, 1)]
+    made = with_gradients(lambda: cells(True), [0, 1])
+    made.results.append(next(node for node in made.nodes if isinstance(node.op, ReduceSum)))
+    PassManager().run(made, [Grad(), Simplify(), Recompute(), Simplify()])
+    for found, wanted in zip(run(checked(made), arrays)[:2], expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-7)
+    forward = [node for node in made.nodes if node.regions and node.phase == "forward"]
+    again = [node for node in made.nodes if node.regions and "recomputed" in node.attrs]
+    assert [node.op.name for node in forward] == ["While", "Call", "While", "Call"]
+    assert sorted(node.op.name for node in again) == ["Call", "Call", "While", "While"]
+    for node in forward:
+        assert "saved" not in node.attrs
+        assert len(node.regions[-1].results) == (2 if isinstance(node.op, While) else 1)
+    assert forward[1].regions == forward[3].regions != again[0].regions
+    assert len({node.regions for node in again if isinstance(node.op, Call)}) == 1
+
+
+def test_recomputing_keeps_what_random_graphs_compute() -> None:
+    for seed in range(6):
+        made = RandomRegions(seed, mode="stand_alone", overwrites=seed % 2 == 0).graph
+        made.attrs = {}
+        for each in made.graphs():
+            for number, node in enumerate(each.nodes):
+                node.attrs["recompute"] = f"call {number // 6}"
+        arrays = random_arrays(made, seed)
+        request(made)
+        PassManager().run(made, [Grad()])
+        expected = run(made, arrays)
+        PassManager().run(made, [Simplify(), Recompute()])
+        for found, wanted in zip(run(checked(made), arrays), expected, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)
