@@ -57,6 +57,8 @@ CONTINUE = object()
 END = object()
 """All up to the end of the innermost loop, or `with`, has been run."""
 
+NEVER_ENDS = "the loop never ends: its condition always holds, and nothing leaves it"
+
 LEFT, RETURNED = "left", "returned"
 KINDS = ("continued", LEFT, RETURNED)
 """Ways to leave a block ahead of its end: by `continue`, `break` and `return`."""
