@@ -430,3 +430,17 @@ def test_mutable_numbers_are_counted_by_the_run() -> None:
         return x
 
     assert kinds(traced_graph(function)) == "For"
+
+
+def test_functions_that_choose() -> None:
+    def function(x):
+        pair = ops.make_tuple(x, x + 1)
+        chosen = ops.switch(x.sum() > 0, ops.tuple_getitem(pair, 0), ops.tuple_getitem(pair, 1))
+        return ops.switch_layer((x.sum() > 2).astype(mspc.int32), [ops.abs, ops.exp])(chosen)
+
+    traced = traced_graph(function)
+    for values in INPUTS:
+        x = np.array(values, np.float32)
+        chosen = x if x.sum() > 0 else x + 1
+        close(run_global(traced.graph, {"x": x})[0], np.exp(chosen) if x.sum() > 2 else np.abs(chosen))
+    assert ops.switch_layer(1, (ops.abs, ops.neg))(Tensor(2)) == -2
