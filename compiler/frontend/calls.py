@@ -154,6 +154,12 @@ def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwar
         raise tracer.error(f"{describe(fn)} cannot be called", kind=TypeError)
     if isinstance(fn, type):
         return call_class(tracer, fn, args, kwargs)
+    if getattr(type(fn), "scans", False):
+        from mspc.compiler.frontend.scan import rolled
+
+        found = rolled(tracer, frame, node, fn, args, kwargs)
+        if found is not None:
+            return found
     own = inspect.getattr_static(type(fn), "__call__", None)
     if _is_traced(tracer, own):
         return _call_function(tracer, frame, node, own, [fn, *args], kwargs)
