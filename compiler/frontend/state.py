@@ -86,6 +86,8 @@ class Tracer:
         self.in_shard = False
         """What is read is called by a function that `shard()` gave."""
         self.parameter_readers: dict[int, Callable[[Parameter], Value]] = {}
+        self.names: dict[str, Parameter] = {}
+        """The graph's parameters by name, as far as they were looked up; emptied where one gets another."""
         self._referenced: list[Any] = []
         self._weights: dict[int, Parameter] = {}
         self._tensors: dict[int, tuple[Any, Value]] = {}
@@ -180,11 +182,12 @@ class Tracer:
                 ['give each Parameter its own name, for example Parameter(value, "w1")'],
                 ValueError,
             )
-        for other in self.graph.parameters:
-            if other.name == name:
-                other.name = self._free_name(f"{name}_{other.kind}")
-                if other.kind == "constant":
-                    self.constants[other.name] = self.constants.pop(name)
+        other = self._called(name)
+        if other is not None:
+            other.name = self._free_name(f"{name}_{other.kind}")
+            if other.kind == "constant":
+                self.constants[other.name] = self.constants.pop(name)
+            self.names.clear()
         made = Parameter(
             name, TensorType(weight.dtype, tuple(weight.shape)), "parameter", weight.requires_grad
         )
@@ -198,6 +201,13 @@ class Tracer:
         self.parameters[name] = weight
         self.graph.parameters.append(made)
         return made
+
+    def _called(self, name: str) -> Parameter | None:
+        """The graph's parameter of a name, if there is one."""
+        parameters = self.graph.parameters
+        for parameter in parameters[len(self.names) :] if len(self.names) <= len(parameters) else parameters:
+            self.names[parameter.name] = parameter
+        return self.names.get(name)
 
     def constant_tensor(self, tensor: Any, name: str) -> Value:
         """A tensor of the script as a constant; large ones become a parameter called `name`."""

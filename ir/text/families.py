@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.text.limits import LONGEST_LIST
@@ -14,7 +15,7 @@ from mspc.ir.types import StackType
 RANGE = re.compile(r"\{(\d{1,9})\.\.(\d{1,9})\}")
 _NUMBER = re.compile(r"\d+")
 _BARE = re.compile(r"[\w.\-/\[\]$]+\Z")
-_FACTS = ("kind", "type", "trainable", "layout", "global_type", "attrs")
+_FACTS = attrgetter("kind", "type", "trainable", "layout", "global_type", "attrs")
 
 
 def families(graph: Graph) -> dict[Parameter, list[Parameter]]:
@@ -34,10 +35,10 @@ def families(graph: Graph) -> dict[Parameter, list[Parameter]]:
 
 
 def _are_alike(members: Sequence[Parameter]) -> bool:
-    first = members[0]
     if not common_name([member.name for member in members]):
         return False
-    return all(getattr(member, fact) == getattr(first, fact) for member in members[1:] for fact in _FACTS)
+    facts = _FACTS(members[0])
+    return all([_FACTS(member) == facts for member in members])
 
 
 def common_name(names: Sequence[str]) -> str:
@@ -47,9 +48,9 @@ def common_name(names: Sequence[str]) -> str:
     for match in _NUMBER.finditer(names[0]):
         first = int(match.group())
         before, behind = names[0][: match.start()], names[0][match.end() :]
-        if str(first) == match.group() and all(
-            name == f"{before}{first + i}{behind}" for i, name in enumerate(names)
-        ):
+        if str(first) == match.group() and names[1] == f"{before}{first + 1}{behind}":
+            if list(names) != [f"{before}{i}{behind}" for i in range(first, first + len(names))]:
+                return ""
             return f"{before}{{{first}..{first + len(names) - 1}}}{behind}"
     return ""
 
