@@ -178,13 +178,14 @@ def _ends(
     shown: dict[Value, set[tuple[int, int]]] = {}
     made: dict[Value, int] = {}
     for index, node in enumerate(nodes):
-        if index in into:
-            makers = {(index, element) for element in range(len(element_types(node.type)))}
+        operands = aliased_operands(node) if index not in into or node.regions else ()
+        makers = {maker for i in operands for maker in shown.get(node.inputs[i], ())}
+        if index in into:  # what runs graphs may have no place all the same, and hand out its operands
+            makers |= {(index, element) for element in range(len(element_types(node.type)))}
             made[node] = index
         elif isinstance(node.op, TupleGetItem) and node.inputs[0] in made:
-            makers = {(made[node.inputs[0]], node.op.index)}
-        else:
-            makers = {maker for i in aliased_operands(node) for maker in shown.get(node.inputs[i], ())}
+            own = made[node.inputs[0]]
+            makers = {m for m in shown[node.inputs[0]] if m[0] != own or m[1] == node.op.index}
         if not makers:
             continue
         shown[node] = makers

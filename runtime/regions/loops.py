@@ -162,7 +162,7 @@ class LoopKernel:
                     for number, place in anew:
                         place.out = body.room(number)
                     for place, stack in rows:
-                        place.out = stack[turn]
+                        place.out = stack[turn, ...]
                 results = body.run()
                 for i in copied:
                     results[i] = own(results[i])
