@@ -213,7 +213,7 @@ def _regions_of(graph: Graph, backend: NumPyBackend, cursor: Any) -> Any:
         return None
     from mspc.runtime.regions.kernels import Regions  # late: most graphs need none of it
 
-    return Regions(backend, cursor)
+    return Regions(graph, backend, cursor)
 
 
 def owner(array: Array) -> Array:

@@ -9,6 +9,7 @@ from mspc.ir.graph import Graph, Node, element_types
 from mspc.ir.types import StackType
 from mspc.ops.control.loops import Loop
 from mspc.ops.control.regions import If
+from mspc.ops.control.times import times_of
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.control_flow import Check, same_way
 from mspc.runtime.plan import RegionKernels
@@ -23,7 +24,8 @@ class Regions:
     """The regions of one rank's graph that are prepared; nodes that run the same graph share it. cursor: see
     `Executor`."""
 
-    def __init__(self, backend: NumPyBackend, cursor: Any) -> None:
+    def __init__(self, program: Graph, backend: NumPyBackend, cursor: Any) -> None:
+        self._times = times_of(program)
         self._backend = backend
         self._cursor = cursor
         self._made: dict[Graph, Region] = {}
@@ -56,7 +58,7 @@ class Regions:
 
     def _region(self, graph: Graph) -> Region:
         if graph not in self._made:
-            self._made[graph] = Region(graph, self._backend, self.kernels(graph.nodes))
+            self._made[graph] = Region(graph, self._backend, self.kernels(graph.nodes), self._times[graph].count)
         return self._made[graph]
 
 

@@ -30,7 +30,7 @@ class Region:
     """A graph that nodes run, prepared.
 
     Args:
-        kernels: of its nodes that run graphs.
+        kernels: of its nodes that run graphs. runs: how often a step runs it, as far as that is known.
 
     slots: of its values; the first are its parameters', in which the operands are put ahead of `run`. overwrites: the
     numbers of the results that show a parameter which the region overwrites. handed: by the numbers of results the
@@ -39,10 +39,11 @@ class Region:
     the nodes: called with graph, place, kernel and operands.
     """
 
-    def __init__(self, graph: Graph, backend: NumPyBackend, kernels: RegionKernels) -> None:
+    def __init__(self, graph: Graph, backend: NumPyBackend, kernels: RegionKernels, runs: int = 1) -> None:
         self.graph = graph
         places = {number: Handed() for number in _alone(graph.results)}
-        made = plan(graph, backend, kernels, {_maker(graph.results[i]): place for i, place in places.items()})
+        handed = {_maker(graph.results[i]): place for i, place in places.items()}
+        made = plan(graph, backend, kernels, handed, runs)
         self.handed = {number: place for number, place in places.items() if place.used}
         updates = Updates(graph)
         self.shown = [updates.parameters(value) for value in graph.results]
