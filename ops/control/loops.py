@@ -94,8 +94,8 @@ class Loop(RegionOp, abstract=True):
 
 
 class While(Loop):
-    """Runs the body while the condition, of the same parameters, holds ahead of a turn. With `stacked` results, or if it
-    is `counted`, it also returns how many turns there were, ahead of the stacks."""
+    """Runs the body while the condition, of the same parameters, holds ahead of a turn. With `stacked` results, or with
+    `counted`, it also returns how many turns there were, ahead of the stacks."""
 
     counted: bool = False
     region_names = ("condition", "body")
@@ -145,6 +145,31 @@ class Scan(Loop):
 
     def known_turns(self, types: Sequence[Type]) -> int:
         return self.turns
+
+
+class MakeStack(Op):
+    """Tensors of one type as the entries of a stack, one a turn, without a copy: what a loop overwrites in an entry it
+    overwrites in the tensor."""
+
+    takes_complex = True
+    is_view = True
+    widens = False
+    bprop = NotDifferentiable("gradients are taken with respect to all of the stack")
+
+    def infer(self, *types: Type) -> Type:
+        first = types[0] if types else None
+        if not isinstance(first, TensorType):
+            raise MspcError("MakeStack: it takes tensors of one type, at least one")
+        other = next((type for type in types if type != first), None)
+        if other is not None:
+            raise MspcError(f"MakeStack: its entries are {first} and {other}; they must be of one type")
+        return StackType.of(first)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return list(inputs)
+
+    def aliased_operands(self, count: int) -> Sequence[int]:
+        return range(count)
 
 
 class TurnCount(Op):

@@ -18,10 +18,10 @@ from typing import cast
 
 from mspc.ir.builder import Builder, TypedOp
 from mspc.ir.copies import copied_region
-from mspc.ir.graph import Graph, Layouts, Node, Value, element_types
+from mspc.ir.graph import Graph, Layouts, Node, Parameter, Value, element_types
 from mspc.ir.layout import Layout
-from mspc.ops.control.borders import Back, Border, Decide, Enter, Handed, Joined, Keep, Leave, Turn
-from mspc.ops.control.loops import Loop
+from mspc.ops.control.borders import Back, Border, Decide, Enter, Handed, Joined, Keep, Leave, StandIn, Turn
+from mspc.ops.control.loops import Loop, MakeStack
 from mspc.ops.control.regions import If, RegionOp
 from mspc.passes.sharding.closed_graphs import COPY, close_regions
 
@@ -46,6 +46,9 @@ def open_regions(graph: Graph) -> None:
     for node in graph.nodes:
         opener.take(node)
     graph.nodes = opener.nodes
+    for node in graph.nodes:
+        if node.forward in opener.marks and node.forward_input >= 0:
+            node.forward, node.forward_input = opener.marks[node.forward][node.forward_input]
 
 
 def _unshare(graph: Graph, taken: set[Graph], names: set[str]) -> None:
@@ -71,6 +74,8 @@ class _Opener:
         self.scalar = Layout.replicated(int(graph.attrs.get("ranks", 1)), 0)
         self.outside: dict[Value, Value] = {}
         """For parameters of regions that are open what is read in their place."""
+        self.marks: dict[Node, list[tuple[Node, int]]] = {}
+        """For every node that is open, by the number of an operand, the mark that reads it, and as which operand."""
 
     def take(self, node: Node) -> None:
         """Append a node of the graph or of a region, with its regions."""
@@ -80,8 +85,9 @@ class _Opener:
             return
         op = node.op
         assert isinstance(op, RegionOp)
-        changed = tuple(node.inputs[index] for index in op.mutates)
-        border = Border(node, op, node.regions, 0, changed)
+        changed = tuple(stands_for(node.inputs[index]) for index in op.mutates)
+        varying = tuple(stands_for(value) for value in node.inputs if is_stack_of_parameters(value))
+        border = Border(node, op, node.regions, 0, changed, varying)
         self.builder.like(node).phase = node.phase
         results = self.loop(node, op, border) if isinstance(op, Loop) else self.branches(node, op, border)
         node.op, node.regions, node.in_layouts = Joined(node), (), None
@@ -92,7 +98,7 @@ class _Opener:
         """Of an If or a Call."""
         given = node.inputs
         if isinstance(op, If):
-            self.emit(Decide(node), self.scalar if node.layout is not None else None, given[0])
+            self.read(node, self.emit(Decide(node), self.scalar if node.layout is not None else None, given[0]))
             given = given[1:]
         self.hand(node, given)
         found: list[Value] = []
@@ -111,10 +117,10 @@ class _Opener:
 
     def loop(self, node: Node, op: Loop, border: Border) -> list[Value]:
         if op.first:
-            self.emit(Decide(node), self.scalar if node.layout is not None else None, node.inputs[0])
-        self.hand(node, node.inputs[op.scanned_operands.stop :])
+            self.read(node, self.emit(Decide(node), self.scalar if node.layout is not None else None, node.inputs[0]))
         body = border.regions[-1]
         entered = [self.enter(node, op, body, i) for i in (*op.carried_operands, *op.scanned_operands)]
+        self.hand(node, node.inputs[op.scanned_operands.stop :])
         for region in border.regions:
             lead = op.leading if region is body else 0
             if lead:
@@ -141,12 +147,19 @@ class _Opener:
         counted = [self.emit(Turn(node, True), self.scalar) for _ in range(counts)]
         return [*found, *counted, *kept]
 
-    def enter(self, node: Node, op: Loop, body: Graph, operand: int) -> Node:
+    def enter(self, node: Node, op: Loop, body: Graph, operand: int) -> Value:
         number = operand - op.first
+        value = node.inputs[operand]
+        if is_stack_of_parameters(value):
+            made = self.builder.emit(StandIn(node, number), value, stands_for(value))
+            made.layout = ()
+            self.marks.setdefault(node, []).append((made, 0))
+            return stands_for(value)
         parameter = body.parameters[cast(int, op.inside(0, operand))]
         enter = Enter(node, op.name, number, operand in op.scanned_operands)
         made = self.emit(enter, parameter.layout, node.inputs[operand])
         made.name = parameter.name
+        self.read(node, made)
         return made
 
     def region(self, region: Graph) -> list[Value]:
@@ -159,7 +172,13 @@ class _Opener:
         return [self.outside.get(value, value) for value in region.results]
 
     def hand(self, node: Node, captured: Sequence[Value]) -> None:
-        self.builder.emit(Handed(node), *captured).layout = ()
+        made = self.builder.emit(Handed(node), *captured)
+        made.layout = ()
+        self.read(node, made)
+
+    def read(self, node: Node, mark: Node) -> None:
+        """Note that a mark reads the next operands of a node."""
+        self.marks.setdefault(node, []).extend((mark, number) for number in range(len(mark.inputs)))
 
     def border(self, border: Border, number: int) -> None:
         made = self.builder.emit(replace(border, region=number))
@@ -171,6 +190,16 @@ class _Opener:
         if isinstance(layout, Layout) and inputs:
             made.in_layouts = _needed(op, layout, inputs)
         return made
+
+
+def is_stack_of_parameters(value: Value) -> bool:
+    """Whether a value is a stack whose entries are parameters."""
+    return isinstance(value, Node) and isinstance(value.op, MakeStack) and isinstance(value.inputs[0], Parameter)
+
+
+def stands_for(value: Value) -> Value:
+    """What stands for a value in a region that scans it: of a stack of parameters the first."""
+    return value.inputs[0] if isinstance(value, Node) and is_stack_of_parameters(value) else value
 
 
 def _needed(op: TypedOp, layout: Layout, inputs: Sequence[Value]) -> tuple[Layout, ...]:
