@@ -20,10 +20,12 @@ LEAST = 1 << 12
 Kernel = Callable[..., Any]
 
 
-def compiled_kernels(graph: Graph, backend: NumPyBackend) -> tuple[dict[int, Kernel], dict[int, Kernel]]:
+def compiled_kernels(
+    graph: Graph, backend: NumPyBackend, runs: int = 1
+) -> tuple[dict[int, Kernel], dict[int, Kernel]]:
     """(kernels `function(*operands, out=None)`, kernels of updates) by the index of their node; none where nothing is
-    compiled."""
-    if backend.xp is not np or sum(map(_elements, graph.nodes)) < WORTH:
+    compiled. runs: how often a step runs the graph."""
+    if backend.xp is not np or runs * sum(map(_elements, graph.nodes)) < WORTH:
         return {}, {}
     from mspc.ops.cpu.loops import program  # late: a small graph needs none of it
 
