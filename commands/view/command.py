@@ -80,7 +80,8 @@ def _stem(target: str) -> str:
 
 
 def _summary(facts: dict[str, Any]) -> str:
-    shown = [graph for i, graph in enumerate(facts["graphs"]) if facts["main"] in (i, graph.get("root"))]
+    foreign, main = facts["dialect"], facts["main"]
+    shown = [graph for i, graph in enumerate(facts["graphs"]) if foreign or main in (i, graph.get("root"))]
     nodes, collectives = (sum(map(len, those)) for those in (
         [graph["nodes"]["op"] for graph in shown], [graph["collectives"] for graph in shown]
     ))  # fmt: skip

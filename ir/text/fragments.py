@@ -179,6 +179,9 @@ class _Actions:
             raise Malformed(f"the shape {sizes} has more elements than any memory holds")
         return sizes
 
+    def no_pairs(self, items: list[Any]) -> Symbol:
+        return Symbol("{}")
+
     def tensor_type(self, items: list[Any]) -> TensorType:
         return TensorType(dtype_called(items[0]), items[1])
 

@@ -16,7 +16,7 @@ from mspc.ir.text.reading import GROUP, OPERAND, QUOTED, Forward, Reading
 from mspc.ir.text.source_text import name_of
 from mspc.ir.types import TensorType, Type
 
-_CALLEE = r"(?:PrimFunc_)?(call @[^\s(]+|[A-Za-z_]\w*|%\d+)"
+_CALLEE = r"(?:PrimFunc_)?(call @[^\s(]+|[A-Za-z_]\w*|%\d+)(?:\[@[^\"\n]*?\])?"
 _NODE = re.compile(rf"(%\d+)(?:\(({QUOTED}|[^()\n]+)\))? = {_CALLEE}\(")
 _FORWARD = re.compile(rf"\{{gradient_of: (?:@({QUOTED}|[^\s:\"]+):)?(%\d+)(?:\.(\d{{1,9}}))?\}}\Z")
 _NO_OP = OpaqueOp("")
@@ -90,7 +90,7 @@ class NodeReader:
                 found.append(self.operand(values, item, 0))
                 continue
             for match in OPERAND.finditer(item):
-                value = values.get(match.group()) or self.reading.visible.get(match.group())
+                value = values.get(match.group()) or self.reading.visible_parameter(match.group())
                 if value is None:
                     self.reading.unknown_value(match.group(), (item.start_pos or 0) + match.start())
                 found.append(value)

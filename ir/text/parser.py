@@ -31,7 +31,7 @@ from mspc.ir.text.operator_reader import Registry
 from mspc.ir.text.reading import GROUP, OPERAND, QUOTED, Reading
 from mspc.ir.text.source_text import Malformed, expectation, name_of
 
-_PARAMETER = re.compile(rf"(%para\d+_({QUOTED}|[^\s:]+))\s*:")
+_PARAMETER = re.compile(rf"(%para\d+_({QUOTED}|[^\s:]*))\s*:")
 _SUBGRAPH = re.compile(rf"subgraph @({QUOTED}|[^\s(]+)[^(]*\(([^()]*)\)")
 _REF_KEY = re.compile(rf", ref_key=({QUOTED}|[^,>]*)(.*)>\Z")
 _NO_ATTRIBUTES = (
@@ -129,7 +129,7 @@ class _FileReader:
             graph, value = reference.graph, reference.value
             if graph not in self.names:
                 self.reading.fail(f"unknown graph @{graph}", reference.at)
-            if value and value not in self.names[graph] and f"%{value}" not in self.reading.parameters:
+            if value and value not in self.names[graph] and self.reading.any_parameter(f"%{value}") is None:
                 self.reading.fail(f"the graph @{graph} has no value {value}", reference.at)
         for node, graph, number, index, at in self.reading.forwards:
             if graph not in self.values:
@@ -163,7 +163,7 @@ class _FileReader:
         elif word not in _NO_ATTRIBUTES:
             at = (token.start_pos or 0) + match.start(2)
             attrs = self.attrs if self.graph_attrs is None else self.graph_attrs
-            if key in attrs:
+            if key in attrs and not self.reading.foreign:
                 self.reading.fail(f"the attribute '{key}' stands twice", token.start_pos or 0)
             attrs[key] = _foreign_value(text) if self.reading.foreign else self.reading.piece(read_value, text, at)
             if not self.reading.opaque:

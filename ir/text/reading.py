@@ -18,6 +18,7 @@ from mspc.ir.types import TensorType, TupleType, Type
 QUOTED = r'"(?:[^"\\\n]|\\.)*+"'
 OPERAND = re.compile(rf"%(?:para\d+_{QUOTED}|[\w.\-/\[\]$]+)")
 GROUP = re.compile(r'(\w+: ?)?(\{(?:[^{}"]++|"(?:[^"\\]|\\.)*+"|\{(?:[^{}"]++|"(?:[^"\\]|\\.)*+")*+\})*+\})')
+_NUMBER = re.compile(r"(%para\d+)_")
 _TYPE = re.compile(r"<[^<>\n]*>")
 _FOREIGN_HEADER = re.compile(r"^(?:# IR entry:|subgraph instance: )", re.MULTILINE)
 
@@ -52,6 +53,7 @@ class Reading:
         self.opaque = self.foreign
         self.operators = OperatorReader(self.source, {} if self.foreign else registry)
         self.parameters: dict[str, Parameter] = {}
+        self.numbered: dict[str, Parameter] = {}
         self.parameter_names: set[str] = set()
         self.header: list[Parameter] = []
         self.graphs: list[Graph] = []
@@ -72,7 +74,20 @@ class Reading:
         self.parameter_names.add(name)
         parameter = Parameter(name, type)
         self.parameters[reference] = parameter
+        self.numbered[number] = parameter
         return parameter
+
+    def visible_parameter(self, reference: str) -> Parameter | None:
+        """The parameter that a text of this name means in the graph that is read. MindSpore names one by its number
+        where its line has another name."""
+        return self.any_parameter(reference) if self.opaque else self.visible.get(reference)
+
+    def any_parameter(self, reference: str) -> Parameter | None:
+        """The parameter of any graph that a text of MindSpore's means by this name."""
+        found = self.parameters.get(reference)
+        if found is None and self.opaque and (number := _NUMBER.match(reference)):
+            found = self.numbered.get(number[1])
+        return found
 
     def unknown_value(self, reference: str, at: int) -> NoReturn:
         """Fail at an operand that is nothing in the graph that is read."""

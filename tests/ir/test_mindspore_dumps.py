@@ -95,6 +95,69 @@ transpose_b: false, group: 4-6301-8, fusion: 0} {in_strategy: ((2, 4), (4, 1))}
 """
 
 
+LOOP_DUMP = """\
+# IR entry: @42_1_main_172
+# Total subgraphs: 3
+
+# Attrs:
+auto_parallel_finish_pre_action: 1
+
+# Total params: 2
+# Params:
+%para1_x: <Tensor[Float32], (4)> : [4]  :  <Float32xDefaultFormat[const vector]{4}>  :  IsWeight: false
+%para2_: <Ref[Tensor[Float32]], (4), ref_key=w, is_parameter>  :  has_default
+
+Node counting information:
+Total number of nodes: 12
+
+subgraph attr:
+is_while_header: 1
+subgraph instance: 43_3_↵_main_174 : 0x55a476338440
+# Parameters: 2, (<Tensor[Int32], ()>, <Tensor[Float32], (4)>)
+subgraph @43_3_↵_main_174(%para3_фi, %para4_фx) {
+  %0(CNode_171) = PrimFunc_Less(%para3_фi, I64(3)) cnode_attrs: {is_dynamic_len: Bool(0)}
+      : (<Tensor[Int32], ()>, <Int64, NoShape>) -> (<Tensor[Bool], ()>)
+      : (<Int32xDefaultFormat[const vector]{}>, <Int64xDefaultFormat[const vector]{}>) -> \
+(<BoolxDefaultFormat[const vector]{}>)
+      : (Tensor, Scalar) -> (Tensor)
+      # Fullname with scope: (Default/Less-op1)
+  %1(CNode_227) = Partial(@44_4_↻_main_204, %para3_фi, %para4_other) primitive_attrs: {side_effect_propagate: I64(1)}
+      : (<Func, NoShape>, <Tensor[Int32], ()>, <Tensor[Float32], (4)>) -> (<Func, NoShape>)
+      : (Tensor, Tensor, Tensor) -> (TupleUnfold)
+  %2(CNode_229) = Switch(%0, %1, {})
+      : (<Tensor[Bool], ()>, <Func, NoShape>, <Func, NoShape>) -> (<Func, NoShape>)
+  %3(CNode_230) = %2[@FuncUnion(@44_4_↻_main_204, @43_3_↵_main_174)]()
+      : () -> (<Tensor[Float32], (4)>)
+  Return(%3)
+      : (<Tensor[Float32], (4)>)
+      : (<Float32xDefaultFormat[const vector]{4}>)
+}
+
+subgraph attr:
+indirect: 1
+indirect: 1
+subgraph instance: 44_4_↻_main_204 : 0x55a476338441
+subgraph @44_4_↻_main_204(%para5_фi, %para6_фx) {
+  %0(x) = PrimFunc_Mul(%para6_фx, $(@42_1_main_172:para2_other))
+      : (<Tensor[Float32], (4)>, <Tensor[Float32], (4)>) -> (<Tensor[Float32], (4)>)
+  %1(CNode_3) = call @43_3_↵_main_174(%para5_фi, %0)
+      : (<Tensor[Int32], ()>, <Tensor[Float32], (4)>) -> (<Tensor[Float32], (4)>)
+  Return(%1)
+      : (<Tensor[Float32], (4)>)
+}
+
+subgraph attr:
+subgraph instance: 42_1_main_172 : 0x55a476338442
+subgraph @42_1_main_172() {
+  %0(CNode_4) = call @43_3_↵_main_174(I64(0), %para1_x)
+      : (<Int64, NoShape>, <Tensor[Float32], (4)>) -> (<Tensor[Float32], (4)>)
+  Return(%0)
+      : (<Tensor[Float32], (4)>)
+}
+"""
+"""A loop of MindSpore 2.10, as graphs that call each other, with marks of loops in their names."""
+
+
 @pytest.fixture
 def module() -> Module:
     return parse(DUMP, load_operators(), "dump.ir")
@@ -151,6 +214,24 @@ def test_older_dump_is_read() -> None:
     assert module_difference(module, parse(print_module(module), {})) == ""
 
 
+def test_a_loop_is_graphs_that_call_each_other() -> None:
+    module = parse(LOOP_DUMP, load_operators(), "dump.ir")
+    assert [graph.name for graph in module.graphs] == ["43_3_↵_main_174", "44_4_↻_main_204", "42_1_main_172"]
+    head, body, main = module.graphs
+    assert module.main is main
+    assert [node.op.name for node in head.nodes] == ["Less", "Partial", "Switch", "call"]
+    function, *given = head.nodes[1].inputs
+    assert isinstance(function, Literal)
+    assert function.value == Reference("44_4_↻_main_204")
+    assert given == head.parameters  # by their numbers where names differ
+    assert head.nodes[3].inputs == [head.nodes[2]]
+    assert body.attrs == {"indirect": 1}
+    assert [parameter.name for parameter in main.parameters] == ["x", ""]
+    again = print_module(module)
+    assert module_difference(module, parse(again, {})) == ""
+    assert print_module(parse(again, {})) == again
+
+
 def test_windows_line_ends_change_nothing() -> None:
     assert module_difference(parse(DUMP.replace("\n", "\r\n"), {}), parse(DUMP, {})) == ""
 
@@ -166,7 +247,7 @@ def test_printed_dump_reads_back_equal(module: Module) -> None:
     ("good", "bad", "message"),
     [
         ("call @1_Net_5", "call @1_Net_6", "dump.ir:38:14: error: unknown graph @1_Net_6"),
-        ("para2_net.w)", "para2_v)", "dump.ir:26:22: error: the graph @2_main_7 has no value para2_v"),
+        ("para2_net.w)", "para9_v)", "dump.ir:26:22: error: the graph @2_main_7 has no value para9_v"),
         ("(%para3_x, %0, ", "(%para3_x, %9, ", "dump.ir:28:39: error: unknown value %9"),
     ],
 )

@@ -46,7 +46,7 @@ def passed(graph: Graph, names: Sequence[str]) -> Graph:
 def on_one_device(graph: Graph, feeds: Arrays) -> list[np.ndarray]:
     alone = copied_region(graph)
     alone.attrs = {"mode": "stand_alone", "ranks": 1}
-    alone = passed(alone, ("simplify", "execute"))
+    alone = passed(alone, ("grad", "simplify", "execute"))
 
     def main(comm: LocalComm) -> list[np.ndarray]:
         held = {p.name: feeds[p.name].copy() for p in alone.parameters if p.kind != "input"}
@@ -124,6 +124,17 @@ def test_ranks_compute_what_one_device_does(seed: int, mode: str) -> None:
     check_graph(read)
     for feed, want in zip(feeds, wanted, strict=True):
         same(want, run_on_ranks(sharded, feed), 1e-10)
+
+
+@pytest.mark.parametrize("mode", ["semi_auto_parallel", "auto_parallel"])
+@pytest.mark.parametrize("seed", range(500, 506))
+def test_ranks_compute_the_gradients_of_one_device(seed: int, mode: str) -> None:
+    graph = RandomRegions(seed, mode, differentiated=True).graph
+    feed = random_feeds(graph, seed) | {"n": np.int64(2), "k": np.int64(1)}
+    wanted = on_one_device(RandomRegions(seed, mode, differentiated=True).graph, feed)
+    sharded = passed(graph, SHARED)
+    check_graph(parse(print_graph(sharded), REGISTRY).main)
+    same(wanted, run_on_ranks(sharded, feed), 1e-10)
 
 
 def test_a_loop_carries_what_a_turn_leaves() -> None:

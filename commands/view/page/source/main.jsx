@@ -229,7 +229,7 @@ function Page({ model }) {
     source: () => <Source graph={graph} select={select} />,
     ranks: () => <Ranks model={model} rank={rank} setRank={setRank} setTab={setTab} select={select} />,
   };
-  const shown = [root, ...root.inside];
+  const shown = facts.dialect ? model.graphs : [root, ...root.inside]; // MindSpore's graphs call each other
   const nodes = shown.reduce((sum, one) => sum + one.count, 0);
   const collectives = shown.reduce((sum, one) => sum + one.collectives.length, 0);
   return (
