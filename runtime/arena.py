@@ -7,7 +7,7 @@ Output: an offset for every block and the size of the arena.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -196,3 +196,28 @@ class _Placed:
     def _aligned(self, size: Any) -> Any:
         """A number of bytes, or an array of them, rounded up."""
         return -(-size // self.alignment) * self.alignment
+
+
+def most_of_classes(
+    cells: Sequence[ResultMemory], classes: Mapping[int, str], names: Sequence[str],
+    others: Mapping[str, Sequence[MemoryBlock]],
+) -> dict[str, int]:  # fmt: skip
+    """Most bytes alive at once of every class. A block is of the class of the latest result that lies in it.
+
+    classes: of results, by their numbers. others: blocks in which no result lies, by class.
+    """
+    alive: dict[str, list[MemoryBlock]] = {name: [*others.get(name, ())] for name in names}
+    latest: dict[int, tuple[str, MemoryBlock]] = {}
+    for number, cell in sorted(enumerate(cells), key=lambda item: item[1].accesses[0]):
+        block = cell.block
+        if block is None:
+            continue
+        known = latest.get(id(block))
+        if known is not None and known[0] == classes[number]:
+            continue
+        piece = MemoryBlock(block.nbytes, cell.accesses[0], last=block.last)
+        if known is not None:
+            known[1].last = piece.start - 1
+        latest[id(block)] = classes[number], piece
+        alive[classes[number]].append(piece)
+    return {name: most_alive(pieces) for name, pieces in alive.items()}

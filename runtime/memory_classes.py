@@ -82,9 +82,10 @@ def _written(node: Node, parts: Parts) -> list[Part]:
 
 
 def constant_bytes(graph: Graph) -> int:
-    """Bytes of the constants that nodes read and that are returned."""
-    found = {v for node in graph.nodes for v in node.inputs if isinstance(v, Constant)}
-    found.update(v for v in graph.results if isinstance(v, Constant))
+    """Bytes of the constants that nodes read and that are returned, in the graph and in those that its nodes run."""
+    graphs = graph.graphs()
+    found = {v for each in graphs for node in each.nodes for v in node.inputs if isinstance(v, Constant)}
+    found.update(v for each in graphs for v in each.results if isinstance(v, Constant))
     return sum(constant.type.nbytes for constant in found)
 
 

@@ -27,15 +27,24 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import DType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
-from mspc.ops.fused.elementwise import FusedElementwise, moved_operands, replaceable_operands, step_types
-from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.op import Op
-from mspc.runtime.arena import MemoryBlock, ResultMemory, assign, most_alive
-from mspc.runtime.memory import COMMUNICATION, Allocation, MemoryPlan, row_pitches, side_stream
-from mspc.runtime.memory_classes import CLASSES, Part, StepClasses, constant_bytes, optimizer_states
+from mspc.runtime.arena import MemoryBlock, ResultMemory, assign, most_alive, most_of_classes
+from mspc.runtime.memory import (
+    COMMUNICATION,
+    Allocation,
+    MemoryPlan,
+    read_elsewhere,
+    row_pitches,
+    side_stream,
+    sources_of,
+    updated_operands,
+    works_on,
+)
+from mspc.runtime.memory_classes import CLASSES, TEMPORARY, Part, StepClasses, constant_bytes, optimizer_states
 
 BUCKET_ALIGNMENT = 32
 """Bytes to which the members of a bucket are aligned. What lies in the gaps is reduced with them; nobody reads it."""
+
 
 def plan_memory(graph: Graph, alignment: int = 256) -> MemoryPlan:
     """The places of all values of a rank's execute graph (its types are the rank's own)."""
@@ -51,8 +60,10 @@ def peak_of(graph: Graph, alignment: int = 256) -> int:
 class _Planner:
     """Finds aliases, lifetimes and waits, then shares blocks between cells and places the blocks."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, arenas: dict[Graph, int] | None = None) -> None:
         self.graph = graph
+        self.arenas: dict[Graph, int] = {} if arenas is None else arenas
+        """Bytes of the arenas of graphs that nodes run, once they are known."""
         self.nodes = graph.nodes
         self.side = [side_stream(node) for node in graph.nodes]
         self.shadow_weights = marked_shadow_weights(graph)
@@ -68,6 +79,7 @@ class _Planner:
         self.waits: dict[Node, tuple[Node, ...]] = {}
         self.blocks: list[MemoryBlock] = []
         self.buckets: dict[Node, list[MemoryBlock]] = {}
+        self.inside: list[MemoryBlock] = []
 
     def place_all(self, alignment: int) -> int:
         """Share blocks between cells and place them. The bytes of the arena."""
@@ -76,6 +88,8 @@ class _Planner:
         for index, node in enumerate(self.nodes):
             if self._runs(node):
                 self._give_blocks(index, node)
+            if node.regions:
+                self._give_inside(index, node, alignment)
         for cell in self.cells:
             if cell.block is not None:
                 self._extend(cell.block, cell.accesses)
@@ -86,8 +100,9 @@ class _Planner:
 
     def plan(self, alignment: int) -> MemoryPlan:
         arena = self.place_all(alignment)
-        classes = StepClasses(self.graph, self.parts, self._runs, _sources).of_all()
-        sizes = {"weights": 0, "states": 0, "inputs": 0, **self._most_of_classes(classes)}
+        classes = StepClasses(self.graph, self.parts, self._runs, sources_of).of_all()
+        sizes = {"weights": 0, "states": 0, "inputs": 0}
+        sizes |= most_of_classes(self.cells, classes, CLASSES, {TEMPORARY: self.inside})
         states = optimizer_states(self.graph, self.parts)
         for p in self.graph.parameters:
             sizes["inputs" if p.kind == "input" else "states" if p in states else "weights"] += p.type.nbytes
@@ -143,7 +158,7 @@ class _Planner:
             return tuple(part for value in node.inputs for part in parts[value])
         if node.op.is_view:
             return parts[node.inputs[0]]
-        operands = _updated_operands(node)
+        operands = updated_operands(node)
         return tuple(parts[node.inputs[i]][0] for i in operands) if operands else None
 
     def _updates(self, parts: Mapping[Value, tuple[Part, ...]]) -> list[tuple[int, list[Part]]]:
@@ -243,13 +258,23 @@ class _Planner:
         if isinstance(node.op, AllReduce) and len(node.inputs) > 1:
             self._bucket(index, node)
         taken: list[MemoryBlock] = []
-        sources = _sources(node, len(self.parts[node]))
+        sources = sources_of(node, len(self.parts[node]))
         for part in sorted(own, key=lambda part: len(sources[self.parts[node].index(part)])):
             cell = self.cells[part]
             if cell.block is None:
                 operands = sources[self.parts[node].index(part)]
                 cell.block = self._overwritten(index, node, operands, cell, taken) or self._new(cell.nbytes)
             taken.append(cell.block)
+
+    def _give_inside(self, index: int, node: Node, alignment: int) -> None:
+        """A block for what lives while the node runs its graphs."""
+        from mspc.runtime.region_memory import bytes_inside  # late: most programs have no regions
+
+        for region in node.regions:
+            if region not in self.arenas:
+                self.arenas[region] = _Planner(region, self.arenas).place_all(alignment)
+        self.inside.append(self._new(bytes_inside(node, self.arenas)))
+        self._extend(self.inside[-1], [index])
 
     def _new(self, nbytes: int) -> MemoryBlock:
         block = MemoryBlock(nbytes, len(self.nodes))
@@ -265,14 +290,14 @@ class _Planner:
         if not isinstance(node.op, AllReduce):
             if not (isinstance(node.op, Op) and node.op.in_place):
                 return None
-        barred = {part for value in _read_elsewhere(node) for part in self.parts[value]}
+        barred = {part for value in read_elsewhere(node) for part in self.parts[value]}
         for part in (part for value in operands for part in self.parts[value]):
             if isinstance(part, int) and part not in barred and self._dies(part, index, made.type.dtype, made.nbytes):
                 block = self.cells[part].block
                 if block is not None and not any(block is other for other in taken):
                     # A smaller operand is read for several elements, and a smaller result written while others
                     # are still computed.
-                    return block if isinstance(node.op, AllReduce) or _works_on(node, made.type.size) else None
+                    return block if isinstance(node.op, AllReduce) or works_on(node, made.type.size) else None
         return None
 
     def _dies(self, part: int, index: int, dtype: DType, nbytes: int) -> bool:
@@ -330,62 +355,6 @@ class _Planner:
         cell = self.cells[part]
         assert cell.block is not None
         return Allocation("arena", None, cell.block.offset, cell.nbytes, cell.pitch)
-
-    def _most_of_classes(self, classes: Mapping[int, str]) -> dict[str, int]:
-        """Most bytes alive at once of every class. A block is of the class of the latest result that lies in it."""
-        alive: dict[str, list[MemoryBlock]] = {name: [] for name in CLASSES}
-        latest: dict[int, tuple[str, MemoryBlock]] = {}
-        for number, cell in sorted(enumerate(self.cells), key=lambda item: item[1].accesses[0]):
-            block = cell.block
-            if block is None:
-                continue
-            known = latest.get(id(block))
-            if known is not None and known[0] == classes[number]:
-                continue
-            piece = MemoryBlock(block.nbytes, cell.accesses[0], last=block.last)
-            if known is not None:
-                known[1].last = piece.start - 1
-            latest[id(block)] = classes[number], piece
-            alive[classes[number]].append(piece)
-        return {name: most_alive(pieces) for name, pieces in alive.items()}
-
-
-def _updated_operands(node: Node) -> tuple[int, ...]:
-    """For an operator that overwrites parameters, the operand whose new value each result is; () for others."""
-    mutates = node.op.mutates
-    if not mutates or node.op.updates_aside:
-        return ()
-    results = element_types(node.type)
-    members = node.op.count if isinstance(node.op, GroupedUpdate) else 1
-    written, each = len(mutates) // members, len(results) // members
-    operands = tuple(mutates[m * written + k] for m in range(members) for k in range(each))
-    return operands if tuple(node.inputs[i].type for i in operands) == results else ()
-
-
-def _sources(node: Node, results: int) -> list[Sequence[Value]]:
-    """For each of so many results the operands in whose place it may lie: those that it is made of.
-
-    A result over an operand that it does not need would be stored while that is still being loaded: an H200 took four
-    times as long.
-    """
-    if isinstance(node.op, AllReduce) and results == len(node.inputs):
-        return [(value,) for value in node.inputs]  # reduced apart, one by one
-    if isinstance(node.op, FusedElementwise):
-        return [[node.inputs[i] for i in sorted(found)] for found in replaceable_operands(node.op)]
-    return [node.inputs] * results
-
-
-def _read_elsewhere(node: Node) -> list[Value]:
-    """The operands of which other elements are read than the one in whose place a result's is stored."""
-    return [node.inputs[i] for i in moved_operands(node.op)] if isinstance(node.op, FusedElementwise) else []
-
-
-def _works_on(node: Node, size: int) -> bool:
-    """Whether so many are the elements of the largest tensor that the operator goes through."""
-    types = [t for value in (node, *node.inputs) for t in element_types(value.type)]
-    if isinstance(node.op, FusedElementwise):
-        types += step_types(node.op, [value.tensor_type for value in node.inputs])
-    return size == max(t.size for t in types)
 
 
 def _bucket_place(members: Sequence[MemoryBlock]) -> Allocation:

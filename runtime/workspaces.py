@@ -27,7 +27,7 @@ PACK = 16
 
 def workspace_bytes(graph: Graph) -> int:
     """Bytes that a rank's graph takes on a GPU beside its memory plan."""
-    multiplies = any(map(work_of, graph.nodes))
+    multiplies = any(work_of(node) for each in graph.graphs() for node in each.nodes)
     return PRODUCTS * multiplies + scratch_bytes(graph)
 
 
@@ -42,7 +42,7 @@ def reserve_scratch(graph: Graph, device: Any) -> None:
 def scratch_bytes(graph: Graph) -> int:
     """Bytes that the launches of a graph share, which run one after the other; small ones are not counted."""
     found = 0
-    for node in graph.nodes:
+    for node in (node for each in graph.graphs() for node in each.nodes):
         if isinstance(node.op, Convolution):
             found = max(found, _of_convolution(node.op, node))
         elif isinstance(node.op, AttentionOp):

@@ -10,8 +10,8 @@ PyTorch must agree, and gradients be slopes.
 
 Prints a line for each program that differs, is refused, fails or hangs, with its seed, the counts, and the messages of
 refusals by how often they came; exits with 1 where a program differs, fails or hangs. `--processes K` shares the seeds
-over K processes, `--only SEED` runs one program, `--show` prints its script, and `--texts FOLDER` writes the script of
-each program that is not equal.
+over K processes, `--only SEED` runs one program, `--show` prints its script, `--smaller` the
+smallest script found with the same outcome, and `--texts FOLDER` writes the script of each program that is not equal.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,7 +39,8 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ops.modules import load_operators
 from tests.control.plain import Arrays, Plain
 from tests.control.program import ControlProgram
-from tests.control.watched import Outcome, watched
+from tests.control.smaller import smaller
+from tests.control.watched import Outcome, limited, watched
 
 TOLERANCE = 1e-10
 MARGIN, CONDITIONS = 1e-3, 2
@@ -46,8 +48,8 @@ MARGIN, CONDITIONS = 1e-3, 2
 MOVED, CONDITION = 1e-15, 1e-12
 """How far the results may move where the arguments are moved: programs that make more of rounding judge nothing."""
 DRAWS = 200
-SECONDS = 60.0
-"""How long a program may take."""
+SECONDS, SECONDS_OF_JUDGES = 60.0, 2.0
+"""How long a program may take, and how long its judges alone where it is made smaller."""
 EQUAL, WRONG, REFUSED, FAILS, HANGS = "equal", "differs", "is refused", "fails", "hangs"
 
 
@@ -68,20 +70,24 @@ def judged(seed: int, ranks: int, gradients: bool, depth: int) -> Judged:
     """The first program of a seed whose conditions are clear and whose results hang on no rounding."""
     for draw in range(DRAWS):
         program = ControlProgram(seed, ranks, depth, draw)
-        plain = Plain(program)
-        expected = plain.values()
-        if plain.margins.least < MARGIN or plain.margins.asked < CONDITIONS:
-            continue
-        if apart(Plain(program).values(MOVED), expected) > CONDITION:
-            continue
-        if gradients:
-            found, moved = gradients_of(program), gradients_of(program, MOVED)
-            if apart(found, moved) > CONDITION or not all(np.all(np.isfinite(g)) for g in found.values()):
-                continue
-            expected = expected | found
-        if all(np.all(np.isfinite(array)) for array in expected.values()):
+        expected = clear(program, gradients, CONDITIONS)
+        if expected is not None:
             return Judged(program, expected, draw + 1)
     raise Different(f"none of {DRAWS} programs of seed {seed} is clear")
+
+
+def clear(program: ControlProgram, gradients: bool, conditions: int = 0) -> Arrays | None:
+    """What a program should compute; None where rounding may decide, or it has fewer conditions than so many."""
+    plain = Plain(program)
+    expected = plain.values()
+    if plain.margins.least < MARGIN or plain.margins.asked < conditions:
+        return None
+    moved = Plain(program).values(MOVED)
+    if gradients:
+        expected |= gradients_of(program)
+        moved |= gradients_of(program, MOVED)
+    finite = all(np.all(np.isfinite(array)) for array in expected.values())
+    return expected if finite and apart(moved, expected) <= CONDITION else None
 
 
 def gradients_of(program: ControlProgram, moved: float = 0.0) -> Arrays:
@@ -156,24 +162,55 @@ def run(found: Judged, gradients: bool, folder: Path) -> None:
 
 def check(seed: int, ranks: int = 1, gradients: bool = False, judges: bool = False, depth: int = 3) -> Outcome:
     """What comes of the program of a seed."""
-    draws, text = 0, ""
     try:
         if judges:
             judges_agree(seed, ranks, depth)
             return Outcome(seed, EQUAL)
         found = judged(seed, ranks, gradients, depth)
-        draws, text = found.draws, found.program.script(".", gradients)
+    except Exception as error:
+        return Outcome(seed, FAILS, f"{type(error).__name__}: {error}")
+    kind, message = outcome_of(found, gradients)
+    return Outcome(seed, kind, message, found.draws, found.program.script(".", gradients))
+
+
+def outcome_of(found: Judged, gradients: bool) -> tuple[str, str]:
+    """(what mspc makes of a program, its message)."""
+    try:
         with tempfile.TemporaryDirectory() as folder:
             run(found, gradients, Path(folder))
     except Different as error:
-        return Outcome(seed, WRONG, str(error), draws, text)
+        return WRONG, str(error)
     except ScriptError as error:  # the scripts are legal: whatever they raise is a fault
-        return Outcome(seed, FAILS, error.render(), draws, text)
+        return FAILS, error.render()
     except MspcError as error:
-        return Outcome(seed, REFUSED, error.render(), draws, text)
+        return REFUSED, error.render()
     except Exception as error:
-        return Outcome(seed, FAILS, f"{type(error).__name__}: {error}", draws, text)
-    return Outcome(seed, EQUAL, "", draws, text)
+        return FAILS, f"{type(error).__name__}: {error}"
+    return EQUAL, ""
+
+
+def smallest(seed: int, ranks: int, gradients: bool, depth: int) -> str:
+    """The script of a seed's program, made smaller while what comes of it stays the same."""
+    found = judged(seed, ranks, gradients, depth)
+    kind, message = outcome_of(found, gradients)
+
+    def with_text(text: str) -> ControlProgram:
+        program = copy(found.program)
+        program.text = text
+        return program
+
+    def stays(text: str) -> bool:
+        try:
+            with limited(SECONDS_OF_JUDGES):
+                expected = clear(with_text(text), gradients)
+        except Exception:  # no program any more, or one without an end
+            return False
+        if expected is None:
+            return False
+        now = outcome_of(Judged(with_text(text), expected, 1), gradients)
+        return now[0] == kind and (kind not in (REFUSED, FAILS) or reason(now[1]) == reason(message))
+
+    return with_text(smaller(found.program.text, stays)).script(".", gradients)
 
 
 @dataclass
@@ -216,6 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="how long a program may take")
     parser.add_argument("--only", type=int, help="the seed of one program, as a line names it")
     parser.add_argument("--show", action="store_true", help="print the script of that program")
+    parser.add_argument("--smaller", action="store_true", help="print the smallest such script of that program")
     parser.add_argument("--texts", type=Path, help="a folder for the scripts of programs that are not equal")
     parser.add_argument("--quiet", action="store_true", help="no line for each refusal")
     given = parser.parse_args(arguments)
@@ -224,6 +262,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.only is not None and given.show:
         print(judged(given.only, given.ranks, given.gradients, given.depth).program.script(".", given.gradients))
     load_operators()
+    if given.only is not None and given.smaller:
+        print(smallest(given.only, given.ranks, given.gradients, given.depth))
     start, total = time.perf_counter(), Found()
     seeds = seeds_of(given.seed, given.count) if given.only is None else [given.only]
 

@@ -48,4 +48,4 @@ def _turns(node: Node, op: Loop, inputs: Sequence[Any], run: Run) -> tuple[Any, 
     for i, value in enumerate(body.results[op.carried :]):
         if known >= 0 and not isinstance(value.type, StackType):
             kept[i] = np.reshape(kept[i], (turns, *value.shape)).astype(value.tensor_type.dtype.numpy)
-    return (*carried, *([np.array(turns)] if isinstance(op, While) and op.stacked else []), *kept)
+    return (*carried, *([np.array(turns)] if isinstance(op, While) and op.tells_turns else []), *kept)

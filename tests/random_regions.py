@@ -29,16 +29,17 @@ STRATEGIES: Sequence[Any] = (
 class RandomRegions:
     """Makes one graph.
 
-    differentiated: it also returns gradients; else regions overwrite a parameter.
+    differentiated: it also returns gradients. overwrites: regions overwrite a parameter; by default where it does not.
     """
 
     def __init__(
-        self, seed: int, mode: str = "semi_auto_parallel", depth: int = 3, differentiated: bool = False
-    ) -> None:
+        self, seed: int, mode: str = "semi_auto_parallel", depth: int = 3, differentiated: bool = False,
+        overwrites: bool | None = None,
+    ) -> None:  # fmt: skip
         self.generator = random.Random(seed)
         self.graph = Graph("net")
         self.graph.attrs = {"mode": mode, "ranks": RANKS}
-        self.depth, self.overwrites = depth, not differentiated
+        self.depth, self.overwrites = depth, not differentiated if overwrites is None else overwrites
         x = Parameter("x", TensorType(FLOAT64, (ROWS, WIDTH)))
         n, k = Parameter("n", COUNT), Parameter("k", COUNT)
         self.weights = [

@@ -13,7 +13,7 @@ from mspc.analysis.cost.fused_lines import cost_of_lines, loaded_of_operands, su
 from mspc.analysis.cost.kinds import BLOCK, kind_of_work, kinds_of_slices, product_of, share_of_scores
 from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.machine import COLUMN_SUMS, DRAWS, ELEMENTWISE, UPDATES, Machine
-from mspc.ir.graph import Node, element_types, operand_types
+from mspc.ir.graph import Graph, Node, element_types, operand_types
 from mspc.ir.types import FLOAT32, DType
 from mspc.ops.collective.base import Collective
 from mspc.ops.op import Op
@@ -32,13 +32,41 @@ def sent_bytes(node: Node) -> float:
 
 
 def seconds(node: Node, machine: Machine = H200) -> float:
-    """Time of one node that runs, by itself."""
+    """Time of one node that runs, by itself; of one that runs graphs, of all in them."""
+    if node.regions:
+        return sum(seconds_inside(node, machine, {}))
     if isinstance(node.op, Collective):
         # Only their number is read: which ranks they are would be asked of every rank anew (`ir.varying`).
         ranks = node.op.members if len(node.op.members) else range(UNKNOWN_GROUP)
         return machine.collective_seconds(node.op.name, sent_bytes(node), ranks)
     begins = machine.kernel * (1 + len(cost_of_lines(node).asides) * (machine.device == "GPU"))
     return begins + math.hypot(moving_seconds(node, machine), computing_seconds(node, machine))
+
+
+def seconds_inside(
+    node: Node, machine: Machine, known: dict[Graph, tuple[float, float]]
+) -> tuple[float, float]:
+    """(seconds that compute, seconds that communicate) of the graphs that a node runs: of all turns together, of one
+    where nobody has counted them ahead, and of the longer one of two branches. known: of one run of graphs."""
+    from mspc.ops.control.regions import If  # late: most programs have no regions
+    from mspc.ops.control.times import ONCE
+
+    found = [(0.0, 0.0)]
+    for number, region in enumerate(node.regions):
+        if region not in known:
+            each = [
+                seconds_inside(inner, machine, known) if inner.regions
+                else (0.0, seconds(inner, machine)) if isinstance(inner.op, Collective)
+                else (seconds(inner, machine), 0.0)
+                for inner in region.nodes if not inner.op.is_view
+            ]  # fmt: skip
+            known[region] = sum(c for c, _ in each), sum(s for _, s in each)
+        compute, communication = known[region]
+        runs = ONCE.inside(node, number).count
+        found.append((runs * compute, runs * communication))
+    if isinstance(node.op, If):
+        return max(found, key=sum)
+    return sum(compute for compute, _ in found), sum(communication for _, communication in found)
 
 
 def moving_seconds(node: Node, machine: Machine) -> float:

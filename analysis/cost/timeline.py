@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.machine import Machine
-from mspc.analysis.cost.nodes import seconds
+from mspc.analysis.cost.nodes import seconds, seconds_inside
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ops.collective.base import Collective
 
@@ -20,6 +20,7 @@ class Timeline:
     def __init__(self, graph: Graph, machine: Machine = H200) -> None:
         self.compute = self.communication = 0.0
         self.spans: dict[Node, tuple[float, float]] = {}
+        known: dict[Graph, tuple[float, float]] = {}
         main = 0.0
         sides: dict[object, float] = {}
         over: dict[Value, float] = {}
@@ -28,11 +29,14 @@ class Timeline:
             if node.op.is_view:
                 over[node] = ready
                 continue
-            time = seconds(node, machine)
-            if isinstance(node.op, Collective):
-                self.communication += time
+            if node.regions:
+                compute, communication = seconds_inside(node, machine, known)
             else:
-                self.compute += time
+                time = seconds(node, machine)
+                compute, communication = (0.0, time) if isinstance(node.op, Collective) else (time, 0.0)
+            self.compute += compute
+            self.communication += communication
+            time = compute + communication
             stream = node.attrs.get("stream")
             if stream:
                 begin = max(sides.get(stream, 0.0), main)

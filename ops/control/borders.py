@@ -126,6 +126,9 @@ class Leave(Op, abstract=True):
     def rule(self, x: TensorType) -> str:
         return same_rule(x.shape, 1)
 
+    def infer(self, *types: Any) -> Type:
+        return types[0]
+
 
 class Back(Op, abstract=True):
     """Operand 1, a result of the last region, in the layout of operand 0: what another region left in its place, or

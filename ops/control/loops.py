@@ -94,7 +94,7 @@ class Loop(RegionOp, abstract=True):
 
 
 class While(Loop):
-    """Runs the body while the condition, of the same parameters, holds ahead of a turn. With `stacked` results, or where
+    """Runs the body while the condition, of the same parameters, holds ahead of a turn. With `stacked` results, or with
     `counted`, it also returns how many turns there were, ahead of the stacks."""
 
     counted: bool = False

@@ -16,9 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mspc.ir.graph import Constant, Graph, Parameter, Value
+from mspc.ir.graph import Graph, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import BOOL
 from mspc.ops.control.loops import COUNT, For, Loop, Scan, While
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.autodiff.region_plans import RegionGradient, Request, Source, wide_type
@@ -191,10 +190,6 @@ class _Backward:
                 forward.returns_tuple = True
                 more += 1
             self.scan(parameter, Source("result", _result(op, number)))
-        if isinstance(op, While) and not op.stacked + more:
-            forward.results.append(Constant(True, BOOL))  # a While counts turns that it stacks something of
-            forward.returns_tuple = True
-            more = 1
         return replace(op, stacked=op.stacked + more)
 
     def stack(self, number: int) -> None:

@@ -40,7 +40,6 @@ def simplify_borders(program: Graph) -> bool:
     for regions, nodes in groups.items():
         if all(met[region] == 1 for region in regions) and len({_plain(node) for node in nodes}) == 1:
             changed |= _Border(regions, nodes, reads, "rank" not in program.attrs).simplify()
-    reads.renumber_gradients()
     return changed
 
 
@@ -57,13 +56,9 @@ class _Reads:
         self.items: dict[Node, list[Node]] = {}
         self.whole: set[Value] = set()
         """Nodes whose tuple is read as it is."""
-        self._gradients: dict[Node, list[Node]] = {}
-        self._moved: dict[Node, dict[int, int]] = {}
         for graph in graphs:
             self.whole.update(value for value in graph.results if isinstance(value, Node) and value.regions)
             for node in graph.nodes:
-                if node.forward is not None and node.forward.regions and node.forward_input >= 0:
-                    self._gradients.setdefault(node.forward, []).append(node)
                 for value in node.inputs:
                     if isinstance(value, Node) and value.regions:
                         if isinstance(node.op, TupleGetItem):
@@ -81,20 +76,6 @@ class _Reads:
         for item in self.items.get(node, ()):
             assert isinstance(item.op, TupleGetItem)
             item.op = TupleGetItem(kept.index(item.op.index))
-
-    def remember_operands(self, node: Node, kept: Sequence[int]) -> None:
-        """Which operands a node has left."""
-        before = self._moved.get(node)
-        if before is None:
-            self._moved[node] = {number: place for place, number in enumerate(kept)}
-        else:
-            self._moved[node] = {number: kept.index(place) for number, place in before.items() if place in kept}
-
-    def renumber_gradients(self) -> None:
-        """Let gradients of operands name them by their new numbers."""
-        for forward, moved in self._moved.items():
-            for node in self._gradients.get(forward, ()):
-                node.forward_input = moved.get(node.forward_input, -1)
 
 
 class _Border:
@@ -121,33 +102,31 @@ class _Border:
         """Results that nobody reads, and with them what loops carry for nothing."""
         op = self.op
         read = {number for node in self.nodes for number in self.reads.numbers(node)}
-        counts = 1 if isinstance(op, While) and op.stacked else 0
+        counts = 1 if isinstance(op, While) and op.tells_turns else 0
         body = self.regions[-1]
         kept = set(range(len(body.results))) & read
         if isinstance(op, Loop):
             kept = {i for i in range(op.carried) if i in read}
             kept |= {k for k in range(op.carried, op.carried + op.stacked) if k + counts in read}
-            if counts and op.carried in read and max(kept, default=-1) < op.carried:
-                sizes = {k: body.results[k].type.nbytes for k in range(op.carried, len(body.results))}
-                kept.add(min(sizes, key=lambda k: sizes[k]))  # what is counted is that a turn stacks something
             self.carry_on(op, kept)
-        if len(kept) == len(body.results):
-            return False
         results = sorted(kept)
         outside = list(results)
-        if counts:
-            outside = [k for k in results if k < op.carried]  # type: ignore[attr-defined]  # a While
-            stacks = [k + 1 for k in results if k >= op.carried]  # type: ignore[attr-defined]  # a While
-            outside += [op.carried, *stacks] if stacks else []  # type: ignore[attr-defined]  # a While
+        changed: RegionOp = op
+        gone: list[int] = []
+        if isinstance(op, Loop):
+            carried = [i for i in results if i < op.carried]
+            gone = [op.first + i for i in range(op.carried) if i not in kept]
+            changed = replace(op, carried=len(carried), stacked=len(results) - len(carried))
+            if isinstance(changed, While):
+                is_read = op.carried in read and counts > 0
+                changed = replace(changed, counted=is_read and not changed.stacked)
+                stacks = [k + 1 for k in results if k >= op.carried]
+                outside = [*carried, *([op.carried] if changed.tells_turns else []), *stacks]
+        if len(kept) == len(body.results) and changed == op:
+            return False
         for region in self.regions if not isinstance(op, Loop) else (body,):
             region.results = [region.results[k] for k in results]
             region.returns_tuple = True
-        changed = op
-        gone: list[int] = []
-        if isinstance(op, Loop):
-            carried = [i for i in range(op.carried) if i in kept]
-            gone = [op.first + i for i in range(op.carried) if i not in kept]
-            changed = replace(op, carried=len(carried), stacked=len(results) - len(carried))
         for node in self.nodes:
             self.reads.renumber_results(node, outside)
             if isinstance(node.layout, tuple) and node.layout:
@@ -254,8 +233,6 @@ class _Border:
             region.parameters = [p for i, p in enumerate(region.parameters) if i not in places]
         for node in self.nodes:
             kept = [i for i in range(len(node.inputs)) if i not in gone]
-            if len(kept) < len(node.inputs):
-                self.reads.remember_operands(node, kept)
             node.inputs = [node.inputs[i] for i in kept]
             if node.in_layouts is not None:
                 node.in_layouts = tuple(node.in_layouts[i] for i in kept)

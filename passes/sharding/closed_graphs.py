@@ -33,6 +33,7 @@ class _Parts:
     """
 
     border: Border | None = None
+    hands: Node | None = None
     handed: list[Value] = field(default_factory=list[Value])
     lists: list[list[Node]] = field(default_factory=list[list[Node]])
     given: list[Node] = field(default_factory=list[Node])
@@ -54,6 +55,10 @@ def close_regions(graph: Graph) -> None:
     assert len(closer.lists) == 1, "a region has no end"
     graph.nodes = closer.lists[0]
     graph.results = [closer.outer.get(value, value) for value in graph.results]
+    for each in graph.graphs():
+        for node in each.nodes:
+            if node.forward in closer.operands:
+                node.forward, node.forward_input = closer.operands[node.forward][node.forward_input]
     _share_again(graph)
 
 
@@ -66,6 +71,8 @@ class _Closer:
         self.parts: dict[Node, _Parts] = {}
         self.outer: dict[Value, Value] = {}
         """For what a border hands out the element of the node's tuple."""
+        self.operands: dict[Node, list[tuple[Node, int]]] = {}
+        """For every mark, by the number of its operand, the node, and which of its operands that is."""
         self.read_directly = {
             value for node in graph.nodes if not isinstance(node.op, (*_MARKS, Joined)) for value in node.inputs
         } | set(graph.results)
@@ -96,7 +103,7 @@ class _Closer:
         if isinstance(op, Decide):
             (parts.conditions if parts.lists else parts.given).append(node)
         elif isinstance(op, Handed):
-            parts.handed = node.inputs
+            parts.hands, parts.handed = node, node.inputs
         elif isinstance(op, Enter):
             parts.entered[op.number] = node
         elif isinstance(op, Leave):
@@ -119,6 +126,12 @@ class _Closer:
         entered = [parts.entered[number] for number in sorted(parts.entered)]
         turn = [parts.turn] if parts.turn is not None else []
         captured = _captured(parts, results, {*entered, *turn})
+        lead = len(parts.given) + len(entered)
+        for number, mark in enumerate((*parts.given, *entered)):
+            self.operands[mark] = [(node, number)]
+        if parts.hands is not None:
+            places = {value: lead + place for place, value in enumerate(captured)}
+            self.operands[parts.hands] = [(node, places.get(value, -1)) for value in parts.handed]
         handed_out = list(node.inputs)
         node.inputs = [*(mark.inputs[0] for mark in (*parts.given, *entered)), *captured]
         node.type = TupleType(tuple(value.tensor_type for value in handed_out))
@@ -126,11 +139,11 @@ class _Closer:
         node.layout = tuple(layouts) if len(layouts) == len(handed_out) else None
         regions: list[Graph] = []
         for number, region in enumerate(border.regions):
-            lead = turn if number == len(border.regions) - 1 else []
-            names = _names(region, len(lead) + len(entered), parts.handed, captured)
+            first = turn if number == len(border.regions) - 1 else []
+            names = _names(region, len(first) + len(entered), parts.handed, captured)
             made = _closed(region.name, parts.lists[number], results[number])
             made.attrs, made.returns_tuple = dict(region.attrs), region.returns_tuple
-            _add_parameters(made, [*lead, *entered, *captured], names, self.is_sliced)
+            _add_parameters(made, [*first, *entered, *captured], names, self.is_sliced)
             regions.append(made)
         node.op = with_effects(op, node.inputs, regions)  # type: ignore[assignment]  # see RegionOp
         node.regions = tuple(regions)

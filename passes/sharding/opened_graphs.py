@@ -46,6 +46,9 @@ def open_regions(graph: Graph) -> None:
     for node in graph.nodes:
         opener.take(node)
     graph.nodes = opener.nodes
+    for node in graph.nodes:
+        if node.forward in opener.marks and node.forward_input >= 0:
+            node.forward, node.forward_input = opener.marks[node.forward][node.forward_input]
 
 
 def _unshare(graph: Graph, taken: set[Graph], names: set[str]) -> None:
@@ -71,6 +74,8 @@ class _Opener:
         self.scalar = Layout.replicated(int(graph.attrs.get("ranks", 1)), 0)
         self.outside: dict[Value, Value] = {}
         """For parameters of regions that are open what is read in their place."""
+        self.marks: dict[Node, list[tuple[Node, int]]] = {}
+        """For every node that is open, by the number of an operand, the mark that reads it, and as which operand."""
 
     def take(self, node: Node) -> None:
         """Append a node of the graph or of a region, with its regions."""
@@ -92,7 +97,7 @@ class _Opener:
         """Of an If or a Call."""
         given = node.inputs
         if isinstance(op, If):
-            self.emit(Decide(node), self.scalar if node.layout is not None else None, given[0])
+            self.read(node, self.emit(Decide(node), self.scalar if node.layout is not None else None, given[0]))
             given = given[1:]
         self.hand(node, given)
         found: list[Value] = []
@@ -111,10 +116,10 @@ class _Opener:
 
     def loop(self, node: Node, op: Loop, border: Border) -> list[Value]:
         if op.first:
-            self.emit(Decide(node), self.scalar if node.layout is not None else None, node.inputs[0])
-        self.hand(node, node.inputs[op.scanned_operands.stop :])
+            self.read(node, self.emit(Decide(node), self.scalar if node.layout is not None else None, node.inputs[0]))
         body = border.regions[-1]
         entered = [self.enter(node, op, body, i) for i in (*op.carried_operands, *op.scanned_operands)]
+        self.hand(node, node.inputs[op.scanned_operands.stop :])
         for region in border.regions:
             lead = op.leading if region is body else 0
             if lead:
@@ -147,6 +152,7 @@ class _Opener:
         enter = Enter(node, op.name, number, operand in op.scanned_operands)
         made = self.emit(enter, parameter.layout, node.inputs[operand])
         made.name = parameter.name
+        self.read(node, made)
         return made
 
     def region(self, region: Graph) -> list[Value]:
@@ -159,7 +165,13 @@ class _Opener:
         return [self.outside.get(value, value) for value in region.results]
 
     def hand(self, node: Node, captured: Sequence[Value]) -> None:
-        self.builder.emit(Handed(node), *captured).layout = ()
+        made = self.builder.emit(Handed(node), *captured)
+        made.layout = ()
+        self.read(node, made)
+
+    def read(self, node: Node, mark: Node) -> None:
+        """Note that a mark reads the next operands of a node."""
+        self.marks.setdefault(node, []).extend((mark, number) for number in range(len(mark.inputs)))
 
     def border(self, border: Border, number: int) -> None:
         made = self.builder.emit(replace(border, region=number))

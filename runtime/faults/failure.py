@@ -52,11 +52,11 @@ class StoppedByOther(ExecutionError):
     """Another rank reports the failure; this one only ends."""
 
 
-def missed(rank: int, said: str, other: int, where: str) -> ExecutionError:
+def missed(rank: int, said: str, other: int, where: str, frames: Frames = ()) -> ExecutionError:
     """The error of a rank that waits for one that is elsewhere. said: what that rank does and where, then a note a
-    line."""
+    line. frames: of its node."""
     what, *notes = said.split("\n")
-    return ExecutionError(f"rank {rank} {what}, but rank {other} {where}", notes=notes)
+    return ExecutionError(f"rank {rank} {what}, but rank {other} {where}", notes=notes, frames=frames)
 
 
 def first_line(said: str) -> str:

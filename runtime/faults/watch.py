@@ -277,7 +277,7 @@ class Watch:
         if self.said(rank):
             where = first_line(self.said(other)) or f"is {self.place(other).message}"
             where = "has ended" if self.record(other)[STATE] == ENDED else where
-            self.fail(missed(rank, self.said(rank), other, where).render(), 1)
+            self.fail(missed(rank, self.said(rank), other, where, self.place(rank).frames).render(), 1)
         place = self.place(rank)
         notes: list[str] = []
         what = f"rank {other} has ended while rank {rank} waits for it"

@@ -12,9 +12,10 @@ from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.machine import Link, Rate
 from mspc.analysis.cost.nodes import seconds, sent_bytes
 from mspc.analysis.cost.timeline import Timeline
-from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
-from mspc.ir.types import BFLOAT16, FLOAT32, INT64, DType, TensorType
+from mspc.ir.types import BFLOAT16, BOOL, FLOAT32, INT64, DType, TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import (
     AllGather,
@@ -25,6 +26,8 @@ from mspc.ops.collective.collectives import (
     ReduceScatter,
 )
 from mspc.ops.collective.point_to_point import Barrier, Receive, Send
+from mspc.ops.control.loops import Scan
+from mspc.ops.control.regions import If
 from mspc.ops.control.structural import Depend
 from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.math.arithmetic import Add
@@ -32,6 +35,7 @@ from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, Op
 from mspc.passes.communication.redistribution_plan import plan
+from tests.runtime.region_graphs import graph, run_graphs
 
 GROUP = (0, 1, 2, 3)
 NBYTES = 8 * 16 * 4
@@ -157,3 +161,31 @@ def test_a_step_beside_its_collectives() -> None:
     assert found.communication == seconds(reduced)
     assert found.compute == seconds(product)
     assert found.total == max(seconds(reduced), seconds(product))
+
+
+def test_a_loop_takes_what_its_turns_take() -> None:
+    rows = TensorType(FLOAT32, (256, 256))
+
+    def layer(b: Builder, x: Value, w: Value) -> list[Value]:
+        return [b.emit(AllReduce(rank_list=GROUP), b.emit(MatMul(), x, w))]
+
+    def unrolled(b: Builder, x: Value, w: Value) -> list[Value]:
+        for _ in range(6):
+            (x,) = layer(b, x, w)
+        return [x]
+
+    inner = graph("inner", [rows] * 2, layer)
+    outer = graph("outer", [rows] * 2, lambda b, *v: run_graphs(b, Scan(turns=2, carried=1), v, inner))
+    looped = graph("main", [rows] * 2, lambda b, *v: run_graphs(b, Scan(turns=3, carried=1), v, outer))
+    one, other = Timeline(looped), Timeline(graph("main", [rows] * 2, unrolled))
+    assert (one.compute, one.communication) == pytest.approx((other.compute, other.communication))
+    assert one.total == pytest.approx(other.total)
+    assert seconds(looped.nodes[0]) == pytest.approx(other.total)
+
+
+def test_a_choice_takes_the_longer_branch() -> None:
+    rows = TensorType(FLOAT32, (256, 256))
+    then = graph("then", [rows] * 2, lambda b, x, w: [b.emit(MatMul(), b.emit(MatMul(), x, w), w)])
+    otherwise = graph("else", [rows] * 2, lambda b, x, w: [b.emit(MatMul(), x, w)])
+    choice = graph("main", [TensorType(BOOL, ()), rows, rows], lambda b, *v: run_graphs(b, If(), v, then, otherwise))
+    assert seconds(choice.nodes[0]) == pytest.approx(sum(map(seconds, then.nodes)))

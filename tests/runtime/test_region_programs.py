@@ -87,5 +87,6 @@ def test_ranks_meet_inside_of_a_loop(tmp_path: Path, data: Path) -> None:
 def test_ranks_whose_turns_differ_are_named_and_none_hangs(tmp_path: Path, data: Path) -> None:
     done = run_on_two_ranks(on_two_ranks(tmp_path, 1, 5), data)  # 1, 3, 7 and, once they have met, 1, 7
     assert done.returncode == 1, done.stderr
-    assert "rank 1 has left While after 1 turn, but rank 0 is in step 1, at While, in turn 1" in done.stderr
+    told = "net.py:7:9: error: rank 1 has left While after 1 turn, but rank 0 is in step 1, at While, in turn 1"
+    assert told in done.stderr
     assert "ranks 0, 1 meet inside: there a condition or a number of turns must be the same" in done.stderr

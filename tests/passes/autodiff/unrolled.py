@@ -107,7 +107,7 @@ class _Unrolling:
         for i, value in enumerate(body.results[op.carried :]):
             if known >= 0 and not isinstance(value.type, StackType):
                 kept[i] = self.emit(Stack(), *kept[i])
-        counted = [Constant(turns, INT64)] if isinstance(op, While) and op.stacked else []
+        counted = [Constant(turns, INT64)] if isinstance(op, While) and op.tells_turns else []
         return [*carried, *counted, *kept]
 
     def entries(self, value: Found) -> list[Found]:
