@@ -52,10 +52,10 @@ def write_network(target: Any, inputs: Sequence[Any], path: Path) -> None:
         MspcError: the network cannot be compiled, changes parameters, or has operators that such a file cannot say.
     """
     traced = trace_call(target, describe_call(inputs, []), Config()).traced
-    write_mindir(path, GraphWriter(traced).graph())
+    write_mindir(path, _Writer(traced).graph())
 
 
-class GraphWriter:
+class _Writer:
     """Makes the nodes of a file out of those of a graph."""
 
     def __init__(self, traced: Traced) -> None:
@@ -93,9 +93,9 @@ class GraphWriter:
             tuple(self.called.values()),
         )  # fmt: skip
 
-    def inside(self, name: str, inputs: Mapping[str, TensorType]) -> GraphWriter:
+    def inside(self, name: str, inputs: Mapping[str, TensorType]) -> _Writer:
         """What writes a graph of this name that this one calls; `finish` adds it."""
-        own = GraphWriter(self.traced)
+        own = _Writer(self.traced)
         own.name, own.functions, own.called, own.functions_of = name, self.functions, self.called, self.functions_of
         own.inputs = inputs
         return own

@@ -6,22 +6,56 @@ graph that chooses between another turn, whose last step calls it again, and a g
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 from mspc.checkpoint.mindir_graph import CALL
 from mspc.ir.graph import Graph, Node, Value
-from mspc.ir.types import TensorType
+from mspc.ir.types import TensorType, Type
 from mspc.ops.control.loops import COUNT, For, Loop, While
 from mspc.ops.control.regions import If
 
-if TYPE_CHECKING:
-    from mspc.output.mindir import GraphWriter
-
 REGIONS = ("If", "While", "For", "Call")
 """Operators that are written so."""
+
+
+class GraphWriter(Protocol):
+    """What writes one graph of a file. functions_of: the names of graphs that are written as functions."""
+
+    name: str
+    inputs: Mapping[str, TensorType]
+    names: dict[Value, str]
+    functions: set[str]
+    functions_of: dict[Graph, str]
+
+    @property
+    def called(self) -> Collection[str]:
+        """The names of the graphs that are written, but for the first."""
+        ...
+
+    def inside(self, name: str, inputs: Mapping[str, TensorType]) -> Self:
+        """What writes a graph of this name that this one calls; `finish` adds it."""
+        ...
+
+    def finish(self, output: str) -> None:
+        """Add the graph of this writer, which gives `output`, to those that are called."""
+
+    def add(self, nodes: Sequence[Node]) -> None:
+        """Add these nodes."""
+
+    def name_of(self, value: Value) -> str:
+        """How nodes name a value."""
+        ...
+
+    def constant(self, value: Any) -> str:
+        """The name of a constant."""
+        ...
+
+    def node(self, operator: str, inputs: Sequence[str], attributes: dict[str, Any], type: Type | None) -> str:
+        """Add a node; its name."""
+        ...
 
 
 def write_regions(writer: GraphWriter, node: Node, operands: Sequence[str]) -> str:
