@@ -15,6 +15,7 @@ from tests.browser import browser, why_not
 from tests.commands.test_loops_in_tables import looped
 from tests.commands.view.reading import compiled
 from tests.ir.regions import LOOP, PROGRAM
+from tests.ir.test_mindspore_dumps import LOOP_DUMP
 
 SCRIPT = """
 import numpy as np
@@ -87,6 +88,15 @@ def test_nodes_of_a_loop_know_their_layouts_from_the_graph_of_all_ranks(tmp_path
     assert [layout[1] for layout in layouts] == [[[], [0]], [[], []]]
     assert layouts[1][2] == [0]  # partial sums
     assert sum(len(graph["collectives"]) for graph in bodies) >= 1
+
+
+def test_graphs_of_mindspore_are_there_side_by_side(tmp_path: Path) -> None:
+    facts = facts_of(tmp_path, LOOP_DUMP)
+    assert [graph["name"] for graph in facts["graphs"]] == ["43_3_↵_main_174", "44_4_↻_main_204", "42_1_main_172"]
+    assert facts["main"] == 2
+    assert [graph.get("root") for graph in facts["graphs"]] == [None, None, None]
+    called = facts["graphs"][2]["constants"][0]
+    assert facts["strings"][called] == "@43_3_↵_main_174"
 
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
