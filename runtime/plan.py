@@ -65,7 +65,8 @@ class ExecutionPlan:
             if index in self.mutated:
                 # What runs graphs may read an operand after it has updated another.
                 read = index - 1 if node.regions else index
-                live = {value: made for value, made in live.items() if self.last_use[value] > read}
+                written = {node.inputs[place] for place in node.op.mutates}  # a stack of parameters is their memory
+                live = {v: made for v, made in live.items() if self.last_use[v] > read and v not in written}
                 parameters = [self.slot_of[p] for p in self.mutated[index]]
                 yield index, parameters, [(self.slot_of[value], made) for value, made in live.items()]
             if self.last_use.get(node, -1) > index:

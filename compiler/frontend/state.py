@@ -81,6 +81,8 @@ class Tracer:
         """Operators with regions so far, which are called after their number."""
         self.weak: set[Value] = set()
         """Tensors that are Python's numbers: beside other tensors they have their element type."""
+        self.folds = True
+        """Equal cells may become one graph."""
         self.in_shard = False
         """What is read is called by a function that `shard()` gave."""
         self.parameter_readers: dict[int, Callable[[Parameter], Value]] = {}

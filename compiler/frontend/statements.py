@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from mspc.api.common.gradient import jit
+from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.condition import condition_of
 from mspc.compiler.frontend.expressions import assign, closure, evaluate, evaluate_test
 from mspc.compiler.frontend.index import unpacked
@@ -176,7 +177,23 @@ def _for(tracer: Tracer, frame: Frame, node: ast.For) -> Any:
         found = _unrolled_first(tracer, frame, node, items)
         if found is not None:
             return found[0]
-    return _turns(tracer, frame, node, unpacked(tracer, items, "the loop"))
+    turns = unpacked(tracer, items, "the loop")
+    if _may_be_folded(tracer, node, turns):
+        from mspc.compiler.frontend.layers import folded
+
+        found = folded(tracer, frame, node, turns, _block)
+        if found is not None:
+            return found[0]
+    return _turns(tracer, frame, node, turns)
+
+
+def _may_be_folded(tracer: Tracer, node: ast.For, items: list[Any]) -> bool:
+    """Whether the turns of a loop over cells may be one graph."""
+    if len(items) < 2 or not isinstance(items[0], Cell) or not tracer.folds or _may_be_left(node) or node.orelse:
+        return False
+    from mspc.compiler.frontend.layers import asks_for_one_graph
+
+    return asks_for_one_graph(items)
 
 
 def _turns(tracer: Tracer, frame: Frame, node: ast.For, items: list[Any]) -> Any:

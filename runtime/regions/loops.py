@@ -135,7 +135,8 @@ class LoopKernel:
         found, written = list(operands), self._op.mutates
         for i in places:
             if i not in written and any(
-                np.may_share_memory(part, found[k]) for part in parts_of(found[i]) for k in written
+                np.may_share_memory(part, other)
+                for part in parts_of(found[i]) for k in written for other in parts_of(found[k])
             ):
                 found[i] = own(found[i])
         return tuple(found)

@@ -42,7 +42,8 @@ class Region:
                 last = made.last_use.get(node, index)
                 # What runs graphs may read an operand after it has updated another.
                 behind = last if last < len(graph.nodes) and graph.nodes[last].regions else last - 1
-                if updates.between((node,), index, behind):
+                is_written = any(node in map(user.inputs.__getitem__, user.op.mutates) for user in graph.nodes[index:])
+                if updates.between((node,), index, behind) and not is_written:
                     made.copy_result(index)
         self.overwrites = [i for i, value in enumerate(graph.results) if updates.changes(value)]
         self.call: Call | None = None
