@@ -61,7 +61,7 @@ class Tracer:
         self.draws: Counter[int] = Counter()
         """Calls of a random primitive by its identity; by 0 those of all without seeds."""
         self.runs: dict[Hashable, Any] = {}
-        """Calls that a gradient may take up (see `frontend_remembered`)."""
+        """Calls that a gradient may take up (see `remembered_calls`)."""
         self.call: Callable[..., Any] = _not_wired
         self.run: Callable[[Frame], Any] = _not_wired
         self.tensor_names: dict[int, str] = {}
@@ -77,6 +77,11 @@ class Tracer:
         """A Bool scalar without which updates change nothing."""
         self.guarded: set[Any] = set()
         """Conditions whose branches update parameters: both are computed."""
+        self.ways = 0
+        """Conditions that only the run knows under which the program is here."""
+        self.running: Counter[Any] = Counter()
+        self.recursions: dict[Any, int] = {}
+        """Calls of functions within which the program is, by their trees, and `ways` where one began to call itself."""
         self.regions = 0
         """Operators with regions so far, which are called after their number."""
         self.weak: set[Value] = set()
@@ -102,9 +107,7 @@ class Tracer:
         b.phase = frame.phase
         self.precision, self.to_float = frame.precision, frame.to_float
 
-    def error(
-        self, message: str, notes: Iterable[str] = (), kind: type[Exception] | None = None
-    ) -> MspcError:
+    def error(self, message: str, notes: Iterable[str] = (), kind: type[Exception] | None = None) -> MspcError:
         """An error at the place last given to `at`."""
         return MspcError(message, notes=notes, frames=self.builder.frames, kind=kind or RuntimeError)
 
@@ -246,9 +249,7 @@ class Tracer:
         """
         return self.emit_on(op, operands, name, instance)[1]
 
-    def emit_on(
-        self, op: Op, operands: Sequence[Any], name: str = "", instance: str = ""
-    ) -> tuple[Node, Any]:
+    def emit_on(self, op: Op, operands: Sequence[Any], name: str = "", instance: str = "") -> tuple[Node, Any]:
         """(the node, what the program sees of it)."""
         values = self.operands(op, operands)
         if op.mutates:
@@ -325,8 +326,9 @@ class Tracer:
             return values
         own = [v.tensor_type.dtype for v in values]
         if self.weak and like is not None and getattr(op, "promotes", "") in ("common", "float"):
-            own = [number_dtype(0.0 if kind.is_float else 0, like) if v in self.weak else kind
-                   for v, kind in zip(values, own, strict=True)]  # fmt: skip
+            weak = [v in self.weak for v in values]
+            own = [number_dtype(0.0 if kind.is_float else 0, like) if is_weak else kind
+                   for is_weak, kind in zip(weak, own, strict=True)]  # fmt: skip
         kinds = operand_dtypes(op, own)
         return [self.cast(v, kind) for v, kind in zip(values, kinds, strict=True)]
 
