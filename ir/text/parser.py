@@ -215,7 +215,7 @@ class _FileReader:
 
     def add_members(self, reference: str, first: Parameter, names: list[str], at: int) -> None:
         """Parameters that stand on the line of the first of them."""
-        members = self.reading.together[reference] = [first]
+        members = self.nodes.together[reference] = [first]
         for name in names:
             number = f"%para{len(self.reading.parameters) + 1}"
             member = self.new_parameter(f"{number}_{name}", name, first.type, at)

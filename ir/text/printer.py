@@ -92,7 +92,7 @@ def _module_lines(
         for number, parameter in enumerate(graph.parameters, first):
             numbers[parameter] = f"%para{number}_{name_text(parameter.name)}"
         first += len(graph.parameters)
-    together = {} if module.dialect else families(main)
+    together: dict[Parameter, list[Parameter]] = {} if module.dialect else families(main)
     hidden = {member for members in together.values() for member in members[1:]}
     for first_one, members in together.items():
         number = numbers[first_one].partition("_")[0]
