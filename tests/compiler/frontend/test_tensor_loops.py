@@ -431,7 +431,7 @@ def test_loops_of_functions(unroll: bool) -> None:
         return doubled, summed, carried, rows
 
     traced = traced_graph(function)
-    assert kinds(traced) == ("While" if unroll else "While For")
+    assert kinds(traced) == ("While" if unroll else "While For Scan")
     x = np.array([1.0, 0.5], np.float32)
     close(plain(traced.rebuild(run_global(traced.graph, {"x": x}))), plain(function(Tensor(x))))
 
