@@ -26,7 +26,8 @@ def tensor(input_data: Any = None, dtype: Any = None, shape: Any = None, init: A
 
 def mutable(input_data: Any, dynamic_len: bool = False) -> Any:
     """Returns what it is given: numbers and tuples that a compiled function gets are known when it is compiled, as a
-    warning says where they hold numbers; tensors may change from call to call in any case."""
+    warning says where they hold numbers; tensors may change from call to call in any case. Within a compiled function
+    numbers become tensors, whose values only the run knows."""
     if dynamic_len or not isinstance(input_data, Tensor):
         say_once(
             "mutable",

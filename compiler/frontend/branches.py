@@ -47,12 +47,15 @@ class Ways:
         """What is traced inside belongs to a way, and goes on where that ended."""
         begun = self.ends[way]
         begun.restore(self.tracer, self.frame)
+        self.tracer.ways += 1
         try:
             with apart(self.tracer), emitting_to(self.tracer, self.nodes[way]):
                 yield
         except BaseException:
             begun.restore(self.tracer, self.frame)
             raise
+        finally:
+            self.tracer.ways -= 1
         self.ends[way] = ProgramState(self.tracer, self.frame)
         self.pieces.append((way, len(self.nodes[way])))
 
@@ -91,10 +94,12 @@ def _guarded(tracer: Tracer, condition: Value) -> Iterator[None]:
     """Updates change nothing where `condition` does not hold."""
     outer = tracer.guard
     tracer.guard = condition if outer is None else tracer.emit(tracer.op("LogicalAnd"), outer, condition)
+    tracer.ways += 1
     try:
         yield
     finally:
         tracer.guard = outer
+        tracer.ways -= 1
 
 
 def choose(

@@ -30,7 +30,7 @@ from mspc.compiler.frontend.naming import naming_arguments
 from mspc.compiler.frontend.precision import as_float
 from mspc.compiler.frontend.primitives import call_primitive
 from mspc.compiler.frontend.python import call_class, call_handler, call_python
-from mspc.compiler.frontend.remembered_calls import call_key, forget, recalled, remember, updated_operands
+from mspc.compiler.frontend.remembered_calls import call_key, remember
 from mspc.compiler.frontend.sharding import is_sharded_function, planned, shard_values, within
 from mspc.compiler.frontend.source import FunctionSource
 from mspc.compiler.frontend.state import MAX_DEPTH, Tracer
@@ -40,8 +40,11 @@ from mspc.compiler.frontend.values import (
     POISON,
     Closure,
     Frame,
+    OneOf,
     Poisoned,
     TensorMethod,
+    TooManyErrors,
+    Undecided,
     contains_tensor,
     describe,
 )
@@ -113,7 +116,7 @@ def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwar
     if isinstance(fn, TensorMethod):
         return _call_tensor_method(tracer, frame, node, fn, args, kwargs)
     if isinstance(fn, GradientFunction):
-        return _call_gradient(tracer, frame, node, fn, args, kwargs)
+        return call_gradient(tracer, frame, node, fn, args, kwargs)
     if isinstance(fn, InsertGradientOf) and len(args) == 1 and not kwargs:
         run = _runner(tracer, frame, node)
         value = tracer.value(args[0])
@@ -143,6 +146,10 @@ def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwar
     handler = _HANDLERS.get(fn) if isinstance(fn, types.BuiltinFunctionType | type) else None
     if handler is not None:
         return call_handler(tracer, frame, node, fn, handler, args, kwargs)
+    if isinstance(fn, OneOf) or (isinstance(fn, Undecided) and fn.holds is not None):
+        from mspc.compiler.frontend.chosen import call_chosen
+
+        return call_chosen(tracer, frame, node, fn, args, kwargs)
     if isinstance(fn, Value | Tensor) or not callable(fn):
         raise tracer.error(f"{describe(fn)} cannot be called", kind=TypeError)
     if isinstance(fn, type):
@@ -280,12 +287,12 @@ def _call_method(
     owner, function = method.__self__, method.__func__
     if isinstance(owner, Cell) and function is type(owner).construct:
         return call_cell(tracer, frame, node, owner, args, kwargs)
-    read = function if _is_traced(tracer, function) else _within(tracer, function)
-    has_tensors = contains_tensor(list(args)) or contains_tensor(dict(kwargs))
-    if isinstance(owner, Tensor) and (has_tensors or read not in (None, function)):
+    is_constant = isinstance(owner, Tensor)
+    if is_constant and (contains_tensor(list(args)) or contains_tensor(dict(kwargs))):
         tracer.at(frame, node)
         of_graph = TensorMethod(tracer.value(owner), method.__name__)
         return _call_tensor_method(tracer, frame, node, of_graph, args, kwargs)
+    read = function if _is_traced(tracer, function) else None if is_constant else _within(tracer, function)
     if read is not None:
         return _inline_function(tracer, frame, node, read, [owner, *args], kwargs, True)
     tracer.at(frame, node)
@@ -347,7 +354,9 @@ def inline(
     """Run the body of a function with its arguments bound; `cell` opens a scope of its own."""
     if caller.depth >= MAX_DEPTH:
         text = f"calls nest more than {MAX_DEPTH} deep: the recursion of '{callee.name}' does not end"
-        raise MspcError(text, notes=[RECURSION], frames=tuple(dict.fromkeys(caller.frames(node))), kind=RuntimeError)
+        frames = tuple(dict.fromkeys(caller.frames(node)))
+        tracer.note(MspcError(text, notes=[RECURSION], frames=frames, kind=RuntimeError))
+        raise TooManyErrors  # where two calls make each two more, what is behind them takes for ever
     try:
         names = bind(
             callee.source.tree,
@@ -369,31 +378,17 @@ def inline(
         frame.to_float, frame.precision = flags.get("to_float"), flags.get("precision")
         if isinstance(cell, Optimizer) or flags.get("updates"):
             frame.phase = "update"
-    result = tracer.run(frame)
+    tree = callee.source.tree
+    tracer.running[tree] += 1
+    try:
+        if tracer.running[tree] == 1:
+            result = tracer.run(frame)
+        else:
+            from mspc.compiler.frontend.recursion import run_again
+
+            result = run_again(tracer, frame, tracer.run)
+    finally:
+        tracer.running[tree] -= 1
     if result is POISON:
         raise Poisoned
     return result
-
-
-def _call_gradient(
-    tracer: Tracer, frame: Frame, node: ast.AST, request: GradientFunction, args: Args, kwargs: Kwargs
-) -> Any:
-    if kwargs:
-        raise tracer.error(
-            f"a gradient function takes its arguments by position, not by name: {', '.join(kwargs)}",
-            kind=TypeError,
-        )
-    fn = request.fn.fn if isinstance(request.fn, JitFunction) else request.fn
-
-    def run(given: list[Any]) -> tuple[Any, int, int]:
-        first = len(tracer.builder.nodes)
-        result = call(tracer, frame, node, fn, given, {})
-        if any(map(updated_operands, tracer.builder.nodes[first:])):
-            forget(tracer, first)
-        return result, first, len(tracer.builder.nodes)
-
-    def earlier(given: list[Any]) -> tuple[Any, int, int] | None:
-        found = recalled(tracer, call_key(fn, given, {}))
-        return None if found is None else (found.result, found.first, found.last)
-
-    return call_gradient(tracer, frame, node, request, args, run, earlier)

@@ -141,7 +141,8 @@ def _compared(tracer: Tracer, operator: ast.cmpop, left: Any, right: Any) -> Any
         return compare(tracer, type(operator), left, right)
     if isinstance(operator, ast.Is | ast.IsNot):
         return is_same(tracer, left, right) is isinstance(operator, ast.Is)
-    return is_member(tracer, left, right) is isinstance(operator, ast.In)
+    found, is_in = is_member(tracer, left, right), isinstance(operator, ast.In)
+    return (found if is_in else negation(tracer, found)) if isinstance(found, Value) else found is is_in
 
 
 def _conditional(tracer: Tracer, frame: Frame, node: ast.IfExp) -> Any:

@@ -4,13 +4,13 @@ Gradient node asks for the derivatives. The pass `grad` expands it."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mspc.api.common import parameter as session
-from mspc.api.common.gradient import GradientFunction
+from mspc.api.common.gradient import GradientFunction, JitFunction
 from mspc.api.common.tensor import Tensor
-from mspc.compiler.frontend.remembered_calls import updated_operands
+from mspc.compiler.frontend.remembered_calls import call_key, forget, recalled, updated_operands
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure, Frame, describe, tensors_in
 from mspc.ir.graph import Node, Parameter, Value
@@ -23,6 +23,41 @@ Body = tuple[Any, int, int]
 
 
 def call_gradient(
+    tracer: Tracer,
+    frame: Frame,
+    node: ast.AST,
+    request: GradientFunction,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """The result of calling `request`.
+
+    Raises:
+        MspcError: an argument or a result cannot be differentiated.
+    """
+    tracer.at(frame, node)
+    if kwargs:
+        raise tracer.error(
+            f"a gradient function takes its arguments by position, not by name: {', '.join(kwargs)}",
+            kind=TypeError,
+        )
+    fn = request.fn.fn if isinstance(request.fn, JitFunction) else request.fn
+
+    def run(given: list[Any]) -> tuple[Any, int, int]:
+        first = len(tracer.builder.nodes)
+        result = tracer.call(frame, node, fn, given, {})
+        if any(map(updated_operands, tracer.builder.nodes[first:])):
+            forget(tracer, first)
+        return result, first, len(tracer.builder.nodes)
+
+    def earlier(given: list[Any]) -> tuple[Any, int, int] | None:
+        found = recalled(tracer, call_key(fn, given, {}))
+        return None if found is None else (found.result, found.first, found.last)
+
+    return _requested(tracer, frame, node, request, args, run, earlier)
+
+
+def _requested(
     tracer: Tracer,
     frame: Frame,
     node: ast.AST,

@@ -8,6 +8,7 @@ import numpy as np
 
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.container import CellList
 from mspc.compiler.frontend.index_parts import IndexEntry, parts_of, without_masks
 from mspc.compiler.frontend.operators import is_graph_value, reshape
 from mspc.compiler.frontend.state import Tracer
@@ -30,6 +31,10 @@ def subscript(tracer: Tracer, base: Any, index: Any) -> Any:
     if contains_tensor(index):
         if isinstance(base, dict):
             raise tracer.error("a tensor cannot be a key", kind=TypeError)
+        if isinstance(index, Value) and isinstance(base, list | tuple | CellList):
+            from mspc.compiler.frontend.chosen import element_at
+
+            return element_at(tracer, base, index)
         raise tracer.error(
             f"the index is {describe(index)}; {describe(base)} takes an index known at compile time",
             kind=TypeError,

@@ -16,7 +16,7 @@ from mspc.compiler.frontend.exits import any_flag, finished, unless_left, zeros
 from mspc.compiler.frontend.operators import is_number, truth
 from mspc.compiler.frontend.program_state import Beginning, apart, emitting_to
 from mspc.compiler.frontend.state import Tracer
-from mspc.compiler.frontend.values import LEFT, MISSING, RETURNED, Exit, Frame, exit_of, simplest
+from mspc.compiler.frontend.values import LEFT, MISSING, NEVER_ENDS, RETURNED, Exit, Frame, exit_of, simplest
 from mspc.ir.graph import Constant, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, INT64, TensorType
@@ -29,7 +29,6 @@ from mspc.ops.op import Op
 TRIALS = 100
 """Turns that are traced until nothing new is carried."""
 
-NEVER_ENDS = "the loop never ends: its condition always holds, and nothing leaves it"
 GOES_ON = TensorType(BOOL, ())
 
 

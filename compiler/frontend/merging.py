@@ -94,7 +94,8 @@ def merged(join: Join, left: Any, right: Any) -> Any:
     if left is right or behind_orderings(left) is behind_orderings(right):
         return behind_orderings(left) if join.within else left
     if isinstance(left, Undecided) or isinstance(right, Undecided):
-        return Undecided(left, right, join.within)
+        sides = [_behind(side) if join.within else side for side in (left, right)]
+        return Undecided(*sides, join.within, join.holds)
     if isinstance(left, tuple | list) and isinstance(right, tuple | list) and len(left) == len(right):
         items = [merged(join, a, b) for a, b in zip(left, right, strict=True)]
         return join.tracer.own(items) if isinstance(left, list) else tuple(items)
@@ -121,7 +122,7 @@ def _selected(join: Join, left: Any, right: Any) -> Any:
             return left
     elif not all(tensors) and not (any(tensors) and any(numbers)):
         same = not any(tensors) and type(left) is type(right) and left == right
-        return left if same else Undecided(left, right, join.within)
+        return left if same else Undecided(left, right, join.within, join.holds)
     like = next((tracer.value(v).tensor_type.dtype for v, t in zip((left, right), tensors, strict=True) if t), None)
     one, other = (join.operand(branch, v, like) for branch, v in enumerate((left, right)))
     if one.type != other.type or (any(tensors) and any(numbers) and not _fits(left if numbers[0] else right, like)):
@@ -130,6 +131,11 @@ def _selected(join: Join, left: Any, right: Any) -> Any:
     if tracer.weak and is_number(tracer, left) and is_number(tracer, right):
         tracer.weak.add(found)
     return found
+
+
+def _behind(value: Any) -> Any:
+    """A value behind the branch in which what chose it is known."""
+    return Undecided(_behind(value.left), _behind(value.right), True) if isinstance(value, Undecided) else value
 
 
 def _fits(number: Any, like: DType | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,8 +70,8 @@ def is_graph_value(value: Any) -> bool:
     return isinstance(value, Value | Parameter)
 
 
-def is_member(tracer: Tracer, left: Any, right: Any) -> bool:
-    """`left in right`.
+def is_member(tracer: Tracer, left: Any, right: Any) -> Any:
+    """`left in right`; a Bool of shape () where only the run knows it.
 
     Raises:
         MspcError: it depends on the contents of a tensor, or `right` holds nothing.
@@ -79,16 +79,30 @@ def is_member(tracer: Tracer, left: Any, right: Any) -> bool:
     if is_graph_value(right):
         raise tracer.error("'in' looks into a tensor, whose contents are not known at compile time")
     if isinstance(right, list | tuple) and (is_graph_value(left) or contains_tensor(right)):
-        return any(
-            left is item or (not is_graph_value(item) and not is_graph_value(left) and left == item)
-            for item in right
-        )
+        known = not is_graph_value(left)
+        if any(left is item or (known and not is_graph_value(item) and left == item) for item in right):
+            return True
+        return _equals_any(tracer, left, right)
     try:
         return left in right
     except TypeError as error:
         raise tracer.error(f"'in': {error}", kind=kind_of(error)) from None
     except ValueError:
         raise tracer.error("'in': an array equals nothing as a whole", kind=ValueError) from None
+
+
+def _equals_any(tracer: Tracer, left: Any, items: Sequence[Any]) -> Any:
+    """Whether a tensor of one element equals one of these; False where none of them can be compared with it."""
+    met: Any = False
+    for item in items:
+        if not all(isinstance(value, Value | Tensor | bool | int | float) for value in (left, item)):
+            continue
+        one, other = tracer.value(left), tracer.value(item)
+        if not one.tensor_type.size == other.tensor_type.size == 1:
+            continue
+        equal = reshape(tracer, tracer.emit(tracer.op("Equal"), one, other), ())
+        met = equal if met is False else tracer.emit(tracer.op("LogicalOr"), met, equal)
+    return met
 
 
 def binary(tracer: Tracer, kind: type[ast.operator], left: Any, right: Any) -> Any:

@@ -92,6 +92,8 @@ def call_python(tracer: Tracer, fn: Any, args: Args, kwargs: Kwargs, takes_tenso
                 [f"make a new one inside: {'dict' if isinstance(owner, dict) else 'list'}(...)"],
             )
         takes_tensors = True
+    if name == "mutable" and str(getattr(fn, "__module__", "")).startswith("mspc.") and args:
+        return _mutable(tracer, args[0])
     if not takes_tensors and (contains_tensor(list(args)) or contains_tensor(dict(kwargs))):
         if name in COUNTED_LATER and str(getattr(fn, "__module__", "")).startswith("mspc."):
             message = f"{name}(): how many elements it gives is only known at run time"
@@ -117,3 +119,17 @@ def call_python(tracer: Tracer, fn: Any, args: Args, kwargs: Kwargs, takes_tenso
         if isinstance(result, list | dict) and takes_tensors and not isinstance(fn, type)
         else result
     )
+
+
+def _mutable(tracer: Tracer, value: Any) -> Any:
+    """`mutable(value)`: numbers in it become tensors, whose values only the run is to know."""
+    if isinstance(value, list | tuple):
+        items = [_mutable(tracer, item) for item in value]
+        return tracer.own(items) if isinstance(value, list) else tuple(items)
+    if isinstance(value, dict):
+        return tracer.own({key: _mutable(tracer, item) for key, item in value.items()})
+    if not isinstance(value, bool | int | float):
+        return value
+    made = tracer.value(value)
+    tracer.weak.add(made)
+    return made

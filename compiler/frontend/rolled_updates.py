@@ -39,6 +39,7 @@ def roll_updates(graph: Graph) -> None:
     for request in requests:
         grads = _of_stacks(graph, request, stacks, members)
     _roll(graph, members, grads)
+    _order_parameters(graph)
     used = [value for node in graph.nodes if not isinstance(node.op, MakeStack) for value in node.inputs]
     if any(value in members for value in (*used, *graph.results)):
         raise Unrolled
@@ -197,6 +198,21 @@ def _stack(
                 raise Unrolled
             return stack
     return b.emit(MakeStack(), *values, name=values[0].name)
+
+
+def _order_parameters(graph: Graph) -> None:
+    """Put the parameters of a stack one behind the other, where the first of them is: texts then show them as one."""
+    behind: dict[Value, list[Value]] = {}
+    moved: set[Value] = set()
+    for node in graph.nodes:
+        if isinstance(node.op, MakeStack) and not moved.intersection(node.inputs):
+            behind[node.inputs[0]] = node.inputs[1:]
+            moved.update(node.inputs)
+    found: list[Parameter] = []
+    for parameter in graph.parameters:
+        if parameter not in moved or parameter in behind:
+            found += [parameter, *(value for value in behind.get(parameter, ()) if isinstance(value, Parameter))]
+    graph.parameters = found
 
 
 def _free_name(graph: Graph) -> str:

@@ -61,7 +61,7 @@ class Tracer:
         self.draws: Counter[int] = Counter()
         """Calls of a random primitive by its identity; by 0 those of all without seeds."""
         self.runs: dict[Hashable, Any] = {}
-        """Calls that a gradient may take up (see `frontend_remembered`)."""
+        """Calls that a gradient may take up (see `remembered_calls`)."""
         self.call: Callable[..., Any] = _not_wired
         self.run: Callable[[Frame], Any] = _not_wired
         self.tensor_names: dict[int, str] = {}
@@ -77,6 +77,11 @@ class Tracer:
         """A Bool scalar without which updates change nothing."""
         self.guarded: set[Any] = set()
         """Conditions whose branches update parameters: both are computed."""
+        self.ways = 0
+        """Conditions that only the run knows under which the program is here."""
+        self.running: Counter[Any] = Counter()
+        self.recursions: dict[Any, int] = {}
+        """Calls of functions within which the program is, by their trees, and `ways` where one began to call itself."""
         self.regions = 0
         """Operators with regions so far, which are called after their number."""
         self.weak: set[Value] = set()
@@ -86,6 +91,8 @@ class Tracer:
         self.in_shard = False
         """What is read is called by a function that `shard()` gave."""
         self.parameter_readers: dict[int, Callable[[Parameter], Value]] = {}
+        self.names: dict[str, Parameter] = {}
+        """The graph's parameters by name, as far as they were looked up; emptied where one gets another."""
         self._referenced: list[Any] = []
         self._weights: dict[int, Parameter] = {}
         self._tensors: dict[int, tuple[Any, Value]] = {}
@@ -100,9 +107,7 @@ class Tracer:
         b.phase = frame.phase
         self.precision, self.to_float = frame.precision, frame.to_float
 
-    def error(
-        self, message: str, notes: Iterable[str] = (), kind: type[Exception] | None = None
-    ) -> MspcError:
+    def error(self, message: str, notes: Iterable[str] = (), kind: type[Exception] | None = None) -> MspcError:
         """An error at the place last given to `at`."""
         return MspcError(message, notes=notes, frames=self.builder.frames, kind=kind or RuntimeError)
 
@@ -180,11 +185,12 @@ class Tracer:
                 ['give each Parameter its own name, for example Parameter(value, "w1")'],
                 ValueError,
             )
-        for other in self.graph.parameters:
-            if other.name == name:
-                other.name = self._free_name(f"{name}_{other.kind}")
-                if other.kind == "constant":
-                    self.constants[other.name] = self.constants.pop(name)
+        other = self._called(name)
+        if other is not None:
+            other.name = self._free_name(f"{name}_{other.kind}")
+            if other.kind == "constant":
+                self.constants[other.name] = self.constants.pop(name)
+            self.names.clear()
         made = Parameter(
             name, TensorType(weight.dtype, tuple(weight.shape)), "parameter", weight.requires_grad
         )
@@ -198,6 +204,13 @@ class Tracer:
         self.parameters[name] = weight
         self.graph.parameters.append(made)
         return made
+
+    def _called(self, name: str) -> Parameter | None:
+        """The graph's parameter of a name, if there is one."""
+        parameters = self.graph.parameters
+        for parameter in parameters[len(self.names) :] if len(self.names) <= len(parameters) else parameters:
+            self.names[parameter.name] = parameter
+        return self.names.get(name)
 
     def constant_tensor(self, tensor: Any, name: str) -> Value:
         """A tensor of the script as a constant; large ones become a parameter called `name`."""
@@ -236,9 +249,7 @@ class Tracer:
         """
         return self.emit_on(op, operands, name, instance)[1]
 
-    def emit_on(
-        self, op: Op, operands: Sequence[Any], name: str = "", instance: str = ""
-    ) -> tuple[Node, Any]:
+    def emit_on(self, op: Op, operands: Sequence[Any], name: str = "", instance: str = "") -> tuple[Node, Any]:
         """(the node, what the program sees of it)."""
         values = self.operands(op, operands)
         if op.mutates:
@@ -315,8 +326,9 @@ class Tracer:
             return values
         own = [v.tensor_type.dtype for v in values]
         if self.weak and like is not None and getattr(op, "promotes", "") in ("common", "float"):
-            own = [number_dtype(0.0 if kind.is_float else 0, like) if v in self.weak else kind
-                   for v, kind in zip(values, own, strict=True)]  # fmt: skip
+            weak = [v in self.weak for v in values]
+            own = [number_dtype(0.0 if kind.is_float else 0, like) if is_weak else kind
+                   for is_weak, kind in zip(weak, own, strict=True)]  # fmt: skip
         kinds = operand_dtypes(op, own)
         return [self.cast(v, kind) for v, kind in zip(values, kinds, strict=True)]
 

@@ -28,6 +28,7 @@ from mspc.compiler.frontend.values import (
     CONTINUE,
     END,
     LEFT,
+    NEVER_ENDS,
     POISON,
     RETURNED,
     Exit,
@@ -169,7 +170,12 @@ def _if(tracer: Tracer, frame: Frame, node: ast.If, rest: list[ast.stmt]) -> Any
 def _for(tracer: Tracer, frame: Frame, node: ast.For) -> Any:
     items = evaluate(tracer, frame, node.iter)
     tracer.at(frame, node.iter)
-    if isinstance(items, TensorRange):
+    if getattr(type(items), "counts_in_the_run", False):
+        items = items.numbers
+        is_counted = True
+    else:
+        is_counted = isinstance(items, TensorRange)
+    if is_counted:
         from mspc.compiler.frontend.turns import for_turns
 
         return for_turns(tracer, frame, node, items, _block)
@@ -252,9 +258,13 @@ def _unless_left(
 def _while(tracer: Tracer, frame: Frame, node: ast.While, nested: int = 0) -> Any:
     """nested: turns within which this loop's are, because the run knows whether they left it."""
     if isinstance(node.test, ast.Constant) and node.test.value and not _may_be_left(node):
-        raise frame.error(node.test, "the loop never ends: its condition always holds, and nothing leaves it")
+        raise frame.error(node.test, NEVER_ENDS)
     beginning = None
-    for _ in range(MAX_TURNS):
+    for turn in range(MAX_TURNS):
+        if turn == LONG:
+            from mspc.compiler.frontend.turns import require_end
+
+            require_end(tracer, frame, node, _block)
         if _may_be_left(node):
             from mspc.compiler.frontend.program_state import Beginning
 

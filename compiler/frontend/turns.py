@@ -11,7 +11,7 @@ from mspc.compiler.frontend.loops import Turns, run_loop
 from mspc.compiler.frontend.program_state import Beginning
 from mspc.compiler.frontend.ranges import count_of, number_at
 from mspc.compiler.frontend.state import Tracer
-from mspc.compiler.frontend.values import Frame, TensorRange
+from mspc.compiler.frontend.values import NEVER_ENDS, Frame, TensorRange
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 
@@ -54,6 +54,18 @@ def while_turns(tracer: Tracer, frame: Frame, node: ast.While, block: Block) -> 
     return run_loop(tracer, frame, Turns(node, node.test, holds, body, None, behind))
 
 
+def require_end(tracer: Tracer, frame: Frame, node: ast.While, block: Block) -> None:
+    """Raises MspcError where a `while` whose condition is known goes on, whatever its turns change."""
+    beginning = Beginning(tracer, frame)
+    try:
+        while_turns(tracer, frame, node, block)
+    except MspcError as error:
+        if error.message == NEVER_ENDS:
+            raise
+    finally:
+        beginning.restore()
+
+
 def _left_unless(test: ast.expr) -> ast.stmt:
     """`if not test: break`: a condition that assigns names is part of the turn."""
     negated = ast.copy_location(ast.UnaryOp(ast.Not(), test), test)
@@ -70,7 +82,9 @@ def tried(tracer: Tracer, beginning: Beginning, run: Callable[[], Any]) -> Any:
     noted = len(tracer.errors)
     try:
         found = run()
-    except MspcError:
+    except MspcError as error:
+        if error.message == NEVER_ENDS:
+            raise
         found = UNROLLED
     if found is UNROLLED or len(tracer.errors) > noted:
         beginning.restore()

@@ -61,6 +61,8 @@ CONTINUE = object()
 END = object()
 """All up to the end of the innermost loop, or `with`, has been run."""
 
+NEVER_ENDS = "the loop never ends: its condition always holds, and nothing leaves it"
+
 LEFT, RETURNED = "left", "returned"
 KINDS = ("continued", LEFT, RETURNED)
 """Ways to leave a block ahead of its end: by `continue`, `break` and `return`."""
@@ -132,12 +134,14 @@ class Undecided:
     """What a name refers to behind an `if` on the contents of a tensor whose branches left values that are no tensors
     of one type and shape. Something may wait for it; nothing else can be done with it.
 
-    within: the tensors among them are known inside of the branches alone.
+    within: the tensors among them are known inside of the branches alone. holds: the condition of `left`, where it is
+    known here.
     """
 
     left: Any
     right: Any
     within: bool = False
+    holds: Value | None = None
 
     def __str__(self) -> str:
         return f"{_of_one_way(self.left)} or {_of_one_way(self.right)}, depending on the contents of a tensor"
@@ -160,6 +164,15 @@ class TensorRange:
     start: Any
     stop: Any
     step: Any
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """The one of these items that stands at a place that only the run knows; the first one stands at `first`."""
+
+    items: tuple[Any, ...]
+    place: Value
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -267,6 +280,8 @@ def describe(value: Any) -> str:
         return repr(value)
     if isinstance(value, Tensor | np.ndarray):
         return f"a {type(value).__name__} of shape {tuple(value.shape)}"
+    if isinstance(value, OneOf):
+        return f"one of {len(value.items)} elements, by the contents of a tensor"
     if isinstance(value, TensorRange):
         return "a range that a tensor counts"
     if isinstance(value, Closure | type) or hasattr(value, "__name__"):

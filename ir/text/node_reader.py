@@ -90,6 +90,9 @@ class NodeReader:
                 found.append(self.operand(values, item, 0))
                 continue
             for match in OPERAND.finditer(item):
+                if match.group() in self.reading.together:
+                    found += self.reading.together[match.group()]
+                    continue
                 value = values.get(match.group()) or self.reading.visible_parameter(match.group())
                 if value is None:
                     self.reading.unknown_value(match.group(), (item.start_pos or 0) + match.start())

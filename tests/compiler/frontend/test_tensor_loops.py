@@ -11,9 +11,10 @@ from interpret import run_global
 from test_frontend_language import plain
 
 import mspc
-from mspc import ops
+from mspc import Parameter, nn, ops
 from mspc.api.common.tensor import Tensor
 from mspc.compiler.frontend.trace import Traced, trace
+from mspc.ir.graph import Constant
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT32
@@ -235,6 +236,19 @@ def behind_a_loop_that_returns(x):
     return x
 
 
+@case("If")
+def recursion_at_the_end(x):
+    def power(x, n):
+        if n <= 0:
+            return x
+        if n % 2 == 0:
+            return power(x * x, n // 2 - 1)
+        x = x * 1.5
+        return power(x, n - 1)
+
+    return power(x * 0.25, ops.abs(x * 2).sum().astype(mspc.int32))
+
+
 @case("")
 def chained_comparison(x):
     return x + 1 if 0 < x.sum() < 4 else x - 1
@@ -274,3 +288,172 @@ def test_the_graph_does_what_python_does(function: Callable[..., Any]) -> None:
     for values in INPUTS:
         x = np.array(values, np.float32)
         close(plain(traced.rebuild(run_global(traced.graph, {"x": x}))), plain(function(Tensor(x))))
+
+
+def test_every_region_reads_its_own_parameters_alone() -> None:
+    """Numbers that a turn changes are carried, in the type that they come to have; the others stay constants."""
+
+    def function(x):
+        i, total, step = 0, 0, 2
+        while total + x.min() < 5:
+            total = total + x.sum() + step
+            i += 1
+        return total, i
+
+    graph = traced_graph(function).graph
+    loop = next(node for node in graph.nodes if node.regions)
+    assert [region.name for region in loop.regions] == ["while_1_condition", "while_1_body"]
+    values = [value.value.item() if isinstance(value, Constant) else value.name for value in loop.inputs]
+    assert values == [0, 0.0, "x"]
+    assert [str(value.type) for value in loop.inputs[:2]] == ["<Tensor[Int64], ()>", "<Tensor[Float32], ()>"]
+    assert [parameter.name for parameter in loop.regions[1].parameters] == ["i", "total", "x"]
+    assert {node.op.name for node in loop.regions[1].nodes} == {"ReduceSum", "Add"}
+
+
+class Counting(nn.Cell):
+    """Counts turns and branches in Parameters, and keeps a number in an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns = Parameter(np.zeros((), np.float32), "turns", requires_grad=False)
+        self.hits = Parameter(np.zeros((), np.float32), "hits", requires_grad=False)
+
+    def construct(self, x):
+        self.scale = 1.0
+        while x.sum() < 10:
+            x = x * 2
+            self.turns += 1
+            if x[0] > 3:
+                self.hits = self.hits + 1
+                self.scale = self.scale + x.sum()
+        return x * self.scale
+
+
+def test_parameters_and_attributes_change_in_loops() -> None:
+    net = Counting()
+    for values, result, turns, hits in (
+        ([1.0, 1.0], [200.0, 200.0], 3, 2), ([0.5, 0.25], [152.0, 76.0], 7, 4), ([5.0, 6.0], [5.0, 6.0], 7, 4),
+    ):  # fmt: skip
+        assert net(Tensor(np.array(values, np.float32))).asnumpy().tolist() == result
+        assert (net.turns.asnumpy(), net.hits.asnumpy()) == (turns, hits)
+
+
+def test_what_a_parameter_becomes_in_a_branch_is_seen_behind_it() -> None:
+    """An update that no operand can keep from changing anything runs in the branch alone."""
+
+    class Net(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = Parameter(np.ones((2,), np.float32), "w")
+
+        def construct(self, x):
+            if x.sum() > 0:
+                ops.print_("above", x)
+                self.w = self.w * 3
+            return self.w + x
+
+    net = Net()
+    assert net(Tensor(np.array([1.0, 2.0], np.float32))).asnumpy().tolist() == [4.0, 5.0]
+    assert net(Tensor(np.array([-1.0, -2.0], np.float32))).asnumpy().tolist() == [2.0, 1.0]
+    assert net.w.asnumpy().tolist() == [3.0, 3.0]
+
+
+def test_a_long_loop_is_counted_by_the_run() -> None:
+    def function(x):
+        for i in range(60_000):
+            x = x * 0.5 + i
+        return x
+
+    traced = traced_graph(function)
+    assert kinds(traced) == "For"
+    assert traced.graph.nodes[0].op.turns == 60_000
+
+
+def test_a_loop_that_needs_its_numbers_is_unrolled() -> None:
+    def function(x):
+        weights = [x + i for i in range(20)]
+        for i in range(20):
+            x = x + weights[i].reshape(1, -1)[0, : 1 + i % 2]
+            if x.sum() > 100:
+                break
+        return x
+
+    assert kinds(traced_graph(function)) == "If"
+
+
+class Layers(nn.Cell):
+    """One of its layers works, which a tensor says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.CellList([nn.ReLU(), nn.Tanh(), nn.Sigmoid()])
+        self.values = [Tensor(np.full((2,), float(i), np.float32)) for i in range(3)]
+
+    def construct(self, x, i):
+        function = ops.exp if x.sum() > 0 else ops.abs
+        return function(self.layers[i](x)) + self.values[i] + [1, 2, 3][i]
+
+
+def test_a_tensor_chooses_among_cells_functions_and_tensors() -> None:
+    net = Layers()
+    for values in ([1.0, -0.5], [-1.0, 0.5]):
+        x = np.array(values, np.float32)
+        for i in (0, 1, 2, -1):
+            layer = (lambda v: np.maximum(v, 0), np.tanh, lambda v: 1 / (1 + np.exp(-v)))[i]
+            function = np.exp if x.sum() > 0 else np.abs
+            expected = function(layer(x)) + (i % 3) + (i % 3) + 1
+            np.testing.assert_allclose(net(Tensor(x), Tensor(i)).asnumpy(), expected, rtol=1e-5)
+
+
+def test_gradients_within_a_loop() -> None:
+    @mspc.jit
+    def descend(x):
+        steps = 0
+        while x.sum() > 1:
+            x = x - 0.1 * mspc.grad(lambda v: (v * v * v).sum())(x)
+            steps += 1
+        return x, steps
+
+    found, steps = descend(Tensor(np.array([0.8, 0.75], np.float32)))
+    x, count = np.array([0.8, 0.75]), 0
+    while x.sum() > 1:
+        x, count = x - 0.3 * x * x, count + 1
+    np.testing.assert_allclose(found.asnumpy(), x, rtol=1e-5)
+    assert steps.asnumpy() == count
+
+
+@pytest.mark.parametrize("unroll", [True, False])
+def test_loops_of_functions(unroll: bool) -> None:
+    def function(x):
+        doubled = ops.WhileLoop()(lambda pair: pair[0].sum() < 10, lambda pair: (pair[0] * 2, pair[1] + 1), (x, 0))
+        summed = ops.ForiLoop()(0, 20, lambda i, value: value + i * x, x, unroll)
+        carried, rows = ops.Scan()(lambda total, row: (total + row, total * 2), x, [x, x + 1, x + 2], None, unroll)
+        return doubled, summed, carried, rows
+
+    traced = traced_graph(function)
+    assert kinds(traced) == ("While" if unroll else "While For")
+    x = np.array([1.0, 0.5], np.float32)
+    close(plain(traced.rebuild(run_global(traced.graph, {"x": x}))), plain(function(Tensor(x))))
+
+
+def test_mutable_numbers_are_counted_by_the_run() -> None:
+    def function(x):
+        for i in range(mspc.mutable(3)):
+            x = x + i
+        return x
+
+    assert kinds(traced_graph(function)) == "For"
+
+
+def test_functions_that_choose() -> None:
+    def function(x):
+        pair = ops.make_tuple(x, x + 1)
+        chosen = ops.switch(x.sum() > 0, ops.tuple_getitem(pair, 0), ops.tuple_getitem(pair, 1))
+        return ops.switch_layer((x.sum() > 2).astype(mspc.int32), [ops.abs, ops.exp])(chosen)
+
+    traced = traced_graph(function)
+    for values in INPUTS:
+        x = np.array(values, np.float32)
+        chosen = x if x.sum() > 0 else x + 1
+        close(run_global(traced.graph, {"x": x})[0], np.exp(chosen) if x.sum() > 2 else np.abs(chosen))
+    assert ops.switch_layer(1, (ops.abs, ops.neg))(Tensor(2)) == -2
