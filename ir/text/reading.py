@@ -20,7 +20,7 @@ QUOTED = r'"(?:[^"\\\n]|\\.)*+"'
 OPERAND = re.compile(rf"%(?:para\d+_{QUOTED}|[\w.\-/\[\]$]+(?:{{\d+\.\.\d+}}[\w.\-/\[\]$]*)?)")
 GROUP = re.compile(r'(\w+: ?)?(\{(?:[^{}"]++|"(?:[^"\\]|\\.)*+"|\{(?:[^{}"]++|"(?:[^"\\]|\\.)*+")*+\})*+\})')
 _NUMBER = re.compile(r"(%para\d+)_")
-_TYPE = re.compile(r"<[^<>\n]*>(?:\*(\d{1,9}))?")
+_TYPE = re.compile(r"(<[^<>\n]*>)(?:\*(\d{1,9}))?")
 _FOREIGN_HEADER = re.compile(r"^(?:# IR entry:|subgraph instance: )", re.MULTILINE)
 
 
@@ -116,8 +116,9 @@ class Reading:
         at = token.start_pos or 0
         found: list[Type] = []
         for match in _TYPE.finditer(token, start, stop):
-            times = min(int(match.group(1) or 1), LONGEST_LIST)
-            found += [self.type_of(match.group().partition("*")[0], at + match.start())] * times
+            times = min(int(match.group(2) or 1), LONGEST_LIST)
+            text = match.group(1)  # a tuple's own text may have a `*`, too
+            found += [self.type_of(text, at + match.start())] * times
         return tuple(found)
 
     def placement(self, layouts: tuple[Any, ...], type: Type, at: int) -> Any:
