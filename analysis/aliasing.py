@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.types import StackType
 from mspc.ops.control.structural import Depend
 
 if TYPE_CHECKING:
@@ -104,8 +105,8 @@ def first_changes(graph: Graph) -> dict[Value, int]:
     found: dict[Value, int] = {}
     for number, node in enumerate(graph.nodes):
         for index in node.op.mutates:
-            if index < len(node.inputs):
-                found.setdefault(node.inputs[index], number)
+            for value in _entries(node, index) if index < len(node.inputs) else ():
+                found.setdefault(value, number)
     return found
 
 
@@ -113,11 +114,17 @@ def updated_parameters(graph: Graph) -> dict[int, tuple[Parameter, ...]]:
     """The nodes that write to parameters: position to the parameters, ascending."""
     found: dict[int, tuple[Parameter, ...]] = {}
     for number, node in enumerate(graph.nodes):
-        written = [node.inputs[index] for index in node.op.mutates if index < len(node.inputs)]
+        written = [value for index in node.op.mutates if index < len(node.inputs) for value in _entries(node, index)]
         parameters = tuple(value for value in written if isinstance(value, Parameter))
         if parameters:
             found[number] = parameters
     return found
+
+
+def _entries(node: Node, index: int) -> Sequence[Value]:
+    """An operand, or the entries of a stack of which the node overwrites every one."""
+    value = node.inputs[index]
+    return value.inputs if isinstance(value, Node) and isinstance(value.type, StackType) else (value,)
 
 
 def source(value: Value) -> Value:

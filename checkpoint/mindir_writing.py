@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.checkpoint.mindir_graph import REFERENCE, MindirNode
+from mspc.checkpoint.mindir_graph import CALL, REFERENCE, MindirNode
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import write_atomically
 from mspc.ir.files.protocol_buffers import put_bytes, put_float, put_integer, put_text
@@ -33,7 +33,7 @@ class WrittenGraph:
 
     name: of the network. inputs, parameters, constants, nodes, types: by the names that nodes know; parameters have the
     script's names, too. output: the name of what the graph gives. functions: operators that MindSpore has as functions
-    of all their inputs.
+    of all their inputs. called: graphs that this one and they call, by their names.
     """
 
     name: str
@@ -44,6 +44,7 @@ class WrittenGraph:
     types: Mapping[str, Type]
     output: str
     functions: frozenset[str]
+    called: tuple[WrittenGraph, ...] = ()
 
 
 def write_mindir(path: Path, graph: WrittenGraph) -> None:
@@ -60,8 +61,17 @@ def write_mindir(path: Path, graph: WrittenGraph) -> None:
 
 def _model(graph: WrittenGraph) -> bytes:
     primitives: dict[str, bytes] = {}
+    main, called = _graph(graph, primitives), [_graph(each, primitives) for each in graph.called]
+    head = put_text(1, "1.1") + put_text(2, "mspc") + put_text(5, "2.10.0")
+    return b"".join([
+        head, put_bytes(7, main), *(put_bytes(8, each) for each in called), put_integer(10, 1), *primitives.values(),
+        put_integer(13, 3),
+    ])  # fmt: skip
+
+
+def _graph(graph: WrittenGraph, primitives: dict[str, bytes]) -> bytes:
     nodes = [_node(node, graph.types.get(node.name), _primitive_of(node, primitives, graph)) for node in graph.nodes]
-    inside = [
+    return b"".join([
         put_text(2, graph.name),
         _constant(EFFECTS, put_integer(16, _MONAD)),
         *(_constant(name, _value(value)) for name, value in graph.constants.items()),
@@ -69,10 +79,6 @@ def _model(graph: WrittenGraph) -> bytes:
         *(put_bytes(3, _tensor(type_of(array), name, array, key)) for name, key, array in graph.parameters),
         *(put_bytes(5, put_text(1, name) + put_bytes(2, _tensor(type))) for name, type in graph.inputs.items()),
         put_bytes(6, put_text(1, graph.output)),
-    ]
-    head = put_text(1, "1.1") + put_text(2, "mspc") + put_text(5, "2.10.0")
-    return b"".join([
-        head, put_bytes(7, b"".join(inside)), put_integer(10, 1), *primitives.values(), put_integer(13, 3),
     ])  # fmt: skip
 
 
@@ -81,7 +87,9 @@ def type_of(array: np.ndarray) -> TensorType:
 
 
 def _primitive_of(node: MindirNode, known: dict[str, bytes], graph: WrittenGraph) -> str:
-    """The name of a node's primitive, which is noted among those known."""
+    """The name of a node's primitive, which is noted among those known, or of what it calls."""
+    if node.operator == CALL:
+        return node.inputs[0]
     attributes = b"".join(put_bytes(3, put_text(1, name) + _value(value)) for name, value in node.attributes.items())
     kind = _PRIMITIVE_FUNCTION if node.operator in graph.functions else _PRIMITIVE
     text = put_text(2, node.operator) + attributes + put_text(4, "") + put_integer(5, kind)
@@ -94,7 +102,7 @@ def _primitive_of(node: MindirNode, known: dict[str, bytes], graph: WrittenGraph
 
 
 def _node(node: MindirNode, type: Type | None, primitive: str) -> bytes:
-    inputs = b"".join(put_text(1, name) for name in node.inputs)
+    inputs = b"".join(put_text(1, name) for name in node.inputs[node.operator == CALL :])
     shape = put_bytes(5, put_text(1, "shape") + _typed(type)) if type is not None else b""
     return put_bytes(1, inputs + put_text(2, node.name) + put_text(3, node.name)
                      + put_text(4, REFERENCE + primitive) + shape)  # fmt: skip

@@ -27,12 +27,12 @@ def optimize(file: Path, passes: str, loudness: Loudness = NORMAL) -> str:
     module = parse(_read(file), REGISTRY, str(file))
     if not steps:
         return print_module(module)
-    if len(module.graphs) != 1:
+    if module.dialect and len(module.graphs) != 1:
         raise MspcError(
-            f"{file} holds {len(module.graphs)} graphs; passes run on one flat graph",
+            f"{file} holds {len(module.graphs)} graphs of {module.dialect}; passes run on graphs of mspc",
             notes=["without -p the file is read and printed"],
         )
-    graph = module.graphs[0]
+    graph = module.main
     check_graph(graph)
     manager = PassManager(loudness.on_pass(), verify=False)
     with ProgressLine(not loudness.quiet and not loudness.verbose) as progress:

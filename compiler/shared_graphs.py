@@ -46,9 +46,9 @@ def stages_again(network: str, path: str, compile_id: str, wanted: Collection[st
 def read_network(text: str, path: str) -> Graph:
     """The graph of such a text. path: of the file that has it. Raises MspcError where it is none."""
     module = parse(text, REGISTRY, path, frames=True)
-    if len(module.graphs) != 1:
-        raise MspcError(f"{path} is damaged: its network has {len(module.graphs)} graphs")
-    graph = module.graphs[0]
+    if module.dialect:
+        raise MspcError(f"{path} is damaged: its network is a graph of {module.dialect}")
+    graph = module.main
     graph.attrs = {**module.attrs, **graph.attrs}
     check_graph(graph)
     return graph

@@ -88,7 +88,7 @@ def program(
         "compile_id": graph.attrs["compile_id"],
         "ranks": compiled.config.ranks,
         "mode": compiled.config.mode,
-        "training": any(node.phase == "update" for node in graph.nodes),
+        "training": any(node.phase == "update" for each in graph.graphs() for node in each.nodes),
         **({"settings": set_by_script} if set_by_script else {}),
         "execute": {str(rank): name for rank, name in execute.items()},
         "digests": digests,

@@ -29,10 +29,11 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import trace_call
 from mspc.compiler.frontend.trace import Leaf, Traced
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Node, Parameter, Value
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.text.attribute_types import fields_of
 from mspc.ir.types import TensorType, Type
 from mspc.ops.convolution.window import paddings
+from mspc.output.mindir_regions import REGIONS, write_regions
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 
@@ -64,10 +65,14 @@ class _Writer:
         self.nodes: list[MindirNode] = []
         self.constants: dict[str, Any] = {}
         self.functions: set[str] = set()
+        self.name = traced.graph.name
+        self.inputs: Mapping[str, TensorType] = {}
+        self.called: dict[str, WrittenGraph] = {}
+        self.functions_of: dict[Graph, str] = {}
 
     def graph(self) -> WrittenGraph:
         graph = self.traced.graph
-        self._refuse(graph.nodes)
+        self._refuse([node for each in graph.graphs() for node in each.nodes])
         inputs: dict[str, TensorType] = {}
         parameters: list[tuple[str, str, np.ndarray]] = []
         for parameter in graph.parameters:
@@ -81,12 +86,30 @@ class _Writer:
                 self._read(parameter, name)
                 value = self.traced.parameters[parameter.name].asnumpy()
                 parameters.append((name, parameter.name, np.asarray(value)))
-        for node in graph.nodes:
-            self.names[node] = self._add(node)
+        self.add(graph.nodes)
         output = self._result(self.traced.structure)
         return WrittenGraph(
-            graph.name, inputs, parameters, self.constants, self.nodes, self.types, output, frozenset(self.functions)
+            graph.name, inputs, parameters, self.constants, self.nodes, self.types, output, frozenset(self.functions),
+            tuple(self.called.values()),
+        )  # fmt: skip
+
+    def inside(self, name: str, inputs: Mapping[str, TensorType]) -> _Writer:
+        """What writes a graph of this name that this one calls; `finish` adds it."""
+        own = _Writer(self.traced)
+        own.name, own.functions, own.called, own.functions_of = name, self.functions, self.called, self.functions_of
+        own.inputs = inputs
+        return own
+
+    def finish(self, output: str) -> None:
+        """Add the graph of this writer, which gives `output`, to those that are called."""
+        self.called[self.name] = WrittenGraph(
+            self.name, self.inputs, (), self.constants, self.nodes, self.types, output, frozenset(self.functions)
         )
+
+    def add(self, nodes: Sequence[Node]) -> None:
+        """Add these nodes."""
+        for node in nodes:
+            self.names[node] = self._add(node)
 
     def _refuse(self, nodes: Sequence[Node]) -> None:
         """Raise MspcError for all nodes that cannot be written."""
@@ -95,7 +118,7 @@ class _Writer:
                 raise node.error(f"export: {node.label} changes parameters or needs gradients, which is not written", [
                     "export the network that predicts, after set_train(False)"
                 ])  # fmt: skip
-        known = SAME | SIGNATURES.keys() | ATTRIBUTES.keys() | _MADE | {TUPLE, ITEM}
+        known = SAME | SIGNATURES.keys() | ATTRIBUTES.keys() | _MADE | {TUPLE, ITEM, *REGIONS}
         lacking = [node for node in nodes if node.op.name not in known]
         if lacking:
             names = ", ".join(sorted({node.op.name for node in lacking}))
@@ -103,20 +126,22 @@ class _Writer:
 
     def _read(self, parameter: Parameter, name: str) -> None:
         """A node that reads a parameter."""
-        self.names[parameter] = self._node("Load", [name, EFFECTS], {}, parameter.type)
+        self.names[parameter] = self.node("Load", [name, EFFECTS], {}, parameter.type)
 
     def _add(self, node: Node) -> str:
         operator = node.op.name
         fields = {name: getattr(node.op, name) for name in fields_of(type(node.op))}
-        operands = [self._name(value) for value in node.inputs]
+        operands = [self.name_of(value) for value in node.inputs]
+        if node.regions:
+            return write_regions(self, node, operands)
         if operator == "StopGradient":  # MindSpore loads none on a CPU, and what is written predicts
             return operands[0]
         if operator in _MADE and not operands:
-            return self._constant(np.asarray(node.op.run(NumPyBackend(OneRank()))))
+            return self.constant(np.asarray(node.op.run(NumPyBackend(OneRank()))))
         if operator == ITEM:
-            return self._node(operator, [*operands, self._constant(fields["index"])], {}, node.type)
+            return self.node(operator, [*operands, self.constant(fields["index"])], {}, node.type)
         if operator == TUPLE:
-            return self._node(operator, operands, {}, node.type)
+            return self.node(operator, operands, {}, node.type)
         if operator in ("MaxPool", "AvgPool") and fields["pad_mode"].lower() == "pad":
             operands = [self._padded(node, operands[0], fields)]
             fields = {name: value for name, value in fields.items() if name not in ("pad", "count_include_pad")}
@@ -124,11 +149,11 @@ class _Writer:
         words = [word for part in words_of(operator) for word in part] if operator in SIGNATURES else []
         self._check(node, fields, {*words, *ATTRIBUTES.get(operator, ())})
         if operator in AS_TUPLE:
-            operands = [self._node(TUPLE, operands, {}, None)]
+            operands = [self.node(TUPLE, operands, {}, None)]
         inputs = [self._input(operator, word, operands, fields) for word in words] or operands
         if operator not in ATTRIBUTES:
             self.functions.add(operator)
-        return self._node(operator, inputs, attributes_of_fields(operator, fields), node.type)
+        return self.node(operator, inputs, attributes_of_fields(operator, fields), node.type)
 
     def _padded(self, node: Node, operand: str, fields: Mapping[str, Any]) -> str:
         """A node that pads an image: MindSpore's pooling has no borders of its own."""
@@ -136,8 +161,8 @@ class _Writer:
         if node.op.name == "AvgPool" and not fields["count_include_pad"]:
             raise node.error(f"export: {node.label} with count_include_pad=False cannot be written")
         value = np.array(-np.inf if node.op.name == "MaxPool" else 0, node.tensor_type.dtype.numpy)
-        inputs = [operand, self._constant((left, right, above, below)), self._constant(value)]
-        return self._node("PadV3", inputs, {"mode": "constant", "paddings_contiguous": True}, None)
+        inputs = [operand, self.constant((left, right, above, below)), self.constant(value)]
+        return self.node("PadV3", inputs, {"mode": "constant", "paddings_contiguous": True}, None)
 
     def _check(self, node: Node, fields: dict[str, Any], written: set[str]) -> None:
         """Raise MspcError where a field that is not written has not the value that it then has."""
@@ -153,19 +178,19 @@ class _Writer:
         if word.isdecimal():
             return operands[int(word)]
         if word in _LITERALS:
-            return self._constant(_LITERALS[word])
-        return self._constant(input_of_field(operator, word, fields[word]))
+            return self.constant(_LITERALS[word])
+        return self.constant(input_of_field(operator, word, fields[word]))
 
-    def _name(self, value: Value) -> str:
-        return self._constant(value.value) if isinstance(value, Constant) else self.names[value]
+    def name_of(self, value: Value) -> str:
+        return self.constant(value.value) if isinstance(value, Constant) else self.names[value]
 
-    def _constant(self, value: Any) -> str:
-        name = f"value_{len(self.constants)}"
+    def constant(self, value: Any) -> str:
+        name = f"{self.name}:value_{len(self.constants)}"
         self.constants[name] = value
         return name
 
-    def _node(self, operator: str, inputs: Sequence[str], attributes: dict[str, Any], type: Type | None) -> str:
-        name = f"{self.traced.graph.name}:{operator}-{len(self.nodes)}"
+    def node(self, operator: str, inputs: Sequence[str], attributes: dict[str, Any], type: Type | None) -> str:
+        name = f"{self.name}:{operator}-{len(self.nodes)}"
         self.nodes.append(MindirNode(name, operator, tuple(inputs), attributes))
         if type is not None:
             self.types[name] = type
@@ -174,9 +199,9 @@ class _Writer:
     def _result(self, structure: Any) -> str:
         """The name of what has this structure."""
         if isinstance(structure, Leaf):
-            return self._name(self.traced.graph.results[structure.index])
+            return self.name_of(self.traced.graph.results[structure.index])
         if isinstance(structure, tuple | list):
-            return self._node(TUPLE, [self._result(each) for each in structure], {}, None)
+            return self.node(TUPLE, [self._result(each) for each in structure], {}, None)
         if isinstance(structure, bool | int | float | str | None):
-            return self._constant(structure)
+            return self.constant(structure)
         raise MspcError(f"export: the network returns {type(structure).__name__}, which is not written")

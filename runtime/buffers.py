@@ -25,6 +25,9 @@ from mspc.runtime.backend import NumPyBackend
 WASTE = 2
 """A free buffer is taken for a result of at least this part of its size."""
 _ALIGNMENT = 64
+_HANDED = -1
+"""In the place of a buffer's number, for a result whose place is handed over."""
+_NONE: Mapping[Any, Any] = {}
 
 Array = Any
 
@@ -50,12 +53,24 @@ class _Pool:
         self._free.append(buffer)
 
 
+class Handed:
+    """The place of a result of a region, which whoever runs the region hands over.
+
+    used: whether the node writes there; else it makes an array of its own. out: set ahead of every run.
+    """
+
+    def __init__(self) -> None:
+        self.used = False
+        self.out: Array = None
+
+
 def buffered_kernels(
     graph: Graph, backend: NumPyBackend, last_use: Mapping[Value, int], others: Container[int] = (),
-    loops: Mapping[int, Callable[..., Array]] | None = None,
+    loops: Mapping[int, Callable[..., Array]] | None = None, handed: Mapping[tuple[Node, int], Handed] = _NONE,
 ) -> dict[int, Callable[..., Array]]:  # fmt: skip
     """Kernels that write to planned buffers, by the index of their node; the other nodes, those in `others` among them,
-    make arrays of their own. `loops` are kernels with an `out` in the place of the operators' own.
+    make arrays of their own. `loops` are kernels with an `out` in the place of the operators' own, `handed` are places
+    of results of the graph, by their nodes and their places in what these make.
 
     A buffer is free once the last value that may look into it is dead: operators declare of which operands their
     results may be views. What a view of a result of the graph may show is not planned.
@@ -72,10 +87,15 @@ def buffered_kernels(
     places: dict[Value, list[int]] = {}
     for index, node in enumerate(nodes):
         types = element_types(node.type)
-        if index in into and max(ends[index, element] for element in range(len(types))) < len(nodes):
+        if index in into and all(
+            ends[index, element] < len(nodes) or (node, element) in handed for element in range(len(types))
+        ):
             dead = dying.get(index, [])
             places[node] = []
             for element, type in enumerate(types):
+                if ends[index, element] == len(nodes):
+                    places[node].append(_HANDED)
+                    continue
                 taken = _overwritten(node, type, places, dead)
                 places[node].append(pool.take(_size(type)) if taken is None else taken)
                 dying.setdefault(ends[index, element], []).append(places[node][element])
@@ -87,11 +107,32 @@ def buffered_kernels(
     kernels: dict[int, Callable[..., Array]] = {}
     for index, kernel in into.items():
         if nodes[index] in places:
-            types = element_types(nodes[index].type)
-            views = [_view(memory[b], t) for b, t in zip(places[nodes[index]], types, strict=True)]
-            out = tuple(views) if isinstance(nodes[index].type, TupleType) else views[0]
-            kernels[index] = functools.partial(kernel, out=out)
+            kernels[index] = _writing(kernel, nodes[index], places[nodes[index]], memory, handed)
     return kernels
+
+
+def _writing(
+    kernel: Callable[..., Array], node: Node, places: Sequence[int], memory: Sequence[Array],
+    handed: Mapping[tuple[Node, int], Handed],
+) -> Callable[..., Array]:  # fmt: skip
+    """The kernel, writing to its places."""
+    types = element_types(node.type)
+    views = [None if b == _HANDED else _view(memory[b], t) for b, t in zip(places, types, strict=True)]
+    several = isinstance(node.type, TupleType)
+    if _HANDED not in places:
+        return functools.partial(kernel, out=tuple(views) if several else views[0])
+    holders = {element: handed[node, element] for element, place in enumerate(places) if place == _HANDED}
+    for holder in holders.values():
+        holder.used = True
+    if not several:
+        (holder,) = holders.values()
+        return lambda *operands: kernel(*operands, out=holder.out)
+
+    def write(*operands: Array) -> Array:
+        out = tuple(holders[i].out if i in holders else view for i, view in enumerate(views))
+        return kernel(*operands, out=out)
+
+    return write
 
 
 def _memory(sizes: Sequence[int], places: Mapping[Value, list[int]]) -> list[Array]:
@@ -137,13 +178,14 @@ def _ends(
     shown: dict[Value, set[tuple[int, int]]] = {}
     made: dict[Value, int] = {}
     for index, node in enumerate(nodes):
-        if index in into:
-            makers = {(index, element) for element in range(len(element_types(node.type)))}
+        operands = aliased_operands(node) if index not in into or node.regions else ()
+        makers = {maker for i in operands for maker in shown.get(node.inputs[i], ())}
+        if index in into:  # what runs graphs may have no place all the same, and hand out its operands
+            makers |= {(index, element) for element in range(len(element_types(node.type)))}
             made[node] = index
         elif isinstance(node.op, TupleGetItem) and node.inputs[0] in made:
-            makers = {(made[node.inputs[0]], node.op.index)}
-        else:
-            makers = {maker for i in aliased_operands(node) for maker in shown.get(node.inputs[i], ())}
+            own = made[node.inputs[0]]
+            makers = {m for m in shown[node.inputs[0]] if m[0] != own or m[1] == node.op.index}
         if not makers:
             continue
         shown[node] = makers

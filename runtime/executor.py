@@ -12,11 +12,12 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Parameter, Value
 from mspc.ir.types import TensorType
 from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.compiled_loops import pays
 from mspc.runtime.faults.failure import NodeFailure, RegionFailure
 from mspc.runtime.faults.finite import Origin, check_finite, search
 from mspc.runtime.faults.record import PLACE_WORDS
 from mspc.runtime.node_timer import NodeTimer
-from mspc.runtime.plan import ExecutionPlan, Instructions, own, parts_of, plan, prepare
+from mspc.runtime.plan import ExecutionPlan, Instructions, RegionKernels, own, parts_of, plan, prepare
 from mspc.runtime.profile import Timed
 
 Array = Any
@@ -47,8 +48,8 @@ class Executor:
         self.cursor: Any = [0] * PLACE_WORDS if cursor is None else cursor
         prepare(graph, backend)
         self._regions = _regions_of(graph, backend, self.cursor)
-        kernels = self._regions.kernels(graph.nodes) if self._regions is not None else {}
-        self.plan: ExecutionPlan = plan(graph, backend, kernels)
+        kernels = self._regions.kernels(graph.nodes) if self._regions is not None else RegionKernels()
+        self.plan: ExecutionPlan = plan(graph, backend, kernels, compiles=pays(graph, backend))
         self.slots: list[Any] = [None] * self.plan.slots
         self._checked = False
         for parameter in graph.parameters:
@@ -213,7 +214,7 @@ def _regions_of(graph: Graph, backend: NumPyBackend, cursor: Any) -> Any:
         return None
     from mspc.runtime.regions.kernels import Regions  # late: most graphs need none of it
 
-    return Regions(backend, cursor)
+    return Regions(graph, backend, cursor)
 
 
 def owner(array: Array) -> Array:

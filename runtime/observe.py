@@ -46,7 +46,7 @@ def observe(
     observed: dict[Any, Array] = {}
     wanted = {value for value in graph.results if isinstance(value, Node)}
     handed: dict[Value, Array] = {}
-    regions = Regions(backend, [0] * PLACE_WORDS)
+    regions = Regions(graph, backend, [0] * PLACE_WORDS)
     with np.errstate(all="ignore"):
         for index, node in enumerate(graph.nodes):
             shown = totals if node.phase == "update" else {}

@@ -19,7 +19,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.op import Op
 from mspc.ops.optim.all_finite import AllFinite
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.buffers import buffered_kernels
+from mspc.runtime.buffers import Handed, buffered_kernels
 from mspc.runtime.comm.arrivals import arrival_kernels
 from mspc.runtime.compiled_loops import compiled_kernels
 
@@ -65,7 +65,8 @@ class ExecutionPlan:
             if index in self.mutated:
                 # What runs graphs may read an operand after it has updated another.
                 read = index - 1 if node.regions else index
-                live = {value: made for value, made in live.items() if self.last_use[value] > read}
+                written = {node.inputs[place] for place in node.op.mutates}  # a stack of parameters is their memory
+                live = {v: made for v, made in live.items() if self.last_use[v] > read and v not in written}
                 parameters = [self.slot_of[p] for p in self.mutated[index]]
                 yield index, parameters, [(self.slot_of[value], made) for value, made in live.items()]
             if self.last_use.get(node, -1) > index:
@@ -92,8 +93,21 @@ def prepare(graph: Graph, backend: NumPyBackend) -> None:
                          for t in element_types(v.type))  # fmt: skip
 
 
-def plan(graph: Graph, backend: NumPyBackend, regions: Mapping[int, Callable[..., Any]]) -> ExecutionPlan:
-    """Assign slots and bind kernels. regions: the kernels of nodes that run graphs, by their places."""
+@dataclass
+class RegionKernels:
+    """Kernels of the nodes of a graph that run graphs, by their places: those that make their results, and those of
+    them that also can write to `out`."""
+
+    plain: Mapping[int, Callable[..., Any]] = field(default_factory=dict[int, Callable[..., Any]])
+    into: Mapping[int, Callable[..., Any]] = field(default_factory=dict[int, Callable[..., Any]])
+
+
+def plan(
+    graph: Graph, backend: NumPyBackend, regions: RegionKernels,
+    handed: Mapping[tuple[Node, int], Handed] | None = None, compiles: bool = False,
+) -> ExecutionPlan:  # fmt: skip
+    """Assign slots and bind kernels. handed: see `buffered_kernels`. compiles: nodes run as compiled loops where they
+    can."""
     nodes = graph.nodes
     updates = updated_parameters(graph)
     boundary = min(updates, default=len(nodes))
@@ -107,11 +121,11 @@ def plan(graph: Graph, backend: NumPyBackend, regions: Mapping[int, Callable[...
     slot_of: dict[Value, int] = {parameter: i for i, parameter in enumerate(graph.parameters)}
     constants = _constant_slots(graph, slot_of)
     slots = _Slots(slot_of, last_use)
-    bound = {**arrival_kernels(graph, backend), **regions}
-    loops, changes = compiled_kernels(graph, backend)
+    bound = arrival_kernels(graph, backend)
+    loops, changes = compiled_kernels(graph, backend) if compiles else ({}, {})
     bound = {**changes, **bound}
-    buffered = buffered_kernels(graph, backend, last_use, bound, loops)
-    bound = {**loops, **buffered, **bound}
+    buffered = buffered_kernels(graph, backend, last_use, bound, {**loops, **regions.into}, handed or {})
+    bound = {**loops, **regions.plain, **buffered, **bound}
     steps = [_instruction(index, node, bound.get(index), backend, slots) for index, node in enumerate(nodes)]
     return ExecutionPlan(
         graph=graph,

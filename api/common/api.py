@@ -50,5 +50,11 @@ ms_class = jit_class
 
 
 def lazy_inline(fn: Any = None, attrs: Any = None, policy: Any = None) -> Any:
-    """Accepted as a decorator of `__init__`, bare or with arguments; cells are always inlined."""
-    return fn if callable(fn) else lambda decorated: decorated
+    """A decorator of `__init__`, bare or with arguments: equal cells of the class that a `for` statement calls become
+    one graph, which a loop runs, where that is possible. Cells elsewhere are inlined."""
+
+    def marked(decorated: Any) -> Any:
+        decorated.is_lazily_inlined = True
+        return decorated
+
+    return marked(fn) if callable(fn) else marked

@@ -18,6 +18,7 @@ from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout, common_mesh
 from mspc.passes.sharding.layout_search import Search
+from mspc.passes.sharding.opened_graphs import opened
 from mspc.search.layouts.cheapest import AXES, mesh_of
 from mspc.search.model.model import NEVER, CostModel
 from mspc.search.plans.machine_terms import LARGE, terms_for
@@ -47,8 +48,17 @@ def next_ways(configured: Graph, decided: Graph, machine: Machine) -> dict[int, 
         configured: the graph ahead of the pass that decides on layouts. decided: behind it, with the same nodes.
 
     Returns:
-        Nothing of operators on which a search has no say, and nothing at all where the two graphs do not go together.
+        Nothing of operators on which a search has no say or which a node runs in a graph of its own, and nothing at all
+        where the two graphs do not go together.
     """
+    with opened(configured), opened(decided):
+        nodes = [*decided.nodes]
+        found = _ways_of_all(configured, decided, machine)
+    places = {node: place for place, node in enumerate(decided.nodes)}
+    return {places[nodes[i]]: ways for i, ways in found.items() if nodes[i] in places}
+
+
+def _ways_of_all(configured: Graph, decided: Graph, machine: Machine) -> dict[int, list[OperatorAlternative]]:
     if [node.op.name for node in configured.nodes] != [node.op.name for node in decided.nodes]:
         return {}
     terms = terms_for(machine).attributes()

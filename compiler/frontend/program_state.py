@@ -54,6 +54,7 @@ class Beginning:
     def restore(self) -> None:
         """Forget what was traced since."""
         tracer = self.tracer
+        tracer.names.clear()
         for name, noted in self.noted.items():
             setattr(tracer, name, noted.copy())
         self.state.restore(tracer, self.frame)

@@ -19,12 +19,13 @@ from mspc.api.common import parameter as session
 from mspc.api.common.initial_values import InitialValue
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.precision import Precision
+from mspc.compiler.frontend.number_types import is_numeric, number_dtype
 from mspc.compiler.frontend.source import Sources
 from mspc.compiler.frontend.values import Frame, TooManyErrors, describe
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
-from mspc.ir.types import BOOL, FLOAT32, HALVES, INT64, DType, TensorType, TupleType, dtype_of
+from mspc.ir.types import FLOAT32, HALVES, DType, TensorType, TupleType, dtype_of
 from mspc.ops.control.constraint import is_constraint
 from mspc.ops.control.structural import Depend, TupleGetItem
 from mspc.ops.op import REGISTRY, Op
@@ -86,9 +87,13 @@ class Tracer:
         """Operators with regions so far, which are called after their number."""
         self.weak: set[Value] = set()
         """Tensors that are Python's numbers: beside other tensors they have their element type."""
+        self.folds = True
+        """Equal cells may become one graph."""
         self.in_shard = False
         """What is read is called by a function that `shard()` gave."""
         self.parameter_readers: dict[int, Callable[[Parameter], Value]] = {}
+        self.names: dict[str, Parameter] = {}
+        """The graph's parameters by name, as far as they were looked up; emptied where one gets another."""
         self._referenced: list[Any] = []
         self._weights: dict[int, Parameter] = {}
         self._tensors: dict[int, tuple[Any, Value]] = {}
@@ -162,7 +167,7 @@ class Tracer:
                 return Constant(value, kind)
             except OverflowError:
                 raise self.error(f"{value} is no number of {kind}", kind=ValueError) from None
-        if isinstance(value, list | tuple) and _is_numeric(value):
+        if isinstance(value, list | tuple) and is_numeric(value):
             array = np.asarray(value)
             kind = array.dtype.kind
             return self.constant_tensor(array.astype("float32" if kind == "f" else array.dtype), "")
@@ -181,11 +186,12 @@ class Tracer:
                 ['give each Parameter its own name, for example Parameter(value, "w1")'],
                 ValueError,
             )
-        for other in self.graph.parameters:
-            if other.name == name:
-                other.name = self._free_name(f"{name}_{other.kind}")
-                if other.kind == "constant":
-                    self.constants[other.name] = self.constants.pop(name)
+        other = self._called(name)
+        if other is not None:
+            other.name = self._free_name(f"{name}_{other.kind}")
+            if other.kind == "constant":
+                self.constants[other.name] = self.constants.pop(name)
+            self.names.clear()
         made = Parameter(
             name, TensorType(weight.dtype, tuple(weight.shape)), "parameter", weight.requires_grad
         )
@@ -199,6 +205,13 @@ class Tracer:
         self.parameters[name] = weight
         self.graph.parameters.append(made)
         return made
+
+    def _called(self, name: str) -> Parameter | None:
+        """The graph's parameter of a name, if there is one."""
+        parameters = self.graph.parameters
+        for parameter in parameters[len(self.names) :] if len(self.names) <= len(parameters) else parameters:
+            self.names[parameter.name] = parameter
+        return self.names.get(name)
 
     def constant_tensor(self, tensor: Any, name: str) -> Value:
         """A tensor of the script as a constant; large ones become a parameter called `name`."""
@@ -375,25 +388,3 @@ def _widest(values: Sequence[Value]) -> DType | None:
 
 def _not_wired(*_: Any) -> Any:
     raise AssertionError("the tracer is used without its interpreter")
-
-
-def _is_numeric(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return bool(value) and all(map(_is_numeric, value))
-    return isinstance(value, bool | int | float | np.generic)
-
-
-def number_dtype(value: Any, like: DType | None) -> DType:
-    """Element type of a Python number beside tensors of type `like`: theirs, but a float makes integers
-    Float32 and an int makes Bool Int64; alone a float is Float32, an int Int64."""
-    if isinstance(value, np.generic) and like is None:
-        return dtype_of(value.dtype)
-    is_float = isinstance(value, float | np.floating)
-    is_bool = isinstance(value, bool | np.bool_)
-    if like is None:
-        return FLOAT32 if is_float else BOOL if is_bool else INT64
-    if is_float:
-        return like if like.has_gradient else FLOAT32
-    if not is_bool and like == BOOL:
-        return INT64
-    return like

@@ -15,10 +15,12 @@ from functools import partial
 from typing import Any
 
 from mspc.api.common.gradient import jit
+from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.condition import condition_of
 from mspc.compiler.frontend.expressions import assign, closure, evaluate, evaluate_test
 from mspc.compiler.frontend.index import unpacked
 from mspc.compiler.frontend.operators import binary, truth
+from mspc.compiler.frontend.refused import REFUSED
 from mspc.compiler.frontend.remembered_calls import forget
 from mspc.compiler.frontend.source import assigned_names
 from mspc.compiler.frontend.state import Tracer
@@ -182,7 +184,23 @@ def _for(tracer: Tracer, frame: Frame, node: ast.For) -> Any:
         found = _unrolled_first(tracer, frame, node, items)
         if found is not None:
             return found[0]
-    return _turns(tracer, frame, node, unpacked(tracer, items, "the loop"))
+    turns = unpacked(tracer, items, "the loop")
+    if _may_be_folded(tracer, node, turns):
+        from mspc.compiler.frontend.layers import folded
+
+        found = folded(tracer, frame, node, turns, _block)
+        if found is not None:
+            return found[0]
+    return _turns(tracer, frame, node, turns)
+
+
+def _may_be_folded(tracer: Tracer, node: ast.For, items: list[Any]) -> bool:
+    """Whether the turns of a loop over cells may be one graph."""
+    if len(items) < 2 or not isinstance(items[0], Cell) or not tracer.folds or _may_be_left(node) or node.orelse:
+        return False
+    from mspc.compiler.frontend.layers import asks_for_one_graph
+
+    return asks_for_one_graph(items)
 
 
 def _turns(tracer: Tracer, frame: Frame, node: ast.For, items: list[Any]) -> Any:
@@ -375,17 +393,3 @@ STATEMENTS: dict[type[ast.stmt], Callable[..., Any]] = {
     ast.Raise: _raise, ast.With: _with,
     ast.FunctionDef: _function, ast.Pass: _nothing, ast.Break: _break, ast.Continue: _continue,
 }  # fmt: skip
-
-REFUSED: dict[type[ast.stmt], tuple[str, str]] = {
-    ast.Try: ("'try'", "errors that are known at compile time stop the compile; others cannot be caught"),
-    ast.Global: ("'global'", "return the value instead"),
-    ast.Nonlocal: ("'nonlocal'", "return the value instead"),
-    ast.Delete: ("'del'", "values are freed after their last use without it"),
-    ast.ClassDef: ("'class'", "define classes at the top of the file"),
-    ast.Import: ("'import'", "import at the top of the file"),
-    ast.ImportFrom: ("'import'", "import at the top of the file"),
-    ast.Match: ("'match'", "use if, elif and else"),
-    ast.AsyncFunctionDef: ("'async'", ""),
-    ast.AsyncFor: ("'async'", ""),
-    ast.AsyncWith: ("'async'", ""),
-}

@@ -28,12 +28,12 @@ from mspc.compiler.frontend.sharding import is_sharded_function
 from mspc.compiler.frontend.source import FunctionSource, Sources
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.statements import run
-from mspc.compiler.frontend.values import Closure, Frame, Poisoned, TooManyErrors, describe
+from mspc.compiler.frontend.values import Closure, Frame, Poisoned, TooManyErrors, Unrolled, describe
 from mspc.ir.deep_calls import deep_calls
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import TensorType, dtype_of
+from mspc.ir.types import StackType, TensorType, dtype_of
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,7 @@ def trace(
     script_folder: str = "",
     name: str = "",
     other_mistakes: Callable[[Graph], list[MspcError]] | None = None,
+    folds: bool = True,
 ) -> Traced:
     """Read `target(*args)` into a graph.
 
@@ -99,6 +100,7 @@ def trace(
         name: of the graph; made from the target's when empty.
         other_mistakes: called for what else is wrong with the part of the graph that could be read, when there are
             mistakes, so that all come together.
+        folds: whether equal cells whose class asks for it (`lazy_inline`) become one graph where that is possible.
 
     Raises:
         MspcError: the network is wrong, or uses what is not supported; independent mistakes come together.
@@ -106,6 +108,7 @@ def trace(
     while hasattr(target, "parallel_settings"):
         target = target.network  # an AutoParallel cell: the settings have gone into the configuration
     tracer = Tracer(name or _graph_name(target), sharded, script_folder)
+    tracer.folds = folds
     tracer.call = partial(call, tracer)
     tracer.run = partial(run, tracer)
     result: Any = None
@@ -127,6 +130,13 @@ def trace(
     raise_all(tracer.errors)
     assert not poisoned, "a value is missing, but no mistake was noted"
     graph = tracer.graph
+    if any(isinstance(value.type, StackType) for value in graph.nodes):
+        from mspc.compiler.frontend.rolled_updates import roll_updates
+
+        try:
+            roll_updates(graph)
+        except Unrolled:
+            return trace(target, args, sharded, script_folder, name, other_mistakes, folds=False)
     graph.returns_tuple = isinstance(result, tuple | list | dict)
     ignored, cells = len(tracer.ignored), list(tracer.cells.values())
     return Traced(graph, tracer.parameters, tracer.constants, structure, ignored, tracer.warnings, cells)

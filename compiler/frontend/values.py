@@ -27,6 +27,10 @@ class Poisoned(Exception):
     """A statement reads what an earlier mistake, already noted, left without a value."""
 
 
+class Unrolled(Exception):
+    """Equal cells cannot be one graph, since something is done for one of them alone."""
+
+
 class TooManyErrors(Exception):
     """Ends a trace that has enough to report."""
 

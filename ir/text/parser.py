@@ -17,6 +17,7 @@ from mspc.ir.nearest import did_you_mean
 from mspc.ir.opaque import UNKNOWN_TYPE, Module
 from mspc.ir.text.comments import header_facts, parameter_types
 from mspc.ir.text.facts import HEADER, mistake
+from mspc.ir.text.families import members_of
 from mspc.ir.text.fragments import (
     expected,
     parse_text,
@@ -30,6 +31,7 @@ from mspc.ir.text.node_reader import NodeReader
 from mspc.ir.text.operator_reader import Registry
 from mspc.ir.text.reading import GROUP, OPERAND, QUOTED, Reading
 from mspc.ir.text.source_text import Malformed, expectation, name_of
+from mspc.ir.types import Type
 
 _PARAMETER = re.compile(rf"(%para\d+_({QUOTED}|[^\s:]*))\s*:")
 _SUBGRAPH = re.compile(rf"subgraph @({QUOTED}|[^\s(]+)[^(]*\(([^()]*)\)")
@@ -194,15 +196,32 @@ class _FileReader:
             self.reading.fail(f"the parameter {name} needs ref_key={name} and `:  has_default`", type_token.start_pos)
         plain = text[: key.start()] + ">" if key else text
         type = self.reading.type_of(plain, type_token.start_pos)
-        parameter = self.reading.new_parameter(reference, name, type, head.start_pos)
+        names = [name] if self.reading.opaque or match.group(2) != name else list(members_of(name))
+        parameter = self.new_parameter(reference, names[0], type, head.start_pos)
         parameter.kind = "parameter" if is_reference else "input"
         parameter.attrs = facts
+        if groups is not None:
+            self.read_parameter_groups(parameter, groups)
+        if len(names) > 1:
+            self.add_members(reference, parameter, names[1:], head.start_pos)
+
+    def new_parameter(self, reference: str, name: str, type: Type, at: int) -> Parameter:
+        parameter = self.reading.new_parameter(reference, name, type, at)
         if not self.reading.opaque:
             self.reading.lines[reference] = parameter
         if not self.graphs:
             self.reading.header.append(parameter)
-        if groups is not None:
-            self.read_parameter_groups(parameter, groups)
+        return parameter
+
+    def add_members(self, reference: str, first: Parameter, names: list[str], at: int) -> None:
+        """Parameters that stand on the line of the first of them."""
+        members = self.nodes.together[reference] = [first]
+        for name in names:
+            number = f"%para{len(self.reading.parameters) + 1}"
+            member = self.new_parameter(f"{number}_{name}", name, first.type, at)
+            member.kind, member.trainable, member.layout = first.kind, first.trainable, first.layout
+            member.global_type, member.attrs = first.global_type, dict(first.attrs)
+            members.append(member)
 
     def read_parameter_groups(self, parameter: Parameter, groups: Token) -> None:
         for match in GROUP.finditer(groups):

@@ -12,6 +12,7 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.location import Frames
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.opaque import Literal, Module
+from mspc.ir.text.families import common_name, families, shown_as_one
 from mspc.ir.text.values import (
     constant_text,
     key_text,
@@ -91,7 +92,15 @@ def _module_lines(
         for number, parameter in enumerate(graph.parameters, first):
             numbers[parameter] = f"%para{number}_{name_text(parameter.name)}"
         first += len(graph.parameters)
-    lines += [f"{numbers[p]}: {_parameter_text(p)}" for p in main.parameters]
+    together: dict[Parameter, list[Parameter]] = {} if module.dialect else families(main)
+    hidden = {member for members in together.values() for member in members[1:]}
+    for first_one, members in together.items():
+        number = numbers[first_one].partition("_")[0]
+        numbers[first_one] = f"{number}_{common_name([member.name for member in members])}"
+    for parameter in main.parameters:
+        if parameter not in hidden:
+            key = numbers[parameter].partition("_")[2]
+            lines.append(f"{numbers[parameter]}: {_parameter_text(parameter, key)}")
     writers: list[_GraphWriter] = []
     elsewhere = {
         node: f"@{name_text(graph.name)}:%{number}"
@@ -103,7 +112,7 @@ def _module_lines(
         if graph is not main and graph.attrs:
             lines += ["subgraph attr:", *_attribute_lines(graph.attrs)]
         if graph is not main and not module.dialect:
-            lines += [f"{numbers[p]}: {_parameter_text(p)}" for p in graph.parameters]
+            lines += [f"{numbers[p]}: {_parameter_text(p, name_text(p.name))}" for p in graph.parameters]
         if graph is main:
             lines.append(f"subgraph @{name_text(graph.name)}() {{")
         else:
@@ -113,7 +122,7 @@ def _module_lines(
                 lines.append(f"# Parameters: {len(graph.parameters)}, ({types})")
             lines.append(f"subgraph @{name_text(graph.name)}({operands}) {{")
         seen = numbers if module.dialect else {p: numbers[p] for p in graph.parameters}
-        writer = _GraphWriter(graph, seen, lines, header, elsewhere)
+        writer = _GraphWriter(graph, seen, lines, header, elsewhere, together)
         writer.write(is_open)
         writers.append(writer)
         lines.append("}")
@@ -125,17 +134,18 @@ class _GraphWriter:
     """Appends the nodes of one graph to `lines`; remembers the texts of call stacks that nodes share.
 
     header: where the attributes of the file's main graph begin. left_open: the lines that are still to be written.
-    elsewhere: how a node of any graph is named in the others.
+    elsewhere: how a node of any graph is named in the others. together: parameters that stand on one line.
     """
 
     def __init__(
         self, graph: Graph, parameters: Mapping[Value, str], lines: list[str], header: int,
-        elsewhere: Mapping[Node, str],
+        elsewhere: Mapping[Node, str], together: dict[Parameter, list[Parameter]],
     ) -> None:  # fmt: skip
         self.graph = graph
         self.lines = lines
         self.header = header
         self.elsewhere = elsewhere
+        self.together = together
         self.left_open: dict[Node, int] = {}
         self.names: dict[Value, str] = dict(parameters)
         for number, node in enumerate(graph.nodes):
@@ -161,7 +171,10 @@ class _GraphWriter:
                 append("")
             else:
                 append(self.head(node, node))
-            types = ", ".join([type_text(v.type) for v in node.inputs])
+            if self.together and shown_as_one(node, self.together):
+                types = f"{type_text(node.inputs[0].type)}*{len(node.inputs)}"
+            else:
+                types = ", ".join([type_text(v.type) for v in node.inputs])
             append(f"{_INDENT}: ({types}) -> ({type_text(node.type)})")
             trailer = self.trailer(node)
             if trailer:
@@ -173,7 +186,8 @@ class _GraphWriter:
     def head(self, node: Node, place: Node) -> str:
         """The first line of a node that stands in the place of one of the graph's."""
         head = f"  {self.names[place]}({name_text(node.name)})" if node.name else f"  {self.names[place]}"
-        inputs = ", ".join([self.operand(v) for v in node.inputs])
+        shown = node.inputs[:1] if self.together and shown_as_one(place, self.together) else node.inputs
+        inputs = ", ".join([self.operand(v) for v in shown])
         return f"{head} = {node.op.name}({inputs}){self.groups(node)}"
 
     def groups(self, node: Node) -> str:
@@ -240,12 +254,11 @@ def strategy_text(side: str, strategy: Iterable[Any]) -> str:
     return f"{side}_{kind}: {value_text(entries)}"
 
 
-def _parameter_text(parameter: Parameter) -> str:
+def _parameter_text(parameter: Parameter, key: str) -> str:
     tensor = parameter.type
     text = type_text(tensor)
     if parameter.kind != "input" and isinstance(tensor, TensorType):
         shape = ", ".join(map(str, tensor.shape))
-        key = name_text(parameter.name)
         text = f"<Ref[Tensor[{tensor.dtype}]], ({shape}), ref_key={key}>  :  has_default"
     entries: list[str] = []
     if parameter.kind != ("parameter" if "<Ref[" in text else "input"):

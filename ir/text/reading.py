@@ -11,15 +11,16 @@ from lark import Token
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.opaque import Reference
 from mspc.ir.text.fragments import read_foreign_type, read_type
+from mspc.ir.text.limits import LONGEST_LIST
 from mspc.ir.text.operator_reader import OperatorReader, Registry
 from mspc.ir.text.source_text import SourceText
 from mspc.ir.types import TensorType, TupleType, Type
 
 QUOTED = r'"(?:[^"\\\n]|\\.)*+"'
-OPERAND = re.compile(rf"%(?:para\d+_{QUOTED}|[\w.\-/\[\]$]+)")
+OPERAND = re.compile(rf"%(?:para\d+_{QUOTED}|[\w.\-/\[\]$]+(?:{{\d+\.\.\d+}}[\w.\-/\[\]$]*)?)")
 GROUP = re.compile(r'(\w+: ?)?(\{(?:[^{}"]++|"(?:[^"\\]|\\.)*+"|\{(?:[^{}"]++|"(?:[^"\\]|\\.)*+")*+\})*+\})')
 _NUMBER = re.compile(r"(%para\d+)_")
-_TYPE = re.compile(r"<[^<>\n]*>")
+_TYPE = re.compile(r"(<[^<>\n]*>)(?:\*(\d{1,9}))?")
 _FOREIGN_HEADER = re.compile(r"^(?:# IR entry:|subgraph instance: )", re.MULTILINE)
 
 
@@ -58,6 +59,7 @@ class Reading:
         self.header: list[Parameter] = []
         self.graphs: list[Graph] = []
         self.heads: dict[Graph, int] = {}
+        """Parameters that stand on one line, by how they are referred to."""
         self.lines: dict[str, Parameter] = {}
         self.visible: dict[str, Parameter] = self.parameters
         self.references: list[Reference] = []
@@ -110,7 +112,11 @@ class Reading:
 
     def types_in(self, token: Token, start: int, stop: int) -> tuple[Type, ...]:
         at = token.start_pos or 0
-        return tuple(self.type_of(m.group(), at + m.start()) for m in _TYPE.finditer(token, start, stop))
+        found: list[Type] = []
+        for match in _TYPE.finditer(token, start, stop):
+            times = min(int(match.group(2) or 1), LONGEST_LIST)
+            found += [self.type_of(match.group(1), at + match.start())] * times
+        return tuple(found)
 
     def placement(self, layouts: tuple[Any, ...], type: Type, at: int) -> Any:
         """The layout of a value of this type: one, or a tuple for a tuple."""

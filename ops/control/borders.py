@@ -4,8 +4,8 @@ Passes that look at the layouts of all operators together work on it (`passes/sh
 inside of a pass alone: no text has them, and nothing runs them. Each names its `owner`, the node as it was opened, and
 those that need operands in a layout the `kind` of it.
 
-    If:    Handed  Decide  Border  ..  Leave  Border  ..  Back  Border  Joined
-    loop:  Handed  Decide  Enter  Turn  Border  [..  Decide  Border]  ..  Back  Keep  Border  [Turn]  Joined
+    If:    Decide  Handed  Border  ..  Leave  Border  ..  Back  Border  Joined
+    loop:  Decide  Enter  StandIn  Handed  Turn  Border  [..  Decide  Border]  ..  Back  Keep  Border  [Turn]  Joined
     Call:  Handed  Border  ..  Leave  Border  Joined
 """
 
@@ -25,7 +25,7 @@ from mspc.sharding.rules import factor_names, same_rule
 class Border(Op, abstract=True):
     """The begin of region number `region` of a node, which is of `op`; behind the last region, its end.
 
-    changed: values that the regions overwrite.
+    changed: values that the regions overwrite. varying: those that stand for others from turn to turn.
     """
 
     owner: Node
@@ -33,6 +33,7 @@ class Border(Op, abstract=True):
     regions: tuple[Graph, ...] = ()
     region: int = 0
     changed: tuple[Value, ...] = ()
+    varying: tuple[Value, ...] = ()
     has_side_effect = True
 
     @property
@@ -71,6 +72,18 @@ class Enter(Op, abstract=True):
         if not self.scanned:
             return x
         return x.entry if isinstance(x, StackType) else TensorType(x.dtype, x.shape[1:])
+
+
+class StandIn(Op, abstract=True):
+    """Says that in the regions of a loop operand 1, a parameter, is read in the place of every entry of the stack that
+    is operand 0: one of them stands for all, which lie alike. number: as in Enter."""
+
+    owner: Node
+    number: int
+    has_side_effect = True
+
+    def infer(self, *types: Type) -> Type:
+        return TupleType(())
 
 
 class Handed(Op, abstract=True):

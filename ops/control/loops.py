@@ -147,6 +147,31 @@ class Scan(Loop):
         return self.turns
 
 
+class MakeStack(Op):
+    """Tensors of one type as the entries of a stack, one a turn, without a copy: what a loop overwrites in an entry it
+    overwrites in the tensor."""
+
+    takes_complex = True
+    is_view = True
+    widens = False
+    bprop = NotDifferentiable("gradients are taken with respect to all of the stack")
+
+    def infer(self, *types: Type) -> Type:
+        first = types[0] if types else None
+        if not isinstance(first, TensorType):
+            raise MspcError("MakeStack: it takes tensors of one type, at least one")
+        other = next((type for type in types if type != first), None)
+        if other is not None:
+            raise MspcError(f"MakeStack: its entries are {first} and {other}; they must be of one type")
+        return StackType.of(first)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return list(inputs)
+
+    def aliased_operands(self, count: int) -> Sequence[int]:
+        return range(count)
+
+
 class TurnCount(Op):
     """How many turns of a loop have put something on a stack: Int64 of shape ()."""
 

@@ -48,9 +48,8 @@ def backpropagate(
                         add_term(terms, value, grad)
                 continue
             if node.regions:
-                for value, grad in zip(node.inputs, differentiate(b, node, dout, needed), strict=True):
-                    if grad is not None and value in needed:
-                        add_term(terms, value, grad)
+                start = len(b.nodes)
+                _note(b, node, differentiate(b, node, dout, needed), start, needed, terms)
                 continue
         else:
             dout = summed(b, terms.pop(node) if node not in wanted else terms[node], node)
@@ -73,6 +72,13 @@ def _apply(b: Builder, node: Node, dout: object, needed: set[Value], terms: Term
         if hasattr(error, "message") and getattr(error, "location", None) is None:
             raise node.error(f"{node.label}: {getattr(error, 'message', error)}") from None
         raise
+    _note(b, node, grads, start, needed, terms)
+
+
+def _note(
+    b: Builder, node: Node, grads: Sequence[Value | None], start: int, needed: set[Value], terms: Terms
+) -> None:
+    """Note the gradients of a node's inputs, made from position `start` on, as terms."""
     made = set(b.nodes[start:])
     for index, (value, grad) in enumerate(zip(node.inputs, grads, strict=True)):
         if grad is None or value not in needed:

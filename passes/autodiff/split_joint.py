@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from mspc.ir.builder import Builder
-from mspc.ir.copies import copied_node, copied_parameter
+from mspc.ir.copies import copied_node, copied_parameter, copied_region
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType, TupleType
@@ -134,6 +134,7 @@ class Split:
         self._again = again
         self._own: set[Value] = {*joint.graph.parameters, *joint.forward}
         self._inside: dict[Value, Value] = {}
+        self._copies: dict[Graph, Graph] = {}
         for node in joint.backward:
             node.inputs = [self._pulled(value) for value in node.inputs]
             self.nodes.append(node)
@@ -176,10 +177,16 @@ class Split:
                 waiting += missing
             else:
                 copy = copy_for_gradients(here, [self._inside.get(v, v) for v in here.inputs])
+                copy.regions = tuple(self._own_region(region) for region in here.regions)
+                here.attrs.pop("saved", None)
                 self._inside[here] = copy
                 self.nodes.append(copy)
                 waiting.pop()
         return self._inside.get(value, value)
+
+    def _own_region(self, region: Graph) -> Graph:
+        """A copy of what a node runs again, of which more results are read than of the first time."""
+        return self._copies.get(region) or copied_region(region, known=self._copies)
 
     def _saved(self, value: Value) -> Value:
         """The parameter for a value; for a tuple one for each of its elements."""

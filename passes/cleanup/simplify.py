@@ -7,7 +7,7 @@ Input:  `%2 = MakeTuple(%0, %1)`, `%3 = TupleGetItem(%2) {index: 1}`. Output: `%
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import cache
 from typing import Any
 
@@ -62,41 +62,36 @@ def _simplified(graph: Graph, elsewhere: Collection[Value] = ()) -> bool:
 
 
 def _simplified_with_regions(program: Graph) -> bool:
-    """A program and all of its regions, until nothing changes: what an inner graph does not need is dead outside, and
-    the other way."""
-    from mspc.passes.cleanup.simplify_regions import simplify_borders  # late: few networks have regions
-
-    found, goes_on = False, True
-    while goes_on:
-        graphs = program.graphs()
-        nodes: set[Value] = {node for graph in graphs for node in graph.nodes}
-        goes_on = False
-        for graph in graphs:
-            own, graph.attrs = graph.attrs, program.attrs  # it says how far the compile is
-            try:
-                goes_on |= _simplified(graph, nodes)
-            finally:
-                graph.attrs = own
-        goes_on |= simplify_borders(program)
-        found |= goes_on
-    return found
+    """A program and all of its regions, again where the borders have become simpler: what an inner graph does not need
+    is dead outside, and the other way."""
+    return _in_all_graphs(program, _simplified)
 
 
 def remove_dead_in_regions(program: Graph) -> None:
     """Drop what nobody needs in a program and all of its regions, and at the borders."""
+    _in_all_graphs(program, remove_dead)
+
+
+def _in_all_graphs(program: Graph, clean: Callable[[Graph, Collection[Value]], bool]) -> bool:
     from mspc.passes.cleanup.simplify_regions import simplify_borders  # late: few networks have regions
 
-    goes_on = True
+    changed, goes_on = False, True
     while goes_on:
         graphs = program.graphs()
         nodes: set[Value] = {node for graph in graphs for node in graph.nodes}
         for graph in graphs:
-            own, graph.attrs = graph.attrs, program.attrs
+            own, graph.attrs = graph.attrs, program.attrs  # it says how far the compile is
             try:
-                remove_dead(graph, nodes)
+                changed |= clean(graph, nodes)
             finally:
                 graph.attrs = own
         goes_on = simplify_borders(program)
+        changed |= goes_on
+    live = {node for graph in program.graphs() for node in graph.nodes}
+    for node in live:
+        if node.forward is not None and node.forward not in live:
+            node.forward = None
+    return changed
 
 
 def _forward_values(graph: Graph) -> bool:

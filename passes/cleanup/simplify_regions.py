@@ -40,6 +40,7 @@ def simplify_borders(program: Graph) -> bool:
     for regions, nodes in groups.items():
         if all(met[region] == 1 for region in regions) and len({_plain(node) for node in nodes}) == 1:
             changed |= _Border(regions, nodes, reads, "rank" not in program.attrs).simplify()
+    reads.renumber_gradients()
     return changed
 
 
@@ -56,9 +57,13 @@ class _Reads:
         self.items: dict[Node, list[Node]] = {}
         self.whole: set[Value] = set()
         """Nodes whose tuple is read as it is."""
+        self._gradients: dict[Node, list[Node]] = {}
+        self._moved: dict[Node, dict[int, int]] = {}
         for graph in graphs:
             self.whole.update(value for value in graph.results if isinstance(value, Node) and value.regions)
             for node in graph.nodes:
+                if node.forward is not None and node.forward.regions and node.forward_input >= 0:
+                    self._gradients.setdefault(node.forward, []).append(node)
                 for value in node.inputs:
                     if isinstance(value, Node) and value.regions:
                         if isinstance(node.op, TupleGetItem):
@@ -76,6 +81,20 @@ class _Reads:
         for item in self.items.get(node, ()):
             assert isinstance(item.op, TupleGetItem)
             item.op = TupleGetItem(kept.index(item.op.index))
+
+    def remember_operands(self, node: Node, kept: Sequence[int]) -> None:
+        """Which operands a node has left."""
+        before = self._moved.get(node)
+        if before is None:
+            self._moved[node] = {number: place for place, number in enumerate(kept)}
+        else:
+            self._moved[node] = {number: kept.index(place) for number, place in before.items() if place in kept}
+
+    def renumber_gradients(self) -> None:
+        """Let gradients of operands name them by their new numbers."""
+        for forward, moved in self._moved.items():
+            for node in self._gradients.get(forward, ()):
+                node.forward_input = moved.get(node.forward_input, -1)
 
 
 class _Border:
@@ -233,6 +252,8 @@ class _Border:
             region.parameters = [p for i, p in enumerate(region.parameters) if i not in places]
         for node in self.nodes:
             kept = [i for i in range(len(node.inputs)) if i not in gone]
+            if len(kept) < len(node.inputs):
+                self.reads.remember_operands(node, kept)
             node.inputs = [node.inputs[i] for i in kept]
             if node.in_layouts is not None:
                 node.in_layouts = tuple(node.in_layouts[i] for i in kept)

@@ -34,7 +34,8 @@ class OpenRegion:
 
     def is_fixed(self, value: Value) -> bool:
         """Whether a value is the same at every turn of the loop that this region belongs to."""
-        if not isinstance(self.border.op, Loop) or value in self.made or value in self.border.changed:
+        border = self.border
+        if not isinstance(border.op, Loop) or value in self.made or value in (*border.changed, *border.varying):
             return False
         return not (
             isinstance(value, Node)

@@ -66,16 +66,21 @@ def fuse_groups(graph: Graph, rows: bool) -> bool:
 
 
 def _with_views_in_place(groups: Sequence[Slot], order: Order) -> list[Slot]:
-    """These groups, and those of one operator and views of it of which a group reads a view ahead of the view's old
-    place."""
+    """These groups, and those of one operator and views of which a group reads a view ahead of the view's old place, or
+    of which one shows what a group makes behind that place."""
     found = dict.fromkeys(groups)
     numbers = {node: number for slot in order.slots for number, node in slot.members}
     waiting = list(groups)
     while waiting:
-        reader = waiting.pop()
-        for value in reader.inputs:
-            slot = order.of.get(value)
-            if slot is not None and slot not in found and numbers[cast(Node, value)] > reader.position:
+        group = waiting.pop()
+        moved = [slot for value in group.inputs if (slot := order.of.get(value)) is not None
+                 and numbers[cast(Node, value)] > group.position]  # fmt: skip
+        moved += [slot for slot in group.readers if any(
+            number < group.position and any(order.of.get(value) is group for value in node.inputs)
+            for number, node in slot.members
+        )]  # fmt: skip
+        for slot in moved:
+            if slot not in found:
                 found[slot] = None
                 waiting.append(slot)
     return [slot for slot in order.slots if slot in found]

@@ -26,7 +26,7 @@ from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.math.matmul import BatchMatMul, BiasAdd, MatMul
 from mspc.ops.nn.activation import GeLU, GeLUGrad
 from mspc.ops.tensor.cast import Cast
-from mspc.passes.base import Pass
+from mspc.passes.base import WHOLE, Pass
 from mspc.passes.fusion.rewriter import Rewriter, fused, parts_of, successor
 from mspc.passes.per_rank.execute import Execute
 
@@ -35,9 +35,13 @@ from mspc.passes.per_rank.execute import Execute
 class FuseMatmul(Pass):
     """Replace products and what follows them by FusedMatMul."""
 
+    regions = WHOLE
+
     def run(self, graph: Graph) -> bool:
         changed = Execute().run(graph)
-        return _Products(graph).run() or changed
+        for each in graph.graphs():
+            changed |= _Products(each).run()
+        return changed
 
 
 class _Products(Rewriter):

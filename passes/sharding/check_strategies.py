@@ -21,6 +21,7 @@ from mspc.ir.layout import Axes, Layout
 from mspc.ir.named_layout import INTERLEAVED, NamedLayout, spread
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.custom import GradientPlaceholder, OwnGradient
+from mspc.ops.control.loops import MakeStack, TurnCount
 from mspc.ops.control.regions import RegionOp
 from mspc.ops.control.structural import Depend, Gradient, MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import Op
@@ -32,7 +33,7 @@ from mspc.passes.sharding.replacement import decompose_nodes
 from mspc.passes.sharding.shared_parameters import differing_readers
 from mspc.sharding.factors import Dim, Rule
 
-STRUCTURAL = (MakeTuple, TupleGetItem, Depend, StopGradient, Gradient, Redistribute, RegionOp)
+STRUCTURAL = (MakeTuple, TupleGetItem, Depend, StopGradient, Gradient, Redistribute, RegionOp, MakeStack, TurnCount)
 
 
 @dataclass(frozen=True)

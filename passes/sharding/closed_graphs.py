@@ -15,14 +15,14 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TupleType
-from mspc.ops.control.borders import Back, Border, Decide, Enter, Handed, Joined, Keep, Leave, Turn
-from mspc.ops.control.loops import Loop
+from mspc.ops.control.borders import Back, Border, Decide, Enter, Handed, Joined, Keep, Leave, StandIn, Turn
+from mspc.ops.control.loops import Loop, MakeStack
 from mspc.ops.control.regions import If, with_effects
 from mspc.ops.control.structural import TupleGetItem
 
 COPY = "/copy"
 """In the name of a graph: behind it is the number of the node that it was copied for."""
-_MARKS = (Handed, Enter, Turn, Decide, Leave, Back, Keep)
+_MARKS = (Handed, StandIn, Enter, Turn, Decide, Leave, Back, Keep)
 
 
 @dataclass
@@ -51,6 +51,8 @@ def close_regions(graph: Graph) -> None:
         return
     closer = _Closer(graph)
     for node in graph.nodes:
+        if isinstance(node.op, MakeStack):
+            _lie_alike(node)
         closer.take(node)
     assert len(closer.lists) == 1, "a region has no end"
     graph.nodes = closer.lists[0]
@@ -60,6 +62,15 @@ def close_regions(graph: Graph) -> None:
             if node.forward in closer.operands:
                 node.forward, node.forward_input = closer.operands[node.forward][node.forward_input]
     _share_again(graph)
+
+
+def _lie_alike(stack: Node) -> None:
+    """What stands for others has its layout for all of them."""
+    layout = stack.inputs[0].layout
+    if isinstance(layout, Layout):
+        for value in (stack, *stack.inputs):
+            value.layout = layout
+        stack.in_layouts = None
 
 
 class _Closer:
@@ -104,7 +115,7 @@ class _Closer:
             (parts.conditions if parts.lists else parts.given).append(node)
         elif isinstance(op, Handed):
             parts.hands, parts.handed = node, node.inputs
-        elif isinstance(op, Enter):
+        elif isinstance(op, Enter | StandIn):
             parts.entered[op.number] = node
         elif isinstance(op, Leave):
             parts.left[op.number] = node
@@ -123,17 +134,18 @@ class _Closer:
         assert border is not None, f"{node.label} has no regions"
         op = border.op
         results = _results(border, parts)
-        entered = [parts.entered[number] for number in sorted(parts.entered)]
+        marks = [parts.entered[number] for number in sorted(parts.entered)]
+        entered = [mark.inputs[1] if isinstance(mark.op, StandIn) else mark for mark in marks]
         turn = [parts.turn] if parts.turn is not None else []
         captured = _captured(parts, results, {*entered, *turn})
         lead = len(parts.given) + len(entered)
-        for number, mark in enumerate((*parts.given, *entered)):
+        for number, mark in enumerate((*parts.given, *marks)):
             self.operands[mark] = [(node, number)]
         if parts.hands is not None:
             places = {value: lead + place for place, value in enumerate(captured)}
             self.operands[parts.hands] = [(node, places.get(value, -1)) for value in parts.handed]
         handed_out = list(node.inputs)
-        node.inputs = [*(mark.inputs[0] for mark in (*parts.given, *entered)), *captured]
+        node.inputs = [*(mark.inputs[0] for mark in (*parts.given, *marks)), *captured]
         node.type = TupleType(tuple(value.tensor_type for value in handed_out))
         layouts = [value.layout for value in handed_out if isinstance(value.layout, Layout)]
         node.layout = tuple(layouts) if len(layouts) == len(handed_out) else None

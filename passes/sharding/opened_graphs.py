@@ -18,10 +18,10 @@ from typing import cast
 
 from mspc.ir.builder import Builder, TypedOp
 from mspc.ir.copies import copied_region
-from mspc.ir.graph import Graph, Layouts, Node, Value, element_types
+from mspc.ir.graph import Graph, Layouts, Node, Parameter, Value, element_types
 from mspc.ir.layout import Layout
-from mspc.ops.control.borders import Back, Border, Decide, Enter, Handed, Joined, Keep, Leave, Turn
-from mspc.ops.control.loops import Loop
+from mspc.ops.control.borders import Back, Border, Decide, Enter, Handed, Joined, Keep, Leave, StandIn, Turn
+from mspc.ops.control.loops import Loop, MakeStack
 from mspc.ops.control.regions import If, RegionOp
 from mspc.passes.sharding.closed_graphs import COPY, close_regions
 
@@ -85,8 +85,9 @@ class _Opener:
             return
         op = node.op
         assert isinstance(op, RegionOp)
-        changed = tuple(node.inputs[index] for index in op.mutates)
-        border = Border(node, op, node.regions, 0, changed)
+        changed = tuple(stands_for(node.inputs[index]) for index in op.mutates)
+        varying = tuple(stands_for(value) for value in node.inputs if is_stack_of_parameters(value))
+        border = Border(node, op, node.regions, 0, changed, varying)
         self.builder.like(node).phase = node.phase
         results = self.loop(node, op, border) if isinstance(op, Loop) else self.branches(node, op, border)
         node.op, node.regions, node.in_layouts = Joined(node), (), None
@@ -146,8 +147,14 @@ class _Opener:
         counted = [self.emit(Turn(node, True), self.scalar) for _ in range(counts)]
         return [*found, *counted, *kept]
 
-    def enter(self, node: Node, op: Loop, body: Graph, operand: int) -> Node:
+    def enter(self, node: Node, op: Loop, body: Graph, operand: int) -> Value:
         number = operand - op.first
+        value = node.inputs[operand]
+        if is_stack_of_parameters(value):
+            made = self.builder.emit(StandIn(node, number), value, stands_for(value))
+            made.layout = ()
+            self.marks.setdefault(node, []).append((made, 0))
+            return stands_for(value)
         parameter = body.parameters[cast(int, op.inside(0, operand))]
         enter = Enter(node, op.name, number, operand in op.scanned_operands)
         made = self.emit(enter, parameter.layout, node.inputs[operand])
@@ -183,6 +190,16 @@ class _Opener:
         if isinstance(layout, Layout) and inputs:
             made.in_layouts = _needed(op, layout, inputs)
         return made
+
+
+def is_stack_of_parameters(value: Value) -> bool:
+    """Whether a value is a stack whose entries are parameters."""
+    return isinstance(value, Node) and isinstance(value.op, MakeStack) and isinstance(value.inputs[0], Parameter)
+
+
+def stands_for(value: Value) -> Value:
+    """What stands for a value in a region that scans it: of a stack of parameters the first."""
+    return value.inputs[0] if isinstance(value, Node) and is_stack_of_parameters(value) else value
 
 
 def _needed(op: TypedOp, layout: Layout, inputs: Sequence[Value]) -> tuple[Layout, ...]:

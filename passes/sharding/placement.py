@@ -10,6 +10,7 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.layout import Axes, Layout
 from mspc.ops.control.borders import Back, Handed
 from mspc.ops.control.constraint import is_constraint
+from mspc.ops.control.loops import MakeStack
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.sharding.batch import own_rows
@@ -28,7 +29,9 @@ def structural_layout(node: Node, ranks: int) -> bool:
     """Give a tuple, an element or an ordering the layout of what it holds; True once it is known."""
     if node.layout is not None:
         return True
-    if isinstance(node.op, MakeTuple):
+    if isinstance(node.op, MakeStack):
+        node.layout = node.inputs[0].layout
+    elif isinstance(node.op, MakeTuple):
         layouts = [v.layout for v in node.inputs]
         if all(isinstance(layout, Layout) for layout in layouts):
             node.layout = cast(tuple[Layout, ...], tuple(layouts))

@@ -26,6 +26,7 @@ class StepParallelBegin(Pass):
         mapping: dict[Value, Value] = {}
         used: set[Value] = set()
         shown = _shown(graph)
+        copies: dict[Graph, Graph] = {}
         for node in graph.nodes:
             if node not in shown:
                 continue
@@ -37,10 +38,12 @@ class StepParallelBegin(Pass):
             copy = Node(node.op, inputs, node.type, node.name, node.instance, node.scope, node.frames)
             copy.in_strategy, copy.out_strategy = node.in_strategy, node.out_strategy
             copy.strategy = _strategy(node)
-            copy.regions = tuple(map(_region_view, node.regions))
+            copy.regions = tuple(copies.get(region) or copied_region(region, known=copies) for region in node.regions)
             mapping[node] = copy
             used.update(inputs)
             view.nodes.append(copy)
+        for region in copies.values():
+            _leave_strategies(region)
         view.results = [_seen(mapping, value) for value in graph.results if _is_among(shown, value)]
         used.update(view.results)
         for parameter in graph.parameters:
@@ -53,17 +56,14 @@ class StepParallelBegin(Pass):
         return view, True
 
 
-def _region_view(region: Graph) -> Graph:
-    """A copy of a region with the strategies of its nodes, without what else was decided."""
-    view = copied_region(region)
-    for graph in view.graphs():
-        for parameter in graph.parameters:
-            parameter.layout = None
-        for node in graph.nodes:
-            node.strategy = _strategy(node)
-            node.in_layouts = node.layout = node.forward = None
-            node.attrs = {}
-    return view
+def _leave_strategies(region: Graph) -> None:
+    """Leave the strategies of a region's nodes, and take away what else was decided."""
+    for parameter in region.parameters:
+        parameter.layout = None
+    for node in region.nodes:
+        node.strategy = _strategy(node)
+        node.in_layouts = node.layout = node.forward = None
+        node.attrs = {}
 
 
 def _strategy(node: Node) -> tuple[tuple[int, ...], ...] | None:

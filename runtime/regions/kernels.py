@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from mspc.ir.graph import Graph, Node
+from mspc.ir.graph import Graph, Node, element_types
+from mspc.ir.types import StackType
 from mspc.ops.control.loops import Loop
 from mspc.ops.control.regions import If
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.control_flow import Check, same_way
+from mspc.runtime.compiled_loops import pays
+from mspc.runtime.plan import RegionKernels
 from mspc.runtime.regions.loops import LoopKernel
-from mspc.runtime.regions.region import Region
+from mspc.runtime.regions.region import Region, in_places
 
 Array = Any
 Kernel = Callable[..., Any]
@@ -21,7 +24,8 @@ class Regions:
     """The regions of one rank's graph that are prepared; nodes that run the same graph share it. cursor: see
     `Executor`."""
 
-    def __init__(self, backend: NumPyBackend, cursor: Any) -> None:
+    def __init__(self, program: Graph, backend: NumPyBackend, cursor: Any) -> None:
+        self._compiles = pays(program, backend)
         self._backend = backend
         self._cursor = cursor
         self._made: dict[Graph, Region] = {}
@@ -31,12 +35,20 @@ class Regions:
         """All of them."""
         return self._made.values()
 
-    def kernels(self, nodes: Sequence[Node]) -> dict[int, Kernel]:
-        """The kernels of those that run graphs, by their places."""
-        return {index: self.kernel(node) for index, node in enumerate(nodes) if node.regions}
+    def kernels(self, nodes: Sequence[Node]) -> RegionKernels:
+        """The kernels of those that run graphs."""
+        made = {index: self.kernel(node) for index, node in enumerate(nodes) if node.regions}
+        return RegionKernels(made, {i: kernel for i, kernel in made.items() if self._is_planned(nodes[i])})
+
+    def _is_planned(self, node: Node) -> bool:
+        """Whether memory is planned for the results of the node: some are large, and none are stacks."""
+        types = element_types(node.type)
+        return max((t.nbytes for t in types), default=0) >= self._backend.planned_from and not any(
+            isinstance(t, StackType) for t in types
+        )
 
     def kernel(self, node: Node) -> Kernel:
-        """The kernel of a node that runs graphs."""
+        """The kernel of a node that runs graphs; `out`, where it is given, has a place for every result."""
         regions = [self._region(graph) for graph in node.regions]
         if isinstance(node.op, Loop):
             return LoopKernel(node, node.op, regions, self._backend, self._cursor).run
@@ -46,7 +58,7 @@ class Regions:
 
     def _region(self, graph: Graph) -> Region:
         if graph not in self._made:
-            self._made[graph] = Region(graph, self._backend, self.kernels(graph.nodes))
+            self._made[graph] = Region(graph, self._backend, self.kernels(graph.nodes), self._compiles)
         return self._made[graph]
 
 
@@ -55,23 +67,25 @@ def _condition_of(node: Node) -> Callable[[int], str]:
 
 
 def _choice(then: Region, otherwise: Region, check: Check | None) -> Kernel:
-    def run(condition: Array, *operands: Array) -> tuple[Array, ...]:
+    def run(condition: Array, *operands: Array, out: Sequence[Array] = ()) -> tuple[Array, ...]:
         if check is not None:
             check(int(condition))
-        region = then if condition else otherwise
-        region.slots[: len(operands)] = operands
-        results = region.run()
-        region.forget()
-        return tuple(results)
+        return _run(then if condition else otherwise, operands, out)
 
     return run
 
 
 def _call(region: Region) -> Kernel:
-    def run(*operands: Array) -> tuple[Array, ...]:
-        region.slots[: len(operands)] = operands
-        results = region.run()
-        region.forget()
-        return tuple(results)
+    def run(*operands: Array, out: Sequence[Array] = ()) -> tuple[Array, ...]:
+        return _run(region, operands, out)
 
     return run
+
+
+def _run(region: Region, operands: Sequence[Array], out: Sequence[Array]) -> tuple[Array, ...]:
+    region.slots[: len(operands)] = operands
+    for number, place in region.handed.items():
+        place.out = out[number] if out else region.room(number)
+    results = region.run()
+    region.forget()
+    return in_places(results, out) if out else tuple(results)

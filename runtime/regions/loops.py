@@ -1,6 +1,8 @@
 """The kernel of a loop, which puts what is carried into the slots of its body and takes it out again.
 
 Results that show a parameter which the body overwrites are copied behind every turn, as the next one writes there.
+Large results of a turn go where they are needed: what is kept of every turn to its row, what is carried to one of two
+places in turns, so that no turn asks for memory.
 """
 
 from __future__ import annotations
@@ -17,13 +19,42 @@ from mspc.ir.graph import Node
 from mspc.ir.types import StackType, TensorType
 from mspc.ops.control.loops import Loop, While
 from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.buffers import Handed
 from mspc.runtime.comm.control_flow import same_way
 from mspc.runtime.faults.failure import RegionFailure
 from mspc.runtime.faults.record import LOOPS_AT, MOST_LOOPS, TURNS_AT
 from mspc.runtime.plan import own, parts_of
-from mspc.runtime.regions.region import Region
+from mspc.runtime.regions.region import Region, in_places
 
 Array = Any
+
+
+class _InTurns:
+    """Two places of a result that is carried: a turn reads one and writes to the other.
+
+    number: of the result. pair: the places, from the first turn's on.
+    """
+
+    def __init__(self, number: int, place: Handed, body: Region) -> None:
+        self.number = number
+        self.place = place
+        self.pair: list[Array] = [None, None]
+        self._body = body
+        self._spare: Array = None
+
+    def begin(self, out: Sequence[Array], turns: int) -> None:
+        """Ahead of a loop. turns: -1 where nobody has counted them; else the last turn's place is the result's own."""
+        own = self._body.room(self.number) if self._spare is None else self._spare
+        self._spare = own if out else None
+        self.pair = [out[self.number] if out else self._body.room(self.number), own]
+        if turns >= 0 and turns % 2 == 0:
+            self.pair.reverse()
+
+    def end(self, result: Array) -> None:
+        """Behind a loop with this result, which is handed out: the other place is there for the next one."""
+        if self._spare is None:
+            self._spare = self.pair[1] if np.may_share_memory(result, self.pair[0]) else self.pair[0]
+        self.pair = [None, None]
 
 
 class LoopKernel:
@@ -44,14 +75,18 @@ class LoopKernel:
         self._known = op.known_turns([value.type for value in node.inputs])
         self._limit = backend.loop_limit if self._known < 0 else 0.0
         self._check = same_way(node, backend.comm, self._went) if self._known < 0 else None
+        self._in_turns, self._anew, self._rows = self._places()
 
-    def run(self, *operands: Array) -> tuple[Array, ...]:
-        """All turns. Raises RegionFailure, or ExecutionError for what is wrong with the loop itself."""
+    def run(self, *operands: Array, out: Sequence[Array] = ()) -> tuple[Array, ...]:
+        """All turns. out: places for the results. Raises RegionFailure, or ExecutionError for what is wrong with the
+        loop itself."""
         op = self._op
         begin, end = op.first, op.first + op.carried + op.scanned
         if op.mutates:
             operands = self._apart(operands, range(begin, end))
         carried, scanned = list(operands[begin : begin + op.carried]), operands[begin + op.carried : end]
+        for places in self._in_turns:
+            places.begin(out, self._known)
         for region in self._regions:
             region.slots[op.leading + end - begin : len(region.graph.parameters)] = operands[end:]
         if self._condition is not None:
@@ -62,12 +97,33 @@ class LoopKernel:
         else:
             turns = self._known if self._known >= 0 else max(0, int(operands[0]))
             self._check_count(turns, scanned)
-            stacks = [_room(type, self._known, turns) for type in self._stacked]
+            stacks = list(out[op.carried :]) or [_room(type, self._known, turns) for type in self._stacked]
             self._turns(range(turns - 1, -1, -1) if op.reverse else range(turns), carried, scanned, stacks)
         for region in self._regions:
             region.forget()
         counted = (np.array(turns, np.int64),) if isinstance(op, While) and op.tells_turns else ()
-        return (*carried, *counted, *stacks)
+        for places in self._in_turns:
+            places.end(carried[places.number])
+        found = (*carried, *counted, *stacks)
+        return in_places(found, out) if out else found
+
+    def _places(self) -> tuple[list[_InTurns], list[tuple[int, Handed]], list[tuple[int, Handed]]]:
+        """Where the body's results go: to two places in turns, to a new array in every turn, as something may show the
+        one of a turn for longer, and to rows."""
+        body, op = self._body, self._op
+        in_turns: list[_InTurns] = []
+        anew: list[tuple[int, Handed]] = []
+        rows: list[tuple[int, Handed]] = []
+        copied = [False] * op.carried + [self._known >= 0 and not isinstance(t, StackType) for t in self._stacked]
+        kept = {p for shown, copy in zip(body.shown, copied, strict=True) if not copy for p in shown}
+        for number, place in body.handed.items():
+            if number >= op.carried:
+                (rows if copied[number] else anew).append((number, place))
+            elif body.graph.parameters[op.leading + number] in kept:
+                anew.append((number, place))
+            else:
+                in_turns.append(_InTurns(number, place, body))
+        return in_turns, anew, rows
 
     def _turns(
         self, numbers: Iterable[int], carried: list[Array], scanned: Sequence[Array], stacks: Sequence[Any]
@@ -79,6 +135,10 @@ class LoopKernel:
         many, behind = len(carried), leading + len(carried) + len(scanned)
         around, limit, started = backend.turns, self._limit, time.monotonic() if self._limit else 0.0
         at = TURNS_AT + min(len(around), MOST_LOOPS - 1)
+        in_turns, anew, parity = self._in_turns, self._anew, 0
+        rows = [(place, stacks[number - many]) for number, place in self._rows]
+        there = [number - many for number, _ in self._rows]
+        handed = bool(body.handed)
         turn = -1
         cursor[LOOPS_AT] = len(around) + 1
         try:
@@ -95,15 +155,23 @@ class LoopKernel:
                 if leading:
                     slots[0] = np.int64(turn)
                 slots[leading:behind] = values
+                if handed:
+                    for places in in_turns:
+                        places.place.out = places.pair[parity]
+                    parity ^= 1
+                    for number, place in anew:
+                        place.out = body.room(number)
+                    for place, stack in rows:
+                        place.out = stack[turn, ...]
                 results = body.run()
                 for i in copied:
                     results[i] = own(results[i])
                 carried[:] = results[:many]
-                for stack, entry in zip(stacks, results[many:], strict=True):
-                    if condition is None:
-                        stack[turn] = entry
-                    else:
-                        stack.append(entry)
+                for number, entry in enumerate(results[many:]):
+                    if condition is not None:
+                        stacks[number].append(entry)
+                    elif number not in there:
+                        stacks[number][turn] = entry
         except RegionFailure as failure:
             failure.turns.append((self._label, turn))
             raise
@@ -135,7 +203,8 @@ class LoopKernel:
         found, written = list(operands), self._op.mutates
         for i in places:
             if i not in written and any(
-                np.may_share_memory(part, found[k]) for part in parts_of(found[i]) for k in written
+                np.may_share_memory(part, other)
+                for part in parts_of(found[i]) for k in written for other in parts_of(found[k])
             ):
                 found[i] = own(found[i])
         return tuple(found)

@@ -1,20 +1,24 @@
 """A region is prepared once; a run walks over its prepared steps.
 
 Its parameters are the slots 0, 1, ... of its plan, in which the operands' arrays are put as they are: what a region
-overwrites is the operand's memory. Results are arrays that no later run writes to: the plan of buffers leaves out what
-a result may show.
+overwrites is the operand's memory. Results are arrays that no later run writes to, unless whoever runs it hands over
+the same places again: large results go to places that are handed over where nothing else is a view of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from mspc.analysis.aliasing import Updates
-from mspc.ir.graph import Graph
+import numpy as np
+
+from mspc.analysis.aliasing import Updates, aliased_operands
+from mspc.ir.graph import Graph, Node, Value
+from mspc.ops.control.structural import TupleGetItem
 from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.buffers import Handed
 from mspc.runtime.faults.failure import RegionFailure
-from mspc.runtime.plan import Instructions, plan
+from mspc.runtime.plan import Instructions, RegionKernels, plan
 
 Array = Any
 Kernel = Callable[..., Any]
@@ -26,23 +30,30 @@ class Region:
     """A graph that nodes run, prepared.
 
     Args:
-        kernels: of its nodes that run graphs, by their places.
+        kernels: of its nodes that run graphs. compiles: see `plan`.
 
     slots: of its values; the first are its parameters', in which the operands are put ahead of `run`. overwrites: the
-    numbers of the results that show a parameter which the region overwrites. call: where it is set, runs the kernels of
+    numbers of the results that show a parameter which the region overwrites. handed: by the numbers of results the
+    places to which they are written, to be set ahead of `run`. shown: of every result the parameters that it may be a
+    view of. call: where it is set, runs the kernels of
     the nodes: called with graph, place, kernel and operands.
     """
 
-    def __init__(self, graph: Graph, backend: NumPyBackend, kernels: Mapping[int, Kernel]) -> None:
+    def __init__(self, graph: Graph, backend: NumPyBackend, kernels: RegionKernels, compiles: bool) -> None:
         self.graph = graph
-        made = plan(graph, backend, kernels)
+        places = {number: Handed() for number in _alone(graph.results)}
+        handed = {_maker(graph.results[i]): place for i, place in places.items()}
+        made = plan(graph, backend, kernels, handed, compiles)
+        self.handed = {number: place for number, place in places.items() if place.used}
         updates = Updates(graph)
+        self.shown = [updates.parameters(value) for value in graph.results]
         if updates.numbers:
+            written = {node.inputs[place] for node in graph.nodes for place in node.op.mutates}
             for index, node in enumerate(graph.nodes):
                 last = made.last_use.get(node, index)
                 # What runs graphs may read an operand after it has updated another.
                 behind = last if last < len(graph.nodes) and graph.nodes[last].regions else last - 1
-                if updates.between((node,), index, behind):
+                if node not in written and updates.between((node,), index, behind):
                     made.copy_result(index)
         self.overwrites = [i for i, value in enumerate(graph.results) if updates.changes(value)]
         self.call: Call | None = None
@@ -95,6 +106,59 @@ class Region:
                 slots[i] = None
         return [slots[slot] for slot in self._results]
 
+    def room(self, number: int) -> Array:
+        """A new array for a result."""
+        type = self.graph.results[number].tensor_type
+        return np.empty(type.shape, type.dtype.numpy)
+
     def forget(self) -> None:
-        """Hold the operands no longer."""
+        """Hold operands and places of results no longer."""
         self.slots[: len(self._unset)] = self._unset
+        for place in self.handed.values():
+            place.out = None
+
+
+def in_places(results: Sequence[Array], places: Sequence[Array]) -> tuple[Array, ...]:
+    """The results in these places, to which those are copied that are elsewhere."""
+    for result, place in zip(results, places, strict=True):
+        if result is not place:
+            place[...] = result
+    return tuple(places)
+
+
+def _maker(value: Value) -> tuple[Node, int]:
+    """The node that makes a value, and the value's place in what it makes."""
+    assert isinstance(value, Node)
+    if isinstance(value.op, TupleGetItem) and isinstance(value.inputs[0], Node):
+        return value.inputs[0], value.op.index
+    return value, 0
+
+
+def _alone(results: Sequence[Value]) -> list[int]:
+    """The numbers of the results of nodes whose memory no other result may show."""
+    makers = [_maker(value) if isinstance(value, Node) else None for value in results]
+    found: list[int] = []
+    for number, maker in enumerate(makers):
+        others = [value for i, value in enumerate(results) if i != number]
+        if maker is not None and makers.count(maker) == 1 and not _shows(others, maker):
+            found.append(number)
+    return found
+
+
+def _shows(values: Sequence[Value], maker: tuple[Node, int]) -> bool:
+    """Whether one of the values may be a view of what a node makes at a place."""
+    seen: set[Value] = set()
+    waiting = list(values)
+    while waiting:
+        value = waiting.pop()
+        if not isinstance(value, Node) or value in seen:
+            continue
+        if value is maker[0]:
+            return True
+        seen.add(value)
+        if isinstance(value.op, TupleGetItem) and value.inputs[0] is maker[0]:
+            if value.op.index == maker[1]:
+                return True
+            continue
+        waiting += [value.inputs[i] for i in aliased_operands(value)]
+    return False

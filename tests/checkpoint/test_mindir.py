@@ -191,6 +191,33 @@ def breaking(typed: bool = True) -> bytes:
     ])  # fmt: skip
 
 
+@pytest.mark.parametrize("count", [0.0, 1.0, 3.0, 5.0])
+def test_a_loop_that_a_tensor_counts_is_a_loop(count: float) -> None:
+    net = nn.GraphCell(ms.load(written(counted("x"))))
+    x, i, slope, slope_of_i = count, count, 1.0, 1.0
+    while i < 2:
+        x, i, slope = x * x + i, i + 1, 2 * x * slope + slope_of_i
+    assert net(Tensor(count)).asnumpy() == x
+    assert ms.grad(net)(Tensor(count)).asnumpy() == slope
+
+
+@pytest.mark.parametrize("count", [0.0, 1.0, 2.0, 3.0, 9.0])
+@pytest.mark.parametrize("first", [0.5, 2.0])
+def test_a_loop_that_a_return_ends_is_a_loop(first: float, count: float) -> None:
+    def expected(x: float) -> float:
+        i = 0.0
+        while i < count:
+            x = x * x + i
+            if x > 9:
+                return x * count
+            i = i + 1
+        return x
+
+    net = nn.GraphCell(ms.load(written(breaking())))
+    found = net(Tensor(first), Tensor(count), Tensor(0.0)).asnumpy()
+    assert found == pytest.approx(expected(first), rel=1e-6)
+
+
 def deep(count: int) -> bytes:
     """A sequence in sequences."""
     inner = b""
@@ -304,14 +331,47 @@ class Chooses(nn.Cell):
             z = ops.exp(y)
         return ops.relu(y), z
 
+class Loops(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Dense(4, 4)
+
+    def turns(self, x, most):
+        i = Tensor(0, ms.float32)
+        while i < most:
+            j = Tensor(0, ms.float32)
+            while j < most:
+                x = x + ops.tanh(self.dense(x)) * 0.1
+                if x.sum() > 6:
+                    x = x * 0.5
+                    break
+                j = j + 1
+            if x.sum() < 3:
+                i = i + 2
+                continue
+            if x.sum() > 5:
+                return x - i
+            i = i + 1
+        return x
+
+    def construct(self, x, most):
+        y = self.turns(x, most)
+        if most > 2:
+            z = self.turns(y + 0.1, most - 1)
+        else:
+            z = y * most
+        return y, z
+
 ms.set_seed(1)
 ms.set_context(mode=ms.GRAPH_MODE)
+LOOPS = Loops()
 CHOOSES = Chooses()
 NUMBERS = Tensor(np.linspace(-1, 2, 8).reshape(2, 4), ms.float32)
 for name, network, inputs in (
     ("images", Images().set_train(False), [Tensor(np.random.RandomState(0).rand(2, 3, 8, 8), ms.float32)]),
     ("words", Words(), [Tensor([[1, 2, 3]], ms.int32), Tensor(np.ones((1, 3, 3)), ms.float32)]),
     *((f"chooses{limit}", CHOOSES, [NUMBERS, Tensor(limit, ms.float32)]) for limit in (1, 3, 5)),
+    *((f"loops{most}", LOOPS, [NUMBERS, Tensor(most, ms.float32)]) for most in (0, 2, 5)),
 ):
     ms.export(network, *inputs, file_name=name, file_format="MINDIR")
     results = network(*inputs)
@@ -326,7 +386,7 @@ def test_what_mindspore_exports_gives_its_results(tmp_path: Path) -> None:
     done = subprocess.run([PYTHON, "networks.py"], env=environment, capture_output=True, text=True, check=False,
                           timeout=HANG)  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    for name in ("images", "words", "chooses1", "chooses3", "chooses5"):
+    for name in ("images", "words", "chooses1", "chooses3", "chooses5", "loops0", "loops2", "loops5"):
         kept = np.load(f"{name}.npz")
         arrays = [kept[f"arr_{i}"] for i in range(len(kept.files) - 1)]
         count = int(kept["inputs"])

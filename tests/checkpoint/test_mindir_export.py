@@ -85,9 +85,35 @@ class Many(nn.Cell):
         )  # fmt: skip
 
 
+class Loops(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Dense(4, 4)
+
+    def construct(self, x: Any, most: Any) -> Any:
+        i = Tensor(0, ms.int32)
+        while i < most:
+            x = ops.tanh(self.dense(x))
+            if x.sum() > 1:
+                x = ops.exp(x) * 0.5
+            else:
+                x = self.dense(x)
+            i = i + 1
+        for k in range(most):
+            x = x + self.dense(x) * 0.1 * k
+            j = most
+            while j > 1:
+                x = ops.sin(x)
+                j = j - 1
+                if x.max() > 0.9:
+                    break
+        return x, i
+
+
 CASES: dict[str, tuple[Callable[[], nn.Cell], tuple[Tensor, ...]]] = {
     "images": (Images, (floats(2, 3, 8, 8),)),
     "words": (Words, (Tensor([[1, 2, 3]], ms.int32), Tensor(np.ones((1, 3, 3), np.float32)))),
+    "loops": (Loops, (floats(2, 4), Tensor(3, ms.int32))),
     "many": (Many, (floats(2, 4), Tensor([[0, 1, 0, 1], [1, 1, 0, 0]]))),
 }
 

@@ -17,6 +17,7 @@ from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.loops import COUNT, For
 from mspc.ops.control.regions import emit_regions
 from mspc.ops.control.structural import TupleGetItem
+from tests.ir.test_mindspore_dumps import LOOP_DUMP
 
 ROW = TensorType(FLOAT32, (4,))
 
@@ -88,3 +89,12 @@ def test_a_budget_counts_what_a_loop_sends(dumps: Path) -> None:
     assert "64 bytes are sent in a step, 63 may be" in printed
     assert "AllReduce 0-1 48 3 times - " in printed
     assert "AllReduce 0-1 16 once - " in printed
+
+
+def test_graphs_of_mindspore_that_call_each_other_are_compared(dumps: Path) -> None:
+    (dumps / "one.ir").write_text(LOOP_DUMP)
+    (dumps / "other.ir").write_text(LOOP_DUMP.replace("PrimFunc_Mul(", "PrimFunc_Add("))
+    assert run("diff", "one.ir", "one.ir") == (0, "one.ir and one.ir are equal")
+    status, printed = run("diff", "one.ir", "other.ir")
+    assert status == 1
+    assert "operators that differ: 2; types on rank 0" in printed

@@ -49,7 +49,7 @@ def main(folder: Path) -> None:
 
 def _graph(path: Path) -> Graph:
     module = parse(path.read_text(encoding="utf-8"), REGISTRY, str(path))
-    graph = module.graphs[0]
+    graph = module.main
     graph.attrs = {**module.attrs, **graph.attrs}
     return graph
 

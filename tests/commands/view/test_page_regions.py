@@ -13,7 +13,31 @@ from mspc.commands.view.facts import page_facts
 from mspc.commands.view.page import html_of
 from tests.browser import browser, why_not
 from tests.commands.test_loops_in_tables import looped
+from tests.commands.view.reading import compiled
 from tests.ir.regions import LOOP, PROGRAM
+from tests.ir.test_mindspore_dumps import LOOP_DUMP
+
+SCRIPT = """
+import numpy as np
+import mindspore as ms
+from mindspore import Parameter, Tensor, nn, ops
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=4, dataset_strategy="full_batch")
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w, self.v = (Parameter(Tensor(np.ones((8, 8), np.float32)), name=name) for name in "wv")
+        self.up, self.down = ops.MatMul().shard(((1, 1), (1, 4))), ops.MatMul().shard(((1, 4), (4, 1)))
+
+    def construct(self, x, n):
+        i = Tensor(0, ms.int32)
+        while i < n:
+            x = ops.tanh(self.down(self.up(x, self.w), self.v))
+            i = i + 1
+        return x
+
+Net()(Tensor(np.ones((4, 8), np.float32)), Tensor(3, ms.int32))
+"""
 
 
 def facts_of(folder: Path, text: str) -> dict[str, Any]:
@@ -47,6 +71,32 @@ def test_collectives_of_a_loop_have_the_bytes_of_the_step(tmp_path: Path) -> Non
     assert (behind["bytes"], inside["bytes"]) == (16, 48)
     assert inside["group"] == behind["group"]
     assert inside["seconds"] == pytest.approx(3 * behind["seconds"])
+
+
+def test_nodes_of_a_loop_know_their_layouts_from_the_graph_of_all_ranks(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(SCRIPT)
+    facts = page_facts(read_dump(compiled(tmp_path / "net.py", tmp_path / "graphs", 4)), H200)
+    bodies = [graph for graph in facts["graphs"] if graph["name"] == "while_1_body"]
+    (own,) = [graph for graph in bodies if graph["kind"] == "rank"]
+    (all_ranks,) = [graph for graph in bodies if graph["kind"] == "plan"]
+    assert facts["graphs"][own["planned"]] is all_ranks
+    operators, planned = ([facts["strings"][i] for i in graph["nodes"]["op"]] for graph in (own, all_ranks))
+    products = [i for i, name in enumerate(operators) if name == "MatMul"]
+    assert len(products) == 2
+    assert [planned[own["origin"][i]] for i in products] == ["MatMul", "MatMul"]
+    layouts = [facts["layouts"][all_ranks["nodes"]["layout"][own["origin"][i]][0]] for i in products]
+    assert [layout[1] for layout in layouts] == [[[], [0]], [[], []]]
+    assert layouts[1][2] == [0]  # partial sums
+    assert sum(len(graph["collectives"]) for graph in bodies) >= 1
+
+
+def test_graphs_of_mindspore_are_there_side_by_side(tmp_path: Path) -> None:
+    facts = facts_of(tmp_path, LOOP_DUMP)
+    assert [graph["name"] for graph in facts["graphs"]] == ["43_3_↵_main_174", "44_4_↻_main_204", "42_1_main_172"]
+    assert facts["main"] == 2
+    assert [graph.get("root") for graph in facts["graphs"]] == [None, None, None]
+    called = facts["graphs"][2]["constants"][0]
+    assert facts["strings"][called] == "@43_3_↵_main_174"
 
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not())

@@ -104,10 +104,20 @@ def test_numbers_of_a_ranks_own_are_told(tmp_path: Path) -> None:
     (kind,), _ = kinds_of(here)
     assert kind_facts(here, [kind]) == [{"graph": 0, "ranks": [[0, 3, 1]], "count": 4, "own": own_numbers(here, kind)}]
     assert own_numbers(here, kind) == {
-        0: {0: "begin: (0, 0)", 1: "begin: (4, 0)", 2: "begin: (0, 0)", 3: "begin: (0, 0)"},
-        1: {0: "value: 1.0", 1: "value: 2.0", 2: "value: 1.0", 3: "value: 1.0"},
-        3: {0: "operands: %0, %1", 1: "operands: %0, %1", 2: "operands: %1, %0", 3: "operands: %0, %1"},
+        "net": {
+            0: {0: "begin: (0, 0)", 1: "begin: (4, 0)", 2: "begin: (0, 0)", 3: "begin: (0, 0)"},
+            1: {0: "value: 1.0", 1: "value: 2.0", 2: "value: 1.0", 3: "value: 1.0"},
+            3: {0: "operands: %0, %1", 1: "operands: %0, %1", 2: "operands: %1, %0", 3: "operands: %0, %1"},
+        },
     }
+
+
+def test_numbers_in_a_graph_that_a_node_runs_are_told_there(tmp_path: Path) -> None:
+    graph = 'subgraph @"for 1"() {{\n  %0 = LocalSlice() primitive_attrs: {{begin: ({}, 0)}}\n'
+    texts = [(rank, body + graph.format(4 * rank)) for rank, body in (text(0), text(1))]
+    here = program(tmp_path, texts, {0: 0, 1: 0})
+    (kind,), _ = kinds_of(here)
+    assert own_numbers(here, kind) == {"for 1": {0: {0: "begin: (0, 0)", 1: "begin: (4, 0)"}}}
 
 
 def test_thousands_of_ranks_take_no_room() -> None:

@@ -11,7 +11,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.types import INT64
 from mspc.ops.control.loops import For, While
-from mspc.ops.control.regions import Call
+from mspc.ops.control.regions import Call, If
 from mspc.ops.math.arithmetic import Add, Mul
 from mspc.ops.math.comparison import Less
 from mspc.ops.math.matmul import MatMul
@@ -155,6 +155,32 @@ def test_a_marked_cell_with_regions_runs_again_in_the_backward_graph() -> None:
         assert len(node.regions[-1].results) == (2 if isinstance(node.op, While) else 1)
     assert forward[1].regions == forward[3].regions != again[0].regions
     assert len({node.regions for node in again if isinstance(node.op, Call)}) == 1
+
+
+def test_a_marked_loop_in_a_branch_runs_again_in_the_gradient_of_the_branch() -> None:
+    def make() -> Graph:
+        types = [floats(2, 3), floats(3, 3), COUNT]
+
+        def then(b: Builder, x: Value, w: Value, n: Value) -> list[Value]:
+            found = b.emit(Tanh(), counted(b, x, w, n, 0))
+            for node in b.nodes:
+                node.attrs["recompute"] = CELL
+            return [found]
+
+        branches = [graph("then", types, then), graph("else", types, lambda b, x, w, n: [x])]
+
+        def main(b: Builder, x: Value, w: Value, n: Value) -> list[Value]:
+            condition = b.emit(Less(), Constant(0, INT64), n)
+            return [b.emit(ReduceSum(), region(b, If(), [condition, x, w, n], *branches)[0])]
+
+        return graph("main", types, main)
+
+    made = assert_gradients(make, [0, 1])
+    loops = {each.name: node for each in made.graphs() for node in each.nodes if isinstance(node.op, While)}
+    assert {name: node.op.stacked for name, node in loops.items() if isinstance(node.op, While)} == {
+        "then": 0, "then_gradient": 3,
+    }  # fmt: skip
+    assert "saved" not in loops["then"].attrs
 
 
 def test_recomputing_keeps_what_random_graphs_compute() -> None:

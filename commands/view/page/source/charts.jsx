@@ -16,6 +16,7 @@ function useWidth() {
   const box = useRef(null);
   const [width, setWidth] = useState(800);
   useEffect(() => {
+    if (!box.current) return undefined; // nothing to draw
     const read = () => box.current && setWidth(Math.max(320, box.current.clientWidth));
     read();
     const watcher = new ResizeObserver(read);

@@ -194,8 +194,8 @@ function sameLayouts(layouts, shapes) {
 
 /** What ranks with an equal program have of their own at a node. */
 function Own({ graph, index }) {
-  const program = graph.model.facts.programs.find((one) => one.graph === graph.number);
-  const own = program?.own[index];
+  const program = graph.model.facts.programs.find((one) => one.graph === graph.root.number);
+  const own = program?.own[graph.facts.name]?.[index];
   if (!own) return null;
   return (
     <section>

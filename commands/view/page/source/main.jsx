@@ -47,13 +47,28 @@ function forgetLink() {
   if (/^#(node|param)=/.test(location.hash)) writeLink("");
 }
 
+/** Parameters of a graph with all words in them, and nodes as [graph, index], those of the graphs inside of the one that
+ * runs first too; the graph's own first. */
+function searchAll(graph, words) {
+  const own = graph.search(words, FOUND);
+  const nodes = own.nodes.map((index) => [graph, index]);
+  let { more } = own;
+  for (const other of [graph.root, ...graph.root.inside]) {
+    if (other === graph || more) continue;
+    const found = other.search(words, FOUND - nodes.length);
+    nodes.push(...found.nodes.map((index) => [other, index]));
+    more = found.more;
+  }
+  return { nodes, parameters: own.parameters, more };
+}
+
 function Search({ graph, go, show }) {
   const [words, setWords] = useState("");
   const [at, setAt] = useState(0);
   const [shown, setShown] = useState(false);
   const input = useRef(null);
-  const found = useMemo(() => graph.search(words, FOUND), [graph, words]);
-  const rows = [...found.parameters.map((number) => ({ number })), ...found.nodes.map((index) => ({ index }))];
+  const found = useMemo(() => searchAll(graph, words), [graph, words]);
+  const rows = [...found.parameters.map((number) => ({ number })), ...found.nodes.map(([own, index]) => ({ own, index }))];
   useEffect(() => setAt(0), [words]);
   useEffect(() => {
     const focus = (event) => {
@@ -66,7 +81,7 @@ function Search({ graph, go, show }) {
   }, []);
   const take = (row) => {
     setShown(false);
-    if (row.index !== undefined) go(graph, row.index);
+    if (row.index !== undefined) go(row.own, row.index);
     else show(row.number);
   };
   const onKeyDown = (event) => {
@@ -90,7 +105,7 @@ function Search({ graph, go, show }) {
         <ul class="found" role="listbox">
           {rows.map((row, i) => (
             <li key={i} role="option" aria-selected={i === at} class={i === at ? "at" : ""} onMouseDown={(event) => event.preventDefault()} onClick={() => take(row)}>
-              {row.index !== undefined ? <><Phase phase={graph.phase(row.index)} /> {graph.collective(row.index) && <><CollectiveMark /> </>}<b>{graph.label(row.index)}</b> <span class="number">%{row.index}</span> <span class="scope-name">{graph.text("scope", row.index)}</span></> : <><span class="kind">parameter</span> <b>{graph.parameter(row.number).name}</b></>}
+              {row.index !== undefined ? <><Phase phase={row.own.phase(row.index)} /> {row.own.collective(row.index) && <><CollectiveMark /> </>}<b>{row.own.label(row.index)}</b> <span class="number">%{row.index}</span> <span class="scope-name">{row.own.text("scope", row.index)}</span></> : <><span class="kind">parameter</span> <b>{graph.parameter(row.number).name}</b></>}
             </li>
           ))}
           {!rows.length && <li class="none">Nothing has all of these words.</li>}
@@ -221,12 +236,12 @@ function Page({ model }) {
         <Drawing key={graph.number} graph={graph} hidden={hidden} selected={node} select={(index) => select(graph, index)} show={show} />
       </div>
     ),
-    collectives: () => <Collectives graph={graph} selected={node} select={select} />,
+    collectives: () => <Collectives graph={root} chosen={graph} selected={node} select={select} />,
     step: () => (timed ? <>{(steps.length <= SIDE_BY_SIDE ? steps : [shownGraph]).map((one) => <Steps key={one.number} graph={one} rank={model.graphOfRank(rank) === one ? rank : facts.programs[one.number]?.ranks[0][0] ?? 0} selected={graph === one ? node : -1} select={select} />)}</> : untimed),
     memory: () => (timed ? <Memory graph={shownGraph} title={`${shownGraph.title[0].toUpperCase()}${shownGraph.title.slice(1)}.`} select={(index) => select(shownGraph, index)} /> : untimed),
     costs: () => (timed ? <><Roofline graph={shownGraph} selected={graph === shownGraph ? node : -1} select={select} /><Costs key={shownGraph.number} graph={shownGraph} rank={rank} selected={node} select={select} /></> : untimed),
     parameters: () => <Parameters graph={graph} selected={param} show={show} />,
-    source: () => <Source graph={graph} select={select} />,
+    source: () => <Source graph={root} select={select} />,
     ranks: () => <Ranks model={model} rank={rank} setRank={setRank} setTab={setTab} select={select} />,
   };
   const shown = facts.dialect ? model.graphs : [root, ...root.inside]; // MindSpore's graphs call each other

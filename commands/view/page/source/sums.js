@@ -33,18 +33,20 @@ function unindented(lines) {
   return lines.map((line) => ({ ...line, text: line.text.slice(depth) }));
 }
 
-/** The user's lines that nodes come from, by file: what stands there, and how much it takes. @param {Graph} graph */
+/** The user's lines that nodes come from, by file: what stands there, and how much it takes. Nodes are [graph, index],
+ * those of the graphs that nodes run too. @param {Graph} graph */
 export function sourceLines(graph) {
   const files = new Map();
-  for (let index = 0; index < graph.count; index++) {
-    const line = graph.model.line(graph.columns.stack[index]);
+  const nodes = [graph, ...graph.inside].flatMap((own) => Array.from({ length: own.count }, (_, index) => [own, index]));
+  for (const [own, index] of nodes) {
+    const line = own.model.line(own.columns.stack[index]);
     if (!line) continue;
     const lines = files.get(line.file) ?? files.set(line.file, new Map()).get(line.file);
     const row = lines.get(line.line) ?? { line: line.line, text: line.text, nodes: [], collectives: 0, bytes: 0, seconds: 0 };
     lines.set(line.line, row);
-    row.nodes.push(index);
-    row.seconds += graph.seconds(index) ?? 0;
-    const collective = graph.collective(index);
+    row.nodes.push([own, index]);
+    row.seconds += own.seconds(index) ?? 0;
+    const collective = own.collective(index);
     if (collective) {
       row.collectives += 1;
       row.bytes += collective.bytes ?? 0;

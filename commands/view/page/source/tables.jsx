@@ -13,8 +13,9 @@ const ROW = 44;
 
 const place = (line) => (line ? `${line.file}:${line.line}` : "");
 
-/** @param {{graph: import("./model.js").Graph, selected: number, select: (graph: any, index: number) => void}} props */
-export function Collectives({ graph, selected, select }) {
+/** chosen: the graph of the node that is selected.
+ * @param {{graph: import("./model.js").Graph, chosen: import("./model.js").Graph, selected: number, select: (graph: any, index: number) => void}} props */
+export function Collectives({ graph, chosen, selected, select }) {
   const [by, setBy] = useState("order");
   const all = useMemo(() => [graph, ...graph.inside].flatMap((one) => one.collectives.map((index) => [one, index])), [graph]);
   const sums = useMemo(() => {
@@ -35,7 +36,7 @@ export function Collectives({ graph, selected, select }) {
     const [own, index] = rows[i];
     const { size, bytes, seconds } = own.collective(index);
     return (
-      <div key={`${own.number}.${index}`} class={`entry ${own === graph && index === selected ? "selected" : ""}`} role="listitem" {...pressed(() => select(own, index))}>
+      <div key={`${own.number}.${index}`} class={`entry ${own === chosen && index === selected ? "selected" : ""}`} role="listitem" {...pressed(() => select(own, index))}>
         <div><Phase phase={own.phase(index)} /> <b>{own.text("op", index)}</b> <span class="number">%{index}</span>{own.root !== own && ` in @${own.facts.name}`}{own.runs && `, ${own.runs},`} {size ? `of ${several(size, "rank")}` : ""}{bytes !== undefined && `, ${bytesText(bytes)}`}{seconds !== undefined && `, ${timeText(seconds)}`} <span class="place">{place(own.model.line(own.columns.stack[index]))}</span></div>
         <div class="reason">{own.text("reason", index)}</div>
       </div>
@@ -193,7 +194,7 @@ export function Source({ graph, select }) {
               <td class="right">{row.seconds > 0 && <><span class="bar"><span style={{ width: `${(100 * row.seconds) / most}%` }} /></span> <span class="beside">{timeText(row.seconds)}</span></>}</td>
             </tr>,
             row === open && (
-              <tr class="made"><td /><td colSpan={4}>{row.nodes.slice(0, 60).map((index) => <button class={`chip ${graph.collective(index) ? "sends" : ""}`} onClick={() => select(graph, index)}><Phase phase={graph.phase(index)} /> {graph.collective(index) && <><CollectiveMark /> </>}{graph.label(index)} %{index}</button>)}{row.nodes.length > 60 && ` and ${row.nodes.length - 60} more`}</td></tr>
+              <tr class="made"><td /><td colSpan={4}>{row.nodes.slice(0, 60).map(([own, index]) => <button class={`chip ${own.collective(index) ? "sends" : ""}`} onClick={() => select(own, index)}><Phase phase={own.phase(index)} /> {own.collective(index) && <><CollectiveMark /> </>}{own.label(index)} %{index}</button>)}{row.nodes.length > 60 && ` and ${row.nodes.length - 60} more`}</td></tr>
             ),
           ])}
         </tbody>

@@ -116,7 +116,9 @@ test("memory: what is alive after every node, and where most is", () => {
 test("source lines add up what they are turned into", () => {
   const [file] = sourceLines(graph());
   assert.equal(file.file, "net.py");
-  assert.deepEqual(file.lines.map(({ line, nodes, collectives, bytes }) => [line, nodes, collectives, bytes]), [[7, [0, 1, 2], 1, 64]]);
+  assert.deepEqual(file.lines.map(({ line, nodes, collectives, bytes }) => [line, nodes.map(([, index]) => index), collectives, bytes]), [[7, [0, 1, 2], 1, 64]]);
+  const [inner] = sourceLines(withRegions().main);
+  assert.deepEqual(inner.lines[0].nodes.map(([own, index]) => `${own.number}.${index}`), ["0.0", "0.1", "0.2", "1.0", "1.1", "1.2", "2.0", "2.1", "2.2"]);
 });
 
 test("lines stand without the indentation that all of a file have", () => {

@@ -1,0 +1,72 @@
+"""Parameters of equal layers stand on one line: `%para4_layers.{0..79}.wq: <..>` is 80 of them, `%para4_layers.0.wq` to
+`%para83_layers.79.wq`, which differ in that number alone; as operands they stand as `%para4_layers.{0..79}.wq`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+
+from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.text.limits import LONGEST_LIST
+from mspc.ir.types import StackType
+
+RANGE = re.compile(r"\{(\d{1,9})\.\.(\d{1,9})\}")
+_NUMBER = re.compile(r"\d+")
+_BARE = re.compile(r"[\w.\-/\[\]$]+\Z")
+_FACTS = attrgetter("kind", "type", "trainable", "layout", "global_type", "attrs")
+
+
+def families(graph: Graph) -> dict[Parameter, list[Parameter]]:
+    """The parameters that stand on one line, by the first of them: those that a stack holds, one behind the other."""
+    place = {parameter: i for i, parameter in enumerate(graph.parameters)}
+    found: dict[Parameter, list[Parameter]] = {}
+    for node in graph.nodes:
+        if not isinstance(node.type, StackType) or len(node.inputs) < 2:
+            continue
+        members = [value for value in node.inputs if isinstance(value, Parameter)]
+        if len(members) != len(node.inputs) or members[0] in found or members[0] not in place:
+            continue
+        first = place[members[0]]
+        if graph.parameters[first : first + len(members)] == members and _are_alike(members):
+            found[members[0]] = members
+    return found
+
+
+def _are_alike(members: Sequence[Parameter]) -> bool:
+    if not common_name([member.name for member in members]):
+        return False
+    facts = _FACTS(members[0])
+    return all([_FACTS(member) == facts for member in members])
+
+
+def common_name(names: Sequence[str]) -> str:
+    """`layers.{0..2}.w` for `layers.0.w`, `layers.1.w`, `layers.2.w`; "" for names that do not count up so."""
+    if not _BARE.match(names[0]):
+        return ""
+    for match in _NUMBER.finditer(names[0]):
+        first = int(match.group())
+        before, behind = names[0][: match.start()], names[0][match.end() :]
+        if str(first) == match.group() and names[1] == f"{before}{first + 1}{behind}":
+            if list(names) != [f"{before}{i}{behind}" for i in range(first, first + len(names))]:
+                return ""
+            return f"{before}{{{first}..{first + len(names) - 1}}}{behind}"
+    return ""
+
+
+def members_of(name: str) -> Iterator[str]:
+    """The names that a common name stands for; a name without numbers in braces stands for itself."""
+    match = RANGE.search(name)
+    if match is None:
+        yield name
+        return
+    first, last = map(int, match.groups())
+    for number in range(first, min(last, first + LONGEST_LIST) + 1):
+        yield f"{name[: match.start()]}{number}{name[match.end() :]}"
+
+
+def shown_as_one(node: Node, found: dict[Parameter, list[Parameter]]) -> bool:
+    """Whether a node's operands stand as one."""
+    first = node.inputs[0] if node.inputs else None
+    return isinstance(first, Parameter) and isinstance(node.type, StackType) and found.get(first) == node.inputs
