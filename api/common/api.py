@@ -50,8 +50,8 @@ ms_class = jit_class
 
 
 def lazy_inline(fn: Any = None, attrs: Any = None, policy: Any = None) -> Any:
-    """A decorator of `__init__`, bare or with arguments: equal cells of the class that a `for` statement calls one after
-    another become one graph, which a loop runs, where that is possible. Cells elsewhere are inlined."""
+    """A decorator of `__init__`, bare or with arguments: equal cells of the class that a `for` statement calls become
+    one graph, which a loop runs, where that is possible. Cells elsewhere are inlined."""
 
     def marked(decorated: Any) -> Any:
         decorated.is_lazily_inlined = True

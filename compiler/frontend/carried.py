@@ -14,10 +14,11 @@ import numpy as np
 
 from mspc.compiler.frontend.exits import zeros
 from mspc.compiler.frontend.merging import behind_orderings
+from mspc.compiler.frontend.number_types import number_dtype
 from mspc.compiler.frontend.operators import is_number
 from mspc.compiler.frontend.program_state import Beginning, ProgramState, fill
 from mspc.compiler.frontend.source import assigned_names, names_read
-from mspc.compiler.frontend.state import Tracer, number_dtype
+from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import (
     MISSING,
     POISON,

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from mspc.compiler.frontend.condition import negation
+from mspc.compiler.frontend.number_types import number_dtype
 from mspc.compiler.frontend.operators import is_number
 from mspc.compiler.frontend.program_state import emitting_to
-from mspc.compiler.frontend.state import Tracer, number_dtype
+from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import MISSING, POISON, OnlyInLoop, Undecided
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import BOOL, DType

@@ -205,7 +205,8 @@ def _order_parameters(graph: Graph) -> None:
     behind: dict[Value, list[Value]] = {}
     moved: set[Value] = set()
     for node in graph.nodes:
-        if isinstance(node.op, MakeStack) and not moved.intersection(node.inputs):
+        apart = len(set(node.inputs)) == len(node.inputs) and not moved.intersection(node.inputs)
+        if isinstance(node.op, MakeStack) and apart:
             behind[node.inputs[0]] = node.inputs[1:]
             moved.update(node.inputs)
     found: list[Parameter] = []

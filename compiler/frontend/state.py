@@ -19,12 +19,13 @@ from mspc.api.common import parameter as session
 from mspc.api.common.initial_values import InitialValue
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.precision import Precision
+from mspc.compiler.frontend.number_types import is_numeric, number_dtype
 from mspc.compiler.frontend.source import Sources
 from mspc.compiler.frontend.values import Frame, TooManyErrors, describe
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
-from mspc.ir.types import BOOL, FLOAT32, HALVES, INT64, DType, TensorType, TupleType, dtype_of
+from mspc.ir.types import FLOAT32, HALVES, DType, TensorType, TupleType, dtype_of
 from mspc.ops.control.constraint import is_constraint
 from mspc.ops.control.structural import Depend, TupleGetItem
 from mspc.ops.op import REGISTRY, Op
@@ -166,7 +167,7 @@ class Tracer:
                 return Constant(value, kind)
             except OverflowError:
                 raise self.error(f"{value} is no number of {kind}", kind=ValueError) from None
-        if isinstance(value, list | tuple) and _is_numeric(value):
+        if isinstance(value, list | tuple) and is_numeric(value):
             array = np.asarray(value)
             kind = array.dtype.kind
             return self.constant_tensor(array.astype("float32" if kind == "f" else array.dtype), "")
@@ -387,25 +388,3 @@ def _widest(values: Sequence[Value]) -> DType | None:
 
 def _not_wired(*_: Any) -> Any:
     raise AssertionError("the tracer is used without its interpreter")
-
-
-def _is_numeric(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return bool(value) and all(map(_is_numeric, value))
-    return isinstance(value, bool | int | float | np.generic)
-
-
-def number_dtype(value: Any, like: DType | None) -> DType:
-    """Element type of a Python number beside tensors of type `like`: theirs, but a float makes integers
-    Float32 and an int makes Bool Int64; alone a float is Float32, an int Int64."""
-    if isinstance(value, np.generic) and like is None:
-        return dtype_of(value.dtype)
-    is_float = isinstance(value, float | np.floating)
-    is_bool = isinstance(value, bool | np.bool_)
-    if like is None:
-        return FLOAT32 if is_float else BOOL if is_bool else INT64
-    if is_float:
-        return like if like.has_gradient else FLOAT32
-    if not is_bool and like == BOOL:
-        return INT64
-    return like

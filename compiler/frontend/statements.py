@@ -20,6 +20,7 @@ from mspc.compiler.frontend.condition import condition_of
 from mspc.compiler.frontend.expressions import assign, closure, evaluate, evaluate_test
 from mspc.compiler.frontend.index import unpacked
 from mspc.compiler.frontend.operators import binary, truth
+from mspc.compiler.frontend.refused import REFUSED
 from mspc.compiler.frontend.remembered_calls import forget
 from mspc.compiler.frontend.source import assigned_names
 from mspc.compiler.frontend.state import Tracer
@@ -392,17 +393,3 @@ STATEMENTS: dict[type[ast.stmt], Callable[..., Any]] = {
     ast.Raise: _raise, ast.With: _with,
     ast.FunctionDef: _function, ast.Pass: _nothing, ast.Break: _break, ast.Continue: _continue,
 }  # fmt: skip
-
-REFUSED: dict[type[ast.stmt], tuple[str, str]] = {
-    ast.Try: ("'try'", "errors that are known at compile time stop the compile; others cannot be caught"),
-    ast.Global: ("'global'", "return the value instead"),
-    ast.Nonlocal: ("'nonlocal'", "return the value instead"),
-    ast.Delete: ("'del'", "values are freed after their last use without it"),
-    ast.ClassDef: ("'class'", "define classes at the top of the file"),
-    ast.Import: ("'import'", "import at the top of the file"),
-    ast.ImportFrom: ("'import'", "import at the top of the file"),
-    ast.Match: ("'match'", "use if, elif and else"),
-    ast.AsyncFunctionDef: ("'async'", ""),
-    ast.AsyncFor: ("'async'", ""),
-    ast.AsyncWith: ("'async'", ""),
-}

@@ -59,9 +59,7 @@ class Reading:
         self.header: list[Parameter] = []
         self.graphs: list[Graph] = []
         self.heads: dict[Graph, int] = {}
-        self.together: dict[str, list[Parameter]] = {}
         """Parameters that stand on one line, by how they are referred to."""
-        self.together: dict[str, list[Parameter]] = {}
         self.lines: dict[str, Parameter] = {}
         self.visible: dict[str, Parameter] = self.parameters
         self.references: list[Reference] = []
@@ -117,8 +115,7 @@ class Reading:
         found: list[Type] = []
         for match in _TYPE.finditer(token, start, stop):
             times = min(int(match.group(2) or 1), LONGEST_LIST)
-            text = match.group(1)  # a tuple's own text may have a `*`, too
-            found += [self.type_of(text, at + match.start())] * times
+            found += [self.type_of(match.group(1), at + match.start())] * times
         return tuple(found)
 
     def placement(self, layouts: tuple[Any, ...], type: Type, at: int) -> Any:

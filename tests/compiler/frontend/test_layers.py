@@ -1,0 +1,190 @@
+"""Equal cells of a class that asks for it are one graph, and compute what inlined ones do, to the bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc
+from mspc import Parameter, Tensor, nn, ops
+from mspc.compiler.frontend.trace import trace
+from mspc.ir.compare import difference
+from mspc.ir.graph import Graph
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_graph
+from mspc.ir.types import FLOAT32, TensorType
+from mspc.ops.check_graph import check_graph
+from mspc.ops.control.loops import For, MakeStack, Scan
+from mspc.ops.op import REGISTRY
+from mspc.passes.base import PassManager, find_pass
+from tests.interpret import random_feeds, run_global, run_on_ranks, same
+
+WIDTH = 8
+LAYERS = 4
+ROWS = TensorType(FLOAT32, (8, WIDTH))
+SHARDED = (
+    "grad", "simplify", "recompute", "check_strategies", "propagate_sharding", "insert_redistribution",
+    "lower_redistribution", "fuse_gradients",
+)  # fmt: skip
+
+
+def plainly(constructor: Any) -> Any:
+    return constructor
+
+
+def layer_class(mark: Any) -> type[nn.Cell]:
+    class Layer(nn.Cell):
+        """Rows and columns are sharded where the network is."""
+
+        @mark
+        def __init__(self, generator: np.random.Generator, factor: float = 0.5) -> None:
+            super().__init__()
+            self.norm = nn.LayerNorm((WIDTH,))
+            self.up = Parameter(Tensor(generator.normal(size=(WIDTH, 16)).astype(np.float32) * 0.3), name="up")
+            self.down = Parameter(Tensor(generator.normal(size=(16, WIDTH)).astype(np.float32) * 0.3), name="down")
+            self.product = ops.MatMul().shard(((2, 1), (1, 4)))
+            self.sum = ops.MatMul().shard(((2, 4), (4, 1)))
+            self.factor = factor
+
+        def construct(self, x: Any) -> Any:
+            return x + self.factor * self.sum(ops.tanh(self.product(self.norm(x), self.up)), self.down)
+
+    return Layer
+
+
+class Network(nn.Cell):
+    def __init__(self, mark: Any, factors: Any = (0.5,) * LAYERS) -> None:
+        super().__init__()
+        generator = np.random.default_rng(3)
+        layer = layer_class(mark)
+        self.layers = nn.CellList([layer(generator, factor) for factor in factors])
+
+    def construct(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x)
+        return (x * x).mean()
+
+
+def step_of(mark: Any, optimizer: str = "Adam", **settings: Any) -> nn.Cell:
+    network = Network(mark)
+    return nn.TrainOneStepCell(network, getattr(nn, optimizer)(network.trainable_params(), 0.05, **settings))
+
+
+def loops(graph: Graph) -> list[str]:
+    return [node.op.name for node in graph.nodes if node.regions]
+
+
+OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [
+    ("Adam", {}), ("AdamWeightDecay", {"weight_decay": 0.1}), ("SGD", {"momentum": 0.9}), ("RMSProp", {}),
+    ("Momentum", {"momentum": 0.9}), ("Adagrad", {}), ("FTRL", {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("optimizer", "settings"), OPTIMIZERS)
+def test_a_step_is_that_of_inlined_cells(optimizer: str, settings: dict[str, Any]) -> None:
+    x = Tensor(np.random.default_rng(5).normal(size=(8, WIDTH)).astype(np.float32))
+    steps = [step_of(mark, optimizer, **settings) for mark in (plainly, mspc.lazy_inline)]
+    for _ in range(3):
+        plain, folded = (step(x).asnumpy() for step in steps)
+        np.testing.assert_array_equal(plain, folded)
+    for one, other in zip(*(step.network.trainable_params() for step in steps), strict=True):
+        np.testing.assert_array_equal(one.asnumpy(), other.asnumpy(), err_msg=one.name)
+
+
+def test_the_text_is_as_long_for_any_number_of_layers() -> None:
+    lengths: set[int] = set()
+    for count in (2, 12):
+        network = Network(mspc.lazy_inline, (0.5,) * count)
+        step = nn.TrainOneStepCell(network, nn.Adam(network.trainable_params(), 0.05))
+        graph = trace(step, [ROWS]).graph
+        graph.verify()
+        check_graph(graph)
+        assert loops(graph) == ["For", "Scan"]
+        text = print_graph(graph)
+        assert f"_layers.{{0..{count - 1}}}.up: " in text
+        assert difference(graph, parse(text, REGISTRY).main) == ""
+        lengths.add(text.count("\n"))
+    assert len(lengths) == 1
+
+
+def test_gradients_are_asked_for_stacks() -> None:
+    graph = trace(step_of(mspc.lazy_inline), [ROWS]).graph
+    [request] = [node for node in graph.nodes if node.op.name == "Gradient"]
+    assert [value.op.name for value in request.inputs[1:]] == ["MakeStack"] * 4  # type: ignore[attr-defined]  # nodes
+    assert [len(node.inputs) for node in graph.nodes if isinstance(node.op, MakeStack)] == [LAYERS] * 12
+    [update] = [node for node in graph.nodes if isinstance(node.op, Scan)]
+    assert [node.op.name for node in update.regions[0].nodes if node.op.mutates] == ["Adam"] * 4
+
+
+def test_ranks_train_as_one_device() -> None:
+    def traced() -> Graph:
+        graph = trace(step_of(mspc.lazy_inline, "Momentum", momentum=0.9), [ROWS]).graph
+        graph.attrs |= {"mode": "semi_auto_parallel", "ranks": 8}
+        return graph
+
+    graph = traced()
+    feeds = random_feeds(graph, 1)
+    wanted = run_global(traced(), feeds)
+    manager = PassManager(verify=True)
+    for name in SHARDED:
+        graph, _ = manager.apply(find_pass(name), graph)
+    read = parse(print_graph(graph), REGISTRY).main
+    assert difference(graph, read) == ""
+    check_graph(read)
+    assert {str(p.layout) for p in graph.parameters if p.name.endswith(".up")} == {"(2, 4) [-, 1]"}
+    same(wanted, run_on_ranks(graph, feeds), 1e-5)
+
+
+def test_cells_that_differ_are_inlined() -> None:
+    network = Network(mspc.lazy_inline, (0.5, 0.5, 0.25, 0.5))
+    assert loops(trace(network, [ROWS]).graph) == []
+
+
+def test_groups_of_parameters_go_on_stacks() -> None:
+    """A rate of its own for one weight of one layer is another entry of a stack."""
+
+    def step(mark: Any) -> nn.Cell:
+        network = Network(mark)
+        parameters = network.trainable_params()
+        groups = [{"params": parameters[:1], "lr": 0.5}, {"params": parameters[1:]}]
+        return nn.TrainOneStepCell(network, nn.Momentum(groups, 0.1, 0.9))
+
+    assert loops(trace(step(mspc.lazy_inline), [ROWS]).graph) == ["For", "Scan"]
+    x = Tensor(np.random.default_rng(5).normal(size=(8, WIDTH)).astype(np.float32))
+    steps = [step(mark) for mark in (plainly, mspc.lazy_inline)]
+    for _ in range(3):
+        plain, folded = (step(x).asnumpy() for step in steps)
+        np.testing.assert_array_equal(plain, folded)
+
+
+def test_what_is_done_for_one_layer_alone_inlines_all() -> None:
+    class Step(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = Network(mspc.lazy_inline)
+            self.weights = mspc.ParameterTuple(self.network.trainable_params())
+            self.grad = ops.GradOperation(get_by_list=True)
+
+        def construct(self, x: Any) -> Any:
+            grads = self.grad(self.network, self.weights)(x)
+            return grads[0]
+
+    assert loops(trace(Step(), [ROWS]).graph) == []
+    assert loops(trace(Step().network, [ROWS]).graph) == ["For"]
+
+
+def test_a_weight_that_is_read_elsewhere_inlines_all() -> None:
+    class Tied(Network):
+        def construct(self, x: Any) -> Any:
+            for layer in self.layers:
+                x = layer(x)
+            return (ops.matmul(x, self.layers[0].up) ** 2).mean()
+
+    assert loops(trace(Tied(mspc.lazy_inline), [ROWS]).graph) == []
+
+
+def test_an_unmarked_class_is_inlined() -> None:
+    graph = trace(Network(plainly), [ROWS]).graph
+    assert not any(isinstance(node.op, For) for node in graph.nodes)
