@@ -20,13 +20,20 @@ LEAST = 1 << 12
 Kernel = Callable[..., Any]
 
 
-def compiled_kernels(
-    graph: Graph, backend: NumPyBackend, runs: int = 1
-) -> tuple[dict[int, Kernel], dict[int, Kernel]]:
-    """(kernels `function(*operands, out=None)`, kernels of updates) by the index of their node; none where nothing is
-    compiled. runs: how often a step runs the graph."""
-    if backend.xp is not np or runs * sum(map(_elements, graph.nodes)) < WORTH:
-        return {}, {}
+def pays(program: Graph, backend: NumPyBackend) -> bool:
+    """Whether the graphs of a program are to be compiled: all of them together decide, each as often as a step runs
+    it."""
+    if backend.xp is not np:
+        return False
+    if not any(node.regions for node in program.nodes):
+        return sum(map(_elements, program.nodes)) >= WORTH
+    from mspc.ops.control.times import times_of  # late: most programs have no regions
+
+    return sum(times.count * sum(map(_elements, graph.nodes)) for graph, times in times_of(program).items()) >= WORTH
+
+
+def compiled_kernels(graph: Graph, backend: NumPyBackend) -> tuple[dict[int, Kernel], dict[int, Kernel]]:
+    """(kernels `function(*operands, out=None)`, kernels of updates) by the index of their node."""
     from mspc.ops.cpu.loops import program  # late: a small graph needs none of it
 
     nodes = {

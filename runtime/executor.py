@@ -12,6 +12,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Parameter, Value
 from mspc.ir.types import TensorType
 from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.compiled_loops import pays
 from mspc.runtime.faults.failure import NodeFailure, RegionFailure
 from mspc.runtime.faults.finite import Origin, check_finite, search
 from mspc.runtime.faults.record import PLACE_WORDS
@@ -48,7 +49,7 @@ class Executor:
         prepare(graph, backend)
         self._regions = _regions_of(graph, backend, self.cursor)
         kernels = self._regions.kernels(graph.nodes) if self._regions is not None else RegionKernels()
-        self.plan: ExecutionPlan = plan(graph, backend, kernels)
+        self.plan: ExecutionPlan = plan(graph, backend, kernels, compiles=pays(graph, backend))
         self.slots: list[Any] = [None] * self.plan.slots
         self._checked = False
         for parameter in graph.parameters:

@@ -26,6 +26,7 @@ from mspc.analysis.shadow_weights import marked_shadow_weights
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import DType
 from mspc.ops.collective.collectives import AllReduce
+from mspc.ops.control.loops import MakeStack
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.op import Op
 from mspc.runtime.arena import MemoryBlock, ResultMemory, assign, most_alive, most_of_classes
@@ -154,7 +155,7 @@ class _Planner:
         op = node.op
         if isinstance(op, TupleGetItem):
             return (parts[node.inputs[0]][op.index],)
-        if isinstance(op, MakeTuple):
+        if isinstance(op, MakeTuple | MakeStack):
             return tuple(part for value in node.inputs for part in parts[value])
         if node.op.is_view:
             return parts[node.inputs[0]]

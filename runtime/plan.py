@@ -104,9 +104,10 @@ class RegionKernels:
 
 def plan(
     graph: Graph, backend: NumPyBackend, regions: RegionKernels,
-    handed: Mapping[tuple[Node, int], Handed] | None = None, runs: int = 1,
+    handed: Mapping[tuple[Node, int], Handed] | None = None, compiles: bool = False,
 ) -> ExecutionPlan:  # fmt: skip
-    """Assign slots and bind kernels. handed: see `buffered_kernels`. runs: how often a step runs the graph."""
+    """Assign slots and bind kernels. handed: see `buffered_kernels`. compiles: nodes run as compiled loops where they
+    can."""
     nodes = graph.nodes
     updates = updated_parameters(graph)
     boundary = min(updates, default=len(nodes))
@@ -121,7 +122,7 @@ def plan(
     constants = _constant_slots(graph, slot_of)
     slots = _Slots(slot_of, last_use)
     bound = arrival_kernels(graph, backend)
-    loops, changes = compiled_kernels(graph, backend, runs)
+    loops, changes = compiled_kernels(graph, backend) if compiles else ({}, {})
     bound = {**changes, **bound}
     buffered = buffered_kernels(graph, backend, last_use, bound, {**loops, **regions.into}, handed or {})
     bound = {**loops, **regions.plain, **buffered, **bound}

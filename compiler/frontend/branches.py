@@ -24,6 +24,7 @@ from mspc.ir.graph import Node, Value, element_types
 from mspc.ir.types import BOOL
 from mspc.ops.control.loops import While
 from mspc.ops.math.comparison import Select
+from mspc.ops.math.reduce import Reduce
 from mspc.ops.op import Op
 from mspc.ops.tensor.cast import Cast
 
@@ -86,7 +87,6 @@ class GuardedWays(Ways):
             with self.along(way):
                 self.tracer.builder.nodes += traced.nodes[way][begun[way] : end]
             begun[way] = end
-        self.ends = traced.ends
 
 
 @contextmanager
@@ -125,9 +125,11 @@ def choose(
             beginning.restore()
             tracer.guarded.add(key)
         elif all(map(is_cheap, (*ways.nodes[0], *ways.nodes[1]))):
-            together = GuardedWays(tracer, frame, test, holds)
-            together.put(ways)
-            return _joined(tracer, frame, whole, Selecting(tracer, holds), together, given, join)
+            if isinstance(whole, ast.stmt):
+                GuardedWays(tracer, frame, test, holds).put(ways)
+            else:
+                tracer.builder.nodes += [*ways.nodes[0], *ways.nodes[1]]
+            return _joined(tracer, frame, whole, Selecting(tracer, holds), ways, given, join)
         else:
             choosing = Choosing(tracer, holds, ways.nodes)
             found = _joined(tracer, frame, whole, choosing, ways, given, join)
@@ -155,7 +157,7 @@ def _joined(
         if value is not MISSING:
             frame.locals[name] = value
     for key in left.contents.keys() & right.contents.keys():
-        fill(tracer.owned[key], _joined_contents(join, left.contents[key], right.contents[key]))
+        fill(tracer.own(left.held[key]), _joined_contents(join, left.contents[key], right.contents[key]))
     _join_attributes(tracer, join, left.attributes, right.attributes)
     return of_results(join, *given)
 
@@ -203,10 +205,25 @@ def is_cheap(node: Node) -> bool:
     """Whether a node may as well run where nobody needs it: it moves, casts, adds, negates, compares or decides, with
     gradients that do not depend on values."""
     op = node.op
-    if not isinstance(op, Op) or node.regions or op.mutates or op.has_side_effect or op.is_collective or op.seeds:
+    if not isinstance(op, Op) or not _is_free(node):
         return False
     if op.is_view or op.moves or op.additive or isinstance(op, Cast | Select) or op.uniform() is not None:
         return True
     if all(element.dtype == BOOL for element in element_types(node.type)):
         return True
-    return len(node.inputs) == 1 and op.linear_in == (0,) and bool(op.cuda)
+    return len(node.inputs) == 1 and op.linear_in == (0,) and (bool(op.cuda) or isinstance(op, Reduce))
+
+
+def decides_cheaply(node: Node) -> bool:
+    """The same of a node on the way to a Bool alone, through which no gradient passes: it may work element by element,
+    or reduce."""
+    op = node.op
+    return is_cheap(node) or (isinstance(op, Op) and _is_free(node) and (bool(op.cuda) or isinstance(op, Reduce)))
+
+
+def _is_free(node: Node) -> bool:
+    """Whether nothing but its result tells that a node ran."""
+    op = node.op
+    if not isinstance(op, Op) or node.regions or op.mutates or op.has_side_effect:
+        return False
+    return not op.is_collective and not op.seeds

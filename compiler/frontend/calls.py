@@ -146,6 +146,10 @@ def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwar
     handler = _HANDLERS.get(fn) if isinstance(fn, types.BuiltinFunctionType | type) else None
     if handler is not None:
         return call_handler(tracer, frame, node, fn, handler, args, kwargs)
+    return _call_object(tracer, frame, node, fn, args, kwargs)
+
+
+def _call_object(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if isinstance(fn, OneOf) or (isinstance(fn, Undecided) and fn.holds is not None):
         from mspc.compiler.frontend.chosen import call_chosen
 
@@ -154,6 +158,12 @@ def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwar
         raise tracer.error(f"{describe(fn)} cannot be called", kind=TypeError)
     if isinstance(fn, type):
         return call_class(tracer, fn, args, kwargs)
+    if getattr(type(fn), "scans", False):
+        from mspc.compiler.frontend.scan import rolled
+
+        found = rolled(tracer, frame, node, fn, args, kwargs)
+        if found is not None:
+            return found
     own = inspect.getattr_static(type(fn), "__call__", None)
     if _is_traced(tracer, own):
         return _call_function(tracer, frame, node, own, [fn, *args], kwargs)
@@ -359,13 +369,7 @@ def inline(
         raise TooManyErrors  # where two calls make each two more, what is behind them takes for ever
     try:
         names = bind(
-            callee.source.tree,
-            callee.name,
-            args,
-            kwargs,
-            callee.defaults,
-            callee.keyword_defaults,
-            callee.is_method,
+            callee.source.tree, callee.name, args, kwargs, callee.defaults, callee.keyword_defaults, callee.is_method
         )
     except MspcError as error:
         raise caller.error(node, error.message, error.notes, error.kind) from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from typing import Any
 
 from mspc.compiler.frontend.carried import Carried
@@ -20,7 +21,7 @@ from mspc.compiler.frontend.values import LEFT, MISSING, NEVER_ENDS, RETURNED, E
 from mspc.ir.graph import Constant, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, INT64, TensorType
-from mspc.ops.control.loops import COUNT, For, Loop, While
+from mspc.ops.control.loops import COUNT, For, Loop, Scan, While
 from mspc.ops.control.outlining import captured_values, outlined
 from mspc.ops.control.regions import emit_regions
 from mspc.ops.control.structural import TupleGetItem
@@ -32,13 +33,27 @@ TRIALS = 100
 GOES_ON = TensorType(BOOL, ())
 
 
+@dataclass
+class Kept:
+    """What a `Scan` reads, a row a turn, and what it keeps of every turn.
+
+    rows, entry: the tensor, and what stands for a row of it in a turn. values: what the turn keeps. stacked: that of
+    all turns, once the loop is in the graph.
+    """
+
+    rows: Value
+    entry: Parameter
+    values: list[Value] = field(default_factory=list[Value])
+    stacked: list[Value] = field(default_factory=list[Value])
+
+
 @dataclass(frozen=True)
 class Turns:
     """A loop to be compiled.
 
     loop, place: the statement, and what its mistakes are about. test: evaluates the condition of a `while`, which comes
     ahead of every turn. body: runs a turn, whose number is a tensor in a `for`, and returns how it ends. count: how
-    often a `for` turns; None for `while`. behind: runs what follows where the loop is not left.
+    often a `for` turns; None for `while`. behind: runs what follows where the loop is not left. kept: of a `Scan`.
     """
 
     loop: ast.For | ast.While
@@ -47,6 +62,7 @@ class Turns:
     body: Callable[[Value | None], Any]
     count: Value | int | None
     behind: Callable[[], Any] | None
+    kept: Kept | None = None
 
 
 @dataclass
@@ -140,11 +156,16 @@ def _emit(tracer: Tracer, frame: Frame, turns: Turns, carried: Carried, traced: 
     after = [*(each.after for each in hidden.values()), *afters]
     if turns.test is not None and goes_on is None:
         _warn_of_constant(tracer, traced, own)
-    if counted:
+    if turns.kept is not None:
+        made = _scan(tracer, turns, turns.kept, traced, before, own, after)
+    elif counted:
         made = _for(tracer, turns, traced, before, own, after)
     else:
         made = _while(tracer, traced, holds, before, own, after)
     results: list[Value] = [tracer.builder.emit(TupleGetItem(index=i), made) for i in range(len(before))]
+    if turns.kept is not None:
+        places = range(len(before), len(before) + len(turns.kept.values))
+        turns.kept.stacked += [tracer.builder.emit(TupleGetItem(index=i), made) for i in places]
     carried.finish(results[len(hidden) :])
     for slot, result in zip(slots, results[len(hidden) :], strict=True):
         if isinstance(result, Node) and slot.label.isidentifier():
@@ -176,7 +197,7 @@ def _hidden(tracer: Tracer, turns: Turns, traced: Traced) -> tuple[dict[str, Hid
         flag = tracer.value(end.flags[RETURNED])
         found["returned"] = Hidden(Constant(False, BOOL), Parameter("returned", GOES_ON, "input"), flag)
         leaves: list[Value] = []
-        value = _leaves(tracer, end.value, leaves)
+        value = leaves_of(tracer, end.value, leaves)
     for i, leaf in enumerate(leaves):
         inside = Parameter("result", leaf.type, "input")
         found[f"result{i}"] = Hidden(zeros(tracer, leaf.tensor_type), inside, leaf)
@@ -191,9 +212,9 @@ class Leaf:
     is_number: bool
 
 
-def _leaves(tracer: Tracer, value: Any, leaves: list[Value]) -> Any:
+def leaves_of(tracer: Tracer, value: Any, leaves: list[Value]) -> Any:
     """What is returned, with a `Leaf` for every tensor, which is appended to `leaves`."""
-    return _mapped(tracer, value, lambda tensor: _leaf(tracer, tensor, leaves))
+    return mapped(tracer, value, lambda tensor: _leaf(tracer, tensor, leaves))
 
 
 def _leaf(tracer: Tracer, tensor: Any, leaves: list[Value]) -> Leaf:
@@ -201,14 +222,14 @@ def _leaf(tracer: Tracer, tensor: Any, leaves: list[Value]) -> Leaf:
     return Leaf(f"result{len(leaves) - 1}", is_number(tracer, tensor))
 
 
-def _mapped(tracer: Tracer, value: Any, of_leaf: Callable[[Any], Any]) -> Any:
+def mapped(tracer: Tracer, value: Any, of_leaf: Callable[[Any], Any]) -> Any:
     if isinstance(value, tuple | list):
-        items = [_mapped(tracer, item, of_leaf) for item in value]
+        items = [mapped(tracer, item, of_leaf) for item in value]
         if isinstance(value, list):
             return tracer.own(items)
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     if isinstance(value, dict):
-        return tracer.own({key: _mapped(tracer, item, of_leaf) for key, item in value.items()})
+        return tracer.own({key: mapped(tracer, item, of_leaf) for key, item in value.items()})
     return of_leaf(value) if isinstance(value, Leaf) or tracer.is_tensor(value) else value
 
 
@@ -229,6 +250,18 @@ def _for(
         )
     assert turns.count is not None
     return emit_regions(tracer.builder, For(carried=len(before)), [turns.count, *before, *captured], (body,))
+
+
+def _scan(
+    tracer: Tracer, turns: Turns, kept: Kept, traced: Traced, before: Sequence[Value], own: Sequence[Value],
+    after: Sequence[Value],
+) -> Node:  # fmt: skip
+    assert isinstance(turns.count, int)
+    tracer.regions += 1
+    name = f"scan_{tracer.regions}_body"
+    body, captured = outlined(name, traced.body, [*after, *kept.values], (*own, kept.entry))
+    op = Scan(carried=len(before), scanned=1, stacked=len(kept.values), turns=turns.count)
+    return emit_regions(tracer.builder, op, [*before, kept.rows, *captured], (body,))
 
 
 def _while(
@@ -256,7 +289,7 @@ def _end(
         flags[LEFT] = negation(tracer, hidden["goes_on"])
     returned: Any = MISSING
     if "returned" in hidden:
-        returned = _mapped(tracer, value, lambda leaf: _behind(tracer, leaf, hidden))
+        returned = mapped(tracer, value, lambda leaf: _behind(tracer, leaf, hidden))
         if not traced.end.may(LEFT) and traced.holds is True and turns.count is None:
             flags[RETURNED] = True  # it ends in no other way
     end = Exit(flags, returned)

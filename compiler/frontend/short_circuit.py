@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from mspc.compiler.frontend.branches import Ways, choose, is_cheap
+from mspc.compiler.frontend.branches import Ways, choose, decides_cheaply
 from mspc.compiler.frontend.condition import condition_of
 from mspc.compiler.frontend.operators import truth
 from mspc.compiler.frontend.program_state import Beginning, apart
@@ -49,7 +49,7 @@ def _under(
         value = evaluate(tracer, frame, operand)
         tracer.at(frame, operand)
         condition = condition_of(tracer, value, not is_test)
-    if condition is None or all(map(is_cheap, nodes)):
+    if condition is None or all(map(decides_cheaply, nodes)):
         tracer.builder.nodes += nodes
         return value, condition, False
     beginning.restore()

@@ -9,9 +9,9 @@ from mspc.ir.graph import Graph, Node, element_types
 from mspc.ir.types import StackType
 from mspc.ops.control.loops import Loop
 from mspc.ops.control.regions import If
-from mspc.ops.control.times import times_of
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.control_flow import Check, same_way
+from mspc.runtime.compiled_loops import pays
 from mspc.runtime.plan import RegionKernels
 from mspc.runtime.regions.loops import LoopKernel
 from mspc.runtime.regions.region import Region, in_places
@@ -25,7 +25,7 @@ class Regions:
     `Executor`."""
 
     def __init__(self, program: Graph, backend: NumPyBackend, cursor: Any) -> None:
-        self._times = times_of(program)
+        self._compiles = pays(program, backend)
         self._backend = backend
         self._cursor = cursor
         self._made: dict[Graph, Region] = {}
@@ -58,7 +58,7 @@ class Regions:
 
     def _region(self, graph: Graph) -> Region:
         if graph not in self._made:
-            self._made[graph] = Region(graph, self._backend, self.kernels(graph.nodes), self._times[graph].count)
+            self._made[graph] = Region(graph, self._backend, self.kernels(graph.nodes), self._compiles)
         return self._made[graph]
 
 

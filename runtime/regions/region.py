@@ -30,7 +30,7 @@ class Region:
     """A graph that nodes run, prepared.
 
     Args:
-        kernels: of its nodes that run graphs. runs: how often a step runs it, as far as that is known.
+        kernels: of its nodes that run graphs. compiles: see `plan`.
 
     slots: of its values; the first are its parameters', in which the operands are put ahead of `run`. overwrites: the
     numbers of the results that show a parameter which the region overwrites. handed: by the numbers of results the
@@ -39,21 +39,21 @@ class Region:
     the nodes: called with graph, place, kernel and operands.
     """
 
-    def __init__(self, graph: Graph, backend: NumPyBackend, kernels: RegionKernels, runs: int = 1) -> None:
+    def __init__(self, graph: Graph, backend: NumPyBackend, kernels: RegionKernels, compiles: bool) -> None:
         self.graph = graph
         places = {number: Handed() for number in _alone(graph.results)}
         handed = {_maker(graph.results[i]): place for i, place in places.items()}
-        made = plan(graph, backend, kernels, handed, runs)
+        made = plan(graph, backend, kernels, handed, compiles)
         self.handed = {number: place for number, place in places.items() if place.used}
         updates = Updates(graph)
         self.shown = [updates.parameters(value) for value in graph.results]
         if updates.numbers:
+            written = {node.inputs[place] for node in graph.nodes for place in node.op.mutates}
             for index, node in enumerate(graph.nodes):
                 last = made.last_use.get(node, index)
                 # What runs graphs may read an operand after it has updated another.
                 behind = last if last < len(graph.nodes) and graph.nodes[last].regions else last - 1
-                is_written = any(node in map(user.inputs.__getitem__, user.op.mutates) for user in graph.nodes[index:])
-                if updates.between((node,), index, behind) and not is_written:
+                if node not in written and updates.between((node,), index, behind):
                     made.copy_result(index)
         self.overwrites = [i for i, value in enumerate(graph.results) if updates.changes(value)]
         self.call: Call | None = None

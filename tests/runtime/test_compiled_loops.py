@@ -11,9 +11,11 @@ import pytest
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import FLOAT32, TensorType
+from mspc.ops.control.loops import Scan
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.cpu.loops import library, program
 from mspc.ops.math.arithmetic import Add, Mul
+from mspc.ops.math.elementwise import Square
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.nn.activation import GeLU
 from mspc.ops.nn.attention import FlashAttentionScore
@@ -25,6 +27,8 @@ from mspc.runtime import compiled_loops
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
+from tests.runtime.region_graphs import graph as region
+from tests.runtime.region_graphs import run_graphs
 from tests.runtime.test_buffers import Maker, arrays
 
 
@@ -87,14 +91,19 @@ def test_attention_counts_with_its_scores(monkeypatch: pytest.MonkeyPatch) -> No
     builder = Builder(graph)
     sides = [Parameter(name, TensorType(FLOAT32, (1, 2, 64, 4)), "input") for name in ("q", "k", "v")]
     builder.emit(FlashAttentionScore(2, input_layout="BNSD"), *sides)
-    asked: list[bool] = []
-
-    def noted(*_: Any) -> program.Kernels:
-        asked.append(True)
-        return program.Kernels({}, {})
-
-    monkeypatch.setattr(program, "kernels", noted)
+    found: list[bool] = []
     for worth in (2 * 64 * 64, 2 * 64 * 64 + 1):
         monkeypatch.setattr(compiled_loops, "WORTH", worth)
-        compiled_loops.compiled_kernels(graph, NumPyBackend(OneRank()))
-    assert asked == [True]
+        found.append(compiled_loops.pays(graph, NumPyBackend(OneRank())))
+    assert found == [True, False]
+
+
+def test_what_loops_do_counts_as_often_as_they_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = TensorType(FLOAT32, (64,))
+    body = region("body", [row], lambda b, x: [b.emit(Square(), b.emit(Square(), x))])
+    loop = region("main", [row], lambda b, x: run_graphs(b, Scan(turns=5, carried=1), [x], body))
+    found: list[bool] = []
+    for worth in (5 * 2 * 64, 10 * 2 * 64):
+        monkeypatch.setattr(compiled_loops, "WORTH", worth)
+        found.append(compiled_loops.pays(loop, NumPyBackend(OneRank())))
+    assert found == [True, False]

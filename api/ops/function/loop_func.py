@@ -68,13 +68,16 @@ class Scan:
     """Calls a function with its own first result and with every element of `xs`, a list, a tuple or a tensor.
 
     Returns the last first result, and a list of the second results of all calls. Where `xs` is None there are `length`
-    calls with None.
+    calls with None. unroll: put every call into the graph; so they are where elements of `xs` have several types.
 
     Examples:
         >>> loop = ops.Scan()
         >>> print(loop(lambda total, x: (total + x, total), 0, [1, 2, 3]))
         (6, [0, 1, 3])
     """
+
+    scans = True
+    """Says to the compiler that a call of it may be one loop."""
 
     def __call__(self, loop_func: Any, init: Any, xs: Any, length: Any = None, unroll: bool = True) -> Any:
         _check_functions("Scan", loop_func=loop_func)
