@@ -12,7 +12,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType
-from mspc.ops.control.structural import Gradient, MakeTuple
+from mspc.ops.control.structural import Gradient, MakeTuple, TupleGetItem
 from mspc.ops.math.elementwise import Identity
 from mspc.ops.tensor.broadcast import filled
 from mspc.passes.autodiff.custom_gradients import drop_own_gradients
@@ -65,6 +65,8 @@ def _expand(graph: Graph, program: Graph, differentiate: Differentiate) -> bool:
     replaced: dict[Value, Value] = {}
     for node in graph.nodes:
         node.inputs = [replaced.get(v, v) for v in node.inputs]
+        if isinstance(node.op, TupleGetItem) and isinstance(node.type, StackType):
+            node.type = node.op.infer(node.inputs[0].type)  # of a stack that a loop of known turns scans it is a tensor
         if not isinstance(node.op, Gradient):
             nodes.append(node)
             continue
