@@ -12,7 +12,6 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.location import Frames
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.opaque import Literal, Module
-from mspc.ir.text.families import common_name, families, shown_as_one
 from mspc.ir.text.values import (
     constant_text,
     key_text,
@@ -21,7 +20,7 @@ from mspc.ir.text.values import (
     type_text,
     value_text,
 )
-from mspc.ir.types import TensorType
+from mspc.ir.types import StackType, TensorType
 
 _INDENT = "      "
 
@@ -92,12 +91,16 @@ def _module_lines(
         for number, parameter in enumerate(graph.parameters, first):
             numbers[parameter] = f"%para{number}_{name_text(parameter.name)}"
         first += len(graph.parameters)
-    together: dict[Parameter, list[Parameter]] = {} if module.dialect else families(main)
-    hidden = {member for members in together.values() for member in members[1:]}
+    together: dict[Parameter, list[Parameter]] = {}
     common: dict[Value, str] = {}
-    for first_one, members in together.items():
-        number = numbers[first_one].partition("_")[0]
-        common[first_one] = f"{number}_{common_name([member.name for member in members])}"
+    if not module.dialect and any(isinstance(node.type, StackType) for node in main.nodes):
+        from mspc.ir.text.families import common_name, families  # late: few graphs have stacks
+
+        together = families(main)
+        for first_one, members in together.items():
+            number = numbers[first_one].partition("_")[0]
+            common[first_one] = f"{number}_{common_name([member.name for member in members])}"
+    hidden = {member for members in together.values() for member in members[1:]}
     for parameter in main.parameters:
         if parameter not in hidden:
             name = common.get(parameter, numbers[parameter])
@@ -175,7 +178,7 @@ class _GraphWriter:
                 append("")
             else:
                 append(self.head(node, node))
-            if self.together and shown_as_one(node, self.together):
+            if self.together and self.shown_as_one(node):
                 types = f"{type_text(node.inputs[0].type)}*{len(node.inputs)}"
             else:
                 types = ", ".join([type_text(v.type) for v in node.inputs])
@@ -190,11 +193,16 @@ class _GraphWriter:
     def head(self, node: Node, place: Node) -> str:
         """The first line of a node that stands in the place of one of the graph's."""
         head = f"  {self.names[place]}({name_text(node.name)})" if node.name else f"  {self.names[place]}"
-        if self.together and shown_as_one(place, self.together):
+        if self.together and self.shown_as_one(place):
             inputs = self.common[place.inputs[0]]
         else:
             inputs = ", ".join([self.operand(v) for v in node.inputs])
         return f"{head} = {node.op.name}({inputs}){self.groups(node)}"
+
+    def shown_as_one(self, node: Node) -> bool:
+        """Whether a node's operands stand as one."""
+        first = node.inputs[0] if node.inputs and isinstance(node.type, StackType) else None
+        return isinstance(first, Parameter) and self.together.get(first) == node.inputs
 
     def groups(self, node: Node) -> str:
         text = f" {{instance name: {name_text(node.instance)}}}" if node.instance else ""
