@@ -4,7 +4,8 @@
     SEQUENCE]
 
 With `lazy` the layers are one graph, which a loop runs. Sizes that are not given are small enough to run; then
-it trains three steps. Two known networks: 7B: 32 4096 32 11008 32000 8 8 8 2048; 70B: 80 8192 64 28672 32000 128 8 128 2048.
+it trains three steps. Two known networks:
+7B: 32 4096 32 11008 32000 8 8 8 2048; 70B: 80 8192 64 28672 32000 128 8 128 2048.
 """
 
 import sys
