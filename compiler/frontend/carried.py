@@ -74,6 +74,8 @@ class Carried:
         """Slots without a value ahead of the loop, which no turn reads."""
         self.open: dict[tuple[Place, Path], Undecided] = {}
         """What changes as no tensor can; it may be assigned, not read."""
+        self.made: set[int] = set()
+        """Lists and dicts that a turn begins with in the place of the program's, as another one may come there."""
         self.begun = self.beginning.state
         self.is_new = False
         for name in sorted(assigned_names(loop)):
@@ -87,6 +89,7 @@ class Carried:
         """Go back to the state ahead of the loop, with a new parameter in every slot."""
         tracer = self.tracer
         self.beginning.restore()
+        self.made.clear()
         for key, slot in self.slots.items():
             slot.inside = Parameter(slot.label, slot.type, "input")
             slot.after = None
@@ -118,6 +121,7 @@ class Carried:
         entries = self._entries_with(value, path, given)
         if isinstance(value, tuple):
             return type(value)(*entries) if hasattr(value, "_fields") else tuple(entries)
+        self.made.add(id(entries))
         return self.tracer.own(entries)
 
     def _entries_with(self, value: Any, path: Path, given: dict[Path, Any]) -> Any:
@@ -148,6 +152,8 @@ class Carried:
         for name, after in list(self.frame.locals.items()):
             yield ("name", name), begun.names.get(name, MISSING), after
         for key, before in begun.contents.items():
+            if key in self.made:
+                continue
             yield ("contents", key), before, tracer.owned[key]
         for key, after in list(tracer.attributes.items()):
             yield ("attribute", key), begun.attributes.get(key, tracer.attributes_before.get(key, MISSING)), after
@@ -159,7 +165,10 @@ class Carried:
         if key in self.slots:
             self._note_after(key, after)
             return
-        if key in self.open or before is after or behind_orderings(before) is behind_orderings(after):
+        if key in self.open:
+            return
+        below = any(other == place and inner[: len(path)] == path for other, inner in (*self.slots, *self.open))
+        if not below and (before is after or behind_orderings(before) is behind_orderings(after)):
             return
         if before is MISSING or isinstance(before, OnlyInLoop):
             self._new_name(place, path, label, after)
