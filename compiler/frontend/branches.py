@@ -157,7 +157,7 @@ def _joined(
         if value is not MISSING:
             frame.locals[name] = value
     for key in left.contents.keys() & right.contents.keys():
-        fill(tracer.owned[key], _joined_contents(join, left.contents[key], right.contents[key]))
+        fill(tracer.own(left.held[key]), _joined_contents(join, left.contents[key], right.contents[key]))
     _join_attributes(tracer, join, left.attributes, right.attributes)
     return of_results(join, *given)
 

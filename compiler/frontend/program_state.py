@@ -20,16 +20,15 @@ class ProgramState:
 
     def __init__(self, tracer: Tracer, frame: Frame) -> None:
         self.names = dict(frame.locals)
-        self.contents: dict[int, Any] = {
-            key: held.copy() for key, held in tracer.owned.items() if isinstance(held, list | dict | set)
-        }
+        self.held: dict[int, Any] = {k: held for k, held in tracer.owned.items() if isinstance(held, list | dict | set)}
+        self.contents: dict[int, Any] = {key: held.copy() for key, held in self.held.items()}
         self.attributes = dict(tracer.attributes)
 
     def restore(self, tracer: Tracer, frame: Frame) -> None:
         frame.locals.clear()
         frame.locals.update(self.names)
-        for key, held in self.contents.items():
-            fill(tracer.owned[key], held)
+        for key, contents in self.contents.items():
+            fill(tracer.own(self.held[key]), contents)
         tracer.attributes = dict(self.attributes)
 
 

@@ -20,7 +20,6 @@ from mspc.compiler.frontend.condition import condition_of
 from mspc.compiler.frontend.expressions import assign, closure, evaluate, evaluate_test
 from mspc.compiler.frontend.index import unpacked
 from mspc.compiler.frontend.operators import binary, truth
-from mspc.compiler.frontend.refused import REFUSED
 from mspc.compiler.frontend.remembered_calls import forget
 from mspc.compiler.frontend.source import assigned_names
 from mspc.compiler.frontend.state import Tracer
@@ -90,6 +89,8 @@ def _block(tracer: Tracer, frame: Frame, statements: list[ast.stmt]) -> Any:
 
 
 def _refusal(frame: Frame, statement: ast.stmt) -> MspcError:
+    from mspc.compiler.frontend.refused import REFUSED  # late: few scripts have such a statement
+
     word, note = REFUSED.get(type(statement), (f"'{type(statement).__name__}'", ""))
     return frame.error(
         statement, f"{word} is not supported inside a compiled function", [note] if note else []

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
-from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.graph import Graph, Parameter
 from mspc.ir.text.limits import LONGEST_LIST
 from mspc.ir.types import StackType
 
@@ -64,9 +64,3 @@ def members_of(name: str) -> Iterator[str]:
     first, last = map(int, match.groups())
     for number in range(first, min(last, first + LONGEST_LIST) + 1):
         yield f"{name[: match.start()]}{number}{name[match.end() :]}"
-
-
-def shown_as_one(node: Node, found: dict[Parameter, list[Parameter]]) -> bool:
-    """Whether a node's operands stand as one."""
-    first = node.inputs[0] if node.inputs else None
-    return isinstance(first, Parameter) and isinstance(node.type, StackType) and found.get(first) == node.inputs

@@ -26,12 +26,13 @@ class NodeReader:
     """Reads the lines of nodes of one file. Constants that are equal to the bit are one object, as they are behind the
     pass `simplify`: passes recognise operands that are the same by it.
 
-    together: parameters that stand on one line, by how they are referred to.
+    together: parameters that stand on one line, by how the first is referred to; common: that, by how all are.
     """
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
         self.together: dict[str, list[Parameter]] = {}
+        self.common: dict[str, str] = {}
         self.constants: dict[tuple[Type, bytes], Constant] = {}
 
     def read_node(self, graph: Graph, values: dict[str, Value], item: list[Any]) -> None:
@@ -94,8 +95,9 @@ class NodeReader:
                 found.append(self.operand(values, item, 0))
                 continue
             for match in OPERAND.finditer(item):
-                if match.group() in self.together:
-                    found += self.together[match.group()]
+                first = self.common.get(match.group())
+                if first is not None and first in self.reading.visible:
+                    found += self.together[first]
                     continue
                 value = values.get(match.group()) or self.reading.visible_parameter(match.group())
                 if value is None:

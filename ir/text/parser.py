@@ -197,6 +197,8 @@ class _FileReader:
         plain = text[: key.start()] + ">" if key else text
         type = self.reading.type_of(plain, type_token.start_pos)
         names = [name] if self.reading.opaque or match.group(2) != name else list(members_of(name))
+        if len(names) > 1:
+            self.nodes.common[reference] = reference = f"{reference.partition('_')[0]}_{names[0]}"
         parameter = self.new_parameter(reference, names[0], type, head.start_pos)
         parameter.kind = "parameter" if is_reference else "input"
         parameter.attrs = facts

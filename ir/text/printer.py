@@ -12,7 +12,6 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.location import Frames
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.opaque import Literal, Module
-from mspc.ir.text.families import common_name, families, shown_as_one
 from mspc.ir.text.values import (
     constant_text,
     key_text,
@@ -21,7 +20,7 @@ from mspc.ir.text.values import (
     type_text,
     value_text,
 )
-from mspc.ir.types import TensorType
+from mspc.ir.types import StackType, TensorType
 
 _INDENT = "      "
 
@@ -92,15 +91,20 @@ def _module_lines(
         for number, parameter in enumerate(graph.parameters, first):
             numbers[parameter] = f"%para{number}_{name_text(parameter.name)}"
         first += len(graph.parameters)
-    together: dict[Parameter, list[Parameter]] = {} if module.dialect else families(main)
+    together: dict[Parameter, list[Parameter]] = {}
+    common: dict[Value, str] = {}
+    if not module.dialect and any(isinstance(node.type, StackType) for node in main.nodes):
+        from mspc.ir.text.families import common_name, families  # late: few graphs have stacks
+
+        together = families(main)
+        for first_one, members in together.items():
+            number = numbers[first_one].partition("_")[0]
+            common[first_one] = f"{number}_{common_name([member.name for member in members])}"
     hidden = {member for members in together.values() for member in members[1:]}
-    for first_one, members in together.items():
-        number = numbers[first_one].partition("_")[0]
-        numbers[first_one] = f"{number}_{common_name([member.name for member in members])}"
     for parameter in main.parameters:
         if parameter not in hidden:
-            key = numbers[parameter].partition("_")[2]
-            lines.append(f"{numbers[parameter]}: {_parameter_text(parameter, key)}")
+            name = common.get(parameter, numbers[parameter])
+            lines.append(f"{name}: {_parameter_text(parameter, name.partition('_')[2])}")
     writers: list[_GraphWriter] = []
     elsewhere = {
         node: f"@{name_text(graph.name)}:%{number}"
@@ -122,7 +126,7 @@ def _module_lines(
                 lines.append(f"# Parameters: {len(graph.parameters)}, ({types})")
             lines.append(f"subgraph @{name_text(graph.name)}({operands}) {{")
         seen = numbers if module.dialect else {p: numbers[p] for p in graph.parameters}
-        writer = _GraphWriter(graph, seen, lines, header, elsewhere, together)
+        writer = _GraphWriter(graph, seen, lines, header, elsewhere, together, common)
         writer.write(is_open)
         writers.append(writer)
         lines.append("}")
@@ -134,18 +138,21 @@ class _GraphWriter:
     """Appends the nodes of one graph to `lines`; remembers the texts of call stacks that nodes share.
 
     header: where the attributes of the file's main graph begin. left_open: the lines that are still to be written.
-    elsewhere: how a node of any graph is named in the others. together: parameters that stand on one line.
+    elsewhere: how a node of any graph is named in the others. together: parameters that stand on one line; common: how
+    the first of them names them all.
     """
 
     def __init__(
         self, graph: Graph, parameters: Mapping[Value, str], lines: list[str], header: int,
         elsewhere: Mapping[Node, str], together: dict[Parameter, list[Parameter]],
+        common: Mapping[Value, str],
     ) -> None:  # fmt: skip
         self.graph = graph
         self.lines = lines
         self.header = header
         self.elsewhere = elsewhere
         self.together = together
+        self.common = common
         self.left_open: dict[Node, int] = {}
         self.names: dict[Value, str] = dict(parameters)
         for number, node in enumerate(graph.nodes):
@@ -171,7 +178,7 @@ class _GraphWriter:
                 append("")
             else:
                 append(self.head(node, node))
-            if self.together and shown_as_one(node, self.together):
+            if self.together and self.shown_as_one(node):
                 types = f"{type_text(node.inputs[0].type)}*{len(node.inputs)}"
             else:
                 types = ", ".join([type_text(v.type) for v in node.inputs])
@@ -186,9 +193,16 @@ class _GraphWriter:
     def head(self, node: Node, place: Node) -> str:
         """The first line of a node that stands in the place of one of the graph's."""
         head = f"  {self.names[place]}({name_text(node.name)})" if node.name else f"  {self.names[place]}"
-        shown = node.inputs[:1] if self.together and shown_as_one(place, self.together) else node.inputs
-        inputs = ", ".join([self.operand(v) for v in shown])
+        if self.together and self.shown_as_one(place):
+            inputs = self.common[place.inputs[0]]
+        else:
+            inputs = ", ".join([self.operand(v) for v in node.inputs])
         return f"{head} = {node.op.name}({inputs}){self.groups(node)}"
+
+    def shown_as_one(self, node: Node) -> bool:
+        """Whether a node's operands stand as one."""
+        first = node.inputs[0] if node.inputs and isinstance(node.type, StackType) else None
+        return isinstance(first, Parameter) and self.together.get(first) == node.inputs
 
     def groups(self, node: Node) -> str:
         text = f" {{instance name: {name_text(node.instance)}}}" if node.instance else ""

@@ -11,7 +11,8 @@ from __future__ import annotations
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.control.structural import Gradient, MakeTuple
+from mspc.ir.types import StackType
+from mspc.ops.control.structural import Gradient, MakeTuple, TupleGetItem
 from mspc.ops.math.elementwise import Identity
 from mspc.ops.tensor.broadcast import filled
 from mspc.passes.autodiff.custom_gradients import drop_own_gradients
@@ -64,6 +65,8 @@ def _expand(graph: Graph, program: Graph, differentiate: Differentiate) -> bool:
     replaced: dict[Value, Value] = {}
     for node in graph.nodes:
         node.inputs = [replaced.get(v, v) for v in node.inputs]
+        if isinstance(node.op, TupleGetItem) and isinstance(node.type, StackType):
+            node.type = node.op.infer(node.inputs[0].type)  # of a stack that a loop of known turns scans it is a tensor
         if not isinstance(node.op, Gradient):
             nodes.append(node)
             continue
@@ -115,7 +118,7 @@ def _backward(
     b.forward = None
     for value in wanted:
         found = terms.get(value)
-        grad = summed(b, found) if found else filled(b, 0.0, value.tensor_type)
+        grad = summed(b, found) if found else _zeros(b, value)
         if found and isinstance(value, Parameter) and not isinstance(grad, Node) and data_parallel:
             grad = b.emit(Identity(), grad)  # every rank has its own; what they add up to is the gradient
         if isinstance(value, Parameter) and isinstance(grad, Node):
@@ -123,3 +126,12 @@ def _backward(
             grad.attrs["gradient_for"] = f"{earlier},{value.name}" if earlier else value.name
         grads.append(grad)
     return grads
+
+
+def _zeros(b: Builder, value: Value) -> Value:
+    """The gradient with respect to what nothing comes from."""
+    if isinstance(value.type, StackType):
+        from mspc.passes.autodiff.stacks import zeros_like  # late: few networks have stacks
+
+        return zeros_like(b, value)
+    return filled(b, 0.0, value.tensor_type)

@@ -118,7 +118,7 @@ def summed(b: Builder, terms: list[Value], of: Node | None = None) -> Value:
     """The sum of the terms of one gradient, that of the result of `of` where it is known."""
     if len(terms) == 1:
         return terms[0]
-    if isinstance(terms[0].type, StackType):
+    if any(isinstance(term.type, StackType) for term in terms):
         from mspc.passes.autodiff.stacks import sum_of_stacks  # late: few networks have loops
 
         total = sum_of_stacks(b, terms)

@@ -15,12 +15,17 @@ from mspc.ops.tensor.broadcast import filled
 
 
 def sum_of_stacks(b: Builder, terms: Sequence[Value]) -> Value:
-    """The stack of the sums of the entries, turn by turn."""
-    body = _body("sum_of_stacks", [_stack_type(term).entry for term in terms])
+    """The stack of the sums of the entries, turn by turn. Some of the terms may be tensors, of loops whose turns are
+    known, with an entry a turn along the first dimension: then so is the sum."""
+    body = _body("sum_of_stacks", [_entry_type(term) for term in terms])
     inner = _inside(b, body)
     entries = body.parameters[1:]
     deeper = isinstance(entries[0].type, StackType)
     body.results = [sum_of_stacks(inner, entries) if deeper else inner.emit(AddN(), *entries)]
+    known = [term.shape[0] for term in terms if not isinstance(term.type, StackType)]
+    if known:
+        made = emit_regions(b, For(scanned=len(terms), stacked=1, turns=known[0]), terms, [body])
+        return b.emit(TupleGetItem(0), made)
     return _for_all(b, b.emit(TurnCount(), terms[0]), terms, body)
 
 
@@ -42,9 +47,9 @@ def placeholder(b: Builder, type: TensorType) -> Value:
     return _for_all(b, Constant(0, INT64), [], body)
 
 
-def _stack_type(value: Value) -> StackType:
-    assert isinstance(value.type, StackType), f"{value} is no stack"
-    return value.type
+def _entry_type(value: Value) -> TensorType:
+    type = value.tensor_type
+    return type.entry if isinstance(type, StackType) else type.with_shape(type.shape[1:])
 
 
 def _body(name: str, entries: Sequence[TensorType]) -> Graph:

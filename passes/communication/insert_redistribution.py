@@ -12,6 +12,8 @@ node carries a reason and the user's line.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
@@ -24,12 +26,14 @@ from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import OPENED, Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.communication.open_region import OpenRegion, keep_outside, outermost_loop
 from mspc.passes.needs import GLOBAL
 from mspc.passes.sharding.constraints import is_released
 from mspc.passes.sharding.placement import result_layouts
 from mspc.passes.sharding.plan_header import FILE, PLAN, SHARD
 from mspc.passes.sharding.traffic import cheapest_source
+
+if TYPE_CHECKING:
+    from mspc.passes.communication.open_region import OpenRegion
 
 REDUCTION_WORDS = {
     "sum": "sums", "mean": "means", "max": "maxima", "min": "minima", "prod": "products",
@@ -71,6 +75,8 @@ class _Inserter:
 
     def pass_border(self, node: Node, border: Border) -> None:
         """What a region brings to a layout is there in it alone."""
+        from mspc.passes.communication.open_region import OpenRegion  # late: few graphs have regions
+
         begin = node
         if border.region:
             region = self.regions.pop()
@@ -149,7 +155,7 @@ class _Inserter:
                 frames=value.frames if isinstance(value, Node) else (),
             )
         place = value if isinstance(value, Node) and (source.layout.partial or reader is None) else reader
-        ahead = outermost_loop(self.regions, source) if reader is not None else None
+        ahead = self.regions[-1].outermost_loop(self.regions, source) if self.regions and reader is not None else None
         builder = self.builder if ahead is None else Builder(self.graph, [])
         if isinstance(place, Node):
             builder.like(place)
@@ -165,7 +171,7 @@ class _Inserter:
         if ahead is not None:
             # Every turn needs it alike: it is brought there once, ahead of the loop.
             self.nodes.insert(self.nodes.index(ahead.begin), redistributed)
-            keep_outside(self.regions, ahead, known is self.copies, value, target, redistributed)
+            ahead.keep_outside(self.regions, known is self.copies, value, target, redistributed)
         else:
             self.made(redistributed)
         return redistributed

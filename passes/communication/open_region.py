@@ -43,26 +43,25 @@ class OpenRegion:
             and value.op.owner is self.border.owner
         )
 
+    @staticmethod
+    def outermost_loop(regions: Sequence[OpenRegion], value: Value) -> OpenRegion | None:
+        """The outermost of the loops around, with no branch of a choice between, in which the value never changes."""
+        found: OpenRegion | None = None
+        for region in reversed(regions):
+            if not region.is_fixed(value):
+                break
+            found = region
+        return found
 
-def outermost_loop(regions: Sequence[OpenRegion], value: Value) -> OpenRegion | None:
-    """The outermost of the loops around, with no branch of a choice between, in which the value never changes."""
-    found: OpenRegion | None = None
-    for region in reversed(regions):
-        if not region.is_fixed(value):
-            break
-        found = region
-    return found
-
-
-def keep_outside(
-    regions: Sequence[OpenRegion], ahead: OpenRegion, is_ordinary: bool, value: Value, target: Layout, copy: Value
-) -> None:
-    """Remember a copy that was made ahead of a region, in it and in those inside of it."""
-    at = list(regions).index(ahead)
-    if at:
-        regions[at - 1].made.add(copy)
-    for region in regions[at:]:
-        region.before[0 if is_ordinary else 1].setdefault(value, {})[target] = copy
+    def keep_outside(
+        self, regions: Sequence[OpenRegion], is_ordinary: bool, value: Value, target: Layout, copy: Value
+    ) -> None:
+        """Remember a copy that was made ahead of this region, in it and in those inside of it."""
+        at = list(regions).index(self)
+        if at:
+            regions[at - 1].made.add(copy)
+        for region in regions[at:]:
+            region.before[0 if is_ordinary else 1].setdefault(value, {})[target] = copy
 
 
 def _copied(copies: Copies) -> Copies:

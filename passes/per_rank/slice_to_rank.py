@@ -12,14 +12,13 @@ from typing import Any
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ops.control.borders import Joined
 from mspc.ops.control.structural import TupleGetItem
 from mspc.passes.base import WHOLE, Pass
 from mspc.passes.needs import GLOBAL, LOWERED
 from mspc.passes.per_rank.rank_parts import GraphPositions, RankElement, local_type
 from mspc.passes.sharding.batch import ROWS
-from mspc.passes.sharding.closed_graphs import close_regions
 from mspc.passes.sharding.constraints import is_released
-from mspc.passes.sharding.opened_graphs import opened
 
 Shared = dict[tuple[Value, object], Node]
 """Nodes that operators became and share, by the value of which they ask, and what."""
@@ -35,9 +34,16 @@ class SliceToRank(Pass):
 
     def apply(self, graph: Graph) -> tuple[Graph, bool]:
         check_rank(graph, self.rank)
+        if not any(node.regions for node in graph.nodes):
+            return self._sliced(graph), True
+        from mspc.passes.sharding.opened_graphs import opened  # late: few graphs have regions
+
         with opened(graph):
-            places = GraphPositions(graph)
-            return sliced(graph, self.rank, places, places.on(self.rank)), True
+            return self._sliced(graph), True
+
+    def _sliced(self, graph: Graph) -> Graph:
+        places = GraphPositions(graph)
+        return sliced(graph, self.rank, places, places.on(self.rank))
 
 
 def check_rank(graph: Graph, rank: int) -> None:
@@ -78,7 +84,10 @@ def sliced(graph: Graph, rank: int, places: GraphPositions, parts: Sequence[Rank
         place = places.of_node.get(node)
         mapping[node] = _place(local.nodes, node, inputs, None if place is None else parts[place], shared)
     local.results = [mapping.get(v, v) for v in graph.results]
-    close_regions(local)
+    if any(isinstance(node.op, Joined) for node in local.nodes):
+        from mspc.passes.sharding.closed_graphs import close_regions  # late: few graphs have regions
+
+        close_regions(local)
     return local
 
 

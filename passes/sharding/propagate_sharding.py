@@ -26,7 +26,6 @@ from mspc.passes.sharding.constraints import release_constraints
 from mspc.passes.sharding.forward_layouts import shard_asked, shard_batch, spread
 from mspc.passes.sharding.layout_plans import PlanTotal
 from mspc.passes.sharding.layout_search import Search
-from mspc.passes.sharding.loop_layouts import settle_loops
 from mspc.passes.sharding.parameter_layouts import store_parameters
 from mspc.passes.sharding.plan_header import SHARD
 from mspc.passes.sharding.search_terms import wants_search
@@ -45,6 +44,8 @@ class PropagateSharding(Pass):
         if wants_search(graph):
             return False
         if any(isinstance(node.op, Border) for node in graph.nodes):
+            from mspc.passes.sharding.loop_layouts import settle_loops  # late: few graphs have loops
+
             settle_loops(graph, partial(_decide, graph))
         else:
             _decide(graph)

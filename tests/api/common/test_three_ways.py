@@ -48,6 +48,9 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys("mm matmul".split(), (X, W)),
     **dict.fromkeys("logical_and logical_or logical_xor".split(), (MASK, MASK)),
     **dict.fromkeys("reshape view".split(), (X, (4, 2))),
+    "switch": (X.sum() > 0, X, Y),
+    "switch_layer": (0, (X, Y)),
+    "tuple_getitem": ((X, Y), 0),
     **dict.fromkeys("reshape_as view_as".split(), (X, Tensor(np.zeros((4, 2), np.float32)))),
     **dict.fromkeys("transpose permute".split(), (X, (1, 0))),
     **dict.fromkeys("swapaxes swapdims".split(), (THREE, 0, -1)),
@@ -217,7 +220,7 @@ ONLY_FUNCTIONS = {
         triu_indices full zeros ones arange eye scalar_to_array scalar_to_tensor concat cat stack addn
         clip_by_norm tensor_dot hstack vstack column_stack
         clip_by_global_norm tensordump einsum linspace meshgrid tuple_to_array rand randn normal
-        standard_normal""",
+        standard_normal switch switch_layer make_tuple tuple_getitem""",
     "MindSpore has no method of the name": """bidense embedding eps is_nonzero multi_margin_loss mixed_precision_cast
         multilabel_margin_loss add_layer_norm add_rms_norm deepcopy rotary_position_embedding swiglu
         baddbmm_ext batch_dot bernoulli_ext bounding_box_decode

@@ -9,10 +9,12 @@ import pytest
 
 from mspc.ir.compare import difference
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph
+from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.opaque import OpaqueOp
 from mspc.ir.text.limits import DEEPEST_REGIONS
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
+from mspc.ir.types import FLOAT32, StackType, TensorType, TupleType
 from mspc.ops.check_graph import check_graph
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
@@ -306,3 +308,21 @@ def test_a_graph_that_reads_values_of_another_is_broken() -> None:
     graph.graphs()[3].name = "net"
     with pytest.raises(AssertionError, match="graphs share a name"):
         graph.verify()
+
+
+def test_parameters_of_one_line_may_also_be_read_one_by_one() -> None:
+    row = TensorType(FLOAT32, (4,))
+    graph, inner = Graph("net"), Graph("inner")
+    for each in (graph, inner):
+        each.parameters = [Parameter(f"layers.{i}.w", row) for i in range(3)]
+        each.nodes = [Node(OpaqueOp("Kept"), each.parameters, StackType(FLOAT32, (4,)))]
+        each.results = [each.parameters[0]]
+    graph.nodes.append(Node(OpaqueOp("Calls"), graph.parameters, TupleType((row,))))
+    graph.nodes[1].regions = (inner,)
+    text = print_graph(graph)
+    assert "%0 = Kept(%para1_layers.{0..2}.w)" in text
+    assert "%1 = Calls(%para1_layers.0.w, %para2_layers.1.w, %para3_layers.2.w)" in text
+    assert difference(graph, read(text)) == ""
+    own = "Kept(%para4_layers.0.w, %para5_layers.1.w, %para6_layers.2.w)"
+    with pytest.raises(MspcError, match=r"error: unknown value %para1_layers\.\{0\.\.2\}\.w"):
+        read(text.replace(own, "Kept(%para1_layers.{0..2}.w)"))

@@ -12,7 +12,7 @@ from mspc.ir.graph import Constant, Graph, Value
 from mspc.ir.location import Location
 from mspc.ir.types import FLOAT64, INT64, StackType
 from mspc.ops.control.custom import GradientPlaceholder, OwnGradient
-from mspc.ops.control.loops import For, Scan, While
+from mspc.ops.control.loops import For, MakeStack, Scan, While
 from mspc.ops.control.regions import Call, If
 from mspc.ops.control.structural import Gradient, StopGradient, TupleGetItem
 from mspc.ops.math.arithmetic import Add, Mul, Sub
@@ -298,3 +298,41 @@ def test_the_gradient_of_a_gradient_that_is_taken_inside_of_a_loop() -> None:
         return made
 
     assert_gradients(expanded, [0, 1])
+
+
+# Weights side by side ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("counted", [False, True])
+def test_the_gradient_with_respect_to_a_stack_of_weights_has_one_for_each(stopped: bool, counted: bool) -> None:
+    """counted: another loop, whose turns an operand counts, reads the stack, too."""
+
+    def turn(b: Builder, x: Value, w: Value) -> list[Value]:
+        return [b.emit(Tanh(), b.emit(Mul(), x, b.emit(StopGradient(), w) if stopped else w))]
+
+    def flat(b: Builder, x: Value, *weights: Value) -> Value:
+        for w in weights * (1 + counted):
+            x = turn(b, x, w)[0]
+        return b.emit(ReduceSum(), x)
+
+    def main(b: Builder, x: Value, *weights: Value) -> list[Value]:
+        stack = b.emit(MakeStack(), *weights)
+        op = Scan(turns=3, carried=1, scanned=1)
+        (y,) = region(b, op, [x, stack], graph("body", [VECTOR, VECTOR], turn))
+        if counted:
+            again = graph("again", [COUNT, VECTOR, VECTOR], lambda b, _, x, w: turn(b, x, w))
+            (y,) = region(b, For(carried=1, scanned=1), [Constant(3, INT64), y, stack], again)
+        loss = b.emit(ReduceSum(), y)
+        grads = b.emit(TupleGetItem(0), b.emit(Gradient(), loss, stack))
+        rows = graph("rows", [VECTOR], lambda b, grad: [b.emit(Mul(), grad, number(1.0))])
+        return region(b, Scan(turns=3, scanned=1, stacked=1), [grads], rows)
+
+    types = [VECTOR] * 4
+    made = graph("main", types, main, 3)
+    expected = with_gradients(lambda: graph("main", types, lambda b, *values: [flat(b, *values)], 3), [1, 2, 3])
+    arrays = arrays_for(made)
+    for each in (made, expected):
+        Grad().run(each)
+    (found,) = run(checked(made), arrays)
+    np.testing.assert_allclose(found, run(expected, arrays), rtol=1e-12)
