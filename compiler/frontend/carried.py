@@ -147,8 +147,8 @@ class Carried:
         tracer, begun = self.tracer, self.begun
         for name, after in list(self.frame.locals.items()):
             yield ("name", name), begun.names.get(name, MISSING), after
-        for key, before in begun.contents.items():
-            yield ("contents", key), before, tracer.owned[key]
+        for key in self.beginning.state.contents:
+            yield ("contents", key), begun.contents[key], tracer.owned[key]
         for key, after in list(tracer.attributes.items()):
             yield ("attribute", key), begun.attributes.get(key, tracer.attributes_before.get(key, MISSING)), after
 
@@ -159,7 +159,7 @@ class Carried:
         if key in self.slots:
             self._note_after(key, after)
             return
-        if key in self.open or before is after or behind_orderings(before) is behind_orderings(after):
+        if key in self.open or (behind_orderings(before) is behind_orderings(after) and not self._is_made(before)):
             return
         if before is MISSING or isinstance(before, OnlyInLoop):
             self._new_name(place, path, label, after)
@@ -182,6 +182,13 @@ class Carried:
         if type(before) is type(after) and not contains_tensor(before) and _equal(before, after):
             return
         self._leave_open(key, label, before, after)
+
+    def _is_made(self, value: Any) -> bool:
+        """Whether a value is, or a tuple has, a list or dict that the turn began with and that was not there ahead of
+        the loop: what changes in it changes at the place that leads to it."""
+        if isinstance(value, tuple):
+            return any(map(self._is_made, value))
+        return id(value) in self.begun.contents and id(value) not in self.beginning.state.contents
 
     def _label(self, place: Place) -> str:
         kind, key = place
