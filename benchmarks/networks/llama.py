@@ -1,8 +1,10 @@
 """A LLaMA-like language model, data parallel by tensor parallel, called once as a training step under Adam.
 
-    mspc compile benchmarks/networks/llama.py -- [LAYERS WIDTH HEADS HIDDEN VOCABULARY DATA TENSOR BATCH SEQUENCE]
+    mspc compile benchmarks/networks/llama.py -- [lazy] [LAYERS WIDTH HEADS HIDDEN VOCABULARY DATA TENSOR BATCH
+    SEQUENCE]
 
-Sizes that are not given are small enough to run; then it trains three steps. Two known networks:
+With `lazy` the layers are one graph, which a loop runs. Sizes that are not given are small enough to run; then
+it trains three steps. Two known networks:
 7B: 32 4096 32 11008 32000 8 8 8 2048; 70B: 80 8192 64 28672 32000 128 8 128 2048.
 """
 
@@ -14,7 +16,8 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.initializer import Normal, initializer
 
 SMALL = (2, 32, 4, 48, 64, 2, 2, 2, 16)
-GIVEN = tuple(int(size) for size in sys.argv[1:])
+LAZY = "lazy" in sys.argv[1:2]
+GIVEN = tuple(int(size) for size in sys.argv[1 + LAZY :])
 LAYERS, WIDTH, HEADS, HIDDEN, VOCABULARY, DATA, TENSOR, BATCH, SEQUENCE = GIVEN + SMALL[len(GIVEN) :]
 ROWS = BATCH * SEQUENCE
 MASK = Tensor(np.triu(np.full((SEQUENCE, SEQUENCE), -1e9, np.float32), 1))
@@ -22,6 +25,11 @@ MASK = Tensor(np.triu(np.full((SEQUENCE, SEQUENCE), -1e9, np.float32), 1))
 ms.set_seed(1)
 ms.set_context(mode=ms.GRAPH_MODE)
 ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=DATA * TENSOR, full_batch=True)
+
+
+def one_graph(constructor):
+    """The constructor of cells that are one graph where that is asked for."""
+    return ms.lazy_inline(constructor) if LAZY else constructor
 
 
 def weight(rows, columns):
@@ -90,6 +98,7 @@ class FeedForward(nn.Cell):
 class Layer(nn.Cell):
     """Attention and a feed-forward network, each behind a norm and with a residual."""
 
+    @one_graph
     def __init__(self):
         super().__init__()
         self.attention_norm, self.attention = Norm(), Attention()

@@ -13,6 +13,7 @@ from mspc.api.common.tensor import Tensor
 from mspc.compiler.frontend.remembered_calls import call_key, forget, recalled, updated_operands
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure, Frame, describe, tensors_in
+from mspc.ir.copies import copied_node
 from mspc.ir.graph import Node, Parameter, Value
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import Gradient, StopGradient, TupleGetItem
@@ -236,9 +237,7 @@ def _substituted(tracer: Tracer, result: Any, first: int, last: int, new: dict[V
         body.append(node)
         if not updated_operands(node) and any(value in new for value in node.inputs):
             inputs = [new.get(value, value) for value in node.inputs]
-            copy = Node(node.op, inputs, node.type, node.name, node.instance, node.scope, node.frames, node.phase)
-            copy.in_strategy, copy.out_strategy = node.in_strategy, node.out_strategy
-            copy.attrs = dict(node.attrs)
+            copy = copied_node(node, inputs)
             body.append(copy)
             new[node] = copy
     nodes[first:last] = [*(value for value in made if isinstance(value, Node)), *body]

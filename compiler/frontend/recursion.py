@@ -16,7 +16,7 @@ from mspc.api.common.gradient import JitFunction
 from mspc.compiler.frontend.program_state import Beginning
 from mspc.compiler.frontend.source import FunctionSource
 from mspc.compiler.frontend.state import Tracer
-from mspc.compiler.frontend.values import Closure, Frame
+from mspc.compiler.frontend.values import Closure, Frame, Poisoned, TooManyErrors
 from mspc.ir.diagnostics import MspcError
 
 LEVELS = 16
@@ -61,7 +61,7 @@ def run_again(tracer: Tracer, frame: Frame, run: Callable[[Frame], Any]) -> Any:
         result = run(again)
         if len(tracer.errors) == noted:
             return result
-    except MspcError:
+    except (MspcError, Poisoned, TooManyErrors):
         pass
     beginning.restore()
     return run(_with_source(frame, frame.source, names))

@@ -272,6 +272,7 @@ def _while(tracer: Tracer, frame: Frame, node: ast.While, nested: int = 0) -> An
 
             beginning = Beginning(tracer, frame)
         first, draws = len(tracer.builder.nodes), tracer.draws.copy()
+        named = {name: frame.locals[name] for name in assigned_names(node.test) if name in frame.locals}
         test = evaluate_test(tracer, frame, node.test)
         tracer.at(frame, node.test)
         if condition_of(tracer, test) is not None:
@@ -279,6 +280,9 @@ def _while(tracer: Tracer, frame: Frame, node: ast.While, nested: int = 0) -> An
 
             del tracer.builder.nodes[first:]
             tracer.draws = draws
+            for name in assigned_names(node.test):
+                del frame.locals[name]
+            frame.locals.update(named)
             forget(tracer, first)
             return while_turns(tracer, frame, node, _block)
         if not truth(tracer, test, "the condition of 'while'"):

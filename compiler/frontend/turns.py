@@ -11,7 +11,7 @@ from mspc.compiler.frontend.loops import Turns, run_loop
 from mspc.compiler.frontend.program_state import Beginning
 from mspc.compiler.frontend.ranges import count_of, number_at
 from mspc.compiler.frontend.state import Tracer
-from mspc.compiler.frontend.values import NEVER_ENDS, Frame, TensorRange
+from mspc.compiler.frontend.values import NEVER_ENDS, Frame, Poisoned, TensorRange, TooManyErrors
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 
@@ -59,8 +59,8 @@ def require_end(tracer: Tracer, frame: Frame, node: ast.While, block: Block) -> 
     beginning = Beginning(tracer, frame)
     try:
         while_turns(tracer, frame, node, block)
-    except MspcError as error:
-        if error.message == NEVER_ENDS:
+    except (MspcError, Poisoned, TooManyErrors) as error:
+        if isinstance(error, MspcError) and error.message == NEVER_ENDS:
             raise
     finally:
         beginning.restore()
@@ -82,8 +82,8 @@ def tried(tracer: Tracer, beginning: Beginning, run: Callable[[], Any]) -> Any:
     noted = len(tracer.errors)
     try:
         found = run()
-    except MspcError as error:
-        if error.message == NEVER_ENDS:
+    except (MspcError, Poisoned, TooManyErrors) as error:
+        if isinstance(error, MspcError) and error.message == NEVER_ENDS:
             raise
         found = UNROLLED
     if found is UNROLLED or len(tracer.errors) > noted:

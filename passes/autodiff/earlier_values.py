@@ -7,9 +7,12 @@ Output: `%1 = Identity(%para_p)`, `%2 = Mul(%0, %1)`, ... : the value as it was,
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
+from mspc.analysis.aliasing import updated_parameters
+from mspc.ir.copies import copied_node
 from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.types import StackType
 from mspc.ops.control.structural import Gradient
 from mspc.ops.math.elementwise import Identity
 
@@ -17,26 +20,32 @@ from mspc.ops.math.elementwise import Identity
 def keep_earlier_values(graph: Graph) -> None:
     """Give every operator on the way of a gradient its own value of a parameter that is changed behind it and before
     the request."""
+    updated = updated_parameters(graph)
     changes: dict[Value, list[int]] = {}
-    wanted: dict[int, dict[Parameter, None]] = {}
+    wanted: dict[int, dict[Value, None]] = {}
     for number, node in enumerate(graph.nodes):
         if isinstance(node.op, Gradient) and changes:
-            for early, parameters in _early_reads(graph.nodes[:number], node, changes).items():
-                wanted.setdefault(early, {}).update(parameters)
-        for operand in node.op.mutates:
-            changes.setdefault(node.inputs[operand], []).append(number)
+            for early, read in _early_reads(graph.nodes[:number], node, changes).items():
+                wanted.setdefault(early, {}).update(read)
+        for parameter in updated.get(number, ()):
+            changes.setdefault(parameter, []).append(number)
     if not wanted:
         return
     nodes: list[Node] = []
     copies: dict[tuple[Value, int], Node] = {}
     for number, node in enumerate(graph.nodes):
-        for parameter in wanted.get(number, ()):
-            version = parameter, bisect_right(changes[parameter], number)
-            if version not in copies:
-                copy = Node(Identity(), [parameter], parameter.type, "", "", node.scope, node.frames, node.phase)
-                nodes.append(copy)
-                copies[version] = copy
-            node.inputs = [copies[version] if value is parameter else value for value in node.inputs]
+        for read in wanted.get(number, ()):
+            kept: dict[Value, Value] = {}
+            for parameter in _shown(read):
+                version = parameter, bisect_right(changes.get(parameter, ()), number)
+                if version not in copies:
+                    copies[version] = _copy(parameter, node)
+                    nodes.append(copies[version])
+                kept[parameter] = copies[version]
+            if isinstance(read, Node):  # a stack of parameters, which others overwrite through it
+                kept[read] = copied_node(read, [kept[parameter] for parameter in read.inputs])
+                nodes.append(kept[read])  # type: ignore[arg-type]  # the copy of a node
+            node.inputs = [kept[read] if value is read else value for value in node.inputs]
         nodes.append(node)
     graph.nodes = nodes
 
@@ -52,9 +61,8 @@ def keep_overwritten(region: Graph, overwritten: Collection[Value], readers: Col
             if value not in overwritten or value in written:
                 continue
             if value not in copies:
-                copy = Node(Identity(), [value], value.type, "", "", node.scope, node.frames, node.phase)
-                nodes.append(copy)
-                copies[value] = copy
+                copies[value] = _copy(value, node)
+                nodes.append(copies[value])
             node.inputs = [copies[value] if operand is value else operand for operand in node.inputs]
         nodes.append(node)
         for value in written:
@@ -62,9 +70,23 @@ def keep_overwritten(region: Graph, overwritten: Collection[Value], readers: Col
     region.nodes = nodes
 
 
-def _early_reads(nodes: list[Node], request: Node, changes: dict[Value, list[int]]) -> dict[int, dict[Parameter, None]]:
-    """By position, the parameters that a node reads before they are changed, for nodes that the results come from."""
-    found: dict[int, dict[Parameter, None]] = {}
+def _copy(value: Value, reader: Node) -> Node:
+    return Node(Identity(), [value], value.type, "", "", reader.scope, reader.frames, reader.phase)
+
+
+def _shown(value: Value) -> Sequence[Value]:
+    """A parameter, or those that are the entries of a stack."""
+    if isinstance(value, Parameter):
+        return (value,)
+    if not isinstance(value, Node) or not isinstance(value.type, StackType):
+        return ()
+    return value.inputs if all(isinstance(entry, Parameter) for entry in value.inputs) else ()
+
+
+def _early_reads(nodes: list[Node], request: Node, changes: dict[Value, list[int]]) -> dict[int, dict[Value, None]]:
+    """By position, the parameters, and stacks of parameters, that a node reads before they are changed, for nodes that
+    the results come from."""
+    found: dict[int, dict[Value, None]] = {}
     ancestors: set[Value] = set(request.inputs)
     for number in range(len(nodes) - 1, -1, -1):
         node = nodes[number]
@@ -73,9 +95,11 @@ def _early_reads(nodes: list[Node], request: Node, changes: dict[Value, list[int
         ancestors.update(node.inputs)
         if node.op.mutates and not node.op.updates_aside and not node.regions:
             continue
+        if _shown(node):
+            continue  # who reads the stack reads them
         written = {node.inputs[operand] for operand in node.op.mutates}
-        read = [v for v in node.inputs if isinstance(v, Parameter) and v not in written]
-        early = dict.fromkeys(v for v in read if changes.get(v, [-1])[-1] > number)
+        read = [value for value in node.inputs if value not in written]
+        early = dict.fromkeys(v for v in read if any(changes.get(p, [-1])[-1] > number for p in _shown(v)))
         if early:
             found[number] = early
     return found

@@ -492,3 +492,24 @@ def test_functions_that_choose() -> None:
         chosen = x if x.sum() > 0 else x + 1
         close(run_global(traced.graph, {"x": x})[0], np.exp(chosen) if x.sum() > 2 else np.abs(chosen))
     assert ops.switch_layer(1, (ops.abs, ops.neg))(Tensor(2)) == -2
+
+
+def test_gradients_of_functions_that_ran_before() -> None:
+    """What another gradient stops or separates is a copy, with the same regions."""
+
+    def power(x, y):
+        z = x * x * y if x.sum() > 1 else ops.exp(x) * y
+        while z.sum() < 20:
+            z = z * y
+        return z.sum()
+
+    @mspc.jit
+    def step(x):
+        y = x * 2
+        loss = power(x, y)
+        return loss, mspc.grad(power, (0, 1))(x, y), mspc.grad(lambda v: power(v, y) * v.sum())(x)
+
+    x = Tensor(np.array([1.5, 0.7], np.float32))
+    y = x * 2
+    expected = power(x, y), mspc.grad(power, (0, 1))(x, y), mspc.grad(lambda v: power(v, y) * v.sum())(x)
+    close(plain(step(x)), plain(expected))

@@ -336,3 +336,23 @@ def test_the_gradient_with_respect_to_a_stack_of_weights_has_one_for_each(stoppe
         Grad().run(each)
     (found,) = run(checked(made), arrays)
     np.testing.assert_allclose(found, run(expected, arrays), rtol=1e-12)
+
+
+def test_a_stack_of_weights_that_change_behind_a_loop_is_read_as_it_was() -> None:
+    """The request comes behind a loop that overwrites the weights one by one."""
+
+    def make() -> Graph:
+        def overwrite(b: Builder, w: Value) -> list[Value]:
+            b.emit(Assign(), w, b.emit(Mul(), w, number(3.0)))
+            return []
+
+        def main(b: Builder, x: Value, *weights: Value) -> list[Value]:
+            stack = b.emit(MakeStack(), *weights)
+            body = graph("body", [VECTOR, VECTOR], lambda b, x, w: [b.emit(Sin(), b.emit(Mul(), x, w))])
+            (y,) = region(b, Scan(turns=3, carried=1, scanned=1), [x, stack], body)
+            region(b, Scan(turns=3, scanned=1), [stack], graph("overwrite", [VECTOR], overwrite))
+            return [b.emit(ReduceSum(), y)]
+
+        return graph("main", [VECTOR] * 4, main, 3)
+
+    assert_gradients(make, [0])
