@@ -42,7 +42,7 @@ class BeamSearch(nn.Cell):
         first = ops.arange(0, rows, self.beams).astype(ms.int32).reshape(batch, 1)
         count = 1
         while count < self.most and not ended.all():
-            positions = ops.full((1,), length - 1, dtype=ms.int32) + count
+            positions = ops.full((1,), length - 1 + count, dtype=ms.int32)
             logits = self.decoder(token.reshape(rows, 1), positions, keys, values)
             steps = ops.select(ended.reshape(rows, 1), self.only_end, self.log_softmax(logits))
             totals = scores.reshape(rows, 1) + steps

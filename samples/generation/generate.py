@@ -71,7 +71,7 @@ class Generator(nn.Cell):
         ended = token == self.end
         count = 1
         while count < self.most and not ended.all():
-            positions = ops.full((1,), length - 1, dtype=ms.int32) + count
+            positions = ops.full((1,), length - 1 + count, dtype=ms.int32)
             token = self.choose(self.decoder(token.reshape(batch, 1), positions, keys, values))
             token = ops.select(ended, ops.full_like(token, self.end), token)
             tokens[:, count] = token

@@ -255,6 +255,16 @@ def recursion_at_the_end(x):
 
 
 @case("While")
+def tensors_filled_with_what_is_counted(x):
+    i, filled = 0, x
+    while x.sum() < 10 and i < 4:
+        x = x + ops.full((2,), i) + ops.full((1,), i, dtype=mspc.float32)
+        filled = ops.full_like(x, i)
+        i += 1
+    return x, filled
+
+
+@case("While")
 def lists_that_change_and_are_replaced(x):
     first = [x * 2, x + 1]
     named = {"a": [x, 2.0]}
