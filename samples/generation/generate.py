@@ -88,7 +88,7 @@ if __name__ == "__main__":
     parser.add_argument("--temperature", type=float, default=0.0, help="0: greedy")
     parser.add_argument("--top", type=int, default=20)
     parser.add_argument("--beams", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="of what is drawn")
     parser.add_argument("--untied", action="store_true", help="the head has a table of its own")
     parser.add_argument("--checkpoint", help="weights of the decoder; without it they are drawn")
     parser.add_argument("--end", type=int, default=0, help="the token that ends a row; -1: none does")
@@ -108,7 +108,7 @@ if __name__ == "__main__":
         generator = Generator(decoder, drawn or Greedy(tensor), options.most, options.end)
     if options.checkpoint:
         ms.load_param_into_net(generator, ms.load_checkpoint(options.checkpoint), strict_load=True)
-    prompt = np.random.default_rng(options.seed).integers(1, VOCABULARY, (options.batch, options.length))
+    prompt = np.random.default_rng(1).integers(1, VOCABULARY, (options.batch, options.length))
     tokens, count = generator(Tensor(prompt.astype(np.int32)))
     for row in tokens.asnumpy()[:, : int(count)]:
         print(*row)
