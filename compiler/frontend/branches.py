@@ -60,6 +60,10 @@ class Ways:
         self.ends[way] = ProgramState(self.tracer, self.frame)
         self.pieces.append((way, len(self.nodes[way])))
 
+    def contents(self) -> list[dict[int, Any]]:
+        """What lists and dicts hold behind either way."""
+        return [end.contents for end in self.ends]
+
 
 class GuardedWays(Ways):
     """Both ways are computed one behind the other; updates of one change nothing where its condition does not hold."""
@@ -129,14 +133,15 @@ def choose(
                 GuardedWays(tracer, frame, test, holds).put(ways)
             else:
                 tracer.builder.nodes += [*ways.nodes[0], *ways.nodes[1]]
-            return _joined(tracer, frame, whole, Selecting(tracer, holds), ways, given, join)
+            return _joined(tracer, frame, whole, Selecting(tracer, holds, ways.contents()), ways, given, join)
         else:
-            choosing = Choosing(tracer, holds, ways.nodes)
+            choosing = Choosing(tracer, holds, ways.contents(), ways.nodes)
             found = _joined(tracer, frame, whole, choosing, ways, given, join)
             choosing.emit()
             return found
     both = GuardedWays(tracer, frame, test, holds)
-    return _joined(tracer, frame, whole, Selecting(tracer, holds), both, trace(both), join)
+    given = trace(both)
+    return _joined(tracer, frame, whole, Selecting(tracer, holds, both.contents()), both, given, join)
 
 
 def _joined(

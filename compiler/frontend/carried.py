@@ -75,6 +75,8 @@ class Carried:
         """Slots without a value ahead of the loop, which no turn reads."""
         self.open: dict[tuple[Place, Path], Undecided] = {}
         """What changes as no tensor can; it may be assigned, not read."""
+        self.made: set[int] = set()
+        """Lists and dicts that a turn begins with in the place of the program's, as another one may come there."""
         self.begun = self.beginning.state
         self.is_new = False
         for name in sorted(assigned_names(loop)):
@@ -88,6 +90,7 @@ class Carried:
         """Go back to the state ahead of the loop, with a new parameter in every slot."""
         tracer = self.tracer
         self.beginning.restore()
+        self.made.clear()
         for key, slot in self.slots.items():
             slot.inside = Parameter(slot.label, slot.type, "input")
             slot.after = None
@@ -119,6 +122,7 @@ class Carried:
         entries = self._entries_with(value, path, given)
         if isinstance(value, tuple):
             return type(value)(*entries) if hasattr(value, "_fields") else tuple(entries)
+        self.made.add(id(entries))
         return self.tracer.own(entries)
 
     def _entries_with(self, value: Any, path: Path, given: dict[Path, Any]) -> Any:
@@ -152,8 +156,10 @@ class Carried:
         tracer, begun = self.tracer, self.begun
         for name, after in list(self.frame.locals.items()):
             yield ("name", name), begun.names.get(name, MISSING), after
-        for key in self.beginning.state.contents:
-            yield ("contents", key), begun.contents[key], tracer.owned[key]
+        for key, before in begun.contents.items():
+            if key in self.made:
+                continue
+            yield ("contents", key), before, tracer.owned[key]
         for key, after in list(tracer.attributes.items()):
             yield ("attribute", key), begun.attributes.get(key, tracer.attributes_before.get(key, MISSING)), after
 
@@ -164,7 +170,10 @@ class Carried:
         if key in self.slots:
             self._note_after(key, after)
             return
-        if key in self.open or (behind_orderings(before) is behind_orderings(after) and not self._is_made(before)):
+        if key in self.open:
+            return
+        below = any(other == place and inner[: len(path)] == path for other, inner in (*self.slots, *self.open))
+        if not below and (before is after or behind_orderings(before) is behind_orderings(after)):
             return
         if before is MISSING or isinstance(before, OnlyInLoop):
             self._new_name(place, path, label, after)
@@ -187,13 +196,6 @@ class Carried:
         if type(before) is type(after) and not contains_tensor(before) and _equal(before, after):
             return
         self._leave_open(key, label, before, after)
-
-    def _is_made(self, value: Any) -> bool:
-        """Whether a value is, or a tuple has, a list or dict that the turn began with and that was not there ahead of
-        the loop: what changes in it changes at the place that leads to it."""
-        if isinstance(value, tuple):
-            return any(map(self._is_made, value))
-        return id(value) in self.begun.contents and id(value) not in self.beginning.state.contents
 
     def _label(self, place: Place) -> str:
         kind, key = place

@@ -5,6 +5,7 @@ Tuples, lists and dicts of one structure are merged entry by entry. What no tens
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ from mspc.ops.control.outlining import captured_values, outlined
 from mspc.ops.control.regions import If, emit_regions
 from mspc.ops.control.structural import Depend, TupleGetItem
 
+Contents = Sequence[Mapping[int, Any]]
+"""What lists and dicts of the program, by their identity, hold behind either branch."""
+
 
 class Selecting:
     """Both branches were computed: every value is chosen by an operator `Select`."""
@@ -28,8 +32,8 @@ class Selecting:
     within = False
     """Whether what is computed in a branch can be read there alone."""
 
-    def __init__(self, tracer: Tracer, holds: Value) -> None:
-        self.tracer, self.holds = tracer, holds
+    def __init__(self, tracer: Tracer, holds: Value, contents: Contents) -> None:
+        self.tracer, self.holds, self.contents = tracer, holds, contents
 
     def operand(self, branch: int, value: Any, like: DType | None) -> Value:
         return value if isinstance(value, Value) else self.tracer.value(value, like)
@@ -46,8 +50,10 @@ class Choosing:
 
     within = True
 
-    def __init__(self, tracer: Tracer, holds: Value, nodes: tuple[list[Node], list[Node]]) -> None:
-        self.tracer, self.holds, self.nodes = tracer, holds, nodes
+    def __init__(
+        self, tracer: Tracer, holds: Value, contents: Contents, nodes: tuple[list[Node], list[Node]]
+    ) -> None:
+        self.tracer, self.holds, self.contents, self.nodes = tracer, holds, contents, nodes
         self.picked: dict[tuple[Value, Value], Node] = {}
 
     def operand(self, branch: int, value: Any, like: DType | None) -> Value:
@@ -97,6 +103,7 @@ def merged(join: Join, left: Any, right: Any) -> Any:
     if isinstance(left, Undecided) or isinstance(right, Undecided):
         sides = [_behind(side) if join.within else side for side in (left, right)]
         return Undecided(*sides, join.within, join.holds)
+    left, right = (join.contents[way].get(id(value), value) for way, value in enumerate((left, right)))
     if isinstance(left, tuple | list) and isinstance(right, tuple | list) and len(left) == len(right):
         items = [merged(join, a, b) for a, b in zip(left, right, strict=True)]
         return join.tracer.own(items) if isinstance(left, list) else tuple(items)

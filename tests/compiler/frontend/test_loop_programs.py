@@ -211,6 +211,22 @@ def maxes(x):
 
 
 @case
+def lists_in_place_and_anew(x):
+    xs = [x, x.sum()]
+    if xs[1] < -4:
+        return xs[0], xs[1], 0
+    i = 0
+    while x.sum() + i < 9:
+        if x[0] > i:
+            xs = [xs[0] * 0.5, xs[1] + 1]
+        else:
+            xs[1] = ops.tanh(xs[1])
+        i = i + 1
+        x = x + xs[1] * 0.1
+    return xs[0], xs[1], i
+
+
+@case
 def or_value(x):
     n = x.sum().astype(mspc.int32)
     return x * (n or 5) + (n and 2)
