@@ -17,6 +17,7 @@ from mspc.compiler.frontend.merging import behind_orderings
 from mspc.compiler.frontend.number_types import number_dtype
 from mspc.compiler.frontend.operators import is_number
 from mspc.compiler.frontend.program_state import Beginning, ProgramState, fill
+from mspc.compiler.frontend.shared_lists import shared_and_replaced
 from mspc.compiler.frontend.source import assigned_names, names_read
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import (
@@ -145,6 +146,10 @@ class Carried:
         read |= {slot.after for slot in self.slots.values() if slot.after is not None and slot.after is not slot.inside}
         for key in list(self.slots):
             self._check(key, read)
+        if not self.is_new:
+            shared = shared_and_replaced(self.beginning.state, self.frame.caller, (*self.slots, *self.open))
+            if shared is not None:
+                raise self._shared(shared)
         return self.is_new
 
     def _changes(self) -> Iterator[tuple[Place, Any, Any]]:
@@ -198,7 +203,8 @@ class Carried:
             return key
         if kind == "attribute":
             return f"self.{key[1]}"
-        return next((name for name, value in self.begun.names.items() if id(value) == key), "list")
+        names = (*self.begun.names.items(), *self.beginning.state.names.items())
+        return next((name for name, value in names if id(value) == key), "list")
 
     def _is_read(self, place: Place) -> bool:
         """Whether the loop may read what is there; a name that is assigned alone may come to hold anything."""
@@ -289,6 +295,12 @@ class Carried:
         message = f"the {kind} '{label}' has {len(before)} elements ahead of the loop, and {len(after)} behind a turn"
         note = f"a {kind} that a loop carries keeps its elements: make a tensor of all entries, and assign to x[i]"
         return self.frame.error(self.place, message, [note], TypeError)
+
+    def _shared(self, held: list[Any] | dict[Any, Any]) -> MspcError:
+        kind, label = type(held).__name__, self._label(("contents", id(held)))
+        message = f"the {kind} '{label}' is changed by the loop, which then replaces it where it is not alone"
+        note = f"give the loop one of its own: {label} = {kind}({label})"
+        return self.frame.error(self.place, message, [note])
 
     # Behind the loop --------------------------------------------------------------------------------------
 

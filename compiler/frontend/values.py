@@ -186,8 +186,8 @@ class Frame:
     """One running function: its names and its current line."""
 
     __slots__ = (
-        "_local_names", "_spans", "call_frames", "depth", "enclosing", "following", "globals", "locals", "phase",
-        "precision", "scope", "source", "to_float",
+        "_local_names", "_spans", "call_frames", "caller", "depth", "enclosing", "following", "globals", "locals",
+        "phase", "precision", "scope", "source", "to_float",
     )  # fmt: skip
 
     def __init__(
@@ -203,6 +203,7 @@ class Frame:
         self.locals = names
         self.globals = global_names
         self.enclosing = enclosing
+        self.caller = caller
         self.call_frames = call_frames
         self.scope = caller.scope if caller else "Default"
         self.phase = caller.phase if caller else "forward"

@@ -52,7 +52,7 @@ class Fill(_WithoutOperands):
 
     type: DType = FLOAT32
     shape: tuple[int, ...] = ()
-    value: int | float = 0.0
+    value: bool | int | float = 0.0
     samples = (sample(shape=(8, 16), value=0.5), sample(shape=(8,), type=INT64, value=3), sample())
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
+from mspc.api.common.tensor import Tensor
 from mspc.api.ops.function_arguments import (
     axis_of,
     flattened,
+    number_type,
     part_of,
     part_sizes,
     permutation,
@@ -22,6 +24,16 @@ ANY_LENGTH = 1 << 62
 def size(input_x: Any) -> Any:
     """Number of elements, an int."""
     return input_x.size
+
+
+def full(size: Any, fill_value: Any, *, dtype: Any = None) -> Any:
+    """A tensor of one value, in the element type of a tensor of that value unless `dtype` is given.
+
+    A number that a loop counts is a tensor without dimensions.
+    """
+    if isinstance(fill_value, Tensor):
+        return ops.broadcast_to(fill_value if dtype is None else ops.cast(fill_value, dtype), size)
+    return ops.Fill()(number_type(fill_value) if dtype is None else dtype, size, fill_value)
 
 
 def dtype(input_x: Any) -> Any:

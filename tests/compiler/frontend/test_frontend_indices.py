@@ -11,9 +11,14 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from interpret import run_global
 
+import mspc
 from mspc import Tensor, ops
 from mspc.compiler.frontend.trace import trace
+from mspc.ir.compare import difference
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_graph
+from mspc.ops.op import REGISTRY
 from tests.shares import share_of
 
 OFTEN = settings(max_examples=share_of(120), deadline=None, suppress_health_check=list(HealthCheck))
@@ -229,6 +234,19 @@ def test_what_cannot_be_assigned(use: Any, message: str) -> None:
     with pytest.raises(MspcError) as raised:
         trace(use, [Tensor(np.zeros((2, 3))), Tensor(MASK)])
     assert raised.value.message == message
+
+
+def test_texts_of_assigned_boxes_are_read_again() -> None:
+    """The places of a box are filled with truth."""
+
+    def assigned(x: Any) -> Any:
+        x[:, 1:3] = x[:, :2] * 2
+        return x, ops.full((3,), True, dtype=mspc.bool_)
+
+    graph = trace(assigned, [Tensor(np.arange(8.0).reshape(2, 4))]).graph
+    text = print_graph(graph)
+    assert "value: true" in text
+    assert difference(graph, parse(text, REGISTRY).main) == ""
 
 
 def test_places_of_what_is_not_zero_are_those_of_known_tensors() -> None:

@@ -87,6 +87,35 @@ def list_that_another_one_replaces(x):
 
 
 @wrong(
+    "x.sum() < 3",
+    "the list 'found' is changed by the loop, which then replaces it where it is not alone",
+    "give the loop one of its own: found = list(found)",
+)
+def list_that_is_changed_replaced_and_shared(x):
+    found = [x, x * 2]
+    both = (found, 1)
+    while x.sum() < 3:
+        found[0] = found[0] + 1
+        found = [each * 2 for each in found]
+        x = x + found[0]
+    return found, both[0][0]
+
+
+def _changed_and_replaced(x, found):
+    while x.sum() < 3:
+        found[0] = found[0] + 1
+        found = [each * 2 for each in found]
+        x = x + found[0]
+    return x
+
+
+@wrong("x.sum() < 3", "the list 'found' is changed by the loop, which then replaces it where it is not alone")
+def list_that_a_caller_shares(x):
+    kept = [x, x * 2]
+    return _changed_and_replaced(x, kept) + kept[0]
+
+
+@wrong(
     "y",
     "variable 'y' has no value here where the loop that assigns it makes no turn",
     "give it a value ahead of the loop",

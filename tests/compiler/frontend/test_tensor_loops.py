@@ -254,6 +254,46 @@ def recursion_at_the_end(x):
     return power(x * 0.25, ops.abs(x * 2).sum().astype(mspc.int32))
 
 
+@case("While")
+def tensors_filled_with_what_is_counted(x):
+    i, filled = 0, x
+    while x.sum() < 10 and i < 4:
+        x = x + ops.full((2,), i) + ops.full((1,), i, dtype=mspc.float32)
+        filled = ops.full_like(x, i)
+        i += 1
+    return x, filled
+
+
+@case("While")
+def lists_that_change_and_are_replaced(x):
+    first = [x * 2, x + 1]
+    named = {"a": [x, 2.0]}
+    i = 0
+    while i < 4 and first[0].sum() < 9:
+        first[0] = first[0] * x
+        first = [kept * 1.5 + 1 for kept in first]
+        named["a"][1] = named["a"][1] + x.sum()
+        named["a"] = [named["a"][0] + named["a"][1], *named["a"][1:]]
+        named["a"][0] = named["a"][0] * 0.5
+        i += 1
+    return first[0], first[1], named["a"][0], named["a"][1], i
+
+
+@case("While")
+def lists_that_a_function_changes_and_the_loop_replaces(x):
+    def changed(held):
+        held[0] = held[0] + held[1] * x
+        return held[0] * 2
+
+    held, i = [x, x + 1], 0
+    while i < 3 or held[0].sum() < -20:
+        y = changed(held)
+        held = [y, held[0]] if i >= 0 else held
+        held[1] = held[1] - y * 0.5
+        i += 1
+    return held[0], held[1]
+
+
 @case("")
 def chained_comparison(x):
     return x + 1 if 0 < x.sum() < 4 else x - 1
