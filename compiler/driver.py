@@ -169,6 +169,7 @@ def trace_call(target: Any, call: Call, config: Config, global_types: bool = Fal
         graph_arguments(call, fed),
         config.sharded or config.keeps_strategies > 0,
         config.script_folder,
+        runs_graphs=config.device != "GPU",
         other_mistakes=(lambda graph: strategy_mistakes(graph, config.ranks)) if config.sharded else None,
     )
     if not takes_data(target):

@@ -89,6 +89,8 @@ class Tracer:
         """Tensors that are Python's numbers: beside other tensors they have their element type."""
         self.folds = True
         """Equal cells may become one graph."""
+        self.runs_graphs = True
+        """What runs the program runs nodes that run graphs."""
         self.in_shard = False
         """What is read is called by a function that `shard()` gave."""
         self.parameter_readers: dict[int, Callable[[Parameter], Value]] = {}

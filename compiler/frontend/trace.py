@@ -88,6 +88,7 @@ def trace(
     name: str = "",
     other_mistakes: Callable[[Graph], list[MspcError]] | None = None,
     folds: bool = True,
+    runs_graphs: bool = True,
 ) -> Traced:
     """Read `target(*args)` into a graph.
 
@@ -100,6 +101,8 @@ def trace(
         name: of the graph; made from the target's when empty.
         other_mistakes: called for what else is wrong with the part of the graph that could be read, when there are
             mistakes, so that all come together.
+        runs_graphs: whether what runs the program runs nodes that run graphs; else there are such nodes only where
+            nothing else will do.
         folds: whether equal cells whose class asks for it (`lazy_inline`) become one graph where that is possible.
 
     Raises:
@@ -108,7 +111,8 @@ def trace(
     while hasattr(target, "parallel_settings"):
         target = target.network  # an AutoParallel cell: the settings have gone into the configuration
     tracer = Tracer(name or _graph_name(target), sharded, script_folder)
-    tracer.folds = folds
+    tracer.folds = folds and runs_graphs
+    tracer.runs_graphs = runs_graphs
     tracer.call = partial(call, tracer)
     tracer.run = partial(run, tracer)
     result: Any = None
@@ -136,7 +140,7 @@ def trace(
         try:
             roll_updates(graph)
         except Unrolled:
-            return trace(target, args, sharded, script_folder, name, other_mistakes, folds=False)
+            return trace(target, args, sharded, script_folder, name, other_mistakes, False, runs_graphs)
     graph.returns_tuple = isinstance(result, tuple | list | dict)
     ignored, cells = len(tracer.ignored), list(tracer.cells.values())
     return Traced(graph, tracer.parameters, tracer.constants, structure, ignored, tracer.warnings, cells)

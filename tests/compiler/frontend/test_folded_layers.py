@@ -188,3 +188,7 @@ def test_a_weight_that_is_read_elsewhere_inlines_all() -> None:
 def test_an_unmarked_class_is_inlined() -> None:
     graph = trace(Network(plainly), [ROWS]).graph
     assert not any(isinstance(node.op, For) for node in graph.nodes)
+
+
+def test_what_runs_no_graphs_has_inlined_cells() -> None:
+    assert loops(trace(Network(mspc.lazy_inline), [ROWS], runs_graphs=False).graph) == []

@@ -149,3 +149,17 @@ def test_what_is_of_other_types_has_no_methods() -> None:
     both = "a tensor <Tensor[Float64], (2)> or a tensor <Tensor[Float32], (2)>"
     assert f"'mean' of {both}, depending on the contents of a tensor" in str(raised.value)
     assert "note: let both branches leave one type and shape" in str(raised.value)
+
+
+def test_both_ways_are_computed_where_nothing_runs_graphs() -> None:
+    def function(x: Any) -> Any:
+        if x.sum() > 0:
+            return ops.matmul(x, x)
+        return ops.exp(x)
+
+    def operators(**options: Any) -> list[str]:
+        graph = trace(function, [((4, 4), FLOAT32)], **options).graph
+        return [node.op.name for node in graph.nodes if node.op.name in ("If", "Select", "MatMul")]
+
+    assert operators() == ["If"]
+    assert operators(runs_graphs=False) == ["MatMul", "Select"]
