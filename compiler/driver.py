@@ -156,8 +156,10 @@ class TracedCall:
         return TracedCall(config, traced, self.fed)
 
 
-def trace_call(target: Any, call: Call, config: Config, global_types: bool = False) -> TracedCall:
-    """Read `target(*call)`; raises as `compile_call` does.
+def trace_call(
+    target: Any, call: Call, config: Config, global_types: bool = False, unrolled: bool = False
+) -> TracedCall:
+    """Read `target(*call)`; raises as `compile_call` does. unrolled: equal layers do not become one graph.
 
     What takes no data, an optimizer, hands back True for every update, not copies of all that it has changed.
     """
@@ -169,6 +171,7 @@ def trace_call(target: Any, call: Call, config: Config, global_types: bool = Fal
         graph_arguments(call, fed),
         config.sharded or config.keeps_strategies > 0,
         config.script_folder,
+        folds=not (config.strategies_from or unrolled),  # a plan names the operators of every layer
         runs_graphs=config.device != "GPU",
         other_mistakes=(lambda graph: strategy_mistakes(graph, config.ranks)) if config.sharded else None,
     )

@@ -20,6 +20,7 @@ from mspc.passes.autodiff.recompute_cells import ASKED as RECOMPUTE_CELLS
 from mspc.passes.sharding.choices import rule_of
 from mspc.search.plans.machine_terms import terms_for
 from mspc.search.plans.megatron import shard_in_pairs, tensor_sizes
+from mspc.search.plans.regions import refuse_regions
 from mspc.search.plans.row import DATA_PARALLEL, SEARCH
 
 MEGATRON = "Megatron-style"
@@ -86,7 +87,8 @@ class PlannedNetwork:
     def read(cls, captured: CapturedCall, config: Config, free: bool = False) -> PlannedNetwork:
         """Read a launch; `config` is of any way. Raises MspcError."""
         settings = replace(config, **WAYS[0].settings)
-        call = trace_call(captured.target, describe_call(captured.args, []), settings, captured.global_types)
+        call = trace_call(captured.target, describe_call(captured.args, []), settings, captured.global_types, True)
+        refuse_regions(call.traced.graph)
         return cls(captured, config, call, free)
 
     def compiled(

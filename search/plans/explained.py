@@ -22,6 +22,7 @@ from mspc.search.model.memory import MemoryModel
 from mspc.search.model.model import NEVER, CostModel
 from mspc.search.plans.alternatives import WAYS, PlanRequest
 from mspc.search.plans.machine_terms import LARGE
+from mspc.search.plans.regions import refuse_regions
 from mspc.search.solver.elimination import LARGEST, Assignment, Elimination, Factor
 
 NAMED = 8
@@ -97,7 +98,8 @@ def explain(captured: CapturedCall, asked: PlanRequest, name: str) -> Explanatio
     """
     config = replace(asked.config(captured), **WAYS[0].settings)
     config = replace(config, search_terms=replace(config.search_terms, memory=asked.memory))
-    call = trace_call(captured.target, describe_call(captured.args, []), config, captured.global_types)
+    call = trace_call(captured.target, describe_call(captured.args, []), config, captured.global_types, True)
+    refuse_regions(call.traced.graph)
     graph = call.traced.graph
     names = StrategyNames()
     names.name(graph)
