@@ -21,7 +21,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.loops import COUNT, For, Loop, Scan, While
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.autodiff.region_plans import RegionGradient, Request, Source, wide_type
-from mspc.passes.autodiff.reverse_mode import Differentiate, depends_on, differentiable, summed
+from mspc.passes.autodiff.reverse_mode import Differentiate, depends_on, summed
 from mspc.passes.autodiff.saved_values import saving_of
 from mspc.passes.autodiff.split_joint import Split, joint_of
 
@@ -101,8 +101,7 @@ def _flow(request: Request) -> Flow:
     while len(active) != count:
         count = len(active)
         depending = depends_on(body.nodes, [body.parameters[number] for number in sorted(active)])
-        active |= {op.leading + i for i in range(op.carried)
-                   if body.results[i] in depending and differentiable(body.results[i])}  # fmt: skip
+        active |= {op.leading + i for i in range(op.carried) if body.results[i] in depending}
     found = {k for k in range(len(body.results)) if _result(op, k) in given}
     useful = _sources(body, [body.results[k] for k in found])
     count = -1

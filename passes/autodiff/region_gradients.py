@@ -20,7 +20,6 @@ from mspc.ops.tensor.cast import Cast
 from mspc.passes.autodiff.branch_gradients import gradient_of_branches
 from mspc.passes.autodiff.loop_gradients import gradient_of_loop
 from mspc.passes.autodiff.region_plans import RegionGradient, Request, wide_type
-from mspc.passes.autodiff.reverse_mode import differentiable
 from mspc.passes.autodiff.stacks import zeros_like
 
 
@@ -40,7 +39,8 @@ class RegionGradients:
         """
         op = node.op
         assert isinstance(op, RegionOp)
-        wanted = tuple(i for i, value in enumerate(node.inputs) if value in needed and differentiable(value))
+        body = len(node.regions) - 1  # what has no place in it decides about branches and turns alone
+        wanted = tuple(i for i, value in enumerate(node.inputs) if value in needed and op.inside(body, i) is not None)
         for number in set(wanted) & set(op.mutates):
             _refuse(node, number)
         given = tuple(k for k, dout in enumerate(douts) if dout is not None)

@@ -90,11 +90,12 @@ def _note(
 
 def depends_on(nodes: Sequence[Node], wanted: Sequence[Value]) -> set[Value]:
     """The wanted values and every floating-point value computed from them, or from what another rank has computed.
-    Where integers are wanted, what is computed of them in integers is on the way, too."""
+    Where integers are wanted, what is computed of them in integers is on the way, too, but for comparisons and the
+    like, through which no gradient comes."""
     found: set[Value] = set(wanted)
     integers = {value for value in wanted if not differentiable(value)}
     for node in nodes:
-        if integers and not differentiable(node) and any(value in integers for value in node.inputs):
+        if integers and _hands_integers_on(node) and any(value in integers for value in node.inputs):
             integers.add(node)
             found.add(node)
         answers = isinstance(node.op, Collective) and node.op.answers
@@ -106,6 +107,15 @@ def depends_on(nodes: Sequence[Node], wanted: Sequence[Value]) -> set[Value]:
 def differentiable(value: Value) -> bool:
     """Whether a value has elements that something can be differentiated by."""
     return any(type.dtype.has_gradient for type in element_types(value.type))
+
+
+def _hands_integers_on(node: Node) -> bool:
+    """Whether some of what a node computes has no floats, and a gradient that comes through the node."""
+    if all(type.dtype.has_gradient for type in element_types(node.type)):
+        return False
+    if isinstance(node.op, MakeTuple | TupleGetItem) or node.regions:
+        return True
+    return not (isinstance(node.op, Op) and isinstance(node.op.bprop, NotDifferentiable))
 
 
 def add_term(terms: Terms, value: Value, grad: Value) -> None:
