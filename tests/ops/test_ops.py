@@ -38,7 +38,7 @@ ELSEWHERE = (
     "collective.point_to_point", "collective.halo", "collective.rooted", "collective.uneven",
     "control.get_next", "fused.batch_norm", "fused.dropout_mask", "fused.elementwise", "fused.grouped_update",
     "fused.grouped_lookups", "fused.grouped_row_sums", "fused.grouped_row_update",
-    "nn.batch_norm_parts", "control.custom",
+    "nn.batch_norm_parts", "control.custom", "control.regions", "control.loops",
 )  # fmt: skip
 """Modules whose operators have tests of their own: they need other ranks, have no kernel, or are never sharded."""
 CASES = list(samples_of(ELSEWHERE))

@@ -22,6 +22,10 @@ REASONS = {
         ops.Print ops.ControlDepend ops.Partial ops._constexpr ops.add_flags ops.identity ops.make_range
         ops.PrimitiveWithCheck ops.PrimitiveWithInfer ops.prim_attr_register ops.MoveTo
         ops.tuple_len ops._add_attr ops.GradientPlaceholder ops.OwnGradient""",
+    "nodes that run graphs: tests/runtime/test_regions.py":
+        "ops.Call ops.For ops.If ops.While ops.MakeStack ops.TurnCount",
+    "they run the script's functions: tests/compiler/frontend/test_tensor_loops.py":
+        "ops.ForiLoop ops.Scan ops.WhileLoop ops.make_tuple ops.switch ops.switch_layer ops.tuple_getitem",
     "the script's own function: tests/compiler/test_custom.py, tests/compiler/test_composed_operators.py":
         "ops.Custom ops.InsertGradientOf",
     "made of operators that are judged: tests/compiler/test_composed_operators.py":
