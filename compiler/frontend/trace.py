@@ -134,16 +134,24 @@ def trace(
     raise_all(tracer.errors)
     assert not poisoned, "a value is missing, but no mistake was noted"
     graph = tracer.graph
-    if any(isinstance(value.type, StackType) for value in graph.nodes):
-        from mspc.compiler.frontend.rolled_updates import roll_updates
-
-        try:
-            roll_updates(graph)
-        except Unrolled:
-            return trace(target, args, sharded, script_folder, name, other_mistakes, False, runs_graphs)
+    if not _are_rolled(graph):
+        return trace(target, args, sharded, script_folder, name, other_mistakes, False, runs_graphs)
     graph.returns_tuple = isinstance(result, tuple | list | dict)
     ignored, cells = len(tracer.ignored), list(tracer.cells.values())
     return Traced(graph, tracer.parameters, tracer.constants, structure, ignored, tracer.warnings, cells)
+
+
+def _are_rolled(graph: Graph) -> bool:
+    """Let loops do what is done for every cell of those that are one graph; False where these have to be inlined."""
+    if not any(isinstance(value.type, StackType) for value in graph.nodes):
+        return True
+    from mspc.compiler.frontend.rolled_updates import roll_updates  # late: few networks have such cells
+
+    try:
+        roll_updates(graph)
+    except Unrolled:
+        return False
+    return True
 
 
 def _inner(target: Any) -> Any:
