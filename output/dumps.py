@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mspc.compiler.driver import Compiled, DumpPoint
+from mspc.ir.files.parsing import indented
 from mspc.ir.graph import Graph, element_layouts
 from mspc.ir.types import Type
 from mspc.output.first_values import FirstValue
@@ -112,7 +112,7 @@ def program(
         **_plan(compiled.strategies.plan(compiled.config.ranks)),
         **({"network": network} if network else {}),
     }
-    return json.dumps(content, indent=1) + "\n"
+    return indented(content) + "\n"
 
 
 def _plan(plan: PlanFile) -> dict[str, Any]:

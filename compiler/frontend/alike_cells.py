@@ -35,16 +35,17 @@ class Counterparts:
     def _same(self, one: Any, other: Any, number: int) -> bool:
         """Whether nothing of `one`, which is of the first cell, differs in `other`, of cell `number`."""
         if one is other and not isinstance(one, Parameter | Cell):
-            return True
-        if type(one) is not type(other):
+            return True  # each cell has parameters and cells of its own
+        kind = type(one)
+        if kind is not type(other):
             return False
+        if kind in _PLAIN:
+            return bool(one == other)
         if isinstance(one, Cell):
             return self._same_cell(one, other, number)
         if isinstance(one, Parameter):
             alike = all(getattr(one, fact, None) == getattr(other, fact, None) for fact in _FACTS)
             return alike and self._note(self.parameters, one, other, number)
-        if isinstance(one, _PLAIN):
-            return one == other
         if isinstance(one, tuple | list):
             return len(one) == len(other) and all(self._same(a, b, number) for a, b in zip(one, other, strict=True))
         if isinstance(one, dict):

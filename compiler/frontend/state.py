@@ -195,7 +195,7 @@ class Tracer:
                 self.constants[other.name] = self.constants.pop(name)
             self.names.clear()
         made = Parameter(
-            name, TensorType(weight.dtype, tuple(weight.shape)), "parameter", weight.requires_grad
+            name, _tensor_type(weight.dtype, tuple(weight.shape)), "parameter", weight.requires_grad
         )
         if weight.layerwise_parallel:
             made.attrs["layerwise_parallel"] = True
@@ -374,6 +374,12 @@ def _written(value: Value) -> Value:
     while isinstance(found, Node) and (isinstance(found.op, Cast) or is_constraint(found)):
         found = found.inputs[0]
     return found if isinstance(found, Parameter) else value
+
+
+@functools.lru_cache(maxsize=1024)
+def _tensor_type(dtype: DType, shape: tuple[int, ...]) -> TensorType:
+    """One object for equal types, which are compared soon then."""
+    return TensorType(dtype, shape)
 
 
 def _narrower(value: Value, kind: DType) -> bool:

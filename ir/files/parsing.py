@@ -1,8 +1,10 @@
-"""This module reads JSON and TOML from files strictly: where a standard leaves something open, it is an error."""
+"""This module reads JSON and TOML from files strictly: where a standard leaves something open, it is an error. JSON is
+written here, too."""
 
 from __future__ import annotations
 
 import json
+from json.encoder import encode_basestring_ascii
 from typing import Any
 
 MARK = "\ufeff"
@@ -51,3 +53,24 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))
         raise ValueError(f"it has an entry {twice!r:.100} twice")
     return entries
+
+
+def indented(value: Any, newline: str = "\n") -> str:
+    """The text of objects, lists, texts and numbers with one value a line, as `json.dumps(value, indent=1)` writes it.
+
+    That goes through them in Python, one generator inside of another, and a program has thousands of entries.
+
+    newline: what ends a line, and indents the next as far as the value is. Raises TypeError for what JSON has not.
+    """
+    kind: Any = type(value)
+    if kind is str:
+        return encode_basestring_ascii(value)
+    if kind is int:
+        return str(value)
+    inner = newline + " "
+    if kind is dict and value:
+        entries = [f"{encode_basestring_ascii(key)}: {indented(item, inner)}" for key, item in value.items()]
+        return f"{{{inner}{f',{inner}'.join(entries)}{newline}}}"
+    if kind in (list, tuple) and value:
+        return f"[{inner}{f',{inner}'.join([indented(item, inner) for item in value])}{newline}]"
+    return json.dumps(value)
