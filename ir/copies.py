@@ -30,13 +30,9 @@ def copied_parameter(parameter: Parameter) -> Parameter:
     return own
 
 
-def copied_region(graph: Graph, name: Callable[[str], str] = str, known: dict[Graph, Graph] | None = None) -> Graph:
-    """A copy of a graph and of those that its nodes run.
-
-    name: what a copy of a graph of some name is called. known: copies that were made already, by what they are of.
-    """
-    known = {} if known is None else known
-    made = known[graph] = Graph(name(graph.name))
+def copied_graph(graph: Graph, name: str | None = None) -> Graph:
+    """A copy of a graph, called `name` or as the graph is. Its nodes run the same regions."""
+    made = Graph(graph.name if name is None else name)
     made.attrs, made.returns_tuple = dict(graph.attrs), graph.returns_tuple
     of: dict[Value, Value] = {}
     for parameter in graph.parameters:
@@ -44,10 +40,24 @@ def copied_region(graph: Graph, name: Callable[[str], str] = str, known: dict[Gr
         made.parameters.append(own)
     for node in graph.nodes:
         copy = copied_node(node, [of.get(value, value) for value in node.inputs])
-        copy.regions = tuple(known.get(region) or copied_region(region, name, known) for region in node.regions)
         forward = of.get(node.forward) if node.forward is not None else None
         copy.forward = forward if isinstance(forward, Node) else node.forward
         of[node] = copy
         made.nodes.append(copy)
     made.results = [of.get(value, value) for value in graph.results]
+    return made
+
+
+def copied_region(graph: Graph, name: Callable[[str], str] = str, known: dict[Graph, Graph] | None = None) -> Graph:
+    """A copy of a graph and of those that its nodes run, or the copy that `known` has of it.
+
+    name: what a copy of a graph of some name is called. known: copies that were made already, by what they are of;
+    those made here are added.
+    """
+    known = {} if known is None else known
+    if graph in known:
+        return known[graph]
+    made = known[graph] = copied_graph(graph, name(graph.name))
+    for node in made.nodes:
+        node.regions = tuple(copied_region(region, name, known) for region in node.regions)
     return made

@@ -68,6 +68,8 @@ def _scan_parameters(tracer: Tracer, loop: Node, counterparts: Counterparts) -> 
     """Let the loop scan stacks of the parameters that it captures of the first cell."""
     op, [body] = loop.op, loop.regions
     assert isinstance(op, For)
+    if op.mutates:
+        raise MspcError(f"{op.name}: a turn overwrites a parameter")  # each has its own; tried() inlines the cells
     behind = op.first + op.carried
     stacks: list[tuple[Value, Parameter]] = []
     captured: list[tuple[Value, Parameter]] = []
@@ -84,8 +86,6 @@ def _scan_parameters(tracer: Tracer, loop: Node, counterparts: Counterparts) -> 
         tracer.builder.nodes.insert(at, stack)
         at += 1
         stacks.append((stack, parameter))
-    if op.mutates:
-        raise MspcError(f"{op.name}: a turn overwrites a parameter")  # each has its own; tried() inlines the cells
     loop.inputs[behind:] = [value for value, _ in (*stacks, *captured)]
     body.parameters[op.leading + op.carried :] = [parameter for _, parameter in (*stacks, *captured)]
     scanning = with_effects(replace(op, scanned=len(stacks)), loop.inputs, loop.regions)

@@ -63,7 +63,7 @@ def _save_less(program: Graph, forward: Sequence[Node]) -> None:
 
     own: dict[Graph, Graph] = {}
     for node in forward:
-        node.regions = tuple(own.get(region) or copied_region(region, known=own) for region in node.regions)
+        node.regions = tuple(copied_region(region, known=own) for region in node.regions)
         node.attrs.pop("saved", None)
     remove_dead_in_regions(program)
     name_apart(program)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from mspc.ir.builder import Builder
-from mspc.ir.copies import copied_node, copied_parameter, copied_region
+from mspc.ir.copies import copied_graph, copied_region
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType, TupleType
@@ -42,7 +42,7 @@ class Joint:
 
 def joint_of(region: Graph, wanted: Sequence[int], seeds: Sequence[int], differentiate: Differentiate) -> Joint:
     """The region with the gradients of its parameters `wanted`, for gradients of its results `seeds`."""
-    graph = copy_of(region)
+    graph = copied_graph(region)
     parameters = [graph.parameters[number] for number in wanted]
     overwritten = frozenset(graph.parameters[number] for number in overwritten_parameters(graph))
     if overwritten:
@@ -69,24 +69,6 @@ def joint_of(region: Graph, wanted: Sequence[int], seeds: Sequence[int], differe
             backward.append(node)
     graph.nodes = [*forward, *backward]
     return Joint(graph, forward, _live(backward, grads.values()), overwritten, given, grads)
-
-
-def copy_of(graph: Graph) -> Graph:
-    """A copy of a graph, which runs the same regions."""
-    made = Graph(graph.name)
-    made.attrs, made.returns_tuple = dict(graph.attrs), graph.returns_tuple
-    of: dict[Value, Value] = {}
-    for parameter in graph.parameters:
-        of[parameter] = own = copied_parameter(parameter)
-        made.parameters.append(own)
-    for node in graph.nodes:
-        copy = copied_node(node, [of.get(value, value) for value in node.inputs])
-        forward = of.get(node.forward) if node.forward is not None else None
-        copy.forward = forward if isinstance(forward, Node) else node.forward
-        of[node] = copy
-        made.nodes.append(copy)
-    made.results = [of.get(value, value) for value in graph.results]
-    return made
 
 
 def _move_ahead(item: Node, source: Node) -> None:
@@ -186,7 +168,7 @@ class Split:
 
     def _own_region(self, region: Graph) -> Graph:
         """A copy of what a node runs again, of which more results are read than of the first time."""
-        return self._copies.get(region) or copied_region(region, known=self._copies)
+        return copied_region(region, known=self._copies)
 
     def _saved(self, value: Value) -> Value:
         """The parameter for a value; for a tuple one for each of its elements."""

@@ -38,7 +38,7 @@ class StepParallelBegin(Pass):
             copy = Node(node.op, inputs, node.type, node.name, node.instance, node.scope, node.frames)
             copy.in_strategy, copy.out_strategy = node.in_strategy, node.out_strategy
             copy.strategy = _strategy(node)
-            copy.regions = tuple(copies.get(region) or copied_region(region, known=copies) for region in node.regions)
+            copy.regions = tuple(copied_region(region, known=copies) for region in node.regions)
             mapping[node] = copy
             used.update(inputs)
             view.nodes.append(copy)
