@@ -5,6 +5,7 @@ found stays on disk for the next start.
 from __future__ import annotations
 
 import contextlib
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,7 +16,15 @@ from mspc.ops.device import Array, Launch
 from mspc.runtime.gpu.kept_choices import KeptChoices, Key
 
 _WARM, _TIMED = 2, 5
-
+_LONGEST_PAUSE = 0.01
+"""Seconds."""
+_PAUSE = r"""
+extern "C" __global__ void pause(const unsigned long long nanoseconds) {
+    unsigned long long begun, now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begun));
+    do asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)); while (now - begun < nanoseconds);
+}
+"""
 _HOLDING = 1024
 """Threads of a block that holds a multiprocessor: with them no product's block fits beside it."""
 _HOLD = r"""
@@ -108,11 +117,19 @@ class Choices:
         return max(1, self._device.multiprocessors - self._taken) if self._taken else 0
 
     def seconds(self, launch: Launch) -> float:
-        """What a launch takes, in the mean of a few."""
+        """What a launch takes, in the mean of a few.
+
+        The GPU is paused until all of them wait for it. Else it would wait for the host, which may take longer to
+        launch than the GPU to compute, and the time would be the host's.
+        """
         for _ in range(_WARM):
             launch()
         if self._taken:
             return self._seconds_beside(launch)
+        began = time.perf_counter()
+        launch()
+        pause = min(2 * _TIMED * (time.perf_counter() - began), _LONGEST_PAUSE)
+        self._device.kernel(_PAUSE, "pause")(1, 1, (np.uint64(1e9 * pause),))
         begun = self._device.signal(timed=True)
         for _ in range(_TIMED):
             launch()
