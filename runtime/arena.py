@@ -1,5 +1,6 @@
 """This module gives blocks that are alive at overlapping times their offsets in one arena: large blocks first, each in
-the tightest gap that all blocks alive with it leave.
+the tightest gap that all blocks alive with it leave. Where that is not good, in other orders, and in each of them once
+more with what found no room ahead of the rest.
 
 Input:  sizes and lifetimes of blocks; some of them tied together at fixed distances.
 Output: an offset for every block and the size of the arena.
@@ -7,6 +8,7 @@ Output: an offset for every block and the size of the arena.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
@@ -18,6 +20,11 @@ from mspc.ir.types import TensorType
 
 GOOD = 1.01
 """An arena of this many times the lower bound is taken at once; else other orders are tried too."""
+
+REPAIRS = 2
+"""Times that blocks which lie beyond the bound are placed anew, ahead of the others of an order."""
+MOST_REPAIRED = 2000
+"""Blocks; the time of placing them grows with their square."""
 
 Array = Any
 
@@ -75,14 +82,20 @@ def assign(blocks: Sequence[MemoryBlock], alignment: int) -> int:
     # The members of a group are made one after the other: the early ones of a group are clear of an earlier group
     # when that one is shifted upwards, and so is placed after it.
     late_first = sorted(groups.values(), key=lambda members: -min(m.start for m in members))
-    for order in (_by_size, _by_area, _by_life):
-        placed = _Placed(alignment)
-        for members in late_first:
-            placed.add_group(members)
-        for block in sorted(alone, key=order):
-            placed.add(block)
-        if best is None or placed.size < best[0]:
-            best = placed.size, [block.offset for block in blocks]
+    tries = 1 + REPAIRS * (len(alone) <= MOST_REPAIRED)
+    for order in (_by_size, _by_area, _by_life, _by_long_life):
+        ordered = sorted(alone, key=order)
+        for _ in range(tries):
+            placed = _Placed(alignment)
+            for members in late_first:
+                placed.add_group(members)
+            for block in ordered:
+                placed.add(block)
+            if best is None or placed.size < best[0]:
+                best = placed.size, [block.offset for block in blocks]
+            if best[0] <= GOOD * bound:
+                break
+            ordered.sort(key=lambda block: block.offset + block.nbytes <= bound)
         if best[0] <= GOOD * bound:
             break
     assert best is not None
@@ -115,6 +128,10 @@ def _by_area(block: MemoryBlock) -> tuple[int, ...]:
 
 def _by_life(block: MemoryBlock) -> tuple[int, ...]:
     return block.start - block.free, -block.nbytes, block.start
+
+
+def _by_long_life(block: MemoryBlock) -> tuple[float, ...]:
+    return -math.sqrt(block.nbytes) * (block.free - block.start), block.start
 
 
 @dataclass

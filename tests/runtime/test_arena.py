@@ -1,0 +1,19 @@
+"""Blocks find room that none of the orders leaves them."""
+
+from __future__ import annotations
+
+from mspc.runtime.arena import MemoryBlock, assign, most_alive
+
+BLOCKS = [(1, 6, 8), (4, 0, 5), (2, 7, 11), (5, 3, 6), (2, 3, 7), (3, 0, 4), (5, 1, 3), (6, 4, 5), (6, 5, 10)]
+"""(size, first node, the one behind the last); every order alone takes 20 where 17 are alive at most."""
+
+
+def test_what_lies_beyond_the_bound_is_placed_first() -> None:
+    blocks = [MemoryBlock(256 * size, begin, last=end - 1, free=end, free_on_side=end) for size, begin, end in BLOCKS]
+    assert most_alive(blocks) == 17 * 256
+    assert assign(blocks, 256) == 17 * 256
+    for i, one in enumerate(blocks):
+        for other in blocks[:i]:
+            together = one.start < other.free and other.start < one.free
+            apart = one.offset + one.nbytes <= other.offset or other.offset + other.nbytes <= one.offset
+            assert apart or not together
