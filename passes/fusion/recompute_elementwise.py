@@ -7,7 +7,7 @@ Output: a kernel that reads %x alone and converts it itself; nobody stores the c
 A value is computed again from what its own kernel reads or stores, as long as nothing has changed since: always where
 the reader has all of that already or it is smaller than the value. Where all that reads the value can compute it again,
 it need not be stored: then they may read more than the value has, as long as fewer bytes move than before and what they
-read does not have to be stored for longer in its place.
+read does not have to be stored for longer in its place (but for a little, as the means of channels beside an image).
 
 What is compared for equality, as by the gradient of a maximum, is made again by the same lines from the same operands
 alone: a kernel goes on with what it has in registers, and what is made of its stored, rounded results is not equal.
@@ -35,6 +35,8 @@ from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.groups import MOST_LINES, MOST_OPERANDS, enough_rows
 from mspc.passes.fusion.rewriter import parts_of
 
+LITTLE = 64
+"""A part of a value's bytes that may be stored longer beside what is stored in its place."""
 Source = tuple[str, int] | Value
 """What a line reads: ("t", another line) or a value of the graph."""
 
@@ -271,7 +273,7 @@ class _Kernels:
         leaves = dict.fromkeys(leaf for again in known for leaf in again.leaves)
         if sum(again.more for again in known) >= nbytes * (len(readers) + 1):
             return False
-        if self._stored_longer(leaves, readers[-1]) > nbytes:
+        if self._stored_longer(leaves, readers[-1]) > nbytes + nbytes // LITTLE:
             return False
         for reader, again in zip(readers, known, strict=True):
             self._inline(reader, value, again)
@@ -288,7 +290,7 @@ class _Kernels:
         leaves = dict.fromkeys(leaf for again in found.values() for leaf in again.leaves if leaf not in own)
         nbytes = sum(value.tensor_type.nbytes for value in found)
         more = sum(leaf.tensor_type.nbytes for leaf in leaves)
-        if more >= 2 * nbytes or self._stored_longer(leaves, kernel) > nbytes:
+        if more >= 2 * nbytes or self._stored_longer(leaves, kernel) > nbytes + nbytes // LITTLE:
             return False
         for value in found:
             again = self._best(kernel, value)

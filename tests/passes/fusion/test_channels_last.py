@@ -300,3 +300,23 @@ def test_what_is_compared_for_equality_has_the_same_bits() -> None:
     found = fused(graph, "fuse_rows,fuse_elementwise,recompute_elementwise")
     (equal,) = (node for node in found.nodes if "Equal" in str(node.op))
     assert all(value.tensor_type.dtype == FLOAT32 for value in equal.inputs)
+
+
+def test_means_of_channels_do_not_keep_an_image_from_being_read_again() -> None:
+    """What an image is less its means is not stored for a second kernel, though the means wait for it beside the
+    image."""
+    shape = (8, 8, 64)
+    graph, b, (x, dy, m) = new_graph(x=("input", shape), dy=("input", shape), m=("input", (64,)))
+    image = b.emit(op("MatMul"), b.emit(op("Reshape", shape=(64, 64)), x), b.emit(op("Reshape", shape=(64, 64)), dy))
+    mean = b.emit(op("Exp"), m)
+    b.phase = "backward"
+    apart = b.emit(op("Sub"), image, mean)
+    total = b.emit(op("ReduceSum", axis=(0,)), b.emit(op("Mul"), apart, b.emit(op("Reshape", shape=(64, 64)), dy)))
+    scale = b.emit(op("MatMul"), b.emit(op("Reshape", shape=(1, 64)), total), image)
+    graph.results = [b.emit(op("Mul"), apart, scale)]
+    expected = run(graph)
+    graph = fused(graph, "fuse_rows,fuse_elementwise,recompute_elementwise")
+    kernels = [node for node in graph.nodes if node.op.name == "FusedElementwise"]
+    assert [value.shape for value in kernels] == [(64,), (64, 64)]
+    for a, c in zip(run(graph), expected, strict=True):
+        np.testing.assert_array_equal(a, c)
