@@ -52,6 +52,7 @@ FOR_GPU_RANKS = (
     "split_dropout",
     "channels_last",
     "heads_last",
+    "share_sums",
 )
 """Behind `join_slices` where the device is a GPU: what was sliced is then one tensor again."""
 FOR_GPU_ROWS = ("join_row_sums", "fuse_rows")

@@ -17,10 +17,10 @@ from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.math.elementwise import Rsqrt, Square
 from mspc.ops.math.reduce import ReduceMean
-from mspc.ops.nn.norm_expressions import layer_norm_gradient, normalised
+from mspc.ops.nn.norm_expressions import layer_norm_gradient, normalised, scaled
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.operator_arguments import axis_in, require_elements
-from mspc.ops.tensor.broadcast import ReduceSum, broadcast_to, sum_to_shape
+from mspc.ops.tensor.broadcast import ReduceSum, broadcast_to, is_filled, sum_to_shape
 from mspc.ops.tensor.cast import as_dtype
 from mspc.sharding.rules import factor_names
 
@@ -135,8 +135,9 @@ class LayerNorm(Norm):
         apart = b.emit(Sub(), wide, mean)
         variance = b.emit(mean_of, b.emit(Square(), apart))
         inverse = b.emit(Rsqrt(), b.emit(Add(), variance, b.constant(self.epsilon, kind)))
-        scaled = b.emit(Mul(), b.emit(Mul(), apart, inverse), as_dtype(b, gamma, kind))
-        y = b.emit(Add(), scaled, as_dtype(b, beta, kind))
+        y = scaled(b, b.emit(Mul(), apart, inverse), gamma)
+        if not is_filled(beta, 0):
+            y = b.emit(Add(), y, as_dtype(b, beta, kind))
         return as_dtype(b, y, x.tensor_type.dtype), mean, variance
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
@@ -308,7 +309,7 @@ class LayerNormGrad(Norm):
         rank = x.tensor_type.rank
         mean_of = ReduceMean(True, tuple(range(axis_in(self.name, self.begin_norm_axis, rank), rank)))
         y, inverse = normalised(b, x, mean, variance, self.epsilon, kind)
-        g = b.emit(Mul(), as_dtype(b, dout, kind), as_dtype(b, gamma, kind))
+        g = scaled(b, as_dtype(b, dout, kind), gamma)
         along = b.emit(Mul(), y, b.emit(mean_of, b.emit(Mul(), g, y)))
         apart = b.emit(Sub(), b.emit(Sub(), g, b.emit(mean_of, g)), along)
         return (as_dtype(b, b.emit(Mul(), apart, inverse), x.tensor_type.dtype),)

@@ -10,6 +10,7 @@ from mspc.ir.types import DType
 from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.math.elementwise import Rsqrt
 from mspc.ops.math.reduce import ReduceMean
+from mspc.ops.tensor.broadcast import is_filled
 from mspc.ops.tensor.cast import as_dtype
 
 
@@ -30,7 +31,12 @@ def layer_norm_gradient(
     dout, x, mean, variance, gamma = inputs
     kind, mean_of = x.tensor_type.dtype, ReduceMean(True, axes)
     hat, inverse = normalised(b, x, mean, variance, epsilon, kind)
-    scaled = b.emit(Mul(), dout, as_dtype(b, gamma, kind))
-    along = b.emit(Mul(), hat, b.emit(mean_of, b.emit(Mul(), scaled, hat)))
-    apart = b.emit(Sub(), b.emit(Sub(), scaled, b.emit(mean_of, scaled)), along)
+    g = scaled(b, dout, gamma)
+    along = b.emit(Mul(), hat, b.emit(mean_of, b.emit(Mul(), g, hat)))
+    apart = b.emit(Sub(), b.emit(Sub(), g, b.emit(mean_of, g)), along)
     return b.emit(Mul(), apart, inverse), hat
+
+
+def scaled(b: Builder, value: Value, gamma: Value) -> Value:
+    """A value times gamma; nothing is done for one that is known to be 1, as that of a group norm."""
+    return value if is_filled(gamma, 1) else b.emit(Mul(), value, as_dtype(b, gamma, value.tensor_type.dtype))

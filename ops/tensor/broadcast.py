@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
+from mspc.ir.graph import Constant, Node, Value
 from mspc.ir.types import TensorType
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.memory_order import Order, Part, Reordered
@@ -222,6 +222,15 @@ def filled(b: Builder, value: float, type: TensorType) -> Value:
     """A tensor of one number, which takes no memory."""
     scalar = b.constant(value, type.dtype)
     return b.emit(BroadcastTo(type.shape), scalar) if type.shape else scalar
+
+
+def is_filled(value: Value, number: float) -> bool:
+    """Whether all elements of a value are known to be this number."""
+    while isinstance(value, Node) and isinstance(value.op, BroadcastTo | Reshape):
+        value = value.inputs[0]
+    if isinstance(value, Constant):
+        return bool((value.value == number).all())
+    return isinstance(value, Node) and isinstance(value.op, Op) and value.op.uniform() == number
 
 
 def sum_to_shape(b: Builder, gradient: Value, shape: tuple[int, ...]) -> Value:

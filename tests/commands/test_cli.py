@@ -27,8 +27,8 @@ PASSES = (
     "fuse_updates, group_lookups, heads_last, insert_redistribution, join_products, join_row_sums, join_slices, "
     "keep_for_gradients, lower_redistribution, move_casts, pack_attention, propagate_sharding, recompute, "
     "recompute_cells, recompute_elementwise, reduce_gradients, row_pitch, schedule_communication, search_sharding, "
-    "shard_by_plan, share_statistics, simplify, simplify_products, slice_to_rank, split_addends, split_batch_norm, "
-    "split_dropout, split_norm, step_parallel_begin, sum_in_kernels, unstack_slices, update_rows\n"
+    "shard_by_plan, share_statistics, share_sums, simplify, simplify_products, slice_to_rank, split_addends, "
+    "split_batch_norm, split_dropout, split_norm, step_parallel_begin, sum_in_kernels, unstack_slices, update_rows\n"
 )
 
 

@@ -1,0 +1,260 @@
+"""Sums over the same places, of products that differ by factors alone which do not change along them, are one sum.
+
+Input:  `%1 = ReduceSum(%dy) {axis: (0, 1, 2)}` and `%3 = ReduceMean(%2) {axis: (1, 2)}` of `%2 = Mul(%dy, %gamma)`,
+        with images %dy [n, h, w, channels] and a scale of channels: a group norm's gradients in its shift and its image
+Output: `%1 = ReduceSum(%dy) {axis: (1, 2)}`, [n, channels]; `ReduceSum(%1) {axis: (0)}` for the first, and `%1` times
+        `%gamma` and 1 / (h w) for the second
+
+A pass over memory of all places less for every sum but one. The places of a sum are neighbouring dimensions that are
+not the last: along rows a kernel adds up what it holds anyway. Sums over more places, such as those of all images, add
+up the others' results. Factors are what a sum's operand is the product of, seen through views.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import field
+from typing import NamedTuple
+
+from mspc.analysis.aliasing import Updates
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import TensorType
+from mspc.ops.fused.body import by_element, reshapes
+from mspc.ops.math.arithmetic import Mul
+from mspc.ops.math.reduce import ReduceMean
+from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.ops.tensor.reshape import Reshape
+from mspc.passes.base import Pass
+from mspc.passes.cleanup.simplify import remove_dead
+
+FEWEST = 16
+"""Places of a sum that is worth sharing: what is left of an operand is small beside it."""
+
+
+class Places(NamedTuple):
+    """What is added up of a tensor's elements, [before, along, behind] in the order of memory, is `along`."""
+
+    before: int
+    along: int
+    behind: int
+
+    def cut(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
+        """The first dimension of `shape` along which is added up, and the first one behind; None where the borders lie
+        within dimensions."""
+        sizes = [math.prod(shape[:d]) for d in range(len(shape) + 1)]
+        if self.before not in sizes or self.before * self.along not in sizes:
+            return None
+        return sizes.index(self.before), sizes.index(self.before * self.along)
+
+
+@dataclass
+class _Product:
+    """What a sum's operand is the product of. roots: factors of all its elements. scales: (a factor that does not
+    change along the places, the shape that it was broadcast to)."""
+
+    roots: list[Value] = field(default_factory=list[Value])
+    scales: list[tuple[Value, tuple[int, ...]]] = field(default_factory=list[tuple[Value, tuple[int, ...]]])
+
+    def key(self) -> object:
+        """The same for what has the same roots, in any order."""
+        return frozenset(Counter(map(_key, self.roots)).items())
+
+
+@dataclass(eq=False)
+class _Shared:
+    """A sum along `places` from which others are found. first: the first of these. factors: of the operands of all."""
+
+    places: Places
+    first: Node
+    factors: dict[Node, _Product]
+
+
+@dataclass(frozen=True)
+class ShareSums(Pass):
+    """Let sums that differ by a scale read memory once."""
+
+    def run(self, graph: Graph) -> bool:
+        found = _shared(graph)
+        if not found:
+            return False
+        of = {node: shared for shared in found for node in shared.factors}
+        begins = _begins(graph, found)
+        nodes: list[Node] = []
+        b = Builder(graph, nodes)
+        totals: dict[_Shared, Node] = {}
+        replaced: dict[Value, Value] = {}
+        for node in graph.nodes:
+            if node not in of:
+                nodes.append(node)
+                continue
+            begin = len(nodes)
+            b.like(node)
+            b.phase, b.forward = node.phase, node.forward
+            for shared in begins.get(node, ()):
+                first = shared.first
+                totals[shared] = _total(b, first.inputs[0].shape, shared.factors[first].roots, shared.places)
+            shared = of[node]
+            replaced[node] = _scaled(b, totals[shared], node, shared.places, shared.factors[node])
+            for each in nodes[begin:]:
+                each.attrs["fused"] = node.attrs.get("fused", (node.label,))
+        graph.nodes = nodes
+        graph.replace(replaced)
+        remove_dead(graph)
+        return True
+
+
+def _begins(graph: Graph, found: Sequence[_Shared]) -> dict[Node, list[_Shared]]:
+    """Ahead of which nodes sums are found: one that reads what an earlier one reads, too, beside that one, where all
+    else is there; they are one pass then."""
+    position: dict[Value, int] = {node: i for i, node in enumerate(graph.nodes)}
+    updates = Updates(graph)
+    begins: dict[Node, list[_Shared]] = defaultdict(list)
+    for shared in sorted(found, key=lambda each: position[each.first]):
+        product = shared.factors[shared.first]
+        made = max(position.get(root, -1) for root in product.roots)
+        beside = (
+            first for first, others in begins.items()
+            if made < position[first] and any(_read_alike(shared, other) for other in others)
+            and not updates.between(product.roots, position[first], position[shared.first])
+        )  # fmt: skip
+        begins[next(beside, shared.first)].append(shared)
+    return begins
+
+
+def _read_alike(one: _Shared, other: _Shared) -> bool:
+    """Whether two sums are along the same places, and of products that have a factor in common."""
+    roots = (shared.factors[shared.first].roots for shared in (one, other))
+    return one.places == other.places and not set(next(roots)).isdisjoint(next(roots))
+
+
+def _shared(graph: Graph) -> list[_Shared]:
+    """What sums have in common."""
+    alike: dict[object, list[tuple[Node, Places]]] = defaultdict(list)
+    for node in graph.nodes:
+        if (places := _places(node)) is not None:
+            alike[places.before * places.along, places.behind, node.tensor_type.dtype].append((node, places))
+    position = {node: i for i, node in enumerate(graph.nodes)}
+    updates = Updates(graph)
+    found: list[_Shared] = []
+    taken: set[Node] = set()
+    for sums in alike.values():
+        for finest in sorted({places for _, places in sums}, reverse=True):
+            groups: dict[object, dict[Node, _Product]] = defaultdict(dict)
+            for node, places in sums:
+                if node not in taken and finest.before % places.before == 0:
+                    product = _product(node.inputs[0], finest)
+                    groups[product.key()][node] = product
+            for group in groups.values():
+                first, product = next(iter(group.items()))
+                kept = {node: each for node, each in group.items()
+                        if not updates.between(_read(product), position[first], position[node])}  # fmt: skip
+                own = any(places == finest for node, places in sums if node in kept)
+                if len(kept) > 1 and own and finest.cut(first.inputs[0].shape) is not None:
+                    found.append(_Shared(finest, first, kept))
+                    taken.update(kept)
+    return found
+
+
+def _places(node: Node) -> Places | None:
+    """What a node adds up, where that is neighbouring dimensions ahead of others."""
+    if not isinstance(node.op, ReduceSum | ReduceMean) or not isinstance(node.type, TensorType):
+        return None
+    kind = node.inputs[0].tensor_type
+    if kind.dtype.itemsize < 4 or not kind.dtype.is_float:
+        return None
+    axes = node.op.axes(kind.rank) or tuple(range(kind.rank))
+    summed = [d for d in axes if kind.shape[d] != 1]
+    if not summed:
+        return None
+    begin, end = min(summed), max(summed) + 1
+    places = Places(*(math.prod(part) for part in (kind.shape[:begin], kind.shape[begin:end], kind.shape[end:])))
+    apart = any(kind.shape[d] != 1 and d not in axes for d in range(begin, end))
+    return None if apart or places.behind == 1 or places.along < FEWEST else places
+
+
+def _product(value: Value, places: Places) -> _Product:
+    """The factors of a value; what cannot be parted is one."""
+    found = _Product()
+    size = value.tensor_type.size
+
+    def visit(value: Value) -> None:
+        if isinstance(value, Node) and reshapes(value.op):
+            visit(value.inputs[0])
+            return
+        if not isinstance(value, Node) or not isinstance(value.op, Mul):
+            found.roots.append(value)
+            return
+        scales = [factor for factor in value.inputs if factor.tensor_type.size < size]
+        if len(scales) > 1 or not all(_is_scale(factor, value.shape, places) for factor in scales):
+            found.roots.append(value)
+            return
+        found.scales += [(factor, value.shape) for factor in scales]
+        for factor in value.inputs:
+            if factor not in scales:
+                visit(factor)
+
+    visit(value)
+    return found
+
+
+def _is_scale(factor: Value, shape: tuple[int, ...], places: Places) -> bool:
+    """Whether a factor of a tensor of this shape does not change along the places."""
+    cut = places.cut(shape)
+    return cut is not None and all(n == 1 for n in _aligned(factor.shape, shape)[cut[0] : cut[1]])
+
+
+def _aligned(shape: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape that is broadcast to another one, with all its dimensions."""
+    return (1,) * (len(target) - len(shape)) + shape
+
+
+def _key(root: Value) -> object:
+    """The same for values that the same operator makes element by element of the same operands."""
+    if isinstance(root, Node) and by_element(root.op) and not getattr(root.op, "has_side_effect", False):
+        return root.op, tuple(map(id, root.inputs))
+    return id(root)
+
+
+def _read(product: _Product) -> Iterable[Value]:
+    """The values that stand for the roots."""
+    for root in product.roots:
+        yield root
+        if isinstance(root, Node):
+            yield from root.inputs
+
+
+def _total(b: Builder, shape: tuple[int, ...], roots: Sequence[Value], places: Places) -> Node:
+    """Emit the sum along the places of a product, seen in `shape`."""
+    first, *others = (_seen(b, root, shape) for root in roots)
+    for other in others:
+        first = b.emit(Mul(), first, other)
+    cut = places.cut(shape)
+    assert cut is not None
+    return b.emit(ReduceSum(axis=tuple(range(*cut))), first)
+
+
+def _scaled(b: Builder, total: Value, node: Node, places: Places, product: _Product) -> Value:
+    """Emit what a node is, from what it shares with others."""
+    for scale, shape in product.scales:
+        cut = places.cut(shape)
+        assert cut is not None
+        aligned = _aligned(scale.shape, shape)
+        left = (*shape[: cut[0]], *shape[cut[1] :])
+        total = b.emit(Mul(), _seen(b, total, left), _seen(b, scale, (*aligned[: cut[0]], *aligned[cut[1] :])))
+    own = _places(node)
+    assert own is not None
+    if own.before != places.before:
+        apart = (own.before, places.before // own.before, places.behind)
+        total = b.emit(ReduceSum(axis=(1,)), _seen(b, total, apart))
+    if isinstance(node.op, ReduceMean):
+        total = b.emit(Mul(), total, b.constant(1 / own.along, node.tensor_type.dtype))
+    return _seen(b, total, node.shape)
+
+
+def _seen(b: Builder, value: Value, shape: tuple[int, ...]) -> Value:
+    """A value's elements in another shape."""
+    return value if value.shape == shape else b.emit(Reshape(shape), value)
