@@ -21,7 +21,7 @@ from mspc.ops.device import Array, Launch, Sliding, in_order
 from mspc.runtime.gpu.kept_choices import Key, Pairs
 from mspc.runtime.workspaces import CONVOLUTION
 
-CANDIDATES = 12
+CANDIDATES = 6
 """Kernels that are tried for a new shape."""
 _ALIGNMENT = 16
 """Bytes; cuDNN's kernels load so many at once."""
