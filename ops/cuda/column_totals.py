@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mspc.ops.cuda.loop_parts import PARTIAL, LoopReduction
-from mspc.ops.cuda.source import grid_of, neutral
+from mspc.ops.cuda.source import neutral
 from mspc.ops.device import Array, Device, Launch, c_type
 
 _ALIGNMENT = 256
@@ -21,11 +21,13 @@ _EACH = 4
 _LEAST, _MOST = 256, 1024
 """Threads of a block."""
 _ADDED = r"""
-// A block has `wide` columns; of each a thread takes every slices-th of the partial totals.
-extern "C" __global__ void __launch_bounds__(1024) column_totals(
-    const KIND* partial, RESULT* to, int parts, int columns, int wide, long long count
-) {
+// A block has `wide` columns of one total; of each a thread takes every slices-th of the partial totals.
+extern "C" __global__ void __launch_bounds__(1024) column_totals(TARGETS, int parts, int columns, int wide) {
     __shared__ KIND sums[1024];
+    const KIND* partial;
+    RESULT* to;
+    long long count;
+    CHOICE
     const int slices = blockDim.x / wide, slice = threadIdx.x / wide;
     const int column = blockIdx.x * wide + threadIdx.x % wide;
     KIND total = NEUTRAL;
@@ -97,10 +99,7 @@ class ColumnTotals:
 
     def launches(self, device: Device) -> list[Launch]:
         """What adds the groups' own totals up."""
-        return [
-            added_parts(device, total, partial, self.parts, self.columns)
-            for total, partial in zip(self.totals, self.partial, strict=True)
-        ]
+        return added_parts(device, self.totals, self.partial, self.parts, self.columns)
 
 
 def partial_totals(device: Device, totals: Sequence[LoopReduction], count: int) -> list[Array]:
@@ -111,18 +110,35 @@ def partial_totals(device: Device, totals: Sequence[LoopReduction], count: int) 
     return [memory[begin : begin + size] for begin, size in zip(begins, sizes, strict=True)]
 
 
-def added_parts(device: Device, total: LoopReduction, partial: Array, parts: int, columns: int) -> Launch:
-    """What fills a total of columns from partial ones, [parts, columns]."""
+def added_parts(
+    device: Device, totals: Sequence[LoopReduction], partial: Sequence[Array], parts: int, columns: int
+) -> list[Launch]:
+    """What fills totals of columns from partial ones, [parts, columns] each: one launch for those of one kind."""
+    kinds: dict[tuple[str, ...], list[tuple[LoopReduction, Array]]] = {}
+    for total, own in zip(totals, partial, strict=True):
+        kinds.setdefault((total.type, total.how, c_type(total.dtype), _neutral(total)), []).append((total, own))
+    return [_added(device, kind, of_kind, parts, columns) for kind, of_kind in kinds.items()]
+
+
+def _added(
+    device: Device, kind: tuple[str, ...], totals: Sequence[tuple[LoopReduction, Array]], parts: int, columns: int
+) -> Launch:
+    type, how, result, start = kind
+    numbers = range(len(totals))
     names = {
-        "KIND": total.type, "RESULT": c_type(total.dtype), "HOW": total.how,
-        "NEUTRAL": f"({total.type})({_neutral(total)})",
+        "KIND": type, "RESULT": result, "HOW": how, "NEUTRAL": f"({type})({start})",
+        "TARGETS": ", ".join(f"const KIND* p{i}, RESULT* t{i}, long long n{i}" for i in numbers),
+        "CHOICE": " else ".join(f"if (blockIdx.y == {i}) {{ partial = p{i}; to = t{i}; count = n{i}; }}"
+                                for i in numbers[:-1]) + " else " * (len(totals) > 1)
+        + f"{{ partial = p{numbers[-1]}; to = t{numbers[-1]}; count = n{numbers[-1]}; }}",
     }  # fmt: skip
     head = "".join(f"#define {name} {text}\n" for name, text in names.items())
     kernel = device.kernel(head + _ADDED, "column_totals")
     slices = min(_MOST // _WIDE, 1 << max(0, -(-parts // _EACH) - 1).bit_length())
     wide = max(_WIDE, _LEAST // slices)
-    arguments = [partial, total.array, np.int32(parts), np.int32(columns), np.int32(wide), np.int64(total.count)]
-    grid = grid_of(math.ceil(columns / wide))
+    each = [argument for total, own in totals for argument in (own, total.array, np.int64(total.count))]
+    arguments = [*each, np.int32(parts), np.int32(columns), np.int32(wide)]
+    grid = (math.ceil(columns / wide), len(totals), 1)
     return lambda: kernel(grid, slices * wide, arguments)
 
 

@@ -297,8 +297,8 @@ def column_plan(outer: int, height: int, packs: int, multiprocessors: int) -> tu
 def _combine(device: Device, loop: Loop, scratch: Sequence[Array], sizes: tuple[int, int, int]) -> Launch:
     """The pass over partial totals: (outer, parts, width) -> (outer, width)."""
     outer, parts, width = sizes
-    if outer == 1 and width > 1 and len(loop.totals) == 1:
-        return added_parts(device, loop.totals[0], scratch[0], parts, width)
+    if outer == 1 and width > 1:
+        return all_of(added_parts(device, loop.totals, scratch, parts, width))
     shape = tuple(sizes)
     types = [PARTIAL[total.type] for total in loop.totals]
     strides = (parts * width, width, 1)

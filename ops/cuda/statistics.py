@@ -19,8 +19,8 @@ _WAVES = 4
 """Blocks per multiprocessor."""
 _LEAST = 8
 """Elements of a channel that a thread adds up at least, as far as there are any."""
-_ACROSS, _DEEP = 32, 32
-"""Channels, and threads for each of them, of a block that combines."""
+_ACROSS, _DEEP = 8, 128
+"""Channels, and threads for each of them, of a block that combines: few parts for a thread, one after the other."""
 
 
 def launch_statistics(device: Device, x: Array, mean: Array, variance: Array, moving: tuple[Array, Array],
