@@ -146,6 +146,7 @@ class ResizeBilinearGrad(_Resize, _Bilinear, Backward):
 class ResizeNearestNeighbor(_Resize, _Nearest, Forward):
     """Images of another size, every place the nearest one of the image."""
 
+    moves = True
     samples = (
         sample((2, 4, 4, 6), size=(8, 3)),
         sample((2, 4, 5, 4), size=(3, 8), align_corners=True),

@@ -13,13 +13,15 @@ take it so, and where no more elements are converted on the other side; it passe
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from typing import Any, TypeGuard, cast
 
 from mspc.analysis.aliasing import Updates
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, TensorType, TupleType, Type
 from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.op import Op
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
@@ -96,8 +98,9 @@ class _WidenLater(_CastWalk):
         if node.op.moves and sources and None not in sources:
             narrow = [source for source in sources if source is not None]
             kinds = {element.dtype for source in narrow for element in element_types(source.type)}
-            if len(kinds) == 1 and _takes(node) and self._is_one_or_taken_apart(node):
-                self._pass(node, narrow, kinds.pop())
+            (kind, *others) = kinds
+            if not others and _takes(node) and _knows(node, kind) and self._is_one_or_taken_apart(node):
+                self._pass(node, narrow, kind)
                 return
         self.nodes.append(node)
         if isinstance(node.op, Cast) and _bytes(node.inputs[0]) < _bytes(node) and self._is_moved(node):
@@ -147,7 +150,9 @@ class _NarrowEarlier(_CastWalk):
         kinds = {self._kind(reader) for part in parts for reader in self.readers(part)}
         kind = kinds.pop() if len(kinds) == 1 else None
         read = {part.op.index if isinstance(part.op, TupleGetItem) else 0: _elements(part.type) for part in parts}
-        if kind is not None and kind.itemsize < _bytes(parts[0]) and sum(read.values()) >= _given(node):
+        if kind is None or kind.itemsize >= _bytes(parts[0]) or not _knows(node, kind):
+            return
+        if sum(read.values()) >= _given(node):
             self.wanted.update(dict.fromkeys((node, *parts), kind))
 
     def _kind(self, reader: Node) -> DType | None:
@@ -222,6 +227,16 @@ def _is_moved_view(value: Value) -> TypeGuard[Node]:
 def _takes(node: Node) -> bool:
     """Whether a node moves elements, to no more places than they had."""
     return node.op.moves and _elements(node.type) <= _given(node)
+
+
+def _knows(node: Node, dtype: DType) -> bool:
+    """Whether an operator that moves elements may be given some of this type."""
+    types: list[Any] = [_with_dtype(value.type, dtype) for value in node.inputs]
+    try:
+        cast(Op, node.op).infer(*types)
+    except MspcError:
+        return False
+    return True
 
 
 def _given(node: Node) -> int:

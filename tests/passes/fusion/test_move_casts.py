@@ -9,8 +9,9 @@ import pytest
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter, Value, element_types
-from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, TensorType
+from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT8, TensorType
 from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.convolution.resizing import ResizeNearestNeighbor
 from mspc.ops.math.arithmetic import Neg
 from mspc.ops.modules import load_operators
 from mspc.ops.optim.optimizer import Assign
@@ -109,3 +110,23 @@ def test_what_is_widened_is_read_before_it_is_updated() -> None:
     MoveCasts().run(graph)
     graph.verify()
     assert np.array_equal(run_global(graph, feeds)[0], feeds["x0"].astype(np.float32).T)
+
+
+def test_an_image_is_resized_while_it_is_narrow_but_not_as_integers() -> None:
+    """Whose nearest places the operator does not look for."""
+    image = TensorType(FLOAT32, (2, 3, 4, 5))
+    for kind, before, after in ((BFLOAT16, "ResizeNearestNeighbor Cast", "Cast ResizeNearestNeighbor"),
+                                (INT8, "ResizeNearestNeighbor Cast", "ResizeNearestNeighbor Cast")):  # fmt: skip
+        graph, b = graph_of(image)
+        graph.results = [b.emit(Cast(kind), b.emit(ResizeNearestNeighbor(size=(8, 10)), graph.parameters[0]))]
+        feeds = random_feeds(graph)
+        expected = run_global(graph, feeds)[0]
+        assert " ".join(node.op.name for node in graph.nodes) == before
+        MoveCasts().run(graph)
+        graph.verify()
+        assert " ".join(node.op.name for node in graph.nodes) == after
+        assert np.array_equal(run_global(graph, feeds)[0], expected)
+    graph, b = graph_of(TensorType(INT8, (2, 3, 4, 5)))
+    wide = b.emit(Cast(FLOAT32), graph.parameters[0])
+    graph.results = [b.emit(ResizeNearestNeighbor(size=(2, 2)), wide)]
+    assert not MoveCasts().run(graph)
