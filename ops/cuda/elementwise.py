@@ -212,6 +212,13 @@ def _flight(loop: Loop, packs_per_thread: float) -> int:
     return next((n for n in (4, 2) if n * streams <= 8 and packs_per_thread >= 2 * n), 1)
 
 
+def _flight_down(loop: Loop, packs_per_thread: float) -> int:
+    """The same for totals along columns, where a thread stays at its columns, and what has an element for each of them
+    alone is at hand; there are few threads, and six packs of each are enough."""
+    streams = max(1, sum(loop.kind(read) in ("whole", "moved") for read in loop.reads))
+    return next((n for n in (4, 2) if n * streams <= 6 and packs_per_thread >= 2 * n), 1)
+
+
 def _bound(device: Device, source: str, name: str, loop: Loop, blocks: int) -> Launch:
     kernel = device.kernel(MATH + HELPERS + source, name)
     arguments = tuple(loop.arguments)
@@ -277,7 +284,7 @@ def _by_columns(device: Device, loop: Loop, outer: int, height: int, width: int)
     packs = width // loop.pack
     across, parts = column_plan(outer, height, packs, device.multiprocessors)
     down = BLOCK // across
-    loop.flight = _flight(loop, height / (down * parts))
+    loop.flight = _flight_down(loop, height / (down * parts))
     if sum(BLOCK * loop.pack * (8 if total.type in ("double", "long long") else 4) for total in loop.totals) > 40000:
         return None
     scratch = partial_totals(device, loop.totals, outer * parts * width) if parts > 1 else None
