@@ -18,6 +18,7 @@ from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure, Frame, TensorMethod, contains_tensor, describe
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
+from mspc.ops.control.print import each_with_a_tensor
 
 Handler = Callable[..., Any]
 """(tracer, frame, node, *arguments) -> value."""
@@ -159,8 +160,19 @@ def _type(t: Tracer, frame: Frame, node: ast.AST, value: Any) -> Any:
     )
 
 
-def _print(t: Tracer, frame: Frame, node: ast.AST, *args: Any, **kwargs: Any) -> None:
-    t.warn("print() inside a compiled function is ignored")
+def _print(t: Tracer, frame: Frame, node: ast.AST, *args: Any, **options: Any) -> None:
+    """Prints when the network runs, a line for each value: see the operator Print."""
+    if not t.runs_graphs or options.get("file") is not None:
+        t.warn("print() inside a compiled function is ignored")
+        return
+    for name in sorted(options.keys() - {"file", "flush"}):
+        t.warn(f"print() inside a compiled function: {name} changes nothing, every value has a line of its own")
+    for value in args:
+        require_decided(t, "print()", value)
+    values = [describe(value) if isinstance(value, Closure | TensorMethod) else value for value in args]
+    for some in each_with_a_tensor(values or [""]):
+        op, operands = t.op("Print").call(*some)
+        t.emit(op, *operands)
 
 
 def _sorted(
