@@ -18,7 +18,6 @@ from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure, Frame, TensorMethod, contains_tensor, describe
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ops.control.print import each_with_a_tensor
 
 Handler = Callable[..., Any]
 """(tracer, frame, node, *arguments) -> value."""
@@ -165,6 +164,8 @@ def _print(t: Tracer, frame: Frame, node: ast.AST, *args: Any, **options: Any) -
     if not t.runs_graphs or options.get("file") is not None:
         t.warn("print() inside a compiled function is ignored")
         return
+    from mspc.ops.control.print import each_with_a_tensor  # late: few networks print
+
     for name in sorted(options.keys() - {"file", "flush"}):
         t.warn(f"print() inside a compiled function: {name} changes nothing, every value has a line of its own")
     for value in args:
