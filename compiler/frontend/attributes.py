@@ -178,6 +178,18 @@ def look_up(tracer: Tracer, frame: Frame, node: ast.Name) -> Any:
     return found
 
 
+def take_early_reads(tracer: Tracer, frame: Frame) -> None:
+    """Give names that a function reads before it binds them the values that they have outside, as MindSpore does."""
+    for name, node in frame.source.read_early.items():
+        found = MISSING if frame.enclosing is None else frame.enclosing(name)
+        if found is MISSING or found is UNSET:
+            found = frame.globals.get(name, MISSING)
+        if found is not MISSING and name not in frame.locals:
+            frame.locals[name] = found
+            tracer.at(frame, node)
+            tracer.warn(f"variable '{name}' is read here before it has a value; taken is what it is outside")
+
+
 def register_cells(tracer: Tracer, cell: Cell, held: str) -> None:
     """Note how the cells below `cell` are called: in scopes, and in the names of constants."""
     if id(cell) in tracer.cell_paths:

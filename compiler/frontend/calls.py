@@ -22,7 +22,7 @@ from mspc.api.ops.morphing import Morph
 from mspc.api.ops.multitype import MultitypeFuncGraph
 from mspc.api.ops.primitive import Primitive
 from mspc.compiler.frontend.argument_binding import bind
-from mspc.compiler.frontend.attributes import get_attribute, register_cells
+from mspc.compiler.frontend.attributes import get_attribute, register_cells, take_early_reads
 from mspc.compiler.frontend.builtins import HANDLERS, attribute_handlers
 from mspc.compiler.frontend.custom import call_custom, own_gradient
 from mspc.compiler.frontend.gradient import call_gradient
@@ -374,6 +374,7 @@ def inline(
     except MspcError as error:
         raise caller.error(node, error.message, error.notes, error.kind) from None
     frame = Frame(callee.source, names, callee.globals, callee.enclosing, caller, caller.frames(node))
+    take_early_reads(tracer, frame)
     if cell is not None:
         if caller.depth:
             label = tracer.cell_names.get(id(cell), "")
