@@ -29,6 +29,7 @@ from mspc.compiler.frontend.values import (
     Undecided,
     describe,
     nearest,
+    way_of,
 )
 from mspc.ir.diagnostics import MspcError, kind_of
 from mspc.ir.graph import Value
@@ -58,6 +59,9 @@ def get_attribute(tracer: Tracer, frame: Frame, node: ast.AST, base: Any, name: 
     tracer.attributes_read.add(key)
     if isinstance(base, Closure | TensorMethod):
         raise frame.error(node, f"{describe(base)} has no attribute '{name}'", kind=AttributeError)
+    if way_of(base) is not None:
+        tracer.at(frame, node)
+        return tracer.either(lambda found: get_attribute(tracer, frame, node, found, name), base)
     if isinstance(base, Undecided):
         raise frame.error(node, f"'{name}' of {base}", ["let both branches leave one type and shape"], TypeError)
     try:

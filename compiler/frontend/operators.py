@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.compiler.frontend.state import Tracer
-from mspc.compiler.frontend.values import Undecided, contains_tensor, describe
+from mspc.compiler.frontend.values import Undecided, contains_tensor, describe, on_way, way_of
 from mspc.ir.diagnostics import MspcError, kind_of
 from mspc.ir.graph import Value
 from mspc.ir.types import BOOL, TensorType
@@ -61,6 +62,11 @@ def require_decided(tracer: Tracer, what: str, *operands: Any) -> None:
 
 def is_same(tracer: Tracer, left: Any, right: Any) -> bool:
     """`left is right`."""
+    holds = way_of(left, right)
+    if holds is not None:
+        ways = {is_same(tracer, on_way(left, holds, way), on_way(right, holds, way)) for way in (0, 1)}
+        if len(ways) == 1:
+            return ways.pop()
     require_decided(tracer, "operator is", left, right)
     return left is right
 
@@ -107,6 +113,8 @@ def _equals_any(tracer: Tracer, left: Any, items: Sequence[Any]) -> Any:
 
 def binary(tracer: Tracer, kind: type[ast.operator], left: Any, right: Any) -> Any:
     """`left <kind> right`; the place must have been given to the tracer."""
+    if way_of(left, right) is not None:
+        return tracer.either(partial(binary, tracer, kind), left, right)
     symbol, name, python = BINARY[kind]
     if not is_graph_value(left) and not is_graph_value(right):
         return fold(tracer, f"operator {symbol}", python, left, right)
@@ -152,6 +160,8 @@ def reshape(tracer: Tracer, x: Value, shape: tuple[int, ...]) -> Value:
 
 def compare(tracer: Tracer, kind: type[ast.cmpop], left: Any, right: Any) -> Any:
     """`left <kind> right` for the comparisons that tensors have."""
+    if way_of(left, right) is not None:
+        return tracer.either(partial(compare, tracer, kind), left, right)
     symbol, name, python = COMPARE[kind]
     if not is_graph_value(left) and not is_graph_value(right):
         return fold(tracer, f"operator {symbol}", python, left, right)
@@ -164,6 +174,8 @@ def compare(tracer: Tracer, kind: type[ast.cmpop], left: Any, right: Any) -> Any
 
 def unary(tracer: Tracer, kind: type[ast.unaryop], operand: Any) -> Any:
     """`-x`, `+x`, `~x`."""
+    if way_of(operand) is not None:
+        return tracer.either(partial(unary, tracer, kind), operand)
     symbol, name, python = UNARY[kind]
     if not is_graph_value(operand):
         return fold(tracer, f"operator {symbol}", python, operand)
