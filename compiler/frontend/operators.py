@@ -50,6 +50,8 @@ UNARY: dict[type[ast.unaryop], tuple[str, str, Python]] = {
 }
 
 
+WITH_SEQUENCES = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod)
+"""Operators that take lists and tuples beside tensors."""
 ONE_TYPE = "let both branches leave one type and shape"
 
 
@@ -115,6 +117,8 @@ def binary(tracer: Tracer, kind: type[ast.operator], left: Any, right: Any) -> A
     """`left <kind> right`; the place must have been given to the tracer."""
     if way_of(left, right) is not None:
         return tracer.either(partial(binary, tracer, kind), left, right)
+    if kind in WITH_SEQUENCES:
+        left, right = _with_sequence(tracer, left, right), _with_sequence(tracer, right, left)
     symbol, name, python = BINARY[kind]
     if not is_graph_value(left) and not is_graph_value(right):
         return fold(tracer, f"operator {symbol}", python, left, right)
@@ -126,6 +130,18 @@ def binary(tracer: Tracer, kind: type[ast.operator], left: Any, right: Any) -> A
     if name.startswith("Bitwise") and _are_bool(tracer, symbol, left, right):
         name = name.replace("Bitwise", "Logical")
     return noted_number(tracer, tracer.emit(tracer.op(name), left, right), left, right)
+
+
+def _with_sequence(tracer: Tracer, operand: Any, other: Any) -> Any:
+    """A list or tuple beside a tensor as the tensor that it is, of the other's element type where that has room for
+    fractions or it has none; all else as it is."""
+    if not isinstance(operand, list | tuple) or not operand or not isinstance(other, Value | Tensor):
+        return operand
+    like = tracer.value(other).tensor_type.dtype
+    items = [tracer.value(_with_sequence(tracer, item, other), like) for item in operand]
+    if not like.is_float:
+        like = next((item.tensor_type.dtype for item in items if item.tensor_type.dtype.is_float), like)
+    return tracer.emit(tracer.op("Stack", axis=0), *(tracer.cast(item, like) for item in items))
 
 
 def matmul(tracer: Tracer, left: Any, right: Any) -> Any:
