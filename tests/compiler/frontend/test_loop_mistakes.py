@@ -221,6 +221,16 @@ def recursion_that_doubles(x):
     return fibonacci(x.sum())
 
 
+@wrong("unheard_of", "name 'unheard_of' is not defined")
+def mistake_at_the_end_of_a_recursion(x):
+    def down(n):
+        if n > 0:
+            return down(n - 1)
+        return n + unheard_of  # noqa: F821
+
+    return down(x.sum())
+
+
 @wrong("layers[x]", "an index of a list is an integer of one element, not <Tensor[Float32], (2)>")
 def index_of_several_elements(x):
     layers = [ops.tanh, ops.exp]
