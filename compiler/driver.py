@@ -15,7 +15,16 @@ from mspc.api.nn.cell import Cell
 from mspc.compiler.call import Call, describe_call, feed_call, graph_arguments, placements_of, takes_data
 from mspc.compiler.config import STRATEGIES_FROM, Config, Fed
 from mspc.compiler.frontend.trace import Traced, trace
-from mspc.compiler.pipeline import FILE_NAMES, OPTIONAL, UNNUMBERED, VIEWS, numbered, passes_of, rank_passes_of
+from mspc.compiler.pipeline import (
+    FILE_NAMES,
+    FOR_REGIONS,
+    OPTIONAL,
+    UNNUMBERED,
+    VIEWS,
+    numbered,
+    passes_of,
+    rank_passes_of,
+)
 from mspc.compiler.rank_graphs import RankGraphs, copied
 from mspc.compiler.unreduced_gradients import warning_of_own_gradients
 from mspc.ir.diagnostics import MspcError, told_at
@@ -296,7 +305,10 @@ def run_shared_passes(
     nothing leaves no trace. `on_stage` looks at graphs, and changes none."""
     _report(on_stage, "frontend", 0, graph, True, "")
     previous = "frontend"
+    has_regions = any(node.regions for node in graph.nodes)
     for number, name in numbered(names):
+        if name in FOR_REGIONS and not has_regions:
+            continue
         result, changed = manager.apply(find_pass(name), graph)
         if name in OPTIONAL and not changed:
             continue

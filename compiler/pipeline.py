@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-PREPARING = ("decompose",)
+PREPARING = ("decompose", "hoist_invariants")
 """Ahead of all others in every mode."""
+FOR_REGIONS = ("hoist_invariants",)
+"""Passes that run where nodes run graphs alone."""
 SHARDED = (
     "grad",
     "simplify",
@@ -81,7 +83,7 @@ PER_RANK = (
     "execute",
 )
 
-OPTIONAL = ("decompose", "fuse_large_attention", "shard_by_plan", "recompute_cells", "search_sharding")
+OPTIONAL = (*PREPARING, "fuse_large_attention", "shard_by_plan", "recompute_cells", "search_sharding")
 """Passes that leave no trace where they have nothing to do."""
 VIEWS = ("step_parallel_begin",)
 FILE_NAMES = {"slice_to_rank": "step_parallel_end"}

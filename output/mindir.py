@@ -27,9 +27,9 @@ from mspc.checkpoint.mindir_writing import EFFECTS, WrittenGraph, write_mindir
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import trace_call
-from mspc.compiler.frontend.trace import Leaf, Traced
+from mspc.compiler.frontend.trace import Either, Leaf, Traced
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.text.attribute_types import fields_of
 from mspc.ir.types import TensorType, Type
 from mspc.ops.convolution.window import paddings
@@ -41,6 +41,9 @@ TUPLE, ITEM = "MakeTuple", "TupleGetItem"
 _SAID = {"data_format": "NCHW", "mode": 1}
 """Fields that files say otherwise, or not at all, and what they then are."""
 _LITERALS = {"=0": 0, "=False": False}
+_LEFT_OUT = frozenset({"Print", "StopGradient"})
+"""Operators in whose place stands their operand: what is written predicts, and MindSpore loads no StopGradient on a
+CPU."""
 _MADE = frozenset({"Arange", "Eye", "Fill", "LinSpace", "Ones", "Range", "Zeros"})
 """Operators without operands, which are written as what they give."""
 
@@ -118,7 +121,7 @@ class _Writer:
                 raise node.error(f"export: {node.label} changes parameters or needs gradients, which is not written", [
                     "export the network that predicts, after set_train(False)"
                 ])  # fmt: skip
-        known = SAME | SIGNATURES.keys() | ATTRIBUTES.keys() | _MADE | {TUPLE, ITEM, *REGIONS}
+        known = SAME | SIGNATURES.keys() | ATTRIBUTES.keys() | _MADE | {TUPLE, ITEM, *REGIONS} | _LEFT_OUT
         lacking = [node for node in nodes if node.op.name not in known]
         if lacking:
             names = ", ".join(sorted({node.op.name for node in lacking}))
@@ -133,8 +136,8 @@ class _Writer:
         fields = {name: getattr(node.op, name) for name in fields_of(type(node.op))}
         operands = [self.name_of(value) for value in node.inputs]
         if node.regions:
-            return write_regions(self, node, operands)
-        if operator == "StopGradient":  # MindSpore loads none on a CPU, and what is written predicts
+            return write_regions(self, node, operands) if element_types(node.type) else ""  # "": it prints, at most
+        if operator in _LEFT_OUT:
             return operands[0]
         if operator in _MADE and not operands:
             return self.constant(np.asarray(node.op.run(NumPyBackend(OneRank()))))
@@ -202,6 +205,8 @@ class _Writer:
             return self.name_of(self.traced.graph.results[structure.index])
         if isinstance(structure, tuple | list):
             return self.node(TUPLE, [self._result(each) for each in structure], {}, None)
+        if isinstance(structure, Either):
+            raise MspcError("export: what the network returns has other shapes by the contents of a tensor")
         if isinstance(structure, bool | int | float | str | None):
             return self.constant(structure)
         raise MspcError(f"export: the network returns {type(structure).__name__}, which is not written")

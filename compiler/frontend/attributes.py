@@ -29,6 +29,7 @@ from mspc.compiler.frontend.values import (
     Undecided,
     describe,
     nearest,
+    way_of,
 )
 from mspc.ir.diagnostics import MspcError, kind_of
 from mspc.ir.graph import Value
@@ -58,6 +59,9 @@ def get_attribute(tracer: Tracer, frame: Frame, node: ast.AST, base: Any, name: 
     tracer.attributes_read.add(key)
     if isinstance(base, Closure | TensorMethod):
         raise frame.error(node, f"{describe(base)} has no attribute '{name}'", kind=AttributeError)
+    if way_of(base) is not None:
+        tracer.at(frame, node)
+        return tracer.either(lambda found: get_attribute(tracer, frame, node, found, name), base)
     if isinstance(base, Undecided):
         raise frame.error(node, f"'{name}' of {base}", ["let both branches leave one type and shape"], TypeError)
     try:
@@ -176,6 +180,18 @@ def look_up(tracer: Tracer, frame: Frame, node: ast.Name) -> Any:
     if isinstance(found, Tensor | np.ndarray) and not isinstance(found, Parameter):
         name_tensor(tracer, found, name)
     return found
+
+
+def take_early_reads(tracer: Tracer, frame: Frame) -> None:
+    """Give names that a function reads before it binds them the values that they have outside, as MindSpore does."""
+    for name, node in frame.source.read_early.items():
+        found = MISSING if frame.enclosing is None else frame.enclosing(name)
+        if found is MISSING or found is UNSET:
+            found = frame.globals.get(name, MISSING)
+        if found is not MISSING and name not in frame.locals:
+            frame.locals[name] = found
+            tracer.at(frame, node)
+            tracer.warn(f"variable '{name}' is read here before it has a value; taken is what it is outside")
 
 
 def register_cells(tracer: Tracer, cell: Cell, held: str) -> None:

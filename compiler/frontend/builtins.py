@@ -18,6 +18,7 @@ from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure, Frame, TensorMethod, contains_tensor, describe
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
+from mspc.ir.types import BOOL
 
 Handler = Callable[..., Any]
 """(tracer, frame, node, *arguments) -> value."""
@@ -79,8 +80,9 @@ def _reversed(t: Tracer, frame: Frame, node: ast.AST, iterable: Any) -> Any:
 
 
 def _sum(t: Tracer, frame: Frame, node: ast.AST, iterable: Any, start: Any = 0) -> Any:
-    if isinstance(iterable, Value):
-        raise t.error("sum() goes over a tensor", ["use x.sum()"], kind=TypeError)
+    if is_graph_value(iterable) and iterable.shape and t.value(iterable).tensor_type.dtype != BOOL:
+        total = t.call(frame, node, TensorMethod(t.value(iterable), "sum"), [0], {})
+        return total if isinstance(start, int) and start == 0 else binary(t, ast.Add, start, total)
     total = start
     for item in _elements(t, "sum", iterable):
         skip = is_graph_value(item) and isinstance(total, int) and total == 0
@@ -91,6 +93,8 @@ def _sum(t: Tracer, frame: Frame, node: ast.AST, iterable: Any, start: Any = 0) 
 def _extreme(name: str, operator: str) -> Handler:
     def handler(t: Tracer, frame: Frame, node: ast.AST, *args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and is_graph_value(args[0]):
+            if len(args[0].shape) == 1 and not kwargs:
+                return t.emit(t.op("ReduceMax" if name == "max" else "ReduceMin", axis=0), args[0])
             raise t.error(f"{name}() of one tensor", [f"use x.{name}()"], kind=TypeError)
         items = _elements(t, name, args[0]) if len(args) == 1 else list(args)
         if not any(map(is_graph_value, items)):
@@ -159,8 +163,21 @@ def _type(t: Tracer, frame: Frame, node: ast.AST, value: Any) -> Any:
     )
 
 
-def _print(t: Tracer, frame: Frame, node: ast.AST, *args: Any, **kwargs: Any) -> None:
-    t.warn("print() inside a compiled function is ignored")
+def _print(t: Tracer, frame: Frame, node: ast.AST, *args: Any, **options: Any) -> None:
+    """Prints when the network runs, a line for each value: see the operator Print."""
+    if not t.runs_graphs or options.get("file") is not None:
+        t.warn("print() inside a compiled function is ignored")
+        return
+    from mspc.ops.control.print import each_with_a_tensor  # late: few networks print
+
+    for name in sorted(options.keys() - {"file", "flush"}):
+        t.warn(f"print() inside a compiled function: {name} changes nothing, every value has a line of its own")
+    for value in args:
+        require_decided(t, "print()", value)
+    values = [describe(value) if isinstance(value, Closure | TensorMethod) else value for value in args]
+    for some in each_with_a_tensor(values or [""]):
+        op, operands = t.op("Print").call(*some)
+        t.emit(op, *operands)
 
 
 def _sorted(

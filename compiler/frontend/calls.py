@@ -22,7 +22,7 @@ from mspc.api.ops.morphing import Morph
 from mspc.api.ops.multitype import MultitypeFuncGraph
 from mspc.api.ops.primitive import Primitive
 from mspc.compiler.frontend.argument_binding import bind
-from mspc.compiler.frontend.attributes import get_attribute, register_cells
+from mspc.compiler.frontend.attributes import get_attribute, register_cells, take_early_reads
 from mspc.compiler.frontend.builtins import HANDLERS, attribute_handlers
 from mspc.compiler.frontend.custom import call_custom, own_gradient
 from mspc.compiler.frontend.gradient import call_gradient
@@ -44,9 +44,10 @@ from mspc.compiler.frontend.values import (
     Poisoned,
     TensorMethod,
     TooManyErrors,
-    Undecided,
     contains_tensor,
     describe,
+    is_read,
+    way_of,
 )
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
@@ -85,6 +86,10 @@ def call(
     Raises:
         MspcError: the call cannot be taken. Poisoned: the callee had a mistake, already noted.
     """
+    if isinstance(fn, OneOf) or (not is_read(fn) and way_of(fn, *args, *kwargs.values()) is not None):
+        from mspc.compiler.frontend.chosen import call_chosen
+
+        return call_chosen(tracer, frame, node, fn, args, kwargs)
     if isinstance(fn, Custom):
         return call_custom(tracer, frame, node, fn, fn.applied(args, kwargs)[1], _runner(tracer, frame, node))
     if isinstance(fn, Primitive):
@@ -150,10 +155,6 @@ def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwar
 
 
 def _call_object(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if isinstance(fn, OneOf) or (isinstance(fn, Undecided) and fn.holds is not None):
-        from mspc.compiler.frontend.chosen import call_chosen
-
-        return call_chosen(tracer, frame, node, fn, args, kwargs)
     if isinstance(fn, Value | Tensor) or not callable(fn):
         raise tracer.error(f"{describe(fn)} cannot be called", kind=TypeError)
     if isinstance(fn, type):
@@ -374,6 +375,7 @@ def inline(
     except MspcError as error:
         raise caller.error(node, error.message, error.notes, error.kind) from None
     frame = Frame(callee.source, names, callee.globals, callee.enclosing, caller, caller.frames(node))
+    take_early_reads(tracer, frame)
     if cell is not None:
         if caller.depth:
             label = tracer.cell_names.get(id(cell), "")

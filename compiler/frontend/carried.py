@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.compiler.frontend.exits import zeros
-from mspc.compiler.frontend.merging import behind_orderings
+from mspc.compiler.frontend.merging import behind_orderings, zeros
 from mspc.compiler.frontend.number_types import number_dtype
 from mspc.compiler.frontend.operators import is_number
 from mspc.compiler.frontend.program_state import Beginning, ProgramState, fill

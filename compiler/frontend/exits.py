@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from mspc.compiler.frontend.branches import Ways, choose
-from mspc.compiler.frontend.merging import Join, merged, merged_flag
+from mspc.compiler.frontend.merging import Join, merged, merged_flag, zeros
 from mspc.compiler.frontend.program_state import emitting_to
-from mspc.compiler.frontend.state import INLINE_LIMIT, Tracer
+from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import END, KINDS, LEFT, MISSING, Exit, Frame, Returned, exit_of, simplest
-from mspc.ir.graph import Constant, Value
+from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 
 Block = Callable[[Tracer, Frame, list[ast.stmt]], Any]
@@ -144,17 +144,6 @@ def zeros_like(tracer: Tracer, value: Any) -> Any:
         return value
     type_ = tracer.value(value).type
     return zeros(tracer, type_) if isinstance(type_, TensorType) else value
-
-
-def zeros(tracer: Tracer, type: TensorType) -> Value:
-    """A tensor of zeros."""
-    if type.size <= INLINE_LIMIT:
-        import numpy as np
-
-        return Constant(np.zeros(type.shape, type.dtype.numpy), type.dtype)
-    return tracer.emit(tracer.op("Zeros", shape=type.shape, dtype=type.dtype))
-
-
 
 
 def finished(signal: Any) -> Any:

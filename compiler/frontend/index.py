@@ -12,7 +12,7 @@ from mspc.api.nn.container import CellList
 from mspc.compiler.frontend.index_parts import IndexEntry, parts_of, without_masks
 from mspc.compiler.frontend.operators import is_graph_value, reshape
 from mspc.compiler.frontend.state import Tracer
-from mspc.compiler.frontend.values import contains_tensor, describe
+from mspc.compiler.frontend.values import contains_tensor, describe, way_of
 from mspc.ir.diagnostics import kind_of
 from mspc.ir.graph import Value
 from mspc.ir.types import INT64
@@ -24,6 +24,8 @@ def subscript(tracer: Tracer, base: Any, index: Any) -> Any:
     Raises:
         MspcError: the index does not fit, or is of a kind that is not supported.
     """
+    if way_of(base, index) is not None:
+        return tracer.either(lambda *found: subscript(tracer, *found), base, index)
     if is_graph_value(base):
         return tensor_subscript(tracer, tracer.value(base), index)
     if isinstance(base, Tensor | np.ndarray) and contains_tensor(index):

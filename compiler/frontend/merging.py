@@ -14,10 +14,10 @@ from mspc.compiler.frontend.condition import negation
 from mspc.compiler.frontend.number_types import number_dtype
 from mspc.compiler.frontend.operators import is_number
 from mspc.compiler.frontend.program_state import emitting_to
-from mspc.compiler.frontend.state import Tracer
+from mspc.compiler.frontend.state import INLINE_LIMIT, Tracer
 from mspc.compiler.frontend.values import MISSING, POISON, OnlyInLoop, Undecided
-from mspc.ir.graph import Node, Value
-from mspc.ir.types import BOOL, DType
+from mspc.ir.graph import Constant, Node, Value
+from mspc.ir.types import BOOL, DType, TensorType
 from mspc.ops.control.outlining import captured_values, outlined
 from mspc.ops.control.regions import If, emit_regions
 from mspc.ops.control.structural import Depend, TupleGetItem
@@ -37,6 +37,9 @@ class Selecting:
 
     def operand(self, branch: int, value: Any, like: DType | None) -> Value:
         return value if isinstance(value, Value) else self.tracer.value(value, like)
+
+    def apart(self, left: Any, right: Any) -> Undecided:
+        return Undecided(left, right, False, self.holds)
 
     def pick(self, left: Value, right: Value) -> Value:
         return self.tracer.emit(self.tracer.op("Select"), self.holds, left, right)
@@ -67,6 +70,25 @@ class Choosing:
             found = Node(TupleGetItem(index=len(self.picked)), [], left.type, "", "", b.scope, b.frames, b.phase)
             self.picked[left, right] = found
         return found
+
+    def apart(self, left: Any, right: Any) -> Undecided:
+        """Two values that no tensor can be, known behind the branches: tensors of each are zeros in the other one."""
+        if not (_is_plain(self.tracer, left) and _is_plain(self.tracer, right)):
+            return Undecided(left, right, True, self.holds)
+        return Undecided(self._leaving(0, left), self._leaving(1, right), False, self.holds)
+
+    def _leaving(self, way: int, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            items = [self._leaving(way, item) for item in value]
+            return self.tracer.own(items) if isinstance(value, list) else tuple(items)
+        if isinstance(value, dict):
+            return self.tracer.own({key: self._leaving(way, item) for key, item in value.items()})
+        if not self.tracer.is_tensor(value):
+            return value
+        pair = [self.operand(way, value, None)] * 2
+        with emitting_to(self.tracer, self.nodes[1 - way]):
+            pair[1 - way] = zeros(self.tracer, pair[way].tensor_type)
+        return self.pick(*pair)
 
     def emit(self) -> None:
         """Append the `If` and what reads its results, unless nobody reads any and it does nothing else."""
@@ -130,15 +152,24 @@ def _selected(join: Join, left: Any, right: Any) -> Any:
             return left
     elif not all(tensors) and not (any(tensors) and any(numbers)):
         same = not any(tensors) and type(left) is type(right) and left == right
-        return left if same else Undecided(left, right, join.within, join.holds)
+        return left if same else join.apart(left, right)
     like = next((tracer.value(v).tensor_type.dtype for v, t in zip((left, right), tensors, strict=True) if t), None)
     one, other = (join.operand(branch, v, like) for branch, v in enumerate((left, right)))
     if one.type != other.type or (any(tensors) and any(numbers) and not _fits(left if numbers[0] else right, like)):
-        return Undecided(left, right, join.within)
+        return join.apart(left, right)
     found = join.pick(one, other)
     if tracer.weak and is_number(tracer, left) and is_number(tracer, right):
         tracer.weak.add(found)
     return found
+
+
+def _is_plain(tracer: Tracer, value: Any) -> bool:
+    """Whether a value is made of tensors and numbers, and no name."""
+    if isinstance(value, list | tuple):
+        return all(_is_plain(tracer, item) for item in value) and not hasattr(value, "_fields")
+    if isinstance(value, dict):
+        return all(_is_plain(tracer, item) for item in value.values())
+    return tracer.is_tensor(value) or value is None or isinstance(value, bool | int | float | str | np.generic)
 
 
 def _behind(value: Any) -> Any:
@@ -157,3 +188,8 @@ def behind_orderings(value: Any) -> Any:
     return value
 
 
+def zeros(tracer: Tracer, type: TensorType) -> Value:
+    """A tensor of zeros."""
+    if type.size <= INLINE_LIMIT:
+        return Constant(np.zeros(type.shape, type.dtype.numpy), type.dtype)
+    return tracer.emit(tracer.op("Zeros", shape=type.shape, dtype=type.dtype))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.compiler.frontend.state import Tracer
-from mspc.compiler.frontend.values import Undecided, contains_tensor, describe
+from mspc.compiler.frontend.values import Undecided, contains_tensor, describe, on_way, way_of
 from mspc.ir.diagnostics import MspcError, kind_of
 from mspc.ir.graph import Value
 from mspc.ir.types import BOOL, TensorType
@@ -49,6 +50,8 @@ UNARY: dict[type[ast.unaryop], tuple[str, str, Python]] = {
 }
 
 
+WITH_SEQUENCES = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod)
+"""Operators that take lists and tuples beside tensors."""
 ONE_TYPE = "let both branches leave one type and shape"
 
 
@@ -61,6 +64,11 @@ def require_decided(tracer: Tracer, what: str, *operands: Any) -> None:
 
 def is_same(tracer: Tracer, left: Any, right: Any) -> bool:
     """`left is right`."""
+    holds = way_of(left, right)
+    if holds is not None:
+        ways = {is_same(tracer, on_way(left, holds, way), on_way(right, holds, way)) for way in (0, 1)}
+        if len(ways) == 1:
+            return ways.pop()
     require_decided(tracer, "operator is", left, right)
     return left is right
 
@@ -107,6 +115,10 @@ def _equals_any(tracer: Tracer, left: Any, items: Sequence[Any]) -> Any:
 
 def binary(tracer: Tracer, kind: type[ast.operator], left: Any, right: Any) -> Any:
     """`left <kind> right`; the place must have been given to the tracer."""
+    if way_of(left, right) is not None:
+        return tracer.either(partial(binary, tracer, kind), left, right)
+    if kind in WITH_SEQUENCES:
+        left, right = _with_sequence(tracer, left, right), _with_sequence(tracer, right, left)
     symbol, name, python = BINARY[kind]
     if not is_graph_value(left) and not is_graph_value(right):
         return fold(tracer, f"operator {symbol}", python, left, right)
@@ -118,6 +130,18 @@ def binary(tracer: Tracer, kind: type[ast.operator], left: Any, right: Any) -> A
     if name.startswith("Bitwise") and _are_bool(tracer, symbol, left, right):
         name = name.replace("Bitwise", "Logical")
     return noted_number(tracer, tracer.emit(tracer.op(name), left, right), left, right)
+
+
+def _with_sequence(tracer: Tracer, operand: Any, other: Any) -> Any:
+    """A list or tuple beside a tensor as the tensor that it is, of the other's element type where that has room for
+    fractions or it has none; all else as it is."""
+    if not isinstance(operand, list | tuple) or not operand or not isinstance(other, Value | Tensor):
+        return operand
+    like = tracer.value(other).tensor_type.dtype
+    items = [tracer.value(_with_sequence(tracer, item, other), like) for item in operand]
+    if not like.is_float:
+        like = next((item.tensor_type.dtype for item in items if item.tensor_type.dtype.is_float), like)
+    return tracer.emit(tracer.op("Stack", axis=0), *(tracer.cast(item, like) for item in items))
 
 
 def matmul(tracer: Tracer, left: Any, right: Any) -> Any:
@@ -152,6 +176,8 @@ def reshape(tracer: Tracer, x: Value, shape: tuple[int, ...]) -> Value:
 
 def compare(tracer: Tracer, kind: type[ast.cmpop], left: Any, right: Any) -> Any:
     """`left <kind> right` for the comparisons that tensors have."""
+    if way_of(left, right) is not None:
+        return tracer.either(partial(compare, tracer, kind), left, right)
     symbol, name, python = COMPARE[kind]
     if not is_graph_value(left) and not is_graph_value(right):
         return fold(tracer, f"operator {symbol}", python, left, right)
@@ -164,6 +190,8 @@ def compare(tracer: Tracer, kind: type[ast.cmpop], left: Any, right: Any) -> Any
 
 def unary(tracer: Tracer, kind: type[ast.unaryop], operand: Any) -> Any:
     """`-x`, `+x`, `~x`."""
+    if way_of(operand) is not None:
+        return tracer.either(partial(unary, tracer, kind), operand)
     symbol, name, python = UNARY[kind]
     if not is_graph_value(operand):
         return fold(tracer, f"operator {symbol}", python, operand)

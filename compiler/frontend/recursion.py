@@ -57,14 +57,22 @@ def run_again(tracer: Tracer, frame: Frame, run: Callable[[Frame], Any]) -> Any:
     beginning.restore()
     noted = len(tracer.errors)
     again = _with_source(frame, FunctionSource(frame.source.file, loop, frame.source.offset), names)
+    raised: list[MspcError] = []
     try:
         result = run(again)
         if len(tracer.errors) == noted:
             return result
-    except (MspcError, Poisoned, TooManyErrors):
+    except MspcError as error:
+        raised = [error]
+    except (Poisoned, TooManyErrors):
         pass
+    of_loop = [*tracer.errors[noted:], *raised]
     beginning.restore()
-    return run(_with_source(frame, frame.source, names))
+    try:
+        return run(_with_source(frame, frame.source, names))
+    except TooManyErrors:  # it does not end level by level: what keeps it from being a loop is the mistake
+        tracer.errors[noted:] = of_loop or tracer.errors[noted:]
+        raise
 
 
 def _with_source(frame: Frame, source: FunctionSource, names: dict[str, Any]) -> Frame:

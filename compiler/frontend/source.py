@@ -92,7 +92,7 @@ class FunctionSource:
     offset: what to add to a tree's line numbers to get the file's.
     """
 
-    __slots__ = ("_assigned", "_locations", "file", "offset", "tree")
+    __slots__ = ("_assigned", "_locations", "_read_early", "file", "offset", "tree")
 
     def __init__(self, file: SourceFile, tree: FunctionTree, offset: int) -> None:
         self.file = file
@@ -100,6 +100,7 @@ class FunctionSource:
         self.offset = offset
         self._locations: dict[ast.AST, Location] = {}
         self._assigned: frozenset[str] | None = None
+        self._read_early: dict[str, ast.Name] | None = None
 
     @property
     def assigned(self) -> frozenset[str]:
@@ -107,6 +108,13 @@ class FunctionSource:
         if self._assigned is None:
             self._assigned = assigned_names(self.tree)
         return self._assigned
+
+    @property
+    def read_early(self) -> dict[str, ast.Name]:
+        """Names that are local in the whole function and that the text reads before it binds them, with the places."""
+        if self._read_early is None:
+            self._read_early = _read_early(self.tree, self.assigned) if self.assigned else {}
+        return self._read_early
 
     def location(self, node: ast.AST) -> Location:
         """The span of `node`, an expression or a statement; up to the line's end when it spans
@@ -273,6 +281,37 @@ def assigned_names(tree: ast.AST) -> frozenset[str]:
             continue
         todo.extend(ast.iter_child_nodes(node))
     return frozenset(found)
+
+
+_OF_THEIR_OWN = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+"""What has names of its own, or reads later."""
+
+
+def _read_early(tree: ast.AST, assigned: frozenset[str]) -> dict[str, ast.Name]:
+    """The names among `assigned` that a function's body reads before it binds them, in the order of the text."""
+    found: dict[str, ast.Name] = {}
+    arguments = (argument.arg for argument in ast.walk(tree) if isinstance(argument, ast.arg))
+    bound = set(arguments)
+    todo: list[ast.AST] = list(reversed(tree.body)) if isinstance(tree, ast.FunctionDef) else []
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Load) and node.id in assigned and node.id not in bound:
+                found.setdefault(node.id, node)
+            bound.add(node.id)
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            if node.target.id not in bound:
+                found.setdefault(node.target.id, node.target)
+            todo += [node.target, node.value]
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr | ast.For):
+            value = node.iter if isinstance(node, ast.For) else node.value
+            rest = [child for child in ast.iter_child_nodes(node) if child is not value]
+            todo += [*reversed(rest), *([] if value is None else [value])]
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            bound.add(node.name)
+        elif not isinstance(node, _OF_THEIR_OWN):
+            todo += reversed(list(ast.iter_child_nodes(node)))
+    return found
 
 
 @lru_cache(maxsize=1024)

@@ -65,6 +65,7 @@ class Tracer:
         """Calls that a gradient may take up (see `remembered_calls`)."""
         self.call: Callable[..., Any] = _not_wired
         self.run: Callable[[Frame], Any] = _not_wired
+        self.either: Callable[..., Any] = _not_wired
         self.tensor_names: dict[int, str] = {}
         self.rounded: dict[tuple[int, DType], Tensor] = {}
         self.precision: Precision | None = None

@@ -28,7 +28,7 @@ from mspc.compiler.frontend.sharding import is_sharded_function
 from mspc.compiler.frontend.source import FunctionSource, Sources
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.statements import run
-from mspc.compiler.frontend.values import Closure, Frame, Poisoned, TooManyErrors, Unrolled, describe
+from mspc.compiler.frontend.values import Closure, Frame, Poisoned, TooManyErrors, Unrolled, describe, way_of
 from mspc.ir.deep_calls import deep_calls
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Parameter, Value
@@ -41,6 +41,15 @@ class Leaf:
     """Takes the place of a result of the graph in the structure of what the function returns."""
 
     index: int
+
+
+@dataclass(frozen=True)
+class Either:
+    """Takes the place of what is returned where a condition, a result of the graph, chooses one of two structures."""
+
+    holds: Any
+    left: Any
+    right: Any
 
 
 @dataclass
@@ -115,6 +124,7 @@ def trace(
     tracer.runs_graphs = runs_graphs
     tracer.call = partial(call, tracer)
     tracer.run = partial(run, tracer)
+    tracer.either = partial(_either, tracer)
     result: Any = None
     structure: Any = None
     poisoned = False
@@ -152,6 +162,12 @@ def _are_rolled(graph: Graph) -> bool:
     except Unrolled:
         return False
     return True
+
+
+def _either(tracer: Tracer, function: Callable[..., Any], *operands: Any) -> Any:
+    from mspc.compiler.frontend.chosen import either  # late: few networks have branches of other types
+
+    return either(tracer, function, *operands)
 
 
 def _inner(target: Any) -> Any:
@@ -256,6 +272,8 @@ def _results(tracer: Tracer, result: Any) -> tuple[list[Value], Any]:
             return {key: structure(item) for key, item in value.items()}
         if value is None or isinstance(value, bool | int | float | str | np.generic):
             return value
+        if way_of(value) is not None:
+            return Either(structure(value.holds), structure(value.left), structure(value.right))
         raise tracer.error(f"the network returns {describe(value)}; it may return tensors and numbers")
 
     shape = structure(result)
@@ -265,6 +283,10 @@ def _results(tracer: Tracer, result: Any) -> tuple[list[Value], Any]:
 def _rebuilt(structure: Any, results: Sequence[Any]) -> Any:
     if isinstance(structure, Leaf):
         return results[structure.index]
+    if isinstance(structure, Either):
+        holds = _rebuilt(structure.holds, results)
+        left, right = (_rebuilt(way, results) for way in (structure.left, structure.right))
+        return Either(holds, left, right) if isinstance(holds, Leaf) else left if holds else right
     if isinstance(structure, tuple):
         items = [_rebuilt(item, results) for item in structure]
         return type(structure)(*items) if hasattr(structure, "_fields") else tuple(items)

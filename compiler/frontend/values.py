@@ -9,6 +9,7 @@ import ast
 import builtins
 import difflib
 import functools
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -16,6 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mspc.api.common.tensor import Tensor
+from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.source import FunctionSource
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
@@ -132,7 +134,7 @@ class TensorMethod:
 @dataclass(frozen=True, eq=False)
 class Undecided:
     """What a name refers to behind an `if` on the contents of a tensor whose branches left values that are no tensors
-    of one type and shape. Something may wait for it; nothing else can be done with it.
+    of one type and shape. What is done with it is done with the one that it is, where both are known.
 
     within: the tensors among them are known inside of the branches alone. holds: the condition of `left`, where it is
     known here.
@@ -151,6 +153,28 @@ class Undecided:
 
     __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __len__ = __iter__ = __getitem__ = _refuse
     __hash__ = object.__hash__
+
+
+def way_of(*values: Any) -> Value | None:
+    """The condition of the first of these values that is `Undecided` where both of its sides are known."""
+    for value in values:
+        if isinstance(value, Undecided) and not value.within and value.holds is not None:
+            return value.holds
+    return None
+
+
+def is_read(fn: Any) -> bool:
+    """Whether what is called is code whose operators look at their operands themselves."""
+    return isinstance(fn, Cell | Closure | types.MethodType) or (
+        isinstance(fn, types.FunctionType) and not hasattr(fn, "check_arguments")
+    )
+
+
+def on_way(value: Any, holds: Value, way: int) -> Any:
+    """What a value is where a condition holds, way 0, or elsewhere, way 1."""
+    while isinstance(value, Undecided) and value.holds is holds:
+        value = value.right if way else value.left
+    return value
 
 
 def _of_one_way(value: Any) -> str:

@@ -21,9 +21,10 @@ PLACE = "{}"
 
 
 class Print(Op):
-    """Prints values, a line each, at every step: of the first tensor this rank's slice, all of the others. Called as
-    `Print()("x is", x)`; the result is the first tensor, a zero where there is none. Tensors may be in tuples, lists
-    and dicts; all else is shown as Python shows it when the network is read.
+    """Prints values, a line each, every time that it runs: of the first tensor this rank's slice, all of the others.
+    Called as `Print()("x is", x)`; the result is the first tensor, a zero where there is none. Tensors may be in
+    tuples, lists and dicts; a tensor of no dimensions is shown as its number, and what is no tensor as Python shows it
+    when the network is read. `print("x is", x)` in a network is this operator, once for each tensor.
 
     lines: the texts and, in the places of tensors, `PLACE`, which is doubled where a text has it.
     """
@@ -33,6 +34,7 @@ class Print(Op):
     has_side_effect = True
     follows_neighbours = True
     takes_complex = True
+    widens = False
     samples = (sample((8, 16)), sample((4, 2), (4,), lines=("both", PLACE, PLACE)))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
@@ -64,6 +66,20 @@ class Print(Op):
         return inputs[0]
 
 
+def each_with_a_tensor(values: Sequence[Any]) -> list[list[Any]]:
+    """Values to print in runs of at most one that has tensors, so that of each tensor a rank prints its own slice."""
+    runs: list[list[Any]] = [[]]
+    full = False
+    for value in values:
+        tensors: list[Any] = []
+        _line(value, tensors)
+        if tensors and full:
+            runs.append([])
+        full = bool(tensors) or full
+        runs[-1].append(value)
+    return runs
+
+
 def _line(value: Any, tensors: list[Any]) -> str:
     """A value as it is printed, its tensors added to `tensors`."""
     if hasattr(value, "shape"):
@@ -77,7 +93,7 @@ def _line(value: Any, tensors: list[Any]) -> str:
         if isinstance(value, list):
             return f"[{', '.join(parts)}]"
         return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
-    return _escaped(repr(value))
+    return _escaped(repr(value) if isinstance(value, str) else str(value))
 
 
 def _escaped(text: str) -> str:
@@ -96,5 +112,7 @@ def _filled(line: str, arrays: Iterator[Any]) -> str:
 
 def _shown(array: Any) -> str:
     values = np.asarray(array.get() if hasattr(array, "get") else array)
+    if not values.shape:
+        return str(values)
     kind = dtype_of(values.dtype)
     return f"Tensor(shape={list(values.shape)}, dtype={kind}, value={np.array2string(values, separator=', ')})"

@@ -12,6 +12,9 @@ from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.memory_order import Order, Reordered
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 
+CALL = "call"
+"""The attribute of a node by whose number, from 1, what its graphs draw differs from what they draw for other nodes."""
+
 
 class MakeTuple(Op):
     """Puts tensors side by side: `(a, b)`."""

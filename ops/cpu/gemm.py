@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from mspc.ops.cpu.blas import blas_threads, gemm_address
+from mspc.ops.cpu.few_rows_source import FEW_ROWS
 from mspc.ops.cpu.loops.addresses import address
 from mspc.ops.cpu.pool import library
 from mspc.ops.cpu.threads import thread_count
@@ -25,6 +26,10 @@ SHARED = 1 << 20
 PACKS_NOTHING = 1 << 20
 """Multiplications of a matrix up to which BLAS packs nothing, and is faster. So it is where matrices are little more
 than vectors."""
+STREAMED = 1 << 18
+"""Elements of y from which its way from memory is the time of a product of few rows."""
+AT_LEAST = 8
+"""Rows whose multiplications take as long as to read y for fewer."""
 _UNIT = 16
 """Rows or columns that parts begin at multiples of: as many as BLAS has vectors for."""
 _MOST_DIMS = 4
@@ -171,7 +176,7 @@ def plan_of(x: Shape, x_strides: Shape, y: Shape, y_strides: Shape, out: Shape, 
     if left is None or right is None or made is None or made.turned or len(batch) > _MOST_DIMS:
         return None
     matrices, by_columns = math.prod(each.size for each in batch), columns > rows
-    pieces, shares = _shares(matrices, max(rows, columns), matrices * rows * columns * depth, threads)
+    pieces, shares = _shares(matrices, max(rows, columns), matrices * work(rows, columns, depth), threads)
     dims = [[*(each[i] for each in batch), *[1] * (_MOST_DIMS - len(batch))] for i in range(4)]
     numbers = np.array([
         rows, columns, depth, left.step, right.step, made.step, left.turned, right.turned,
@@ -215,11 +220,19 @@ def _matrix(rows: int, columns: int, row: int, column: int) -> Matrix | None:
     return None
 
 
-def by_loops(rows: int, columns: int, depth: int, left: bool, right: bool) -> bool:
-    """Whether loops multiply, where there are some. left, right: operands are turned."""
-    if rows * columns * depth <= PACKS_NOTHING:
-        return False
-    return columns >= (2 * _UNIT if left else _UNIT) and rows >= (2 if right else 4)
+def by_loops(rows: int, columns: int, depth: int, left: bool, right: bool) -> int:
+    """Whether loops multiply, where there are some: 0, not these; 1, those that pack operands; 2, those for few rows,
+    which read y once. left, right: operands are turned."""
+    packs = rows * columns * depth > PACKS_NOTHING
+    if rows <= FEW_ROWS and columns >= _UNIT and (packs or columns * depth > STREAMED):
+        if not right or depth >= _UNIT * rows:  # vectors of partial sums are worth to be added up
+            return 2
+    return int(packs and columns >= (2 * _UNIT if left else _UNIT) and rows >= (2 if right else 4))
+
+
+def work(rows: int, columns: int, depth: int) -> int:
+    """Multiplications that take as long as the product, of which few rows wait for memory."""
+    return max(rows, AT_LEAST) * columns * depth
 
 
 def _shares(matrices: int, length: int, multiplications: int, threads: int) -> tuple[int, int]:

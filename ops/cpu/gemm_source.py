@@ -11,7 +11,9 @@ many rows as leave registers for all sums, is kept in registers while both are p
 
 from __future__ import annotations
 
-GEMM = r"""
+from mspc.ops.cpu.few_rows_source import FEW_ROWS_SOURCE
+
+_PARTS = r"""
 namespace {
 
 // What Python's `Plan` lays out: of a matrix, of how it is split, and of the batch's dimensions. Steps in elements.
@@ -52,7 +54,7 @@ template <class T> void by_blas(Gemm<T> gemm, const Part<T>& p) {
     }
 }
 
-template <class T> bool by_loops(const Part<T>&) { return false; }
+template <class T> bool by_loops(const Part<T>&, bool) { return false; }
 
 #ifdef __AVX512F__
 
@@ -65,6 +67,9 @@ V read(const float* p) { return *(const Loose*)p; }
 void write(float* p, V v) { *(Loose*)p = v; }
 i64 least(i64 a, i64 b) { return a < b ? a : b; }
 
+"""
+
+_LOOPS = r"""
 struct Place {
     float* place;
     i64 width;
@@ -185,7 +190,11 @@ template <int C> void tile_of(const Tile& t, bool plain, i64 x_step) {
     else tile<4, C, true>(t, 0);
 }
 
-template <> bool by_loops<float>(const Part<float>& p) {
+template <> bool by_loops<float>(const Part<float>& p, bool few) {
+    if (few) {
+        p.y_turned ? few_by_dots(p) : few_by_rows(p);
+        return true;
+    }
     alignas(64) static thread_local float right[DEPTH * COLUMNS], left[TILES * DEPTH * W];
     const i64 blocks = (p.depth + DEPTH - 1) / DEPTH;
     // What few tiles read costs more to pack than it saves, unless its lines would push each other out of the cache.
@@ -247,7 +256,7 @@ template <class T> void multiply(void* const* a, i64 first, i64 last) {
             n.by_columns ? n.rows : end - begin, n.by_columns ? end - begin : n.columns, n.depth,
             x, n.x_step, n.x_turned != 0, y, n.y_step, n.y_turned != 0, (T*)a[2] + at, n.out_step,
             a[5] ? (const T*)a[5] + at : nullptr, a[6] ? (const T*)a[6] + (n.by_columns ? begin : 0) : nullptr};
-        if (!n.loops || !by_loops<T>(part)) by_blas((Gemm<T>)a[4], part);
+        if (!n.loops || !by_loops<T>(part, n.loops == 2)) by_blas((Gemm<T>)a[4], part);
     }
 }
 
@@ -283,3 +292,5 @@ extern "C" void product_double(void* const* a, i64 count, i64 cut, i64 others) {
     product<double>(a, count, cut, others);
 }
 """
+
+GEMM = _PARTS + FEW_ROWS_SOURCE + _LOOPS

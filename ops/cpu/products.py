@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ops.cpu.blas import blas_threads, one_blas_thread
-from mspc.ops.cpu.gemm import Product, multiplied_in_parts
+from mspc.ops.cpu.gemm import AT_LEAST, Product, multiplied_in_parts
 from mspc.ops.cpu.pool import is_loaded
 from mspc.ops.cpu.threads import in_parallel, thread_count
 
@@ -32,7 +32,7 @@ Share = tuple[Any, Any, Any]
 
 def product(x: Any, y: Any, out: Any) -> Any:
     """x @ y, written to `out`, all NumPy's; leading dimensions broadcast."""
-    if _for_parts(out.size * x.shape[-1], is_loaded()) and multiplied_in_parts(x, y, out):
+    if _for_parts(out.size * x.shape[-1], y, is_loaded()) and multiplied_in_parts(x, y, out):
         return out
     if out.ndim > 2 and y.ndim == 2 and x.ndim == out.ndim and x.flags.c_contiguous and out.flags.c_contiguous:
         product(x.reshape(-1, x.shape[-1]), y, out.reshape(-1, out.shape[-1]))  # one matrix for all rows of a batch
@@ -55,7 +55,7 @@ def product_kernel(transpose_a: bool, transpose_b: bool) -> Callable[..., Any]:
 
     def kernel(x: Any, y: Any, out: Any, addend: Any = None, bias: Any = None) -> Any:
         multiplications = out.size * x.shape[-2 if transpose_a else -1]
-        if _for_parts(multiplications, loaded) and made(x, y, out, addend, bias):
+        if _for_parts(multiplications, y, loaded) and made(x, y, out, addend, bias):
             return out
         product(x.swapaxes(-1, -2) if transpose_a else x, y.swapaxes(-1, -2) if transpose_b else y, out)
         for array in (addend, bias):
@@ -66,9 +66,11 @@ def product_kernel(transpose_a: bool, transpose_b: bool) -> Callable[..., Any]:
     return kernel
 
 
-def _for_parts(multiplications: int, loaded: bool) -> bool:
+def _for_parts(multiplications: int, y: Any, loaded: bool) -> bool:
     """Whether C++ is to multiply. loaded: it need not be compiled for this."""
-    return multiplications >= (ALONE if loaded else WORTH)
+    if loaded:
+        return multiplications >= ALONE
+    return max(multiplications, AT_LEAST * y.size) >= WORTH  # for few rows y is read, which takes as long
 
 
 def multiplied(x: Any, y: Any) -> Any:

@@ -41,10 +41,10 @@ def key_of(*words: int) -> int:
 
 def number_of_run(be: Any) -> int:
     """The number that tells what a node draws in this run from what it draws in others: the backend's `step`, with
-    which inside of loops the numbers of their turns are mixed. A loop that counts down draws what one that counts up
-    has drawn."""
-    step, turns = getattr(be, "step", 0), getattr(be, "turns", ())
-    return key_of(step, *turns) if turns else step
+    which inside of loops the numbers of their turns are mixed, and in graphs that several nodes run the numbers of
+    these (`structural.CALL`). A loop that counts down draws what one that counts up has drawn."""
+    step, turns, calls = getattr(be, "step", 0), getattr(be, "turns", ()), getattr(be, "calls", ())
+    return key_of(step, *turns, *(-number for number in calls)) if turns or calls else step
 
 
 def merged_slice(

@@ -30,12 +30,17 @@ class Grad(Pass):
 
     def run(self, graph: Graph) -> bool:
         differentiate = _differentiating()
+        has_regions = any(node.regions for node in graph.nodes)
         changed = False
+        if has_regions:
+            from mspc.passes.autodiff.number_calls import number_calls  # late: few networks have regions
+
+            changed = number_calls(graph)
         for each in reversed(graph.graphs()):
             changed |= _expand(each, graph, differentiate)
         for each in graph.graphs():  # an outer request passes through what an inner graph says of its own gradient
             changed |= drop_own_gradients(each)
-        if any(node.regions for node in graph.nodes):
+        if has_regions:
             from mspc.ops.control.outlining import name_apart  # late: few networks have regions
 
             name_apart(graph)

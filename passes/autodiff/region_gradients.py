@@ -14,7 +14,7 @@ from mspc.ir.graph import Node, Value
 from mspc.ir.types import TupleType
 from mspc.ops.control.loops import Loop
 from mspc.ops.control.regions import RegionOp, emit_regions, overwritten_parameters, with_effects
-from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.control.structural import CALL, TupleGetItem
 from mspc.ops.tensor.broadcast import filled
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.autodiff.branch_gradients import gradient_of_branches
@@ -105,6 +105,8 @@ def _emitted(b: Builder, node: Node, douts: Sequence[Value | None], made: Region
             assert isinstance(node.type, TupleType)
             operands.append(filled(b, 0.0, node.type.elements[number]))
     backward = emit_regions(b, made.backward, operands, made.backward_regions)
+    if CALL in node.attrs:
+        backward.attrs[CALL] = node.attrs[CALL]
     found: list[Value | None] = [None] * len(node.inputs)
     for operand, result in made.grads.items():
         grad: Value = b.emit(TupleGetItem(result), backward)

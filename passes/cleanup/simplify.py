@@ -21,7 +21,7 @@ from mspc.ir.types import TensorType, Type
 from mspc.ir.varying import VaryingConstant, constant_bytes
 from mspc.ops.collective.base import Collective
 from mspc.ops.control.constraint import is_constraint
-from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
+from mspc.ops.control.structural import CALL, Depend, MakeTuple, TupleGetItem
 from mspc.ops.math.arithmetic import AddN, Mul
 from mspc.ops.op import Op
 from mspc.ops.tensor.cast import Cast
@@ -117,7 +117,8 @@ def _forward_values(graph: Graph) -> bool:
             # What reads a parameter before an update is not what reads it behind.
             since = updates.last_before(node.inputs, number) if number > updates.first else -1
             layouts = (node.layout, node.in_layouts, node.in_strategy)
-            key = (tuple(map(id, node.inputs)), node.phase, layouts, since, node.attrs.get(ROWS), node.regions)
+            drawn = (node.attrs.get(ROWS), node.regions, node.attrs.get(CALL))
+            key = (tuple(map(id, node.inputs)), node.phase, layouts, since, *drawn)
             earlier = known.first(node, key)
             if earlier is not node:
                 simpler = earlier

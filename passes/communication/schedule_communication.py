@@ -90,6 +90,14 @@ def _group(node: Node) -> Sequence[int]:
     return ascending(node.op.members) if isinstance(node.op, Collective) else ()
 
 
+def _is_seen(node: Node) -> bool:
+    """Whether it is seen from outside when a node runs, apart from what it updates and sends: it prints, or writes."""
+    graphs = [graph for region in node.regions for graph in region.graphs()]
+    nodes = [each for graph in graphs for each in graph.nodes] if graphs else [node]
+    ops = [each.op for each in nodes if not each.regions]
+    return any(op.has_side_effect and not op.mutates and not op.is_collective for op in ops)
+
+
 class _Facts:
     """What a schedule depends on, by the numbers of the nodes.
 
@@ -142,7 +150,7 @@ class _Facts:
                 if last_collective >= 0:
                     found.append(last_collective)
                 last_collective = i
-            elif node.op.has_side_effect and not mutates:
+            if _is_seen(node):
                 if last_effect >= 0:
                     found.append(last_effect)
                 last_effect = i

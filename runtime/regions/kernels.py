@@ -9,6 +9,7 @@ from mspc.ir.graph import Graph, Node, element_types
 from mspc.ir.types import StackType
 from mspc.ops.control.loops import Loop
 from mspc.ops.control.regions import If
+from mspc.ops.control.structural import CALL
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.control_flow import Check, same_way
 from mspc.runtime.compiled_loops import pays
@@ -49,6 +50,11 @@ class Regions:
 
     def kernel(self, node: Node) -> Kernel:
         """The kernel of a node that runs graphs; `out`, where it is given, has a place for every result."""
+        kernel = self._kernel(node)
+        number = node.attrs.get(CALL)
+        return kernel if number is None else _numbered(kernel, int(number), self._backend)
+
+    def _kernel(self, node: Node) -> Kernel:
         regions = [self._region(graph) for graph in node.regions]
         if isinstance(node.op, Loop):
             return LoopKernel(node, node.op, regions, self._backend, self._cursor).run
@@ -60,6 +66,20 @@ class Regions:
         if graph not in self._made:
             self._made[graph] = Region(graph, self._backend, self.kernels(graph.nodes), self._compiles)
         return self._made[graph]
+
+
+def _numbered(kernel: Kernel, number: int, backend: NumPyBackend) -> Kernel:
+    """The kernel, which draws other numbers than those of other nodes that run its graphs."""
+
+    def run(*operands: Array, **places: Any) -> tuple[Array, ...]:
+        around = backend.calls
+        backend.calls = (*around, number)
+        try:
+            return kernel(*operands, **places)
+        finally:
+            backend.calls = around
+
+    return run
 
 
 def _condition_of(node: Node) -> Callable[[int], str]:

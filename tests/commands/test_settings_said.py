@@ -85,6 +85,6 @@ def test_what_would_change_the_numbers_is_refused(script: Path, setting: str) ->
 
 
 def test_a_compile_says_what_the_front_end_noticed(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    script.write_text(SCRIPT.format(more="").replace("        return", "        print(x)\n        return"))
+    script.write_text(SCRIPT.format(more="").replace("        return", "        print(x, sep='-')\n        return"))
     compile_target("net.py", CompileOptions(ranks=2))
-    assert "print() inside a compiled function is ignored" in capsys.readouterr().err
+    assert "print() inside a compiled function: sep changes nothing" in capsys.readouterr().err

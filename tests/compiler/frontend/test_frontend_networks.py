@@ -237,19 +237,6 @@ def test_single_result_is_no_tuple() -> None:
     assert not traced.graph.returns_tuple
 
 
-def test_print_is_ignored_with_a_warning() -> None:
-    def network(x):
-        print("shape", x.shape)
-        return x
-
-    (warning,) = made(network).warnings
-    line = line_of('        print("shape", x.shape)')
-    assert (
-        warning
-        == f"test_frontend_networks.py:{line}:9: warning: print() inside a compiled function is ignored"
-    )
-
-
 def test_a_strategy_of_a_reshape_that_changes_nothing_is_ignored_with_a_warning() -> None:
     reshape = ops.Reshape().shard(((16, 1),))
     traced = made(lambda x: reshape(x, (-1, 8)))

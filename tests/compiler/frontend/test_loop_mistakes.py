@@ -164,8 +164,8 @@ def nothing_that_becomes_a_tensor(x):
 
 @wrong(
     "y + 1",
-    "operator +: it is a tensor <Tensor[Float32], (2)> or a tuple of 2, depending on the contents of a tensor",
-    ONE_TYPE,
+    'operator +: can only concatenate tuple (not "int") to tuple',
+    "an operand is a tensor <Tensor[Float32], (2)> or a tuple of 2, depending on the contents of a tensor",
 )
 def branches_of_other_structures(x):
     y = x * x if x.sum() > 0 else (x, x * x)
@@ -184,17 +184,6 @@ def shape_behind_a_loop(x):
         y = x * 2
         x = x + y
     return y * 2
-
-
-@wrong(
-    "if x.sum() > 0:",
-    "the network returns a tensor <Tensor[Float32], (2)> or a tuple of 2, depending on the contents of a tensor; it "
-    "may return tensors and numbers",
-)
-def returns_of_other_structures(x):
-    if x.sum() > 0:
-        return x * x
-    return x, x * x
 
 
 @wrong(
@@ -230,6 +219,16 @@ def recursion_that_doubles(x):
         return fibonacci(n - 1) + fibonacci(n - 2)
 
     return fibonacci(x.sum())
+
+
+@wrong("unheard_of", "name 'unheard_of' is not defined")
+def mistake_at_the_end_of_a_recursion(x):
+    def down(n):
+        if n > 0:
+            return down(n - 1)
+        return n + unheard_of  # noqa: F821
+
+    return down(x.sum())
 
 
 @wrong("layers[x]", "an index of a list is an integer of one element, not <Tensor[Float32], (2)>")

@@ -14,7 +14,6 @@ import mspc
 from mspc import Parameter, nn, ops
 from mspc.api.common.tensor import Tensor
 from mspc.compiler.frontend.trace import trace
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32
 
 CASES: list[Callable[..., Any]] = []
@@ -126,29 +125,6 @@ def test_gradients_and_updates_are_those_of_the_way_taken() -> None:
         _, (found,) = step(Tensor(np.array(values, np.float32)))
         assert found.asnumpy().tolist() == gradient
         assert net.count.asnumpy() == count
-
-
-def test_what_is_of_other_shapes_cannot_be_chosen() -> None:
-    @mspc.jit
-    def shortened(x):
-        return x if x.sum() > 0 else x[:1]
-
-    with pytest.raises(MspcError, match=r"\(2\)> or a tensor .* depending on the contents of a tensor"):
-        shortened(Tensor(np.ones(2, np.float32)))
-
-
-def test_what_is_of_other_types_has_no_methods() -> None:
-    @mspc.jit
-    def mixed(x):
-        if x.sum() > 0:
-            x = x.astype(mspc.float64)
-        return x.mean()
-
-    with pytest.raises(TypeError) as raised:
-        mixed(Tensor(np.ones(2, np.float32)))
-    both = "a tensor <Tensor[Float64], (2)> or a tensor <Tensor[Float32], (2)>"
-    assert f"'mean' of {both}, depending on the contents of a tensor" in str(raised.value)
-    assert "note: let both branches leave one type and shape" in str(raised.value)
 
 
 def test_both_ways_are_computed_where_nothing_runs_graphs() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from mspc.ops.cpu import blas, gemm, products
+from mspc.ops.cpu.few_rows_source import FEW_ROWS
 
 SHAPES = [
     ((40, 7), (7, 9)),
@@ -55,7 +57,8 @@ def shared_out(monkeypatch: pytest.MonkeyPatch, threads: int, by: str) -> None:
         monkeypatch.setattr(module, "SHARED", 1)
         monkeypatch.setattr(module, "thread_count", lambda: threads)
     monkeypatch.setattr(products, "WORTH", 1)
-    monkeypatch.setattr(gemm, "by_loops", lambda *_: by == "loops")
+    loops = {"loops": 1, "few rows": 2}.get(by, 0)
+    monkeypatch.setattr(gemm, "by_loops", lambda rows, *_: loops if rows <= FEW_ROWS else min(loops, 1))
     monkeypatch.setattr(gemm, "plan_of", functools.cache(gemm.plan_of.__wrapped__))
     if by == "Python":
         monkeypatch.setattr(gemm, "plan_of", lambda *_: None)
@@ -64,7 +67,7 @@ def shared_out(monkeypatch: pytest.MonkeyPatch, threads: int, by: str) -> None:
 @pytest.mark.parametrize(("left", "right"), SHAPES)
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("by", ["Python", "BLAS", "loops"])
+@pytest.mark.parametrize("by", ["Python", "BLAS", "loops", "few rows"])
 def test_products_equal_numpy(
     left: tuple[int, ...], right: tuple[int, ...], threads: int, dtype: type, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,10 +80,12 @@ def test_products_equal_numpy(
         np.testing.assert_allclose(out, x @ y, rtol=1e-5 if dtype is np.float32 else 1e-12)
 
 
-@pytest.mark.parametrize("by", ["BLAS", "loops"])
-@pytest.mark.parametrize("rows", [1, 5, 14, 64, 120])
+SIZES = [*itertools.product(("BLAS", "loops"), (1, 5, 14, 64, 120)), *(("few rows", m) for m in (1, 2, 3, 4, 5, 8, 16))]
+
+
+@pytest.mark.parametrize(("by", "rows"), SIZES)
 @pytest.mark.parametrize("columns", [7, 16, 32, 530])
-@pytest.mark.parametrize("depth", [1, 16, 259, 600])
+@pytest.mark.parametrize("depth", [1, 16, 259, 1100])
 def test_sizes_that_blocks_do_not_divide(
     rows: int, columns: int, depth: int, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +100,7 @@ def test_sizes_that_blocks_do_not_divide(
         assert np.isnan(around[:, columns:]).all()
 
 
-@pytest.mark.parametrize("by", ["Python", "BLAS", "loops"])
+@pytest.mark.parametrize("by", ["Python", "BLAS", "loops", "few rows"])
 @pytest.mark.parametrize("depth", [20, 300])
 @pytest.mark.parametrize("transposes", [(False, False), (False, True), (True, False), (True, True)])
 def test_what_is_added_behind_a_product(
@@ -103,8 +108,9 @@ def test_what_is_added_behind_a_product(
 ) -> None:
     shared_out(monkeypatch, 3, by)
     rng = np.random.default_rng(0)
-    shapes = [(3, depth, 33) if transposes[0] else (3, 33, depth), (70, depth) if transposes[1] else (depth, 70)]
-    x, y, addend, bias = (rng.random(shape, np.float32) for shape in (*shapes, (3, 33, 70), (70,)))
+    rows = 5 if by == "few rows" else 33
+    shapes = [(3, depth, rows) if transposes[0] else (3, rows, depth), (70, depth) if transposes[1] else (depth, 70)]
+    x, y, addend, bias = (rng.random(shape, np.float32) for shape in (*shapes, (3, rows, 70), (70,)))
     plain = (x.swapaxes(1, 2) if transposes[0] else x) @ (y.T if transposes[1] else y)
     kernel = products.product_kernel(*transposes)
     for more in itertools.product((None, addend), (None, bias, rng.random(140, np.float32)[::2])):
@@ -141,11 +147,13 @@ def test_a_node_s_product_sees_that_arrays_are_others() -> None:
         np.testing.assert_array_equal(kernel(x, y, out), 128)
 
 
-@pytest.mark.parametrize("by", ["BLAS", "loops"])
+@pytest.mark.parametrize("by", ["BLAS", "loops", "few rows"])
 @pytest.mark.parametrize("order", [IN_ORDER, TURNED])
 @pytest.mark.parametrize(
-    ("left", "right"), [((64, 700), (700, 300)), ((5, 300, 70), (5, 70, 64)), ((9, 40, 70), (70, 8))]
-)
+    ("left", "right"),
+    [((64, 700), (700, 300)), ((5, 300, 70), (5, 70, 64)), ((9, 40, 70), (70, 8)), ((16, 1100), (1100, 16)),
+     ((3, 1100), (1100, 100))],
+)  # fmt: skip
 def test_the_number_of_threads_changes_no_bit(
     left: tuple[int, ...], right: tuple[int, ...], order: int, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +165,32 @@ def test_the_number_of_threads_changes_no_bit(
         found.append(products.product(x, y, np.zeros((x @ y).shape, np.float32)))
     np.testing.assert_array_equal(found[1], found[0])
     np.testing.assert_array_equal(found[2], found[0])
+
+
+def test_few_rows_are_added_up_as_many_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where y lies row by row, and there are loops for either."""
+    rng = np.random.default_rng(0)
+    x, y = rng.random((40, 1100), np.float32), rng.random((1100, 96), np.float32)
+    found: list[Any] = []
+    for rows, by in ((40, "loops"), (16, "few rows"), (3, "few rows")):
+        shared_out(monkeypatch, 2, by)
+        found.append(products.product(x[:rows], y, np.zeros((rows, 96), np.float32)))
+    if has_loops():
+        np.testing.assert_array_equal(found[1], found[0][:16])
+        np.testing.assert_array_equal(found[2], found[0][:3])
+
+
+def has_loops() -> bool:
+    return Path("/proc/cpuinfo").exists() and "avx512f" in Path("/proc/cpuinfo").read_text()
+
+
+def test_which_products_are_of_few_rows() -> None:
+    """A weight that comes from memory; rows of a turned one that are long enough for partial sums."""
+    for rows, columns, depth, turned, by in (
+        (1, 4096, 1024, False, 2), (16, 1024, 1024, False, 2), (16, 1024, 1024, True, 2), (17, 1024, 1024, False, 1),
+        (1, 256, 256, False, 0), (16, 8192, 64, True, 1), (4, 8192, 64, True, 2), (1, 8, 1 << 20, False, 0),
+    ):  # fmt: skip
+        assert gemm.by_loops(rows, columns, depth, False, turned) == by
 
 
 @pytest.mark.parametrize(

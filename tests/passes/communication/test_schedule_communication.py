@@ -15,6 +15,7 @@ from mspc.analysis.cost.timeline import Timeline
 from mspc.api.state import Session
 from mspc.compiler.driver import Compiled, compile_call
 from mspc.engine.capture import capture
+from mspc.ir.builder import Builder
 from mspc.ir.compare import difference
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.text.parser import parse
@@ -22,6 +23,8 @@ from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce
+from mspc.ops.control.print import Print
+from mspc.ops.control.regions import Call, emit_regions
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Add, Mul
 from mspc.ops.math.matmul import MatMul
@@ -179,6 +182,23 @@ def test_gradients_are_not_reduced_behind_all_that_is_gathered() -> None:
     passed = [sum(other in gathers for other in order[: order.index(node)]) - k for k, node in enumerate(sums)]
     assert max(passed) <= AHEAD_OF_SUMS + 1
     assert passed[0] > 1, "they are gathered ahead all the same"
+
+
+def test_what_prints_stays_in_order() -> None:
+    """A branch that prints and updates, a Print, and one that waits for a collective."""
+    make = Maker()
+    x, (w, y, z) = make.x, make.weights
+    branch = Graph("branch")
+    branch.parameters = [Parameter("p", z.type), Parameter("q", x.type)]
+    inner = Builder(branch)
+    inner.emit(Print(("turn",)), branch.parameters[1])
+    branch.results = [inner.emit(AssignAdd(), *branch.parameters)]
+    total = make.add(reduce(), make.add(MatMul(), x, w))
+    first = make.add(Print(), total)
+    called = emit_regions(Builder(make.graph), Call(), [z, y], [branch])
+    last = make.add(Print(), make.add(MatMul(), x, y))
+    nodes = make.scheduled(make.add(Add(), total, last))
+    assert [node for node in nodes if node in (first, called, last)] == [first, called, last]
 
 
 def test_nothing_happens_without_collectives() -> None:

@@ -183,6 +183,21 @@ def test_nodes_that_run_one_graph_run_one_again() -> None:
     same(wanted, run_on_ranks(sharded, feeds), 1e-10)
 
 
+def test_nodes_that_run_one_graph_draw_what_they_draw_on_one_device() -> None:
+    top = Graph("net")
+    top.attrs = {"mode": "semi_auto_parallel", "ranks": 8}
+    top.parameters = [Parameter("x", ROWS)]
+    layer = region("layer", row=ROWS)
+    drawn = emit(layer, "Dropout", *layer.parameters, strategy=((2, 4),), keep_prob=0.5, Seed0=3, Seed1=4)
+    layer.results = [emit(layer, "TupleGetItem", drawn, index=0)]
+    calls = [emit_regions(Builder(top), Call(), top.parameters, [layer]) for _ in range(2)]
+    top.results = [emit(top, "TupleGetItem", call, index=0) for call in calls]
+    feeds = random_feeds(top)
+    wanted = on_one_device(top, feeds)
+    assert (wanted[0] != wanted[1]).any()
+    same(wanted, run_on_ranks(passed(top, SHARED), feeds), 0)
+
+
 def test_sums_are_scattered_into_what_the_next_turn_reads() -> None:
     graph = passed(loop(((1, 8), (8, 1))), SHARED)
     assert [name for where, name in collectives(graph) if where != "net"] == ["ReduceScatter"]

@@ -1,0 +1,192 @@
+"""Moves what every turn of a loop computes alike ahead of the loop.
+
+Input:  `%1 = While(%0, %para_w) {regions: @condition, @body}` where @body has `%0 = Cast(%para_w) {dst_type: Float32}`
+Output: `%1 = Cast(%para_w) {dst_type: Float32}`, `%2 = While(%0, %1) {regions: @condition, @body}`
+
+Moved is what depends on captured values that the loop does not overwrite, and has no effect: what moves or converts
+elements, works element by element or along rows, reduces, or multiplies matrices. It takes memory while the loop runs:
+so nothing is moved that has more elements than what it is made of, as a broadcast has, nor more than `MOST_KEPT` bytes
+a loop. What may fail, as a lookup, is moved only out of what runs at least once; nothing is moved out of a branch.
+
+Before gradients are taken, so that what the turns add up is the gradient of what was moved. Nothing is moved out of a
+graph that asks for gradients itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+from mspc.analysis.aliasing import Updates
+from mspc.ir.copies import copied_node
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types, operand_types
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import StackType, TensorType
+from mspc.ops.control.custom import OwnGradient
+from mspc.ops.control.loops import Loop
+from mspc.ops.control.structural import Depend, Gradient, TupleGetItem
+from mspc.ops.math.reduce import Reduce
+from mspc.ops.op import Op
+from mspc.ops.tensor.cast import Cast
+from mspc.passes.base import WHOLE, Pass
+
+MOST_KEPT = 2**30
+"""Bytes that one loop may hold of what was moved ahead of it."""
+SMALL = 2**16
+"""Elements up to which something is moved that is made of constants alone."""
+
+
+@dataclass(frozen=True)
+class HoistInvariants(Pass):
+    """Move nodes out of the graphs of loops, inner loops first."""
+
+    regions = WHOLE
+
+    def run(self, graph: Graph) -> bool:
+        graphs = graph.graphs()
+        runners = Counter(region for each in graphs for node in each.nodes for region in node.regions)
+        changed = False
+        for each in reversed(graphs):
+            for node in list(each.nodes):
+                if isinstance(node.op, Loop) and all(runners[region] == 1 for region in node.regions):
+                    for number in range(len(node.regions)):
+                        changed |= _hoist(each, node, number)
+        return changed
+
+
+def _hoist(graph: Graph, loop: Node, number: int) -> bool:
+    """Move nodes of one region ahead of the loop in its graph."""
+    op, region = loop.op, loop.regions[number]
+    assert isinstance(op, Loop)
+    if loop.layout is not None or any(isinstance(node.op, Gradient | OwnGradient) for node in region.nodes):
+        return False
+    runs = number < len(loop.regions) - 1 or op.known_turns([value.type for value in loop.inputs]) > 0
+    outside = _captured(graph, loop, number)
+    chosen = _chosen(region, outside, runs)
+    if not chosen:
+        return False
+    moved = _with_sources(region, chosen)
+    at = graph.nodes.index(loop)
+    read = _read_by_others(region, moved)
+    inside: dict[Value, Value] = {}
+    for node in moved:
+        outside[node] = copy = copied_node(node, [outside.get(value, value) for value in node.inputs])
+        graph.nodes.insert(at, copy)
+        at += 1
+        if node in chosen and node in read and isinstance(node.type, TensorType):
+            inside[node] = _hand_in(loop, number, copy, region)
+    region.replace(inside)
+    _drop_unread(region, moved)
+    return True
+
+
+def _captured(graph: Graph, loop: Node, number: int) -> dict[Value, Value]:
+    """The parameters of a region that are the same in every turn, and what they are outside."""
+    op, region = loop.op, loop.regions[number]
+    assert isinstance(op, Loop)
+    shown, within = Updates(graph), Updates(region)
+    written = {parameter for operand in op.mutates for parameter in shown.parameters(loop.inputs[operand])}
+    found: dict[Value, Value] = {}
+    for operand in range(op.scanned_operands.stop, len(loop.inputs)):
+        place, value = op.inside(number, operand), loop.inputs[operand]
+        if place is None or operand in op.mutates or isinstance(value.type, StackType):
+            continue
+        if not written & shown.parameters(value) and region.parameters[place] not in within.numbers:
+            found[region.parameters[place]] = value
+    return found
+
+
+def _chosen(region: Graph, same: dict[Value, Value], runs: bool) -> set[Value]:
+    """The nodes whose results are to be handed in. runs: the region runs at least once."""
+    invariant: set[Value] = set(same)
+    chosen: set[Value] = set()
+    kept = 0
+    for node in region.nodes:
+        if not _may_move(node, runs) or not all(isinstance(v, Constant) or v in invariant for v in node.inputs):
+            continue
+        invariant.add(node)
+        if not _is_worth(node) and not (node.op.is_view and any(value in chosen for value in node.inputs)):
+            continue
+        size = 0 if node.op.is_view else node.type.nbytes
+        if kept + size <= MOST_KEPT:
+            kept += size
+            chosen.add(node)
+    return chosen
+
+
+def _with_sources(region: Graph, chosen: set[Value]) -> list[Node]:
+    """The nodes and all that they are made of, in their order."""
+    moved = set(chosen)
+    for node in reversed(region.nodes):
+        if node in moved:
+            moved.update(value for value in node.inputs if isinstance(value, Node))
+    return [node for node in region.nodes if node in moved]
+
+
+def _may_move(node: Node, runs: bool) -> bool:
+    """Whether nothing tells where and how often a node runs."""
+    op = node.op
+    if not isinstance(op, Op) or node.regions or op.mutates or op.has_side_effect or op.is_collective or op.seeds:
+        return False
+    types = (*operand_types(node), *element_types(node.type))
+    if isinstance(op, Depend) or op.constrains or any(isinstance(type, StackType) for type in types):
+        return False
+    if not runs and op.index_limits(*operand_types(node)):
+        return False
+    moves = op.is_view or op.moves or op.selects
+    plain = moves or bool(op.cuda) or bool(op.row_lines) or isinstance(op, Cast | Reduce)
+    return plain or not node.inputs or _multiplies(node)
+
+
+def _multiplies(node: Node) -> bool:
+    return isinstance(node.op, Op) and bool(node.op.operations(operand_types(node)))
+
+
+def _is_worth(node: Node) -> bool:
+    """Whether a node takes time at every turn, and what it makes is no larger than what it is made of."""
+    op = node.op
+    if not isinstance(op, Op) or op.is_view or isinstance(op, TupleGetItem) or op.uniform() is not None:
+        return False
+    elements = sum(type.size for type in element_types(node.type))
+    if all(isinstance(value, Constant) for value in node.inputs):
+        return elements <= SMALL
+    return _multiplies(node) or elements <= max(math.prod(type.shape) for type in operand_types(node))
+
+
+def _read_by_others(region: Graph, moved: list[Node]) -> set[Value]:
+    """What is read in the region by nodes that stay, or returned."""
+    gone = set(moved)
+    return {*region.results, *(value for node in region.nodes if node not in gone for value in node.inputs)}
+
+
+def _hand_in(loop: Node, number: int, value: Node, region: Graph) -> Parameter:
+    """Give the loop another operand, all of whose regions get a parameter for it; that of one region."""
+    loop.inputs.append(value)
+    taken = {parameter.name for each in loop.regions for parameter in each.parameters}
+    name = next(name for name in _names(value) if name not in taken)
+    for each in loop.regions:
+        each.parameters.append(Parameter(name, value.type, "input"))
+    return region.parameters[-1]
+
+
+def _names(value: Node) -> Iterator[str]:
+    wanted = value.name or "hoisted"
+    yield wanted
+    count = 1
+    while True:
+        yield f"{wanted}_{count}"
+        count += 1
+
+
+def _drop_unread(region: Graph, moved: list[Node]) -> None:
+    """Take out those of the moved nodes that nothing reads any more."""
+    gone = set(moved)
+    read: set[Value] = set(region.results)
+    left: list[Node] = []
+    for node in reversed(region.nodes):
+        if node in gone and node not in read:
+            continue
+        read.update(node.inputs)
+        left.append(node)
+    region.nodes = left[::-1]

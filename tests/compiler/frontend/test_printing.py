@@ -1,0 +1,166 @@
+"""`print()` in a network prints when it runs, in the order of the program, where the program comes by it, and once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc as ms
+from mspc import Parameter, Tensor, nn, ops
+from mspc.commands.run import run_script
+from mspc.compiler.frontend.trace import trace
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_graph
+from mspc.ir.types import FLOAT32, TensorType
+from mspc.ops.op import REGISTRY
+
+X = TensorType(FLOAT32, (2,))
+
+
+def vector(*values: float) -> Tensor:
+    return Tensor(np.array(values, np.float32))
+
+
+@pytest.fixture
+def lines(capsys: pytest.CaptureFixture[str]) -> Callable[[], list[str]]:
+    return lambda: capsys.readouterr().out.splitlines()
+
+
+def straight(x: Any) -> Any:
+    y = x + 1
+    print("y", y, y.shape, y.dtype, flush=True)
+    print()
+    print(y.sum(), (1, "a", y.max()), None)
+    return y
+
+
+def branches(x: Any) -> Any:
+    if x.sum() > 0:
+        print("above")
+        x = x * 2
+    else:
+        print("below", x.sum())
+    print("behind")
+    return x
+
+
+def loops(x: Any, n: Any) -> Any:
+    while n < 2:
+        for i in range(2):
+            print(n, i)
+        n = n + 1
+    return x + n
+
+
+def test_every_value_has_a_line(lines: Callable[[], list[str]]) -> None:
+    run = ms.jit(straight)
+    for _ in range(2):
+        assert run(vector(1, 2)).asnumpy().tolist() == [2.0, 3.0]
+        assert lines() == ["y", "Tensor(shape=[2], dtype=Float32, value=[2., 3.])", "(2,)", "Float32", "",
+                           "5.0", "(1, 'a', 3.0)", "None"]  # fmt: skip
+
+
+def test_a_branch_prints_where_it_is_taken(lines: Callable[[], list[str]]) -> None:
+    run = ms.jit(branches)
+    assert run(vector(1, 2)).asnumpy().tolist() == [2.0, 4.0]
+    assert lines() == ["above", "behind"]
+    assert run(vector(1, -2)).asnumpy().tolist() == [1.0, -2.0]
+    assert lines() == ["below", "-1.0", "behind"]
+
+
+def test_a_loop_prints_at_every_turn(lines: Callable[[], list[str]]) -> None:
+    assert ms.jit(loops)(vector(1, 2), Tensor(0)).asnumpy().tolist() == [3.0, 4.0]
+    assert lines() == ["0", "0", "0", "1", "1", "0", "1", "1"]
+
+
+class Recomputed(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = Parameter(np.ones((2,), np.float32), "w")
+
+    def construct(self, x: Any, n: Any) -> Any:
+        print("cell")
+        while n < 2:
+            x = ops.tanh(x * self.w)
+            print("turn", n)
+            n = n + 1
+        return x
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_gradients_and_recomputation_print_nothing_again(lines: Callable[[], list[str]], recompute: bool) -> None:
+    net = Recomputed()
+    if recompute:
+        net.recompute()
+    found = ms.value_and_grad(lambda x, n: net(x, n).sum(), None, net.trainable_params())(vector(1, 2), Tensor(0))
+    assert float(found[1][0].asnumpy().sum()) > 0
+    assert lines() == ["cell", "turn", "0", "turn", "1"]
+
+
+def test_it_is_an_operator_that_reads_back() -> None:
+    for target, types in ((straight, (X,)), (branches, (X,)), (loops, (X, TensorType(FLOAT32, ())))):
+        traced = trace(target, types, script_folder=str(Path(__file__).parent))
+        text = print_graph(traced.graph)
+        assert "Print(" in text
+        assert print_graph(parse(text, REGISTRY).main) == text
+        assert traced.warnings == []
+
+
+def test_what_changes_nothing_is_said() -> None:
+    def network(x: Any) -> Any:
+        print(x, sep="-", end="")
+        return x
+
+    (end, sep) = trace(network, (X,), script_folder=str(Path(__file__).parent)).warnings
+    assert end.endswith("end changes nothing, every value has a line of its own")
+    assert sep.endswith("sep changes nothing, every value has a line of its own")
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_it_is_ignored_on_gpus_and_for_files(graphs: bool) -> None:
+    import sys
+
+    def network(x: Any) -> Any:
+        print("x", x, file=sys.stderr if graphs else None)
+        return x
+
+    traced = trace(network, (X,), script_folder=str(Path(__file__).parent), runs_graphs=graphs)
+    assert [warning.split("warning: ")[1] for warning in traced.warnings] == [
+        "print() inside a compiled function is ignored"
+    ]
+    assert traced.graph.nodes == []
+
+
+SCRIPT = """
+import numpy as np
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.relu = ops.ReLU().shard(((2,),))
+
+    def construct(self, x):
+        x = self.relu(x)
+        print(x, x * 2)
+        return x
+
+Net()(Tensor(np.arange(4), ms.float32))
+"""
+
+
+def test_a_rank_prints_its_slices(tmp_path: Path, lines: Callable[[], list[str]]) -> None:
+    script = tmp_path / "slices.py"
+    script.write_text(SCRIPT)
+    run_script(script, 2, simulate=True)
+    shown = "Tensor(shape=[2], dtype=Float32, value=[{}])"
+    assert sorted(line for line in lines() if line.startswith("Tensor")) == sorted(
+        shown.format(values) for values in ("0., 1.", "2., 3.", "0., 2.", "4., 6.")
+    )
