@@ -15,6 +15,7 @@ from mspc.api.nn.cell import Cell
 from mspc.compiler.call import Call, describe_call, feed_call, graph_arguments, placements_of, takes_data
 from mspc.compiler.config import STRATEGIES_FROM, Config, Fed
 from mspc.compiler.frontend.trace import Traced, trace
+from mspc.compiler.kept_graphs import KeptGraphs, kept_graphs
 from mspc.compiler.pipeline import FILE_NAMES, OPTIONAL, UNNUMBERED, VIEWS, numbered, passes_of, rank_passes_of
 from mspc.compiler.rank_graphs import RankGraphs, copied
 from mspc.compiler.unreduced_gradients import warning_of_own_gradients
@@ -23,6 +24,7 @@ from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.printer import print_graph
 from mspc.passes.base import OnPass, PassManager, find_pass
+from mspc.passes.per_rank.slice_to_rank import check_rank
 from mspc.passes.sharding.check_strategies import strategy_mistakes
 from mspc.plans.files.plan_file import SUFFIX, PlanFile
 from mspc.plans.operator_names import CONFIGURED, LAYOUTS, STRATEGIES, StrategyNames, all_is_given, shard_as_in_file
@@ -59,7 +61,7 @@ class Compiled:
 
     graph: all ranks' graph with collectives over mesh axes, before slicing. traced: what the front end found.
     fed: how the launch's arguments arrive. compile_id: equal exactly for equal programs. strategies: how operators are
-    sharded, under the names that strategy files have for them.
+    sharded, under the names that strategy files have for them. kept: graphs of ranks on disk, None where none are used.
     """
 
     config: Config
@@ -71,6 +73,7 @@ class Compiled:
     rank_graphs: RankGraphs
     strategies: StrategyNames = field(default_factory=StrategyNames)
     ranks_done: dict[int, Graph] = field(default_factory=dict[int, Graph])
+    kept: KeptGraphs | None = None
 
     @property
     def inputs(self) -> list[Any]:
@@ -94,7 +97,7 @@ class Compiled:
         if on_stage is None and rank in self.ranks_done:
             return self.ranks_done[rank]
         if on_stage is None:
-            graph = self.ranks_done[rank] = self.rank_graphs.executable(rank)
+            graph = self.ranks_done[rank] = self._executable(rank)
             return graph
         names = self.rank_graphs.passes
         if wanted is None:
@@ -114,6 +117,11 @@ class Compiled:
                 report(name, found.graph(name), found.of_kind[name].changed, partial(found.text, name))
         graph = self.ranks_done[rank] = found.graph(names[-1])
         return graph
+
+    def _executable(self, rank: int) -> Graph:
+        check_rank(self.graph, rank)
+        make = partial(self.rank_graphs.executable, rank)
+        return make() if self.kept is None else self.kept.graph(rank, make)
 
 
 def compile_call(
@@ -185,6 +193,7 @@ def compile_traced(
     on_stage: OnStage | None = None,
     on_pass: OnPass | None = None,
     decide: Decide | None = None,
+    keeps: bool = False,
 ) -> Compiled:
     """Compile a call that was read: the shared passes, then the program's identity. The one way to a program.
 
@@ -193,6 +202,7 @@ def compile_traced(
         on_pass: told of every pass that runs, those of the ranks' graphs too.
         decide: changes the graph of all ranks where all that is given is on the operators, and nothing is decided yet:
         a search compiles what it has found so.
+        keeps: graphs of ranks are read from disk where an earlier start has left them, and written there.
     """
     config, traced, fed = call.config, call.traced, call.fed
     plan = _plan_of(config)
@@ -230,10 +240,12 @@ def compile_traced(
     graph = run_shared_passes(graph, names, look if config.sharded else on_stage, PassManager(on_pass))
     if config.mode in ("stand_alone", "hybrid_parallel") and config.ranks > 1:
         traced.warnings += filter(None, [warning_of_own_gradients(graph, config.mode)])
-    compile_id = graph.attrs["compile_id"] = identity(config.ranks, print_graph(graph))
+    text = print_graph(graph)
+    compile_id = graph.attrs["compile_id"] = identity(config.ranks, text)
     ranks = RankGraphs(graph, rank_passes_of(config.device), on_pass)
     stages = 1 + max(number for number, _ in numbered(names))
-    return Compiled(config, traced, fed, graph, compile_id, stages, ranks, strategies)
+    kept = kept_graphs(graph, text, ranks.passes) if keeps else None
+    return Compiled(config, traced, fed, graph, compile_id, stages, ranks, strategies, kept=kept)
 
 
 def _fuses_attention(graph: Graph, names: Sequence[str]) -> bool:

@@ -330,7 +330,7 @@ class RankCalls:
 
     def compiled(self, call: TracedCall) -> Compiled:
         """The program of a call that was read."""
-        return compile_traced(call)
+        return compile_traced(call, keeps=self.has_own_process)
 
     def config(self, frozen: FrozenContext) -> Config:
         """The compiler's settings for a launch in this context."""
