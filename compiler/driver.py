@@ -16,11 +16,12 @@ from mspc.compiler.call import Call, describe_call, feed_call, graph_arguments, 
 from mspc.compiler.config import STRATEGIES_FROM, Config, Fed
 from mspc.compiler.frontend.trace import Traced, trace
 from mspc.compiler.kept_graphs import KeptGraphs, kept_graphs
+from mspc.compiler.late_graph import LateGraph
 from mspc.compiler.pipeline import FILE_NAMES, OPTIONAL, UNNUMBERED, VIEWS, numbered, passes_of, rank_passes_of
 from mspc.compiler.rank_graphs import RankGraphs, copied
 from mspc.compiler.unreduced_gradients import warning_of_own_gradients
 from mspc.ir.diagnostics import MspcError, told_at
-from mspc.ir.graph import Graph
+from mspc.ir.graph import Graph, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.printer import print_graph
 from mspc.passes.base import OnPass, PassManager, find_pass
@@ -83,7 +84,13 @@ class Compiled:
     @cached_property
     def placements(self) -> list[Any]:
         """What the tensors are that a launch hands out: see `Tensor.placement`."""
-        return placements_of(self.config, self.graph.results)
+        return placements_of(self.config, self.results)
+
+    @property
+    def results(self) -> list[Value]:
+        """What a launch of all ranks computes, with its layouts; of a rank without others what that one computes."""
+        alone = self.ranks_done.get(0) if self.config.ranks == 1 else None
+        return (alone or self.graph).results
 
     def rank_graph(
         self, rank: int, on_stage: OnStage | None = None, wanted: Collection[str] | None = None, alone: bool = False
@@ -202,27 +209,16 @@ def compile_traced(
         on_pass: told of every pass that runs, those of the ranks' graphs too.
         decide: changes the graph of all ranks where all that is given is on the operators, and nothing is decided yet:
         a search compiles what it has found so.
-        keeps: graphs of ranks are read from disk where an earlier start has left them, and written there.
+        keeps: graphs of ranks are read from disk where an earlier start has left them, and written there. For that of
+        a rank without others the shared passes do not run either, until somebody looks at their result.
     """
     config, traced, fed = call.config, call.traced, call.fed
     plan = _plan_of(config)
     graph = _prepared(call, plan)
     names = passes_of(config.mode, config.device)
     if _fuses_attention(graph, names):
-        from mspc.passes.fusion.causal_masks import note_causal_masks
-        from mspc.passes.fusion.masked_rows import note_rows
-
-        arrays = {name: a for name, a in traced.constants.items() if not isinstance(a, InitialValue)}
-        note_causal_masks(graph, arrays)
-        note_rows(graph, arrays)
-    strategies = StrategyNames()
-    strategies.name(graph)
-    if plan is not None:
-        from mspc.passes.sharding.plan_header import note_plan
-        from mspc.plans.contents import give_strategies
-
-        give_strategies(strategies, graph, plan, config.strategies_from)
-        note_plan(graph, plan, config.strategies_from, strategies.places)
+        _note_constants(graph, traced)
+    strategies = _named(graph, config, plan)
     strategies.keep_strategies(graph)
 
     def look(stage: DumpPoint) -> None:
@@ -237,15 +233,56 @@ def compile_traced(
         if decide is not None and all_is_given(stage.name, stage.graph):
             decide(stage.graph)
 
-    graph = run_shared_passes(graph, names, look if config.sharded else on_stage, PassManager(on_pass))
+    rank_names = rank_passes_of(config.device)
+    stages = 1 + max(number for number, _ in numbered(names))
+    kept = found = None
+    if keeps and config.ranks == 1 and not config.sharded:  # no other rank is told of the shared passes' results
+        kept = kept_graphs(graph, print_graph(graph), (*names, *rank_names))
+        found = None if kept is None else kept.read(0)
+    if found is not None:
+        late = LateGraph(lambda: _of_all_ranks(config, graph, names, None, None)[0])
+        ranks, made = RankGraphs(late, rank_names), found.attrs["compile_id"]
+        return Compiled(config, traced, fed, late, made, stages, ranks, strategies, {0: found}, kept)
+    graph, text = _of_all_ranks(config, graph, names, look if config.sharded else on_stage, on_pass)
     if config.mode in ("stand_alone", "hybrid_parallel") and config.ranks > 1:
         traced.warnings += filter(None, [warning_of_own_gradients(graph, config.mode)])
+    if keeps and kept is None:
+        kept = kept_graphs(graph, text, rank_names)
+    ranks = RankGraphs(graph, rank_names, on_pass)
+    return Compiled(config, traced, fed, graph, graph.attrs["compile_id"], stages, ranks, strategies, kept=kept)
+
+
+def _of_all_ranks(
+    config: Config, graph: Graph, names: Sequence[str], on_stage: OnStage | None, on_pass: OnPass | None
+) -> tuple[Graph, str]:
+    """(the graph behind the passes that all ranks share, its text ahead of the attribute `compile_id`)."""
+    graph = run_shared_passes(graph, names, on_stage, PassManager(on_pass))
     text = print_graph(graph)
-    compile_id = graph.attrs["compile_id"] = identity(config.ranks, text)
-    ranks = RankGraphs(graph, rank_passes_of(config.device), on_pass)
-    stages = 1 + max(number for number, _ in numbered(names))
-    kept = kept_graphs(graph, text, ranks.passes) if keeps else None
-    return Compiled(config, traced, fed, graph, compile_id, stages, ranks, strategies, kept=kept)
+    graph.attrs["compile_id"] = identity(config.ranks, text)
+    return graph, text
+
+
+def _named(graph: Graph, config: Config, plan: PlanFile | None) -> StrategyNames:
+    """The names of the graph's operators, which a plan gives strategies to."""
+    strategies = StrategyNames()
+    strategies.name(graph)
+    if plan is not None:
+        from mspc.passes.sharding.plan_header import note_plan
+        from mspc.plans.contents import give_strategies
+
+        give_strategies(strategies, graph, plan, config.strategies_from)
+        note_plan(graph, plan, config.strategies_from, strategies.places)
+    return strategies
+
+
+def _note_constants(graph: Graph, traced: Traced) -> None:
+    """Write to the graph what passes read of the elements of its constants."""
+    from mspc.passes.fusion.causal_masks import note_causal_masks
+    from mspc.passes.fusion.masked_rows import note_rows
+
+    arrays = {name: a for name, a in traced.constants.items() if not isinstance(a, InitialValue)}
+    note_causal_masks(graph, arrays)
+    note_rows(graph, arrays)
 
 
 def _fuses_attention(graph: Graph, names: Sequence[str]) -> bool:

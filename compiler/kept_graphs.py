@@ -1,7 +1,7 @@
 """A rank's graph is kept on disk for the next start, which reads it in less time than the rank's passes take.
 
-A file's name is made of all that these passes read: the text of the graph of all ranks, the rank, the names of the
-passes, and the versions of what computes. The file is the graph's text behind that text's digest. A file that is
+A file's name is made of all that these passes read: the text of the graph that they begin with, the rank, the names of
+the passes, and the versions of what computes. The file is the graph's text behind that text's digest. A file that is
 damaged, or written by hand, counts as missing and is written anew; what cannot be written is not kept.
 """
 
@@ -26,8 +26,8 @@ from mspc.ir.text.exact_text import has_exact_text
 from mspc.ir.text.printer import print_graph
 from mspc.passes.base import VERIFY
 
-LEAST_NODES = 300
-"""Of the graph of all ranks: the passes of a smaller one take no longer than reading its text."""
+LEAST_NODES = 100
+"""Of the graph that the passes begin with: those of a smaller one take no longer than reading its text."""
 MOST_BYTES = 256 << 20
 """Of all files in the folder; of more, those that were not used for longest go."""
 _ROOT = Path(__file__).resolve().parent.parent
@@ -49,28 +49,33 @@ class KeptGraphs:
 
     def graph(self, rank: int, make: Callable[[], Graph]) -> Graph:
         """The graph of a rank: read, or made now and written. Raises what `make` raises."""
-        path = self.folder / f"{self.program}.{rank}{_SUFFIX}"
-        found = _read(path)
+        found = self.read(rank)
         if found is None:
             found = make()
-            _write(path, found)
+            _write(self._path(rank), found)
         return found
 
+    def read(self, rank: int) -> Graph | None:
+        """The graph of a rank that an earlier start has left, if any."""
+        return _read(self._path(rank))
 
-def kept_graphs(graph: Graph, shared: str, passes: Sequence[str]) -> KeptGraphs | None:
-    """The kept graphs of the program whose graph of all ranks this is, and `shared` its text; passes: names of those
-    that run for a rank.
+    def _path(self, rank: int) -> Path:
+        return self.folder / f"{self.program}.{rank}{_SUFFIX}"
 
-    None where there are none: the graph is small or has operators of others than mspc, there is no folder, or passes
-    are to be checked, and so must run.
+
+def kept_graphs(graph: Graph, text: str, passes: Sequence[str]) -> KeptGraphs | None:
+    """The kept graphs that these passes make of a graph, whose text is `text`.
+
+    None where there are none: the graph is small, has operators of others than mspc or values that its text does not
+    tell, there is no folder, or passes are to be checked, and so must run.
     """
     folder, graphs = cache_folder("graphs"), graph.graphs()
     if folder is None or os.environ.get(VERIFY) or sum(len(each.nodes) for each in graphs) < LEAST_NODES:
         return None
-    if not _is_of_mspc(graphs):
+    if not _is_of_mspc(graphs) or not has_exact_text(graph):
         return None
     try:
-        words = (*_versions(), *passes, shared)
+        words = (*_versions(), *passes, text)
     except OSError:  # mspc is not in files
         return None
     return KeptGraphs(folder, hashlib.sha256(_encoded("\0".join(words))).hexdigest())

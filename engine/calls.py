@@ -111,7 +111,7 @@ class RankCalls:
         self._last[id(target)] = found
         own = None if results is None else [Tensor.from_array(array).value for array in results]
         with job.outside_user_code():
-            outputs = global_outputs(job.aside, found.compiled.config, found.compiled.graph.results, own)
+            outputs = global_outputs(job.aside, found.compiled.config, found.compiled.results, own)
         return found.compiled.traced.rebuild([Tensor.from_array(array) for array in outputs])
 
     def _any_has_data(self, target: Any, args: tuple[Any, ...] | None) -> bool:

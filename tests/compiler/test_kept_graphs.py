@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 import mspc as ms
 from mspc import Tensor, nn, ops
 from mspc.api import context
-from mspc.compiler import kept_graphs
+from mspc.compiler import driver, kept_graphs
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_traced, trace_call
@@ -76,6 +77,20 @@ def passes_ran(monkeypatch: pytest.MonkeyPatch) -> PassesRan:
     return lambda: len(ran)
 
 
+@pytest.fixture
+def shared_ran(monkeypatch: pytest.MonkeyPatch) -> PassesRan:
+    """How often the passes that all ranks share ran so far."""
+    ran: list[int] = []
+    made = driver.run_shared_passes
+
+    def counted(*arguments: Any) -> Any:
+        ran.append(1)
+        return made(*arguments)
+
+    monkeypatch.setattr(driver, "run_shared_passes", counted)
+    return lambda: len(ran)
+
+
 def step_of(net: nn.Cell, ranks: int = 1, mode: str = "stand_alone") -> Callable[[bool], Compiled]:
     """Compiles a training step of a network; told whether graphs are kept."""
     step = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.Adam(net.trainable_params())).set_train()
@@ -112,6 +127,53 @@ def test_a_second_start_reads_the_same_graph(passes_ran: PassesRan, tmp_path: Pa
     assert len(files(tmp_path)) == 1
     assert difference(plain, made) == difference(plain, found) == ""
     assert any(node.frames for node in found.nodes)
+
+
+def test_of_one_rank_the_shared_passes_run_when_they_are_needed(shared_ran: PassesRan) -> None:
+    compiled = step_of(Tower())
+    first, second = compiled(True), None
+    whole(first.rank_graph(0))
+    assert shared_ran() == 1
+    second = compiled(True)
+    assert second.rank_graph(0).nodes
+    assert second.compile_id == first.compile_id
+    assert second.placements == first.placements == [None]
+    assert len(second.results) == len(first.graph.results)
+    assert second.stages == first.stages
+    assert shared_ran() == 1
+    assert difference(first.graph, second.graph) == ""
+    assert shared_ran() == 2
+    assert [p.name for p in second.inputs] == [p.name for p in first.inputs]
+    assert shared_ran() == 2
+
+
+def test_of_several_ranks_the_shared_passes_run(shared_ran: PassesRan) -> None:
+    compiled = step_of(Tower(), 2, "data_parallel")
+    for _ in range(2):
+        whole(compiled(True).rank_graph(0))
+    assert shared_ran() == 2
+
+
+class Attention(nn.Cell):
+    def __init__(self, mask: Any) -> None:
+        super().__init__()
+        self.mask = Tensor(mask)
+
+    def construct(self, x: Any) -> Any:
+        return ops.softmax(ops.matmul(x, x.T) + self.mask)
+
+
+def test_what_passes_read_in_constants_tells_graphs_apart() -> None:
+    hidden = np.triu(np.full((32, 32), -1e9, np.float32), 1)
+    programs = set[str]()
+    for mask in (hidden, np.zeros((32, 32), np.float32), np.triu(hidden, 2)):
+        net = Attention(mask)
+        config = replace(Config.from_context(context.freeze(net), 1, ""), device="GPU")
+        call = describe_call([Tensor(np.ones((32, 8), np.float32))], [])
+        kept = compile_traced(trace_call(net, call, config), keeps=True).kept
+        assert kept is not None
+        programs.add(kept.program)
+    assert len(programs) == 3
 
 
 def test_of_graphs_with_stages_the_passes_run(passes_ran: PassesRan) -> None:
@@ -239,7 +301,7 @@ import sys
 import numpy as np
 import mspc as ms
 from mspc import nn
-from mspc.compiler import kept_graphs
+from mspc.compiler import driver, kept_graphs
 from mspc.compiler.rank_graphs import RankGraphs
 
 kept_graphs.LEAST_NODES = 1
