@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+from mspc.ir.files.cache_folder import cache_folder
 from mspc.ops.cpu.gemm_source import GEMM
 from mspc.ops.cpu.loops.library import CompilerFailed, compiler, library_of, warn_once
 from mspc.ops.cpu.loops.transpose_source import TRANSPOSE
@@ -71,6 +72,6 @@ def put_on_disk() -> None:
     """Compile the library where no start before has; nothing is loaded for what is small, and `library` tells of a
     compiler that fails."""
     command = compiler()
-    if command:
+    if command and cache_folder("loops") is not None:
         with contextlib.suppress(CompilerFailed):
             library_of(command, _SOURCE)
