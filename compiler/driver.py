@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mspc.analysis.aliasing import Updates
 from mspc.api.common.initial_values import InitialValue
@@ -15,8 +15,6 @@ from mspc.api.nn.cell import Cell
 from mspc.compiler.call import Call, describe_call, feed_call, graph_arguments, placements_of, takes_data
 from mspc.compiler.config import STRATEGIES_FROM, Config, Fed
 from mspc.compiler.frontend.trace import Traced, trace
-from mspc.compiler.kept_graphs import KeptGraphs, kept_graphs
-from mspc.compiler.late_graph import LateGraph
 from mspc.compiler.pipeline import FILE_NAMES, OPTIONAL, UNNUMBERED, VIEWS, numbered, passes_of, rank_passes_of
 from mspc.compiler.rank_graphs import RankGraphs, copied
 from mspc.compiler.unreduced_gradients import warning_of_own_gradients
@@ -29,6 +27,9 @@ from mspc.passes.per_rank.slice_to_rank import check_rank
 from mspc.passes.sharding.check_strategies import strategy_mistakes
 from mspc.plans.files.plan_file import SUFFIX, PlanFile
 from mspc.plans.operator_names import CONFIGURED, LAYOUTS, STRATEGIES, StrategyNames, all_is_given, shard_as_in_file
+
+if TYPE_CHECKING:
+    from mspc.compiler.kept_graphs import KeptGraphs
 
 ID_LENGTH = 16
 
@@ -237,9 +238,11 @@ def compile_traced(
     stages = 1 + max(number for number, _ in numbered(names))
     kept = found = None
     if keeps and config.ranks == 1 and not config.sharded:  # no other rank is told of the shared passes' results
-        kept = kept_graphs(graph, print_graph(graph), (*names, *rank_names))
+        kept = _kept_graphs(graph, print_graph(graph), (*names, *rank_names))
         found = None if kept is None else kept.read(0)
     if found is not None:
+        from mspc.compiler.late_graph import LateGraph  # late: a compile for no run needs none
+
         late = LateGraph(lambda: _of_all_ranks(config, graph, names, None, None)[0])
         ranks, made = RankGraphs(late, rank_names), found.attrs["compile_id"]
         return Compiled(config, traced, fed, late, made, stages, ranks, strategies, {0: found}, kept)
@@ -247,9 +250,15 @@ def compile_traced(
     if config.mode in ("stand_alone", "hybrid_parallel") and config.ranks > 1:
         traced.warnings += filter(None, [warning_of_own_gradients(graph, config.mode)])
     if keeps and kept is None:
-        kept = kept_graphs(graph, text, rank_names)
+        kept = _kept_graphs(graph, text, rank_names)
     ranks = RankGraphs(graph, rank_names, on_pass)
     return Compiled(config, traced, fed, graph, graph.attrs["compile_id"], stages, ranks, strategies, kept=kept)
+
+
+def _kept_graphs(graph: Graph, text: str, passes: Sequence[str]) -> KeptGraphs | None:
+    from mspc.compiler.kept_graphs import kept_graphs  # late: a compile for no run needs none
+
+    return kept_graphs(graph, text, passes)
 
 
 def _of_all_ranks(

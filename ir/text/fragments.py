@@ -24,8 +24,7 @@ from mspc.ir.text.plain_texts import (
     plain_tensor_type,
     plain_tuple_type,
 )
-from mspc.ir.text.source_text import Malformed, name_of, string_of
-from mspc.ir.text.tensor_text import dtype_called, read_tensor
+from mspc.ir.text.source_text import Malformed, dtype_called, name_of, string_of
 from mspc.ir.types import DTYPES, OpaqueType, StackType, TensorType, TupleType, Type
 
 if TYPE_CHECKING:
@@ -101,6 +100,8 @@ class _Actions:
         return _at(items[0], read_layouts, str(items[0][6:]))[0]
 
     def tensor(self, items: list[Any]) -> Any:
+        from mspc.ir.text.tensor_text import read_tensor  # late: a compile reads no constants
+
         return _at(items[0], read_tensor, str(items[0]))
 
     def type_value(self, items: list[Any]) -> Type:
