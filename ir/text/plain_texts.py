@@ -15,7 +15,7 @@ from mspc.ir.types import DTYPES
 
 _WORDS: dict[str, Any] = {"true": True, "false": False, "None": None, **DTYPES}
 _NUMBERS = ("inf", "nan")
-_INTEGER = r"-?\d{1,18}(?![\w.:\-])"
+_INTEGER = r"-?\d{1,40}(?![\w.:\-])"
 _FLOAT = r"-?\d{1,18}(?:\.\d{0,18}(?:e[+-]?\d{1,3})?|e[+-]?\d{1,3})(?![\w.])"
 _VALUE = re.compile(rf'(\()|({_INTEGER})|("(?:[^"\\\n]|\\.)*+")|([A-Za-z_]\w*)(?![\w.\[(:])|({_FLOAT})', re.ASCII)
 _KEY = re.compile(r"([A-Za-z_]\w*): ", re.ASCII)

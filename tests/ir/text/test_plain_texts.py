@@ -22,10 +22,10 @@ from mspc.ir.text.plain_texts import (
 from mspc.ir.text.source_text import Malformed
 
 VALUES = ("0", "-5", "007", "(0)", "()", "(1, -2)", "true", "false", "Float16", "Bool", "-0", "1.5", "1.0e-05", "1.",
-          "1e-08", '"gelu"', '""', '"a b_c-1.5"', '("Mul(x0, x1)")', "None", "((1, 2), (3), ())", "(1, 2.5, \"a\", x)",
-          "none", "constant",
+          "12345678901234567890", "1e-08", '"gelu"', '""', '"a b_c-1.5"', '("Mul(x0, x1)")', "None",
+          "((1, 2), (3), ())", "(1, 2.5, \"a\", x)", "none", "constant",
           '("", "Cast(x0, dst_type=Float32)", ", ")', '"\\n"', '"a\\"b"', '("\\n")', '"\\q"')  # fmt: skip
-OTHERS = ("(1,2)", "inf", "nan", "-inf", "12345678901234567890", "0:8:2", "I64(3)", "1-2", "(" * 9 + ")" * 9, "a.b",
+OTHERS = ("(1,2)", "inf", "nan", "-inf", "1" * 41, "0:8:2", "I64(3)", "1-2", "(" * 9 + ")" * 9, "a.b",
           "Tensor(shape=[], dtype=Int32, value=1)", "Layout(2) [0]", "<Tensor[Int8], (2)>", "[1, 2]", "{}", "@name",
           '("a","b")', '`"a"', "a[1]")  # fmt: skip
 ATTRIBUTES = ("{}", "{a: 1}", "{a: (1, 2), b_2: \"x, y: {z}\", c: Float32}", "{transpose: true, axis: None}")
