@@ -24,7 +24,9 @@ from mspc.compiler.rank_graphs import RankGraphs
 from mspc.ir.compare import difference
 from mspc.ir.graph import Graph
 from mspc.passes.base import VERIFY
+from mspc.runtime.gpu.executor import GpuExecutor
 from tests.conftest import HANG
+from tests.gpu.emulated import EmulatedGpu
 
 PassesRan = Callable[[], int]
 
@@ -91,11 +93,13 @@ def shared_ran(monkeypatch: pytest.MonkeyPatch) -> PassesRan:
     return lambda: len(ran)
 
 
-def step_of(net: nn.Cell, ranks: int = 1, mode: str = "stand_alone") -> Callable[[bool], Compiled]:
+def step_of(
+    net: nn.Cell, ranks: int = 1, mode: str = "stand_alone", device: str = "CPU"
+) -> Callable[[bool], Compiled]:
     """Compiles a training step of a network; told whether graphs are kept."""
     step = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.Adam(net.trainable_params())).set_train()
     ms.set_auto_parallel_context(parallel_mode=mode, device_num=ranks)
-    config = Config.from_context(context.freeze(step), ranks, "")
+    config = replace(Config.from_context(context.freeze(step), ranks, ""), device=device)
     inputs = [Tensor(np.ones((4, 8), np.float32)), Tensor(np.ones((4, 4), np.float32))]
     return lambda keeps: compile_traced(trace_call(step, describe_call(inputs, []), config), keeps=keeps)
 
@@ -174,6 +178,20 @@ def test_what_passes_read_in_constants_tells_graphs_apart() -> None:
         assert kept is not None
         programs.add(kept.program)
     assert len(programs) == 3
+
+
+def test_a_gpu_is_asked_for_the_same_kernels(passes_ran: PassesRan, tmp_path: Path) -> None:
+    compiled = step_of(Tower(), device="GPU")
+    asked: list[list[tuple[str, str]]] = []
+    for keeps in (False, True, True):
+        graph = compiled(keeps).rank_graph(0)
+        device = EmulatedGpu(tmp_path / "kernels")
+        kinds = {p.name: p.tensor_type for p in graph.parameters if p.kind != "input"}
+        GpuExecutor(graph, device, {name: device.zeros(t.shape, t.dtype.numpy) for name, t in kinds.items()})
+        asked.append(list(device.sources))
+    assert passes_ran() == 2
+    assert len(asked[0]) > 5
+    assert asked[0] == asked[1] == asked[2]
 
 
 def test_of_graphs_with_stages_the_passes_run(passes_ran: PassesRan) -> None:
