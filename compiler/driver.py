@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mspc.analysis.aliasing import Updates
 from mspc.api.common.initial_values import InitialValue
@@ -28,13 +28,17 @@ from mspc.compiler.pipeline import (
 from mspc.compiler.rank_graphs import RankGraphs, copied
 from mspc.compiler.unreduced_gradients import warning_of_own_gradients
 from mspc.ir.diagnostics import MspcError, told_at
-from mspc.ir.graph import Graph
+from mspc.ir.graph import Graph, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.printer import print_graph
 from mspc.passes.base import OnPass, PassManager, find_pass
+from mspc.passes.per_rank.slice_to_rank import check_rank
 from mspc.passes.sharding.check_strategies import strategy_mistakes
 from mspc.plans.files.plan_file import SUFFIX, PlanFile
 from mspc.plans.operator_names import CONFIGURED, LAYOUTS, STRATEGIES, StrategyNames, all_is_given, shard_as_in_file
+
+if TYPE_CHECKING:
+    from mspc.compiler.kept_graphs import KeptGraphs
 
 ID_LENGTH = 16
 
@@ -68,7 +72,7 @@ class Compiled:
 
     graph: all ranks' graph with collectives over mesh axes, before slicing. traced: what the front end found.
     fed: how the launch's arguments arrive. compile_id: equal exactly for equal programs. strategies: how operators are
-    sharded, under the names that strategy files have for them.
+    sharded, under the names that strategy files have for them. kept: graphs of ranks on disk, None where none are used.
     """
 
     config: Config
@@ -80,6 +84,7 @@ class Compiled:
     rank_graphs: RankGraphs
     strategies: StrategyNames = field(default_factory=StrategyNames)
     ranks_done: dict[int, Graph] = field(default_factory=dict[int, Graph])
+    kept: KeptGraphs | None = None
 
     @property
     def inputs(self) -> list[Any]:
@@ -89,7 +94,13 @@ class Compiled:
     @cached_property
     def placements(self) -> list[Any]:
         """What the tensors are that a launch hands out: see `Tensor.placement`."""
-        return placements_of(self.config, self.graph.results)
+        return placements_of(self.config, self.results)
+
+    @property
+    def results(self) -> list[Value]:
+        """What a launch of all ranks computes, with its layouts; of a rank without others what that one computes."""
+        alone = self.ranks_done.get(0) if self.config.ranks == 1 else None
+        return (alone or self.graph).results
 
     def rank_graph(
         self, rank: int, on_stage: OnStage | None = None, wanted: Collection[str] | None = None, alone: bool = False
@@ -103,7 +114,7 @@ class Compiled:
         if on_stage is None and rank in self.ranks_done:
             return self.ranks_done[rank]
         if on_stage is None:
-            graph = self.ranks_done[rank] = self.rank_graphs.executable(rank)
+            graph = self.ranks_done[rank] = self._executable(rank)
             return graph
         names = self.rank_graphs.passes
         if wanted is None:
@@ -123,6 +134,11 @@ class Compiled:
                 report(name, found.graph(name), found.of_kind[name].changed, partial(found.text, name))
         graph = self.ranks_done[rank] = found.graph(names[-1])
         return graph
+
+    def _executable(self, rank: int) -> Graph:
+        check_rank(self.graph, rank)
+        make = partial(self.rank_graphs.executable, rank)
+        return make() if self.kept is None else self.kept.graph(rank, make)
 
 
 def compile_call(
@@ -194,6 +210,7 @@ def compile_traced(
     on_stage: OnStage | None = None,
     on_pass: OnPass | None = None,
     decide: Decide | None = None,
+    keeps: bool = False,
 ) -> Compiled:
     """Compile a call that was read: the shared passes, then the program's identity. The one way to a program.
 
@@ -202,26 +219,16 @@ def compile_traced(
         on_pass: told of every pass that runs, those of the ranks' graphs too.
         decide: changes the graph of all ranks where all that is given is on the operators, and nothing is decided yet:
         a search compiles what it has found so.
+        keeps: graphs of ranks are read from disk where an earlier start has left them, and written there. For that of
+        a rank without others the shared passes do not run either, until somebody looks at their result.
     """
     config, traced, fed = call.config, call.traced, call.fed
     plan = _plan_of(config)
     graph = _prepared(call, plan)
     names = passes_of(config.mode, config.device)
     if _fuses_attention(graph, names):
-        from mspc.passes.fusion.causal_masks import note_causal_masks
-        from mspc.passes.fusion.masked_rows import note_rows
-
-        arrays = {name: a for name, a in traced.constants.items() if not isinstance(a, InitialValue)}
-        note_causal_masks(graph, arrays)
-        note_rows(graph, arrays)
-    strategies = StrategyNames()
-    strategies.name(graph)
-    if plan is not None:
-        from mspc.passes.sharding.plan_header import note_plan
-        from mspc.plans.contents import give_strategies
-
-        give_strategies(strategies, graph, plan, config.strategies_from)
-        note_plan(graph, plan, config.strategies_from, strategies.places)
+        _note_constants(graph, traced)
+    strategies = _named(graph, config, plan)
     strategies.keep_strategies(graph)
 
     def look(stage: DumpPoint) -> None:
@@ -236,13 +243,64 @@ def compile_traced(
         if decide is not None and all_is_given(stage.name, stage.graph):
             decide(stage.graph)
 
-    graph = run_shared_passes(graph, names, look if config.sharded else on_stage, PassManager(on_pass))
+    rank_names = rank_passes_of(config.device)
+    stages = 1 + max(number for number, _ in numbered(names))
+    kept = found = None
+    if keeps and config.ranks == 1 and not config.sharded:  # no other rank is told of the shared passes' results
+        kept = _kept_graphs(graph, print_graph(graph), (*names, *rank_names))
+        found = None if kept is None else kept.read(0)
+    if found is not None:
+        from mspc.compiler.late_graph import LateGraph  # late: a compile for no run needs none
+
+        late = LateGraph(lambda: _of_all_ranks(config, graph, names, None, None)[0])
+        ranks, made = RankGraphs(late, rank_names), found.attrs["compile_id"]
+        return Compiled(config, traced, fed, late, made, stages, ranks, strategies, {0: found}, kept)
+    graph, text = _of_all_ranks(config, graph, names, look if config.sharded else on_stage, on_pass)
     if config.mode in ("stand_alone", "hybrid_parallel") and config.ranks > 1:
         traced.warnings += filter(None, [warning_of_own_gradients(graph, config.mode)])
-    compile_id = graph.attrs["compile_id"] = identity(config.ranks, print_graph(graph))
-    ranks = RankGraphs(graph, rank_passes_of(config.device), on_pass)
-    stages = 1 + max(number for number, _ in numbered(names))
-    return Compiled(config, traced, fed, graph, compile_id, stages, ranks, strategies)
+    if keeps and kept is None:
+        kept = _kept_graphs(graph, text, rank_names)
+    ranks = RankGraphs(graph, rank_names, on_pass)
+    return Compiled(config, traced, fed, graph, graph.attrs["compile_id"], stages, ranks, strategies, kept=kept)
+
+
+def _kept_graphs(graph: Graph, text: str, passes: Sequence[str]) -> KeptGraphs | None:
+    from mspc.compiler.kept_graphs import kept_graphs  # late: a compile for no run needs none
+
+    return kept_graphs(graph, text, passes)
+
+
+def _of_all_ranks(
+    config: Config, graph: Graph, names: Sequence[str], on_stage: OnStage | None, on_pass: OnPass | None
+) -> tuple[Graph, str]:
+    """(the graph behind the passes that all ranks share, its text ahead of the attribute `compile_id`)."""
+    graph = run_shared_passes(graph, names, on_stage, PassManager(on_pass))
+    text = print_graph(graph)
+    graph.attrs["compile_id"] = identity(config.ranks, text)
+    return graph, text
+
+
+def _named(graph: Graph, config: Config, plan: PlanFile | None) -> StrategyNames:
+    """The names of the graph's operators, which a plan gives strategies to."""
+    strategies = StrategyNames()
+    strategies.name(graph)
+    if plan is not None:
+        from mspc.passes.sharding.plan_header import note_plan
+        from mspc.plans.contents import give_strategies
+
+        give_strategies(strategies, graph, plan, config.strategies_from)
+        note_plan(graph, plan, config.strategies_from, strategies.places)
+    return strategies
+
+
+def _note_constants(graph: Graph, traced: Traced) -> None:
+    """Write to the graph what passes read of the elements of its constants."""
+    from mspc.passes.fusion.causal_masks import note_causal_masks
+    from mspc.passes.fusion.masked_rows import note_rows
+
+    arrays = {name: a for name, a in traced.constants.items() if not isinstance(a, InitialValue)}
+    note_causal_masks(graph, arrays)
+    note_rows(graph, arrays)
 
 
 def _fuses_attention(graph: Graph, names: Sequence[str]) -> bool:

@@ -42,6 +42,7 @@ from mspc.ir.types import Type
 from mspc.ops.collective.base import Collective
 from mspc.runtime.comm.agreement import agree, agree_on_collectives, stop_together
 from mspc.runtime.comm.control_flow import collectives_of
+from mspc.runtime.compiled_loops import begin_library
 from mspc.runtime.device_choice import EACH_ITS_OWN, DeviceRequest, Wishes
 from mspc.runtime.faults.stalled import GRAPHS
 
@@ -92,8 +93,7 @@ class RankCalls:
         Raises:
             MspcError: the target cannot be compiled, or the arguments do not fit. ExecutionError: it failed.
         """
-        found, results = self._run(target, args)
-        return self._handed_out(found, results)
+        return self._handed_out(*self._run(target, args))
 
     def call_on_all_ranks(self, target: Any, args: tuple[Any, ...] | None) -> Any:
         """Run `target(*args)` and hand out what all ranks have computed; see `api.call_handler.CallHandler`.
@@ -111,7 +111,7 @@ class RankCalls:
         self._last[id(target)] = found
         own = None if results is None else [Tensor.from_array(array).value for array in results]
         with job.outside_user_code():
-            outputs = global_outputs(job.aside, found.compiled.config, found.compiled.graph.results, own)
+            outputs = global_outputs(job.aside, found.compiled.config, found.compiled.results, own)
         return found.compiled.traced.rebuild([Tensor.from_array(array) for array in outputs])
 
     def _any_has_data(self, target: Any, args: tuple[Any, ...] | None) -> bool:
@@ -226,9 +226,8 @@ class RankCalls:
 
     def _is_alone(self, compiled: Compiled) -> bool:
         """Whether a graph is this rank's own business: each rank may run another, and nothing in this one meets any."""
-        if compiled.config.mode not in EACH_ITS_OWN:
-            return False
-        return not any(collectives_of(compiled.rank_graph(self.job.rank).nodes))
+        apart = compiled.config.mode in EACH_ITS_OWN
+        return apart and not any(collectives_of(compiled.rank_graph(self.job.rank).nodes))
 
     def _number(self, alone: bool) -> int:
         """The next graph's number, which all that meet in it share; of one that meets no other it is this rank's."""
@@ -330,7 +329,8 @@ class RankCalls:
 
     def compiled(self, call: TracedCall) -> Compiled:
         """The program of a call that was read."""
-        return compile_traced(call)
+        begin_library(call.traced.graph, call.config.device, call.config.ranks)
+        return compile_traced(call, keeps=self.has_own_process)
 
     def config(self, frozen: FrozenContext) -> Config:
         """The compiler's settings for a launch in this context."""

@@ -43,13 +43,14 @@ class CompiledCall:
         values: dict[str, Array] = {}
         self.borrowed: list[Any] = []
         begun: list[Beginning | None] = []
-        for parameter in graph.parameters:
-            if parameter.kind == "constant":
-                full = traced.constants[parameter.name]
-                array = values[parameter.name] = _constant(full, parameter, job.rank)
-                begun.append(beginning(parameter.name, "constant", slices_of(parameter, job.rank), full, array))
-            elif parameter.kind == "parameter":
-                values[parameter.name] = self._attached(parameter)
+        with store.drawn_ahead((traced.parameters[p.name], p) for p in graph.parameters if p.kind == "parameter"):
+            for parameter in graph.parameters:
+                if parameter.kind == "constant":
+                    full = traced.constants[parameter.name]
+                    array = values[parameter.name] = _constant(full, parameter, job.rank)
+                    begun.append(beginning(parameter.name, "constant", slices_of(parameter, job.rank), full, array))
+                elif parameter.kind == "parameter":
+                    values[parameter.name] = self._attached(parameter)
         self._begun = [entry for entry in begun if entry is not None] + store.take_begun()
         self.executor = job.hardware.executor(graph, job.comm, values, job.cursor, number, tf32)
         self.mutated = {p.name for ps in updated_parameters(graph).values() for p in ps}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from mspc.engine.first_values import FirstValues
 from mspc.engine.initial_values import Beginning, beginning
 from mspc.engine.job import Job
 from mspc.engine.synchronization_points import TOGETHER, joint_call
@@ -58,11 +61,23 @@ class ParameterStore:
         self.from_rank_0 = False
         """Whether parameters of which every rank holds all start with rank 0's values (`parameter_broadcast`)."""
         self._stored: dict[int, _StoredParameter] = {}
+        self._ahead: FirstValues | None = None
         self._begun: list[Beginning | None] = []
         self._borrowed: dict[int, list[tuple[_StoredParameter, int]]] = {}
         self._several: dict[int, list[tuple[_StoredParameter, int]]] = {}
         """Of what a graph borrowed, by its number, the parameters of which there are several slices; others always have
         the newest values. Needed at every step, so stored."""
+
+    @contextmanager
+    def drawn_ahead(self, wanted: Iterable[tuple[Any, GraphParameter]]) -> Iterator[None]:
+        """Inside, Parameters are attached in this order."""
+        new = [(parameter, of_graph) for parameter, of_graph in wanted if id(parameter) not in self._stored]
+        self._ahead = FirstValues(new, self._job.rank)
+        try:
+            yield
+        finally:
+            self._ahead.close()
+            self._ahead = None
 
     def attach(self, parameter: Any, graph_parameter: GraphParameter, owner: Any) -> Array:
         """The array of `parameter` as this rank's graph holds it; from now on its values live here."""
@@ -114,7 +129,8 @@ class ParameterStore:
         initial = parameter.initial
         if initial is None:
             return slice_parameter(graph_parameter, np.asarray(parameter.value), self._job.rank, "parameter")
-        return initial.fill(slices_of(graph_parameter, self._job.rank))
+        drawn = None if self._ahead is None else self._ahead.take(parameter)
+        return initial.fill(slices_of(graph_parameter, self._job.rank)) if drawn is None else drawn
 
     def _place(self, graph_parameter: GraphParameter, full: Array) -> Array:
         mine = slice_parameter(graph_parameter, full, self._job.rank, "parameter")

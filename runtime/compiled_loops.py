@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,22 @@ def pays(program: Graph, backend: NumPyBackend) -> bool:
     if backend.xp is not np:
         return False
     if not any(node.regions for node in program.nodes):
-        return sum(map(_elements, program.nodes)) >= WORTH
+        return sum(map(elements, program.nodes)) >= WORTH
     from mspc.ops.control.times import times_of  # late: most programs have no regions
 
-    return sum(times.count * sum(map(_elements, graph.nodes)) for graph, times in times_of(program).items()) >= WORTH
+    return sum(times.count * sum(map(elements, graph.nodes)) for graph, times in times_of(program).items()) >= WORTH
+
+
+def begin_library(traced: Graph, device: str, ranks: int) -> Thread | None:
+    """Compile what all programs share beside the passes, in a thread: where the graph that they begin with is as large
+    for each rank, what they make of it will be, too."""
+    if device != "CPU" or sum(map(elements, traced.nodes)) < WORTH * ranks:
+        return None
+    from mspc.ops.cpu.pool import put_on_disk  # late: a small graph needs none of it
+
+    thread = Thread(target=put_on_disk, name="mspc loops")
+    thread.start()
+    return thread
 
 
 def compiled_kernels(graph: Graph, backend: NumPyBackend) -> tuple[dict[int, Kernel], dict[int, Kernel]]:
@@ -39,14 +52,14 @@ def compiled_kernels(graph: Graph, backend: NumPyBackend) -> tuple[dict[int, Ker
     nodes = {
         index: (node.op, [value.type for value in node.inputs], element_types(node.type))
         for index, node in enumerate(graph.nodes)
-        if isinstance(node.op, Op) and _elements(node) >= LEAST
+        if isinstance(node.op, Op) and elements(node) >= LEAST
         and all(isinstance(value.type, TensorType) for value in node.inputs)
     }  # fmt: skip
     found = program.kernels(backend, nodes)
     return found.loops, found.updates
 
 
-def _elements(node: Node) -> int:
+def elements(node: Node) -> int:
     """Elements of the largest tensor that a node reads, makes, or spares."""
     tensors = [type for value in (node, *node.inputs) for type in element_types(value.type)]
     spared = 0

@@ -6,10 +6,12 @@ Nothing of CUDA is loaded before a GPU is to be used: the driver alone is asked 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import warnings
 from collections.abc import Callable, Mapping
+from threading import Thread
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
@@ -78,6 +80,16 @@ class Probe:
         count = ctypes.c_int()
         cuda.cuDeviceGetCount(ctypes.byref(count))
         return count.value, "" if count.value else "no GPU is visible here"
+
+    def begin(self, index: int) -> None:
+        """Have the driver make its context of a GPU, which the device then finds. It takes some tenths of a second
+        without Python's lock; what fails here is told where the device is opened."""
+        import ctypes
+
+        with contextlib.suppress(OSError):
+            cuda, device, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_void_p()
+            if not cuda.cuInit(0) and not cuda.cuDeviceGet(ctypes.byref(device), index):
+                cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
 
     def cupy(self) -> bool:
         """Whether CuPy is installed."""
@@ -281,6 +293,8 @@ class Hardware:
             self.choice = choose_device(wanted, *self._local, asked, self._probe, size)
             if self.choice.warning:
                 self._warn(self.choice.warning)
+            if self.choice.device == GPU:  # beside the script's first compile
+                Thread(target=self._probe.begin, args=(self.choice.index,), name="mspc GPU", daemon=True).start()
         elif wanted == AUTO and asked.device and asked.device != self.choice.device:
             before = {CPU: "CPU", GPU: "GPU"}[self.choice.device]
             raise MspcError(

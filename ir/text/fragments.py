@@ -11,14 +11,20 @@ import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from mspc.ir.layout import REDUCTIONS, Layout
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.opaque import Reference, Symbol
 from mspc.ir.text.limits import DEEPEST, LARGEST_TENSOR, LONGEST_LIST, MOST_RANKS
-from mspc.ir.text.source_text import Malformed, name_of, string_of
-from mspc.ir.text.tensor_text import dtype_called, read_tensor
+from mspc.ir.text.plain_texts import (
+    alone_value,
+    plain_attributes,
+    plain_layout,
+    plain_tensor_type,
+    plain_tuple_type,
+)
+from mspc.ir.text.source_text import Malformed, dtype_called, name_of, string_of
 from mspc.ir.types import DTYPES, OpaqueType, StackType, TensorType, TupleType, Type
 
 if TYPE_CHECKING:
@@ -34,11 +40,6 @@ _PUNCTUATION = {
     "NONE": "'none'", "TENSOR": "a constant", "$END": "the end",
 }  # fmt: skip
 _NAMED_LAYOUT_KEYS = ("device_matrix", "tensor_map", "alias_name")
-_INTEGER = re.compile(r"-?\d{1,18}\Z", re.ASCII)
-_FLOAT = re.compile(r"-?\d{1,18}(?:\.\d{1,18}(?:e[+-]?\d{1,3})?|e[+-]?\d{1,3})\Z", re.ASCII)
-_PLAIN_STRING = re.compile(r'"[\w .\-]*"\Z', re.ASCII)
-_INTEGERS = re.compile(r"\((?:-?\d{1,18}(?:, -?\d{1,18})*)?\)\Z", re.ASCII)
-_STRINGS = re.compile(r'\("[^"\\\n]*"(?:, "[^"\\\n]*")*\)\Z')
 
 
 class _Run(NamedTuple):
@@ -99,6 +100,8 @@ class _Actions:
         return _at(items[0], read_layouts, str(items[0][6:]))[0]
 
     def tensor(self, items: list[Any]) -> Any:
+        from mspc.ir.text.tensor_text import read_tensor  # late: a compile reads no constants
+
         return _at(items[0], read_tensor, str(items[0]))
 
     def type_value(self, items: list[Any]) -> Type:
@@ -211,6 +214,9 @@ class _Actions:
         return _shallow(tuple(items))
 
 
+_ACTIONS = _Actions()
+
+
 def _at(token: Token, read: Callable[[str], Any], text: str) -> Any:
     try:
         return read(text)
@@ -245,7 +251,7 @@ def grammar() -> Lark:
     text = resources.files("mspc.ir.text").joinpath("grammar.lark").read_text("utf-8")
     starts = ["module", "attributes", "layouts", "type", "value"]
     return Lark(
-        text, parser="lalr", lexer="contextual", start=starts, maybe_placeholders=True, transformer=_Actions()
+        text, parser="lalr", lexer="contextual", start=starts, maybe_placeholders=True, transformer=_ACTIONS
     )
 
 
@@ -281,49 +287,60 @@ def expected(error: UnexpectedInput) -> tuple[str, ...]:
     return tuple(sorted(word for word in words if not word.startswith(" ")))
 
 
-def plain_value(text: str) -> Any:
-    """The value of a text that needs no grammar; None for any other.
-
-    It is a number, a list of integers, a truth value, an element type, a plain string or a list of strings that escape
-    nothing.
-    """
-    if _INTEGER.match(text):
-        return int(text)
-    if _FLOAT.match(text):
-        return float(text)
-    if _PLAIN_STRING.match(text):
-        return text[1:-1]
-    if _INTEGERS.match(text):
-        return tuple(int(member) for member in text[1:-1].split(",") if member.strip())
-    if _STRINGS.match(text):
-        return tuple(text[2:-2].split('", "'))
-    return _WORDS.get(text)
-
-
 @lru_cache(maxsize=16384)
 def read_attributes(text: str) -> dict[str, Any]:
     """`{key: value, ...}`; shared, so callers must not change it. Raises Malformed."""
-    return _read(text, "attributes")
+    found = plain_attributes(text)
+    return _read(text, "attributes") if found is None else found
 
 
 @lru_cache(maxsize=16384)
 def read_layouts(text: str) -> tuple[Any, ...]:
     """Layouts separated by `;`; None where the text says none. Raises Malformed."""
-    return _read(text, "layouts") if text.strip() else ()
+    if not text.strip():
+        return ()
+    found = [_plain_layout(each) for each in text.split("; ")]
+    return _read(text, "layouts") if any(layout is False for layout in found) else tuple(found)
+
+
+def _plain_layout(text: str) -> Layout | Literal[False] | None:
+    """A layout, None where the text says none, False where the grammar is to read it. Raises Malformed."""
+    parts = plain_layout(text)
+    if parts is None:
+        return None if text == "none" else False
+    mesh, dims, reduction, partial = parts
+    axes = _ACTIONS.axes(partial) if reduction is not None else None
+    return _ACTIONS.layout([_ACTIONS.axes(mesh), *dims, reduction, axes])
 
 
 @lru_cache(maxsize=4096)
 def read_value(text: str) -> Any:
     """One value. Raises Malformed."""
-    return _read(text, "value")
+    found = alone_value(text)
+    return _read(text, "value") if found is None else found[0]
 
 
 @lru_cache(maxsize=16384)
 def read_type(text: str) -> Type:
     """`<...>`: a type of mspc, or an OpaqueType for what does not even begin like one. Raises Malformed."""
+    found = _plain_type(text)
+    if found is not None:
+        return found
     if _OWN_TYPE.match(text) or text == "<Tuple[], TupleShape()>":
         return _read(text, "type")
     return OpaqueType(text)
+
+
+def _plain_type(text: str) -> Type | None:
+    """The type of a text that needs no grammar. Raises Malformed."""
+    tensor = plain_tensor_type(text)
+    if tensor is not None:
+        return TensorType(dtype_called(tensor[0]), _ACTIONS.shape(tensor[1]))
+    parts = plain_tuple_type(text)
+    if parts is None:
+        return None
+    runs = [_ACTIONS.element([dtype, times or None]) for dtype, times in parts[0]]
+    return _ACTIONS.tuple_type([*runs, *map(_ACTIONS.shape, parts[1])])
 
 
 def read_foreign_type(text: str) -> Type:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from lark import Token
-
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.opaque import UNKNOWN_TYPE, Literal, OpaqueOp, Reference
 from mspc.ir.text.comments import read_trailer
@@ -91,7 +89,7 @@ class NodeReader:
     def operands(self, values: dict[str, Value], items: list[Any]) -> list[Value]:
         found: list[Value] = []
         for item in items:
-            if type(item) is not Token:
+            if getattr(item, "start_pos", None) is None:  # a value
                 found.append(self.operand(values, item, 0))
                 continue
             for match in OPERAND.finditer(item):
@@ -101,7 +99,7 @@ class NodeReader:
                     continue
                 value = values.get(match.group()) or self.reading.visible_parameter(match.group())
                 if value is None:
-                    self.reading.unknown_value(match.group(), (item.start_pos or 0) + match.start())
+                    self.reading.unknown_value(match.group(), item.start_pos + match.start())
                 found.append(value)
         return found
 

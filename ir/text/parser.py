@@ -7,10 +7,7 @@ Nothing of a file is evaluated or imported: operators are looked up in the regis
 from __future__ import annotations
 
 import re
-from typing import Any, cast
-
-from lark import Token, Tree
-from lark.exceptions import UnexpectedInput, VisitError
+from typing import TYPE_CHECKING, Any
 
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.nearest import did_you_mean
@@ -29,9 +26,13 @@ from mspc.ir.text.fragments import (
 )
 from mspc.ir.text.node_reader import NodeReader
 from mspc.ir.text.operator_reader import Registry
+from mspc.ir.text.own_lines import own_items
 from mspc.ir.text.reading import GROUP, OPERAND, QUOTED, Reading
 from mspc.ir.text.source_text import Malformed, expectation, name_of
 from mspc.ir.types import Type
+
+if TYPE_CHECKING:
+    from mspc.ir.text.pieces import Piece
 
 _PARAMETER = re.compile(rf"(%para\d+_({QUOTED}|[^\s:]*))\s*:")
 _SUBGRAPH = re.compile(rf"subgraph @({QUOTED}|[^\s(]+)[^(]*\(([^()]*)\)")
@@ -76,14 +77,15 @@ class _FileReader:
 
     def module(self) -> Module:
         for item in self.items():
-            if isinstance(item, Token):
+            if isinstance(item, list):
+                if item[0].type == "PARAMETER_HEAD":
+                    self.read_header_parameter(item)
+                else:
+                    self.read_subgraph(item)
+            elif item.type == "COMMENTS":
                 self.read_comments(item)
-            elif isinstance(item, Tree):
-                self.read_attribute_line(cast("Tree[Token]", item))
-            elif item[0].type == "PARAMETER_HEAD":
-                self.read_header_parameter(item)
             else:
-                self.read_subgraph(item)
+                self.read_attribute_line(item)
         if not self.graphs:
             notes = ("a graph begins with `subgraph @name() {`",)
             self.reading.fail("the file holds no graph", len(self.reading.text), notes)
@@ -94,6 +96,13 @@ class _FileReader:
         return module
 
     def items(self) -> list[Any]:
+        """Lists for parameters and graphs, pieces for comments and for lines of attributes."""
+        found = None if self.reading.foreign else own_items(self.reading.text)
+        return self.items_by_grammar() if found is None else found
+
+    def items_by_grammar(self) -> list[Any]:
+        from lark.exceptions import UnexpectedInput, VisitError  # late: most files do without the grammar
+
         try:
             tree = parse_text(self.reading.text, "module")
         except UnexpectedInput as error:
@@ -108,7 +117,7 @@ class _FileReader:
             self.reading.fail(error.orig_exc.message, error.orig_exc.offset)
         except Malformed as error:
             self.reading.fail(error.message, error.offset)
-        return tree.children
+        return [item for item in map(_plain_item, tree.children) if item is not None]
 
     def finish(self, module: Module) -> None:
         """Check what only the whole file can tell; resolve references that may point forward."""
@@ -143,7 +152,7 @@ class _FileReader:
                 self.reading.fail(f"{number} has no input {index}", at)
             node.forward, node.forward_input = forward, index
 
-    def read_comments(self, token: Token) -> None:
+    def read_comments(self, token: Piece) -> None:
         for fact, value in header_facts(token).items():
             self.facts.setdefault(fact, value)
         if self.facts.get("IR dialect") == "mindspore":
@@ -151,11 +160,7 @@ class _FileReader:
             self.reading.operators.registry = {}
         self.types_before = parameter_types(token)
 
-    def read_attribute_line(self, tree: Tree[Token]) -> None:
-        if tree.data == "configuration":
-            return
-        (token,) = tree.children
-        assert isinstance(token, Token)
+    def read_attribute_line(self, token: Piece) -> None:
         match = re.match(rf"({QUOTED}|[^:\n]*?)\s*:[ ]*(.*)", token)
         assert match is not None
         word, text = match.group(1), match.group(2).rstrip()
@@ -163,10 +168,10 @@ class _FileReader:
         if word == "subgraph attr":
             self.graph_attrs = {}
         elif word not in _NO_ATTRIBUTES:
-            at = (token.start_pos or 0) + match.start(2)
+            at = token.start_pos + match.start(2)
             attrs = self.attrs if self.graph_attrs is None else self.graph_attrs
             if key in attrs and not self.reading.foreign:
-                self.reading.fail(f"the attribute '{key}' stands twice", token.start_pos or 0)
+                self.reading.fail(f"the attribute '{key}' stands twice", token.start_pos)
             attrs[key] = _foreign_value(text) if self.reading.foreign else self.reading.piece(read_value, text, at)
             if not self.reading.opaque:
                 self.check_header(key, attrs[key], at)
@@ -225,10 +230,10 @@ class _FileReader:
             member.global_type, member.attrs = first.global_type, dict(first.attrs)
             members.append(member)
 
-    def read_parameter_groups(self, parameter: Parameter, groups: Token) -> None:
+    def read_parameter_groups(self, parameter: Parameter, groups: Piece) -> None:
         for match in GROUP.finditer(groups):
             label, text = match.groups()
-            at = (groups.start_pos or 0) + match.start(2)
+            at = groups.start_pos + match.start(2)
             if label:
                 parameter.attrs = dict(self.reading.piece(read_attributes, text, at))
             elif text.startswith("{layout: "):
@@ -287,6 +292,12 @@ class _FileReader:
 
             check_parameters(self.reading, graph, references, lines, at)
         graph.parameters = list(lines.values())
+
+
+def _plain_item(item: Any) -> Any:
+    """An item of the grammar; of the line of an attribute its token, None for a configuration."""
+    rule = getattr(item, "data", "")
+    return item if not rule else item.children[0] if rule == "attribute_line" else None
 
 
 def _foreign_value(text: str) -> Any:

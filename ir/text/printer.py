@@ -20,7 +20,7 @@ from mspc.ir.text.values import (
     type_text,
     value_text,
 )
-from mspc.ir.types import StackType, TensorType
+from mspc.ir.types import StackType, TensorType, Type
 
 _INDENT = "      "
 
@@ -172,6 +172,12 @@ class _GraphWriter:
     def write(self, is_open: Callable[[Node], bool] | None = None) -> None:
         append = self.lines.append
         operand = self.operand
+        known: dict[int, str] = {}  # by the id of the type, whose hash takes long
+
+        def told(type: Type) -> str:
+            text = known[id(type)] = type_text(type)
+            return text
+
         for node in self.graph.nodes:
             if is_open is not None and is_open(node):
                 self.left_open[node] = len(self.lines)
@@ -181,8 +187,8 @@ class _GraphWriter:
             if self.together and self.shown_as_one(node):
                 types = f"{type_text(node.inputs[0].type)}*{len(node.inputs)}"
             else:
-                types = ", ".join([type_text(v.type) for v in node.inputs])
-            append(f"{_INDENT}: ({types}) -> ({type_text(node.type)})")
+                types = ", ".join([known.get(id(v.type)) or told(v.type) for v in node.inputs])
+            append(f"{_INDENT}: ({types}) -> ({known.get(id(node.type)) or told(node.type)})")
             trailer = self.trailer(node)
             if trailer:
                 append(trailer)

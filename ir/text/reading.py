@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple, NoReturn, cast
-
-from lark import Token
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.opaque import Reference
@@ -15,6 +13,9 @@ from mspc.ir.text.limits import LONGEST_LIST
 from mspc.ir.text.operator_reader import OperatorReader, Registry
 from mspc.ir.text.source_text import SourceText
 from mspc.ir.types import TensorType, TupleType, Type
+
+if TYPE_CHECKING:
+    from mspc.ir.text.pieces import Piece
 
 QUOTED = r'"(?:[^"\\\n]|\\.)*+"'
 OPERAND = re.compile(rf"%(?:para\d+_{QUOTED}|[\w.\-/\[\]$]+(?:{{\d+\.\.\d+}}[\w.\-/\[\]$]*)?)")
@@ -101,7 +102,7 @@ class Reading:
     def type_of(self, text: str, at: int) -> Type:
         return read_foreign_type(text) if self.opaque else self.piece(read_type, text, at)
 
-    def read_types(self, token: Token) -> tuple[tuple[Type, ...], tuple[Type, ...] | None]:
+    def read_types(self, token: Piece) -> tuple[tuple[Type, ...], tuple[Type, ...] | None]:
         known = self.type_lines.get(token)
         if known is None:
             left, arrow, _ = token.partition(" -> ")
@@ -110,8 +111,8 @@ class Reading:
             known = self.type_lines[str(token)] = (ins, outs)
         return known
 
-    def types_in(self, token: Token, start: int, stop: int) -> tuple[Type, ...]:
-        at = token.start_pos or 0
+    def types_in(self, token: Piece, start: int, stop: int) -> tuple[Type, ...]:
+        at = token.start_pos
         found: list[Type] = []
         for match in _TYPE.finditer(token, start, stop):
             times = min(int(match.group(2) or 1), LONGEST_LIST)

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.location import Location
+from mspc.ir.types import DTYPES, DType
 
 
 class SourceText:
@@ -68,3 +69,10 @@ def string_of(text: str) -> str:
 def name_of(text: str) -> str:
     """The name that a bare word or a quoted text stands for."""
     return string_of(text) if text.startswith('"') else text
+
+
+def dtype_called(name: str) -> DType:
+    """The element type of this name. Raises Malformed."""
+    if name not in DTYPES:
+        raise Malformed(f"unknown element type {name}; known are {', '.join(DTYPES)}")
+    return DTYPES[name]

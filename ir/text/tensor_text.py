@@ -12,19 +12,12 @@ import numpy as np
 from mspc.ir.graph import Constant
 from mspc.ir.opaque import Symbol
 from mspc.ir.text.limits import LARGEST_CONSTANT
-from mspc.ir.text.source_text import Malformed
-from mspc.ir.types import DTYPES, DType, real_of
+from mspc.ir.text.source_text import Malformed, dtype_called
+from mspc.ir.types import DType, real_of
 
 _TENSOR = re.compile(r"Tensor\(shape=\[(.*?)\], ?dtype=(\w+), ?value=(.*)\)\Z", re.DOTALL)
 _NUMBER = r"(?:nan:[0-9a-f]+|-?(?:inf|nan|\d+(?:\.\d*)?(?:e[+-]?\d+)?))"
 _ELEMENT = re.compile(rf"(?:{_NUMBER}(?:&{_NUMBER})?|true|false)\Z")
-
-
-def dtype_called(name: str) -> DType:
-    """The element type of this name. Raises Malformed."""
-    if name not in DTYPES:
-        raise Malformed(f"unknown element type {name}; known are {', '.join(DTYPES)}")
-    return DTYPES[name]
 
 
 @lru_cache(maxsize=4096)

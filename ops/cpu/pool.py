@@ -4,12 +4,14 @@ objects holds up: a share-out costs a microsecond or two while workers are awake
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
 
+from mspc.ir.files.cache_folder import cache_folder
 from mspc.ops.cpu.gemm_source import GEMM
 from mspc.ops.cpu.loops.library import CompilerFailed, compiler, library_of, warn_once
 from mspc.ops.cpu.loops.transpose_source import TRANSPOSE
@@ -18,6 +20,7 @@ from mspc.ops.cpu.threads import in_parallel, thread_count
 
 _ENOUGH = '#pragma GCC optimize("O2")\n'
 """Its loops are written in vectors: with more the compiler takes twice as long, and products as long as before."""
+_SOURCE = _ENOUGH + POOL + TRANSPOSE + GEMM
 _SHARES = 4
 """Shares for each thread: one that another process keeps off its core leaves the rest to others."""
 
@@ -59,7 +62,16 @@ def library() -> ctypes.CDLL | None:
     if not command:
         return None
     try:
-        return library_of(command, _ENOUGH + POOL + TRANSPOSE + GEMM)
+        return library_of(command, _SOURCE)
     except CompilerFailed as error:
         warn_once(command, str(error))
         return None
+
+
+def put_on_disk() -> None:
+    """Compile the library where no start before has; nothing is loaded for what is small, and `library` tells of a
+    compiler that fails."""
+    command = compiler()
+    if command and cache_folder("loops") is not None:
+        with contextlib.suppress(CompilerFailed):
+            library_of(command, _SOURCE)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from typing import Any, NoReturn, cast
+from typing import NoReturn, cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
@@ -150,17 +150,14 @@ def _pair(line: str, text: str) -> tuple[str, str]:
 
 
 def _operator(line: str, name: str, pairs: list[tuple[str, str]]) -> Op:
-    from mspc.ir.text.fragments import plain_value, read_attributes
-    from mspc.ir.text.operator_reader import OperatorReader  # only a text that is read needs the grammar
+    from mspc.ir.text.fragments import read_attributes
+    from mspc.ir.text.operator_reader import OperatorReader  # only a text that is read needs them
     from mspc.ir.text.source_text import Malformed, SourceText
 
     if name not in REGISTRY:
         _fail(line, f"there is no operator {name}")
     try:
-        attributes: dict[str, Any] = {key: plain_value(value) for key, value in pairs}
-        if len(attributes) < len(pairs) or None in attributes.values():
-            text = f"{{{', '.join(f'{key}: {value}' for key, value in pairs)}}}"
-            attributes = read_attributes(text)
+        attributes = read_attributes(f"{{{', '.join([f'{key}: {value}' for key, value in pairs])}}}")
         op = OperatorReader(SourceText(line, "line"), REGISTRY).operator(name, attributes, 0)
     except (Malformed, MspcError) as error:
         _fail(line, error.message, error.notes if isinstance(error, MspcError) else ())

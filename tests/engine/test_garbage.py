@@ -44,7 +44,7 @@ def test_threshold_of_a_script_is_given_back(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_threshold_is_given_back_where_a_compile_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = seen_in_a_compile(monkeypatch)
-    monkeypatch.setattr("mspc.engine.calls.compile_traced", lambda call: 1 / 0)
+    monkeypatch.setattr("mspc.engine.calls.compile_traced", lambda call, keeps: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         nn.ReLU()(Tensor(np.ones(2, np.float32)))
     assert (seen, gc.get_threshold()) == ([(NEW_OBJECTS, *ORDINARY[1:])], ORDINARY)

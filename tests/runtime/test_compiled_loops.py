@@ -13,6 +13,7 @@ from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.control.loops import Scan
 from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.cpu import pool
 from mspc.ops.cpu.loops import library, program
 from mspc.ops.math.arithmetic import Add, Mul
 from mspc.ops.math.elementwise import Square
@@ -107,3 +108,22 @@ def test_what_loops_do_counts_as_often_as_they_do_it(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(compiled_loops, "WORTH", worth)
         found.append(compiled_loops.pays(loop, NumPyBackend(OneRank())))
     assert found == [True, False]
+
+
+def test_what_programs_share_is_compiled_beside_the_passes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    if not library.compiler():
+        pytest.skip("needs a C++ compiler")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    elements = sum(map(compiled_loops.elements, network().nodes))
+    monkeypatch.setattr(compiled_loops, "WORTH", elements // 2)
+    assert compiled_loops.begin_library(network(), "CPU", 4) is None
+    assert compiled_loops.begin_library(network(), "GPU", 1) is None
+    thread = compiled_loops.begin_library(network(), "CPU", 2)
+    assert thread is not None
+    thread.join()
+    made = list((tmp_path / "mspc" / "loops").glob("*.so"))
+    assert len(made) == 1
+    monkeypatch.setattr(library, "_made", lambda *_: pytest.fail("it is compiled again"))
+    pool.library.cache_clear()
+    assert pool.library() is not None
+    pool.put_on_disk()

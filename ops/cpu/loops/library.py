@@ -77,6 +77,7 @@ def functions_of(sources: Mapping[str, str], prelude: str, alone: Collection[str
     names = sorted(name for name in sources if name not in alone)
     count = max(1, min(_MOST, len(names) // _TOGETHER))
     groups = [*([name] for name in sorted(alone)), *(names[i::count] for i in range(count if names else 0))]
+    groups.sort(key=lambda group: -sum(len(sources[name]) for name in group))  # the longest first: others fill the gaps
 
     def made(group: Sequence[str]) -> ctypes.CDLL:
         return library_of(command, prelude + "".join(sources[name] for name in group))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import pytest
@@ -140,6 +141,39 @@ def test_one_rank_has_nothing_to_agree_on() -> None:
     hardware.choose(DeviceRequest(), 1)
     hardware.agree(OneRank())
     assert hardware.choice == DeviceChoice("gpu", 0)
+
+
+@pytest.mark.parametrize(("wishes", "begun"), [(Wishes("gpu"), [2]), (Wishes("cpu"), [])])
+def test_the_drivers_context_is_begun_once_where_a_gpu_is_chosen(wishes: Wishes, begun: list[int]) -> None:
+    found: list[int] = []
+    machine = Machine(4)
+    machine.begin = found.append  # type: ignore[method-assign]
+    hardware = Hardware(wishes, local_rank=2, local_size=4, probe=machine)
+    for _ in range(2):
+        hardware.choose(DeviceRequest(), 4)
+    for thread in threading.enumerate():
+        if thread.name == "mspc GPU":
+            thread.join()
+    assert found == begun
+
+
+@pytest.mark.parametrize("fails", ["", "cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "the driver"])
+def test_what_fails_in_the_driver_is_left_to_the_device(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Driver:
+        def __init__(self, name: str) -> None:
+            if fails == "the driver":
+                raise OSError(name)
+
+        def __getattr__(self, name: str) -> Any:
+            asked.append(name)
+            return lambda *_: int(name == fails)
+
+    monkeypatch.setattr("ctypes.CDLL", Driver)
+    Probe().begin(0)
+    names = ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain"]
+    assert asked == ([] if fails == "the driver" else names[: names.index(fails) + 1] if fails else names)
 
 
 def test_wishes_travel_to_the_ranks_of_mpirun() -> None:
