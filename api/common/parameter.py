@@ -22,6 +22,9 @@ from mspc.ops.operator_arguments import describe
 UNNAMED = "Parameter"
 """The name of a parameter until a cell's attribute gives it one."""
 
+FACTS = ("requires_grad", "layerwise_parallel", "parallel_optimizer", "_comm_fusion")
+"""Entries of a Parameter's dict that a compile looks at, beside its name, shape and element type."""
+
 
 class Store(Protocol):
     """Where the values of parameters are while a graph trains them."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.common.parameter import Parameter
+from mspc.api.common.parameter import FACTS, Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.container import CellList
@@ -32,6 +32,9 @@ from mspc.compiler.frontend.values import (
 )
 from mspc.ir.diagnostics import MspcError, kind_of
 from mspc.ir.graph import Value
+
+ALIKE = frozenset({"shape", "dtype", "ndim", "size", "itemsize", "nbytes", *(fact.strip("_") for fact in FACTS)})
+"""What the program may ask of a Parameter that is equal for those that are alike, which `FACTS` tells."""
 
 
 def get_attribute(tracer: Tracer, frame: Frame, node: ast.AST, base: Any, name: str) -> Any:
@@ -56,6 +59,8 @@ def get_attribute(tracer: Tracer, frame: Frame, node: ast.AST, base: Any, name: 
     if key in tracer.attributes:
         return tracer.attributes[key]
     tracer.attributes_read.add(key)
+    if isinstance(base, Parameter) and name not in ALIKE:
+        tracer.particulars += 1
     if isinstance(base, Closure | TensorMethod):
         raise frame.error(node, f"{describe(base)} has no attribute '{name}'", kind=AttributeError)
     if isinstance(base, Undecided):
