@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from mspc.api.common import parameter as session
@@ -20,6 +21,7 @@ from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame
 from mspc.ir.graph import Constant, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import TensorType
 from mspc.ops.control.structural import Gradient
 
 FEWEST = 4
@@ -36,6 +38,7 @@ _PLAIN = (
     ast.Return, ast.Assign, ast.If, ast.Expr, ast.Pass, ast.Assert, ast.Raise,
 )  # fmt: skip
 _CHANGED = object()
+_facts = attrgetter("_type.dtype.name", "_type.shape", *session.FACTS)
 _NUMBERS = (bool, int, float, str, type(None))
 
 
@@ -176,13 +179,14 @@ def _describe(tracer: Tracer, item: Any, leaves: list[Any], key: list[Any]) -> b
         if id(item) in tracer.parameter_readers:
             return False
         leaves.append(item)
-        facts = vars(item)
-        key += (kind, item.shape, item.dtype, *map(facts.__getitem__, session.FACTS))
+        key += (kind, _facts(item))
         return True
     if kind is Node or kind is Parameter:
         leaves.append(item)
         is_weak = bool(tracer.weak) and item in tracer.weak
-        key += (kind, item.type, is_weak, bool(item.name), type(getattr(item, "op", None)))
+        own = item.type
+        told = (own.dtype.name, own.shape) if isinstance(own, TensorType) else own  # is looked up sooner
+        key += (kind, told, is_weak, bool(item.name), getattr(item, "op", None).__class__)
         return True
     key += (kind, repr(item)) if kind in _NUMBERS else (kind, id(item))  # 0.0 and -0.0 are equal
     return True

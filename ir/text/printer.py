@@ -85,25 +85,24 @@ def _module_lines(
     header = len(lines)
     lines += _attribute_lines(main.attrs) if is_open is None else []
     lines += [f"#Total params  : {len(main.parameters)}", ""]
-    numbers: dict[Value, str] = {}
+    numbers_in: dict[Graph, dict[Value, str]] = {}
     first = 1
     for graph in [main, *(g for g in module.graphs if g is not main)]:
-        for number, parameter in enumerate(graph.parameters, first):
-            numbers[parameter] = f"%para{number}_{name_text(parameter.name)}"
+        numbered = enumerate(graph.parameters, first)
+        numbers_in[graph] = {p: f"%para{number}_{name_text(p.name)}" for number, p in numbered}
         first += len(graph.parameters)
     together: dict[Parameter, list[Parameter]] = {}
     common: dict[Value, str] = {}
     if not module.dialect and any(isinstance(node.type, StackType) for node in main.nodes):
-        from mspc.ir.text.families import common_name, families  # late: few graphs have stacks
+        from mspc.ir.text.families import families  # late: few graphs have stacks
 
-        together = families(main)
-        for first_one, members in together.items():
-            number = numbers[first_one].partition("_")[0]
-            common[first_one] = f"{number}_{common_name([member.name for member in members])}"
+        for first_one, (members, name) in families(main).items():
+            together[first_one] = members
+            common[first_one] = f"{numbers_in[main][first_one].partition('_')[0]}_{name}"
     hidden = {member for members in together.values() for member in members[1:]}
     for parameter in main.parameters:
         if parameter not in hidden:
-            name = common.get(parameter, numbers[parameter])
+            name = common.get(parameter) or numbers_in[main][parameter]
             lines.append(f"{name}: {_parameter_text(parameter, name.partition('_')[2])}")
     writers: list[_GraphWriter] = []
     elsewhere = {
@@ -115,6 +114,7 @@ def _module_lines(
         lines.append("")
         if graph is not main and graph.attrs:
             lines += ["subgraph attr:", *_attribute_lines(graph.attrs)]
+        numbers = numbers_in[graph]
         if graph is not main and not module.dialect:
             lines += [f"{numbers[p]}: {_parameter_text(p, name_text(p.name))}" for p in graph.parameters]
         if graph is main:
@@ -125,7 +125,7 @@ def _module_lines(
             if module.dialect:
                 lines.append(f"# Parameters: {len(graph.parameters)}, ({types})")
             lines.append(f"subgraph @{name_text(graph.name)}({operands}) {{")
-        seen = numbers if module.dialect else {p: numbers[p] for p in graph.parameters}
+        seen = {p: text for every in numbers_in.values() for p, text in every.items()} if module.dialect else numbers
         writer = _GraphWriter(graph, seen, lines, header, elsewhere, together, common)
         writer.write(is_open)
         writers.append(writer)
