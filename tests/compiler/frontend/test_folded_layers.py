@@ -78,13 +78,16 @@ def loops(graph: Graph) -> list[str]:
 
 OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [
     ("Adam", {}), ("AdamWeightDecay", {"weight_decay": 0.1}), ("SGD", {"momentum": 0.9}), ("RMSProp", {}),
-    ("Momentum", {"momentum": 0.9}), ("Adagrad", {}), ("FTRL", {}),
+    ("Momentum", {"momentum": 0.9}), ("Adagrad", {}), ("FTRL", {}), ("Adam", {"use_amsgrad": True}),
+    ("Lamb", {}), ("AdaMax", {}), ("Rprop", {}), ("Adadelta", {}), ("ASGD", {}),
+    ("AdaFactor", {"relative_step": False}),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("optimizer", "settings"), OPTIMIZERS)
 def test_a_step_is_that_of_inlined_cells(optimizer: str, settings: dict[str, Any]) -> None:
     x = Tensor(np.random.default_rng(5).normal(size=(8, WIDTH)).astype(np.float32))
+    assert loops(trace(step_of(mspc.lazy_inline, optimizer, **settings), [ROWS]).graph) == ["For", "Scan"]
     steps = [step_of(mark, optimizer, **settings) for mark in (plainly, mspc.lazy_inline)]
     for _ in range(3):
         plain, folded = (step(x).asnumpy() for step in steps)
