@@ -124,18 +124,21 @@ def _scan_parameters(tracer: Tracer, loop: Node, counterparts: Counterparts) -> 
     behind = op.first + op.carried
     stacks: list[tuple[Value, Parameter]] = []
     captured: list[tuple[Value, Parameter]] = []
-    at = tracer.builder.nodes.index(loop)
+    nodes = tracer.builder.nodes
+    at = nodes.index(loop)
     for value, parameter in zip(loop.inputs[behind:], body.parameters[op.leading + op.carried :], strict=True):
         name = getattr(value, "name", "")
         members = counterparts.parameters.get(id(tracer.parameters.get(name)))
         if members is None:
             captured.append((value, parameter))
             continue
-        weights = [tracer.weight(member) for member in members]
-        stack = Node(MakeStack(), weights, MakeStack().infer(*(w.type for w in weights)), value.name, "", loop.scope,
-                     loop.frames, loop.phase)  # fmt: skip
-        tracer.builder.nodes.insert(at, stack)
-        at += 1
+        weights: list[Value] = [tracer.weight(member) for member in members]
+        stack = next((n for n in nodes[:at] if isinstance(n.op, MakeStack) and n.inputs == weights), None)
+        if stack is None:  # else another loop scans them: gradients are asked for one stack
+            type = MakeStack().infer(*(weight.type for weight in weights))
+            stack = Node(MakeStack(), weights, type, value.name, "", loop.scope, loop.frames, loop.phase)
+            nodes.insert(at, stack)
+            at += 1
         stacks.append((stack, parameter))
     loop.inputs[behind:] = [value for value, _ in (*stacks, *captured)]
     body.parameters[op.leading + op.carried :] = [parameter for _, parameter in (*stacks, *captured)]

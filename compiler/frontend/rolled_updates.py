@@ -34,6 +34,8 @@ def roll_updates(graph: Graph) -> None:
     if not stacks:
         return
     members: dict[Value, tuple[Node, int]] = {w: (stack, i) for stack in stacks for i, w in enumerate(stack.inputs)}
+    if len(members) != sum(len(stack.inputs) for stack in stacks):
+        raise Unrolled  # gradients are asked for one stack
     requests = [node for node in graph.nodes if isinstance(node.op, Gradient)]
     if len(requests) > 1:
         raise Unrolled

@@ -231,9 +231,27 @@ def replaced_on_the_way(layers: Any, x: Any) -> Any:
     return x
 
 
+def twice(layers: Any, x: Any) -> Any:
+    """Gradients of both loops go to the same weights."""
+    return enumerated(layers, enumerated(layers, x))
+
+
+def overlapping(layers: Any, x: Any) -> Any:
+    for layer in layers[1:]:
+        x = layer(x)
+    return enumerated(layers, x)
+
+
+def under_a_condition(layers: Any, x: Any) -> Any:
+    if x.sum() > 0.0:
+        x = enumerated(layers, x)
+    return x * 0.5
+
+
 WAYS: list[tuple[Any, list[str]]] = [
     (by_number, ["For"]), (enumerated, ["For"]), (in_two_lists, ["For"]), (by_number_of_some, ["For"]),
-    (weighted, []), (neighbours, []), (replaced_on_the_way, []),
+    (twice, ["For", "For"]), (overlapping, []), (under_a_condition, ["If"]), (weighted, []),
+    (neighbours, []), (replaced_on_the_way, []),
 ]  # fmt: skip
 
 

@@ -121,3 +121,98 @@ def test_ranks_train_as_one_device(change: Any) -> None:
         graph, _ = manager.apply(find_pass(name), graph)
     assert difference(graph, parse(print_graph(graph), REGISTRY).main) == ""
     same(wanted, run_on_ranks(graph, feeds), 1e-5)
+
+
+def with_loss_scale(network: nn.Cell) -> Any:
+    manager = nn.DynamicLossScaleUpdateCell(1024, 2, 2)
+    return nn.TrainOneStepWithLossScaleCell(network, nn.Adam(network.trainable_params(), 0.05), scale_sense=manager)
+
+
+def accumulated(network: nn.Cell) -> Any:
+    """The optimizer runs after every second step, with the sum of the gradients."""
+
+    class Accumulated(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__(auto_prefix=False)
+            self.network, self.optimizer = network, nn.Momentum(network.trainable_params(), 0.05, 0.9)
+            self.weights = self.optimizer.parameters
+            self.sums = self.weights.clone("sum", "zeros")
+            self.count = Parameter(Tensor(0, mspc.int32), name="count", requires_grad=False)
+            self.grad, self.each = ops.GradOperation(get_by_list=True), ops.HyperMap()
+
+        def construct(self, x: Any) -> Any:
+            loss = self.network(x)
+            self.each(ops.assign_add, self.sums, self.grad(self.network, self.weights)(x))
+            self.count += 1
+            if self.count % 2 == 0:
+                self.optimizer(self.sums)
+                self.each(ops.assign, self.sums, self.each(ops.zeros_like, self.sums))
+            return loss
+
+    return Accumulated()
+
+
+def averaged(network: nn.Cell) -> Any:
+    """A moving average of the weights is kept beside them, and the norm of the gradients is returned."""
+
+    class Averaged(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__(auto_prefix=False)
+            self.network, self.optimizer = network, nn.AdamWeightDecay(network.trainable_params(), 0.05)
+            self.weights = self.optimizer.parameters
+            self.means = self.weights.clone("mean", "same")
+            self.grad = ops.GradOperation(get_by_list=True)
+
+        def construct(self, x: Any) -> Any:
+            loss = self.network(x)
+            grads = self.grad(self.network, self.weights)(x)
+            loss = ops.depend(loss, self.optimizer(grads))
+            for mean, weight in zip(self.means, self.weights, strict=True):
+                ops.assign(mean, mean * 0.75 + weight * 0.25)
+            return loss + 0.0 * ops.sqrt(ops.addn([ops.reduce_sum(ops.square(g)) for g in grads]))
+
+    return Averaged()
+
+
+def with_gradients(network: nn.Cell) -> Any:
+    step = nn.TrainOneStepCell(network, nn.Adam(network.trainable_params(), 0.05), return_grad=True)
+    return lambda x: step(x)[0]
+
+
+def summed_up(network: nn.Cell) -> Any:
+    """Gradients of parts of the batch."""
+    parts = mspc.parallel.nn.GradAccumulation(network, 2)
+    return nn.TrainOneStepCell(parts, nn.Adam(network.trainable_params(), 0.05))
+
+
+@pytest.mark.parametrize("step_of", [with_loss_scale, accumulated, averaged, with_gradients, summed_up])
+def test_usual_steps_train_as_with_inlined_cells(step_of: Any) -> None:
+    x = Tensor(np.random.default_rng(5).normal(size=(8, WIDTH)).astype(np.float32))
+    networks = [Network(mark) for mark in (plainly, mspc.lazy_inline)]
+    steps = [step_of(network) for network in networks]
+    if isinstance(steps[1], nn.Cell):
+        assert loops(trace(step_of(Network(mspc.lazy_inline)), [ROWS]).graph)[:2] in (["For", "For"], ["For", "Scan"])
+    for _ in range(4):
+        plain, folded = ((found[0] if isinstance(found, tuple) else found).asnumpy() for found in (s(x) for s in steps))
+        np.testing.assert_allclose(plain, folded, rtol=1e-6)
+    for one, other in zip(*(network.trainable_params() for network in networks), strict=True):
+        np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), rtol=1e-5, atol=1e-7, err_msg=one.name)
+
+
+def test_what_is_overwritten_on_the_way_inlines_all() -> None:
+    """A count that changes between what is done for two layers."""
+
+    class Counting(Step):
+        def __init__(self, mark: Any) -> None:
+            super().__init__(mark, list)
+            self.count = Parameter(Tensor(np.float32(0.0)), name="count", requires_grad=False)
+
+        def construct(self, x: Any) -> Any:
+            loss = self.loss(x)
+            for i, (weight, g) in enumerate(zip(self.weights, self.grad(self.loss, self.weights)(x), strict=True)):
+                if i % 2 == 0:
+                    self.count += 1.0
+                ops.assign(weight, weight - 0.01 * self.count * g)
+            return loss
+
+    assert loops(trace(Counting(mspc.lazy_inline), [ROWS]).graph) == []
