@@ -24,7 +24,7 @@ from mspc.ops.math.reduce import ReduceAll, ReduceAny, ReduceMax, ReduceMin, Red
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import ReduceSum
 
-_JOINED = {
+JOINED = {
     "sum": (AddN, ReduceSum), "prod": (Mul, ReduceProd), "max": (Maximum, ReduceMax), "min": (Minimum, ReduceMin),
     "all": (LogicalAnd, ReduceAll), "any": (LogicalOr, ReduceAny),
 }  # fmt: skip
@@ -47,7 +47,7 @@ class Meeting:
     def over_stack(self, b: Builder, stacked: Value) -> None:
         """Let the node join the parts of all cells, which lie along the first dimension of `stacked`, with the others;
         nodes that it needs are appended."""
-        join, reduce = _JOINED[self.joins]
+        join, reduce = JOINED[self.joins]
         if not self.others:
             self.node.op, self.node.inputs = reduce(axis=(0,)), [stacked]
             return
@@ -150,7 +150,7 @@ def _meeting(
     joins = _joins(op)
     if not joins or (_is_tree(op) and any(leaf.type != node.type for leaf in leaves)):
         raise Unrolled
-    join, _ = _JOINED[joins]
+    join, _ = JOINED[joins]
     b = Builder(graph, nodes).like(node)
     b.phase = node.phase
 
