@@ -144,7 +144,15 @@ def _may_compare_identities(operator: ast.cmpop, left: Any, right: Any) -> bool:
         return False
     if type(operator) in COMPARE and (is_graph_value(left) or is_graph_value(right)):
         return False
-    return any(is_graph_value(each) or isinstance(each, tuple | list | dict | set) for each in (left, right))
+    return _holds_tensors(left) or _holds_tensors(right)
+
+
+def _holds_tensors(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_holds_tensors, (*value, *value.values())))
+    if isinstance(value, tuple | list | set | frozenset):
+        return any(map(_holds_tensors, value))
+    return is_graph_value(value)
 
 
 def _compared(tracer: Tracer, operator: ast.cmpop, left: Any, right: Any) -> Any:

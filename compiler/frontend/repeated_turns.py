@@ -48,7 +48,8 @@ class _Turn:
 
     leaves: what the item holds. rows, result: the nodes and the result, with places in the stead of what belongs to the
     turn: an index of `leaves`, or `len(leaves)` and the index of a node. weights: the leaves that are parameters of the
-    graph since, in the order in which they were met. names: those that leaves were given. nodes: the nodes.
+    graph since, in the order in which they were met. names: those that leaves were given. nodes: the nodes, with the
+    operands that belong to the turn: their numbers and places.
     """
 
     leaves: list[Any]
@@ -56,7 +57,7 @@ class _Turn:
     result: Any
     weights: list[int]
     names: dict[int, str]
-    nodes: list[Node]
+    nodes: list[tuple[Node, list[tuple[int, int]]]]
 
 
 @dataclass
@@ -129,12 +130,18 @@ class RepeatedTurns:
         weights = [places.get(parameter, count) for parameter in parameters[known:]]
         places |= {node: count + i for i, node in enumerate(made)}
         rows = [_row(node, places) for node in made]
-        # What was read before is met again by the turn's nodes alone, and must be a parameter of the graph then.
-        weights += [i for row in rows for i in row[0] if isinstance(i, int) and i < count]
-        names = {i: leaves[i].name for i in unnamed if leaves[i].name}
-        turn = _Turn(leaves, rows, _placed(result, places, leaves), weights, names, made)
-        if count in weights[: len(parameters) - known] or turn.result is _CHANGED:
+        if count in weights:
             return result, None, True
+        placed = _placed(result, places, leaves)
+        if placed is _CHANGED:
+            return result, None, True
+        own = [[(i, place) for i, place in enumerate(row[0]) if isinstance(place, int)] for row in rows]
+        # What was known before is a parameter of the graph where the turn's nodes or its result read it.
+        weights += [place for each in own for _, place in each if place < count]
+        weights += [place for place in _places_in(placed) if place < count]
+        weights = [i for i in dict.fromkeys(weights) if isinstance(leaves[i], session.Parameter)]
+        names = {i: leaves[i].name for i in unnamed if leaves[i].name}
+        turn = _Turn(leaves, rows, placed, weights, names, list(zip(made, own, strict=True)))
         return result, turn, state != _state(tracer)
 
     def _are_plain(self, nodes: Sequence[Node], inlined: set[FunctionSource]) -> bool:
@@ -148,20 +155,16 @@ class RepeatedTurns:
 
     def _repeat(self, turn: _Turn, leaves: list[Any]) -> Any:
         tracer = self.tracer
+        found: list[Any] = list(leaves)
         for i in turn.weights:
-            if isinstance(leaves[i], session.Parameter):
-                tracer.weight(leaves[i])
+            found[i] = tracer.weight(leaves[i])
         for i, name in turn.names.items():
             leaves[i].name = leaves[i].name or name
         count = len(leaves)
-        found: list[Any] = [
-            tracer.weights.get(id(leaf)) if isinstance(leaf, session.Parameter) else leaf for leaf in leaves
-        ]
-        for node, (places, *_) in zip(turn.nodes, turn.rows, strict=True):
-            inputs = [
-                found[place] if isinstance(place, int) else value
-                for place, value in zip(places, node.inputs, strict=True)
-            ]
+        for node, places in turn.nodes:
+            inputs = list(node.inputs)
+            for i, place in places:
+                inputs[i] = found[place]
             made = Node(node.op, inputs, node.type, node.name, node.instance, node.scope, node.frames, node.phase)
             made.in_strategy, made.out_strategy, made.attrs = node.in_strategy, node.out_strategy, dict(node.attrs)
             found.append(made)
@@ -223,6 +226,12 @@ class _Place:
     """A value of the turn in its result."""
 
     index: int
+
+
+def _places_in(placed: Any) -> list[int]:
+    if isinstance(placed, tuple):
+        return [place for each in placed for place in _places_in(each)]
+    return [placed.index] if isinstance(placed, _Place) else []
 
 
 @dataclass(frozen=True)
