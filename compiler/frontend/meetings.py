@@ -11,6 +11,7 @@ That is done with operators whose result over all operands is a reduction of the
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import field
 
 from mspc.compiler.frontend.values import Unrolled
 from mspc.ir.builder import Builder
@@ -23,7 +24,10 @@ from mspc.ops.math.comparison import LogicalAnd, LogicalOr
 from mspc.ops.math.reduce import ReduceAll, ReduceAny, ReduceMax, ReduceMin, ReduceProd
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.ops.tensor.moving import Concat, Stack
+from mspc.ops.tensor.reshape import Reshape
 
+BESIDE = "beside"
 JOINED = {
     "sum": (AddN, ReduceSum), "prod": (Mul, ReduceProd), "max": (Maximum, ReduceMax), "min": (Minimum, ReduceMin),
     "all": (LogicalAnd, ReduceAll), "any": (LogicalOr, ReduceAny),
@@ -37,16 +41,26 @@ class Meeting:
     """A node in which values of all cells meet.
 
     node: it. parts: of every cell, what it brings. others: what belongs to no cell, joined. joins: see `Op.joins`.
+    behind: others that lie behind the cells, where all lie beside each other.
     """
 
     node: Node
     parts: list[Value]
     others: list[Value]
     joins: str
+    behind: list[Value] = field(default_factory=list[Value])
 
     def over_stack(self, b: Builder, stacked: Value) -> None:
         """Let the node join the parts of all cells, which lie along the first dimension of `stacked`, with the others;
         nodes that it needs are appended."""
+        if self.joins == BESIDE:
+            _, each, *rest = stacked.shape
+            row = Reshape((len(self.parts) * each, *rest))
+            if not (self.others or self.behind):
+                self.node.op, self.node.inputs = row, [stacked]
+                return
+            self.node.op, self.node.inputs = Concat(0), [*self.others, b.emit(row, stacked), *self.behind]
+            return
         join, reduce = JOINED[self.joins]
         if not self.others:
             self.node.op, self.node.inputs = reduce(axis=(0,)), [stacked]
@@ -148,6 +162,8 @@ def _meeting(
 ) -> Meeting:
     op = node.op
     joins = _joins(op)
+    if joins == BESIDE:
+        return _row_of_cells(graph, nodes, node, leaves, cell_of, cells)
     if not joins or (_is_tree(op) and any(leaf.type != node.type for leaf in leaves)):
         raise Unrolled
     join, _ = JOINED[joins]
@@ -182,6 +198,30 @@ def _meeting(
     return Meeting(node, parts, others, joins)
 
 
+def _row_of_cells(
+    graph: Graph, nodes: list[Node], node: Node, leaves: Sequence[Value], cell_of: dict[Value, int], cells: int
+) -> Meeting:
+    """What lies beside each other, one cell behind the other. Raises Unrolled where it does not."""
+    op = node.op
+    assert isinstance(op, Concat | Stack)
+    of = [cell_of.get(leaf, -1) for leaf in leaves]
+    first = next(i for i, cell in enumerate(of) if cell >= 0)
+    each = of.count(0)
+    last = first + cells * each
+    if op.axis not in (0, -node.tensor_type.rank) or of != [-1] * first + [
+        cell for cell in range(cells) for _ in range(each)
+    ] + [-1] * (len(of) - last):
+        raise Unrolled
+    b = Builder(graph, nodes).like(node)
+    b.phase = node.phase
+    parts: list[Value] = []
+    for cell in range(cells):
+        parts.append(b.emit(op, *leaves[first + cell * each : first + (cell + 1) * each]))
+        cell_of[parts[-1]] = cell
+    before, behind = ([b.emit(op, *part)] if part else [] for part in (leaves[:first], leaves[last:]))
+    return Meeting(node, parts, [*before], BESIDE, [*behind])
+
+
 def _joins(op: object) -> str:
     return op.joins if isinstance(op, Op) else ""
 
@@ -193,7 +233,7 @@ def _is_part(node: Node, reader: Node) -> bool:
 
 def _is_tree(op: object) -> bool:
     """Whether it joins its operands themselves, so that those of another one of its kind may be its own."""
-    return isinstance(op, Op) and bool(op.joins) and not op.operandwise
+    return isinstance(op, Op) and op.joins not in ("", BESIDE) and not op.operandwise
 
 
 def is_alike(one: Value, other: Value, changing: Collection[Value]) -> bool:

@@ -15,7 +15,7 @@ from mspc.ops.op import REGISTRY, Op
 from tests.ops.backend import BACKEND
 
 load_operators()
-NAMES = sorted(name for name, cls in REGISTRY.items() if cls.joins)
+NAMES = sorted(name for name, cls in REGISTRY.items() if cls.joins in JOINED)
 
 
 def over(op: Op, operands: Sequence[Any]) -> Any:

@@ -70,6 +70,16 @@ def by_largest(grads: Any) -> Any:
     return [g / largest for g in grads]
 
 
+def by_norm_of_norms(grads: Any) -> Any:
+    total = ops.norm(ops.stack([ops.norm(g) for g in grads]))
+    return [g * (0.05 / ops.maximum(total, 0.05)) for g in grads]
+
+
+def by_all_elements(grads: Any) -> Any:
+    largest = ops.reduce_max(ops.abs(ops.concat([g.reshape((-1,)) for g in grads])))
+    return [g / largest for g in grads]
+
+
 def where_finite(grads: Any) -> Any:
     finite = ops.AllFinite()(grads)
     return [ops.select(finite, g, ops.zeros_like(g)) for g in grads]
@@ -86,6 +96,7 @@ def unscaled_and_clipped(grads: Any) -> Any:
 MEETING: list[tuple[Any, list[str]]] = [
     (by_value, ["For", "Scan"]), (by_norms, ["For", "Scan"]), (by_global_norm, ["For", "Scan", "Scan"]),
     (by_sum_of_norms, ["For", "Scan", "Scan"]), (by_largest, ["For", "Scan", "Scan"]),
+    (by_norm_of_norms, ["For", "Scan", "Scan"]), (by_all_elements, ["For", "Scan", "Scan"]),
     (where_finite, ["For", "Scan", "Scan"]), (unscaled_and_clipped, ["For", "Scan", "Scan", "Scan"]),
 ]  # fmt: skip
 
@@ -106,7 +117,7 @@ def test_a_step_is_that_of_inlined_cells(change: Any, wanted: list[str]) -> None
         np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), rtol=1e-5, atol=1e-7, err_msg=one.name)
 
 
-@pytest.mark.parametrize("change", [by_global_norm, where_finite, by_largest])
+@pytest.mark.parametrize("change", [by_global_norm, where_finite, by_largest, by_norm_of_norms])
 def test_ranks_train_as_one_device(change: Any) -> None:
     def traced() -> Graph:
         graph = trace(Step(mspc.lazy_inline, change), [ROWS]).graph
