@@ -14,7 +14,6 @@ from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.container import CellList
 from mspc.api.ops.method_table import find_method
-from mspc.compiler.frontend.precision import attribute_as_float
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.tensor import ATTRIBUTES, attribute
 from mspc.compiler.frontend.values import (
@@ -93,6 +92,8 @@ def _of_cell(tracer: Tracer, frame: Frame, node: ast.AST, cell: Cell, name: str,
         name_tensor(tracer, found, full)
     if kind is None:
         return found
+    from mspc.compiler.frontend.precision import attribute_as_float  # late: few cells have a precision of their own
+
     tracer.at(frame, node)
     return attribute_as_float(tracer, found, kind, full)
 
