@@ -245,10 +245,13 @@ def _match(
     if len(first) != len(chain):
         raise Unrolled
     same: dict[Value, Value] = {}
+    stage = chains.stage
     for one, other in zip(first, chain, strict=True):
-        if (one.op, one.phase, one.type, len(one.inputs)) != (other.op, other.phase, other.type, len(other.inputs)):
+        if one.op is not other.op and one.op != other.op:
             raise Unrolled
-        if chains.stage[one] != chains.stage[other]:
+        if one.type is not other.type and one.type != other.type:
+            raise Unrolled
+        if one.phase != other.phase or len(one.inputs) != len(other.inputs) or stage[one] != stage[other]:
             raise Unrolled
         for value, counterpart in zip(one.inputs, other.inputs, strict=True):
             known = same.get(value)
