@@ -11,7 +11,7 @@ import numpy as np
 
 from mspc.api import state
 from mspc.api.checks import integer
-from mspc.api.common.initial_values import InitialValue, initial_value
+from mspc.api.common.initial_values import InitialValue, as_initializer, initial_value
 from mspc.api.common.tensor import STORED, Tensor, as_array
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.setting_kind import checked, note_asked
@@ -279,6 +279,7 @@ class ParameterTuple(tuple[Parameter, ...]):
     def clone(self, prefix: str, init: Any = "same") -> ParameterTuple:
         """Copies named `prefix.name`, with their values or with those of an initializer."""
         twins: list[Parameter] = []
+        init = init if isinstance(init, str) and init == "same" else as_initializer(init)
         for parameter in self:
             twin = parameter.clone(init)
             twin.name = twin.given_name = f"{prefix}.{parameter.name}"

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Iterator
 from operator import attrgetter
@@ -22,7 +23,7 @@ _FACTS = attrgetter("kind", "type", "trainable", "layout", "global_type", "attrs
 def families(graph: Graph) -> dict[Parameter, tuple[list[Parameter], str]]:
     """The parameters that stand on one line and the name that they have together, by the first of them: those that a
     stack holds, one behind the other."""
-    place = {parameter: i for i, parameter in enumerate(graph.parameters)}
+    place = dict(zip(graph.parameters, itertools.count(), strict=False))
     found: dict[Parameter, tuple[list[Parameter], str]] = {}
     for node in graph.nodes:
         if not isinstance(node.type, StackType) or len(node.inputs) < 2:
