@@ -86,7 +86,7 @@ def _module_lines(
     header = len(lines)
     lines += _attribute_lines(main.attrs) if is_open is None else []
     lines += [f"#Total params  : {len(main.parameters)}", ""]
-    numbers_in: dict[Graph, dict[Value, int]] = {}
+    numbers_in: dict[Graph, dict[Parameter, int]] = {}
     first = 1
     for graph in [main, *(g for g in module.graphs if g is not main)]:
         numbers_in[graph] = dict(zip(graph.parameters, count(first), strict=False))
@@ -148,7 +148,7 @@ class _GraphWriter:
     """
 
     def __init__(
-        self, graph: Graph, parameters: Mapping[Value, int], lines: list[str], header: int,
+        self, graph: Graph, parameters: Mapping[Parameter, int], lines: list[str], header: int,
         elsewhere: Mapping[Node, str], together: dict[Parameter, list[Parameter]],
         common: Mapping[Value, str],
     ) -> None:  # fmt: skip
@@ -169,9 +169,8 @@ class _GraphWriter:
         name = self.names.get(value)
         if name is not None:
             return name
-        number = self.parameters.get(value)
-        if number is not None:  # of thousands few are read one by one
-            name = self.names[value] = _parameter_name(value, number)
+        if isinstance(value, Parameter) and value in self.parameters:  # of thousands few are read one by one
+            name = self.names[value] = _parameter_name(value, self.parameters[value])
             return name
         if isinstance(value, Constant):
             return constant_text(value)
