@@ -74,8 +74,14 @@ class Updates:
             return frozenset()
         known = self.shown.get(value)
         if known is None:
-            known = frozenset(p for index in aliased_operands(value) for p in self.parameters(value.inputs[index]))
-            self.shown[value] = known
+            shown: set[Value] = set()
+            for index in aliased_operands(value):
+                operand = value.inputs[index]
+                if isinstance(operand, Parameter):
+                    shown.add(operand)
+                else:
+                    shown |= self.parameters(operand)
+            known = self.shown[value] = frozenset(shown)
         return known
 
 

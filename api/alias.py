@@ -98,17 +98,18 @@ class _Alias(ModuleType):
             return API_LEVEL
         if name.startswith("__") and name != "__all__":
             raise AttributeError(name)
-        full = f"{self.__name__}.{name}"
         try:
             found = getattr(self.__dict__["_target"], name)
         except AttributeError:
+            full = f"{self.__name__}.{name}"
             if home_of(full.partition(".")[2]) is not None:
                 return importlib.import_module(full)
             if full.partition(".")[0] == _OWN:
                 raise
             raise AttributeError(f"mspc does not support {full}{_hint(self, full)}") from None
-        is_public = isinstance(found, ModuleType) and home_of(full.partition(".")[2]) is not None
-        return importlib.import_module(full) if is_public else public(found)
+        if isinstance(found, ModuleType) and home_of(f"{self.__name__}.{name}".partition(".")[2]) is not None:
+            return importlib.import_module(f"{self.__name__}.{name}")
+        return public(found)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """What a script sets is set behind; a module below this one, which its import hangs here, hides no function."""

@@ -77,6 +77,7 @@ def _explaining(label: str | Callable[[Any], str], function: Function) -> Functi
     """The function, which says of arguments that did not fit what was wrong. label: its name in messages, or what gives
     it for the object that is made."""
     plain = _plain_parameters(function)
+    first = min((place for place, *_ in plain), default=sys.maxsize)
 
     def named(args: tuple[Any, ...]) -> str:
         if callable(label):
@@ -85,7 +86,7 @@ def _explaining(label: str | Callable[[Any], str], function: Function) -> Functi
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        for place, name, wanted, fits in plain:
+        for place, name, wanted, fits in plain if kwargs or len(args) > first else ():
             if place < len(args):
                 value = args[place]
             elif name in kwargs:

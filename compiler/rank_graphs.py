@@ -46,14 +46,25 @@ class RankGraph(Graph):
 
 @dataclass
 class StageOfKind:
-    """A kind's graph behind a pass. changed: whether the pass changed anything."""
+    """A kind's graph behind a pass. changed: whether the pass changed anything. same: the stage before, where it did
+    not."""
 
     graph: Graph
     changed: bool
+    same: StageOfKind | None = None
     _text: OpenText | None = None
+    _last: tuple[int, str] | None = None
+    """A rank, and its text."""
 
     def text(self, rank: int, parts: Sequence[RankElement]) -> str:
         """The text of a rank's graph."""
+        if self.same is not None:
+            return self.same.text(rank, parts)
+        if self._last is None or self._last[0] != rank:
+            self._last = rank, self._made(rank, parts)
+        return self._last[1]
+
+    def _made(self, rank: int, parts: Sequence[RankElement]) -> str:
         if any(isinstance(value, VaryingConstant) for each in self.graph.graphs() for value in each.results):
             return print_graph(copied(self.graph, rank, parts))
         if self._text is None:
@@ -205,11 +216,16 @@ class RankGraphs:
         if self.on_pass is not None:
             self.on_pass(self.passes[0], graph, changed)
         last = self.passes[-1]
+        before: StageOfKind | None = None
         for name in self.passes:
             if name != self.passes[0]:
                 graph, changed = manager.apply(find_pass(name), graph)
+            same = None if changed else before
             if name in wanted:
-                stages[name] = StageOfKind(graph if name == last else copied(graph), changed)
+                own = graph if name == last else copied(graph) if same is None else same.graph
+                before = stages[name] = StageOfKind(own, changed, same)
+            elif changed:
+                before = None
         return stages
 
 

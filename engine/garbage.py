@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-NEW_OBJECTS = 100_000
+NEW_OBJECTS = 250_000
 """New objects after which a compile looks for garbage among them: nearly all that it makes stays until its end, and to
 look again after every 700, as Python does, takes a fifth of it."""
 

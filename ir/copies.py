@@ -23,10 +23,9 @@ def copied_node(node: Node, inputs: Iterable[Value], op: OpLike | None = None) -
 
 def copied_parameter(parameter: Parameter) -> Parameter:
     """A parameter with all that `parameter` says."""
-    own = Parameter(
-        parameter.name, parameter.type, parameter.kind, parameter.trainable, parameter.layout, parameter.global_type
-    )
-    own.attrs = dict(parameter.attrs)
+    own = object.__new__(Parameter)  # there are thousands
+    own.name, own.type, own.kind, own.layout = parameter.name, parameter.type, parameter.kind, parameter.layout
+    own.trainable, own.global_type, own.attrs = parameter.trainable, parameter.global_type, {**parameter.attrs}
     return own
 
 

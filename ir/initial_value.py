@@ -78,7 +78,9 @@ class Description:
             raise MspcError(f"the initializer makes no {self.dtype}: {error}") from None
         except OverflowError:
             raise MspcError(f"the initializer makes no {self.dtype}: one of its numbers is no Float64") from None
-        if isinstance(self.distribution, Filled):
+        if isinstance(self.distribution, Filled) and not (
+            self.dtype.is_float and type(self.distribution.value) is float  # fits all of them
+        ):
             try:
                 np.full((), self.distribution.value, self.dtype.numpy)
             except (ValueError, OverflowError):

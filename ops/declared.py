@@ -26,6 +26,9 @@ class Sharding:
         is_collective: ranks run it together: a `Collective`.
         constrains: the result is operand 0, and the strategy says how it is to be sharded; gone once that is decided.
         requests: names of attached attributes (`add_prim_attr`) that `decompose` carries out; see `Op.asks`.
+        joins: how its results over groups of its operands give that over all of them ("sum", "prod", "max", "min",
+            "all", "any"), in whatever groups they are, or that they lie "beside" each other along `axis`; "" where they
+            do not. Over one operand it is that operand, unless it goes operandwise or beside.
         sums_of_rows: of what `over_all_ranks` changes, results that are sums over a rank's own rows, added up later.
     """
 
@@ -41,6 +44,7 @@ class Sharding:
     is_collective: ClassVar[bool] = False
     constrains: ClassVar[bool] = False
     requests: ClassVar[tuple[str, ...]] = ()
+    joins: ClassVar[str] = ""
     sums_of_rows: ClassVar[tuple[int, ...]] = ()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mspc.compiler.driver import Compiled, DumpPoint
-from mspc.ir.files.parsing import indented
+from mspc.ir.files.parsing import Written, indented
 from mspc.ir.graph import Graph, element_layouts
 from mspc.ir.types import Type
 from mspc.output.first_values import FirstValue
@@ -81,7 +81,6 @@ def program(
     number for every rank, the same for those with equal programs.
     """
     graph = compiled.graph
-    made = {value.name: {"initial": value.description.entry()} for value in values if value.description is not None}
     set_by_script = settings.entry()
     content = {
         "format": FORMAT,
@@ -98,21 +97,31 @@ def program(
             for p, fed in zip(compiled.inputs, compiled.fed, strict=True)
         ],
         "outputs": _outputs(graph),
-        "parameters": [
-            {
-                "name": p.name,
-                "kind": p.kind,
-                **_typed(p.global_type or p.type),
-                "layout": str(p.layout or ""),
-                **made.get(p.name, {}),
-            }
-            for p in graph.parameters
-            if p.kind != "input"
-        ],
+        "parameters": _parameters(graph, values),
         **_plan(compiled.strategies.plan(compiled.config.ranks)),
         **({"network": network} if network else {}),
     }
     return indented(content) + "\n"
+
+
+def _parameters(graph: Graph, values: Iterable[FirstValue]) -> list[Written]:
+    """What is said of every parameter and constant, in the lines that it has below `parameters`. Of thousands nearly
+    all differ in their names and random numbers alone."""
+    made = {value.name: value.description for value in values if value.description is not None}
+    line = "\n" + " " * 3
+    shared: dict[Any, str] = {}
+    found: list[Written] = []
+    for p in graph.parameters:
+        if p.kind == "input":
+            continue
+        key = p.kind, id(p.global_type or p.type), id(p.layout)
+        rest = shared.get(key)
+        if rest is None:
+            facts = {"kind": p.kind, **_typed(p.global_type or p.type), "layout": str(p.layout or "")}
+            rest = shared[key] = indented(facts, line[:-1])[1 : -len(line)]
+        initial = f',{line}"initial": {indented(made[p.name].entry(), line)}' if p.name in made else ""
+        found.append(Written(f'{{{line}"name": {indented(p.name)},{rest}{initial}{line[:-1]}}}'))
+    return found
 
 
 def _plan(plan: PlanFile) -> dict[str, Any]:

@@ -119,6 +119,8 @@ class InitialValue:
 
 def checked_shape(shape: Any) -> tuple[int, ...]:
     """A shape given as int, list or tuple. Raises TypeError or ValueError."""
+    if type(shape) is tuple and all([type(n) is int and n >= 0 for n in shape]):
+        return shape
     sizes = (shape,) if isinstance(shape, (int, np.integer)) else shape
     if not isinstance(sizes, (list, tuple)) or not all(isinstance(n, (int, np.integer)) for n in sizes):
         raise ApiTypeError(f"a shape is a tuple of integers, not {shape!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 from typing import Any
@@ -88,7 +89,12 @@ class Initializer:
 def sampled_by(init: Initializer) -> str:
     """The method by which a subclass draws values itself, "draw" or "_initialize"; "" where what it says as data holds,
     as no class below that has a method of its own."""
-    for kind in type(init).__mro__:
+    return _sampling_method(type(init))
+
+
+@functools.cache
+def _sampling_method(cls: type[Initializer]) -> str:
+    for kind in cls.__mro__:
         if "distribution" in vars(kind) or "of_shape" in vars(kind):
             return ""
         for name in ("draw", "_initialize"):

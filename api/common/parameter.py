@@ -4,13 +4,14 @@ runtime."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any, Protocol
 
 import numpy as np
 
 from mspc.api import state
 from mspc.api.checks import integer
-from mspc.api.common.initial_values import InitialValue, initial_value
+from mspc.api.common.initial_values import InitialValue, as_initializer, initial_value
 from mspc.api.common.tensor import STORED, Tensor, as_array
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.setting_kind import checked, note_asked
@@ -21,6 +22,9 @@ from mspc.ops.operator_arguments import describe
 
 UNNAMED = "Parameter"
 """The name of a parameter until a cell's attribute gives it one."""
+
+FACTS = ("_requires_grad", "_layerwise_parallel", "_parallel_optimizer", "_comm_fusion")
+"""Entries of a Parameter's dict that a compile looks at, beside its name, shape and element type."""
 
 
 class Store(Protocol):
@@ -43,22 +47,16 @@ class Store(Protocol):
         ...
 
 
-class _Attribute:
+def _attribute(name: str, kind: type, wanted: str) -> Any:
     """An attribute of parameters that scripts may set. Raises TypeError for a value of another type."""
+    place = f"_{name}"
 
-    def __init__(self, kind: type, wanted: str) -> None:
-        self.kind, self.wanted = kind, wanted
+    def put(parameter: Parameter, value: Any) -> None:
+        if not isinstance(value, kind):
+            raise ApiTypeError(f"Parameter.{name} must be {wanted}, not {describe(value)}")
+        vars(parameter)[place] = value
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, parameter: Parameter | None, owner: type) -> Any:
-        return self if parameter is None else vars(parameter)[self.name]
-
-    def __set__(self, parameter: Parameter, value: Any) -> None:
-        if not isinstance(value, self.kind):
-            raise ApiTypeError(f"Parameter.{self.name} must be {self.wanted}, not {describe(value)}")
-        vars(parameter)[self.name] = value
+    return property(attrgetter(place), put)
 
 
 class Parameter(Tensor):
@@ -76,10 +74,10 @@ class Parameter(Tensor):
     name. `owned`: a cell holds it already, so that an optimizer's list of it does not rename it.
     """
 
-    name = _Attribute(str, "a string")
-    requires_grad = _Attribute(bool, "True or False")
-    layerwise_parallel = _Attribute(bool, "True or False")
-    parallel_optimizer = _Attribute(bool, "True or False")
+    name = _attribute("name", str, "a string")
+    requires_grad = _attribute("requires_grad", bool, "True or False")
+    layerwise_parallel = _attribute("layerwise_parallel", bool, "True or False")
+    parallel_optimizer = _attribute("parallel_optimizer", bool, "True or False")
 
     def __init__(
         self,
@@ -281,6 +279,7 @@ class ParameterTuple(tuple[Parameter, ...]):
     def clone(self, prefix: str, init: Any = "same") -> ParameterTuple:
         """Copies named `prefix.name`, with their values or with those of an initializer."""
         twins: list[Parameter] = []
+        init = init if isinstance(init, str) and init == "same" else as_initializer(init)
         for parameter in self:
             twin = parameter.clone(init)
             twin.name = twin.given_name = f"{prefix}.{parameter.name}"

@@ -31,6 +31,7 @@ def _mapped(function: Any, sequences: Any, reverse: bool) -> Any:
     first = sequences[0]
     if isinstance(first, (tuple, list)):
         order = -1 if reverse else 1
-        found = [_mapped(function, [s[i] for s in sequences], reverse) for i in range(len(first))[::order]]
+        rows = [[s[i] for s in sequences] for i in range(len(first))[::order]]
+        found = [_mapped(function, row, reverse) for row in rows]
         return tuple(found[::order])
     return function(*sequences)

@@ -54,7 +54,8 @@ class Primitive:
             raise PrimitiveTypeError(
                 "Primitive has no operator; write ops.MatMul() or another operator's name"
             )
-        self.op: Op = _make(cls, args, kwargs)
+        is_own = args or kwargs or issubclass(cls, Collective)
+        self.op: Op = _make(cls, args, kwargs) if is_own else _made_of_nothing(cls)
         self._start()
         self._mistake = _sequence_mistake(cls, args, kwargs)
 
@@ -221,6 +222,12 @@ def _make(cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Op:
         raise PrimitiveTypeError(text, caller(), [f"{cls.__name__} takes {known}"]) from None
 
 
+@functools.cache
+def _made_of_nothing(cls: type[Op]) -> Op:
+    """The operator that is made without arguments: one is enough, since none changes."""
+    return _make(cls, (), {})
+
+
 def _ranks_of(name: str, group: str) -> tuple[int, ...] | None:
     try:
         return ranks_of_group(group)
@@ -289,8 +296,8 @@ def check_strategy(strategy: Any, what: str) -> Strategies:
         TypeError: no tuple of tuples (or layouts), lists as in MindSpore. ValueError: numbers below 1, tuples and
             layouts mixed.
     """
-    if strategy is None:
-        return None
+    if strategy is None or _is_plain(strategy):
+        return strategy
     if not isinstance(strategy, tuple):
         message = f"{what} must be a tuple of tuples or of Layouts, not {strategy!r}"
         raise PrimitiveTypeError(message, caller(), [_EXAMPLE])
@@ -303,6 +310,19 @@ def check_strategy(strategy: Any, what: str) -> Strategies:
         message = f"{what}: entry 0 is {entries[0]}, not a tuple of ints or a Layout"
         raise PrimitiveTypeError(message, caller(), [f"write ({_shown(entries)},)"])
     return tuple(_checked_entry(entry, f"{what}: entry {i}") for i, entry in enumerate(entries))
+
+
+def _is_plain(strategy: Any) -> bool:
+    """Whether these are tuples of positive ints, as nearly all strategies are."""
+    if type(strategy) is not tuple:
+        return False
+    for entry in cast("tuple[Any, ...]", strategy):
+        if type(entry) is not tuple:
+            return False
+        for shards in cast("tuple[Any, ...]", entry):
+            if type(shards) is not int or shards < 1:
+                return False
+    return True
 
 
 def _are_layouts(entries: Iterable[Any]) -> Iterator[bool]:

@@ -65,3 +65,4 @@ def compile_(
             all_rows=all_rows,
         ),
     )
+    leave_out_loaded()  # the process ends

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import types
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
-from mspc.api.common.parameter import Parameter
+from mspc.api.common.parameter import FACTS, Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
 from mspc.api.ops.primitive import Primitive
@@ -16,8 +17,8 @@ from mspc.ops.op import Op
 
 _OWN = ("_cells", "_params", "_members", "_owned")
 """What a cell knows of its own attributes, which are compared themselves."""
-_PLAIN = (bool, int, float, str, bytes, type(None))
-_FACTS = ("dtype", "shape", "requires_grad", "layerwise_parallel", "parallel_optimizer", "comm_fusion", "sliced")
+_PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
+_facts = attrgetter("dtype", "shape", *FACTS)
 
 
 class Counterparts:
@@ -44,8 +45,7 @@ class Counterparts:
         if isinstance(one, Cell):
             return self._same_cell(one, other, number)
         if isinstance(one, Parameter):
-            alike = all(getattr(one, fact, None) == getattr(other, fact, None) for fact in _FACTS)
-            return alike and self._note(self.parameters, one, other, number)
+            return _facts(one) == _facts(other) and self._note(self.parameters, one, other, number)
         if isinstance(one, tuple | list):
             return len(one) == len(other) and all(self._same(a, b, number) for a, b in zip(one, other, strict=True))
         if isinstance(one, dict):
@@ -55,7 +55,7 @@ class Counterparts:
             fields = one.attributes()
             return all(name in seeds or fields[name] == value for name, value in other.attributes().items())
         if isinstance(one, Primitive):
-            return self._same(vars(one), vars(other), number)
+            return self._same_primitive(one, other, number)
         if isinstance(one, Tensor):
             alike = one.shape == other.shape and one.dtype == other.dtype
             return alike and np.array_equal(one.asnumpy(), other.asnumpy())
@@ -67,6 +67,19 @@ class Counterparts:
             return one.__func__ is other.__func__ and self._same(one.__self__, other.__self__, number)
         return False
 
+    def _same_primitive(self, one: Primitive, other: Primitive, number: int) -> bool:
+        mine, others = vars(one), vars(other)
+        if mine.keys() != others.keys():
+            return False
+        for name, value in mine.items():
+            counterpart = others[name]
+            if name in ("in_strategy", "out_strategy"):
+                if value != counterpart:
+                    return False
+            elif value is not counterpart and not self._same(value, counterpart, number):
+                return False
+        return True
+
     def _same_cell(self, one: Cell, other: Cell, number: int) -> bool:
         known = self.cells.get(id(one))
         if known is not None and len(known) > number:
@@ -76,9 +89,13 @@ class Counterparts:
         mine, others = vars(one), vars(other)
         if mine.keys() != others.keys():
             return False
-        return all(self._same(mine[name], others[name], number) for name in mine if name not in _OWN) and all(
-            self._same(a, b, number) for a, b in zip(one._cells.values(), other._cells.values(), strict=False)
-        )
+        for name, value in mine.items():
+            counterpart = others[name]
+            if value is counterpart and type(value) in _PLAIN:
+                continue  # most are, and there are thousands
+            if name not in _OWN and not self._same(value, counterpart, number):
+                return False
+        return all(self._same(a, b, number) for a, b in zip(one._cells.values(), other._cells.values(), strict=False))
 
     def _note(self, found: dict[int, Any], one: Any, other: Any, number: int) -> bool:
         """Note what stands in the place of `one`; False where something else stands there already."""

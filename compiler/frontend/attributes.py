@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.common.parameter import Parameter
+from mspc.api.common.parameter import FACTS, Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.container import CellList
 from mspc.api.ops.method_table import find_method
-from mspc.compiler.frontend.precision import attribute_as_float
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.tensor import ATTRIBUTES, attribute
 from mspc.compiler.frontend.values import (
@@ -33,6 +32,9 @@ from mspc.compiler.frontend.values import (
 )
 from mspc.ir.diagnostics import MspcError, kind_of
 from mspc.ir.graph import Value
+
+ALIKE = frozenset({"shape", "dtype", "ndim", "size", "itemsize", "nbytes", *(fact.strip("_") for fact in FACTS)})
+"""What the program may ask of a Parameter that is equal for those that are alike, which `FACTS` tells."""
 
 
 def get_attribute(tracer: Tracer, frame: Frame, node: ast.AST, base: Any, name: str) -> Any:
@@ -57,6 +59,8 @@ def get_attribute(tracer: Tracer, frame: Frame, node: ast.AST, base: Any, name: 
     if key in tracer.attributes:
         return tracer.attributes[key]
     tracer.attributes_read.add(key)
+    if isinstance(base, Parameter) and name not in ALIKE:
+        tracer.particulars += 1
     if isinstance(base, Closure | TensorMethod):
         raise frame.error(node, f"{describe(base)} has no attribute '{name}'", kind=AttributeError)
     if way_of(base) is not None:
@@ -92,6 +96,8 @@ def _of_cell(tracer: Tracer, frame: Frame, node: ast.AST, cell: Cell, name: str,
         name_tensor(tracer, found, full)
     if kind is None:
         return found
+    from mspc.compiler.frontend.precision import attribute_as_float  # late: few cells have a precision of their own
+
     tracer.at(frame, node)
     return attribute_as_float(tracer, found, kind, full)
 

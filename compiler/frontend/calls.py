@@ -24,10 +24,8 @@ from mspc.api.ops.primitive import Primitive
 from mspc.compiler.frontend.argument_binding import bind
 from mspc.compiler.frontend.attributes import get_attribute, register_cells, take_early_reads
 from mspc.compiler.frontend.builtins import HANDLERS, attribute_handlers
-from mspc.compiler.frontend.custom import call_custom, own_gradient
 from mspc.compiler.frontend.gradient import call_gradient
 from mspc.compiler.frontend.naming import naming_arguments
-from mspc.compiler.frontend.precision import as_float
 from mspc.compiler.frontend.primitives import call_primitive
 from mspc.compiler.frontend.python import call_class, call_handler, call_python
 from mspc.compiler.frontend.remembered_calls import call_key, remember
@@ -91,6 +89,8 @@ def call(
 
         return call_chosen(tracer, frame, node, fn, args, kwargs)
     if isinstance(fn, Custom):
+        from mspc.compiler.frontend.custom import call_custom  # late: few networks have one
+
         return call_custom(tracer, frame, node, fn, fn.applied(args, kwargs)[1], _runner(tracer, frame, node))
     if isinstance(fn, Primitive):
         return call_primitive(tracer, frame, node, fn, args, kwargs)
@@ -123,6 +123,8 @@ def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwar
     if isinstance(fn, GradientFunction):
         return call_gradient(tracer, frame, node, fn, args, kwargs)
     if isinstance(fn, InsertGradientOf) and len(args) == 1 and not kwargs:
+        from mspc.compiler.frontend.custom import own_gradient
+
         run = _runner(tracer, frame, node)
         value = tracer.value(args[0])
         return own_gradient(tracer, fn.f, [value], value, lambda function, given: run(function, given[-1:]))
@@ -192,6 +194,8 @@ def call_cell(
     first = len(tracer.builder.nodes)
     inputs: Args = args
     if "to_float" in flags:
+        from mspc.compiler.frontend.precision import as_float
+
         inputs = [as_float(tracer, arg, flags["to_float"]) for arg in args]
         kwargs = as_float(tracer, dict(kwargs), flags["to_float"])
     inputs = shard_values(tracer, inputs, cell.in_strategy, "in_strategy")
@@ -207,10 +211,14 @@ def call_cell(
         result = result if other is None else other
     own = getattr(cell, "bprop", None)
     if own is not None:
+        from mspc.compiler.frontend.custom import own_gradient
+
         result = own_gradient(tracer, own, [*inputs, *kwargs.values()], result, _runner(tracer, frame, node))
     tracer.at(frame, node)
     result = shard_values(tracer, result, cell.out_strategy, "out_strategy")
     if "result_float" in flags:
+        from mspc.compiler.frontend.precision import as_float
+
         result = as_float(tracer, result, flags["result_float"])
     asked: dict[str, Any] = {}
     if flags.get("recompute"):
@@ -319,15 +327,9 @@ def _call_tensor_method(
 
 
 def _inline_function(
-    tracer: Tracer,
-    frame: Frame,
-    node: ast.AST,
-    function: types.FunctionType,
-    args: Args,
-    kwargs: Kwargs,
-    is_method: bool = False,
-    cell: Cell | None = None,
-) -> Any:
+    tracer: Tracer, frame: Frame, node: ast.AST, function: types.FunctionType, args: Args, kwargs: Kwargs,
+    is_method: bool = False, cell: Cell | None = None,
+) -> Any:  # fmt: skip
     try:
         source = tracer.sources.function(function)
     except MspcError as error:
@@ -354,13 +356,7 @@ def _captured(cells: Mapping[str, Any], name: str) -> Any:
 
 
 def inline(
-    tracer: Tracer,
-    caller: Frame,
-    node: ast.AST,
-    callee: Callee,
-    args: Args,
-    kwargs: Kwargs,
-    cell: Cell | None = None,
+    tracer: Tracer, caller: Frame, node: ast.AST, callee: Callee, args: Args, kwargs: Kwargs, cell: Cell | None = None
 ) -> Any:
     """Run the body of a function with its arguments bound; `cell` opens a scope of its own."""
     if caller.depth >= MAX_DEPTH:
@@ -385,6 +381,7 @@ def inline(
         if isinstance(cell, Optimizer) or flags.get("updates"):
             frame.phase = "update"
     tree = callee.source.tree
+    tracer.inlined.add(callee.source)
     tracer.running[tree] += 1
     try:
         if tracer.running[tree] == 1:

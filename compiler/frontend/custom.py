@@ -28,6 +28,7 @@ def call_custom(
 ) -> Any:
     """The result of `custom(*args)`."""
     tracer.at(frame, node)
+    tracer.particulars += 1  # functions of the script are asked for types
     given = [operand(tracer, arg) for arg in args]
     try:
         op, operands = custom.function_on(given, _type_of)

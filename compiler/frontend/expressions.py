@@ -12,6 +12,7 @@ from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.attributes import get_attribute, look_up, set_attribute
 from mspc.compiler.frontend.builtins import text_of
 from mspc.compiler.frontend.calls import call
+from mspc.compiler.frontend.comprehensions import comprehended
 from mspc.compiler.frontend.condition import condition_of, negation
 from mspc.compiler.frontend.index import subscript, unpacked
 from mspc.compiler.frontend.index_assign import with_elements
@@ -136,7 +137,27 @@ def _compare(tracer: Tracer, frame: Frame, node: ast.Compare) -> Any:
     return met if met is not None and result is True else result
 
 
+def _may_compare_identities(operator: ast.cmpop, left: Any, right: Any) -> bool:
+    """Whether which tensors are compared may count, not only what is known of them."""
+    plain = (bool, int, float, str, type(None))
+    if isinstance(left, plain) or isinstance(right, plain):
+        return False
+    if type(operator) in COMPARE and (is_graph_value(left) or is_graph_value(right)):
+        return False
+    return _holds_tensors(left) or _holds_tensors(right)
+
+
+def _holds_tensors(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_holds_tensors, (*value, *value.values())))
+    if isinstance(value, tuple | list | set | frozenset):
+        return any(map(_holds_tensors, value))
+    return is_graph_value(value)
+
+
 def _compared(tracer: Tracer, operator: ast.cmpop, left: Any, right: Any) -> Any:
+    if _may_compare_identities(operator, left, right):
+        tracer.particulars += 1
     if type(operator) in COMPARE:
         return compare(tracer, type(operator), left, right)
     if isinstance(operator, ast.Is | ast.IsNot):
@@ -204,6 +225,8 @@ def _dict(tracer: Tracer, frame: Frame, node: ast.Dict) -> Any:
 def _subscript(tracer: Tracer, frame: Frame, node: ast.Subscript) -> Any:
     base, index = evaluate(tracer, frame, node.value), evaluate(tracer, frame, node.slice)
     tracer.at(frame, node)
+    if isinstance(base, dict) and not isinstance(index, str):
+        tracer.particulars += 1  # a key may be known by its identity
     return subscript(tracer, base, index)
 
 
@@ -247,58 +270,8 @@ def _named(tracer: Tracer, frame: Frame, node: ast.NamedExpr) -> Any:
     return value
 
 
-def _comprehension(
-    tracer: Tracer, frame: Frame, generators: list[ast.comprehension], produce: Callable[[Frame], None]
-) -> None:
-    """Run `produce` for every combination of the loops, in a frame of their own."""
-    inner = Frame(frame.source, {}, frame.globals, frame.lookup, frame, frame.call_frames)
-    inner.depth = frame.depth
-    inner._local_names = frozenset()
-    _loop(tracer, inner, generators, produce)
-
-
-def _loop(
-    tracer: Tracer, frame: Frame, generators: list[ast.comprehension], produce: Callable[[Frame], None]
-) -> None:
-    if not generators:
-        produce(frame)
-        return
-    first, rest = generators[0], generators[1:]
-    if first.is_async:
-        raise frame.error(first.target, "async is not supported inside a compiled function")
-    items = evaluate(tracer, frame, first.iter)
-    tracer.at(frame, first.iter)
-    for item in unpacked(tracer, items, "the loop"):
-        assign(tracer, frame, first.target, item)
-        for condition in first.ifs:
-            test = evaluate(tracer, frame, condition)
-            tracer.at(frame, condition)
-            if not truth(tracer, test, "the condition"):
-                break
-        else:
-            _loop(tracer, frame, rest, produce)
-
-
-def _list_comprehension(tracer: Tracer, frame: Frame, node: ast.ListComp | ast.GeneratorExp) -> Any:
-    found: list[Any] = []
-    _comprehension(tracer, frame, node.generators, lambda inner: found.append(evaluate(tracer, inner, node.elt)))
-    return tracer.own(found)
-
-
-def _set_comprehension(tracer: Tracer, frame: Frame, node: ast.SetComp) -> Any:
-    found: set[Any] = set()
-    _comprehension(tracer, frame, node.generators, lambda inner: found.add(evaluate(tracer, inner, node.elt)))
-    return tracer.own(found)
-
-
-def _dict_comprehension(tracer: Tracer, frame: Frame, node: ast.DictComp) -> Any:
-    found: dict[Any, Any] = {}
-
-    def produce(inner: Frame) -> None:
-        found[evaluate(tracer, inner, node.key)] = evaluate(tracer, inner, node.value)
-
-    _comprehension(tracer, frame, node.generators, produce)
-    return tracer.own(found)
+def _comprehension(tracer: Tracer, frame: Frame, node: Any) -> Any:
+    return comprehended(tracer, frame, node, evaluate, assign)
 
 
 def name_result(value: Any, name: str) -> None:
@@ -390,8 +363,8 @@ EXPRESSIONS: dict[type[ast.expr], Callable[..., Any]] = {
     ast.UnaryOp: _unary, ast.BoolOp: _boolean, ast.Compare: _compare, ast.IfExp: _conditional, ast.Tuple: _tuple,
     ast.List: _list, ast.Set: _set, ast.Dict: _dict, ast.Subscript: _subscript, ast.Slice: _slice,
     ast.Lambda: closure, ast.JoinedStr: _string, ast.FormattedValue: _formatted, ast.NamedExpr: _named,
-    ast.ListComp: _list_comprehension, ast.GeneratorExp: _list_comprehension, ast.SetComp: _set_comprehension,
-    ast.DictComp: _dict_comprehension,
+    ast.ListComp: _comprehension, ast.GeneratorExp: _comprehension, ast.SetComp: _comprehension,
+    ast.DictComp: _comprehension,
 }  # fmt: skip
 
 REFUSED: dict[type[ast.expr], str] = {

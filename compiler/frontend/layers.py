@@ -1,9 +1,10 @@
 """Makes one graph, which a loop runs, of equal cells that a `for` statement calls one behind the other.
 
-A turn is traced with the first cell. Where that reads a parameter, every turn reads the one that stands in its cell in
-the same place: these are put on a stack, which the loop scans. Cells are folded where their class asks for it
-(`lazy_inline`), they differ in the values of their parameters alone, and nothing that a turn does depends on which it
-is.
+The statement goes over the cells, over their numbers, or over both: `for layer in self.layers`, `for i in range(n)`
+with `self.layers[i]`, `enumerate` and `zip`. A turn is traced with the first cell. Where that reads a parameter, every
+turn reads the one that stands in its cell in the same place: these are put on a stack, which the loop scans. Cells are
+folded where their class asks for it (`lazy_inline`), they differ in the values of their parameters alone, and nothing
+that a turn does depends on which it is.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.container import CellList
 from mspc.compiler.frontend.alike_cells import Counterparts
 from mspc.compiler.frontend.expressions import assign
 from mspc.compiler.frontend.loops import Turns, run_loop
@@ -36,31 +38,80 @@ def asks_for_one_graph(items: Sequence[Any]) -> bool:
     return getattr(type(items[0]).__init__, "is_lazily_inlined", False)
 
 
-def folded(tracer: Tracer, frame: Frame, node: ast.For, cells: Sequence[Cell], block: Block) -> tuple[Any] | None:
+def folded(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any], block: Block) -> tuple[Any] | None:
     """How the statement ends, with its turns as one loop; None, and nothing is traced, where they must be inlined."""
-    counterparts = Counterparts(cells)
+    read = _read_by_turn(tracer, frame, node, items)
+    if not any(map(asks_for_one_graph, read or ())):
+        return None
+    counterparts = Counterparts(list(zip(*read or (), strict=True)))
     if not counterparts.are_alike:
         return None
     beginning = Beginning(tracer, frame)
-    found = tried(tracer, beginning, lambda: _loop(tracer, frame, node, cells, counterparts, block))
+    found = tried(tracer, beginning, lambda: _loop(tracer, frame, node, items, counterparts, block))
     return None if found is UNROLLED else (found,)
 
 
+def _read_by_turn(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any]) -> list[Sequence[Any]] | None:
+    """What the turns read in one place each, of which every turn has its own; None where a turn may do more with it."""
+    target = node.target
+    names = target.elts if isinstance(target, ast.Tuple) else [target]
+    if not all(isinstance(name, ast.Name) for name in names):
+        return None
+    rows = items if isinstance(target, ast.Tuple) else [(item,) for item in items]
+    if any(not isinstance(row, tuple) or len(row) != len(names) for row in rows):
+        return None
+    found: list[Sequence[Any]] = []
+    for name, values in zip(names, zip(*rows, strict=True), strict=True):
+        assert isinstance(name, ast.Name)
+        if any(type(value) is not int for value in values):
+            found.append(values)
+            continue
+        lists = _indexed(tracer, frame, node.body, name.id)
+        if lists is None or any(not 0 <= value < len(each) for each in lists for value in values):
+            return None
+        found += [[each[value] for value in values] for each in lists]
+    return found
+
+
+def _indexed(tracer: Tracer, frame: Frame, body: list[ast.stmt], name: str) -> list[Sequence[Any]] | None:
+    """The lists of which a turn reads the element of this number; None where it does something else with it."""
+    nodes = [node for statement in body for node in ast.walk(statement)]
+    assigned = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    uses = sum(isinstance(node, ast.Name) and node.id == name for node in nodes)
+    read = [n for n in nodes if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Name) and n.slice.id == name]
+    lists = [_held(tracer, frame, each.value, assigned) for each in read if isinstance(each.ctx, ast.Load)]
+    if len(lists) != uses or not all(isinstance(each, CellList | list | tuple) for each in lists):
+        return None
+    return list({id(each): each for each in lists}.values())
+
+
+def _held(tracer: Tracer, frame: Frame, node: ast.expr, assigned: set[str]) -> Any:
+    """What a name, or attributes of cells, refer to ahead of the loop and in every turn; None for all else."""
+    if isinstance(node, ast.Name):
+        return None if node.id in assigned else frame.lookup(node.id)
+    if not isinstance(node, ast.Attribute):
+        return None
+    base = _held(tracer, frame, node.value, assigned)
+    if not isinstance(base, Cell) or (id(base), node.attr) in tracer.attributes:
+        return None
+    return getattr(base, node.attr, None)
+
+
 def _loop(
-    tracer: Tracer, frame: Frame, node: ast.For, cells: Sequence[Cell], counterparts: Counterparts, block: Block
+    tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any], counterparts: Counterparts, block: Block
 ) -> Any:
     def body(turn: Value | None) -> Any:
         tracer.at(frame, node.target)
-        assign(tracer, frame, node.target, cells[0])
+        assign(tracer, frame, node.target, items[0])
         return block(tracer, frame, node.body)
 
-    found = run_loop(tracer, frame, Turns(node, node.iter, None, body, len(cells), None))
+    found = run_loop(tracer, frame, Turns(node, node.iter, None, body, len(items), None))
     made = next(each for each in reversed(tracer.builder.nodes) if isinstance(each.op, For))
     _scan_parameters(tracer, made, counterparts)
     for key, members in counterparts.cells.items():
         if key in tracer.cells:
             tracer.cells |= {id(cell): cell for cell in members}
-    assign(tracer, frame, node.target, cells[-1])
+    assign(tracer, frame, node.target, items[-1])
     return found
 
 
@@ -73,18 +124,21 @@ def _scan_parameters(tracer: Tracer, loop: Node, counterparts: Counterparts) -> 
     behind = op.first + op.carried
     stacks: list[tuple[Value, Parameter]] = []
     captured: list[tuple[Value, Parameter]] = []
-    at = tracer.builder.nodes.index(loop)
+    nodes = tracer.builder.nodes
+    at = nodes.index(loop)
     for value, parameter in zip(loop.inputs[behind:], body.parameters[op.leading + op.carried :], strict=True):
         name = getattr(value, "name", "")
         members = counterparts.parameters.get(id(tracer.parameters.get(name)))
         if members is None:
             captured.append((value, parameter))
             continue
-        weights = [tracer.weight(member) for member in members]
-        stack = Node(MakeStack(), weights, MakeStack().infer(*(w.type for w in weights)), value.name, "", loop.scope,
-                     loop.frames, loop.phase)  # fmt: skip
-        tracer.builder.nodes.insert(at, stack)
-        at += 1
+        weights: list[Value] = [tracer.weight(member) for member in members]
+        stack = next((n for n in nodes[:at] if isinstance(n.op, MakeStack) and n.inputs == weights), None)
+        if stack is None:  # else another loop scans them: gradients are asked for one stack
+            type = MakeStack().infer(*(weight.type for weight in weights))
+            stack = Node(MakeStack(), weights, type, value.name, "", loop.scope, loop.frames, loop.phase)
+            nodes.insert(at, stack)
+            at += 1
         stacks.append((stack, parameter))
     loop.inputs[behind:] = [value for value, _ in (*stacks, *captured)]
     body.parameters[op.leading + op.carried :] = [parameter for _, parameter in (*stacks, *captured)]

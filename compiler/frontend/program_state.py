@@ -34,7 +34,7 @@ class ProgramState:
 
 NOTED = (
     "parameters", "constants", "errors", "warnings", "ignored", "owned", "draws", "runs", "attributes_read", "weak",
-    "_weights", "_tensors",
+    "weights", "_tensors",
 )  # fmt: skip
 """What a trace collects in the Tracer as it goes."""
 

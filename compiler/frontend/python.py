@@ -32,11 +32,14 @@ COUNTED_LATER = {
     "unique_consecutive": "call it outside of the network, and hand in what it gives",
 }
 """What to write instead of functions whose results have as many elements as the contents of a tensor say."""
+_ASKS_FOR_NAMES = (str, repr, print, sorted)
 
 
 def call_handler(
     tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, handler: Any, args: Args, kwargs: Kwargs
 ) -> Any:
+    if fn in _ASKS_FOR_NAMES:
+        tracer.particulars += 1
     try:
         return handler(tracer, frame, node, *args, **kwargs)
     except TypeError as error:
@@ -103,6 +106,9 @@ def call_python(tracer: Tracer, fn: Any, args: Args, kwargs: Kwargs, takes_tenso
             ["operators on tensors are in mindspore.ops"],
             kind=TypeError,
         )
+    is_own = str(getattr(fn, "__module__", None)).startswith("mspc.")
+    if fn is not range and not (is_own and not any(isinstance(arg, Parameter) for arg in (*args, *kwargs.values()))):
+        tracer.particulars += 1  # it may answer otherwise the next time
     module = str(getattr(fn, "__module__", None) or type(fn).__module__).split(".")[0]
     if module in ("numpy", "math") and any(isinstance(arg, Parameter) for arg in (*args, *kwargs.values())):
         raise tracer.error(f"{name}() takes only what is known at compile time, not a Parameter", kind=TypeError)

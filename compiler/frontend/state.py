@@ -92,13 +92,18 @@ class Tracer:
         """Equal cells may become one graph."""
         self.runs_graphs = True
         """What runs the program runs nodes that run graphs."""
+        self.inlined: set[Any] = set()
+        """Sources of the functions that were inlined in this turn of a comprehension."""
+        self.particulars = 0
+        """Things done that may depend on which of several alike items they are done for (see `repeated_turns`)."""
         self.in_shard = False
         """What is read is called by a function that `shard()` gave."""
         self.parameter_readers: dict[int, Callable[[Parameter], Value]] = {}
         self.names: dict[str, Parameter] = {}
         """The graph's parameters by name, as far as they were looked up; emptied where one gets another."""
         self._referenced: list[Any] = []
-        self._weights: dict[int, Parameter] = {}
+        self.weights: dict[int, Parameter] = {}
+        """The graph's parameters, by the identities of the script's."""
         self._tensors: dict[int, tuple[Any, Value]] = {}
 
     # Where the program is ---------------------------------------------------------------------------------
@@ -179,7 +184,7 @@ class Tracer:
 
     def weight(self, weight: session.Parameter) -> Parameter:
         """The graph's parameter for one of the script."""
-        found = self._weights.get(id(weight))
+        found = self.weights.get(id(weight))
         if found is not None:
             return found
         name = weight.name
@@ -195,16 +200,14 @@ class Tracer:
             if other.kind == "constant":
                 self.constants[other.name] = self.constants.pop(name)
             self.names.clear()
-        made = Parameter(
-            name, _tensor_type(weight.dtype, tuple(weight.shape)), "parameter", weight.requires_grad
-        )
+        made = Parameter(name, _tensor_type(weight.dtype, tuple(weight.shape)), "parameter", weight.requires_grad)
         if weight.layerwise_parallel:
             made.attrs["layerwise_parallel"] = True
         if not weight.parallel_optimizer:
             made.attrs["parallel_optimizer"] = False
         if weight.requires_grad and weight.comm_fusion != 1:
             made.attrs["comm_fusion"] = weight.comm_fusion
-        self._weights[id(weight)] = made
+        self.weights[id(weight)] = made
         self.parameters[name] = weight
         self.graph.parameters.append(made)
         return made
@@ -363,9 +366,7 @@ class Tracer:
         """The operator called `name`. Raises MspcError where mspc has none."""
         found = REGISTRY.get(name)
         if found is None:
-            raise self.error(
-                f"the operator {name} is not supported", ["`mspc ops` lists the operators that are"]
-            )
+            raise self.error(f"the operator {name} is not supported", ["`mspc ops` lists the operators that are"])
         return found(**attributes)
 
 

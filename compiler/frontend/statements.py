@@ -48,6 +48,7 @@ SHORT, LONG = 16, 100
 """Turns of a loop over a range that is unrolled though the run decides when it is left, and of any other."""
 MOST_NODES = 100_000
 """What a longer loop may be unrolled to; with more nodes the run counts its turns."""
+MOST_CELLS = 10_000
 
 CONTEXT = ("__enter__", "__exit__")
 OUTSIDE = "enter the context in the script, around the call of the network"
@@ -181,27 +182,25 @@ def _for(tracer: Tracer, frame: Frame, node: ast.For) -> Any:
         from mspc.compiler.frontend.turns import for_turns
 
         return for_turns(tracer, frame, node, items, _block)
-    if isinstance(items, range) and len(items) > (SHORT if _may_be_left(node) else LONG):
-        found = _unrolled_first(tracer, frame, node, items)
-        if found is not None:
-            return found[0]
-    turns = unpacked(tracer, items, "the loop")
-    if _may_be_folded(tracer, node, turns):
+    turns = items if isinstance(items, range) else unpacked(tracer, items, "the loop")
+    if tracer.folds and _may_be_folded(node, turns):
         from mspc.compiler.frontend.layers import folded
 
         found = folded(tracer, frame, node, turns, _block)
         if found is not None:
             return found[0]
-    return _turns(tracer, frame, node, turns)
+    if isinstance(items, range) and len(items) > (SHORT if _may_be_left(node) else LONG):
+        found = _unrolled_first(tracer, frame, node, items)
+        if found is not None:
+            return found[0]
+    return _turns(tracer, frame, node, list(turns))
 
 
-def _may_be_folded(tracer: Tracer, node: ast.For, items: list[Any]) -> bool:
-    """Whether the turns of a loop over cells may be one graph."""
-    if len(items) < 2 or not isinstance(items[0], Cell) or not tracer.folds or _may_be_left(node) or node.orelse:
+def _may_be_folded(node: ast.For, items: list[Any] | range) -> bool:
+    """Whether the turns of a loop over cells, or over numbers of cells, may be one graph."""
+    if not 2 <= len(items) <= MOST_CELLS or not isinstance(items[0], Cell | int | tuple) or node.orelse:
         return False
-    from mspc.compiler.frontend.layers import asks_for_one_graph
-
-    return asks_for_one_graph(items)
+    return not _may_be_left(node)
 
 
 def _turns(tracer: Tracer, frame: Frame, node: ast.For, items: list[Any]) -> Any:

@@ -34,6 +34,7 @@ from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType, TensorType, dtype_of
+from mspc.ops.control.structural import Gradient
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def trace(
     raise_all(tracer.errors)
     assert not poisoned, "a value is missing, but no mistake was noted"
     graph = tracer.graph
-    if not _are_rolled(graph):
+    if tracer.folds and not _are_rolled(graph):
         return trace(target, args, sharded, script_folder, name, other_mistakes, False, runs_graphs)
     graph.returns_tuple = isinstance(result, tuple | list | dict)
     ignored, cells = len(tracer.ignored), list(tracer.cells.values())
@@ -153,7 +154,10 @@ def trace(
 
 def _are_rolled(graph: Graph) -> bool:
     """Let loops do what is done for every cell of those that are one graph; False where these have to be inlined."""
-    if not any(isinstance(value.type, StackType) for value in graph.nodes):
+    outside, *inside = ([node for node in each.nodes if isinstance(node.type, StackType)] for each in graph.graphs())
+    if any(inside) and any(isinstance(node.op, Gradient) for each in graph.graphs() for node in each.nodes):
+        return False  # gradients are asked for parameters, which are not stacked where that is done
+    if not outside:
         return True
     from mspc.compiler.frontend.rolled_updates import roll_updates  # late: few networks have such cells
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from json.encoder import encode_basestring_ascii
-from typing import Any
+from typing import Any, cast
 
 MARK = "\ufeff"
 DEEP = "brackets stand too deep in brackets"
@@ -55,6 +55,12 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return entries
 
 
+class Written(str):
+    """A value as JSON has it, in the lines that its place asks for."""
+
+    __slots__ = ()
+
+
 def indented(value: Any, newline: str = "\n") -> str:
     """The text of objects, lists, texts and numbers with one value a line, as `json.dumps(value, indent=1)` writes it.
 
@@ -67,6 +73,8 @@ def indented(value: Any, newline: str = "\n") -> str:
         return encode_basestring_ascii(value)
     if kind is int:
         return str(value)
+    if kind is Written:
+        return cast(str, value)
     inner = newline + " "
     if kind is dict and value:
         entries = [f"{encode_basestring_ascii(key)}: {indented(item, inner)}" for key, item in value.items()]

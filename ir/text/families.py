@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from operator import attrgetter
 
 from mspc.ir.graph import Graph, Parameter
@@ -18,10 +20,11 @@ _BARE = re.compile(r"[\w.\-/\[\]$]+\Z")
 _FACTS = attrgetter("kind", "type", "trainable", "layout", "global_type", "attrs")
 
 
-def families(graph: Graph) -> dict[Parameter, list[Parameter]]:
-    """The parameters that stand on one line, by the first of them: those that a stack holds, one behind the other."""
-    place = {parameter: i for i, parameter in enumerate(graph.parameters)}
-    found: dict[Parameter, list[Parameter]] = {}
+def families(graph: Graph) -> dict[Parameter, tuple[list[Parameter], str]]:
+    """The parameters that stand on one line and the name that they have together, by the first of them: those that a
+    stack holds, one behind the other."""
+    place = dict(zip(graph.parameters, itertools.count(), strict=False))
+    found: dict[Parameter, tuple[list[Parameter], str]] = {}
     for node in graph.nodes:
         if not isinstance(node.type, StackType) or len(node.inputs) < 2:
             continue
@@ -29,19 +32,16 @@ def families(graph: Graph) -> dict[Parameter, list[Parameter]]:
         if len(members) != len(node.inputs) or members[0] in found or members[0] not in place:
             continue
         first = place[members[0]]
-        if graph.parameters[first : first + len(members)] == members and _are_alike(members):
-            found[members[0]] = members
+        if graph.parameters[first : first + len(members)] == members:
+            facts = _FACTS(members[0])
+            name = common_name(tuple([member.name for member in members]))
+            if name and all([_FACTS(member) == facts for member in members]):
+                found[members[0]] = members, name
     return found
 
 
-def _are_alike(members: Sequence[Parameter]) -> bool:
-    if not common_name([member.name for member in members]):
-        return False
-    facts = _FACTS(members[0])
-    return all([_FACTS(member) == facts for member in members])
-
-
-def common_name(names: Sequence[str]) -> str:
+@functools.lru_cache(maxsize=4096)
+def common_name(names: tuple[str, ...]) -> str:
     """`layers.{0..2}.w` for `layers.0.w`, `layers.1.w`, `layers.2.w`; "" for names that do not count up so."""
     if not _BARE.match(names[0]):
         return ""

@@ -6,6 +6,7 @@ Deterministic: numbers follow the run order, attributes their declaration; no ad
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import count
 from typing import Any
 
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
@@ -85,25 +86,23 @@ def _module_lines(
     header = len(lines)
     lines += _attribute_lines(main.attrs) if is_open is None else []
     lines += [f"#Total params  : {len(main.parameters)}", ""]
-    numbers: dict[Value, str] = {}
+    numbers_in: dict[Graph, dict[Parameter, int]] = {}
     first = 1
     for graph in [main, *(g for g in module.graphs if g is not main)]:
-        for number, parameter in enumerate(graph.parameters, first):
-            numbers[parameter] = f"%para{number}_{name_text(parameter.name)}"
+        numbers_in[graph] = dict(zip(graph.parameters, count(first), strict=False))
         first += len(graph.parameters)
     together: dict[Parameter, list[Parameter]] = {}
     common: dict[Value, str] = {}
     if not module.dialect and any(isinstance(node.type, StackType) for node in main.nodes):
-        from mspc.ir.text.families import common_name, families  # late: few graphs have stacks
+        from mspc.ir.text.families import families  # late: few graphs have stacks
 
-        together = families(main)
-        for first_one, members in together.items():
-            number = numbers[first_one].partition("_")[0]
-            common[first_one] = f"{number}_{common_name([member.name for member in members])}"
+        for first_one, (members, name) in families(main).items():
+            together[first_one] = members
+            common[first_one] = f"%para{numbers_in[main][first_one]}_{name}"
     hidden = {member for members in together.values() for member in members[1:]}
     for parameter in main.parameters:
         if parameter not in hidden:
-            name = common.get(parameter, numbers[parameter])
+            name = common.get(parameter) or _parameter_name(parameter, numbers_in[main][parameter])
             lines.append(f"{name}: {_parameter_text(parameter, name.partition('_')[2])}")
     writers: list[_GraphWriter] = []
     elsewhere = {
@@ -115,23 +114,29 @@ def _module_lines(
         lines.append("")
         if graph is not main and graph.attrs:
             lines += ["subgraph attr:", *_attribute_lines(graph.attrs)]
+        numbers = numbers_in[graph]
         if graph is not main and not module.dialect:
-            lines += [f"{numbers[p]}: {_parameter_text(p, name_text(p.name))}" for p in graph.parameters]
+            lines += [f"{_parameter_name(p, n)}: {_parameter_text(p, name_text(p.name))}" for p, n in numbers.items()]
         if graph is main:
             lines.append(f"subgraph @{name_text(graph.name)}() {{")
         else:
             types = ", ".join(type_text(p.type) for p in graph.parameters)
-            operands = ", ".join(numbers[p] for p in graph.parameters)
+            operands = ", ".join(_parameter_name(p, numbers[p]) for p in graph.parameters)
             if module.dialect:
                 lines.append(f"# Parameters: {len(graph.parameters)}, ({types})")
             lines.append(f"subgraph @{name_text(graph.name)}({operands}) {{")
-        seen = numbers if module.dialect else {p: numbers[p] for p in graph.parameters}
+        every = (item for each in numbers_in.values() for item in each.items())
+        seen = dict(every) if module.dialect else numbers
         writer = _GraphWriter(graph, seen, lines, header, elsewhere, together, common)
         writer.write(is_open)
         writers.append(writer)
         lines.append("}")
     lines.append("")
     return lines, writers
+
+
+def _parameter_name(parameter: Value, number: int) -> str:
+    return f"%para{number}_{name_text(parameter.name)}"
 
 
 class _GraphWriter:
@@ -143,7 +148,7 @@ class _GraphWriter:
     """
 
     def __init__(
-        self, graph: Graph, parameters: Mapping[Value, str], lines: list[str], header: int,
+        self, graph: Graph, parameters: Mapping[Parameter, int], lines: list[str], header: int,
         elsewhere: Mapping[Node, str], together: dict[Parameter, list[Parameter]],
         common: Mapping[Value, str],
     ) -> None:  # fmt: skip
@@ -154,7 +159,8 @@ class _GraphWriter:
         self.together = together
         self.common = common
         self.left_open: dict[Node, int] = {}
-        self.names: dict[Value, str] = dict(parameters)
+        self.parameters = parameters
+        self.names: dict[Value, str] = {}
         for number, node in enumerate(graph.nodes):
             self.names[node] = f"%{number}"
         self.trailers: dict[tuple[str, int], str] = {}
@@ -162,6 +168,9 @@ class _GraphWriter:
     def operand(self, value: Value) -> str:
         name = self.names.get(value)
         if name is not None:
+            return name
+        if isinstance(value, Parameter) and value in self.parameters:  # of thousands few are read one by one
+            name = self.names[value] = _parameter_name(value, self.parameters[value])
             return name
         if isinstance(value, Constant):
             return constant_text(value)

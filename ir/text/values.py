@@ -36,6 +36,7 @@ def quoted(text: str) -> str:
     return plain if plain.isprintable() else encode_basestring_ascii(text)
 
 
+@lru_cache(maxsize=1 << 16)
 def name_text(name: str) -> str:
     """A name: bare where it consists of letters, digits and `_ . - / [ ] $`, else quoted."""
     if _NAME.match(name):

@@ -63,6 +63,7 @@ class Add(Binary):
     takes_complex = True
     array_function = "add"
     additive = True
+    joins = "sum"
     cuda = "{0} + {1}"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
@@ -95,6 +96,7 @@ class Mul(Binary):
     takes_complex = True
     array_function = "multiply"
     linear_in = (0, 1)
+    joins = "prod"
     cuda = "{0} * {1}"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
@@ -223,6 +225,7 @@ class Maximum(_Extremum):
     """The larger of x and y; half the gradient goes to each where they are equal."""
 
     array_function = "maximum"
+    joins = "max"
     cuda = "Largest::of({0}, {1})"
     samples = BINARY_SAMPLES
 
@@ -231,6 +234,7 @@ class Minimum(_Extremum):
     """The smaller of x and y; half the gradient goes to each where they are equal."""
 
     array_function = "minimum"
+    joins = "min"
     cuda = "Smallest::of({0}, {1})"
     samples = BINARY_SAMPLES
 
@@ -287,6 +291,7 @@ class AddN(Elementwise):
     takes_complex = True
     may_alias = True
     additive = True
+    joins = "sum"
     in_place = False  # the third operand is read after the first two have been added
     cuda = "{+}"
 

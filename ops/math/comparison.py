@@ -100,6 +100,7 @@ class LogicalAnd(_Logical):
     """x and y."""
 
     array_function = "logical_and"
+    joins = "all"
     cuda = "{0} && {1}"
 
 
@@ -107,6 +108,7 @@ class LogicalOr(_Logical):
     """x or y."""
 
     array_function = "logical_or"
+    joins = "any"
     cuda = "{0} || {1}"
 
 

@@ -28,6 +28,7 @@ class AllFinite(Op):
 
     reduction = "all"
     operandwise = True
+    joins = "all"
     bprop = NotDifferentiable("its result is Bool")
     samples = (
         sample((8, 16), gradient=False),

@@ -102,6 +102,7 @@ class _Joined(Op, abstract=True):
 
     takes_complex = True
     axis: int = 0
+    joins = "beside"
     additive = True
     moves = True
     promotes: ClassVar[str] = "common"

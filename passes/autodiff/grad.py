@@ -8,10 +8,13 @@ gradients read, and a backward node that runs the gradients of these regions (`r
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType
+from mspc.ops.control.regions import RegionOp
 from mspc.ops.control.structural import Gradient, MakeTuple, TupleGetItem
 from mspc.ops.math.elementwise import Identity
 from mspc.ops.tensor.broadcast import filled
@@ -101,6 +104,23 @@ def _mark_updates(graph: Graph) -> None:
             leading.update(node.inputs)
             if node in computed and node.phase == "forward":
                 node.phase = "update"
+    for node in graph.nodes:
+        if node.phase == "update" and node in computed:
+            _mark_regions(node, computed)
+
+
+def _mark_regions(node: Node, computed: Collection[Value]) -> None:
+    """The same in the regions of an update that reads what was computed."""
+    op = node.op
+    for number, region in enumerate(node.regions):
+        assert isinstance(op, RegionOp)
+        entered = [op.inside(number, i) for i, value in enumerate(node.inputs) if value in computed]
+        inside: set[Value] = {region.parameters[place] for place in entered if place is not None}
+        for each in region.nodes:
+            if any(value in inside for value in each.inputs):
+                inside.add(each)
+                each.phase = "update" if each.phase == "forward" else each.phase
+                _mark_regions(each, inside)
 
 
 def _backward(

@@ -19,10 +19,14 @@ class Execute(Pass):
     regions = WHOLE
 
     def run(self, graph: Graph) -> bool:
+        changed = False
         for each in graph.graphs():
-            each.nodes = [node for node in each.nodes if not node.attrs.get("unused")]
-            for node in each.nodes:
+            used = [node for node in each.nodes if not node.attrs.get("unused")]
+            changed |= len(used) < len(each.nodes)
+            each.nodes = used
+            for node in used:
+                changed |= (node.layout, node.in_layouts, node.forward) != (None, None, None)
                 node.layout = None
                 node.in_layouts = None
                 node.forward = None
-        return Simplify().run(graph)
+        return Simplify().run(graph) or changed

@@ -88,6 +88,7 @@ class Optimizer(Cell, takes_data=False):
         members = _in_order(name, [(p, group) for group in groups for p in group["params"]], order)
         self.parameters = ParameterTuple([p for p, _ in members])
         self.weight_decays = tuple([_decay(name, group, p, len(groups) > 1) for p, group in members])
+        self.pulls = any(isinstance(decay, Cell) or decay != 0.0 for decay in self.weight_decays)
         self.centralized = self._centralized(name, [group for _, group in members])
         _check_parallel_optimizer(name, self.shares_updates, len(members))
         self.loss_scale = number(name, "loss_scale", loss_scale, above=0.0)
@@ -174,7 +175,7 @@ class Optimizer(Cell, takes_data=False):
         """The learning rate of every parameter, at this step unless another one is given."""
         given = self.learning_rate if isinstance(self.learning_rate, tuple) else (self.learning_rate,)
         found = [self.rate(rate, self.global_step if step is None else step) for rate in given]
-        return [found[i] for i in self.rate_of]
+        return found * len(self.rate_of) if len(found) == 1 else [found[i] for i in self.rate_of]
 
     def get_lr(self) -> Any:
         """The learning rate at this step, a scalar; for every parameter, a tuple, where groups have their own."""
@@ -220,6 +221,8 @@ class Optimizer(Cell, takes_data=False):
         return self._pulled(gradients, self.loss_scale)
 
     def _pulled(self, gradients: Any, scale: float) -> Any:
+        if not self.pulls and len(gradients) == len(self.parameters):
+            return gradients
         return [
             gradient if given == 0.0 else gradient + parameter * (decay if scale == 1.0 else decay * scale)
             for gradient, parameter, given, decay in zip(

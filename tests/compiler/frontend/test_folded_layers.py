@@ -78,13 +78,16 @@ def loops(graph: Graph) -> list[str]:
 
 OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [
     ("Adam", {}), ("AdamWeightDecay", {"weight_decay": 0.1}), ("SGD", {"momentum": 0.9}), ("RMSProp", {}),
-    ("Momentum", {"momentum": 0.9}), ("Adagrad", {}), ("FTRL", {}),
+    ("Momentum", {"momentum": 0.9}), ("Adagrad", {}), ("FTRL", {}), ("Adam", {"use_amsgrad": True}),
+    ("Lamb", {}), ("AdaMax", {}), ("Rprop", {}), ("Adadelta", {}), ("ASGD", {}),
+    ("AdaFactor", {"relative_step": False}),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("optimizer", "settings"), OPTIMIZERS)
 def test_a_step_is_that_of_inlined_cells(optimizer: str, settings: dict[str, Any]) -> None:
     x = Tensor(np.random.default_rng(5).normal(size=(8, WIDTH)).astype(np.float32))
+    assert loops(trace(step_of(mspc.lazy_inline, optimizer, **settings), [ROWS]).graph) == ["For", "Scan"]
     steps = [step_of(mark, optimizer, **settings) for mark in (plainly, mspc.lazy_inline)]
     for _ in range(3):
         plain, folded = (step(x).asnumpy() for step in steps)
@@ -183,6 +186,88 @@ def test_a_weight_that_is_read_elsewhere_inlines_all() -> None:
             return (ops.matmul(x, self.layers[0].up) ** 2).mean()
 
     assert loops(trace(Tied(mspc.lazy_inline), [ROWS]).graph) == []
+
+
+def by_number(layers: Any, x: Any) -> Any:
+    for i in range(LAYERS):
+        x = layers[i](x)
+    return x
+
+
+def by_number_of_some(layers: Any, x: Any) -> Any:
+    for i in range(1, len(layers)):
+        x = x + layers[i](x)
+    return layers[0](x)
+
+
+def enumerated(layers: Any, x: Any) -> Any:
+    for _, layer in enumerate(layers):
+        x = layer(x)
+    return x
+
+
+def in_two_lists(layers: Any, x: Any) -> Any:
+    for first, second in zip(layers[:2], layers[2:], strict=True):
+        x = second(first(x))
+    return x
+
+
+def weighted(layers: Any, x: Any) -> Any:
+    for i, layer in enumerate(layers):
+        x = layer(x) * (i + 1)
+    return x
+
+
+def neighbours(layers: Any, x: Any) -> Any:
+    for i in range(LAYERS - 1):
+        x = layers[i](x) + layers[i + 1](x)
+    return x
+
+
+def replaced_on_the_way(layers: Any, x: Any) -> Any:
+    for i in range(2):
+        x = layers[i](x)
+        layers = layers[::-1]
+    return x
+
+
+def twice(layers: Any, x: Any) -> Any:
+    """Gradients of both loops go to the same weights."""
+    return enumerated(layers, enumerated(layers, x))
+
+
+def overlapping(layers: Any, x: Any) -> Any:
+    for layer in layers[1:]:
+        x = layer(x)
+    return enumerated(layers, x)
+
+
+def under_a_condition(layers: Any, x: Any) -> Any:
+    if x.sum() > 0.0:
+        x = enumerated(layers, x)
+    return x * 0.5
+
+
+WAYS: list[tuple[Any, list[str]]] = [
+    (by_number, ["For"]), (enumerated, ["For"]), (in_two_lists, ["For"]), (by_number_of_some, ["For"]),
+    (twice, ["For", "For"]), (overlapping, []), (under_a_condition, ["If"]), (weighted, []),
+    (neighbours, []), (replaced_on_the_way, []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("way", "wanted"), WAYS)
+def test_a_loop_goes_over_cells_or_their_numbers(way: Any, wanted: list[str]) -> None:
+    class Own(Network):
+        def construct(self, x: Any) -> Any:
+            return (way(self.layers, x) ** 2).mean()
+
+    assert loops(trace(Own(mspc.lazy_inline), [ROWS]).graph) == wanted
+    x = Tensor(np.random.default_rng(5).normal(size=(8, WIDTH)).astype(np.float32))
+    networks = [Own(mark) for mark in (plainly, mspc.lazy_inline)]
+    steps = [nn.TrainOneStepCell(each, nn.Momentum(each.trainable_params(), 0.05, 0.9)) for each in networks]
+    for _ in range(2):
+        plain, folded = (step(x).asnumpy() for step in steps)
+        np.testing.assert_array_equal(plain, folded)
 
 
 def test_an_unmarked_class_is_inlined() -> None:
