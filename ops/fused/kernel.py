@@ -175,7 +175,8 @@ class _BlockSchedule:
         self.reads: list[tuple[int, Shape]] = []
         reduced = {i: steps[i].operands[0][1] for i, step in enumerate(steps) if step.reduces}
         lengths = {i: row_of(types[at].shape, row_axes(steps[i].op, [types[at]]) or ()) for i, at in reduced.items()}
-        folded = {i: _before(self.dims, length) for i, length in lengths.items() if length}
+        before = {i: _before(self.dims, length) for i, length in lengths.items() if length}
+        folded = {i: at for i, at in before.items() if at}  # of what is reduced altogether there are no blocks
         self.folded = [(i, at, _over_last(be, steps[i].op, count - at)) for i, at in folded.items()]
         self.later = [(i, steps[i].op.kernel(be)) for i in reduced if i not in folded]
         self.operand_of = {i: _root(steps, ("t", at))[1] for i, at in reduced.items()}

@@ -16,6 +16,9 @@ from mspc.ir.types import TensorType
 from mspc.ops.fused.body import BodyLine, form_of, row_axes
 
 Shape = tuple[int, ...]
+ALONE = 1 << 14
+"""Elements up to which a tensor that is reduced altogether is one row, which a block of a GPU goes along: more of them
+take less time on several multiprocessors, in a kernel of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +71,12 @@ def divided(size: int, places: Iterable[int]) -> Shape | None:
 
 
 def row_of(shape: Shape, axes: Sequence[int]) -> int:
-    """Elements of a row where these axes are reduced; 0 where they are not the last dimensions, or all of them."""
+    """Elements of a row where these axes are reduced; 0 where they are not the last dimensions, or are all of them and
+    more than ALONE elements."""
     kept = [d for d, n in enumerate(shape) if n != 1 and d not in axes]
     taken = [d for d, n in enumerate(shape) if n != 1 and d in axes]
-    return math.prod(shape[d] for d in taken) if kept and taken and kept[-1] < taken[0] else 0
+    row = math.prod(shape[d] for d in taken)
+    return row if taken and (kept[-1] < taken[0] if kept else row <= ALONE) else 0
 
 
 def is_row_value(shape: Shape, operand: Shape, row: int) -> bool:
@@ -136,6 +141,8 @@ def space_of(
     columns = len(divided(row, [p for p in places if p <= row]) or ()) if row else 0
     if columns and math.prod(dims[len(dims) - columns :]) != row:  # `more` has cut rows, too
         columns = next(n for n in range(1, len(dims) + 1) if math.prod(dims[len(dims) - n :]) == row)
+    if columns == len(dims):
+        dims = (1, *dims)  # of a single row, too, the last dimensions are its own
     shapes = tuple(
         tuple(_seen(works[i], shape, size, dims) for shape in shapes) for i, shapes in enumerate(given)
     )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.types import BFLOAT16, FLOAT32
+from mspc.ops.fused.space import ALONE
 from mspc.passes.fusion.groups import LEAST_ROWS, LITTLE
 from tests.passes.fusion.test_fuse_elementwise import fused, names, new_graph, op, run
 
@@ -106,7 +107,9 @@ def norm(shape: tuple[int, ...], axis: int, b: Any, x: Value) -> Node:
     return b.emit(op("Sub"), b.emit(op("Neg"), x), b.emit(op("ReduceMean", keep_dims=True, axis=(axis,)), x))
 
 
-@pytest.mark.parametrize(("shape", "axis", "found"), [((4, 6), 1, 1), ((4, 6), 0, 0), ((1, 6), 1, 0)])
+@pytest.mark.parametrize(
+    ("shape", "axis", "found"), [((4, 6), 1, 1), ((4, 6), 0, 0), ((1, 6), 1, 1), ((1, ALONE + 2), 1, 0)]
+)  # fmt: skip
 def test_rows_lie_along_the_last_dimensions(shape: tuple[int, ...], axis: int, found: int) -> None:
     graph, b, (x,) = new_graph(x=("input", shape))
     graph.results = [norm(shape, axis, b, x)]
