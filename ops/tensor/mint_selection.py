@@ -15,8 +15,9 @@ from mspc.ops.control.structural import items
 from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.operator_arguments import axis_in, int_of, ints_of, require_elements, split_call
 from mspc.ops.tensor.embedding import GatherGrad
+from mspc.ops.tensor.ordering import ascending, descending
 from mspc.ops.tensor.reshape import Reshape
-from mspc.ops.tensor.selection import GatherDGrad, along, ascending, descending
+from mspc.ops.tensor.selection import GatherDGrad, along
 from mspc.sharding.factors import Rule
 from mspc.sharding.rules import factor_names
 

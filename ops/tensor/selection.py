@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -24,6 +24,7 @@ from mspc.ops.operator_arguments import axes_in, axis_in, int_of, ints_of, requi
 from mspc.ops.tensor.broadcast import reduced_shape
 from mspc.ops.tensor.embedding import local_places, only_inside, require_integer, shard_begin
 from mspc.ops.tensor.extremum_in_parts import best_of_parts, parts_of, reshaped
+from mspc.ops.tensor.ordering import descending
 from mspc.ops.tensor.reshape import Reshape
 from mspc.sharding.rules import factor_names, sized
 
@@ -75,6 +76,14 @@ class _ArgExtremum(Op, abstract=True):
         (result,) = element_types(self.infer(x.tensor_type))
         return (reshaped(b, places, result.shape, result.dtype),)
 
+    largest: ClassVar[bool] = True
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.extremum import place_of_extremum  # late: only a GPU needs it
+
+        (x,) = inputs
+        return place_of_extremum(device, x, axis_in(self.name, self.axis, len(x.shape)), out, self.largest)
+
     def with_value(self) -> Any:
         """The operator that gives (place, value)."""
         raise NotImplementedError
@@ -96,6 +105,7 @@ class Argmax(_ArgExtremum):
 class Argmin(_ArgExtremum):
     """The place of the minimum along `axis`, the first one where several are equal."""
 
+    largest = False
     bprop = _INTEGER
     samples = _ArgExtremum.samples
 
@@ -178,18 +188,6 @@ class ArgMinWithValue(_ArgExtremumWithValue):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.take(be, inputs[0], be.xp.argmin(inputs[0], axis=self.axis))
-
-
-def ascending(xp: Any, x: Any, axis: int) -> Any:
-    """The places of the elements of x in ascending order along `axis`, equal ones in their order."""
-    return xp.argsort(x, axis=axis, kind="stable")
-
-
-def descending(xp: Any, x: Any, axis: int) -> Any:
-    """The places of the elements of x in descending order along `axis`, equal ones in their order, as any element type
-    has it: what is no number stands first, and no element is negated, which would not do for unsigned ones."""
-    last = ascending(xp, xp.flip(x, axis), axis)
-    return xp.flip(x.shape[axis] - 1 - last, axis)
 
 
 class TopK(Op):

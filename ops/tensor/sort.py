@@ -11,7 +11,8 @@ from mspc.ir.types import INT32, TensorType, TupleType
 from mspc.ops.control.structural import items
 from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.operator_arguments import axis_in
-from mspc.ops.tensor.selection import GatherDGrad, along, ascending, descending
+from mspc.ops.tensor.ordering import ascending, descending
+from mspc.ops.tensor.selection import GatherDGrad, along
 
 
 class Sort(Op):
