@@ -61,6 +61,7 @@ class MemoryEffects:
         neutral: for an operator that changes parameters, values of operands with which it changes nothing, by the
             operand's index; None stands for the parameter's own value. Empty where there are none.
         in_place: `kernel_into` may write to an operand of the result's type.
+        in_place_of: of an `in_place` operator the operands to which it may, where these are not all.
         is_view: the result is the memory of operand 0, its elements in their order, in another shape at most: nothing
             has to run. Of a tuple it is the memory of its elements.
         reshapes: a view whose result is a tensor of operand 0's elements in another shape, whatever that is.
@@ -79,6 +80,7 @@ class MemoryEffects:
     copied: ClassVar[tuple[int, ...]] = ()
     neutral: ClassVar[Mapping[int, float | None]] = {}
     in_place: ClassVar[bool] = False
+    in_place_of: ClassVar[tuple[int, ...]] = ()
     is_view: ClassVar[bool] = False
     reshapes: ClassVar[bool] = False
     may_alias: ClassVar[bool] = False

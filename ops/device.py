@@ -87,6 +87,14 @@ class Device(Protocol):
         """An array of its own, contents undefined."""
         ...
 
+    def copy(self, source: Array, target: Array) -> None:
+        """Copy the bytes of an array to one of the same size, on the current stream."""
+        ...
+
+    def same(self, first: Array, second: Array) -> bool:
+        """Whether two arrays begin at one address."""
+        ...
+
     def aside(self, name: str, launch: Launch) -> None:
         """Begin a launch once the current stream has come here, on a stream of this name; the step ends behind it."""
         ...

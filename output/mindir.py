@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.text.attribute_types import fields_of
 from mspc.ir.types import TensorType, Type
 from mspc.ops.convolution.window import paddings
+from mspc.ops.tensor.scatter import TensorScatterUpdate
 from mspc.output.mindir_regions import REGIONS, write_regions
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
@@ -149,6 +150,8 @@ class _Writer:
             operands = [self._padded(node, operands[0], fields)]
             fields = {name: value for name, value in fields.items() if name not in ("pad", "count_include_pad")}
             fields["pad_mode"] = "valid"
+        if fields.get("dims") and operator == "TensorScatterUpdate":
+            return self._turned(node, operands)
         words = [word for part in words_of(operator) for word in part] if operator in SIGNATURES else []
         self._check(node, fields, {*words, *ATTRIBUTES.get(operator, ())})
         if operator in AS_TUPLE:
@@ -157,6 +160,15 @@ class _Writer:
         if operator not in ATTRIBUTES:
             self.functions.add(operator)
         return self.node(operator, inputs, attributes_of_fields(operator, fields), node.type)
+
+    def _turned(self, node: Node, operands: Sequence[str]) -> str:
+        """An update along other dimensions than the first, which are all that MindSpore's has."""
+        order = cast(TensorScatterUpdate, node.op).order(len(node.shape))
+        turned = self.node("Transpose", [operands[0], self.constant(tuple(order))], {}, None)
+        self.functions |= {"Transpose", node.op.name}
+        written = self.node(node.op.name, [turned, *operands[1:]], {}, None)
+        back = tuple(order.index(dimension) for dimension in range(len(order)))
+        return self.node("Transpose", [written, self.constant(back)], {}, node.type)
 
     def _padded(self, node: Node, operand: str, fields: Mapping[str, Any]) -> str:
         """A node that pads an image: MindSpore's pooling has no borders of its own."""

@@ -200,7 +200,7 @@ def _overwritten(node: Node, type: TensorType, places: Mapping[Value, list[int]]
     from `dead`."""
     if not (isinstance(node.op, Op) and node.op.in_place):
         return None
-    for operand in node.inputs:
+    for operand in [node.inputs[i] for i in node.op.in_place_of] or node.inputs:
         if operand.type == type and operand in places and places[operand][0] in dead:
             dead.remove(places[operand][0])
             return places[operand][0]

@@ -57,6 +57,7 @@ class MemoryPlan:
     copied: nodes whose result shows a parameter that is updated while the result is still needed, with the places that
         it shows. One that only shows is replaced by a copy from there to its place; an updating operator runs as ever,
         and its new values are copied to its place after it.
+    inside: for a node that runs graphs the place of what lives while it does.
     shadow_weights: copies of parameters, whose places are the same from step to step, and what only they
         read: these nodes need not run while updates alone change the parameters.
     weights, states, inputs: bytes of parameters: those of the network, statistics among them, those that only updates
@@ -72,6 +73,7 @@ class MemoryPlan:
     buckets: Mapping[Node, Allocation] = field(default_factory=dict[Node, Allocation])
     waits: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict[Node, "tuple[Node, ...]"])
     copied: Mapping[Node, tuple[Allocation, ...]] = field(default_factory=dict[Node, "tuple[Allocation, ...]"])
+    inside: Mapping[Node, Allocation] = field(default_factory=dict[Node, Allocation])
     weights: int = 0
     states: int = 0
     inputs: int = 0
@@ -129,6 +131,8 @@ def sources_of(node: Node, results: int) -> list[Sequence[Value]]:
     """
     if isinstance(node.op, AllReduce) and results == len(node.inputs):
         return [(value,) for value in node.inputs]  # reduced apart, one by one
+    if getattr(node.op, "in_place_of", ()):
+        return [[node.inputs[i] for i in node.op.in_place_of]] * results  # type: ignore[attr-defined]
     if isinstance(node.op, FusedElementwise):
         return [[node.inputs[i] for i in sorted(found)] for found in replaceable_operands(node.op)]
     return [node.inputs] * results

@@ -156,6 +156,8 @@ def places(tracer: Tracer, chosen: list[IndexEntry], shape: tuple[int, ...]) -> 
         known = [np.broadcast_to(np.asarray(part.chosen), shape) for part in chosen]
         return tracer.value(np.stack(known, -1))
     columns: list[Value] = []
+    if len(chosen) == 1 and _operand(tracer, chosen[0]).shape == shape:
+        return reshape(tracer, _operand(tracer, chosen[0]), (*shape, 1))
     for part in chosen:
         column = tracer.cast(_operand(tracer, part), INT64)
         columns.append(column if column.shape == shape else tracer.emit(tracer.op("BroadcastTo", shape=shape), column))

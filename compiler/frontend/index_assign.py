@@ -102,8 +102,11 @@ def _scattered(tracer: Tracer, x: Value, parts: list[IndexEntry], value: Value) 
     arrays = [_array(tracer, part, front) for part in named]
     shape = tuple(size for _, size in front)
     dims = [*(part.dim for part in named), *complete]
-    turned = transposed(tracer, x, dims)
     indices = places(tracer, arrays, shape)
+    if dims != sorted(dims) and math.prod(shape) == 1:
+        at = tuple(part.dim for part in named)
+        return tracer.emit(tracer.op("TensorScatterUpdate", dims=at), x, indices, updates)
+    turned = transposed(tracer, x, dims)
     written = tracer.emit(tracer.op("TensorScatterUpdate"), turned, indices, updates)
     return transposed(tracer, written, [dims.index(d) for d in range(len(dims))])
 

@@ -16,6 +16,8 @@ from mspc.ops.device import Array, Device, Launch, c_type, in_order
 
 _BLOCK = 256
 _ALIGNMENT = 256
+_MOST_FEW = 64
+"""Updates up to which every one looks whether a later one is for its place."""
 _MOST = 1 << 31
 """Places that 32 bits count."""
 
@@ -55,6 +57,60 @@ extern "C" __global__ void write_marked(const void* x, const void* updates, cons
     ((W*)out)[at] = mark < 0 ? ((const W*)x)[at] : ((const W*)updates)[from * ROW + at % ROW];
 }
 """
+_FEW = r"""
+__device__ __forceinline__ long long place_of(const I* ids, int number) {
+    long long place = 0;
+    @NAMED@
+    return place;
+}
+extern "C" __global__ void write_few(const I* ids, const W* updates, W* out) {
+    const long long at = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= COUNT * ROW) return;
+    const int number = (int)(at / ROW);
+    bool stays = true;
+    const long long place = place_of(ids, number);
+    for (int later = number + 1; later < COUNT; ++later) stays = stays && place_of(ids, later) != place;
+    if (place < 0 || !stays) return;
+    long long rest = at % ROW, target = place;
+    @TARGET@
+    out[target] = updates[at];
+}
+"""
+
+
+def scatter_few(device: Device, dims: Sequence[int], begins: Sequence[int], sizes: Sequence[int], x: Array,
+                indices: Array, updates: Array, out: Array) -> Launch | None:  # fmt: skip
+    """Launch that puts few slices, which indices[..., k] name in the dimensions `dims`, into a copy of x, or into x
+    itself where that is `out`. None for many."""
+    shape, count = x.shape, math.prod(indices.shape[:-1])
+    rest = [d for d in range(len(shape)) if d not in dims]
+    row, item = math.prod(shape[d] for d in rest), dtype_of(x.dtype).itemsize
+    if not math.prod(shape) or not count or count > _MOST_FEW:
+        return None
+    lanes = lanes_of(item, shape[-1], x, updates, out) if rest and rest[-1] == len(shape) - 1 else 1
+    packs = (*shape[:-1], shape[-1] // lanes)
+    steps = [math.prod(packs[d + 1 :]) for d in range(len(shape))]
+    named: list[str] = []
+    for k, d in enumerate(dims):
+        size, begin = sizes[k] if sizes else shape[d], begins[k] if begins else 0
+        named.append(
+            f"{{ long long id = (long long)ids[number * {len(dims)} + {k}]; if (id < 0) id += {size}ll; "
+            f"id -= {begin}ll; "
+            f"if (id < 0 || id >= {shape[d]}ll) return -1; place += id * {steps[d]}ll; }}"
+        )
+    target = [f"target += rest % {packs[d]}ll * {steps[d]}ll; rest /= {packs[d]}ll;" for d in reversed(rest)]
+    source = MOVE + f"typedef {c_type(dtype_of(indices.dtype))} I;\ntypedef {WORDS[item * lanes]} W;\n"
+    source += constants(COUNT=count, ROW=row // lanes)
+    source += _FEW.replace("@NAMED@", "\n    ".join(named)).replace("@TARGET@", "\n    ".join(target))
+    kernel = device.kernel(source, "write_few")
+    grid = grid_of(-(-(count * row // lanes) // _BLOCK))
+
+    def launch() -> None:
+        if not device.same(x, out):
+            device.copy(x, out)
+        kernel(grid, _BLOCK, [indices, updates, out])
+
+    return launch
 
 
 def gather_nd(device: Device, shape: Sequence[int], begins: Sequence[int], sizes: Sequence[int], x: Array,

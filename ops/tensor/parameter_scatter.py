@@ -134,7 +134,7 @@ class _ScatterNd(TensorScatterUpdate, abstract=True):
     has_side_effect = True
     mutates = (0,)
     bprop = _UPDATE
-    launch = Op.launch
+    launch, kernel_into, in_place = Op.launch, Op.kernel_into, False
     samples = _PLACES
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -166,7 +166,7 @@ class ScatterNdSub(_ScatterNd):
 
 class _TensorScatter(TensorScatterUpdate, abstract=True):
     combine: ClassVar[str] = ""
-    launch = Op.launch
+    launch, kernel_into, in_place = Op.launch, Op.kernel_into, False
     samples = _PLACES
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:

@@ -24,14 +24,18 @@ from mspc.ops.operator_arguments import ints_of, split_call
 from mspc.ops.tensor.broadcast import zeros
 from mspc.ops.tensor.creation import Range
 from mspc.ops.tensor.embedding import require_integer, require_places
+from mspc.ops.tensor.moving import Transpose
 from mspc.ops.tensor.reshape import Reshape
 from mspc.sharding.rules import factor_names, sized
 
 Gradients = Sequence[Value | None]
 
 
-def indexed_sides(name: str, shape: Sequence[int], indices: TensorType, operand: int) -> tuple[str, str, str]:
-    """(tensor, indices, slices) for indices[..., k] that name the first k dimensions of a tensor of `shape`.
+def indexed_sides(
+    name: str, shape: Sequence[int], indices: TensorType, operand: int, dims: Sequence[int] = ()
+) -> tuple[str, str, str]:  # fmt: skip
+    """(tensor, indices, slices) for indices[..., k] that name the dimensions `dims` of a tensor of `shape`, without
+    these the first k.
 
     Raises:
         MspcError: the last dimension of the indices names more dimensions than there are.
@@ -43,10 +47,10 @@ def indexed_sides(name: str, shape: Sequence[int], indices: TensorType, operand:
             f"{tuple(shape)}"
         )
     names = factor_names(len(shape) + len(indices.shape))
-    indexed = [sized(n, size) for n, size in zip(names[:count], shape, strict=False)]
-    rest = [sized(n, size) for n, size in zip(names[count : len(shape)], shape[count:], strict=True)]
+    tensor = [sized(n, size) for n, size in zip(names, shape, strict=False)]
+    rest = [tensor[d] for d in range(len(shape)) if d not in (dims or range(count))]
     places = names[len(shape) : -1]
-    return " ".join((*indexed, *rest)), " ".join((*places, f"{names[-1]}!")), " ".join((*places, *rest))
+    return " ".join(tensor), " ".join((*places, f"{names[-1]}!")), " ".join((*places, *rest))
 
 
 def places_of(indices: Any) -> tuple[Any, ...]:
@@ -90,12 +94,12 @@ class _Indexed(Op, abstract=True):
         places, inside = self.located(xp, indices, shape)
         return (places, updates) if inside is None else (tuple(p[inside] for p in places), updates[inside])
 
-    def on(self, layout: Layout, rank: int, shape: tuple[int, ...], count: int) -> Self:
-        """The operator on what `rank` holds of a tensor of `shape`, of which `count` dimensions are indexed."""
-        if not any(layout.dims[:count]):
+    def on(self, layout: Layout, rank: int, shape: tuple[int, ...], indexed: Sequence[int]) -> Self:
+        """The operator on what `rank` holds of a tensor of `shape`, of which these dimensions are indexed."""
+        if not any(layout.dims[d] for d in indexed):
             return self
-        begins = tuple(span.start for span in layout.slices_for(rank, shape)[:count])
-        return replace(self, begins=begins, sizes=shape[:count])
+        spans = layout.slices_for(rank, shape)
+        return replace(self, begins=tuple(spans[d].start for d in indexed), sizes=tuple(shape[d] for d in indexed))
 
 
 class GatherNd(_Indexed):
@@ -147,7 +151,7 @@ class GatherNd(_Indexed):
 
     def localize(self, placement: Placement) -> Op:
         shape, count = placement.in_types[0].shape, placement.in_types[1].shape[-1]
-        return self.on(placement.in_layouts[0], placement.rank, shape, count)
+        return self.on(placement.in_layouts[0], placement.rank, shape, range(count))
 
 
 class ScatterNd(_Indexed):
@@ -194,34 +198,52 @@ class ScatterNd(_Indexed):
 
     def localize(self, placement: Placement) -> Op:
         (layout,) = placement.out_layouts
-        made = self.on(layout, placement.rank, self.shape, placement.in_types[0].shape[-1])
+        made = self.on(layout, placement.rank, self.shape, range(placement.in_types[0].shape[-1]))
         return replace(made, shape=layout.local_shape(self.shape))
 
 
 class TensorScatterUpdate(_Indexed):
     """x with the updates in place of what is at indices[..., k]; of several the last counts.
 
-    With `self_define_shard` indices and updates may come in any layout: they are gathered where x is written.
+    dims: the dimensions that the indices name, where they are not the first ones: updates have the others, in their
+    order, behind those of the indices. With `self_define_shard` indices and updates may come in any layout: they are
+    gathered where x is written.
     """
 
+    dims: tuple[int, ...] = field(default=(), kw_only=True)
+    omitted = ("begins", "sizes", "dims")
+    in_place = True
+    in_place_of = (0,)
     requests = (_OWN_LAYOUTS,)
     samples = (
         sample((8, 16), (1, 1), (1, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=8),
         sample((2, 8, 16), (1, 2), (1, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=2),
+        sample((8, 2, 16), (1, 1), (1, 8, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=2, dims=(1,)),
     )
 
     def infer(self, *types: Any) -> Any:
+        rank, named = len(types[0].shape), types[1].shape[-1:]
+        if self.dims and (named != (len(self.dims),) or not {*self.dims} <= {*range(rank)}):
+            raise MspcError(f"{self.name}: dims {self.dims} do not fit {types[0]} and indices {types[1]}")
         inferred = super().infer(*types)
         require_integer(self.name, 1, types[1])
         require_same(self.name, types[0], types[2])
         return inferred
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
-        return {1: least_indexed(types[0].shape, types[1])}
+        return {1: least_indexed(self._first(types[0].shape), types[1])}
+
+    def _first(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """A shape with the dimensions first that the indices name."""
+        return tuple(shape[d] for d in self.order(len(shape)))
+
+    def order(self, rank: int) -> list[int]:
+        """The dimensions of a tensor with those first that the indices name."""
+        return [*self.dims, *(d for d in range(rank) if d not in self.dims)]
 
     def rule(self, x: TensorType, indices: TensorType, updates: TensorType) -> str:
         # All updates must be seen by every rank that holds a slice of x: their places are frozen.
-        tensor, places, slices = indexed_sides(self.name, x.shape, indices, 1)
+        tensor, places, slices = indexed_sides(self.name, x.shape, indices, 1, self.dims)
         frozen = {place.rstrip("!") for place in places.split()}
         slices = " ".join(name + "!" * (name in frozen) for name in slices.split())
         places = " ".join(place.rstrip("!") + "!" for place in places.split())
@@ -240,7 +262,7 @@ class TensorScatterUpdate(_Indexed):
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         entries = asked.in_strategy or ()
         layouts = [entry for entry in entries if isinstance(entry, NamedLayout)]
-        if asked.attrs.get(_OWN_LAYOUTS) is not True or len(entries) != 3 or len(layouts) != 3:
+        if asked.attrs.get(_OWN_LAYOUTS) is not True or len(entries) != 3 or len(layouts) != 3 or self.dims:
             return None
         x, indices, updates = inputs
         count = indices.shape[-1] if indices.shape else 0
@@ -255,29 +277,47 @@ class TensorScatterUpdate(_Indexed):
     adds: ClassVar[bool] = False
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.scatter import scatter_nd  # late: only a GPU needs it
+        from mspc.ops.cuda.scatter import scatter_few, scatter_nd  # late: only a GPU needs it
 
         x, indices, updates = inputs
-        return scatter_nd(device, x.shape, self.begins, self.sizes, x, indices, updates, out, self.adds)
+        shape, dims = x.shape, tuple(self.dims) or tuple(range(indices.shape[-1]))
+        if not self.adds:
+            few = scatter_few(device, dims, self.begins, self.sizes, x, indices, updates, out)
+            if few is not None or self.dims:
+                return few
+        return scatter_nd(device, shape, self.begins, self.sizes, x, indices, updates, out, self.adds)
 
     def bprop(self, b: Builder, x: Value, indices: Value, updates: Value, out: Value, dout: Value) -> Gradients:
         none = zeros(b, updates.tensor_type)
         if not indices.tensor_type.size:
             return dout, None, none
-        taken = b.emit(GatherNd(), dout, indices)
-        dupdates = b.emit(Select(), self._last(b, indices, updates, x.shape), taken, none)
-        return b.emit(TensorScatterUpdate(), dout, indices, none), None, dupdates
+        moved = b.emit(Transpose(tuple(self.order(len(x.shape)))), dout) if self.dims else dout
+        taken = b.emit(GatherNd(), moved, indices)
+        dupdates = b.emit(Select(), self._last(b, indices, updates, self._first(x.shape)), taken, none)
+        return b.emit(TensorScatterUpdate(dims=self.dims), dout, indices, none), None, dupdates
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         x, indices, updates = inputs
-        out = x.copy()
-        places, values = self.written(be.xp, indices, updates, x.shape)
-        out[places] = values
+        return self._written(be, x, indices, updates, be.xp.empty_like(x))
+
+    def kernel_into(self, be: ArrayBackend) -> Any:
+        return lambda x, indices, updates, out: self._written(be, x, indices, updates, out)
+
+    def _written(self, be: ArrayBackend, x: Any, indices: Any, updates: Any, out: Any) -> Any:
+        """The result in `out`, which may be x."""
+        if out is not x:
+            out[...] = x
+        seen = be.xp.transpose(out, self.order(x.ndim)) if self.dims else out
+        places, values = self.written(be.xp, indices, updates, seen.shape)
+        if self.adds:
+            be.xp.add.at(seen, places, values)
+        else:
+            seen[places] = values
         return out
 
     def localize(self, placement: Placement) -> Op:
         shape, count = placement.in_types[0].shape, placement.in_types[1].shape[-1]
-        return self.on(placement.in_layouts[0], placement.rank, shape, count)
+        return self.on(placement.in_layouts[0], placement.rank, shape, self.dims or range(count))
 
 
 class TensorScatterAdd(TensorScatterUpdate):
@@ -289,11 +329,5 @@ class TensorScatterAdd(TensorScatterUpdate):
     )
 
     def bprop(self, b: Builder, x: Value, indices: Value, updates: Value, out: Value, dout: Value) -> Gradients:
-        return dout, None, b.emit(GatherNd(), dout, indices)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, indices, updates = inputs
-        out = x.copy()
-        places, values = self.written(be.xp, indices, updates, x.shape)
-        be.xp.add.at(out, places, values)
-        return out
+        moved = b.emit(Transpose(tuple(self.order(len(x.shape)))), dout) if self.dims else dout
+        return dout, None, b.emit(GatherNd(), moved, indices)

@@ -66,12 +66,6 @@ class EmulatedGpu(Emulator):
     def receive(self, array: Any, host: Any) -> None:
         host[...] = array
 
-    def copy(self, source: Any, target: Any) -> None:
-        target[...] = source
-
-    def same(self, first: Any, second: Any) -> bool:
-        return first.ctypes.data == second.ctypes.data
-
     def stream(self, name: str) -> Any:
         assert name in ("compute", "communication", "reduction", "copy")
         return contextlib.nullcontext()

@@ -225,6 +225,10 @@ def odd_cases() -> Iterator[Case]:
             yield _case(kind, wide, (40, 24), (70, 1), (70, 24), low=-40, high=40)
             yield _case(kind, wide, (3, 7, 5), (2000, 2), (2000, 5), low=0, high=3, shift=1)
             yield _case(kind, wide, (3, 4, 24), (9, 2), (9, 24), low=0, high=8, begins=(0, 2), sizes=(9, 8))
+        update = ("TensorScatterUpdate", wide)
+        yield _case(*update, (3, 4, 24), (1, 1), (1, 3, 24), low=-4, high=4, dims=(1,))
+        yield _case(*update, (3, 4, 24), (1,), (3, 4), low=0, high=40, dims=(2,), begins=(8,), sizes=(40,), shift=1)
+        yield _case(*update, (5, 6, 7), (40, 2), (40, 6), low=0, high=3, dims=(0, 2))
         yield _case("GatherNd", wide[:2], (3, 4, 24), (9, 2), low=0, high=8, begins=(0, 2), sizes=(9, 8))
         for adds in (False, True):
             given = ((3, 20, 7), (3, 50, 7), (3, 50, 7))

@@ -320,6 +320,12 @@ class Emulator:
         self.places: dict[int, Place] = {}
         self._scratch = aligned(1 << 20)
 
+    def copy(self, source: Any, target: Any) -> None:
+        target[...] = source
+
+    def same(self, first: Any, second: Any) -> bool:
+        return first.ctypes.data == second.ctypes.data
+
     def scratch(self, nbytes: int) -> Any:
         if nbytes > self._scratch.nbytes:
             self._scratch = aligned(nbytes)
