@@ -12,14 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from mspc.analysis.integer_ranges import BOUNDS, Bounds, bounds_of, note_bounds
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import BOOL, TensorType
 from mspc.ops.bases import Elementwise
 from mspc.ops.math.arithmetic import Mul
-from mspc.ops.math.comparison import Equal, LogicalNot, Select
+from mspc.ops.math.comparison import Equal, Greater, GreaterEqual, Less, LessEqual, LogicalNot, Select
 from mspc.ops.math.mint import RepeatInterleaveInt
 from mspc.ops.math.reduce import ReduceAll, ReduceAny, ReduceMean
+from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.creation import Fill, Ones, Range, Zeros
@@ -40,7 +42,9 @@ MOVED = Reshape | ExpandDims | BroadcastTo | Squeeze | Transpose
 
 
 def note_rows(graph: Graph, constants: Mapping[str, Any]) -> None:
-    """Write the attribute `rows_hold` of the graph's Bool constants; `constants` holds their elements by name."""
+    """Write the attribute `rows_hold` of the graph's Bool constants, and the bounds of what loops carry; `constants`
+    holds the constants' elements by name."""
+    note_bounds(graph)
     for parameter in graph.parameters:
         if parameter.kind != "constant" or parameter.tensor_type.dtype != BOOL or parameter.name not in constants:
             continue
@@ -51,8 +55,10 @@ def note_rows(graph: Graph, constants: Mapping[str, Any]) -> None:
 
 
 def forget_rows(graph: Graph) -> bool:
-    """Take away the attribute `rows_hold`, which does not hold for a slice; True where there was one."""
-    return any([parameter.attrs.pop(ROWS_HOLD, None) is not None for parameter in graph.parameters])
+    """Take away the attribute `rows_hold`, which does not hold for a slice, and the bounds of integers; True where
+    there was one."""
+    attrs = [parameter.attrs for parameter in graph.parameters]
+    return any([each.pop(name, None) is not None for each in attrs for name in (ROWS_HOLD, BOUNDS)])
 
 
 def every_row_holds(mask: Value, wanted: bool) -> bool:
@@ -70,8 +76,35 @@ def every_row_holds(mask: Value, wanted: bool) -> bool:
         before = mask.inputs[0]
         if before.shape and before.shape[-1] == mask.shape[-1] and every_row_holds(before, wanted):
             return True
+    if isinstance(mask, Node) and isinstance(mask.op, Greater | GreaterEqual | Less | LessEqual):
+        if _first_holds(mask.op, *mask.inputs) is wanted:
+            return True
     elements = elements_of(mask)
     return elements is not None and bool((elements == wanted).any(-1).all())
+
+
+def _first_holds(op: Op, left: Value, right: Value) -> bool | None:
+    """What comparing two tensors gives for the first element of every row, None where it may be either."""
+    if isinstance(op, Less | LessEqual):
+        left, right = right, left
+    above, below = _firsts(left), _firsts(right)
+    if above is None or below is None:
+        return None
+    equal = isinstance(op, GreaterEqual | LessEqual)
+    if above.low > below.high or (equal and above.low == below.high):
+        return True
+    return False if above.high < below.low or (not equal and above.high == below.low) else None
+
+
+def _firsts(value: Value) -> Bounds | None:
+    """The bounds of the first elements of rows; those of all elements where no more is known."""
+    if isinstance(value, Node) and isinstance(value.op, Range) and value.op.dtype.is_integer and value.op.count < 0:
+        return Bounds(int(value.op.start), int(value.op.start))
+    if isinstance(value, Node) and isinstance(value.op, Reshape | ExpandDims | BroadcastTo):
+        before = value.inputs[0]
+        if before.shape and before.shape[-1] == value.shape[-1]:
+            return _firsts(before)
+    return bounds_of(value)
 
 
 def elements_of(value: Value) -> Any:

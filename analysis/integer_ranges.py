@@ -1,0 +1,167 @@
+"""Between which numbers the integers of a graph lie, as far as its operators show it.
+
+Bounds are those of exact arithmetic; where that might leave the element type, nothing is known. What a loop carries is
+bounded by induction: a turn that begins within the bounds ends within them. The condition of a `While` holds when a
+turn begins, so that `i < 256` bounds `i` there from above (Cousot and Cousot, "Abstract interpretation", 1977, with a
+widening of one step).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import TensorType
+from mspc.ops.control.loops import For, Loop, While, body_of
+from mspc.ops.math.arithmetic import Add, Maximum, Minimum, Mul, Sub
+from mspc.ops.math.comparison import Greater, GreaterEqual, Less, LessEqual, LogicalAnd
+from mspc.ops.op import Op
+from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.creation import Fill, Ones, Range, Zeros
+
+BOUNDS = "bounds"
+"""The attribute of a graph's parameter: its least and its largest number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Every number is at least `low` and at most `high`."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    def within(self, other: Bounds) -> bool:
+        """Whether all that these allow, the others do."""
+        return other.low <= self.low and self.high <= other.high
+
+
+def note_bounds(graph: Graph) -> None:
+    """Write the attribute `bounds` of the parameters of loops' graphs that it is known for."""
+    for node in graph.nodes:
+        if isinstance(node.op, Loop):
+            _note_loop(node, node.op)
+        for region in node.regions:
+            note_bounds(region)
+
+
+def _note_loop(node: Node, op: Loop) -> None:
+    body = body_of(node)
+    if isinstance(op, For) and op.turns > 0:
+        body.parameters[0].attrs[BOUNDS] = (0, op.turns - 1)
+    for operand in range(op.scanned_operands.stop, len(node.inputs)):
+        found = bounds_of(node.inputs[operand])
+        for region_number, region in enumerate(node.regions):
+            inside = op.inside(region_number, operand)
+            if found is not None and inside is not None and operand not in op.mutates:
+                _write(region.parameters[inside], found)
+    for number, operand in enumerate(op.carried_operands):
+        begin = bounds_of(node.inputs[operand])
+        parameter = body.parameters[op.leading + number]
+        if begin is None or begin.low == -math.inf:
+            continue
+        above = _held(node.regions[0], number) if isinstance(op, While) else math.inf
+        assumed = Bounds(begin.low, above)
+        _write(parameter, assumed)
+        end = bounds_of(body.results[number])
+        if end is None or end.low < begin.low:
+            parameter.attrs.pop(BOUNDS, None)
+        elif isinstance(op, While):
+            _write(node.regions[0].parameters[number], Bounds(begin.low))
+
+
+def _write(parameter: Parameter, bounds: Bounds) -> None:
+    limits = _limits(parameter.tensor_type.dtype.numpy)
+    parameter.attrs[BOUNDS] = (int(max(bounds.low, limits.low)), int(min(bounds.high, limits.high)))
+
+
+def _held(condition: Graph, number: int) -> float:
+    """The most that a carried number can be where the condition holds."""
+    most = math.inf
+    for value in _all_of(condition.results[0]):
+        if not isinstance(value, Node) or not isinstance(value.op, Less | LessEqual | Greater | GreaterEqual):
+            continue
+        left, right = value.inputs if isinstance(value.op, Less | LessEqual) else reversed(value.inputs)
+        limit = bounds_of(right)
+        if _shown(left) is condition.parameters[number] and limit is not None:
+            most = min(most, limit.high - isinstance(value.op, Less | Greater))
+    return most
+
+
+def _all_of(value: Value) -> Iterator[Value]:
+    """The parts that all hold where a Bool does."""
+    if isinstance(value, Node) and isinstance(value.op, LogicalAnd):
+        for operand in value.inputs:
+            yield from _all_of(operand)
+    elif isinstance(value, Node) and value.op.is_view and value.inputs:
+        yield from _all_of(value.inputs[0])
+    else:
+        yield value
+
+
+def _shown(value: Value) -> Value:
+    while isinstance(value, Node) and value.inputs and (value.op.is_view or _widens(value)):
+        if not isinstance(value.inputs[0].type, TensorType):
+            break
+        value = value.inputs[0]
+    return value
+
+
+def _widens(node: Node) -> bool:
+    """Whether a node converts integers to others that hold them all."""
+    before, after = node.inputs[0].tensor_type.dtype if node.inputs else None, node.type
+    if not isinstance(node.op, Cast) or before is None or not isinstance(after, TensorType):
+        return False
+    return before.is_integer and after.dtype.is_integer and _limits(before.numpy).within(_limits(after.dtype.numpy))
+
+
+def _limits(dtype: np.dtype) -> Bounds:
+    found = np.iinfo(dtype)
+    return Bounds(int(found.min), int(found.max))
+
+
+def bounds_of(value: Value) -> Bounds | None:
+    """The bounds of a tensor of integers; None for others and where nothing is known."""
+    type = value.type
+    if not isinstance(type, TensorType) or not type.dtype.is_integer:
+        return None
+    if isinstance(value, Constant):
+        return Bounds(int(np.min(value.value)), int(np.max(value.value))) if type.size else None
+    if isinstance(value, Parameter):
+        noted = value.attrs.get(BOUNDS)
+        return None if noted is None else Bounds(*noted)
+    assert isinstance(value, Node)
+    found = _of_node(value)
+    return found if found is not None and found.within(_limits(type.dtype.numpy)) else None
+
+
+def _of_node(node: Node) -> Bounds | None:
+    op = node.op
+    if isinstance(op, Fill | Ones | Zeros):
+        uniform = op.uniform()
+        return None if uniform is None else Bounds(int(uniform), int(uniform))
+    if isinstance(op, Range):
+        ends = int(op.start), int(op.start) + (op.length() - 1) * int(op.delta)
+        return Bounds(min(ends), max(ends))
+    given = [bounds_of(operand) for operand in node.inputs]
+    known = [each for each in given if each is not None]
+    if not isinstance(op, Op) or len(known) != len(given) or not known:
+        return None
+    if op.is_view or op.moves or isinstance(op, Cast):
+        return Bounds(min(each.low for each in known), max(each.high for each in known))
+    if len(known) != 2:
+        return None
+    x, y = known
+    if isinstance(op, Add):
+        return Bounds(x.low + y.low, x.high + y.high)
+    if isinstance(op, Sub):
+        return Bounds(x.low - y.high, x.high - y.low)
+    if isinstance(op, Mul) and min(x.low, y.low) >= 0:
+        return Bounds(x.low * y.low, x.high * y.high)
+    if isinstance(op, Minimum | Maximum):
+        best = min if isinstance(op, Minimum) else max
+        return Bounds(best(x.low, y.low), best(x.high, y.high))
+    return None
