@@ -54,6 +54,7 @@ FOR_GPU_RANKS = (
     "split_dropout",
     "channels_last",
     "heads_last",
+    "hoist_joined",
     "share_sums",
 )
 """Behind `join_slices` where the device is a GPU: what was sliced is then one tensor again."""

@@ -5,8 +5,9 @@ Output: `%1 = Cast(%para_w) {dst_type: Float32}`, `%2 = While(%0, %1) {regions: 
 
 Moved is what depends on captured values that the loop does not overwrite, and has no effect: what moves or converts
 elements, works element by element or along rows, reduces, or multiplies matrices. It takes memory while the loop runs:
-so nothing is moved that has more elements than what it is made of, as a broadcast has, nor more than `MOST_KEPT` bytes
-a loop. What may fail, as a lookup, is moved only out of what runs at least once; nothing is moved out of a branch.
+so nothing is moved that has more elements than all that it is made of, as a broadcast has, nor more than MOST_KEPT
+bytes a loop. What may fail, as a lookup, is moved only out of what runs at least once; nothing is moved out of a
+branch.
 
 Before gradients are taken, so that what the turns add up is the gradient of what was moved. Nothing is moved out of a
 graph that asks for gradients itself.
@@ -44,26 +45,34 @@ class HoistInvariants(Pass):
     regions = WHOLE
 
     def run(self, graph: Graph) -> bool:
-        graphs = graph.graphs()
-        runners = Counter(region for each in graphs for node in each.nodes for region in node.regions)
-        changed = False
-        for each in reversed(graphs):
-            for node in list(each.nodes):
-                if isinstance(node.op, Loop) and all(runners[region] == 1 for region in node.regions):
-                    for number in range(len(node.regions)):
-                        changed |= _hoist(each, node, number)
-        return changed
+        return hoist(graph)
 
 
-def _hoist(graph: Graph, loop: Node, number: int) -> bool:
+def hoist(graph: Graph, is_local: bool = False) -> bool:
+    """Move nodes out of the graphs of loops; True where there were some. is_local: the graph is a rank's own, so that
+    no layout has to be found for what is moved."""
+    graphs = graph.graphs()
+    runners = Counter(region for each in graphs for node in each.nodes for region in node.regions)
+    changed = False
+    for each in reversed(graphs):
+        for node in list(each.nodes):
+            if not isinstance(node.op, Loop) or (node.layout is not None and not is_local):
+                continue
+            if all(runners[region] == 1 for region in node.regions):
+                for number in range(len(node.regions)):
+                    changed |= _hoist(each, node, number, is_local)
+    return changed
+
+
+def _hoist(graph: Graph, loop: Node, number: int, is_local: bool) -> bool:
     """Move nodes of one region ahead of the loop in its graph."""
     op, region = loop.op, loop.regions[number]
     assert isinstance(op, Loop)
-    if loop.layout is not None or any(isinstance(node.op, Gradient | OwnGradient) for node in region.nodes):
+    if any(isinstance(node.op, Gradient | OwnGradient) for node in region.nodes):
         return False
     runs = number < len(loop.regions) - 1 or op.known_turns([value.type for value in loop.inputs]) > 0
     outside = _captured(graph, loop, number)
-    chosen = _chosen(region, outside, runs)
+    chosen = _chosen(region, outside, runs, is_local)
     if not chosen:
         return False
     moved = _with_sources(region, chosen)
@@ -97,7 +106,7 @@ def _captured(graph: Graph, loop: Node, number: int) -> dict[Value, Value]:
     return found
 
 
-def _chosen(region: Graph, same: dict[Value, Value], runs: bool) -> set[Value]:
+def _chosen(region: Graph, same: dict[Value, Value], runs: bool, is_local: bool) -> set[Value]:
     """The nodes whose results are to be handed in. runs: the region runs at least once."""
     invariant: set[Value] = set(same)
     chosen: set[Value] = set()
@@ -106,7 +115,7 @@ def _chosen(region: Graph, same: dict[Value, Value], runs: bool) -> set[Value]:
         if not _may_move(node, runs) or not all(isinstance(v, Constant) or v in invariant for v in node.inputs):
             continue
         invariant.add(node)
-        if not _is_worth(node) and not (node.op.is_view and any(value in chosen for value in node.inputs)):
+        if not _is_worth(node, is_local) and not (node.op.is_view and any(value in chosen for value in node.inputs)):
             continue
         size = 0 if node.op.is_view else node.type.nbytes
         if kept + size <= MOST_KEPT:
@@ -143,15 +152,16 @@ def _multiplies(node: Node) -> bool:
     return isinstance(node.op, Op) and bool(node.op.operations(operand_types(node)))
 
 
-def _is_worth(node: Node) -> bool:
-    """Whether a node takes time at every turn, and what it makes is no larger than what it is made of."""
+def _is_worth(node: Node, is_local: bool) -> bool:
+    """Whether a node takes time at every turn, and what it makes is no larger than what it is made of. What is made of
+    constants alone, as masks are, passes know best where it is: it is moved out of a rank's own graph."""
     op = node.op
     if not isinstance(op, Op) or op.is_view or isinstance(op, TupleGetItem) or op.uniform() is not None:
         return False
     elements = sum(type.size for type in element_types(node.type))
     if all(isinstance(value, Constant) for value in node.inputs):
-        return elements <= SMALL
-    return _multiplies(node) or elements <= max(math.prod(type.shape) for type in operand_types(node))
+        return is_local and elements <= SMALL
+    return _multiplies(node) or elements <= sum(math.prod(type.shape) for type in operand_types(node))
 
 
 def _read_by_others(region: Graph, moved: list[Node]) -> set[Value]:

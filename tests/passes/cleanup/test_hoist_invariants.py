@@ -25,12 +25,13 @@ from mspc.ops.tensor.broadcast import BroadcastTo, ReduceSum
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.creation import Range
 from mspc.ops.tensor.embedding import Gather
-from mspc.ops.tensor.moving import Transpose
+from mspc.ops.tensor.moving import Stack, Transpose
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.base import PassManager
 from mspc.passes.cleanup import hoist_invariants
 from mspc.passes.cleanup.hoist_invariants import HoistInvariants
+from mspc.passes.cleanup.hoist_joined import HoistJoined
 from mspc.passes.cleanup.simplify import Simplify
 from tests.passes.autodiff.differentiated import COUNT, checked, floats, graph, region, run, with_gradients
 from tests.random_regions import RandomRegions
@@ -186,11 +187,22 @@ def test_a_parameter_that_is_handed_in_twice_and_overwritten() -> None:
     assert not HoistInvariants().run(made)
 
 
-def test_what_constants_make() -> None:
+def test_what_constants_make_is_moved_out_of_a_ranks_own_graph() -> None:
     def turn(b: Builder, x: Value, w: Value) -> Value:
         return b.emit(Add(), x, b.emit(Reshape((1, 3)), b.emit(Range(limit=3.0, dtype=FLOAT64))))
 
-    assert names(hoisted(counted(turn, While(carried=2)), arrays()))[:2] == ["Range", "Reshape"]
+    made = hoisted(counted(turn, While(carried=2)), arrays())
+    assert names(made)[0] == "While"
+    assert HoistJoined().run(made)
+    assert names(made)[:2] == ["Range", "Reshape"]
+
+
+def test_joined_weights_are_moved() -> None:
+    def turn(b: Builder, x: Value, w: Value) -> Value:
+        both = b.emit(Stack(axis=0), w, w)
+        return b.emit(Tanh(), b.emit(MatMul(), x, b.emit(ReduceSum(axis=(0,), keep_dims=False), both)))
+
+    assert names(hoisted(counted(turn, While(carried=2)), arrays()))[:2] == ["Stack", "ReduceSum"]
 
 
 def test_a_loop_holds_no_more_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,22 @@
+"""Moves ahead of a loop what passes for GPUs have made there of weights.
+
+Input:  `While` whose body has `%0 = Concat(%para_wq, %para_wk, %para_wv)`, which one product reads
+Output: `%1 = Concat(%wq, %wk, %wv)` ahead of `While`, which hands it in
+"""
+
+from __future__ import annotations
+
+from mspc.ir.graph import Graph
+from mspc.ir.late_dataclass import dataclass
+from mspc.passes.base import WHOLE, Pass
+from mspc.passes.cleanup.hoist_invariants import hoist
+
+
+@dataclass(frozen=True)
+class HoistJoined(Pass):
+    """`hoist_invariants` for a rank's own graph, behind the passes that join what products read."""
+
+    regions = WHOLE
+
+    def run(self, graph: Graph) -> bool:
+        return any(node.regions for node in graph.nodes) and hoist(graph, is_local=True)
