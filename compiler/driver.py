@@ -196,8 +196,9 @@ def trace_call(
         graph_arguments(call, fed),
         config.sharded or config.keeps_strategies > 0,
         config.script_folder,
-        folds=not (config.strategies_from or unrolled),  # a plan names the operators of every layer
-        runs_graphs=config.device != "GPU",
+        # A plan names the operators of every layer; on a GPU every layer has launches of its own weights.
+        folds=not (config.strategies_from or unrolled or config.device == "GPU"),
+        prints=config.device != "GPU",
         other_mistakes=(lambda graph: strategy_mistakes(graph, config.ranks)) if config.sharded else None,
     )
     if not takes_data(target):

@@ -53,12 +53,14 @@ class MemoryBlock:
 @dataclass
 class ResultMemory:
     """The memory of one result of one node, which others may show. accesses: indices of nodes that read or write it,
-    ascending; len(nodes) for the end of the step. pitch: see `Allocation`."""
+    ascending; len(nodes) for the end of the step. pitch: see `Allocation`. parameter: in whose memory it lies, if it
+    does."""
 
     type: TensorType
     accesses: list[int]
     pitch: int = 0
     block: MemoryBlock | None = None
+    parameter: Any = None
 
     @property
     def nbytes(self) -> int:

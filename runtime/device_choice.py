@@ -247,11 +247,13 @@ class Cuda:
         device.progress = GpuProgress(device, watch)  # type: ignore[attr-defined]  # None until a job has one
         return device
 
-    def executor(self, graph: Any, device: Any, values: Mapping[str, Array], cursor: Any, host: Any) -> Any:
+    def executor(
+        self, graph: Any, device: Any, values: Mapping[str, Array], cursor: Any, host: Any, loop_limit: float
+    ) -> Any:  # fmt: skip
         """See `GpuExecutor`."""
         from mspc.runtime.gpu.executor import GpuExecutor
 
-        return GpuExecutor(graph, device, values, cursor, host)
+        return GpuExecutor(graph, device, values, cursor, host, loop_limit)
 
 
 class Hardware:
@@ -353,7 +355,9 @@ class Hardware:
         device.tf32 = tf32
         device.progress.graph = number
         device.comm.prepare_for(graph, together)
-        executor = self._cuda.executor(graph, device, values, cursor, host)
+        executor = self._cuda.executor(
+            graph, device, values, cursor, host.for_graph(number), self.wishes.timeout
+        )  # fmt: skip
         assert isinstance(self.memory, GpuMemory)
         self.memory.executors.append(executor)
         if together and host.size > 1:

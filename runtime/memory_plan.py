@@ -20,7 +20,7 @@ them for the next one. Where others wrote to the parameters, their nodes run in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mspc.analysis.shadow_weights import marked_shadow_weights
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
@@ -30,6 +30,7 @@ from mspc.ops.control.loops import MakeStack
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.op import Op
 from mspc.runtime.arena import MemoryBlock, ResultMemory, assign, most_alive, most_of_classes
+from mspc.runtime.carried_results import CarriedResults
 from mspc.runtime.memory import (
     COMMUNICATION,
     Allocation,
@@ -47,9 +48,25 @@ BUCKET_ALIGNMENT = 32
 """Bytes to which the members of a bucket are aligned. What lies in the gaps is reduced with them; nobody reads it."""
 
 
-def plan_memory(graph: Graph, alignment: int = 256) -> MemoryPlan:
-    """The places of all values of a rank's execute graph (its types are the rank's own)."""
-    return _Planner(graph).plan(alignment)
+BytesInside = Callable[[Node, Mapping[Graph, int]], int]
+"""Bytes that a node takes while it runs its graphs, of which the arenas are given."""
+
+
+def plan_memory(
+    graph: Graph, alignment: int = 256, inside: BytesInside | None = None,
+    carried: Mapping[Parameter, Value] | None = None,
+) -> MemoryPlan:  # fmt: skip
+    """The places of all values of a rank's execute graph (its types are the rank's own).
+
+    Args:
+        inside: of a node that runs graphs; as on a CPU where it is not given.
+        carried: of a loop's body the parameters in whose memory these results are wanted: they lie there where an
+        operator can put them in the place of what it reads.
+    """
+    planner = _Planner(graph, inside=inside)
+    if carried:
+        planner.carried = CarriedResults(graph, carried, planner.parts)
+    return planner.plan(alignment)
 
 
 def peak_of(graph: Graph, alignment: int = 256) -> int:
@@ -61,16 +78,19 @@ def peak_of(graph: Graph, alignment: int = 256) -> int:
 class _Planner:
     """Finds aliases, lifetimes and waits, then shares blocks between cells and places the blocks."""
 
-    def __init__(self, graph: Graph, arenas: dict[Graph, int] | None = None) -> None:
+    def __init__(
+        self, graph: Graph, arenas: dict[Graph, int] | None = None, inside: BytesInside | None = None
+    ) -> None:  # fmt: skip
         self.graph = graph
+        self.bytes_inside = inside
+        self.carried: CarriedResults | None = None
         self.arenas: dict[Graph, int] = {} if arenas is None else arenas
         """Bytes of the arenas of graphs that nodes run, once they are known."""
         self.nodes = graph.nodes
         self.side = [side_stream(node) for node in graph.nodes]
         self.shadow_weights = marked_shadow_weights(graph)
-        self.copy_of: dict[Value, Node] = {
-            p.parameter: node for node, pieces in self.shadow_weights.copies.items() for p in pieces
-        }
+        copies = self.shadow_weights.copies
+        self.copy_of: dict[Value, Node] = {p.parameter: node for node, pieces in copies.items() for p in pieces}
         self.cells: list[ResultMemory] = []
         self.shown = self._find_parts({})
         self.copied = self._late_readers()
@@ -80,7 +100,7 @@ class _Planner:
         self.waits: dict[Node, tuple[Node, ...]] = {}
         self.blocks: list[MemoryBlock] = []
         self.buckets: dict[Node, list[MemoryBlock]] = {}
-        self.inside: list[MemoryBlock] = []
+        self.inside: dict[Node, MemoryBlock] = {}
 
     def place_all(self, alignment: int) -> int:
         """Share blocks between cells and place them. The bytes of the arena."""
@@ -103,7 +123,7 @@ class _Planner:
         arena = self.place_all(alignment)
         classes = StepClasses(self.graph, self.parts, self._runs, sources_of).of_all()
         sizes = {"weights": 0, "states": 0, "inputs": 0}
-        sizes |= most_of_classes(self.cells, classes, CLASSES, {TEMPORARY: self.inside})
+        sizes |= most_of_classes(self.cells, classes, CLASSES, {TEMPORARY: [*self.inside.values()]})
         states = optimizer_states(self.graph, self.parts)
         for p in self.graph.parameters:
             sizes["inputs" if p.kind == "input" else "states" if p in states else "weights"] += p.type.nbytes
@@ -115,6 +135,7 @@ class _Planner:
             waits=self.waits,
             copied={node: tuple(self._place(part) for part in self.shown[node]) for node in self.copied},
             constants=constant_bytes(self.graph),
+            inside={node: Allocation("arena", None, b.offset, b.nbytes) for node, b in self.inside.items()},
             shadow_weights=self.shadow_weights,
             classes={
                 node: tuple(classes[part] if isinstance(part, int) else "" for part in self.parts[node])
@@ -162,18 +183,10 @@ class _Planner:
         operands = updated_operands(node)
         return tuple(parts[node.inputs[i]][0] for i in operands) if operands else None
 
-    def _updates(self, parts: Mapping[Value, tuple[Part, ...]]) -> list[tuple[int, list[Part]]]:
-        """(index, memory that it overwrites) of every updating node."""
-        found: list[tuple[int, list[Part]]] = []
-        for index, node in enumerate(self.nodes):
-            if node.op.mutates:
-                found.append((index, [parts[node.inputs[i]][0] for i in node.op.mutates]))
-        return found
-
     def _late_readers(self) -> dict[Node, None]:
         """Nodes whose result shows a parameter and is read after, or by, a later update of that parameter."""
         updates: dict[Part, list[int]] = {}
-        for index, written in self._updates(self.shown):
+        for index, written in _updates(self.nodes, self.shown):
             for part in written:
                 if isinstance(part, Parameter):
                     updates.setdefault(part, []).append(index)
@@ -262,8 +275,12 @@ class _Planner:
         sources = sources_of(node, len(self.parts[node]))
         for part in sorted(own, key=lambda part: len(sources[self.parts[node].index(part)])):
             cell = self.cells[part]
+            operands = sources[self.parts[node].index(part)]
+            if self.carried is not None and cell.block is None and node not in self.copied:
+                cell.parameter = self.carried.place(index, node, operands, part, cell.type)
+            if cell.parameter is not None:
+                continue
             if cell.block is None:
-                operands = sources[self.parts[node].index(part)]
                 cell.block = self._overwritten(index, node, operands, cell, taken) or self._new(cell.nbytes)
             taken.append(cell.block)
 
@@ -273,9 +290,9 @@ class _Planner:
 
         for region in node.regions:
             if region not in self.arenas:
-                self.arenas[region] = _Planner(region, self.arenas).place_all(alignment)
-        self.inside.append(self._new(bytes_inside(node, self.arenas)))
-        self._extend(self.inside[-1], [index])
+                self.arenas[region] = _Planner(region, self.arenas, self.bytes_inside).place_all(alignment)
+        block = self.inside[node] = self._new((self.bytes_inside or bytes_inside)(node, self.arenas))
+        self._extend(block, [index])
 
     def _new(self, nbytes: int) -> MemoryBlock:
         block = MemoryBlock(nbytes, len(self.nodes))
@@ -354,6 +371,8 @@ class _Planner:
         if isinstance(part, Value):
             return Allocation("kept", part, 0, part.type.nbytes)
         cell = self.cells[part]
+        if cell.parameter is not None:
+            return Allocation("kept", cell.parameter, 0, cell.nbytes)
         assert cell.block is not None
         return Allocation("arena", None, cell.block.offset, cell.nbytes, cell.pitch)
 
@@ -361,3 +380,12 @@ class _Planner:
 def _bucket_place(members: Sequence[MemoryBlock]) -> Allocation:
     begin = members[0].offset
     return Allocation("arena", None, begin, members[-1].offset + members[-1].nbytes - begin)
+
+
+def _updates(nodes: Sequence[Node], parts: Mapping[Value, tuple[Part, ...]]) -> list[tuple[int, list[Part]]]:
+    """(index, memory that it overwrites) of every updating node."""
+    found: list[tuple[int, list[Part]]] = []
+    for index, node in enumerate(nodes):
+        if node.op.mutates:
+            found.append((index, [parts[node.inputs[i]][0] for i in node.op.mutates]))
+    return found

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.types import StackType
 from mspc.ops.control.loops import Loop, body_of
+
+DEVICE_ALIGNMENT = 256
+"""Bytes to which places on a GPU are aligned."""
 
 
 def bytes_inside(node: Node, arenas: Mapping[Graph, int]) -> int:
@@ -29,3 +33,19 @@ def _bytes_of_results(graph: Graph, count: int | None = None) -> int:
     """Bytes of the first so many results that nodes make, each once."""
     made: set[Value] = {value for value in graph.results[:count] if isinstance(value, Node)}
     return sum(value.type.nbytes for value in made)
+
+
+def device_bytes_inside(node: Node, arenas: Mapping[Graph, int]) -> int:
+    """The same on a GPU, where all results of a graph have places in its arena, what is carried lies in the places of
+    the node's results, and the entries of a turn have places of their own, which come first."""
+    return device_bytes_of_entries(node) + max(arenas[region] for region in node.regions)
+
+
+def device_bytes_of_entries(node: Node) -> int:
+    """Bytes on a GPU for the entries that a turn of a loop reads."""
+    op = node.op
+    if not isinstance(op, Loop):
+        return 0
+    types = [body_of(node).parameters[op.leading + op.carried + i].type for i in range(op.scanned)]
+    sizes = [type.nbytes for type in types if not isinstance(type, StackType)]
+    return sum(-(-size // DEVICE_ALIGNMENT) * DEVICE_ALIGNMENT for size in sizes)

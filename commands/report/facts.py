@@ -193,7 +193,9 @@ def without_kernels(graph: Graph) -> list[PlainRow]:
     """What runs through CuPy on a GPU, the most frequent operators first."""
     found: dict[str, list[str]] = {}
     for node in _all_nodes(graph):
-        if isinstance(node.op, Op) and not has_gpu_kernel(node.op) and not isinstance(node.op, STRUCTURAL):
+        if node.regions or not isinstance(node.op, Op) or isinstance(node.op, STRUCTURAL):
+            continue
+        if not has_gpu_kernel(node.op):
             found.setdefault(node.op.name, []).append(source_line(node.frames))
     rows = [PlainRow(name, len(places), list(dict.fromkeys(places))[:MOST_LINES]) for name, places in found.items()]
     return sorted(rows, key=lambda row: -row.nodes)

@@ -128,7 +128,7 @@ def choose(
         if _is_guarded(ways.nodes):
             beginning.restore()
             tracer.guarded.add(key)
-        elif both_may_run(tracer, (*ways.nodes[0], *ways.nodes[1])):
+        elif all(map(is_cheap, (*ways.nodes[0], *ways.nodes[1]))):
             if isinstance(whole, ast.stmt):
                 GuardedWays(tracer, frame, test, holds).put(ways)
             else:
@@ -204,14 +204,6 @@ def _must_not_run(node: Node) -> bool:
     if op.mutates:
         return not getattr(op, "neutral", None)
     return op.has_side_effect and not op.is_collective
-
-
-def both_may_run(tracer: Tracer, nodes: Sequence[Node]) -> bool:
-    """Whether both ways are computed, and one is chosen: where that is cheap, or what runs the program runs no graphs
-    within graphs, and both can run."""
-    if tracer.runs_graphs:
-        return all(map(is_cheap, nodes))
-    return not any(node.regions or node.op.has_side_effect for node in nodes)
 
 
 def is_cheap(node: Node) -> bool:

@@ -165,7 +165,7 @@ def _type(t: Tracer, frame: Frame, node: ast.AST, value: Any) -> Any:
 
 def _print(t: Tracer, frame: Frame, node: ast.AST, *args: Any, **options: Any) -> None:
     """Prints when the network runs, a line for each value: see the operator Print."""
-    if not t.runs_graphs or options.get("file") is not None:
+    if not t.prints or options.get("file") is not None:
         t.warn("print() inside a compiled function is ignored")
         return
     from mspc.ops.control.print import each_with_a_tensor  # late: few networks print

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.compiler.frontend.branches import Ways, both_may_run, choose
+from mspc.compiler.frontend.branches import Ways, choose, is_cheap
 from mspc.compiler.frontend.merging import Choosing, Selecting, merged
 from mspc.compiler.frontend.operators import reshape
 from mspc.compiler.frontend.program_state import emitting_to
@@ -84,7 +84,7 @@ def either(tracer: Tracer, function: Callable[..., Any], *operands: Any) -> Any:
                 which = next(value for value in operands if isinstance(value, Undecided) and value.holds is holds)
                 raise MspcError(error.message, notes=[*error.notes, f"an operand is {which}"], frames=error.frames,
                                 kind=error.kind or RuntimeError) from None  # fmt: skip
-    if both_may_run(tracer, (*nodes[0], *nodes[1])):
+    if all(map(is_cheap, (*nodes[0], *nodes[1]))):
         tracer.builder.nodes += [*nodes[0], *nodes[1]]
         return merged(Selecting(tracer, holds, ({}, {})), *made)
     join = Choosing(tracer, holds, ({}, {}), nodes)

@@ -21,11 +21,13 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.executor import checked
 from mspc.runtime.faults.failure import NodeFailure
 from mspc.runtime.faults.finite import NOWHERE, Origin, explained
+from mspc.runtime.gpu.launches import Constants
 from mspc.runtime.gpu.progress import out_of_memory
 from mspc.runtime.gpu.step import GpuStep
 from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.pending import Pending
 from mspc.runtime.profile import Timed
+from mspc.runtime.region_memory import device_bytes_inside
 from mspc.runtime.workspaces import reserve_scratch
 
 Array = Any
@@ -54,17 +56,10 @@ class _Slot:
 
 def _refuse_complex(graph: Graph) -> None:
     """Raises MspcError for a graph with complex numbers: kernels and NCCL have no element type for them."""
-    for value in (*graph.parameters, *graph.nodes):
+    for value in (value for each in graph.graphs() for value in (*each.parameters, *each.nodes)):
         if any(t.dtype.is_complex for t in element_types(value.type)):
             label = value.label if isinstance(value, Node) else value.name
             raise MspcError(f"{label}: complex numbers are computed on the CPU alone", notes=["run with --device cpu"])
-
-
-def _refuse_regions(graph: Graph) -> None:
-    """Raises MspcError for a graph that runs others."""
-    for node in graph.nodes:
-        if node.regions:
-            raise node.error(f"{node.label}: control flow does not run on GPUs yet", notes=["run with --device cpu"])
 
 
 class GpuExecutor:
@@ -74,14 +69,16 @@ class GpuExecutor:
         graph: the rank's graph with local types. device: see `GpuDevice`; its communicator joins the ranks.
         values: arrays of the parameters of kind "parameter" and "constant" by name; those of the device itself are
             used, others are copied to it.
-        cursor: as in Executor. host: a communicator of arrays on the host, for what ranks agree on.
+        cursor: as in Executor. host: a communicator of arrays on the host, for what ranks agree on. loop_limit: see
+            `regions.Around`.
 
     Raises:
         MspcError: a value is missing or does not fit. ExecutionError: the GPU's memory does not suffice, or an
         operator cannot be run there.
     """
 
-    def __init__(self, graph: Graph, device: Any, values: Mapping[str, Array], cursor: Any = None, host: Any = None):
+    def __init__(self, graph: Graph, device: Any, values: Mapping[str, Array], cursor: Any = None, host: Any = None,
+                 loop_limit: float = 0.0) -> None:  # fmt: skip
         self.graph = graph
         self.device = device
         self.comm = device.comm if host is None else host
@@ -91,16 +88,14 @@ class GpuExecutor:
         self.inputs = [p for p in graph.parameters if p.kind == "input"]
         self.mutated = updated_parameters(graph)
         _refuse_complex(graph)
-        _refuse_regions(graph)
-        self.plan = plan_memory(graph)
+        self.plan = plan_memory(graph, inside=device_bytes_inside)
+        constants = Constants(device)
         try:
             stored: dict[Value, Array] = {parameter: self._place(parameter, values) for parameter in graph.parameters}
-            for value in self.plan.places:
-                if isinstance(value, Constant):
-                    stored[value] = self._copied(value.value)
+            stored |= {value: constants.of(value) for value in self.plan.places if isinstance(value, Constant)}
             self._stored = stored
             reserve_scratch(graph, device)
-            self._step = GpuStep(graph, device, self.plan, stored)
+            self._step = GpuStep(graph, device, self.plan, stored, constants, self.comm, loop_limit)
             device.choices.agree(self.comm)
             self._slots = [self._slot() for _ in range(DEPTH)]
         except MspcError:
@@ -347,12 +342,11 @@ class GpuExecutor:
         message = error.message if isinstance(error, MspcError) else f"{type(error).__name__}: {error}"
         notes = list(error.notes) if isinstance(error, MspcError) else []
         where = f"{node.label} {what}" if node is not None else f"the graph {what}"
-        index = self.graph.nodes.index(node) if node is not None else -1
+        index = _place_of(node, self.graph)
         frames = node.frames if node is not None else ()
         if type(error).__name__ == "OutOfMemoryError":
-            asked = re.search(r"[\d,]+", str(error))
-            nbytes = int(asked[0].replace(",", "")) if asked else 0
-            found = out_of_memory(node, nbytes, self.plan.peak, self.memory(), self.rank, self.device.index)
+            asked = _asked_bytes(error)
+            found = out_of_memory(node, asked, self.plan.peak, self.memory(), self.rank, self.device.index)
             return NodeFailure(*found, frames, index)
         if node is not None:
             operands = ", ".join(str(value.type) for value in node.inputs)
@@ -367,6 +361,20 @@ class GpuExecutor:
             "the step's values (planned peak)": self.plan.arena,
             **self.device.workspaces,
         }
+
+
+def _place_of(node: Node | None, graph: Graph) -> int:
+    """The number of a node of the graph, or of the one that runs it; -1 for none."""
+    for index, each in enumerate(graph.nodes):
+        if each is node or any(node in inner.nodes for region in each.regions for inner in region.graphs()):
+            return index
+    return -1
+
+
+def _asked_bytes(error: Exception) -> int:
+    """How many bytes CuPy was asked for and had not."""
+    asked = re.search(r"[\d,]+", str(error))
+    return int(asked[0].replace(",", "")) if asked else 0
 
 
 class _StepResult:

@@ -386,5 +386,6 @@ class NcclComm:
 
 def groups_of(graph: Graph, rank: int) -> list[Key]:
     """The groups in which the graph of `rank` communicates, ascending."""
-    found = {node.op.channel(rank) for node in graph.nodes if isinstance(node.op, Collective)}
+    nodes = (node for each in graph.graphs() for node in each.nodes)
+    found = {node.op.channel(rank) for node in nodes if isinstance(node.op, Collective)}
     return sorted(key for key in found if len(set(key[0])) > 1)

@@ -19,16 +19,18 @@ from typing import Any
 import numpy as np
 
 from mspc.analysis.aliasing import updated_parameters
-from mspc.ir.graph import Graph, Node, Value, element_types
+from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import TensorType, TupleType
 from mspc.ops.cuda.source import address
-from mspc.ops.device import Array, Copy, Launch, c_type, in_order
-from mspc.ops.op import Op
+from mspc.ops.device import Array, Copy, Launch, c_type
+from mspc.runtime.gpu.bound_regions import Around
+from mspc.runtime.gpu.launches import Backend, Constants, Held, Launches, OnHost
 from mspc.runtime.gpu.overlap import Overlap
 from mspc.runtime.gpu.peers import Between
 from mspc.runtime.gpu.progress import communicates
-from mspc.runtime.memory import COMMUNICATION, Allocation, MemoryPlan, side_stream
+from mspc.runtime.gpu.regions import region_launch
+from mspc.runtime.gpu.replayed import in_parts
+from mspc.runtime.memory import COMMUNICATION, MemoryPlan, side_stream
 from mspc.runtime.plan import loss_values
 from mspc.runtime.profile import Timed
 
@@ -46,15 +48,6 @@ extern "C" __global__ void delay(long long cycles) { long long end = clock64() +
 """
 DELAY_CYCLES = 150_000
 """Of the GPU's clock for every launch while a step is timed, so that the host is ahead and no gap of its own shows."""
-
-
-@dataclass
-class Backend:
-    """What kernels that run through CuPy use: array module, communicator, number of the step."""
-
-    comm: Any
-    xp: Any
-    step: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,20 +70,24 @@ class GpuStep:
     """The launches of a graph.
 
     Args:
-        device: see `GpuDevice`. plan: where every value lives. stored: arrays of parameters and constants.
+        device: see `GpuDevice`. plan: where every value lives. stored: arrays of parameters. constants: of the program.
+        host, loop_limit: see `regions.Around`.
 
     Raises:
         Exception: whatever a launch raised when it was made, with the node as `.node`.
     """
 
-    def __init__(self, graph: Graph, device: Any, plan: MemoryPlan, stored: Mapping[Value, Array]) -> None:
+    def __init__(
+        self, graph: Graph, device: Any, plan: MemoryPlan, stored: Mapping[Value, Array], constants: Constants,
+        host: Any, loop_limit: float = 0.0,
+    ) -> None:  # fmt: skip
         self.graph = graph
         self.device = device
         self.plan = plan
         self.backend = Backend(device.comm, device.xp)
-        self._stored = stored
-        self.arena = device.empty((max(1, plan.arena),), "uint8")
-        self._views: dict[Any, Array] = {}
+        self._around = Around(device, self.backend, constants, region_launch, host, loop_limit, key=device.step)
+        self._arena = device.empty((max(1, plan.arena),), "uint8")
+        self._launches = Launches(graph, device, self.backend, plan, self._arena, stored, self._of_regions)
         self.own_count = device.zeros((1,), "int64")
         updates = updated_parameters(graph)
         self.boundary = min(updates, default=len(graph.nodes))
@@ -115,25 +112,12 @@ class GpuStep:
 
     def arrays(self, value: Value) -> tuple[Array, ...]:
         """The arrays that hold a value, one for each tensor."""
-        types = element_types(value.type)
-        return tuple(self._array(p, t) for p, t in zip(self.plan.places[value], types, strict=True))
+        return self._launches.arrays(value)
 
-    def _array(self, place: Allocation, type: TensorType) -> Array:
-        key = (place.kind, place.offset, place.value, place.pitch, type)
-        found = self._views.get(key)
-        if found is None:
-            shape, dtype = type.shape, type.dtype.numpy
-            if place.pitch:
-                rows = type.size // shape[-1], place.pitch
-                found = self.device.view(self.arena, place.offset, rows, dtype)[:, : shape[-1]].reshape(shape)
-            elif place.kind == "arena":
-                found = self.device.view(self.arena, place.offset, shape, dtype)
-            else:
-                assert place.value is not None
-                stored = self._stored[place.value]
-                found = stored if stored.shape == shape else stored.reshape(shape)
-            self._views[key] = found
-        return found
+    def _of_regions(self, node: Node, operands: list[Held], out: list[Held], memory: Array) -> Launch:
+        progress, index = self.device.progress, self.current
+        mark = None if progress is None else lambda launch: progress.before(index, launch)
+        return region_launch(replace(self._around, mark=mark), node, operands, out, memory)
 
     def _build(self) -> None:
         device, nodes = self.device, self.graph.nodes
@@ -143,6 +127,8 @@ class GpuStep:
         signals = {other for others in self.plan.waits.values() for other in others}
         # What goes through mailboxes takes less time than to change streams.
         quick = self._quick([node for node in nodes if communicates(node)])
+        # What runs graphs meets other ranks on the main stream, or leaves it to ask the host.
+        one_stream = quick or any(node.regions for node in nodes)
         placed: dict[Node, int] = {}
         overlap = Overlap()
         checked = False
@@ -150,22 +136,22 @@ class GpuStep:
             if index >= self.boundary and not checked:
                 checked = True
                 self._check_losses(nodes[:index], placed)
-            copied = self.plan.copied.get(node)
-            if node.op.is_view and copied is None:
+            self.current = index
+            if node.op.is_view and node not in self.plan.copied:
                 continue
             if node in self.plan.shadow_weights.copies or node in self.plan.shadow_weights.inner:
-                launch, plain = self._launch(node, None)
+                launch, plain = self._launches.of(node)
                 self.anew.append(Work(index, "compute", launch, plain=plain))
                 continue
             behind: Work | None = None
-            stream = "compute" if quick else side_stream(node) or "compute"
-            waits = () if quick else tuple(placed[other] for other in self.plan.waits.get(node, ()))
+            stream = "compute" if one_stream else side_stream(node) or "compute"
+            waits = () if one_stream else tuple(placed[other] for other in self.plan.waits.get(node, ()))
             for other in waits:
                 if self.work[other].stream == COMMUNICATION:
                     overlap.ends(other)
             placed[node] = len(self.work)
             with device.stream(stream), device.beside(overlap.taken(node) if stream == "compute" else 0):
-                launch, plain = self._launch(node, copied, copies.get(node))
+                launch, plain = self._launches.of(node, copies.get(node))
                 if stream == COMMUNICATION and not self._needed_next(index):
                     direct = isinstance(launch, Between)
                     if direct and overlap.idle:  # behind others it would get its multiprocessors late
@@ -176,6 +162,7 @@ class GpuStep:
             self.work.append(Work(index, stream, launch, waits, node in signals, plain))
             if behind is not None:
                 self.work.append(behind)
+        self.current = -1
         self._eager = any(w.plain and getattr(nodes[w.index].op, "drawn", False) for w in self.work)
 
     def _needed_next(self, index: int) -> bool:
@@ -216,64 +203,9 @@ class GpuStep:
             for piece in pieces:
                 extent = piece.parameter.tensor_type.size // piece.columns * piece.pitch - piece.pitch + piece.columns
                 begin = place.offset + piece.begin * dtype.itemsize
-                array = self.device.view(self.arena, begin, (extent,), dtype)
+                array = self.device.view(self._arena, begin, (extent,), dtype)
                 found.setdefault(piece.update, {})[piece.operand] = Copy(array, piece.columns, piece.pitch)
         return found
-
-    def _launch(
-        self, node: Node, copied: tuple[Allocation, ...] | None, copies: Mapping[int, Copy] | None = None
-    ) -> tuple[Launch, bool]:
-        op = node.op
-        assert isinstance(op, Op)
-        inputs: list[Any] = [self._operand(value) for value in node.inputs]
-        out: Any = self.arrays(node)
-        if copied is not None:
-            types = element_types(node.type)
-            shown = tuple(self._array(place, type) for place, type in zip(copied, types, strict=True))
-            copy = _copies(self.device, shown, out)
-            if node.op.is_view:
-                return copy, False
-            update, plain = self._made(node, op, inputs, shown, copies)
-            both = in_order(update, copy)
-            assert both is not None
-            return both, plain
-        return self._made(node, op, inputs, out, copies)
-
-    def _made(
-        self, node: Node, op: Any, inputs: list[Any], out: Any, copies: Mapping[int, Copy] | None
-    ) -> tuple[Launch, bool]:
-        bucket = self.plan.buckets.get(node)
-        if bucket is not None:
-            dtype = element_types(node.type)[0].dtype.numpy
-            merged = self.device.view(self.arena, bucket.offset, (bucket.nbytes // dtype.itemsize,), dtype)
-            inputs, out = [merged], (merged,)
-        try:
-            single = bucket is not None or not isinstance(node.type, TupleType)
-            given = (self.device, inputs, out[0] if single else out)
-            launch = op.launch(*given, copies) if copies else op.launch(*given)
-            if launch is not None:
-                return launch, False
-            assert not copies, "an operator that says that it writes copies has no launch"
-            return self._plain(op, inputs, out), True
-        except Exception as error:
-            error.node = node  # type: ignore[attr-defined]  # for the message
-            raise
-
-    def _operand(self, value: Value) -> Any:
-        arrays = self.arrays(value)
-        return arrays if isinstance(value.type, TupleType) else arrays[0]
-
-    def _plain(self, op: Op, inputs: Sequence[Any], out: Sequence[Array]) -> Launch:
-        """The operator's kernel on CuPy's arrays; what it returns is copied to its place."""
-        kernel, device = op.kernel(self.backend), self.device
-
-        def launch() -> None:
-            result = kernel(*inputs)
-            for target, made in zip(out, result if isinstance(result, tuple | list) else (result,), strict=True):
-                if not device.same(target, made) or made.shape != target.shape:
-                    target[...] = made
-
-        return launch
 
     # Running
 
@@ -329,7 +261,8 @@ class GpuStep:
 
     def _capture(self) -> None:
         try:
-            self._replay = self.device.capture(self.enqueue)
+            asks = any(isinstance(work.launch, OnHost) for work in self.work)
+            self._replay = self._in_parts() if asks else self.device.capture(self.enqueue)
         except Exception as error:
             self._eager = True
             label = self.graph.nodes[self.current].label if self.current >= 0 else "the step"
@@ -344,6 +277,21 @@ class GpuStep:
     def captured(self) -> bool:
         """Whether steps are replayed."""
         return self._replay is not None
+
+    def _in_parts(self) -> Launch:
+        """A step that asks the host in between."""
+        launches = [work.launch for work in self.work]
+        parts = in_parts(self.device, [*launches, *([] if self._end is None else [self._end])], loaded=True)
+        indices = [work.index for work in self.work if isinstance(work.launch, OnHost)]
+
+        def run() -> None:
+            asking = iter(indices)
+            for part in parts:
+                self.current = next(asking) if isinstance(part, OnHost) else -1
+                part()
+            self.current = -1
+
+        return run
 
     def enqueue(self, around: Callable[[Work, Launch], None] | None = None) -> None:
         """Put the step's work on the streams, in order; `around` is called in place of every launch."""
@@ -371,14 +319,6 @@ class GpuStep:
         if self._end is not None:
             self._end()
         self.current = -1
-
-
-def _copies(device: Any, sources: tuple[Array, ...], targets: tuple[Array, ...]) -> Launch:
-    def launch() -> None:
-        for source, target in zip(sources, targets, strict=True):
-            device.copy(source, target)
-
-    return launch
 
 
 def _call(work: Work, around: Callable[[Work, Launch], None] | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from mspc.ir.graph import Graph, Node, element_types
@@ -16,6 +17,7 @@ from mspc.runtime.compiled_loops import pays
 from mspc.runtime.plan import RegionKernels
 from mspc.runtime.regions.loops import LoopKernel
 from mspc.runtime.regions.region import Region, in_places
+from mspc.runtime.regions.ways import went
 
 Array = Any
 Kernel = Callable[..., Any]
@@ -59,7 +61,7 @@ class Regions:
         if isinstance(node.op, Loop):
             return LoopKernel(node, node.op, regions, self._backend, self._cursor).run
         if isinstance(node.op, If):
-            return _choice(*regions, same_way(node, self._backend.comm, _condition_of(node)))
+            return _choice(*regions, same_way(node, self._backend.comm, partial(went, node)))
         return _call(*regions)
 
     def _region(self, graph: Graph) -> Region:
@@ -80,10 +82,6 @@ def _numbered(kernel: Kernel, number: int, backend: NumPyBackend) -> Kernel:
             backend.calls = around
 
     return run
-
-
-def _condition_of(node: Node) -> Callable[[int], str]:
-    return lambda way: f"has {'true' if way else 'false'} as the condition of {node.label}"
 
 
 def _choice(then: Region, otherwise: Region, check: Check | None) -> Kernel:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
 import numpy as np
 
-from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Node
 from mspc.ir.types import StackType, TensorType
 from mspc.ops.control.loops import Loop, While
@@ -25,6 +25,7 @@ from mspc.runtime.faults.failure import RegionFailure
 from mspc.runtime.faults.record import LOOPS_AT, MOST_LOOPS, TURNS_AT
 from mspc.runtime.plan import own, parts_of
 from mspc.runtime.regions.region import Region, in_places
+from mspc.runtime.regions.ways import check_lengths, too_long, went
 
 Array = Any
 
@@ -74,7 +75,7 @@ class LoopKernel:
         self._stacked = [value.tensor_type for value in self._body.graph.results[op.carried :]]
         self._known = op.known_turns([value.type for value in node.inputs])
         self._limit = backend.loop_limit if self._known < 0 else 0.0
-        self._check = same_way(node, backend.comm, self._went) if self._known < 0 else None
+        self._check = same_way(node, backend.comm, partial(went, node)) if self._known < 0 else None
         self._in_turns, self._anew, self._rows = self._places()
 
     def run(self, *operands: Array, out: Sequence[Array] = ()) -> tuple[Array, ...]:
@@ -151,7 +152,7 @@ class LoopKernel:
                     if not condition.run()[0]:
                         break
                 if limit and time.monotonic() - started > limit:
-                    raise self._too_long(turn)
+                    raise too_long(limit, turn, condition is not None)
                 if leading:
                     slots[0] = np.int64(turn)
                 slots[leading:behind] = values
@@ -183,20 +184,7 @@ class LoopKernel:
     def _check_count(self, turns: int, scanned: Sequence[Array]) -> None:
         if self._check is not None:
             self._check(turns)
-        for array in scanned:
-            if len(array) != turns:
-                raise ExecutionError(f"{self._label} has {turns} turns and scans a stack of {len(array)} entries")
-
-    def _too_long(self, turn: int) -> ExecutionError:
-        goes_on = "its condition still holds" if self._condition is not None else "more turns are to come"
-        return ExecutionError(
-            f"it has run for more than {self._limit:g} s, {turn} turn{'s' * (turn != 1)} so far, and {goes_on}",
-            notes=["mspc run --timeout SECONDS lets it run longer; without it a loop may take any time"],
-        )
-
-    def _went(self, turns: int) -> str:
-        counted = f"{turns} turn{'s' * (turns != 1)}"
-        return f"has left {self._label} after {counted}" if self._condition else f"has {counted} of {self._label}"
+        check_lengths(self._label, turns, scanned)
 
     def _apart(self, operands: Sequence[Array], places: Iterable[int]) -> tuple[Array, ...]:
         """The operands, where those at these places share no memory with what the loop overwrites."""

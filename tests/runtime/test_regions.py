@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
 from mspc.ir.builder import Builder
-from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Constant, Node, Value
 from mspc.ops.control.loops import For, Scan, While
 from mspc.ops.control.regions import Call, If
@@ -22,8 +20,6 @@ from mspc.ops.random.random_mask import UniformReal
 from mspc.ops.tensor.moving import Transpose
 from mspc.ops.tensor.reshape import Reshape
 from mspc.runtime import compiled_loops
-from mspc.runtime.comm.interface import OneRank
-from mspc.runtime.gpu.executor import GpuExecutor
 from tests.runtime.graphs import WHERE, Broken
 from tests.runtime.region_graphs import COUNT, SCALAR, executor, floats, graph, numbers, run_graphs
 
@@ -350,12 +346,3 @@ def test_a_stack_of_another_length_is_refused() -> None:
 
     with pytest.raises(ExecutionError, match="For has 2 turns and scans a stack of 3 entries"):
         executor(graph("main", [SCALAR], main)).run([np.float32(1)])
-
-
-def test_a_gpu_refuses_graphs_that_run_others() -> None:
-    body = graph("scan_1_body", [SCALAR], lambda b, x: [b.emit(Add(), x, x)])
-    main = graph("main", [SCALAR], lambda b, x: run_graphs(b, Scan(turns=3, carried=1), [x], body))
-    main.nodes[0].frames = WHERE
-    with pytest.raises(MspcError, match="Scan: control flow does not run on GPUs yet") as caught:
-        GpuExecutor(main, SimpleNamespace(comm=OneRank()), {})
-    assert (caught.value.frames, caught.value.notes) == (WHERE, ("run with --device cpu",))

@@ -9,6 +9,9 @@ import pytest
 
 import mspc
 from mspc import Parameter, Tensor, nn, ops
+from mspc.compiler.call import describe_call
+from mspc.compiler.config import Config
+from mspc.compiler.driver import trace_call
 from mspc.compiler.frontend.trace import trace
 from mspc.ir.compare import difference
 from mspc.ir.graph import Graph
@@ -275,5 +278,8 @@ def test_an_unmarked_class_is_inlined() -> None:
     assert not any(isinstance(node.op, For) for node in graph.nodes)
 
 
-def test_what_runs_no_graphs_has_inlined_cells() -> None:
-    assert loops(trace(Network(mspc.lazy_inline), [ROWS], runs_graphs=False).graph) == []
+def test_cells_are_inlined_for_gpus() -> None:
+    network = Network(mspc.lazy_inline)
+    call = describe_call([ROWS], [])
+    found = [trace_call(network, call, Config(device=device)).traced.graph for device in ("CPU", "GPU")]
+    assert [bool(loops(graph)) for graph in found] == [True, False]

@@ -128,7 +128,7 @@ def test_it_is_ignored_on_gpus_and_for_files(graphs: bool) -> None:
         print("x", x, file=sys.stderr if graphs else None)
         return x
 
-    traced = trace(network, (X,), script_folder=str(Path(__file__).parent), runs_graphs=graphs)
+    traced = trace(network, (X,), script_folder=str(Path(__file__).parent), prints=graphs)
     assert [warning.split("warning: ")[1] for warning in traced.warnings] == [
         "print() inside a compiled function is ignored"
     ]

@@ -125,17 +125,3 @@ def test_gradients_and_updates_are_those_of_the_way_taken() -> None:
         _, (found,) = step(Tensor(np.array(values, np.float32)))
         assert found.asnumpy().tolist() == gradient
         assert net.count.asnumpy() == count
-
-
-def test_both_ways_are_computed_where_nothing_runs_graphs() -> None:
-    def function(x: Any) -> Any:
-        if x.sum() > 0:
-            return ops.matmul(x, x)
-        return ops.exp(x)
-
-    def operators(**options: Any) -> list[str]:
-        graph = trace(function, [((4, 4), FLOAT32)], **options).graph
-        return [node.op.name for node in graph.nodes if node.op.name in ("If", "Select", "MatMul")]
-
-    assert operators() == ["If"]
-    assert operators(runs_graphs=False) == ["MatMul", "Select"]

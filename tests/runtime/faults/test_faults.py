@@ -80,8 +80,7 @@ def test_a_job_without_faults_ends_well() -> None:
 def test_an_interrupt_ends_all_ranks() -> None:
     job = start("interrupt")
     assert job.stdout is not None
-    while "event" not in job.stdout.readline():
-        pass
+    assert any("event" in line for line in iter(job.stdout.readline, ""))
     started = time.time()
     os.killpg(job.pid, signal.SIGINT)
     job.communicate(timeout=HANG)

@@ -1,0 +1,44 @@
+"""Results of a loop's body that lie where what they replace lay, so that a turn copies nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.types import TensorType
+from mspc.ops.op import Op
+from mspc.runtime.memory import read_elsewhere, works_on
+from mspc.runtime.memory_classes import Part
+
+
+class CarriedResults:
+    """Args: carried: of a body's parameters the results that are their values in the next turn. parts: of every value
+    the memory that it shows."""
+
+    def __init__(
+        self, graph: Graph, carried: Mapping[Parameter, Value], parts: Mapping[Value, tuple[Part, ...]]
+    ) -> None:  # fmt: skip
+        self._parts = parts
+        self._wanted = {parameter: parts[value] for parameter, value in carried.items()}
+        self._last = dict.fromkeys(carried, -1)
+        """The last place at which a parameter's memory is read, the end where a result shows it."""
+        for index, values in enumerate([*(node.inputs for node in graph.nodes), graph.results]):
+            shown = {part for value in values for part in parts[value] if isinstance(part, Parameter)}
+            self._last.update(dict.fromkeys(shown & self._last.keys(), index))
+
+    def place(
+        self, index: int, node: Node, operands: Sequence[Value], own: Part, made: TensorType
+    ) -> Parameter | None:  # fmt: skip
+        """The parameter, one of the operands, in whose memory the result `own` of the node at `index` may lie, as
+        nothing reads the old value any more; None for no such."""
+        if not (isinstance(node.op, Op) and node.op.in_place):
+            return None
+        for part in (part for value in operands for part in self._parts[value]):
+            if not isinstance(part, Parameter) or self._wanted.get(part) != (own,) or self._last[part] > index:
+                continue
+            if any(part in self._parts[value] for value in read_elsewhere(node)):
+                continue
+            before = part.tensor_type
+            if before.dtype == made.dtype and before.nbytes == made.nbytes and works_on(node, made.size):
+                return part
+        return None

@@ -1,0 +1,201 @@
+"""Where the values of a graph lie on a GPU, and what launches its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.graph import Constant, Graph, Node, Value, element_types
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import StackType, TensorType, TupleType
+from mspc.ops.control.loops import MakeStack
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.device import Array, Copy, Launch, in_order
+from mspc.ops.op import Op
+from mspc.runtime.memory import Allocation, MemoryPlan
+
+Held = Any
+"""What holds a value: an array on the GPU, or of a stack a list of what holds its entries."""
+
+
+@dataclass
+class Backend:
+    """What kernels that run through CuPy use: array module, communicator, number of the step, and what else numbers
+    are drawn by, see `NumPyBackend`."""
+
+    comm: Any
+    xp: Any
+    step: int = 0
+    turns: tuple[int, ...] = ()
+    calls: tuple[int, ...] = ()
+
+
+class OnHost:
+    """A launch that asks the host while it runs: it is no part of what is captured.
+
+    run: waits for what the host has to know.
+    """
+
+    def __init__(self, run: Launch) -> None:
+        self._run = run
+
+    def __call__(self) -> None:
+        self._run()
+
+
+@dataclass
+class Constants:
+    """Arrays on the GPU of a program's constants, each there once."""
+
+    device: Any
+    arrays: dict[Constant, Array] = field(default_factory=dict[Constant, Array])
+
+    def of(self, constant: Constant) -> Array:
+        found = self.arrays.get(constant)
+        if found is None:
+            value = np.ascontiguousarray(constant.value).reshape(np.shape(constant.value))
+            found = self.arrays[constant] = self.device.empty(value.shape, value.dtype)
+            self.device.send(value, found)
+            self.device.synchronize()
+        return found
+
+
+class Launches:
+    """The launches of a graph's nodes, which lie where the plan says.
+
+    Args:
+        device: see `GpuDevice`. arena: the bytes that the plan shares out. stored: what holds the graph's parameters
+        and constants. regions: makes the launch of a node that runs graphs, of the node, what holds its operands, what
+        holds its results, and bytes for what lives while it runs.
+    """
+
+    def __init__(
+        self, graph: Graph, device: Any, backend: Backend, plan: MemoryPlan, arena: Array,
+        stored: Mapping[Value, Held], regions: Callable[[Node, list[Held], list[Held], Array], Launch],
+    ) -> None:  # fmt: skip
+        self.graph = graph
+        self._device, self._backend = device, backend
+        self._plan, self._arena = plan, arena
+        self._stored, self._regions = stored, regions
+        self._views: dict[Any, Array] = {}
+        self._held: dict[Value, tuple[Held, ...]] = {}
+
+    def arrays(self, value: Value) -> tuple[Held, ...]:
+        """What holds a value, for each tensor of it."""
+        found = self._held.get(value)
+        if found is None:
+            found = self._held[value] = self._found(value)
+        return found
+
+    def _found(self, value: Value) -> tuple[Held, ...]:
+        types = element_types(value.type)
+        places = self._plan.places[value]
+        if not any(isinstance(type, StackType) for type in types):
+            return tuple(self._array(place, type) for place, type in zip(places, types, strict=True))
+        if not isinstance(value, Node):
+            return (self._stored[value],)
+        if isinstance(value.op, MakeStack):
+            return ([self.arrays(entry)[0] for entry in value.inputs],)
+        if isinstance(value.op, TupleGetItem):
+            return (self.arrays(value.inputs[0])[value.op.index],)
+        if value.op.is_view:
+            return self.arrays(value.inputs[0])
+        return tuple(
+            [] if isinstance(type, StackType) else self._array(place, type)
+            for place, type in zip(places, types, strict=True)
+        )
+
+    def _array(self, place: Allocation, type: TensorType) -> Array:
+        key = (place.kind, place.offset, place.value, place.pitch, type)
+        found = self._views.get(key)
+        if found is None:
+            shape, dtype = type.shape, type.dtype.numpy
+            if place.pitch:
+                rows = type.size // shape[-1], place.pitch
+                found = self._device.view(self._arena, place.offset, rows, dtype)[:, : shape[-1]].reshape(shape)
+            elif place.kind == "arena":
+                found = self._device.view(self._arena, place.offset, shape, dtype)
+            else:
+                assert place.value is not None
+                stored = self._stored[place.value]
+                found = stored if stored.shape == shape else stored.reshape(shape)
+            self._views[key] = found
+        return found
+
+    def memory(self, place: Allocation) -> Array:
+        """The bytes of a place in the arena."""
+        return self._device.view(self._arena, place.offset, (place.nbytes,), np.uint8)
+
+    def of(self, node: Node, copies: Mapping[int, Copy] | None = None) -> tuple[Launch, bool]:
+        """The launch of a node, and whether it runs through CuPy. copies: where else it writes what it updates.
+
+        Raises:
+            Exception: whatever was raised when it was made, with the node as `.node`.
+        """
+        copied = self._plan.copied.get(node)
+        if copied is None:
+            return self._made(node, self.arrays(node), copies)
+        types = element_types(node.type)
+        shown = tuple(self._array(place, type) for place, type in zip(copied, types, strict=True))
+        copy = _copies(self._device, shown, self.arrays(node))
+        if node.op.is_view:
+            return copy, False
+        update, plain = self._made(node, shown, copies)
+        both = in_order(update, copy)
+        assert both is not None
+        return both, plain
+
+    def _made(self, node: Node, out: Any, copies: Mapping[int, Copy] | None) -> tuple[Launch, bool]:
+        op = node.op
+        assert isinstance(op, Op)
+        inputs: list[Any] = [self._operand(value) for value in node.inputs]
+        try:
+            if node.regions:
+                return self._regions(node, inputs, list(out), self.memory(self._plan.inside[node])), False
+            bucket = self._plan.buckets.get(node)
+            if bucket is not None:
+                dtype = element_types(node.type)[0].dtype.numpy
+                merged = self._device.view(self._arena, bucket.offset, (bucket.nbytes // dtype.itemsize,), dtype)
+                inputs, out = [merged], (merged,)
+            single = bucket is not None or not isinstance(node.type, TupleType)
+            given = (self._device, inputs, out[0] if single else out)
+            launch = op.launch(*given, copies) if copies else op.launch(*given)
+            if launch is not None:
+                return launch, False
+            assert not copies, "an operator that says that it writes copies has no launch"
+            plain = self._plain(op, inputs, out)
+            asks = any(isinstance(array, list) for array in inputs)  # as many entries as a loop has left there
+            return (OnHost(plain) if asks else plain), True
+        except Exception as error:
+            if not hasattr(error, "node"):
+                error.node = node  # type: ignore[attr-defined]  # for the message
+            raise
+
+    def _operand(self, value: Value) -> Any:
+        arrays = self.arrays(value)
+        return arrays if isinstance(value.type, TupleType) else arrays[0]
+
+    def _plain(self, op: Op, inputs: Sequence[Any], out: Sequence[Array]) -> Launch:
+        """The operator's kernel on CuPy's arrays; what it returns is copied to its place."""
+        kernel, device = op.kernel(self._backend), self._device
+
+        def launch() -> None:
+            result = kernel(*inputs)
+            for target, made in zip(out, result if isinstance(result, tuple | list) else (result,), strict=True):
+                if isinstance(made, np.ndarray | np.generic) and not isinstance(target, np.ndarray):
+                    made = device.xp.asarray(made)
+                if not device.same(target, made) or made.shape != target.shape:
+                    target[...] = made
+
+        return launch
+
+
+def _copies(device: Any, sources: tuple[Array, ...], targets: tuple[Array, ...]) -> Launch:
+    def launch() -> None:
+        for source, target in zip(sources, targets, strict=True):
+            device.copy(source, target)
+
+    return launch

@@ -1,0 +1,84 @@
+"""Launches of nodes that run graphs.
+
+What decides on the way that is gone, a condition or a number of turns that nobody knows ahead, the host reads from the
+GPU: only there a step is no single CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from mspc.ir.graph import Node
+from mspc.ops.control.loops import Loop
+from mspc.ops.control.regions import If
+from mspc.ops.control.structural import CALL
+from mspc.ops.device import Array, Launch
+from mspc.runtime.comm.control_flow import same_way
+from mspc.runtime.gpu.bound_regions import Around, BoundRegion, Told, taken
+from mspc.runtime.gpu.launches import Held, OnHost
+from mspc.runtime.gpu.loops import loop_launch
+from mspc.runtime.gpu.replayed import in_parts, one_launch
+from mspc.runtime.regions.ways import went
+
+
+def region_launch(
+    around: Around, node: Node, operands: Sequence[Held], out: Sequence[Held], memory: Array
+) -> Launch:  # fmt: skip
+    """The launch of a node that runs graphs.
+
+    Args:
+        operands, out: what holds its operands and its results. memory: bytes for what lives while it runs.
+    """
+    number = node.attrs.get(CALL)
+    if number is not None:
+        return _numbered(around, node, int(number), operands, out, memory)
+    return _launch(around, node, operands, out, memory)
+
+
+def _numbered(
+    around: Around, node: Node, number: int, operands: Sequence[Held], out: Sequence[Held], memory: Array
+) -> Launch:  # fmt: skip
+    inside, mixes = around.in_call(number)
+    launch = one_launch(around.device, [*mixes, _launch(inside, node, operands, out, memory)])
+    if not isinstance(launch, OnHost):
+        return launch
+    backend = around.backend
+
+    def run() -> None:
+        backend.calls = inside.calls
+        try:
+            launch()
+        finally:
+            backend.calls = around.calls
+
+    return OnHost(run)
+
+
+def _launch(around: Around, node: Node, operands: Sequence[Held], out: Sequence[Held], memory: Array) -> Launch:
+    if isinstance(node.op, Loop):
+        return loop_launch(around, node, node.op, operands, out, memory)
+    if isinstance(node.op, If):
+        return _choice(around, node, operands, out, memory)
+    region = BoundRegion(around, node.regions[0], operands, memory)
+    return one_launch(around.device, [*region.launches, *taken(around.device, region.results, out)])
+
+
+def _choice(around: Around, node: Node, operands: Sequence[Held], out: Sequence[Held], memory: Array) -> Launch:
+    device = around.device
+    ways: list[list[Launch]] = []
+    for graph in node.regions:
+        region = BoundRegion(around, graph, operands[1:], memory)
+        ways.append(in_parts(device, [*region.launches, *taken(device, region.results, out)]))
+    condition = Told(device, operands[0])
+    check = same_way(node, around.host, partial(went, node))
+
+    def run() -> None:
+        condition.fetch()
+        way = bool(condition.wait())
+        if check is not None:
+            check(int(way))
+        for launch in ways[0 if way else 1]:
+            launch()
+
+    return OnHost(run)

@@ -1,0 +1,170 @@
+"""Graphs that run graphs on the GPU executor give what the NumPy executor gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc as ms
+from mspc import Tensor, nn, ops
+from mspc.compiler.config import Config
+from mspc.compiler.driver import compile_call
+from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.graph import Constant, Graph
+from mspc.ir.types import FLOAT32
+from mspc.ops.control.loops import For, While
+from mspc.ops.op import REGISTRY
+from mspc.passes.autodiff.grad import Grad
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm.interface import OneRank
+from mspc.runtime.executor import Executor
+from mspc.runtime.gpu.executor import GpuExecutor
+from mspc.runtime.gpu.launches import OnHost
+from mspc.runtime.gpu.loops import MOST_UNROLLED
+from tests.gpu.test_gpu_executor import device
+from tests.random_regions import RandomRegions
+from tests.runtime.region_graphs import COUNT, SCALAR, run_graphs
+from tests.runtime.region_graphs import graph as made_graph
+
+STEPS = 3
+"""The first makes launches one by one, the second captures them, the third replays them."""
+
+
+def check(made: RandomRegions, seed: int, folder: Path) -> None:
+    """Steps with other inputs each, on parameters that go from one to the next."""
+    graph = made.graph
+    generator = np.random.default_rng(seed)
+    stored = {p.name: generator.random(p.shape) - 0.5 for p in graph.parameters if p.kind == "parameter"}
+    cpu = Executor(graph, NumPyBackend(OneRank()), {name: array.copy() for name, array in stored.items()})
+    gpu = GpuExecutor(graph, device(folder), stored)
+    for _ in range(STEPS):
+        x, n, k = generator.random(cpu.inputs[0].shape), *generator.integers(0, 4, 2)
+        fed = [x, np.asarray(n), np.asarray(k)]
+        for one, other in zip(cpu.run(fed), gpu.run(fed), strict=True):
+            np.testing.assert_allclose(np.asarray(other), one, rtol=1e-10, atol=1e-12)
+    for name in stored:
+        np.testing.assert_allclose(gpu.parameter(name), cpu.parameter(name), rtol=1e-10, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_values(seed: int, tmp_path: Path) -> None:
+    check(RandomRegions(seed, "stand_alone"), seed, tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(100, 108))
+def test_gradients(seed: int, tmp_path: Path) -> None:
+    made = RandomRegions(seed, "stand_alone", differentiated=True)
+    Grad().run(made.graph)
+    check(made, seed, tmp_path)
+
+
+# What is drawn, what is captured, what ends
+
+
+class Drawing(nn.Cell):
+    """Dropout in loops, in a choice, and in a graph that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(p=0.5)
+
+    def construct(self, x: Any, n: Any) -> Any:
+        i = ops.zeros((), ms.int32)
+        while i < n:
+            x = self.dropout(x) + 1.0
+            if ops.sum(x) > 0:
+                x = self.dropout(ops.matmul(x, x)) / 100.0
+            j = ops.zeros((), ms.int32)
+            while j < n:
+                x = self.dropout(x) + 1.0
+                j += 1
+            i += 1
+        return x
+
+
+def programs(network: Any, *inputs: Any) -> tuple[Any, dict[str, Any]]:
+    """The graph that a GPU runs, and the values of its parameters and constants."""
+    compiled = compile_call(network, [Tensor(value) for value in inputs], Config(device="GPU"))
+    values = {name: np.asarray(value.value) for name, value in compiled.traced.parameters.items()}
+    values |= {name: np.asarray(value) for name, value in compiled.traced.constants.items()}
+    return compiled.rank_graph(0), values
+
+
+def test_masks_are_those_of_the_cpu(tmp_path: Path) -> None:
+    x, n = np.random.default_rng(5).random((8, 8), np.float32), np.array(3, np.int32)
+    network = Drawing().set_train()
+    graph, values = programs(network, x, n)
+    cpu, gpu = Executor(graph, NumPyBackend(OneRank()), values), GpuExecutor(graph, device(tmp_path), values)
+    last = None
+    for _ in range(STEPS):
+        (wanted,), (found,) = cpu.run([x, n]), gpu.run([x, n])
+        np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-5)
+        assert last is None or not np.allclose(last, wanted)
+        last = wanted
+
+
+def test_a_counted_loop_is_part_of_the_steps_own_graph(tmp_path: Path) -> None:
+    gpu = GpuExecutor(run_for(5), device(tmp_path), {})
+    assert not any(isinstance(work.launch, OnHost) for work in gpu._step.work)
+    long = GpuExecutor(run_for(MOST_UNROLLED), device(tmp_path), {})
+    assert any(isinstance(work.launch, OnHost) for work in long._step.work)
+    for _ in range(STEPS):
+        assert np.asarray(long.run([np.float32(0)])[0]) == MOST_UNROLLED
+        assert np.asarray(gpu.run([np.float32(0)])[0]) == 5
+
+
+def run_for(turns: int) -> Graph:
+    """Adds 1 so many times."""
+    one = Constant(np.float32(1), FLOAT32)
+    body = made_graph("for_1_body", [COUNT, SCALAR], lambda b, _, x: [b.emit(REGISTRY["Add"](), x, one)])
+    return made_graph("main", [SCALAR], lambda b, x: run_graphs(b, For(turns=turns, carried=1), [x], body))
+
+
+def test_a_loop_without_end_is_stopped(tmp_path: Path) -> None:
+    always = made_graph("while_1_condition", [SCALAR], lambda b, x: [b.emit(REGISTRY["Equal"](), x, x)])
+    body = made_graph("while_1_body", [SCALAR], lambda b, x: [b.emit(REGISTRY["Neg"](), x)])
+    main = made_graph("main", [SCALAR], lambda b, x: run_graphs(b, While(carried=1), [x], always, body))
+    gpu = GpuExecutor(main, device(tmp_path), {}, loop_limit=0.05)
+    with pytest.raises(ExecutionError, match=r"While failed on rank 0 .*: it has run for more than 0.05 s, \d+ turns"):
+        gpu.run([np.float32(1)])
+
+
+def test_what_a_turn_overwrites_stays_in_its_place(tmp_path: Path) -> None:
+    def network(cache: Any, x: Any) -> Any:
+        i = ops.zeros((), ms.int32)
+        while i < 5:
+            cache[:, i] = x * i
+            i += 1
+        return cache
+
+    cache, x = np.zeros((3, 8, 4), np.float32), np.ones((3, 4), np.float32)
+    graph, values = programs(ms.jit(network), cache, x)
+    gpu = GpuExecutor(graph, device(tmp_path), values)
+    body = next(node for node in graph.nodes if node.regions).regions[-1]
+    plan = next(plan for (region, *_), plan in gpu._step._around.plans.items() if region is body)
+    written = next(node for node in body.nodes if node.op.name == "TensorScatterUpdate")
+    assert [place.kind for place in plan.places[written]] == ["kept"]
+    wanted = np.zeros_like(cache)
+    wanted[:, :5] = np.arange(5, dtype=np.float32)[:, None]
+    for _ in range(STEPS):
+        np.testing.assert_array_equal(np.asarray(gpu.run([cache, x])[0]), wanted)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_decoder_generates_the_cpus_tokens(batch: int, tmp_path: Path) -> None:
+    from benchmarks.gpu.generation.in_mspc import Generator
+    from benchmarks.gpu.generation.sizes import SMALL, prompt_of
+
+    ms.set_seed(batch)
+    network = Generator(SMALL, ms.float32)
+    prompt = prompt_of(SMALL, batch)
+    graph, values = programs(network.set_train(False), prompt)
+    bodies = [region for node in graph.nodes for region in node.regions]
+    assert not [node for body in bodies for node in body.nodes if node.op.name in ("Concat", "Transpose", "ReduceAll")]
+    (wanted,) = Executor(graph, NumPyBackend(OneRank()), values).run([prompt])
+    gpu = GpuExecutor(graph, device(tmp_path), values)
+    for _ in range(2):
+        np.testing.assert_array_equal(np.asarray(gpu.run([prompt])[0]), wanted)
