@@ -198,7 +198,6 @@ def trace_call(
         config.script_folder,
         # A plan names the operators of every layer; on a GPU every layer has launches of its own weights.
         folds=not (config.strategies_from or unrolled or config.device == "GPU"),
-        prints=config.device != "GPU",
         other_mistakes=(lambda graph: strategy_mistakes(graph, config.ranks)) if config.sharded else None,
     )
     if not takes_data(target):

@@ -98,6 +98,8 @@ class KernelTraits:
         takes_complex: it computes with complex numbers, too.
         takes_bool: it computes with Bool, too.
         seeds: names of the two fields that say what a random operator draws; both 0: nobody has chosen.
+        runs_on_host: the host has to see its operands, or acts on what lies outside of the graph: on a GPU the step
+            waits for it.
         cuda: C++ expression of one element of the result, for operators that work element by element: `{0}`, `{1}`
             are the operands' elements, widened as `computing_type` says; `T` is the computing type of operand 0, `R`
             that of the result; `{i}` is the number of the element, `{s}` that of the step. "" where there is none.
@@ -116,6 +118,7 @@ class KernelTraits:
     takes_complex: ClassVar[bool] = False
     takes_bool: ClassVar[bool] = True
     seeds: ClassVar[tuple[str, ...]] = ()
+    runs_on_host: ClassVar[bool] = False
     cuda: ClassVar[str] = ""
     row_lines: ClassVar[tuple[str, ...]] = ()
     takes_all_bits: ClassVar[bool] = False

@@ -165,8 +165,8 @@ def _type(t: Tracer, frame: Frame, node: ast.AST, value: Any) -> Any:
 
 def _print(t: Tracer, frame: Frame, node: ast.AST, *args: Any, **options: Any) -> None:
     """Prints when the network runs, a line for each value: see the operator Print."""
-    if not t.prints or options.get("file") is not None:
-        t.warn("print() inside a compiled function is ignored")
+    if options.get("file") is not None:
+        t.warn("print() to a file inside a compiled function is ignored")
         return
     from mspc.ops.control.print import each_with_a_tensor  # late: few networks print
 

@@ -88,8 +88,8 @@ class Tracer:
         """Operators with regions so far, which are called after their number."""
         self.weak: set[Value] = set()
         """Tensors that are Python's numbers: beside other tensors they have their element type."""
-        self.folds = self.prints = True
-        """Equal cells may become one graph; what runs the program prints what `print()` says."""
+        self.folds = True
+        """Equal cells may become one graph."""
         self.inlined: set[Any] = set()
         """Sources of the functions that were inlined in this turn of a comprehension."""
         self.particulars = 0

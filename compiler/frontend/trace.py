@@ -98,7 +98,6 @@ def trace(
     name: str = "",
     other_mistakes: Callable[[Graph], list[MspcError]] | None = None,
     folds: bool = True,
-    prints: bool = True,
 ) -> Traced:
     """Read `target(*args)` into a graph.
 
@@ -112,7 +111,6 @@ def trace(
         other_mistakes: called for what else is wrong with the part of the graph that could be read, when there are
             mistakes, so that all come together.
         folds: whether equal cells whose class asks for it (`lazy_inline`) become one graph where that is possible.
-        prints: whether what runs the program prints; else `print()` is ignored, with a warning.
 
     Raises:
         MspcError: the network is wrong, or uses what is not supported; independent mistakes come together.
@@ -120,7 +118,7 @@ def trace(
     while hasattr(target, "parallel_settings"):
         target = target.network  # an AutoParallel cell: the settings have gone into the configuration
     tracer = Tracer(name or _graph_name(target), sharded, script_folder)
-    tracer.folds, tracer.prints = folds, prints
+    tracer.folds = folds
     tracer.call = partial(call, tracer)
     tracer.run = partial(run, tracer)
     tracer.either = partial(_either, tracer)
@@ -144,7 +142,7 @@ def trace(
     assert not poisoned, "a value is missing, but no mistake was noted"
     graph = tracer.graph
     if tracer.folds and not _are_rolled(graph):
-        return trace(target, args, sharded, script_folder, name, other_mistakes, False, prints)
+        return trace(target, args, sharded, script_folder, name, other_mistakes, False)
     graph.returns_tuple = isinstance(result, tuple | list | dict)
     ignored, cells = len(tracer.ignored), list(tracer.cells.values())
     return Traced(graph, tracer.parameters, tracer.constants, structure, ignored, tracer.warnings, cells)

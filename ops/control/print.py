@@ -35,6 +35,7 @@ class Print(Op):
     follows_neighbours = True
     takes_complex = True
     widens = False
+    runs_on_host = True
     samples = (sample((8, 16)), sample((4, 2), (4,), lines=("both", PLACE, PLACE)))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:

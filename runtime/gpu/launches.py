@@ -167,7 +167,8 @@ class Launches:
                 return launch, False
             assert not copies, "an operator that says that it writes copies has no launch"
             plain = self._plain(op, inputs, out)
-            asks = any(isinstance(array, list) for array in inputs)  # as many entries as a loop has left there
+            # A stack has as many entries as a loop has left there.
+            asks = op.runs_on_host or any(isinstance(array, list) for array in inputs)
             return (OnHost(plain) if asks else plain), True
         except Exception as error:
             if not hasattr(error, "node"):

@@ -128,7 +128,7 @@ class GpuStep:
         # What goes through mailboxes takes less time than to change streams.
         quick = self._quick([node for node in nodes if communicates(node)])
         # What runs graphs meets other ranks on the main stream, or leaves it to ask the host.
-        one_stream = quick or any(node.regions for node in nodes)
+        one_stream = quick or any(node.regions or getattr(node.op, "runs_on_host", False) for node in nodes)
         placed: dict[Node, int] = {}
         overlap = Overlap()
         checked = False

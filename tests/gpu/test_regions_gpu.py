@@ -168,3 +168,24 @@ def test_a_decoder_generates_the_cpus_tokens(batch: int, tmp_path: Path) -> None
     gpu = GpuExecutor(graph, device(tmp_path), values)
     for _ in range(2):
         np.testing.assert_array_equal(np.asarray(gpu.run([prompt])[0]), wanted)
+
+
+def test_what_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def network(x: Any) -> Any:
+        i = ops.zeros((), ms.int32)
+        while i < 2:
+            print("turn", i, x)
+            x = ops.matmul(x, x) + 1.0
+            i += 1
+        return x
+
+    x = np.ones((2, 2), np.float32)
+    graph, values = programs(ms.jit(network), x)
+    gpu = GpuExecutor(graph, device(tmp_path), values)
+    said = []
+    for _ in range(STEPS):
+        gpu.run([x])
+        said.append(capfd.readouterr().out)
+    assert said[0].splitlines()[:2] == ["turn", "0"]
+    assert "value=[[3., 3.],\n [3., 3.]]" in said[0]
+    assert said == [said[0]] * STEPS
