@@ -98,8 +98,8 @@ class KernelTraits:
         takes_complex: it computes with complex numbers, too.
         takes_bool: it computes with Bool, too.
         seeds: names of the two fields that say what a random operator draws; both 0: nobody has chosen.
-        runs_on_host: the host has to see its operands, or acts on what lies outside of the graph: on a GPU the step
-            waits for it.
+        runs_on_host: its kernel takes arrays of NumPy alone: it prints, writes a file, or is the script's own. On a GPU
+            the step waits for it.
         cuda: C++ expression of one element of the result, for operators that work element by element: `{0}`, `{1}`
             are the operands' elements, widened as `computing_type` says; `T` is the computing type of operand 0, `R`
             that of the result; `{i}` is the number of the element, `{s}` that of the step. "" where there is none.

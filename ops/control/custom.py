@@ -61,6 +61,7 @@ class Custom(Op):
     has_side_effect = True
     takes_complex = True
     widens = False
+    runs_on_host = True
     may_alias = True
     bprop = NotDifferentiable("its function is the script's; give Custom a bprop")
 
@@ -79,10 +80,6 @@ class Custom(Op):
         call = getattr(self.called, "call", None)
         if call is None:
             raise ExecutionError(f"Custom: {self.called} is a function of the script; run the script, not its files")
-        if be.xp is not np:
-            raise ExecutionError(
-                f"Custom: {self.called} is a function on NumPy arrays; run the script with --device cpu"
-            )
         returned: Any = call(*_filled(self.given, iter(inputs)))
         count = len(cast(Any, returned)) if isinstance(returned, (tuple, list)) else 1
         if self.several and count != len(self.results):

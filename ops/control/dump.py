@@ -39,6 +39,7 @@ class TensorDump(Op):
     may_alias = True
     has_side_effect = True
     follows_neighbours = True
+    runs_on_host = True
     samples = (sample((8, 16)),)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
@@ -70,7 +71,7 @@ class TensorDump(Op):
         (x,) = inputs
         if not self.file:
             return x
-        values = np.asarray(x.get() if hasattr(x, "get") else x)
+        values = np.asarray(x)
         rank, step, turns = getattr(be.comm, "rank", 0), getattr(be, "step", 0), getattr(be, "turns", ())
         count = "-".join(map(str, (step, *turns)))
         path = Path(self.file.removesuffix(".npy") + f"_{values.dtype.name}_{count}_rank{rank}.npy")

@@ -112,7 +112,7 @@ def _filled(line: str, arrays: Iterator[Any]) -> str:
 
 
 def _shown(array: Any) -> str:
-    values = np.asarray(array.get() if hasattr(array, "get") else array)
+    values = np.asarray(array)
     if not values.shape:
         return str(values)
     kind = dtype_of(values.dtype)

@@ -33,6 +33,18 @@ class Backend:
     calls: tuple[int, ...] = ()
 
 
+class _OnNumpy:
+    """A backend whose arrays are NumPy's."""
+
+    xp: Any = np
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+
 class OnHost:
     """A launch that asks the host while it runs: it is no part of what is captured.
 
@@ -166,9 +178,10 @@ class Launches:
             if launch is not None:
                 return launch, False
             assert not copies, "an operator that says that it writes copies has no launch"
+            if op.runs_on_host:
+                return OnHost(self._on_host(op, inputs, out)), True
             plain = self._plain(op, inputs, out)
-            # A stack has as many entries as a loop has left there.
-            asks = op.runs_on_host or any(isinstance(array, list) for array in inputs)
+            asks = any(isinstance(array, list) for array in inputs)  # as many entries as a loop has left there
             return (OnHost(plain) if asks else plain), True
         except Exception as error:
             if not hasattr(error, "node"):
@@ -178,6 +191,22 @@ class Launches:
     def _operand(self, value: Value) -> Any:
         arrays = self.arrays(value)
         return arrays if isinstance(value.type, TupleType) else arrays[0]
+
+    def _on_host(self, op: Op, inputs: Sequence[Any], out: Sequence[Array]) -> Launch:
+        """The operator's kernel on arrays of NumPy; what it returns is copied to the GPU."""
+        kernel, device = op.kernel(_OnNumpy(self._backend)), self._device
+
+        def launch() -> None:
+            given = [np.empty(array.shape, array.dtype) for array in inputs]
+            for array, host in zip(inputs, given, strict=True):
+                device.receive(array, host)
+            device.synchronize()
+            result = kernel(*given)
+            for target, made in zip(out, result if isinstance(result, tuple | list) else (result,), strict=True):
+                device.send(np.ascontiguousarray(made).reshape(target.shape), target)
+            device.synchronize()
+
+        return launch
 
     def _plain(self, op: Op, inputs: Sequence[Any], out: Sequence[Array]) -> Launch:
         """The operator's kernel on CuPy's arrays; what it returns is copied to its place."""
