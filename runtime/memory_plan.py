@@ -21,6 +21,7 @@ them for the next one. Where others wrote to the parameters, their nodes run in 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from mspc.analysis.shadow_weights import marked_shadow_weights
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
@@ -30,7 +31,6 @@ from mspc.ops.control.loops import MakeStack
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.op import Op
 from mspc.runtime.arena import MemoryBlock, ResultMemory, assign, most_alive, most_of_classes
-from mspc.runtime.carried_results import CarriedResults
 from mspc.runtime.memory import (
     COMMUNICATION,
     Allocation,
@@ -43,6 +43,9 @@ from mspc.runtime.memory import (
     works_on,
 )
 from mspc.runtime.memory_classes import CLASSES, TEMPORARY, Part, StepClasses, constant_bytes, optimizer_states
+
+if TYPE_CHECKING:
+    from mspc.runtime.carried_results import CarriedResults
 
 BUCKET_ALIGNMENT = 32
 """Bytes to which the members of a bucket are aligned. What lies in the gaps is reduced with them; nobody reads it."""
@@ -65,6 +68,8 @@ def plan_memory(
     """
     planner = _Planner(graph, inside=inside)
     if carried:
+        from mspc.runtime.carried_results import CarriedResults  # late: GPUs alone place what loops carry
+
         planner.carried = CarriedResults(graph, carried, planner.parts)
     return planner.plan(alignment)
 

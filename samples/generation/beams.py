@@ -18,6 +18,7 @@ class BeamSearch(nn.Cell):
         self.beams, self.most, self.end = beams, most, end
         self.log_softmax = ops.LogSoftmax(-1).shard(((1, 1),))
         self.pick = ops.Gather().shard(((1, tensor, 1, 1), (1,)))
+        self.rows = ops.Gather().shard(((1, 1), (1,)))
         self.either = ops.LogicalOr().shard(((1,), (1,)))
         self.only_end = Tensor(np.where(np.arange(VOCABULARY) == end, 0.0, -1e9).astype(np.float32))
 
@@ -52,7 +53,7 @@ class BeamSearch(nn.Cell):
             token = (chosen % VOCABULARY).reshape(rows)
             keys = [self.pick(cache, parents, 0) for cache in keys]
             values = [self.pick(cache, parents, 0) for cache in values]
-            tokens = ops.gather(tokens, parents, 0)
+            tokens = self.rows(tokens, parents, 0)
             tokens[:, count] = token
             ended = self.either(ops.gather(ended, parents, 0), token == self.end)
             count += 1

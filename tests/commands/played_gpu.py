@@ -118,5 +118,5 @@ class PlayedCuda:
         self.log.append(("open", index, deterministic))
         return Device(index, deterministic, self.log)
 
-    def executor(self, graph: Any, device: Device, values: Any, cursor: Any, host: Any) -> PlayedExecutor:
+    def executor(self, graph: Any, device: Device, values: Any, cursor: Any, host: Any, _: float) -> PlayedExecutor:
         return PlayedExecutor(graph, device, values, cursor, host)

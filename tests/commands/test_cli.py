@@ -24,7 +24,7 @@ HEAVY = ("numpy", "networkx", "lark", "rich", "safetensors", "mpi4py")
 PASSES = (
     "  note: passes are grad, channels_last, check_strategies, decompose, draw_rows, execute, fuse_attention, "
     "fuse_elementwise, fuse_gradients, fuse_large_attention, fuse_matmul, fuse_moves, fuse_norm, fuse_rows, "
-    "fuse_updates, group_lookups, heads_last, hoist_invariants, insert_redistribution, join_products, "
+    "fuse_updates, group_lookups, heads_last, hoist_invariants, hoist_joined, insert_redistribution, join_products, "
     "join_row_sums, join_slices, "
     "keep_for_gradients, lower_redistribution, move_casts, pack_attention, propagate_sharding, recompute, "
     "recompute_cells, recompute_elementwise, reduce_gradients, row_pitch, schedule_communication, search_sharding, "

@@ -159,8 +159,8 @@ def test_what_has_no_kernel_for_gpus_is_listed_on_request() -> None:
     Path("net.py").write_text(
         "from mindspore import mint, nn, ops\n"
         "def f(x):\n"
-        "    y = ops.relu(ops.argmax(x)), nn.Dense(2, 2)(x), ops.MatMul()(x, x)\n"
-        "    return y, mint.argmax(x, dim=0), ops.Argmax(0)(x), ops.cdist(x, x), nn.MaxUnpool2d(2)\n"
+        "    y = ops.relu(ops.cummax(x, 0)[0]), nn.Dense(2, 2)(x), ops.MatMul()(x, x)\n"
+        "    return y, mint.cummin(x, 0), ops.Cummax(0)(x), ops.cdist(x, x), nn.MaxUnpool2d(2)\n"
         "f(ops.ones(3))\n"
     )
     without = CliRunner().invoke(app, ["doctor", "net.py"])
@@ -170,9 +170,9 @@ def test_what_has_no_kernel_for_gpus_is_listed_on_request() -> None:
     assert done.stdout.endswith("no names lacking; 5 without a kernel of its own for GPUs\n")
     found = [(f["kind"], f["name"], f["line"], f["instead"]) for f in json.loads(Path("found.json").read_text())]
     assert found[:4] == [
-        ("plain", "mindspore.ops.argmax", 3, "Argmax through CuPy, in more launches"),
-        ("plain", "mindspore.mint.argmax", 4, "Argmax through CuPy, in more launches"),
-        ("plain", "mindspore.ops.Argmax", 4, "Argmax through CuPy, in more launches"),
+        ("plain", "mindspore.ops.cummax", 3, "Cummax through CuPy, in more launches"),
+        ("plain", "mindspore.mint.cummin", 4, "Cummin through CuPy, in more launches"),
+        ("plain", "mindspore.ops.Cummax", 4, "Cummax through CuPy, in more launches"),
         ("plain", "mindspore.ops.cdist", 4, "Cdist through CuPy, in more launches"),
     ]
     assert found[4][:3] == ("plain", "mindspore.nn.MaxUnpool2d", 4)

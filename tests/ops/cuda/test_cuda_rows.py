@@ -19,7 +19,7 @@ from tests.ops.cuda.cuda_emulator import NEEDED, Emulator, placed
 
 CASES = {case.name: case for case in all_cases()}
 PLAIN = {
-    "Argmax", "ArgMaxWithValue", "Argmin", "ArgMinWithValue", "RandomChoiceWithMask", "ReduceProdGrad",
+    "ArgMaxWithValue", "ArgMinWithValue", "RandomChoiceWithMask", "ReduceProdGrad",
 }  # fmt: skip
 """Operators of these modules that run through CuPy."""
 
