@@ -204,6 +204,8 @@ class GpuMemory(SharedMemory):
     def fetch(self, placed: Array) -> Array:
         import numpy as np
 
+        if isinstance(placed, np.ndarray):  # a constant of the script's, which an executor places
+            return placed
         self.finish()
         found = np.empty(placed.shape, placed.dtype)
         with self.device.stream("compute"):
