@@ -181,7 +181,8 @@ class Launches:
             if op.runs_on_host:
                 return OnHost(self._on_host(op, inputs, out)), True
             plain = self._plain(op, inputs, out)
-            asks = any(isinstance(array, list) for array in inputs)  # as many entries as a loop has left there
+            # A stack has as many entries as a loop has left there; what CuPy draws, the host says.
+            asks = bool(op.seeds) or any(isinstance(array, list) for array in inputs)
             return (OnHost(plain) if asks else plain), True
         except Exception as error:
             if not hasattr(error, "node"):

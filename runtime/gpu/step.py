@@ -163,7 +163,6 @@ class GpuStep:
             if behind is not None:
                 self.work.append(behind)
         self.current = -1
-        self._eager = any(w.plain and getattr(nodes[w.index].op, "drawn", False) for w in self.work)
 
     def _needed_next(self, index: int) -> bool:
         """Whether the next work of the compute stream waits for the collective at `index`."""
@@ -262,6 +261,9 @@ class GpuStep:
     def _capture(self) -> None:
         try:
             asks = any(isinstance(work.launch, OnHost) for work in self.work)
+            self._eager = asks and any(work.stream != "compute" for work in self.work)
+            if self._eager:
+                return
             self._replay = self._in_parts() if asks else self.device.capture(self.enqueue)
         except Exception as error:
             self._eager = True

@@ -210,3 +210,25 @@ def test_functions_and_files_of_the_script(tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.asarray(gpu.run([x])[0]), [3.5, 2.5])
         for turn, wanted in enumerate(([5, 3], [3.5, 2.5])):
             np.testing.assert_array_equal(np.load(tmp_path / f"dumped_float32_{step + 1}-{turn}_rank0.npy"), wanted)
+
+
+def test_what_cupy_draws_in_a_loop_is_other_at_every_turn(tmp_path: Path) -> None:
+    def network(x: Any) -> Any:
+        kept = ops.zeros((3, 4))
+        i = ops.zeros((), ms.int32)
+        while i < 3:
+            kept[i] = ops.gamma((4,), x, x, seed=3)
+            i += 1
+        return kept
+
+    x = np.array(2, np.float32)
+    graph, values = programs(ms.jit(network), x)
+    cpu, gpu = Executor(graph, NumPyBackend(OneRank()), values), GpuExecutor(graph, device(tmp_path), values)
+    for _ in range(STEPS):
+        (wanted,), (found,) = cpu.run([x]), gpu.run([x])
+        np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-6)
+        assert len(np.unique(wanted)) == wanted.size
+    flat, held = programs(ms.jit(lambda x: ops.gamma((4,), x, x, seed=3)), x)
+    step = GpuExecutor(flat, device(tmp_path), held)._step
+    # A captured launch would draw the same at every step.
+    assert [type(work.launch) for work in step.work if work.plain and step.graph.nodes[work.index].op.seeds] == [OnHost]
