@@ -161,7 +161,12 @@ def make_report(compiled: Compiled, graph: Graph, rank: int) -> Report:
     collectives = [collective_row(node, times) for node, times in ran if isinstance(node.op, Collective)]
     parameters = [_parameter(parameter) for parameter in graph.parameters]
     stored = sum(row.bytes for row in parameters if row.kind != "input")
-    plan = plan_memory(graph)
+    inside = None
+    if compiled.config.device == "GPU":
+        from mspc.runtime.region_memory import device_bytes_inside  # late: few compiles are for GPUs
+
+        inside = device_bytes_inside
+    plan = plan_memory(graph, inside=inside)
     return Report(
         compile_id=compiled.compile_id,
         mode=compiled.config.mode,
