@@ -20,6 +20,7 @@ from mspc.analysis.lifetimes import last_reads, viewed_operands
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType
+from mspc.ir.varying import OpKey
 from mspc.ops.op import Op
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Concat
@@ -113,8 +114,8 @@ def _content(node: Node) -> Hashable:
     """Equal for nodes that make the same copy."""
     if not isinstance(node.op, Cast | Concat):
         return None
-    read = ((v.op, v.inputs[0]) if isinstance(v, Node) and isinstance(v.op, Cast) else v for v in node.inputs)
-    return node.op, *read
+    read = ((OpKey(v.op), v.inputs[0]) if isinstance(v, Node) and isinstance(v.op, Cast) else v for v in node.inputs)
+    return OpKey(node.op), *read
 
 
 def _numbers(graph: Graph) -> dict[Node, int]:

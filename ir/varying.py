@@ -2,16 +2,18 @@
 
 A pass that handles such a value in the dark treats all these ranks alike. So passes get a stand-in, which answers as
 one rank's value would and writes down every question. For another rank the passes would do the same if its values
-answer these questions in the same way. A stand-in hides its class, so that `isinstance` sees the value's; it cannot be
-hashed, since equal hashes would be an answer that nobody wrote down.
+answer these questions in the same way. A stand-in hides its class, so that `isinstance` sees the value's, and what is
+computed with it is one rank's value, in which ranks must agree then. It cannot be hashed: equal hashes would be an
+answer that nobody wrote down, and a table that outlives the questions must not hold it.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Never, cast
 
-from mspc.ir.graph import Constant, Value
+from mspc.ir.graph import Constant, OpLike, Value
 from mspc.ir.late_dataclass import dataclass
 
 
@@ -82,6 +84,20 @@ def _same(left: Any, right: Any) -> bool:
     return repr(left) == repr(right) if isinstance(left, float) else left == right
 
 
+def _computed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator as a method of stand-ins: what it gives for one rank's value."""
+    return lambda self, *others: function(self.looked(), *map(_of_one_rank, others))
+
+
+def _computed_behind(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for a stand-in on the right."""
+    return lambda self, left: function(left, self.looked())
+
+
+def _of_one_rank(value: Any) -> Any:
+    return value.looked() if type(value) is Varying else value
+
+
 class Varying:
     """Stands for a tuple, a number or a string that may differ between ranks.
 
@@ -147,11 +163,46 @@ class Varying:
     def __format__(self, how: str) -> str:
         return format(self.looked(), how)
 
+    def __getattr__(self, name: str) -> Any:
+        # Methods, as `index` of a tuple and `split` of a string. Nobody has asked who looks for Python's own hooks.
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.looked(), name)
+
+    __lt__, __le__ = _computed(operator.lt), _computed(operator.le)
+    __gt__, __ge__ = _computed(operator.gt), _computed(operator.ge)
+    __neg__, __pos__, __abs__ = _computed(operator.neg), _computed(operator.pos), _computed(operator.abs)
+    __int__, __float__ = _computed(int), _computed(float)
+    __add__, __radd__ = _computed(operator.add), _computed_behind(operator.add)
+    __sub__, __rsub__ = _computed(operator.sub), _computed_behind(operator.sub)
+    __mul__, __rmul__ = _computed(operator.mul), _computed_behind(operator.mul)
+    __truediv__, __rtruediv__ = _computed(operator.truediv), _computed_behind(operator.truediv)
+    __floordiv__, __rfloordiv__ = _computed(operator.floordiv), _computed_behind(operator.floordiv)
+    __mod__, __rmod__ = _computed(operator.mod), _computed_behind(operator.mod)
+    __divmod__, __rdivmod__ = _computed(divmod), _computed_behind(divmod)
+    __pow__, __rpow__ = _computed(operator.pow), _computed_behind(operator.pow)
+
 
 def ascending(ranks: Sequence[int]) -> Sequence[int]:
     """The ranks sorted; equal for two lists of the same ranks. Of a stand-in a stand-in."""
     given = cast("Any", ranks)
     return cast("Sequence[int]", given.ascending()) if type(given) is Varying else tuple(sorted(ranks))
+
+
+class OpKey:
+    """An operator in the key of a table that no question outlives: found by its class and compared, since an operator
+    with a stand-in cannot be hashed."""
+
+    __slots__ = ("_op",)
+
+    def __init__(self, op: OpLike) -> None:
+        self._op = op
+
+    def __hash__(self) -> int:
+        return hash(type(self._op))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OpKey) and self._op == other._op
 
 
 class VaryingConstant(Constant):

@@ -156,9 +156,9 @@ def _row_bytes(value: Value) -> int:
     return (length or type.shape[-1]) * type.dtype.itemsize
 
 
-@functools.lru_cache(maxsize=4096)
 def _form_of(op: Op, types: tuple[TensorType, ...]) -> str:
-    """What goes before the kind of work of convolutions and attention."""
+    """What goes before the kind of work of convolutions and attention. It reads few fields of an operator, of which
+    others may differ between ranks (`ir.varying`): so it remembers none."""
     from mspc.ops.convolution.base import Convolution  # late: few networks have any
     from mspc.ops.nn.attention_base import KEY_SHIFT, AttentionOp  # late: few networks have any
 

@@ -207,14 +207,15 @@ class AttentionOp(Op, abstract=True):
 
     def window(self, shape: Shape) -> tuple[int | None, int | None]:
         """(least, greatest) distance key - query that a query looks at, None for no limit."""
+        windowed = self.sparse_mode == 4 or (self.sparse_mode == 0 and "attn_mask" in self.optional)
+        below = windowed and self.pre_tokens < UNLIMITED
+        above = self.sparse_mode in (2, 3) or (windowed and self.next_tokens < UNLIMITED)
+        if not below and not above:
+            return None, None  # so that nobody asks for the first query, by which ranks differ (`ir.varying`)
         offset = shape.keys - (self.all_queries or shape.queries) if self.sparse_mode in (3, 4) else 0
         offset += self.first_query
-        if self.sparse_mode in (2, 3):
-            return None, offset
-        if self.sparse_mode == 4 or (self.sparse_mode == 0 and "attn_mask" in self.optional):
-            low = None if self.pre_tokens >= UNLIMITED else offset - self.pre_tokens
-            return low, None if self.next_tokens >= UNLIMITED else offset + self.next_tokens
-        return None, None
+        next_tokens = self.next_tokens if windowed else 0
+        return offset - self.pre_tokens if below else None, offset + next_tokens if above else None
 
     def check_rule(self, types: Sequence[object], fixed: int) -> None:
         """Raises MspcError where there is no rule: for a packed operand, and for operands that are not `fixed` and the

@@ -10,6 +10,7 @@ from mspc.analysis.aliasing import first_changes
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
+from mspc.ir.varying import OpKey
 from mspc.ops.collective.base import Collective
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Add, AddN
@@ -324,7 +325,7 @@ def content(value: Value) -> Hashable:
     at = value
     while isinstance(at, Node) and isinstance(at.op, Repeated):
         if not isinstance(at.op, Reshape):
-            steps.append((at.op, at.inputs[0].shape if isinstance(at.op, StridedSlice) else ()))
+            steps.append((OpKey(at.op), at.inputs[0].shape if isinstance(at.op, StridedSlice) else ()))
         at = at.inputs[0]
     return at, tuple(steps), value.shape if isinstance(value.type, TensorType) else ()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,29 @@ class Net(nn.Cell):
         return ops.reduce_sum(ops.concat((y[2:8], y), 0))
 train(Net(), Tensor(np.ones([24, 24]), ms.float32))
 """
+SLICED = """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w, self.v = weight{shape}, weight{shape}
+        self.op = {made}
+        self.mean = ops.ReduceMean().shard(({slices},))
+    def construct(self, x):
+        return self.mean({called})
+queries, heads, images, windows = (1, 2, 4, 1), (1, 2, 1, 1), (4, 1, 2, 1), (1, 1, 1, 1)
+train(Net(), Tensor(np.ones({shape}), ms.float32))
+"""
+FLASH = 'ops.FlashAttentionScore(4, scale_value=0.5, input_layout="BNSD", {}).shard((queries, heads, heads{}))'
+ATTENTION = "self.op(x, self.w, self.v)[3]"
+MASKED = "self.op(x, self.w, self.v, None, None, None, ops.ones((128, 128), ms.uint8))[3]"
+SLICES = {
+    "attention to all": (1, FLASH.format("sparse_mode=0", ""), ATTENTION),
+    "attention by a mask": (1, FLASH.format("sparse_mode=0", ", (4, 1)"), MASKED),
+    "attention to what is before": (4, FLASH.format("sparse_mode=3", ""), ATTENTION),
+    "attention to a window": (4, FLASH.format("pre_tokens=8, next_tokens=0, sparse_mode=4", ""), ATTENTION),
+    "images": (2, 'ops.Conv2D(4, 3, pad_mode="same").shard((images, windows))', "self.op(x, self.w[:, :, :3, :3])"),
+}  # fmt: skip
+"""(kinds of ranks, the operator, its call): slices of queries and of rows, which know where they begin."""
 
 
 def assert_every_rank_as_alone(graphs: RankGraphs, ranks: Sequence[int]) -> None:
@@ -94,9 +118,9 @@ def some_of_every_kind(graphs: RankGraphs, ranks: int) -> list[int]:
     return sorted({rank for found in of_kind.values() for rank in (found[0], found[len(found) // 2], found[-1])})
 
 
-def compiled(script: Path, ranks: int, *arguments: str) -> Compiled:
+def compiled(script: Path, ranks: int, *arguments: str, device: str = "CPU") -> Compiled:
     captured = capture(script, list(arguments), Session.of_rank(0, ranks))
-    return compile_call(captured.target, captured.args, config_of(captured, ranks))
+    return compile_call(captured.target, captured.args, replace(config_of(captured, ranks), device=device))
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
@@ -152,6 +176,20 @@ def test_exchanges_between_crossing_meshes(tmp_path: Path, ranks: int, other: in
     script.write_text(HEAD.format(ranks=ranks) + RESHARDED.format(ranks=ranks, other=other))
     graphs = compiled(script, ranks).rank_graphs
     assert_every_rank_as_alone(graphs, range(ranks) if ranks < 24 else some_of_every_kind(graphs, ranks))
+
+
+@pytest.mark.parametrize("device", ["CPU", "GPU"])
+@pytest.mark.parametrize("name", SLICES)
+def test_slices_that_know_where_they_begin_are_of_kinds(tmp_path: Path, name: str, device: str) -> None:
+    most, made, called = SLICES[name]
+    script, slices = tmp_path / "train.py", "images" if name == "images" else "queries"
+    text = SLICED.format(shape=(4, 4, 128, 64), made=made, called=called, slices=slices)
+    script.write_text(HEAD.format(ranks=8) + text)
+    graphs = compiled(script, 8, device=device).rank_graphs
+    assert_every_rank_as_alone(graphs, range(8))
+    assert None not in {graphs.kind(rank) for rank in range(8)}
+    if name != "images" or device == "CPU":  # slices of images are put in another order on GPUs, by where they begin
+        assert graphs.kinds <= most
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
 import pytest
 
 from mspc.ir.graph import Constant
-from mspc.ir.varying import Looks, Slot, Varying, VaryingConstant, ascending, constant_bytes
+from mspc.ir.types import FLOAT32
+from mspc.ir.varying import Looks, OpKey, Slot, Varying, VaryingConstant, ascending, constant_bytes
+from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.moving import Concat
 
 HERE, THERE = Slot(0, 0, "rank_list"), Slot(1, 0, "rank_list")
 
@@ -42,6 +46,11 @@ def test_what_nobody_asks_may_differ() -> None:
         (lambda group: ascending(group) == (0, 1), (1, 0), (1, 2)),
         (lambda group: max(group), (0, 1), (0, 2)),
         (lambda group: tuple(group), (0, 1), (False, True)),
+        (lambda group: operator.add(group, (2,)), (0, 1), (1, 0)),
+        (lambda group: operator.add((2,), group), (0, 1), (1, 0)),
+        (lambda group: group * 2, (0, 1), (1, 0)),
+        (lambda group: group < (0, 2), (0, 1), (0, 0)),
+        (lambda group: group.index(1), (0, 1), (1, 0)),
     ],
 )
 def test_a_question_holds_for_ranks_that_answer_the_same(ask: Any, same: Any, other: Any) -> None:
@@ -52,6 +61,34 @@ def test_a_question_holds_for_ranks_that_answer_the_same(ask: Any, same: Any, ot
     assert held(looks, (0, 1))
     assert held(looks, same)
     assert not held(looks, other)
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda n: n + 2, lambda n: 2 + n, lambda n: n - 2, lambda n: 2 - n, lambda n: n * 2, lambda n: 2 * n,
+        lambda n: n / 2, lambda n: 2 / n, lambda n: n // 2, lambda n: 9 // n, lambda n: n % 2, lambda n: 9 % n,
+        lambda n: divmod(n, 2), lambda n: divmod(9, n), lambda n: n**2, lambda n: 2**n, lambda n: n < 3,
+        lambda n: n <= 3, lambda n: n > 3, lambda n: n >= 3, lambda n: 3 < n, lambda n: -n, lambda n: +n, abs, int,
+        float, range, lambda n: n + n, lambda n: max(n, 8), lambda n: slice(n, None).indices(9), lambda n: bool(n),
+        lambda n: np.arange(n).tolist(), lambda n: n.bit_length(),
+    ],
+)  # fmt: skip
+def test_what_is_computed_with_a_number_holds_for_ranks_that_have_it(compute: Any) -> None:
+    looks = Looks()
+    found, wanted = compute(Varying(HERE, 7, looks)), compute(7)
+    assert found == wanted
+    assert type(found) is type(wanted)
+    looks.close()
+    assert looks.hold_for(lambda _: 7)
+    assert not looks.hold_for(lambda _: 8)
+
+
+def test_python_s_own_hooks_are_no_question() -> None:
+    looks = Looks()
+    assert not hasattr(Varying(HERE, (0, 1), looks), "__array__")
+    looks.close()
+    assert held(looks, (7, 8))
 
 
 def test_two_values_are_alike_or_not() -> None:
@@ -67,6 +104,20 @@ def test_two_values_are_alike_or_not() -> None:
 def test_equal_hashes_would_be_an_answer() -> None:
     with pytest.raises(TypeError, match="cannot be hashed"):
         hash(Varying(HERE, (0, 1), Looks()))
+
+
+def test_an_operator_in_a_key_is_compared() -> None:
+    looks = Looks()
+    axis: Any = Varying(HERE, 1, looks)
+    table = {OpKey(Concat(axis)): "varying", OpKey(Concat(2)): "own"}
+    assert table[OpKey(Concat(axis))] == "varying"
+    assert table[OpKey(Concat(1))] == "varying"
+    assert table[OpKey(Concat(2))] == "own"
+    assert OpKey(Concat(0)) not in table
+    assert OpKey(Cast(FLOAT32)) not in table
+    looks.close()
+    assert looks.hold_for(lambda _: 1)
+    assert not looks.hold_for(lambda _: 3)
 
 
 def test_nobody_asks_when_the_questions_are_closed() -> None:
