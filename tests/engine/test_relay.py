@@ -4,6 +4,7 @@ nowhere."""
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,7 @@ def test_a_reader_that_has_enough_ends_the_job(command: list[str]) -> None:
     reader, writer = os.pipe()
     job = subprocess.Popen(command, stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
+    assert select.select([reader], [], [], HANG)[0], job.poll()
     os.read(reader, 10)
     os.close(reader)
     _, said = job.communicate(timeout=HANG)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -140,8 +141,9 @@ class Watched:
 @pytest.fixture
 def stopped_process() -> Iterator[int]:
     child = subprocess.Popen(["sh", "-c", "kill -STOP $$; exit"])
-    while Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-        pass
+    limit = time.monotonic() + HANG
+    while (state := Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0]) != "T":
+        assert time.monotonic() < limit, state
     yield child.pid
     child.kill()
     child.wait()

@@ -17,6 +17,7 @@ import pytest
 
 from mspc.ir.late_dataclass import _Unfinished, dataclass
 from mspc.ops.op import Op
+from tests.conftest import HANG
 
 
 class _Base(Op, abstract=True):
@@ -167,7 +168,8 @@ def test_threads_that_are_first_together_wait_for_each_other() -> None:
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join()
+                thread.join(HANG)
+                assert not thread.is_alive()
             assert len(set(found)) == 1
             assert len(found) == len(threads)
             assert found[0].length == 3

@@ -11,6 +11,7 @@ import pytest
 
 from mspc.ir.diagnostics import MspcError
 from mspc.output.folder import OutputFolder
+from tests.printed_lines import lines_until
 
 
 def write(path: Path, *names: str) -> None:
@@ -104,8 +105,7 @@ def _compiling(folder: Path) -> subprocess.Popen[str]:
         "    while True: time.sleep(0.1)"
     )
     job = subprocess.Popen([sys.executable, "-c", code], cwd=folder, stdout=subprocess.PIPE, text=True)
-    assert job.stdout is not None
-    assert job.stdout.readline() == "writing\n"
+    assert lines_until(job, bool) == ["writing\n"]
     return job
 
 

@@ -28,6 +28,7 @@ from mspc.runtime import compiled_loops
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
+from tests.conftest import HANG
 from tests.runtime.region_graphs import graph as region
 from tests.runtime.region_graphs import run_graphs
 from tests.runtime.test_buffers import Maker, arrays
@@ -120,7 +121,8 @@ def test_what_programs_share_is_compiled_beside_the_passes(monkeypatch: pytest.M
     assert compiled_loops.begin_library(network(), "GPU", 1) is None
     thread = compiled_loops.begin_library(network(), "CPU", 2)
     assert thread is not None
-    thread.join()
+    thread.join(HANG)
+    assert not thread.is_alive()
     made = list((tmp_path / "mspc" / "loops").glob("*.so"))
     assert len(made) == 1
     monkeypatch.setattr(library, "_made", lambda *_: pytest.fail("it is compiled again"))

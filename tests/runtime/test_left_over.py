@@ -13,6 +13,7 @@ import pytest
 
 from mspc.runtime.faults.orphaned import shared_segments
 from tests.conftest import HANG
+from tests.printed_lines import lines_until
 
 SCRIPT = """
 import os, time
@@ -51,8 +52,7 @@ def test_nothing_stays_of_a_killed_run(killed: str, number: signal.Signals, tmp_
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**os.environ, "TMPDIR": str(temporary)},
     )  # fmt: skip
     with job:
-        assert job.stdout is not None
-        lines = [job.stdout.readline().split() for _ in range(2)]
+        lines = [line.split() for line in lines_until(job, lambda lines: len(lines) == 2)]
         ranks, mpirun = [int(line[1]) for line in lines], int(lines[0][2])
         segments = shared_segments(f"/proc/{ranks[0]}/maps")
         assert list(temporary.iterdir())

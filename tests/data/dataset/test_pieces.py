@@ -20,6 +20,7 @@ from mspc.data.dataset.nodes.block_slices import BlockColumns, ReusedMemory
 from mspc.data.dataset.pipeline_random import DataPass
 from mspc.dataset import transforms, vision
 from mspc.ir.diagnostics import MspcError
+from tests.conftest import HANG
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (150, 6, 5, 3)).astype(np.uint8)
 TO_FLOAT = [vision.Rescale(1 / 255, 0.0), vision.Normalize((0.4, 0.5, 0.6), (0.2, 0.2, 0.3)), vision.HWC2CHW()]
@@ -156,7 +157,8 @@ def test_threads_share_one_array() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(HANG)
+        assert not thread.is_alive()
     for i, part in enumerate(found):
         part[...] = i
     assert np.array_equal(whole.column(0), np.repeat(np.arange(8), 40).reshape(64, 5))

@@ -17,6 +17,7 @@ import pytest
 
 from mspc.engine.ranks.mpirun import mpirun_environment
 from tests.conftest import HANG
+from tests.printed_lines import lines_until
 
 RANKS = 4
 SCRIPT = """
@@ -116,13 +117,14 @@ def _remove(names: tuple[str, str]) -> None:
 
 def next_losses(job: subprocess.Popen[str], count: int) -> dict[tuple[str, int], list[float]]:
     """The first losses of every rank, as many of each."""
-    assert job.stdout is not None
     found: dict[tuple[str, int], list[float]] = {}
-    while len(found) < RANKS or any(len(values) < count for values in found.values()):
-        line = job.stdout.readline()
-        assert line, job.stderr and job.stderr.read()
-        host, rank, loss = line.split()
+
+    def complete(lines: list[str]) -> bool:
+        host, rank, loss = lines[-1].split()
         found.setdefault((host, int(rank)), []).append(float(loss))
+        return len(found) == RANKS and all(len(values) >= count for values in found.values())
+
+    lines_until(job, complete)
     return {place: values[:count] for place, values in sorted(found.items())}
 
 

@@ -93,7 +93,8 @@ def test_several_threads_of_python_call_at_the_same_time(counting: Any, three_th
     for caller in callers:
         caller.start()
     for caller in callers:
-        caller.join()
+        caller.join(HANG)
+        assert not caller.is_alive()
     assert len(found) == 4
     np.testing.assert_array_equal(found, 2000)
 
@@ -130,7 +131,8 @@ def test_a_fork_while_another_thread_calls(counting: Any, three_threads: None) -
             statuses.append(os.waitpid(child, 0)[1])
     finally:
         ended.set()
-        caller.join()
+        caller.join(HANG)
+        assert not caller.is_alive()
     assert statuses == [0] * 10
 
 

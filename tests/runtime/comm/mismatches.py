@@ -122,7 +122,11 @@ def run(case: tuple[str, ...], folder: Path) -> tuple[int, str, str]:
         out, err = process.communicate(timeout=HANG)
     except subprocess.TimeoutExpired:
         process.terminate()
-        out, err = process.communicate()
+        try:
+            out, err = process.communicate(timeout=HANG)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = "", "neither ended nor was terminated"
         return -99, out, err
     return process.returncode, out, err
 

@@ -129,10 +129,12 @@ def pause_job(
     with tempfile.TemporaryDirectory() as folder:
         job = RunningJob(Path(folder), steps * pauses)
         time.sleep(draw.uniform(0.1, 6.0))
-        done = 0
+        done, limit_of_start = 0, time.monotonic() + limit
         while done < pauses and not job.over():
             ranks = job.ranks()
             if not ranks:
+                if time.monotonic() > limit_of_start:
+                    break
                 time.sleep(0.1)
                 continue
             chosen = draw.sample(sorted(ranks), min(len(ranks), draw.choice((1, 1, 1, 2, 3))))

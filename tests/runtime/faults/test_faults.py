@@ -14,6 +14,7 @@ import pytest
 
 from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
 from tests.conftest import HANG, LOADED
+from tests.printed_lines import lines_until
 
 LIMIT = 3.0 * LOADED
 AT_NODE = "in step 3, at TotalOfRanks 'reduce'"
@@ -79,8 +80,7 @@ def test_a_job_without_faults_ends_well() -> None:
 
 def test_an_interrupt_ends_all_ranks() -> None:
     job = start("interrupt")
-    assert job.stdout is not None
-    assert any("event" in line for line in iter(job.stdout.readline, ""))
+    lines_until(job, lambda lines: "event" in lines[-1])
     started = time.time()
     os.killpg(job.pid, signal.SIGINT)
     job.communicate(timeout=HANG)

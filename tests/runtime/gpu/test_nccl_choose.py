@@ -13,6 +13,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.comm.local import World
 from mspc.runtime.device_choice import DeviceChoice, DeviceRequest, Hardware, Probe, Wishes, choose_device
+from tests.conftest import HANG
 
 SCRIPT_GPU = DeviceRequest("gpu", 'device_target="GPU"')
 INIT_NCCL = DeviceRequest("gpu", 'init("nccl")')
@@ -153,7 +154,8 @@ def test_the_drivers_context_is_begun_once_where_a_gpu_is_chosen(wishes: Wishes,
         hardware.choose(DeviceRequest(), 4)
     for thread in threading.enumerate():
         if thread.name == "mspc GPU":
-            thread.join()
+            thread.join(HANG)
+            assert not thread.is_alive()
     assert found == begun
 
 
