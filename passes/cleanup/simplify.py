@@ -249,7 +249,8 @@ def live_values(graph: Graph) -> set[Value]:
 
 
 def remove_dead(graph: Graph, elsewhere: Collection[Value] = ()) -> bool:
-    """Drop nodes without side effects whose results nobody reads, and constants nobody reads.
+    """Drop nodes without side effects whose results nobody reads, and constants nobody reads; whether that changes the
+    graph's text.
 
     Forward operators with a strategy stay until a rank's graph is made ready to run: a network that is called for its
     gradients alone still shows how all of it is sharded.
@@ -260,19 +261,21 @@ def remove_dead(graph: Graph, elsewhere: Collection[Value] = ()) -> bool:
     live = live_values(graph)
     shown: set[Value] = set()
     remaining: list[Node] = []
+    marked = False
     for node in reversed(graph.nodes):
         if node in live:
             remaining.append(node)
         elif node in shown or (node.in_strategy is not None and node.phase == "forward" and "rank" not in graph.attrs):
+            marked |= "unused" not in node.attrs
             node.attrs["unused"] = True
             shown.update(node.inputs)
             remaining.append(node)
     remaining.reverse()
     live |= shown
-    removed = len(remaining) != len(graph.nodes)
-    graph.nodes = remaining
-    graph.parameters = [p for p in graph.parameters if p in live or p.kind != "constant"]
+    parameters = [p for p in graph.parameters if p in live or p.kind != "constant"]
+    changed = marked or len(remaining) != len(graph.nodes) or len(parameters) != len(graph.parameters)
+    graph.nodes, graph.parameters = remaining, parameters
     for node in remaining:
         if node.forward is not None and node.forward not in live and node.forward not in elsewhere:
-            node.forward = None
-    return removed
+            node.forward = None  # one that is gone, so that no text names it
+    return changed

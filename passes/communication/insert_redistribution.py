@@ -59,7 +59,7 @@ class InsertRedistribution(Pass):
         graph.nodes = inserter.nodes
         if inserter.reused:
             remove_dead(graph)  # what would have been recomputed for what was saved
-        return inserter.inserted > 0
+        return inserter.changed
 
 
 class _Inserter:
@@ -69,7 +69,7 @@ class _Inserter:
         self.builder = Builder(graph, self.nodes)
         self.copies: dict[Value, dict[Layout, Value]] = {}
         self.gathered_again: dict[Value, dict[Layout, Value]] = {}
-        self.inserted = self.reused = 0
+        self.changed, self.reused = False, 0
         self.wanted = result_layouts(graph)
         self.regions: list[OpenRegion] = []
 
@@ -96,6 +96,7 @@ class _Inserter:
                     node.inputs[index] = self.bring(value, layout, node, index)
             if not any(isinstance(v, Constant) and v.shape for v in node.inputs):
                 node.in_layouts = None
+                self.changed = True
         self.nodes.append(node)
         self.made(node)
         for index in node.op.mutates:
@@ -167,7 +168,7 @@ class _Inserter:
         if mirrored:
             redistributed.attrs["mirror_user_id"] = mirrored
         copies[target] = redistributed
-        self.inserted += 1
+        self.changed = True
         if ahead is not None:
             # Every turn needs it alike: it is brought there once, ahead of the loop.
             self.nodes.insert(self.nodes.index(ahead.begin), redistributed)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 import pytest
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter
+from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ir.varying import Looks, Slot, Varying
 from mspc.ops.collective.point_to_point import Receive
 from mspc.ops.math.arithmetic import Add, Neg
 from mspc.ops.op import Op
 from mspc.ops.tensor.reshape import Reshape
-from mspc.passes.cleanup.simplify import Simplify
+from mspc.passes.cleanup.simplify import Simplify, remove_dead
+from mspc.passes.fusion.fuse_attention import FuseAttention
 
 
 @pytest.mark.parametrize("dead", [0, 1, 2])
@@ -28,6 +31,24 @@ def test_it_has_changed_something_where_nodes_are_gone(dead: int) -> None:
         b.emit(Neg(), graph.nodes[-1])
     assert Simplify().run(graph) is (dead > 0)
     assert len(graph.nodes) == 1
+
+
+@pytest.mark.parametrize("shown", [False, True])
+@pytest.mark.parametrize("cleaned", [Simplify().run, remove_dead, FuseAttention().run])
+def test_marks_and_constants_that_are_gone_are_changes(cleaned: Callable[[Graph], bool], shown: bool) -> None:
+    graph = Graph("marks")
+    x, unread = (Parameter(name, TensorType(FLOAT32, (2,))) for name in ("x", "unread"))
+    unread.kind = "constant"
+    graph.parameters = [x] if shown else [x, unread]
+    b = Builder(graph)
+    graph.results = [b.emit(Neg(), x)]
+    if shown:
+        b.emit(Neg(), x).in_strategy = ((1,),)
+    before = print_graph(graph)
+    assert cleaned(graph)
+    assert print_graph(graph) != before
+    assert not cleaned(graph)
+    assert len(graph.nodes) == 1 + shown
 
 
 @pytest.mark.parametrize(
