@@ -22,10 +22,17 @@ class FuseLargeAttention(Pass):
     def run(self, graph: Graph) -> bool:
         noted = any(parameter.kind == "constant" and parameter.attrs for parameter in graph.parameters)
         if not noted and not has_many_scores(graph):
-            return False
+            return any(parameter.attrs for parameter in graph.parameters) and _forget(graph)
         from mspc.passes.fusion.fuse_attention import fuse_written  # late: most networks on CPUs have no attention
 
         return fuse_written(graph, LEAST)
+
+
+def _forget(graph: Graph) -> bool:
+    """Take away the bounds of what a loop carries, as `fuse_attention` does behind its look at the graph."""
+    from mspc.passes.fusion.masked_rows import forget_rows  # late: few networks have loops
+
+    return forget_rows(graph)
 
 
 def has_many_scores(graph: Graph) -> bool:

@@ -6,13 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from mspc.analysis.integer_ranges import BOUNDS
 from mspc.api.state import Session
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.compiler.call import describe_call
 from mspc.compiler.driver import DumpPoint, compile_traced, trace_call
 from mspc.engine.capture import capture
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Graph, Parameter
+from mspc.ir.text.printer import print_graph
+from mspc.ir.types import INT64, TensorType
+from mspc.ops.math.arithmetic import Neg
 from mspc.output.programs import config_of
+from mspc.passes.fusion.fuse_large_attention import FuseLargeAttention
 from tests.passes.fusion.test_fuse_attention import NETWORK as SHARDED
 
 NETWORK = """
@@ -87,3 +94,17 @@ def test_operators_of_one_device_are_those_of_ranks(tmp_path: Path, kind: str) -
     script = tmp_path / "network.py"
     script.write_text(text, encoding="utf-8")
     verify_target(str(script), CompileOptions(ranks=4, script_arguments=(kind, "4", "2", "2")), seed=1)
+
+
+def test_bounds_of_what_a_loop_carries_end_here() -> None:
+    """They do not hold for a slice, in a graph without attention as in one with it."""
+    graph = Graph("body")
+    carried = Parameter("count", TensorType(INT64, ()))
+    carried.attrs[BOUNDS] = (0, 3)
+    graph.parameters = [carried]
+    graph.results = [Builder(graph).emit(Neg(), carried)]
+    before = print_graph(graph)
+    assert FuseLargeAttention().run(graph)
+    assert print_graph(graph) != before
+    assert not FuseLargeAttention().run(graph)
+    assert BOUNDS not in carried.attrs
