@@ -183,6 +183,11 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script):
         """
         return None
 
+    @property
+    def draws(self) -> bool:
+        """Whether what it makes depends on the number of the step."""
+        return bool(self.seeds)
+
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         """How a GPU runs the operator on arrays that stay where they are; None: through `run` with CuPy.
 

@@ -40,6 +40,10 @@ class UniformCandidateSampler(Op):
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {0: self.range_max}
 
+    @property
+    def draws(self) -> bool:
+        return True
+
     def rule(self, x: TensorType) -> str:
         if len(x.shape) != 2 or x.shape[1] != self.num_true:
             raise MspcError(f"{self.name}: input 0 has shape {x.shape}, not (batch, num_true {self.num_true})")

@@ -275,6 +275,10 @@ class AttentionOp(Op, abstract=True):
         """Whether weights are dropped at random."""
         return self.keep_prob < 1 and "drop_mask" not in self.optional
 
+    @property
+    def draws(self) -> bool:
+        return self.draws_by_place
+
     def over_rows(self, dimension: int, outer: int) -> Self:
         """See `DrawnByPlace`."""
         return replace(self, rows=(dimension, outer))

@@ -18,7 +18,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.cuda.random import RANDOM
 from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Launch
-from mspc.runtime.gpu.launches import Backend, Constants, Held, Launches, OnHost
+from mspc.runtime.gpu.launches import Backend, Constants, Held, Launches, OnHost, count_of
 from mspc.runtime.gpu.progress import communicates
 from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_plan import plan_memory
@@ -95,6 +95,22 @@ class _Drawing:
         return getattr(self._device, name)
 
 
+class _Named:
+    """The launch of a node, of which what it raises bears the node, for the message."""
+
+    def __init__(self, node: Node, launch: Launch) -> None:
+        self._node, self._launch = node, launch
+        self.count = count_of([launch])
+
+    def __call__(self) -> None:
+        try:
+            self._launch()
+        except Exception as error:
+            if not hasattr(error, "node"):
+                error.node = self._node  # type: ignore[attr-defined]
+            raise
+
+
 class BoundRegion:
     """A region whose parameters are held by `given`: its launches, and what holds its results behind them.
 
@@ -111,8 +127,15 @@ class BoundRegion:
             graph, around.device, around.backend, plan, memory, stored, partial(around.launches, around)
         )  # fmt: skip
         runs = [node for node in graph.nodes if not node.op.is_view or node in plan.copied]
-        self.launches = [self._marked(around, node, made.of(node)[0]) for node in runs]
+        self.launches = [self._marked(around, node, self._named(node, *made.of(node))) for node in runs]
         self.results = [made.arrays(value)[0] for value in graph.results]
+
+    @staticmethod
+    def _named(node: Node, launch: Launch, plain: bool) -> Launch:
+        """plain: see `Launches.of`. Of what draws through CuPy the host says in every turn which numbers."""
+        named = _Named(node, launch)
+        asks = isinstance(launch, OnHost) or (plain and getattr(node.op, "draws", False))
+        return OnHost(named) if asks else named
 
     @staticmethod
     def _marked(around: Around, node: Node, launch: Launch) -> Launch:

@@ -21,7 +21,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.executor import checked
 from mspc.runtime.faults.failure import NodeFailure
 from mspc.runtime.faults.finite import NOWHERE, Origin, explained
-from mspc.runtime.gpu.launches import Constants
+from mspc.runtime.gpu.launches import Constants, arrays_of
 from mspc.runtime.gpu.progress import out_of_memory
 from mspc.runtime.gpu.step import GpuStep
 from mspc.runtime.memory_plan import plan_memory
@@ -200,8 +200,8 @@ class GpuExecutor:
         try:
             run(self.step, self.step + self.earlier_steps)
         except Exception as error:
-            index = self._step.current
-            raise self._failure(error, self.graph.nodes[index] if index >= 0 else None, "failed") from error
+            known = self.graph.nodes[self._step.current] if self._step.current >= 0 else None
+            raise self._failure(error, getattr(error, "node", known), "failed") from error
         return slot
 
     def _slot(self) -> _Slot:
@@ -327,7 +327,7 @@ class GpuExecutor:
         return Origin(held, int(first))
 
     def _finite(self, value: Value) -> bool:
-        for array in self._step.arrays(value):
+        for array in arrays_of(self._step.arrays(value)):
             if array.dtype.kind not in "fV":
                 continue
             found = np.empty(array.shape, array.dtype)
@@ -341,17 +341,18 @@ class GpuExecutor:
     def _failure(self, error: Exception, node: Node | None, what: str) -> NodeFailure:
         message = error.message if isinstance(error, MspcError) else f"{type(error).__name__}: {error}"
         notes = list(error.notes) if isinstance(error, MspcError) else []
-        where = f"{node.label} {what}" if node is not None else f"the graph {what}"
-        index = _place_of(node, self.graph)
+        label = "the graph" if node is None else node.label
+        index, region = _place_of(node, self.graph)
         frames = node.frames if node is not None else ()
         if type(error).__name__ == "OutOfMemoryError":
             asked = _asked_bytes(error)
             found = out_of_memory(node, asked, self.plan.peak, self.memory(), self.rank, self.device.index)
-            return NodeFailure(*found, frames, index)
+            return NodeFailure(*found, frames, index, region)
         if node is not None:
             operands = ", ".join(str(value.type) for value in node.inputs)
             notes.append(f"its operands are ({operands}), its result {node.type}")
-        return NodeFailure(f"{where} on rank {self.rank} (GPU {self.device.index}): {message}", notes, frames, index)
+        where = f"{label} {what} on rank {self.rank} (GPU {self.device.index})"
+        return NodeFailure(f"{where}: {message}", notes, frames, index, region)
 
     def memory(self) -> dict[str, int]:
         """Bytes by what they are for: what was planned, and the runtime's own."""
@@ -363,12 +364,12 @@ class GpuExecutor:
         }
 
 
-def _place_of(node: Node | None, graph: Graph) -> int:
-    """The number of a node of the graph, or of the one that runs it; -1 for none."""
-    for index, each in enumerate(graph.nodes):
-        if each is node or any(node in inner.nodes for region in each.regions for inner in region.graphs()):
-            return index
-    return -1
+def _place_of(node: Node | None, graph: Graph) -> tuple[int, str]:
+    """The place of a node in its graph, and that graph's name where it is a region; -1 for none."""
+    for each in graph.graphs():
+        if node in each.nodes:
+            return each.nodes.index(node), "" if each is graph else each.name
+    return -1, ""
 
 
 def _asked_bytes(error: Exception) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -19,6 +19,15 @@ from mspc.runtime.memory import Allocation, MemoryPlan
 
 Held = Any
 """What holds a value: an array on the GPU, or of a stack a list of what holds its entries."""
+
+
+def arrays_of(held: Sequence[Held]) -> Iterator[Array]:
+    """The arrays, and those that are entries of stacks."""
+    for each in held:
+        if isinstance(each, list):
+            yield from arrays_of(each)
+        else:
+            yield each
 
 
 @dataclass
@@ -43,6 +52,27 @@ class _OnNumpy:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
+
+
+class Several:
+    """Launches in order, none of which asks the host: those of `ahead`, then all others so many times. count: how many
+    that are."""
+
+    def __init__(self, launches: Sequence[Launch], times: int = 1, ahead: Sequence[Launch] = ()) -> None:
+        self._ahead, self._launches, self._times = ahead, launches, times
+        self.count = count_of(ahead) + times * count_of(launches)
+
+    def __call__(self) -> None:
+        for launch in self._ahead:
+            launch()
+        for _ in range(self._times):
+            for launch in self._launches:
+                launch()
+
+
+def count_of(launches: Sequence[Launch]) -> int:
+    """How many launches these are, with those that one of them makes."""
+    return sum(getattr(launch, "count", 1) for launch in launches)
 
 
 class OnHost:
@@ -158,7 +188,7 @@ class Launches:
         update, plain = self._made(node, shown, copies)
         both = in_order(update, copy)
         assert both is not None
-        return both, plain
+        return (OnHost(both) if isinstance(update, OnHost) else both), plain
 
     def _made(self, node: Node, out: Any, copies: Mapping[int, Copy] | None) -> tuple[Launch, bool]:
         op = node.op
@@ -182,7 +212,7 @@ class Launches:
                 return OnHost(self._on_host(op, inputs, out)), True
             plain = self._plain(op, inputs, out)
             # A stack has as many entries as a loop has left there; what CuPy draws, the host says.
-            asks = bool(op.seeds) or any(isinstance(array, list) for array in inputs)
+            asks = op.draws or any(isinstance(array, list) for array in inputs)
             return (OnHost(plain) if asks else plain), True
         except Exception as error:
             if not hasattr(error, "node"):

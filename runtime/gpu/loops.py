@@ -23,7 +23,7 @@ from mspc.ops.cuda.source import WORDS, address
 from mspc.ops.device import Array, Launch
 from mspc.runtime.comm.control_flow import same_way
 from mspc.runtime.gpu.bound_regions import Around, BoundRegion, Told, own_copy, taken
-from mspc.runtime.gpu.launches import Held, OnHost
+from mspc.runtime.gpu.launches import Held, OnHost, Several
 from mspc.runtime.gpu.replayed import in_parts
 from mspc.runtime.region_memory import DEVICE_ALIGNMENT, device_bytes_of_entries
 from mspc.runtime.regions.ways import check_lengths, too_long, went
@@ -58,12 +58,12 @@ def loop_launch(
     """See `regions.region_launch`."""
     made = _LoopOnGpu(around, node, op, operands, out, memory)
     if made.is_captured:
-        return made.run_all
+        return made.whole
     return OnHost(made.run_while if isinstance(op, While) else made.run_for)
 
 
 class _LoopOnGpu:
-    """What runs a loop. is_captured: whether `run_all` may be captured with other launches."""
+    """What runs a loop. whole: all turns. is_captured: whether that may be captured with other launches."""
 
     def __init__(
         self, around: Around, node: Node, op: Loop, operands: Sequence[Held], out: Sequence[Held], memory: Array
@@ -74,6 +74,8 @@ class _LoopOnGpu:
         self._turn, key = device.zeros((1,), "int64"), device.zeros((1,), "int64")
         self._at = 0
         """The number of the turn, for what is done by the host."""
+        self._asks_apart = False
+        """Whether a condition is no part of the turn ahead of it: it has to know its own turn."""
         self._known = op.known_turns([value.type for value in node.inputs])
         behind = op.first + op.carried + op.scanned
         self._scanned = operands[op.first + op.carried : behind]
@@ -106,13 +108,15 @@ class _LoopOnGpu:
             condition = BoundRegion(inside, node.regions[0], given, own)
             self._holds = Told(device, condition.results[0])
             ask: list[Launch] = [*begins, *condition.launches, self._holds.fetch]
-            turn += ask
             self._ask = in_parts(device, ask)
+            self._asks_apart = any(isinstance(launch, OnHost) for launch in ask)
+            if not self._asks_apart:
+                turn += ask
         else:
             turn[:0] = begins
-        self._all = turn
         asks = any(isinstance(launch, OnHost) for launch in (*turn, *self._begin))
-        self.is_captured = self._known >= 0 and not asks and self._known * len(turn) <= MOST_UNROLLED
+        self.whole = Several(turn, max(0, self._known), [*self._begin, self._start])
+        self.is_captured = self._known >= 0 and not asks and self.whole.count <= MOST_UNROLLED
         self._parts = in_parts(device, turn)
 
     @property
@@ -186,14 +190,9 @@ class _LoopOnGpu:
     def _set(self, array: Array, value: int) -> None:
         self._device.kernel(_TURN, "set_turn")(1, 1, (array, np.int64(value)))
 
-    def run_all(self) -> None:
-        """All turns, of which nothing asks the host."""
-        for launch in self._begin:
-            launch()
+    def _start(self) -> None:
+        """Ahead of the first turn, of as many as were known."""
         self._set(self._turn, self._known if self._op.reverse else -1)
-        for _ in range(self._known):
-            for launch in self._all:
-                launch()
 
     def run_for(self) -> None:
         """All turns of a loop that is counted ahead."""
@@ -234,7 +233,7 @@ class _LoopOnGpu:
             for done, number in enumerate(numbers):
                 self._at = number
                 self._backend.turns = (*around, number)
-                if asks and not number:
+                if asks and (self._asks_apart or not number):
                     _run(self._ask)
                 if asks and not self._holds.wait():
                     return done

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from mspc.ops.device import Launch
-from mspc.runtime.gpu.launches import OnHost
+from mspc.runtime.gpu.launches import OnHost, Several
 
 FEWEST = 3
 """Launches from which on one CUDA graph takes less time than they do."""
@@ -14,21 +15,37 @@ FEWEST = 3
 
 class Replayed:
     """Launches in order, of which nothing asks the host: the first run makes them one by one, which loads and prepares
-    everything, the second one captures them, and the others replay that. loaded: they have run before."""
+    everything, the second one captures them, and the others replay that. Where they cannot be captured, they are always
+    made one by one. loaded: they have run before."""
 
     def __init__(self, device: Any, launches: Sequence[Launch], loaded: bool = False) -> None:
         self._device, self._launches = device, launches
         self._loaded = loaded
         self._replay: Launch | None = None
+        self._eager = False
 
     def __call__(self) -> None:
-        if self._replay is None and self._loaded and len(self._launches) >= FEWEST:
-            self._replay = self._device.capture(self._each)
+        if self._replay is None and self._loaded and not self._eager and len(self._launches) >= FEWEST:
+            self._capture()
         if self._replay is not None:
             self._replay()
             return
         self._each()
         self._loaded = True
+
+    def _capture(self) -> None:
+        try:
+            self._replay = self._device.capture(self._each)
+        except Exception as error:
+            self._eager = True
+            node = getattr(error, "node", None)
+            what = "a part of a step" if node is None else node.label
+            print(
+                f"warning: rank {self._device.comm.rank} makes launches one by one: {what} cannot be captured "
+                f"({type(error).__name__}: {error})",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def _each(self) -> None:
         for launch in self._launches:
@@ -53,7 +70,7 @@ def in_parts(device: Any, launches: Sequence[Launch], loaded: bool = False) -> l
 def one_launch(device: Any, launches: Sequence[Launch]) -> Launch:
     """One launch of them all, to be captured with others where none of them asks the host."""
     if not any(isinstance(launch, OnHost) for launch in launches):
-        return lambda: _run(launches)
+        return Several(launches)
     parts = in_parts(device, launches)
     return OnHost(lambda: _run(parts))
 

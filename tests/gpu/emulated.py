@@ -23,7 +23,13 @@ from tests.ops.cuda.cuda_emulator import Emulator, aligned
 
 
 class Event:
-    def synchronize(self) -> None: ...
+    """device: where what waits may not be part of what is captured."""
+
+    def __init__(self, device: EmulatedGpu | None = None) -> None:
+        self._device = device
+
+    def synchronize(self) -> None:
+        assert self._device is None or not self._device.replaying, "the host waits within a CUDA graph"
 
 
 class EmulatedGpu(Emulator):
@@ -41,6 +47,7 @@ class EmulatedGpu(Emulator):
         self.writers = Writers()
         self.workspaces: dict[str, int] = {}
         self.captures = 0
+        self.replaying = False
         self._room: list[Any] = []
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -82,7 +89,7 @@ class EmulatedGpu(Emulator):
     def rejoin(self) -> None: ...
 
     def signal(self, timed: bool = False) -> Any:
-        return Event()
+        return Event(self)
 
     def wait(self, event: Any) -> None: ...
 
@@ -91,7 +98,16 @@ class EmulatedGpu(Emulator):
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         self.captures += 1
-        return work
+
+        def replay() -> None:
+            assert not self.replaying, "a CUDA graph within another one"
+            self.replaying = True
+            try:
+                work()
+            finally:
+                self.replaying = False
+
+        return replay
 
     def synchronize(self) -> None: ...
 
