@@ -4,9 +4,10 @@ Draws COUNT seeds from SEED. Each writes a script as people do (`tests/control`)
 `continue`, early `return`, conditional expressions and `and`, `or`, `not` on tensors, nested. mspc runs it as
 `mspc run --simulate` does, in Float64; its results and the parameters that it updates must be those of the same text as
 plain Python on arrays of NumPy. With `--gradients`, gradients in the arguments and the parameters must be PyTorch's,
-which runs the same text. `--ranks N` runs it on N ranks in semi-automatic mode, with strategies on some operators and
-the whole batch on every rank. `--depth D` nests blocks so deep (3). `--judges` runs no mspc: values of NumPy and of
-PyTorch must agree, and gradients be slopes.
+which runs the same text. `--gpu` runs it on a GPU, emulated where there is none, several times: from CUDA graphs in the
+end. The emulated one's graphs run on the CPU as well, step by step. `--ranks N` runs it on N ranks in semi-automatic
+mode, with strategies on some operators and the whole batch on every rank. `--depth D` nests blocks so deep (3).
+`--judges` runs no mspc: values of NumPy and of PyTorch must agree, and gradients be slopes.
 
 Prints a line for each program that differs, is refused, fails or hangs, with its seed, the counts, and the messages of
 refusals by how often they came; exits with 1 where a program differs, fails or hangs. `--processes K` shares the seeds
@@ -37,8 +38,9 @@ from mspc.commands.run import run_script
 from mspc.engine.script import ScriptError
 from mspc.ir.diagnostics import MspcError
 from mspc.ops.modules import load_operators
+from tests.control.on_gpu import OtherNumbers, run_on_gpu
 from tests.control.plain import Arrays, Plain
-from tests.control.program import ControlProgram
+from tests.control.program import STEPS, ControlProgram
 from tests.control.smaller import smaller
 from tests.control.watched import Outcome, limited, watched
 
@@ -147,20 +149,28 @@ def compare(found: Arrays, expected: Arrays, where: str) -> None:
             raise Different(f"{where}: {name} is {far:.2e} away")
 
 
-def run(found: Judged, gradients: bool, folder: Path) -> None:
+def run(found: Judged, gradients: bool, folder: Path, gpu: bool = False) -> None:
     """Runs a program by mspc, on all its ranks. Raises Different, MspcError, or what is a fault."""
     program = found.program
     path = folder / f"program_{program.seed}.py"
-    path.write_text(program.script(str(folder), gradients), encoding="utf-8")
+    path.write_text(program.script(str(folder), gradients, again=gpu), encoding="utf-8")
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        run_script(path, program.ranks, simulate=True)
-    for rank in range(program.ranks):
-        with np.load(folder / f"rank_{rank}.npz") as arrays:
-            compare({name: arrays[name] for name in arrays}, found.expected, f"rank {rank}")
+        if gpu:
+            run_on_gpu(path, TOLERANCE)
+        else:
+            run_script(path, program.ranks, simulate=True)
+    warned = re.search(r"warning: .*cannot be captured.*", said.getvalue())
+    if warned is not None:
+        raise Different(warned[0])
+    for name in [f"step {i}" for i in range(STEPS)] if gpu else [f"rank {i}" for i in range(program.ranks)]:
+        with np.load(folder / f"{name.replace(' ', '_')}.npz") as arrays:
+            compare({name: arrays[name] for name in arrays}, found.expected, name)
 
 
-def check(seed: int, ranks: int = 1, gradients: bool = False, judges: bool = False, depth: int = 3) -> Outcome:
+def check(
+    seed: int, ranks: int = 1, gradients: bool = False, judges: bool = False, depth: int = 3, gpu: bool = False
+) -> Outcome:  # fmt: skip
     """What comes of the program of a seed."""
     try:
         if judges:
@@ -169,16 +179,16 @@ def check(seed: int, ranks: int = 1, gradients: bool = False, judges: bool = Fal
         found = judged(seed, ranks, gradients, depth)
     except Exception as error:
         return Outcome(seed, FAILS, f"{type(error).__name__}: {error}")
-    kind, message = outcome_of(found, gradients)
-    return Outcome(seed, kind, message, found.draws, found.program.script(".", gradients))
+    kind, message = outcome_of(found, gradients, gpu)
+    return Outcome(seed, kind, message, found.draws, found.program.script(".", gradients, again=gpu))
 
 
-def outcome_of(found: Judged, gradients: bool) -> tuple[str, str]:
+def outcome_of(found: Judged, gradients: bool, gpu: bool = False) -> tuple[str, str]:
     """(what mspc makes of a program, its message)."""
     try:
         with tempfile.TemporaryDirectory() as folder:
-            run(found, gradients, Path(folder))
-    except Different as error:
+            run(found, gradients, Path(folder), gpu)
+    except (Different, OtherNumbers) as error:
         return WRONG, str(error)
     except ScriptError as error:  # the scripts are legal: whatever they raise is a fault
         return FAILS, error.render()
@@ -189,10 +199,10 @@ def outcome_of(found: Judged, gradients: bool) -> tuple[str, str]:
     return EQUAL, ""
 
 
-def smallest(seed: int, ranks: int, gradients: bool, depth: int) -> str:
+def smallest(seed: int, ranks: int, gradients: bool, depth: int, gpu: bool) -> str:
     """The script of a seed's program, made smaller while what comes of it stays the same."""
     found = judged(seed, ranks, gradients, depth)
-    kind, message = outcome_of(found, gradients)
+    kind, message = outcome_of(found, gradients, gpu)
 
     def with_text(text: str) -> ControlProgram:
         program = copy(found.program)
@@ -207,10 +217,10 @@ def smallest(seed: int, ranks: int, gradients: bool, depth: int) -> str:
             return False
         if expected is None:
             return False
-        now = outcome_of(Judged(with_text(text), expected, 1), gradients)
+        now = outcome_of(Judged(with_text(text), expected, 1), gradients, gpu)
         return now[0] == kind and (kind not in (REFUSED, FAILS) or reason(now[1]) == reason(message))
 
-    return with_text(smaller(found.program.text, stays)).script(".", gradients)
+    return with_text(smaller(found.program.text, stays)).script(".", gradients, again=gpu)
 
 
 @dataclass
@@ -247,6 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("count", type=int, nargs="?", default=100)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--gradients", action="store_true", help="compare gradients with PyTorch's")
+    parser.add_argument("--gpu", action="store_true", help="run on a GPU, emulated where there is none")
     parser.add_argument("--judges", action="store_true", help="compare the judges with each other, without mspc")
     parser.add_argument("--depth", type=int, default=3, help="how deep blocks are nested")
     parser.add_argument("--processes", type=int, default=1)
@@ -259,16 +270,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if (given.gradients or given.judges) and find_spec("torch") is None:
         parser.error("gradients need PyTorch: pip install -e '.[oracle]'")
+    if given.gpu and given.ranks > 1:
+        parser.error("--gpu takes one rank")
     if given.only is not None and given.show:
-        print(judged(given.only, given.ranks, given.gradients, given.depth).program.script(".", given.gradients))
+        program = judged(given.only, given.ranks, given.gradients, given.depth).program
+        print(program.script(".", given.gradients, again=given.gpu))
     load_operators()
     if given.only is not None and given.smaller:
-        print(smallest(given.only, given.ranks, given.gradients, given.depth))
+        print(smallest(given.only, given.ranks, given.gradients, given.depth, given.gpu))
     start, total = time.perf_counter(), Found()
     seeds = seeds_of(given.seed, given.count) if given.only is None else [given.only]
 
     def work(seed: int) -> Outcome:
-        return check(seed, given.ranks, given.gradients, given.judges, given.depth)
+        return check(seed, given.ranks, given.gradients, given.judges, given.depth, given.gpu)
 
     for outcome in watched(work, seeds, given.processes, given.seconds, HANGS):
         total.add(outcome)

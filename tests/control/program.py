@@ -34,6 +34,8 @@ point, line, table = drawn(), drawn({rows}), drawn({rows}, {columns})
 
 '''
 FLOATS, INTS = ("x", "y", "s"), ("n", "m")
+STEPS = 3
+"""On a GPU the first step makes launches one by one, the second captures them, the others replay that."""
 
 
 class ControlProgram:
@@ -225,9 +227,11 @@ class ControlProgram:
         ]  # fmt: skip
         return "".join(f"{line}\n" for line in lines)
 
-    def script(self, folder: str, gradients: bool) -> str:
-        """The whole script, which saves what it computes as arrays into a folder, a file for each rank."""
-        return self.head + self.text + _saving(folder, self.ranks, list(self.states), self.cell, gradients)
+    def script(self, folder: str, gradients: bool, again: bool = False) -> str:
+        """The whole script, which saves what it computes as arrays into a folder, a file for each rank; with `again` a
+        file for each of STEPS, before the last of which the network gets other arguments once."""
+        write = _saving_steps if again else _saving
+        return self.head + self.text + write(folder, self.ranks, list(self.states), self.cell, gradients)
 
 
 def _listed(shape: Sequence[int]) -> str:
@@ -235,19 +239,9 @@ def _listed(shape: Sequence[int]) -> str:
 
 
 def _saving(folder: str, ranks: int, states: list[str], cell: bool, gradients: bool) -> str:
-    lines = ["", "results = net(*arguments)", "results = results if isinstance(results, tuple) else (results,)"]
-    lines.append('found = {f"result {i}": result.asnumpy() for i, result in enumerate(results)}')
-    lines += [f'found["{name} behind it"] = net.{name}.asnumpy().copy()' for name in states]
-    if gradients and cell:
-        lines += [
-            "value, (inputs, weights) = ms.value_and_grad(total, (0, 1, 2), net.trainable_params())(*arguments)",
-            'found |= {f"gradient in {w.name}": g.asnumpy() for w, g in zip(net.trainable_params(), weights)}',
-        ]
-    elif gradients:
-        lines.append("value, inputs = ms.value_and_grad(total, (0, 1, 2))(*arguments)")
+    lines = ["", *_results(states)]
     if gradients:
-        lines.append('found["total"] = value.asnumpy()')
-        lines.append('found |= {f"gradient in {name}": g.asnumpy() for name, g in zip("xys", inputs)}')
+        lines += _gradients(cell)
     where = f'r"{folder}/rank_{{}}.npz".format(ms.communication.get_rank() if {ranks} > 1 else 0)'
     lines.append(f"np.savez({where}, **found)")
     setting = "ms.set_context(mode=ms.GRAPH_MODE)\n"
@@ -255,3 +249,60 @@ def _saving(folder: str, ranks: int, states: list[str], cell: bool, gradients: b
         setting += "ms.communication.init()\n"
         setting += 'ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")\n'
     return "\n" + setting + "\n".join(lines) + "\n"
+
+
+def _saving_steps(folder: str, ranks: int, states: list[str], cell: bool, gradients: bool) -> str:
+    """On one rank; states are before every step what they were before the first."""
+    assert ranks == 1
+    held = f"[{', '.join(f'net.{name}' for name in states)}]"
+    given = ", ".join((*["arguments"] * (STEPS - 1), "others", "arguments"))
+    body = "".join(f"    {line}\n" for line in _results(states))
+    text = f"""
+ms.set_context(mode=ms.GRAPH_MODE, device_target="GPU")
+saved = []
+others = [Tensor(-a.asnumpy(), FLOAT) for a in arguments[:{len(FLOATS)}]]
+others += [Tensor((a.asnumpy() + 2) % 6, INT) for a in arguments[{len(FLOATS)}:]]
+
+
+def afresh():
+    for state, value in zip({held}, held):
+        state.set_data(Tensor(value))
+
+
+held = [state.asnumpy().copy() for state in {held}]
+for arguments in ({given}):
+    afresh()
+{body}    saved.append(found)
+"""
+    if gradients:
+        body = "".join(f"    {line}\n" for line in _gradients(cell))
+        text += f"""
+held = [state.asnumpy().copy() for state in {held}]
+for found, arguments in zip(saved, ({given})):
+    afresh()
+{body}"""
+    return text + f"""
+for step, found in enumerate([each for i, each in enumerate(saved) if i != {STEPS - 1}]):
+    np.savez(rf"{folder}/step_{{step}}.npz", **found)
+"""
+
+
+def _results(states: list[str]) -> list[str]:
+    """Lines that put into `found` what a step computes."""
+    lines = ["results = net(*arguments)", "results = results if isinstance(results, tuple) else (results,)"]
+    lines.append('found = {f"result {i}": result.asnumpy() for i, result in enumerate(results)}')
+    return [*lines, *(f'found["{name} behind it"] = net.{name}.asnumpy().copy()' for name in states)]
+
+
+def _gradients(cell: bool) -> list[str]:
+    """Lines that put into `found` the gradients of `total`."""
+    lines: list[str] = []
+    if cell:
+        lines += [
+            "value, (inputs, weights) = ms.value_and_grad(total, (0, 1, 2), net.trainable_params())(*arguments)",
+            'found |= {f"gradient in {w.name}": g.asnumpy() for w, g in zip(net.trainable_params(), weights)}',
+        ]
+    else:
+        lines.append("value, inputs = ms.value_and_grad(total, (0, 1, 2))(*arguments)")
+    lines.append('found["total"] = value.asnumpy()')
+    return [*lines, 'found |= {f"gradient in {name}": g.asnumpy() for name, g in zip("xys", inputs)}']
