@@ -231,4 +231,4 @@ def _is_free(node: Node) -> bool:
     op = node.op
     if not isinstance(op, Op) or node.regions or op.mutates or op.has_side_effect:
         return False
-    return not op.is_collective and not op.seeds
+    return not op.is_collective and not op.draws

@@ -79,6 +79,10 @@ class DropoutMask(Op):
         number = sum((step * each for step, each in zip(self.steps, places, strict=True)), start=0 * places[0])
         return drawn.reshape(-1)[number].reshape(self.sizes)
 
+    @property
+    def draws(self) -> bool:
+        return True
+
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         text = self._device_keeps("at", "key")
         operands = [("step", device.step)]

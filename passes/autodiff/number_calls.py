@@ -33,4 +33,4 @@ def number_calls(program: Graph) -> bool:
 
 
 def _draws(region: Graph) -> bool:
-    return any(isinstance(node.op, Op) and node.op.seeds for graph in region.graphs() for node in graph.nodes)
+    return any(isinstance(node.op, Op) and node.op.draws for graph in region.graphs() for node in graph.nodes)

@@ -91,7 +91,7 @@ def _same_in_all_turns(joint: Joint, captured: Sequence[Value]) -> set[Value]:
     same: set[Value] = set(captured)
     found: set[Value] = set()
     for node in joint.forward:
-        drawn = bool(node.regions) or (isinstance(node.op, Op) and bool(node.op.seeds))
+        drawn = bool(node.regions) or (isinstance(node.op, Op) and node.op.draws)
         if _repeats(joint, node) and not drawn and all(isinstance(v, Constant) or v in same for v in node.inputs):
             same.add(node)
             found.add(node)

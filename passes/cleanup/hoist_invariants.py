@@ -136,7 +136,7 @@ def _with_sources(region: Graph, chosen: set[Value]) -> list[Node]:
 def _may_move(node: Node, runs: bool) -> bool:
     """Whether nothing tells where and how often a node runs."""
     op = node.op
-    if not isinstance(op, Op) or node.regions or op.mutates or op.has_side_effect or op.is_collective or op.seeds:
+    if not isinstance(op, Op) or node.regions or op.mutates or op.has_side_effect or op.is_collective or op.draws:
         return False
     types = (*operand_types(node), *element_types(node.type))
     if isinstance(op, Depend) or op.constrains or any(isinstance(type, StackType) for type in types):

@@ -106,6 +106,24 @@ def test_masks_are_those_of_the_cpu(tmp_path: Path) -> None:
         last = wanted
 
 
+def repeated(x: Any, n: Any) -> Any:
+    """What is dropped depends on nothing that a turn changes."""
+    drop, total = ops.Dropout(keep_prob=0.5), ops.zeros_like(x)
+    for _ in range(n):
+        total = total * 2.0 + drop(x)[0]
+    return total
+
+
+def test_what_a_turn_draws_stays_in_the_loop(tmp_path: Path) -> None:
+    x, n = np.ones((8, 8), np.float32), np.array(3, np.int32)
+    call = [Tensor(x), Tensor(n)]
+    plain = compile_call(ms.jit(repeated), call, Config()).rank_graph(0)
+    graph, values = programs(ms.jit(repeated), x, n)
+    cpu, gpu = Executor(plain, NumPyBackend(OneRank()), values), GpuExecutor(graph, device(tmp_path), values)
+    for _ in range(STEPS):
+        np.testing.assert_allclose(np.asarray(gpu.run([x, n])[0]), cpu.run([x, n])[0], rtol=1e-6)
+
+
 def test_a_counted_loop_is_part_of_the_steps_own_graph(tmp_path: Path) -> None:
     gpu = GpuExecutor(run_for(5), device(tmp_path), {})
     assert not any(isinstance(work.launch, OnHost) for work in gpu._step.work)
