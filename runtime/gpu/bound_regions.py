@@ -127,15 +127,13 @@ class BoundRegion:
             graph, around.device, around.backend, plan, memory, stored, partial(around.launches, around)
         )  # fmt: skip
         runs = [node for node in graph.nodes if not node.op.is_view or node in plan.copied]
-        self.launches = [self._marked(around, node, self._named(node, *made.of(node))) for node in runs]
+        self.launches = [self._marked(around, node, self._named(node, made.of(node)[0])) for node in runs]
         self.results = [made.arrays(value)[0] for value in graph.results]
 
     @staticmethod
-    def _named(node: Node, launch: Launch, plain: bool) -> Launch:
-        """plain: see `Launches.of`. Of what draws through CuPy the host says in every turn which numbers."""
+    def _named(node: Node, launch: Launch) -> Launch:
         named = _Named(node, launch)
-        asks = isinstance(launch, OnHost) or (plain and getattr(node.op, "draws", False))
-        return OnHost(named) if asks else named
+        return OnHost(named) if isinstance(launch, OnHost) else named
 
     @staticmethod
     def _marked(around: Around, node: Node, launch: Launch) -> Launch:
