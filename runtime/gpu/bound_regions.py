@@ -19,7 +19,7 @@ from mspc.ops.cuda.random import RANDOM
 from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Launch
 from mspc.runtime.gpu.launches import Backend, Constants, Held, Launches, OnHost, count_of
-from mspc.runtime.gpu.progress import communicates
+from mspc.runtime.gpu.progress import communicates, wait_for
 from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.region_memory import device_bytes_inside
@@ -151,11 +151,7 @@ class Told:
         self._device.receive(self._array.reshape((1,)), self._number)
 
     def wait(self) -> Any:
-        event = self._device.signal()
-        if self._device.progress is None:
-            event.synchronize()
-        else:
-            self._device.progress.wait(event)
+        wait_for(self._device, self._device.signal())
         return self._number[0]
 
 

@@ -21,8 +21,8 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.executor import checked
 from mspc.runtime.faults.failure import NodeFailure
 from mspc.runtime.faults.finite import NOWHERE, Origin, explained
-from mspc.runtime.gpu.launches import Constants, arrays_of
-from mspc.runtime.gpu.progress import out_of_memory
+from mspc.runtime.gpu.launches import Constants, arrays_of, copied
+from mspc.runtime.gpu.progress import out_of_memory, wait_for
 from mspc.runtime.gpu.step import GpuStep
 from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.pending import Pending
@@ -70,7 +70,7 @@ class GpuExecutor:
         values: arrays of the parameters of kind "parameter" and "constant" by name; those of the device itself are
             used, others are copied to it.
         cursor: as in Executor. host: a communicator of arrays on the host, for what ranks agree on. loop_limit: see
-            `regions.Around`.
+            `bound_regions.Around`.
 
     Raises:
         MspcError: a value is missing or does not fit. ExecutionError: the GPU's memory does not suffice, or an
@@ -138,11 +138,7 @@ class GpuExecutor:
         return self._copied(value) if isinstance(value, np.ndarray) else value
 
     def _copied(self, value: Array) -> Array:
-        value = np.ascontiguousarray(value).reshape(np.shape(value))
-        array = self.device.empty(value.shape, value.dtype)
-        self.device.send(value, array)
-        self.device.synchronize()
-        return array
+        return copied(self.device, value)
 
     def parameter(self, name: str) -> Array:
         """A copy of a parameter's values on the host, as the next step will read them. Raises KeyError."""
@@ -277,10 +273,7 @@ class GpuExecutor:
         Raises:
             ExecutionError: its loss is not finite; parameters are as they were before it.
         """
-        if self.device.progress is None:
-            slot.done.synchronize()
-        else:
-            self.device.progress.wait(slot.done)
+        wait_for(self.device, slot.done)
         if self.trains and slot.stop[0]:
             self._stopped(slot)
 

@@ -63,11 +63,15 @@ class Several:
         self.count = count_of(ahead) + times * count_of(launches)
 
     def __call__(self) -> None:
-        for launch in self._ahead:
-            launch()
+        run_each(self._ahead)
         for _ in range(self._times):
-            for launch in self._launches:
-                launch()
+            run_each(self._launches)
+
+
+def run_each(launches: Sequence[Launch]) -> None:
+    """Make launches in order."""
+    for launch in launches:
+        launch()
 
 
 def count_of(launches: Sequence[Launch]) -> int:
@@ -98,11 +102,17 @@ class Constants:
     def of(self, constant: Constant) -> Array:
         found = self.arrays.get(constant)
         if found is None:
-            value = np.ascontiguousarray(constant.value).reshape(np.shape(constant.value))
-            found = self.arrays[constant] = self.device.empty(value.shape, value.dtype)
-            self.device.send(value, found)
-            self.device.synchronize()
+            found = self.arrays[constant] = copied(self.device, constant.value)
         return found
+
+
+def copied(device: Any, value: Any) -> Array:
+    """An array on the GPU with the elements of one of NumPy."""
+    value = np.ascontiguousarray(value).reshape(np.shape(value))
+    array = device.empty(value.shape, value.dtype)
+    device.send(value, array)
+    device.synchronize()
+    return array
 
 
 class Launches:

@@ -23,7 +23,7 @@ from mspc.ops.cuda.source import WORDS, address
 from mspc.ops.device import Array, Launch
 from mspc.runtime.comm.control_flow import same_way
 from mspc.runtime.gpu.bound_regions import Around, BoundRegion, Told, own_copy, taken
-from mspc.runtime.gpu.launches import Held, OnHost, Several
+from mspc.runtime.gpu.launches import Held, OnHost, Several, run_each
 from mspc.runtime.gpu.replayed import in_parts
 from mspc.runtime.region_memory import DEVICE_ALIGNMENT, device_bytes_of_entries
 from mspc.runtime.regions.ways import check_lengths, too_long, went
@@ -115,7 +115,7 @@ class _LoopOnGpu:
         else:
             turn[:0] = begins
         asks = any(isinstance(launch, OnHost) for launch in (*turn, *self._begin))
-        self.whole = Several(turn, max(0, self._known), [*self._begin, self._start])
+        self.whole = Several(turn, max(0, self._known), [*self._begin, partial(self._start, self._known)])
         self.is_captured = self._known >= 0 and not asks and self.whole.count <= MOST_UNROLLED
         self._parts = in_parts(device, turn)
 
@@ -190,9 +190,9 @@ class _LoopOnGpu:
     def _set(self, array: Array, value: int) -> None:
         self._device.kernel(_TURN, "set_turn")(1, 1, (array, np.int64(value)))
 
-    def _start(self) -> None:
-        """Ahead of the first turn, of as many as were known."""
-        self._set(self._turn, self._known if self._op.reverse else -1)
+    def _start(self, turns: int) -> None:
+        """Ahead of the first of so many turns."""
+        self._set(self._turn, turns if self._op.reverse else -1)
 
     def run_for(self) -> None:
         """All turns of a loop that is counted ahead."""
@@ -203,9 +203,8 @@ class _LoopOnGpu:
             if self._check is not None:
                 self._check(turns)
         check_lengths(self._label, turns, self._scanned)
-        for launch in self._begin:
-            launch()
-        self._set(self._turn, turns if self._op.reverse else -1)
+        run_each(self._begin)
+        self._start(turns)
         for stack in self._stacks:
             if isinstance(stack, list):
                 stack[:] = [None] * turns
@@ -213,9 +212,8 @@ class _LoopOnGpu:
 
     def run_while(self) -> None:
         """Turns while the condition holds."""
-        for launch in self._begin:
-            launch()
-        self._set(self._turn, -1)
+        run_each(self._begin)
+        self._start(0)
         for stack in self._stacks:
             if isinstance(stack, list):
                 stack.clear()
@@ -234,20 +232,15 @@ class _LoopOnGpu:
                 self._at = number
                 self._backend.turns = (*around, number)
                 if asks and (self._asks_apart or not number):
-                    _run(self._ask)
+                    run_each(self._ask)
                 if asks and not self._holds.wait():
                     return done
                 if self._limit and self._known < 0 and time.monotonic() - begun > self._limit:
                     raise too_long(self._limit, done, asks)
-                _run(self._parts)
+                run_each(self._parts)
         finally:
             self._backend.turns = around
         return done
-
-
-def _run(launches: Sequence[Launch]) -> None:
-    for launch in launches:
-        launch()
 
 
 def _nothing() -> None: ...

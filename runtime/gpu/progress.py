@@ -98,6 +98,14 @@ class GpuProgress:
             look()
 
 
+def wait_for(device: Any, event: Any) -> None:
+    """Return once an event of the device has come. Raises ExecutionError as `GpuProgress.wait` does."""
+    if device.progress is None:
+        event.synchronize()
+    else:
+        device.progress.wait(event)
+
+
 def communicates(node: Any) -> bool:
     """Whether a node waits for other ranks."""
     return isinstance(node.op, Collective) and node.op.communicates

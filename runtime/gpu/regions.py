@@ -16,7 +16,7 @@ from mspc.ops.control.structural import CALL
 from mspc.ops.device import Array, Launch
 from mspc.runtime.comm.control_flow import same_way
 from mspc.runtime.gpu.bound_regions import Around, BoundRegion, Told, taken
-from mspc.runtime.gpu.launches import Held, OnHost
+from mspc.runtime.gpu.launches import Held, OnHost, run_each
 from mspc.runtime.gpu.loops import loop_launch
 from mspc.runtime.gpu.replayed import in_parts, one_launch
 from mspc.runtime.regions.ways import went
@@ -78,7 +78,6 @@ def _choice(around: Around, node: Node, operands: Sequence[Held], out: Sequence[
         way = bool(condition.wait())
         if check is not None:
             check(int(way))
-        for launch in ways[0 if way else 1]:
-            launch()
+        run_each(ways[0 if way else 1])
 
     return OnHost(run)

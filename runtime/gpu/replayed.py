@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from mspc.ops.device import Launch
-from mspc.runtime.gpu.launches import OnHost, Several
+from mspc.runtime.gpu.launches import OnHost, Several, run_each
 
 FEWEST = 3
 """Launches from which on one CUDA graph takes less time than they do."""
@@ -40,17 +41,17 @@ class Replayed:
             self._eager = True
             node = getattr(error, "node", None)
             what = "a part of a step" if node is None else node.label
-            print(
-                f"warning: rank {self._device.comm.rank} makes launches one by one: {what} cannot be captured "
-                f"({type(error).__name__}: {error})",
-                file=sys.stderr,
-                flush=True,
-            )
+            warn_uncaptured(self._device, "makes launches one by one", what, error)
 
     def _each(self) -> None:
-        for launch in self._launches:
-            launch()
+        run_each(self._launches)
         self._device.rejoin()
+
+
+def warn_uncaptured(device: Any, does: str, what: str, error: Exception) -> None:
+    """Say that something is no CUDA graph, and what the rank does instead."""
+    told = f"{what} cannot be captured ({type(error).__name__}: {error})"
+    print(f"warning: rank {device.comm.rank} {does}: {told}", file=sys.stderr, flush=True)
 
 
 def in_parts(device: Any, launches: Sequence[Launch], loaded: bool = False) -> list[Launch]:
@@ -72,9 +73,4 @@ def one_launch(device: Any, launches: Sequence[Launch]) -> Launch:
     if not any(isinstance(launch, OnHost) for launch in launches):
         return Several(launches)
     parts = in_parts(device, launches)
-    return OnHost(lambda: _run(parts))
-
-
-def _run(launches: Sequence[Launch]) -> None:
-    for launch in launches:
-        launch()
+    return OnHost(partial(run_each, parts))

@@ -11,7 +11,6 @@ wrote to a parameter since the step before, and only there.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,7 +28,7 @@ from mspc.runtime.gpu.overlap import Overlap
 from mspc.runtime.gpu.peers import Between
 from mspc.runtime.gpu.progress import communicates
 from mspc.runtime.gpu.regions import region_launch
-from mspc.runtime.gpu.replayed import in_parts
+from mspc.runtime.gpu.replayed import in_parts, warn_uncaptured
 from mspc.runtime.memory import COMMUNICATION, MemoryPlan, side_stream
 from mspc.runtime.plan import loss_values
 from mspc.runtime.profile import Timed
@@ -71,7 +70,7 @@ class GpuStep:
 
     Args:
         device: see `GpuDevice`. plan: where every value lives. stored: arrays of parameters. constants: of the program.
-        host, loop_limit: see `regions.Around`.
+        host, loop_limit: see `bound_regions.Around`.
 
     Raises:
         Exception: whatever a launch raised when it was made, with the node as `.node`.
@@ -268,12 +267,7 @@ class GpuStep:
         except Exception as error:
             self._eager = True
             label = self.graph.nodes[self.current].label if self.current >= 0 else "the step"
-            print(
-                f"warning: rank {self.device.comm.rank} runs every step operator by operator: {label} cannot be "
-                f"captured ({type(error).__name__}: {error})",
-                file=sys.stderr,
-                flush=True,
-            )
+            warn_uncaptured(self.device, "runs every step operator by operator", label, error)
 
     @property
     def captured(self) -> bool:
