@@ -83,7 +83,8 @@ class UserState:
         fresh = sys.modules.keys() - self._shared
         if not fresh:
             return {}
-        own = [name for name in sys.modules if name in fresh and _is_users(sys.modules[name])]
+        # A copy: asking a module that is imported late for its file may import others.
+        own = [name for name, module in list(sys.modules.items()) if name in fresh and _is_users(module)]
         self._shared |= fresh.difference(own)
         return {name: sys.modules.pop(name) for name in own if name != "__main__"}
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -35,3 +37,21 @@ def test_a_ranks_modules_are_its_own_and_libraries_are_looked_at_once(
     again = sys.modules.get("of_this_rank")
     first.leave()
     assert again is of_this_rank
+
+
+class Late(ModuleType):
+    """A module of a library that imports others as soon as it is asked for anything."""
+
+    def __getattribute__(self, name: str) -> Any:
+        sys.modules.setdefault("imported_by_late", ModuleType("imported_by_late"))
+        return super().__getattribute__(name)
+
+
+def test_modules_may_appear_while_a_ranks_are_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = set(sys.modules)
+    user = UserState(state.Session.of_rank(0, 1), None, False, shared)
+    user.enter()
+    monkeypatch.setitem(sys.modules, "late", Late("late"))
+    monkeypatch.delitem(sys.modules, "imported_by_late", raising=False)
+    user.leave()
+    assert sys.modules.pop("imported_by_late").__name__ == "imported_by_late"

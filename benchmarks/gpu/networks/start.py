@@ -9,7 +9,10 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
+import os
 import zlib
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -19,6 +22,8 @@ import numpy as np
 SEED = 1
 TABLES = ("embedding", "position", "token", "relative")
 """Parts of the names of what is looked up or added: small first values whatever the shape."""
+PIECE = 1 << 20
+"""Elements that are drawn in one go."""
 LAST = {"gamma": "weight", "beta": "bias", "embedding_table": "weight"}
 NETWORKS = ("gpt2", "llama", "bert", "vit", "t5", "unet", "convnext", "experts", "recommender", "lstm")
 
@@ -51,22 +56,42 @@ def same_name(name: str) -> str:
     return path + dot + LAST.get(last, last)
 
 
-def first_value(name: str, shape: tuple[int, ...]) -> Any:
-    """Float32 first value of the parameter `name`: it depends on the seed, the name and the shape alone.
+def first_values(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """Float32 first values of parameters by name, which depend on the seed, the name and the shape alone.
+
+    They are drawn on all cores in pieces, as every program's start waits for them.
 
     Vectors are near 1 (weights of norms), near 0.1 (scales of layers) or near 0 (biases); tables are small; weights
     [out, in, ...] keep the variance of what they multiply.
     """
-    name = same_name(name)
-    generator = np.random.default_rng([SEED, zlib.crc32(name.encode())])
-    value = generator.standard_normal(shape, np.float32)
-    last = name.rpartition(".")[2]
+    values = {name: np.empty(shape, np.float32) for name, shape in shapes.items()}
+    pieces = [
+        (name, start, value.reshape(-1)[start : start + PIECE])
+        for name, value in values.items() for start in range(0, value.size, PIECE)
+    ]  # fmt: skip
+
+    def draw(name: str, start: int, piece: Any) -> None:
+        scale, shift = _scale(same_name(name), shapes[name])
+        seeds = [SEED, zlib.crc32(same_name(name).encode())] + [start] * (start > 0)
+        np.random.default_rng(seeds).standard_normal(out=piece, dtype=np.float32)
+        piece *= np.float32(scale)
+        if shift:
+            piece += np.float32(shift)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for drawing in [pool.submit(draw, *piece) for piece in pieces]:
+            drawing.result()
+    return values
+
+
+def _scale(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
+    """The deviation and the mean of a parameter's first values."""
     if any(part in name for part in TABLES):
-        return 0.02 * value
+        return 0.02, 0.0
     if len(shape) == 1:
-        return 0.02 * value + {"weight": 1.0, "layer_scale": 0.1}.get(last, 0.0)
+        return 0.02, {"weight": 1.0, "layer_scale": 0.1}.get(name.rpartition(".")[2], 0.0)
     inputs = shape[-1] if len(shape) == 3 else math.prod(shape[1:])  # three are matrices of several experts
-    return value / np.float32(math.sqrt(inputs))
+    return 1 / math.sqrt(inputs), 0.0
 
 
 def drawn() -> np.random.Generator:

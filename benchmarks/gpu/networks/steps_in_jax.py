@@ -10,7 +10,7 @@ from jax import numpy as jnp
 
 from benchmarks.gpu.networks.layers_in_jax import Keys, Weights
 from benchmarks.gpu.networks.program import Program, Task, resident
-from benchmarks.gpu.networks.start import Optimizer, first_value
+from benchmarks.gpu.networks.start import Optimizer, first_values
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 
@@ -44,7 +44,7 @@ def built(task: Task) -> Program:
         return jnp.zeros(shape)
 
     jax.eval_shape(lambda key: loss_of(Weights(noted, kind), *task.data, task.sizes, Keys(key)), jax.random.key(0))
-    parameters = {name: jnp.asarray(first_value(name, shape)) for name, shape in shapes.items()}
+    parameters = {name: jnp.asarray(value) for name, value in first_values(shapes).items()}
     zeros = {} if task.optimizer.kind == "sgd" else jax.tree.map(jnp.zeros_like, parameters)
     held = [parameters, (zeros, jax.tree.map(jnp.copy, zeros)), jnp.zeros((), jnp.int32)]
     data = [jnp.asarray(value) for value in task.data]

@@ -8,7 +8,7 @@ from typing import Any
 
 import mspc as ms
 from benchmarks.gpu.networks.program import Program, Task, resident
-from benchmarks.gpu.networks.start import Optimizer, first_value, same_name
+from benchmarks.gpu.networks.start import Optimizer, first_values, same_name
 from mspc import Tensor, amp, mint, nn, ops
 
 
@@ -45,8 +45,9 @@ def built(task: Task) -> Program:
     ms.set_seed(1)
     network = importlib.import_module(f"benchmarks.gpu.networks.{task.network}.in_mspc").Network(task.sizes)
     parameters = network.parameters_dict()
+    values = first_values({name: parameter.shape for name, parameter in parameters.items()})
     for name, parameter in parameters.items():
-        parameter.set_data(Tensor(first_value(name, parameter.shape)))
+        parameter.set_data(Tensor(values[name]))
     if task.dtype == "bf16":
         network = amp.auto_mixed_precision(network, "auto", ms.bfloat16)
     optimizer = optimizer_of(task.optimizer, network.trainable_params())

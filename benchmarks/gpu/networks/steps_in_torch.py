@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.networks.program import Program, Task, resident
-from benchmarks.gpu.networks.start import Optimizer, first_value
+from benchmarks.gpu.networks.start import Optimizer, first_values
 
 
 def optimizer_of(said: Optimizer, parameters: Any) -> torch.optim.Optimizer:
@@ -38,9 +38,10 @@ def built(task: Task) -> Program:
     module = importlib.import_module(f"benchmarks.gpu.networks.{task.network}.in_torch")
     channels_last = getattr(module, "CHANNELS_LAST", False)
     network = module.Network(task.sizes)
+    values = first_values({name: tuple(parameter.shape) for name, parameter in network.named_parameters()})
     with torch.no_grad():
         for name, parameter in network.named_parameters():
-            parameter.copy_(torch.from_numpy(first_value(name, tuple(parameter.shape))))
+            parameter.copy_(torch.from_numpy(values[name]))
     network = network.to(device).train()
     if channels_last:
         network = network.to(memory_format=torch.channels_last)
