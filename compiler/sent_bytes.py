@@ -1,10 +1,12 @@
-"""Counts what the ranks of a compiled program send in a step, and finds the one that sends the most."""
+"""Counts what the ranks of a compiled program send in a step, loops as often as they turn, and finds the one that sends
+the most."""
 
 from __future__ import annotations
 
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.compiler.driver import Compiled
 from mspc.ir.late_dataclass import dataclass
+from mspc.ops.control.times import nodes_with_times
 
 LOOKED_AT = 1024
 """Ranks that are looked at, the first ones."""
@@ -28,7 +30,8 @@ def sent_by_ranks(compiled: Compiled) -> Sent:
         kind = compiled.rank_graphs.kind(rank, ())
         nbytes = known.get(kind) if kind is not None else None
         if nbytes is None:
-            nbytes = sum(sent_bytes(node) for node in compiled.rank_graph(rank).nodes)
+            every = nodes_with_times(compiled.rank_graph(rank))
+            nbytes = sum(sent_bytes(node) * times.count for node, times in every)
         if kind is not None:
             known[kind] = nbytes
         found.append(nbytes)

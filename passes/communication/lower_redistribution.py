@@ -6,6 +6,8 @@ Output: `%3 = ReduceScatter(%2) {mesh: (2, 4), axes: (1), axis: 1}`; types stay 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from mspc.ir.builder import Builder
 from mspc.ir.copies import copied_node
 from mspc.ir.graph import Graph, Node, Parameter, Value
@@ -16,6 +18,7 @@ from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.loops import COUNT, For, TurnCount
 from mspc.ops.control.regions import emit_regions
 from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.control.times import times_of
 from mspc.ops.math.arithmetic import Mul
 from mspc.passes.base import WHOLE, Pass
 from mspc.passes.cleanup.simplify import live_values
@@ -32,16 +35,16 @@ class LowerRedistribution(Pass):
 
     def run(self, graph: Graph) -> bool:
         changed = False
-        used: list[Node] = []
+        used: dict[Graph, list[Node]] = {}
         for each in graph.graphs():
             own, each.attrs = each.attrs, graph.attrs  # passes read the header
             changed |= _lower_all(each)
             each.attrs = own
         for each in graph.graphs():
-            live = live_values(each)
+            live, used[each] = live_values(each), []
             for node in each.nodes:
                 if node in live:
-                    used.append(node)
+                    used[each].append(node)
                 else:
                     # Only here is it known for all ranks alike; what one rank drops the others would wait for.
                     node.attrs["unused"] = True
@@ -65,9 +68,11 @@ def _lower_all(graph: Graph) -> bool:
     return bool(replaced)
 
 
-def _say_sent(graph: Graph, nodes: list[Node]) -> None:
-    """Say in the header what the program sends: to the byte, where the search has trifles for messages among it."""
-    reckoned, nbytes = graph.attrs["search_cost"], round(mean_bytes(nodes))
+def _say_sent(graph: Graph, nodes: Mapping[Graph, Sequence[Node]]) -> None:
+    """Say in the header what the program sends, loops as often as they turn: to the byte, where the search has trifles
+    for messages among it. nodes: of every graph those that run."""
+    times = times_of(graph)
+    reckoned, nbytes = graph.attrs["search_cost"], round(sum(times[g].count * mean_bytes(n) for g, n in nodes.items()))
     graph.attrs["search_cost"] = nbytes
     if "search_bound" in graph.attrs:
         graph.attrs["search_bound"] = round(nbytes * graph.attrs["search_bound"] / max(1, reckoned))

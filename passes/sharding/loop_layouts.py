@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterator
 
 from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.layout import Layout
-from mspc.ops.control.borders import Back, Border, Enter
+from mspc.ops.control.borders import Back, Enter
 from mspc.ops.control.constraint import is_constraint
-from mspc.ops.control.loops import For, Loop, Scan
 from mspc.ops.op import Op
 from mspc.passes.sharding.layout_plans import State, restore, state_of
+from mspc.passes.sharding.loop_turns import LoopTurns
+from mspc.passes.sharding.placement import result_layouts
 from mspc.passes.sharding.traffic import Traffic, sent_inside
 
-UNKNOWN_TURNS = 10
-"""How many turns a loop counts for that nobody has counted yet."""
 TRIES = 4
 """How often the layouts of a graph's loops are changed at most."""
 
@@ -27,21 +26,22 @@ TRIES = 4
 def settle_loops(graph: Graph, decide: Callable[[], None]) -> None:
     """Decide on all layouts, again while that lets loops carry values in layouts that cost less.
 
-    decide: gives all nodes and parameters layouts that have none.
+    What is carried in a layout that was given stays so. decide: gives all nodes and parameters layouts that have none.
     """
     values: list[Value] = [*graph.nodes, *graph.parameters]
     begin = [state_of(value) for value in values]
+    given = {node for node in graph.nodes if isinstance(node.op, Enter) and node.layout is not None}
     decide()
     if not any(isinstance(node.op, Back) for node in graph.nodes) or any(map(is_constraint, graph.nodes)):
         return
-    best, found = _bytes(graph), [state_of(value) for value in values]
+    best, found = step_bytes(graph), [state_of(value) for value in values]
     for _ in range(TRIES):
-        wanted = dict(_better(graph))
+        wanted = dict(_better(graph, given))
         if not wanted:
             break
         fixed = dict(zip(values, begin, strict=True)) | {v: ((layout,), layout) for v, layout in wanted.items()}
         _try(values, [fixed[value] for value in values], wanted, decide)
-        now = _bytes(graph)
+        now = step_bytes(graph)
         if now >= best:
             break
         best, found = now, [state_of(value) for value in values]
@@ -59,9 +59,9 @@ def _try(values: list[Value], states: list[State], wanted: dict[Node, Layout], d
     decide()
 
 
-def _better(graph: Graph) -> Iterator[tuple[Node, Layout]]:
+def _better(graph: Graph, given: set[Node]) -> Iterator[tuple[Node, Layout]]:
     """What is carried, and the layout in which a turn leaves it, where that is another; all that is carried as it
-    enters stays so."""
+    enters stays so, and so does what was `given`."""
     changed = False
     found: list[tuple[Node, Layout]] = []
     for node in graph.nodes:
@@ -69,6 +69,8 @@ def _better(graph: Graph) -> Iterator[tuple[Node, Layout]]:
             continue
         enter, left = node.inputs
         if not isinstance(enter, Node) or not isinstance(enter.op, Enter) or not isinstance(enter.layout, Layout):
+            continue
+        if enter in given:
             continue
         layout = _left(enter, left)
         if layout is None:
@@ -103,28 +105,12 @@ def _whole(value: Value, ranks: int) -> Layout:
     return Layout.replicated(ranks, len(value.shape))
 
 
-def _bytes(graph: Graph) -> float:
+def step_bytes(graph: Graph) -> float:
     """Bytes that a rank sends, with those of loops as often as these turn."""
-    traffic = Traffic(graph)
-    turns = {node.op.owner: _turns(node.op) for node in graph.nodes if isinstance(node.op, Border)}
-    total, times = 0.0, [1]
-    for parameter in graph.parameters:
-        total += traffic.of_value(parameter)
+    traffic, turns = Traffic(graph), LoopTurns(graph)
+    traffic.required = result_layouts(graph)
+    total = sum(turns.made(parameter) * traffic.of_value(parameter) for parameter in graph.parameters)
     for node in graph.nodes:
-        if isinstance(node.op, Border):
-            if node.op.region:
-                times.pop()
-            if not node.op.is_end:
-                times.append(times[-1] * turns[node.op.owner])
-        within = times[-1]
-        if isinstance(node.op, Enter):
-            within *= turns[node.op.owner]
-        total += within * (traffic.of_value(node) + traffic.of_sum(node) + sent_inside([node]))
+        inside = traffic.of_sum(node) + sent_inside([node])
+        total += turns.made(node) * traffic.of_value(node) + turns.runs(node) * inside
     return total
-
-
-def _turns(border: Border) -> int:
-    op = border.op
-    if not isinstance(op, Loop):
-        return 1
-    return max(1, op.turns) if isinstance(op, For | Scan) and op.turns >= 0 else UNKNOWN_TURNS

@@ -15,7 +15,8 @@ import numpy as np
 from mspc.ir.graph import Node, Parameter, Value, element_types
 from mspc.passes.sharding.update_layouts import elementwise
 from mspc.search.model.memory import MemoryModel
-from mspc.search.model.model import NEVER, CostModel, Source
+from mspc.search.model.model import NEVER, CostModel
+from mspc.search.model.variables import Source
 from mspc.search.solver.elimination import Bucket, Elimination, Factor, Sums, Table
 
 Values = tuple[int, ...]

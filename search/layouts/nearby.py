@@ -68,6 +68,8 @@ def _take(search: Search, model: CostModel, node: Node, values: Sequence[int], s
         search.structure([node])
     elif node.in_layouts is None and cast(Op, node.op).operandwise:
         search.take_operandwise(node, source)
+    elif node.in_layouts is None and node not in model.of:  # what a loop keeps for gradients, as it was made
+        search.choose(node, source)
     elif node.in_layouts is None:
         v = model.of[node]
         search.take(node, model.variables[v].choices[values[v]], source)

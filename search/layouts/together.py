@@ -6,6 +6,7 @@ Gradients may go another way than the search reckons with, which only the passes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from mspc.ops.control.constraint import is_constraint
 from mspc.passes.sharding.forward_layouts import shard_batch, spread
 from mspc.passes.sharding.layout_plans import PlanTotal, State, restore, state_of
 from mspc.passes.sharding.layout_search import Search
+from mspc.passes.sharding.loop_layouts import settle_loops, step_bytes
 from mspc.passes.sharding.propagate_sharding import begun, finish
 from mspc.passes.sharding.search_terms import MILLION, Terms
 from mspc.search.layouts.cheapest import SOURCE, FoundPlan, place_forward
@@ -44,7 +46,7 @@ def decide_together(graph: Graph) -> None:
     candidates = _usual_plans(search, forward)
     placed = place_forward(search)
     found = placed.assignment
-    total = finish(search, forward)
+    total = _finished(search, forward)
     as_foreseen = abs(total.nbytes - found.cost) <= (AS_FORESEEN - 1) * found.cost + LEAST
     if timed or terms.memory:  # what it has reckoned with is more than bytes
         share = found.proven / max(found.cost, LEAST)
@@ -115,12 +117,22 @@ def _cheaper(
         search.wanted = {}
         search.replicated = {}
         give(search, forward)
-        other = finish(search, forward)
+        other = _finished(search, forward)
         if other.nbytes < total.nbytes - LEAST / 2:
             total = other
         else:
             best.put_back()
     return total
+
+
+def _finished(search: Search, forward: list[Node]) -> PlanTotal:
+    """Place all that follows from the layouts of the forward graph, and say what it all costs; what loops of gradients
+    carry where it costs the least."""
+    if not search.is_open:
+        return finish(search, forward)
+    totals: list[PlanTotal] = []
+    settle_loops(search.graph, lambda: totals.append(finish(search, forward)))
+    return replace(totals[-1], nbytes=step_bytes(search.graph))
 
 
 def _proven(bound: float, nbytes: float) -> float:

@@ -14,8 +14,8 @@ from itertools import accumulate
 from mspc.ir.graph import Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.autodiff.recomputable_cells import RecomputableCell
-from mspc.search.model.model import Source
 from mspc.search.model.step_layouts import StepLayouts, TensorRead
+from mspc.search.model.variables import Source
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,11 @@ from mspc.ir.graph import Constant, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.autodiff.recomputable_cells import RecomputableCell, blocks_of
 from mspc.search.model.footprint import Footprint
-from mspc.search.model.model import CostModel, Numbers, Source, Variable
+from mspc.search.model.model import CostModel
 from mspc.search.model.recompute_costs import AgainCosts, entering
 from mspc.search.model.step_facts import copies
 from mspc.search.model.step_layouts import StepLayouts, gradient_bytes, summand
+from mspc.search.model.variables import Numbers, Source, Variable
 from mspc.search.solver.elimination import Factor, Sums, Table
 
 BEGIN, END = 0, 1

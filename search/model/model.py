@@ -3,6 +3,10 @@
 A complete step is counted: every value is brought to its readers, and where the network is trained every gradient
 goes the same way back, out of operators that are sharded as the forward ones (`Domain.gradients`). A value with several
 readers may be brought somewhere once for all of them, and its gradients be added there.
+
+What a loop's turns do is decided once and counts as often as it turns: operators of the body, what they read of what a
+turn makes or is given, and the parameters that stand for those of all turns. What a turn hands on is brought to where
+the next one wants it, so that every turn begins alike.
 """
 
 from __future__ import annotations
@@ -14,19 +18,20 @@ from typing import Any, cast
 import numpy as np
 
 from mspc.ir.graph import Constant, Node, Parameter, Value, element_layouts, element_types, operand_types
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout, common_mesh, on_mesh
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import Op
 from mspc.passes.sharding.choices import ShardingChoice, merge, multiplies, points_of
 from mspc.passes.sharding.layout_search import Search
+from mspc.passes.sharding.loop_turns import LoopTurns
 from mspc.passes.sharding.search_terms import Terms
 from mspc.passes.sharding.traffic import COLLECTIVE
 from mspc.search.model.distances import Hosts, LayoutTable
 from mspc.search.model.domains import THROUGH_ALL, comes_so, domain_of, gradients_of
 from mspc.search.model.own_bytes import OwnBytes
-from mspc.search.model.step_facts import graded, is_state, touched
+from mspc.search.model.step_facts import graded, is_state, kept_for_gradients, touched
+from mspc.search.model.variables import Numbers, Source, Use, Variable
 from mspc.search.solver.elimination import Factor, Table
 from mspc.sharding.factors import Rule
 
@@ -45,51 +50,12 @@ BOTH_WAYS = 3
 NEVER = 1e18
 """Bytes of what must not be."""
 
-Numbers = Any
-"""Layouts by their numbers in `LayoutTable`, one for every choice."""
-Source = tuple[Value, int]
-"""What makes a tensor, and the tensor's place among its results."""
-
-
-@dataclass(frozen=True, eq=False)
-class Variable:
-    """One decision: on an operator, on where a parameter is stored, on a copy of a value, or none where there is one
-    choice.
-
-    choices: of an operator. outputs: the layouts of every tensor; returned: the same without partial sums, as their
-    gradients are wanted. operands, gradients: how an operator needs its operands, and how their gradients come out.
-    again: for every way to store a parameter whether it is brought to its readers once more for gradients; () where it
-    never is.
-    """
-
-    outputs: tuple[Numbers, ...]
-    returned: tuple[Numbers, ...] = ()
-    operands: tuple[Numbers, ...] = ()
-    gradients: tuple[Numbers, ...] = ()
-    choices: tuple[ShardingChoice, ...] = ()
-    again: tuple[bool, ...] = ()
-
-    @property
-    def size(self) -> int:
-        return len(self.outputs[0])
-
-
-@dataclass(frozen=True, eq=False)
-class _Use:
-    """One reading of a tensor. writes: the reader changes it, so that it must be stored as it is needed."""
-
-    variable: int
-    needs: Numbers
-    gradients: Numbers
-    writes: bool = False
-
-
 class CostModel:
     """The problem of one graph on one mesh. variables and factors are what `Elimination` takes; of: the variable of an
     operator or a parameter; about: of every factor its kind ("alone", "there", "back", ...) and the value it is of.
     subject: of the factor that is added next. counts_twice: what two readers share counts for each, so that plans
     may cost less than the tables say. limited: memory counts, so that parameters may be sharded further than their
-    readers need them."""
+    readers need them. turns: of the loops, whose regions are open."""
 
     def __init__(self, search: Search, mesh: tuple[int, ...]) -> None:
         self.search, self.mesh = search, mesh
@@ -109,14 +75,17 @@ class CostModel:
         self._sums: dict[int, frozenset[Layout]] = {}
         self._tables: dict[Any, Table] = {}
         self._sources: dict[Value, Source | None] = {}
+        self.turns = LoopTurns(search.graph)
+        self._kept = kept_for_gradients(search)
         self._own_bytes = OwnBytes(search.graph.nodes, search.rules, search.ranks)
         self.nodes = [node for node in search.graph.nodes if node.phase == "forward" and self._decides(node)]
         self.graded = graded(search) if search.trains else set[Value]()
         tied: dict[Any, int] = {}
         for node in self.nodes:
             variable = self._operator(node)
-            key = (*(self.source(v) for v in node.inputs if not is_state(v)), self.search.rules[node])
-            if node.in_layouts is not None or variable.size**3 <= SHARED or len(key) < 2:
+            runs = self.turns.runs(node)
+            key = (*(self.source(v) for v in node.inputs if not is_state(v)), self.search.rules[node], runs)
+            if node.in_layouts is not None or variable.size**3 <= SHARED or len(key) < 3:
                 self.of[node] = self.add(variable)
             else:  # twins, as the three products in front of an attention, are sharded alike
                 self.of[node] = tied[key] if key in tied else tied.setdefault(key, self.add(variable))
@@ -139,7 +108,8 @@ class CostModel:
         return self._places[len(value.tensor_type.shape)].number(layout)
 
     def _decides(self, node: Node) -> bool:
-        return self.search.rules[node] is not None and not cast(Op, node.op).operandwise
+        decided = self.search.rules[node] is not None and not cast(Op, node.op).operandwise
+        return decided and node not in self._kept
 
     def add(self, variable: Variable) -> int:
         """The number of a new variable."""
@@ -209,7 +179,7 @@ class CostModel:
         places = self._places.setdefault(len(layouts[0].dims), LayoutTable(self.mesh, self.hosts))
         return np.array([places.number(layout) for layout in layouts])
 
-    def _stored(self, value: Value, readers: Sequence[_Use]) -> None:
+    def _stored(self, value: Value, readers: Sequence[Use]) -> None:
         """The variable of a parameter: stored as one of its readers needs it where nobody has decided on it."""
         if value in self.of:
             return
@@ -228,8 +198,8 @@ class CostModel:
 
     # Who reads what
 
-    def _readings(self) -> dict[Source, list[_Use]]:
-        found: dict[Source, dict[Any, _Use]] = {}
+    def _readings(self) -> dict[Source, list[Use]]:
+        found: dict[Source, dict[Any, Use]] = {}
         for node in self.nodes:
             variable = self.of[node]
             numbers = self.variables[variable]
@@ -237,13 +207,22 @@ class CostModel:
                 source = self.source(value)
                 if source is not None:
                     writes = i in cast(Op, node.op).mutates
-                    reader = _Use(variable, numbers.operands[i], numbers.gradients[i], writes)
+                    runs = min(self.turns.runs(node), self.turns.made(source[0]))
+                    reader = Use(variable, numbers.operands[i], numbers.gradients[i], writes, runs)
                     found.setdefault(source, {}).setdefault((variable, i), reader)
+        for back, enter in self.turns.backs:  # what enters a turn is what the one before has left, too
+            source = self.source(back.inputs[1])
+            if source is not None and enter in self.of:
+                variable = self.of[enter]
+                numbers = self.variables[variable]
+                runs = min(self.turns.runs(back), self.turns.made(source[0]))
+                reader = Use(variable, numbers.operands[0], numbers.gradients[0], runs=runs)
+                found.setdefault(source, {})[back] = reader
         for value, layout in self.search.traffic.required.items():
             source = self.source(value)
             if source is not None and (source in found or source[0] in self.of):
                 numbers = self.numbers([layout])
-                reader = _Use(self.add(Variable((numbers,), (numbers,))), numbers, numbers)
+                reader = Use(self.add(Variable((numbers,), (numbers,))), numbers, numbers)
                 found.setdefault(source, {})[reader] = reader
         return {source: list(readers.values()) for source, readers in found.items()}
 
@@ -292,26 +271,31 @@ class CostModel:
                 found += np.array([self._own_bytes.sent(node, types, choice) for choice in variable.choices])
             return found
 
-        self.factor((self.of[node],), ("alone", inside, types, node.type, of_work, id(variable)), made)
+        key = ("alone", inside, types, node.type, of_work, id(variable))
+        self.factor((self.of[node],), key, made, self.turns.runs(node))
 
-    def _edges(self, source: Source, readers: Sequence[_Use]) -> None:
+    def _edges(self, source: Source, readers: Sequence[Use]) -> None:
         """The factors of one tensor and all that read it."""
         value, index = source
         self.subject = value
         own, variable, type = self.of[value], self.variables[self.of[value]], element_types(value.type)[index]
         outputs, returned = variable.outputs[index], variable.returned[index]
         if isinstance(value, Parameter) and not isinstance(value.layout, Layout):
-            self.factor((own,), ("held", outputs.tobytes(), type), lambda: self.held(outputs, type) * OF_MEMORY)
+            count = self.turns.made(value)
+            self.factor((own,), ("held", outputs.tobytes(), type), lambda: self.held(outputs, type) * OF_MEMORY, count)
         graded = value in self.graded and type.dtype.has_gradient
         back = COLLECTIVE if isinstance(value, Parameter) else self.latency  # gradients of parameters travel together
-        largest = max(len(reader.needs) for reader in readers)
-        if 1 < len(readers) and len(outputs) * largest**2 <= (SHARED if len(self.nodes) > SMALL else SHARED_IN_SMALL):
-            self._copied(own, outputs, "there", type, readers, self.latency)
-            if graded:
-                self._copied(own, returned, "back", type, readers, back)
-        else:
-            self.counts_twice |= len(readers) > 1
-            for reader in readers:
+        most = SHARED if len(self.nodes) > SMALL else SHARED_IN_SMALL
+        for runs in dict.fromkeys(reader.runs for reader in readers):
+            together = [reader for reader in readers if reader.runs == runs]
+            largest = max(len(reader.needs) for reader in together)
+            if 1 < len(together) and len(outputs) * largest**2 <= most:
+                self._copied(own, outputs, "there", type, together, self.latency)
+                if graded:
+                    self._copied(own, returned, "back", type, together, back)
+                continue
+            self.counts_twice |= len(together) > 1
+            for reader in together:
                 self._direct(own, outputs, "there", type, reader, self.latency)
                 if graded:
                     self._direct(own, returned, "back", type, reader, back)
@@ -325,13 +309,13 @@ class CostModel:
         layouts: Sequence[Layout] = self._places[len(type.shape)].layouts
         return np.array([type.nbytes / math.prod(layouts[int(n)].strategy) for n in outputs])
 
-    def _direct(self, own: int, at: Numbers, direction: str, type: TensorType, reader: _Use, latency: float) -> None:
+    def _direct(self, own: int, at: Numbers, direction: str, type: TensorType, reader: Use, latency: float) -> None:
         there = reader.needs if direction == "there" else reader.gradients
         key = (direction, at.tobytes(), there.tobytes(), len(type.shape), type.nbytes, latency)
-        self.factor((own, reader.variable), key, lambda: self.sent(direction, at, there, type, latency))
+        self.factor((own, reader.variable), key, lambda: self.sent(direction, at, there, type, latency), reader.runs)
 
     def _copied(
-        self, own: int, at: Numbers, direction: str, type: TensorType, readers: Sequence[_Use], latency: float
+        self, own: int, at: Numbers, direction: str, type: TensorType, readers: Sequence[Use], latency: float
     ) -> None:
         """A copy that all readers may take instead of the value; on the way back a place where gradients are added."""
         wanted = [reader.needs if direction == "there" else reader.gradients for reader in readers]
@@ -339,7 +323,7 @@ class CostModel:
         copy = self.add(Variable((numbers,), (numbers,)))
         size = (len(type.shape), type.nbytes, latency)
         self.factor((own, copy), (direction, at.tobytes(), numbers.tobytes(), *size),
-                     lambda: self.sent(direction, at, numbers, type, latency))  # fmt: skip
+                     lambda: self.sent(direction, at, numbers, type, latency), readers[0].runs)  # fmt: skip
         for reader, need in zip(readers, wanted, strict=True):
 
             def cheaper(need: Numbers = need) -> Table:
@@ -348,7 +332,7 @@ class CostModel:
                 return np.minimum(direct[:, None, :], shared[None, :, :])
 
             key = (direction, at.tobytes(), numbers.tobytes(), need.tobytes(), *size)
-            self.factor((own, copy, reader.variable), key, cheaper)
+            self.factor((own, copy, reader.variable), key, cheaper, reader.runs)
 
     def sent(self, direction: str, near: Numbers, far: Numbers, type: TensorType, latency: float) -> Table:
         """[near, far]: bytes from the value to where it is wanted, or back from there."""
@@ -356,9 +340,9 @@ class CostModel:
         shares = distances[np.ix_(near, far)] if direction == "there" else distances[np.ix_(far, near)].T
         return np.minimum(shares * type.nbytes + latency * (shares > 0), NEVER)
 
-    def factor(self, variables: tuple[int, ...], key: Any, made: Callable[[], Table]) -> None:
-        """Add a factor of the costs of `subject`; see `made`."""
-        self.factors.append(self.made(variables, key, made))
+    def factor(self, variables: tuple[int, ...], key: Any, made: Callable[[], Table], times: int = 1) -> None:
+        """Add a factor of the costs of `subject`, which a step has so many times; see `made`."""
+        self.factors.append(self.made(variables, (*key, times), lambda: made() * times if times != 1 else made()))
         self.about.append((key[0], self.subject))
 
     def made(self, variables: tuple[int, ...], key: Any, made: Callable[[], Table]) -> Factor:

@@ -13,8 +13,9 @@ from mspc.ops.op import Op
 from mspc.passes.autodiff.recomputable_cells import RecomputableCell
 from mspc.passes.sharding.choices import exchanges
 from mspc.passes.sharding.search_terms import OPERATIONS, Terms
-from mspc.search.model.model import CostModel, Source
+from mspc.search.model.model import CostModel
 from mspc.search.model.step_facts import touched
+from mspc.search.model.variables import Source
 from mspc.search.solver.elimination import Table
 
 

@@ -7,6 +7,7 @@ import math
 from typing import Any, cast
 
 from mspc.ir.graph import Constant, Node, Parameter, Value, element_types, operand_types
+from mspc.ops.control.borders import MARKS, Back, Joined, Keep
 from mspc.ops.control.structural import MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import NotDifferentiable
 from mspc.passes.sharding.choices import ShardingChoice
@@ -15,8 +16,9 @@ from mspc.passes.sharding.placement import is_master
 
 
 def touched(node: Node, choice: ShardingChoice) -> float:
-    """Bytes of a rank's slices of what an operator reads and writes; none where nothing has to run."""
-    if node.op.is_view:
+    """Bytes of a rank's slices of what an operator reads and writes; none where nothing has to run, as at the borders
+    of loops."""
+    if node.op.is_view or isinstance(node.op, MARKS):
         return 0.0
     types = (*operand_types(node), *element_types(node.type))
     layouts = (*choice.inputs, *choice.outputs)
@@ -34,13 +36,43 @@ def copies(search: Search) -> dict[Value, int]:
 
 
 def graded(search: Search) -> set[Value]:
-    """The values that have a gradient: parameters that are trained, and what is computed from them."""
+    """The values that have a gradient: parameters that are trained, and what is computed from them, in an earlier turn
+    of a loop, too."""
     found: set[Value] = {p for p in search.graph.parameters if is_master(p) and p.trainable}
+    count = -1
+    while count != len(found):
+        count = len(found)
+        for node in search.graph.nodes:
+            without = isinstance(cast(Any, node.op).bprop, NotDifferentiable)
+            passing = isinstance(node.op, (TupleGetItem, MakeTuple, *MARKS))
+            stopped = isinstance(node.op, StopGradient) or (without and not passing)
+            if node.phase == "forward" and not stopped and any(value in found for value in node.inputs):
+                found.add(node)
+            if isinstance(node.op, Back) and node in found and isinstance(node.inputs[0], Node):
+                found.add(node.inputs[0])
+        if not search.is_open:
+            break
+    return found
+
+
+def kept_for_gradients(search: Search) -> set[Node]:
+    """What loops keep of every turn for gradients alone."""
+    users, results = search.traffic.users, set(search.graph.results)
+
+    def is_read(node: Node, index: int) -> bool:
+        """Whether the forward graph, or the caller, reads a result of a loop."""
+        shown = [user for user, _ in users.get(node, ())]
+        if node in results or not all(isinstance(user.op, TupleGetItem) for user in shown):
+            return True
+        own = [user for user in shown if isinstance(user.op, TupleGetItem) and user.op.index == index]
+        return any(each in results or any(user.phase == "forward" for user, _ in users.get(each, ())) for each in own)
+
+    found: set[Node] = set()
     for node in search.graph.nodes:
-        without = isinstance(cast(Any, node.op).bprop, NotDifferentiable)
-        stopped = isinstance(node.op, StopGradient) or (without and not isinstance(node.op, (TupleGetItem, MakeTuple)))
-        if node.phase == "forward" and not stopped and any(value in found for value in node.inputs):
-            found.add(node)
+        if isinstance(node.op, Joined) and node.phase == "forward":
+            for index, value in enumerate(node.inputs):
+                if isinstance(value, Node) and isinstance(value.op, Keep) and not is_read(node, index):
+                    found.add(value)
     return found
 
 

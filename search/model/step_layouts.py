@@ -12,7 +12,8 @@ from mspc.passes.communication.redistribution_plan import plan
 from mspc.passes.sharding.choices import ShardingChoice
 from mspc.passes.sharding.traffic import bytes_between
 from mspc.passes.sharding.update_layouts import elementwise
-from mspc.search.model.model import CostModel, Source
+from mspc.search.model.model import CostModel
+from mspc.search.model.variables import Source
 
 
 @dataclass(frozen=True, slots=True, eq=False)

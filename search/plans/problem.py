@@ -9,6 +9,7 @@ from functools import partial
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Decide
 from mspc.ir.graph import Graph
+from mspc.passes.sharding.opened_graphs import open_regions, opened
 from mspc.passes.sharding.propagate_sharding import begun
 from mspc.passes.sharding.search_terms import LEAST, MILLION
 from mspc.search.layouts.cheapest import limited, mesh_of, place
@@ -31,6 +32,8 @@ class Problem:
         self.model: CostModel
 
         def read(graph: Graph) -> None:
+            if any(node.regions for node in graph.nodes):
+                open_regions(graph)  # for good: the compile ends here
             search, _ = begun(graph)
             self.model = CostModel(search, mesh_of(search))
             raise _ProblemRead
@@ -52,6 +55,7 @@ class Problem:
         return self._compile(self._config, partial(self._decide, tuple(values), share))
 
     def _decide(self, values: Sequence[int], share: float, graph: Graph) -> None:
-        place(self.memory, graph, values)
+        with opened(graph):
+            place(self.memory, graph, values)
         if share:
             graph.attrs["search_open"] = round((1 - share) * MILLION)

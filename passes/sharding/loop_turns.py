@@ -1,0 +1,87 @@
+"""Tells how often a step runs the nodes of a graph whose regions are open, and how often it makes their values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.types import StackType
+from mspc.ops.control.borders import Back, Border, Enter, Keep, StandIn
+from mspc.ops.control.loops import For, Loop, MakeStack, Scan
+from mspc.ops.control.regions import RegionOp
+from mspc.ops.control.structural import MakeTuple, TupleGetItem
+
+UNKNOWN_TURNS = 10
+"""How many turns a loop counts for that nobody has counted yet."""
+
+
+class LoopTurns:
+    """The turns of one opened graph.
+
+    backs: what carries a value from a turn to the next one, or brings a branch's result to where the other branch left
+    its own, with the Enter or the Leave in whose layout that is. stands: parameters that stand for all entries of a
+    stack, with the number of these.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.backs: list[tuple[Node, Node]] = []
+        self.stands: dict[Value, int] = {}
+        self._runs: dict[Node, int] = {}
+        self._made: dict[Value, int] = {}
+        entries: dict[Value, int] = {}
+        turns = {node.op.owner: turns_of(node.op.op) for node in graph.nodes if isinstance(node.op, Border)}
+        if not turns:
+            return
+        times = [1]
+        for node in graph.nodes:
+            op = node.op
+            if isinstance(op, Border):
+                if op.region:
+                    times.pop()
+                if not op.is_end:
+                    times.append(times[-1] * turns[op.owner])
+            self._runs[node] = times[-1]
+            if isinstance(node.type, StackType):
+                entries[node] = _entries(node, entries, turns)
+                self._made[node] = (times[-2] if isinstance(op, Keep) else times[-1]) * entries[node]
+            elif isinstance(op, Enter):
+                self._made[node] = times[-1] * turns[op.owner]
+            elif isinstance(op, Keep):
+                self._made[node] = times[-2]
+            if isinstance(op, StandIn) and isinstance(node.inputs[0], Node):
+                count = len(node.inputs[0].inputs)
+                self.stands[node.inputs[1]] = count
+                self._made[node.inputs[1]] = times[-1] * count
+            elif isinstance(op, Back) and isinstance(node.inputs[0], Node):
+                self.backs.append((node, node.inputs[0]))
+
+    def runs(self, node: Node) -> int:
+        """How often a step runs a node."""
+        return self._runs.get(node, 1)
+
+    def made(self, value: Value) -> int:
+        """How often a step makes a value, every entry of a stack by itself, or reads another one in its place."""
+        found = self._made.get(value)
+        if found is None:
+            found = self._runs.get(value, 1) if isinstance(value, Node) else 1
+        return found
+
+
+def _entries(node: Node, known: Mapping[Value, int], turns: Mapping[Node, int]) -> int:
+    """The entries of the stack that a node makes or hands on."""
+    op = node.op
+    if isinstance(op, MakeStack):
+        return len(node.inputs)
+    if isinstance(op, Keep):
+        return turns[op.owner]
+    value = node.inputs[0] if node.inputs else None
+    if isinstance(op, TupleGetItem) and isinstance(value, Node) and isinstance(value.op, MakeTuple):
+        value = value.inputs[op.index]
+    return 1 if value is None else known.get(value, 1)
+
+
+def turns_of(op: RegionOp) -> int:
+    """The turns of a loop, `UNKNOWN_TURNS` where nobody has counted them; 1 of any other operator."""
+    if not isinstance(op, Loop):
+        return 1
+    return max(1, op.turns) if isinstance(op, For | Scan) and op.turns >= 0 else UNKNOWN_TURNS
