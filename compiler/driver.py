@@ -196,13 +196,24 @@ def trace_call(
         graph_arguments(call, fed),
         config.sharded or config.keeps_strategies > 0,
         config.script_folder,
-        # A plan names the operators of every layer; on a GPU every layer has launches of its own weights.
-        folds=not (config.strategies_from or unrolled or config.device == "GPU"),
+        folds=not unrolled and _may_fold(config),
         other_mistakes=(lambda graph: strategy_mistakes(graph, config.ranks)) if config.sharded else None,
     )
     if not takes_data(target):
         traced.drop_results(Updates(traced.graph).changes)
     return TracedCall(config, traced, fed)
+
+
+def _may_fold(config: Config) -> bool:
+    """Whether equal layers may become one graph: on a GPU every layer has launches of its own weights, and a file of
+    strategies, or a plan that does not name layers together, has strategies of every one."""
+    if config.device == "GPU":
+        return False
+    if not config.strategies_from:
+        return True
+    from mspc.plans.files.plan_file import names_layers_together  # late, as all that only a plan needs
+
+    return names_layers_together(Path(config.strategies_from))
 
 
 def compile_traced(
@@ -211,6 +222,7 @@ def compile_traced(
     on_pass: OnPass | None = None,
     decide: Decide | None = None,
     keeps: bool = False,
+    plans: bool = False,
 ) -> Compiled:
     """Compile a call that was read: the shared passes, then the program's identity. The one way to a program.
 
@@ -221,6 +233,7 @@ def compile_traced(
         a search compiles what it has found so.
         keeps: graphs of ranks are read from disk where an earlier start has left them, and written there. For that of
         a rank without others the shared passes do not run either, until somebody looks at their result.
+        plans: the names and layouts of operators in equal layers that are one graph are noted, too, for a plan.
     """
     config, traced, fed = call.config, call.traced, call.fed
     plan = _plan_of(config)
@@ -228,7 +241,7 @@ def compile_traced(
     names = passes_of(config.mode, config.device)
     if _fuses_attention(graph, names):
         _note_constants(graph, traced)
-    strategies = _named(graph, config, plan)
+    strategies = _named(graph, config, plan, plans)
     strategies.keep_strategies(graph)
 
     def look(stage: DumpPoint) -> None:
@@ -280,14 +293,15 @@ def _of_all_ranks(
     return graph, text
 
 
-def _named(graph: Graph, config: Config, plan: PlanFile | None) -> StrategyNames:
+def _named(graph: Graph, config: Config, plan: PlanFile | None, with_layers: bool) -> StrategyNames:
     """The names of the graph's operators, which a plan gives strategies to."""
     strategies = StrategyNames()
-    strategies.name(graph)
+    strategies.name(graph, with_layers or plan is not None)
     if plan is not None:
         from mspc.passes.sharding.plan_header import note_plan
         from mspc.plans.contents import give_strategies
 
+        plan = plan.for_scopes({place.rpartition("/")[0] for place in strategies.places.values()})
         give_strategies(strategies, graph, plan, config.strategies_from)
         note_plan(graph, plan, config.strategies_from, strategies.places)
     return strategies

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from mspc.ir.cell_names import each_of_cells, name_of_cells
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node, Parameter, element_layouts
+from mspc.ir.graph import Graph, Node, Parameter, Value, element_layouts
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
+from mspc.ops.control.loops import Loop, MakeStack, runs_layers
 from mspc.passes.autodiff.recomputable_cells import planned_cells
 from mspc.passes.autodiff.recompute_cells import ASKED as RECOMPUTE_CELLS
 from mspc.passes.sharding.choices import options_of, rule_of
@@ -45,7 +47,7 @@ class StrategyNames:
     places: the names of the nodes. strategies: what operators were given before all passes. stored:
     parameters as they are stored, where that does not follow from the operators; parameters: of them those that are
     trained and stored otherwise than their first reader needs them. gathered: those that gradients gather again.
-    recomputed: cells that a plan has computed again."""
+    loops: what loops over equal layers carry and keep. recomputed: cells that a plan has computed again."""
 
     by_parameter: dict[str, Cuts] = field(default_factory=dict)
     by_place: dict[str, Cuts] = field(default_factory=dict)
@@ -56,39 +58,53 @@ class StrategyNames:
     stored: dict[str, Layout] = field(default_factory=dict[str, Layout])
     parameters: dict[str, Layout] = field(default_factory=dict[str, Layout])
     gathered: list[str] = field(default_factory=list[str])
+    loops: dict[str, tuple[Layout, ...]] = field(default_factory=dict[str, tuple[Layout, ...]])
     recomputed: list[str] = field(default_factory=list[str])
-    _asked: set[Node] = field(default_factory=set[Node])
+    _asked: set[str] = field(default_factory=set[str])
+    _with_layers: bool = False
 
     def note(self, graph: Graph) -> None:
         """Note the strategies of a graph's operators."""
         for node, names, place in named(graph):
             if node.strategy is not None:
                 strategy = tuple(tuple(entry) for entry in node.strategy)
-                self.by_place[place] = strategy
+                self.by_place.update(dict.fromkeys(each_of_cells(place), strategy))
                 self.by_parameter.update(dict.fromkeys(names, strategy))
 
-    def name(self, graph: Graph) -> None:
-        """Note what the operators of a graph are called before passes leave some out and add others."""
+    def name(self, graph: Graph, with_layers: bool = False) -> None:
+        """Note what the operators of a graph are called before passes leave some out and add others. with_layers: those
+        of equal layers that are one graph, too, which know their names themselves: passes make copies of them."""
         self.places = {node: place for node, _, place in named(graph)}
+        self._with_layers = with_layers
+        for node in layer_nodes(graph) if with_layers else ():
+            node.place = self.places.get(node, "")
 
     def keep_strategies(self, graph: Graph) -> None:
         """Note the strategies that the operators of a graph were given before any pass, and which gather operands
         again."""
         self.strategies = {
             self.places[node]: Given(node.in_strategy, node.out_strategy)
-            for node in graph.nodes
+            for each in graph.graphs()
+            for node in each.nodes
             if node in self.places and (node.in_strategy is not None or node.out_strategy is not None)
         }
-        self._asked = {node for node in graph.nodes if node.attrs.get("gathers_again")}
+        self._asked = {name for node, name in self.places.items() if node.attrs.get("gathers_again")}
 
     def name_made(self, graph: Graph) -> None:
         """Name the forward operators that passes have put in the place of others: they go on counting."""
-        self.places |= dict(made_places(graph, self.places, kinds_of(self.places.values())))
+        layers = list(layer_nodes(graph)) if self._with_layers else []
+        self.places |= {node: node.place for node in layers if node.place}
+        kinds = kinds_of(dict.fromkeys(self.places.values()))  # a copy has the name of what it is of
+        self.places |= dict(made_places([*layers, *graph.nodes], self.places, kinds))
+        for node in layers if PLAN_FILE not in graph.attrs else ():
+            node.place = ""
 
     def note_layouts(self, graph: Graph) -> None:
         """Note the layouts of the operators that have names, as they are once they are decided on."""
         ranks = int(graph.attrs.get("ranks", 1))
         for node, place in self.places.items():
+            if runs_layers(node) and (layouts := _carried(node)):
+                self.loops[place] = layouts
             rule = rule_of(node) if node.in_layouts is not None else None
             if rule is None or node.in_layouts is None or None in node.in_layouts:
                 continue
@@ -102,45 +118,100 @@ class StrategyNames:
         self._note_parameters(graph)
 
     def _note_parameters(self, graph: Graph) -> None:
-        readers = _storing(graph)
-        users = graph.users()
-        marked = {node for node in graph.nodes if node.phase == "forward" and node.attrs.get("gathers_again")}
+        reads = list(parameter_reads(graph))
+        readers = _storing(reads)
+        forward: dict[Parameter, list[tuple[Node, int]]] = {}
+        for node, i, parameter in reads:
+            if node.phase == "forward":
+                forward.setdefault(parameter, []).append((node, i))
+        names = dict(_names_together(graph))
         for parameter in graph.parameters:
-            layout = parameter.layout
-            if parameter.kind != "parameter" or not isinstance(layout, Layout):
+            layout, name = parameter.layout, names.get(parameter, parameter.name)
+            if parameter.kind != "parameter" or not isinstance(layout, Layout) or not name:
                 continue
-            reads = [(node, i) for node, i in users.get(parameter, ()) if node.phase == "forward" and node.in_layouts]
-            needs = [node.in_layouts[i] for node, i in reads if node.in_layouts is not None]
+            own = forward.get(parameter, [])
+            needs = [node.in_layouts[i] for node, i in own if node.in_layouts]
             follows = layout == needs[0] == readers.get(parameter) if needs else not any(layout.dims)
             if not follows and (needs or parameter.trainable):
-                self.stored[parameter.name] = layout
+                self.stored[name] = layout
             if needs and parameter.trainable and layout != needs[0]:
-                self.parameters[parameter.name] = layout
-            forward = [node for node, _ in users.get(parameter, ()) if node.phase == "forward"]
-            if forward and marked.issuperset(forward) and not self._asked.issuperset(forward):
-                self.gathered.append(parameter.name)
+                self.parameters[name] = layout
+            again = [node for node, _ in own if node.attrs.get("gathers_again")]
+            if again and len(again) == len(own) and not all(self.places.get(node) in self._asked for node in again):
+                self.gathered.append(name)
 
     def plan(self, ranks: int) -> PlanFile:
         """What a plan file says of it."""
         return PlanFile(
             ranks, self.layouts, self.stored, tuple(self.recomputed), tuple(self.gathered), self.results,
-            self.strategies,
+            self.strategies, loops=self.loops,
         )  # fmt: skip
 
 
-def _storing(graph: Graph) -> dict[Parameter, Layout]:
+def _storing(reads: Sequence[tuple[Node, int, Parameter]]) -> dict[Parameter, Layout]:
     """How parameters are stored where every operator has its layouts from a plan: as the first one that changes them
     takes them, or else the first one."""
-    nodes = [
-        node for node in graph.nodes
-        if node.in_layouts is not None and (node.phase == "forward" or node.attrs.get("strategy_from") in GIVEN)
+    given = [
+        read for read in reads
+        if read[0].in_layouts is not None
+        and (read[0].phase == "forward" or read[0].attrs.get("strategy_from") in GIVEN)
     ]  # fmt: skip
     found: dict[Parameter, Layout] = {}
-    for node in (*(node for node in nodes if node.op.mutates), *nodes):
-        for value, layout in zip(node.inputs, node.in_layouts or (), strict=False):
-            if isinstance(value, Parameter) and layout is not None:
-                found.setdefault(value, layout.without_partial())
+    for node, i, parameter in (*(read for read in given if read[0].op.mutates), *given):
+        layout = (node.in_layouts or ())[i] if i < len(node.in_layouts or ()) else None
+        if layout is not None:
+            found.setdefault(parameter, layout.without_partial())
     return found
+
+
+def parameter_reads(graph: Graph) -> Iterator[tuple[Node, int, Parameter]]:
+    """(operator, number of the operand, parameter) of all that reads a parameter, in the graphs of equal layers, too,
+    where a turn reads one of a stack: it is the first that stands for them."""
+    yield from _reads(graph, {parameter: parameter for parameter in graph.parameters})
+
+
+def _reads(graph: Graph, known: Mapping[Value, Parameter]) -> Iterator[tuple[Node, int, Parameter]]:
+    for node in graph.nodes:
+        if not runs_layers(node):
+            yield from ((node, i, known[value]) for i, value in enumerate(node.inputs) if value in known)
+            continue
+        op, (body,) = cast(Loop, node.op), node.regions
+        inside: dict[Value, Parameter] = {}
+        for i, value in enumerate(node.inputs):
+            of = value.inputs[0] if isinstance(value, Node) and isinstance(value.op, MakeStack) else value
+            place = op.inside(0, i)
+            if place is not None and of in known:
+                inside[body.parameters[place]] = known[of]
+        yield from _reads(body, inside)
+
+
+def _names_together(graph: Graph) -> Iterator[tuple[Parameter, str]]:
+    """(parameter, name) of those that stand on stacks of equal layers: the first has the name of all, others have
+    none."""
+    for node in graph.nodes:
+        members = [value for value in node.inputs if isinstance(value, Parameter)]
+        if isinstance(node.op, MakeStack) and len(members) == len(node.inputs):
+            name = name_of_cells([member.name for member in members])
+            if name:
+                yield members[0], name
+                yield from ((member, "") for member in members[1:])
+
+
+def layer_nodes(graph: Graph) -> Iterator[Node]:
+    """The nodes of the graphs of equal layers."""
+    for node in graph.nodes:
+        for region in node.regions if runs_layers(node) else ():
+            yield from layer_nodes(region)
+            yield from region.nodes
+
+
+def _carried(node: Node) -> tuple[Layout, ...]:
+    """The layouts of what a loop carries, and of what it keeps of every turn; () where they are not known."""
+    op, body = cast(Loop, node.op), node.regions[-1]
+    carried = [body.parameters[op.leading + number].layout for number in range(op.carried)]
+    kept = element_layouts(node.layout)[op.carried :] if op.stacked else ()
+    found = tuple(layout for layout in (*carried, *kept) if isinstance(layout, Layout))
+    return found if len(found) == op.carried + op.stacked else ()
 
 
 def shard_as_in_file(graph: Graph, file: str) -> None:
@@ -179,9 +250,10 @@ def shard_as_in_file(graph: Graph, file: str) -> None:
 
 
 def named(graph: Graph) -> Iterator[tuple[Node, list[str], str]]:
-    """(node, its names by trainable parameters, its name by its place) of every forward operator."""
+    """(node, its names by trainable parameters, its name by its place) of every forward operator, of those in equal
+    layers that are one graph, too."""
     count: Counter[str] = Counter()
-    for node in graph.nodes:
+    for node in (*layer_nodes(graph), *graph.nodes):
         if node.phase != "forward":
             continue
         kind = kind_of(node)

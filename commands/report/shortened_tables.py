@@ -17,7 +17,7 @@ SCREEN = 40
 """Lines of tables that are printed with every row."""
 Entry = TypeVar("Entry")
 Kind = TypeVar("Kind", bound=Hashable)
-_NUMBER = re.compile(r"(?<![^./])\d+(?=[./-]|$)")
+_NUMBER = re.compile(r"(?<![^./])(?:\d+|\[\d+\.\.\d+\])(?=[./-]|$)")
 
 
 def fits_screen(tables: Sequence[Table]) -> bool:

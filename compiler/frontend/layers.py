@@ -10,7 +10,8 @@ that a turn does depends on which it is.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from mspc.compiler.frontend.program_state import Beginning
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.turns import UNROLLED, tried
 from mspc.compiler.frontend.values import Frame
+from mspc.ir.cell_names import name_of_cells
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Parameter, Value
 from mspc.ops.control.loops import For, MakeStack
@@ -105,7 +107,8 @@ def _loop(
         assign(tracer, frame, node.target, items[0])
         return block(tracer, frame, node.body)
 
-    found = run_loop(tracer, frame, Turns(node, node.iter, None, body, len(items), None))
+    with _names_of_all(tracer, counterparts):
+        found = run_loop(tracer, frame, Turns(node, node.iter, None, body, len(items), None))
     made = next(each for each in reversed(tracer.builder.nodes) if isinstance(each.op, For))
     _scan_parameters(tracer, made, counterparts)
     for key, members in counterparts.cells.items():
@@ -113,6 +116,24 @@ def _loop(
             tracer.cells |= {id(cell): cell for cell in members}
     assign(tracer, frame, node.target, items[-1])
     return found
+
+
+@contextmanager
+def _names_of_all(tracer: Tracer, counterparts: Counterparts) -> Iterator[None]:
+    """Let what a turn does with the first cells be of all of them by its scope: `layers-CellList/[0..79]-Layer`, where
+    their names count up."""
+    names = tracer.cell_names
+    common = {
+        key: name for key, members in counterparts.cells.items()
+        if all(id(cell) in names for cell in members)
+        and (name := name_of_cells([names[id(cell)] for cell in members]))
+    }  # fmt: skip
+    before = {key: names[key] for key in common}
+    names |= common
+    try:
+        yield
+    finally:
+        names |= before
 
 
 def _scan_parameters(tracer: Tracer, loop: Node, counterparts: Counterparts) -> None:

@@ -78,6 +78,7 @@ HEADER: Mapping[str, Fact] = {
     "plan_parameters": _ENTRIES,
     "plan_recompute": _TEXTS,
     "plan_gather_again": _TEXTS,
+    "plan_loops": _ENTRIES,
     "plan_places": _COUNTS,
 }
 """Of the lines `key : value` above the parameters."""

@@ -187,6 +187,14 @@ class TurnCount(Op):
         return np.asarray(len(inputs[0]), np.int64)
 
 
+def runs_layers(node: Node) -> bool:
+    """Whether a node is a loop over the weights of equal layers, or over what belongs to each."""
+    op = node.op
+    if not isinstance(op, For | Scan) or op.turns < 0:
+        return False
+    return any(isinstance(node.inputs[i].type, StackType) for i in op.scanned_operands)
+
+
 def body_of(node: Node) -> Graph:
     """The body of a loop."""
     return node.regions[-1]

@@ -26,8 +26,8 @@ from mspc.ir.text.source_text import Malformed
 
 PLAN_FILE, PLACES = "plan_file", "plan_places"
 OPERATORS, RESULTS, PARAMETERS = "plan_operators", "plan_results", "plan_parameters"
-RECOMPUTE, GATHER_AGAIN = "plan_recompute", "plan_gather_again"
-KEYS = (PLAN_FILE, OPERATORS, RESULTS, PARAMETERS, RECOMPUTE, GATHER_AGAIN, PLACES)
+RECOMPUTE, GATHER_AGAIN, LOOPS = "plan_recompute", "plan_gather_again", "plan_loops"
+KEYS = (PLAN_FILE, OPERATORS, RESULTS, PARAMETERS, RECOMPUTE, GATHER_AGAIN, LOOPS, PLACES)
 
 
 class HeaderPlan(Protocol):
@@ -48,6 +48,9 @@ class HeaderPlan(Protocol):
     @property
     def gather_again(self) -> tuple[str, ...]: ...
 
+    @property
+    def loops(self) -> Mapping[str, tuple[Layout, ...]]: ...
+
 
 @dataclass(frozen=True)
 class NotedPlan:
@@ -60,6 +63,7 @@ class NotedPlan:
     parameters: Mapping[str, Layout]
     recompute: tuple[str, ...] = ()
     gather_again: tuple[str, ...] = ()
+    loops: Mapping[str, tuple[Layout, ...]] = field(default_factory=dict[str, tuple[Layout, ...]])
     places: Counter[str] = field(default_factory=Counter[str])
 
 
@@ -71,6 +75,7 @@ def note_plan(graph: Graph, plan: HeaderPlan, file: str, places: Mapping[Node, s
         PARAMETERS: tuple((name, str(layout)) for name, layout in plan.parameters.items()),
         RECOMPUTE: plan.recompute,
         GATHER_AGAIN: plan.gather_again,
+        LOOPS: _entries(plan.loops),
         PLACES: tuple(kinds_of(places.values()).items()),
     }
     graph.attrs |= {PLAN_FILE: file} | {key: value for key, value in noted.items() if value}
@@ -93,6 +98,7 @@ def noted_plan(graph: Graph) -> NotedPlan | None:
         {name: layout for name, texts in stored.items() for layout in _layouts(PARAMETERS, name, texts, ranks)},
         said[RECOMPUTE],
         said[GATHER_AGAIN],
+        {name: _layouts(LOOPS, name, texts, ranks) for name, *texts in said[LOOPS]},
         Counter(dict(said[PLACES])),
     )
 
@@ -101,8 +107,9 @@ def forget_plan(graph: Graph) -> None:
     """Take a plan out of a graph."""
     for key in KEYS:
         graph.attrs.pop(key, None)
-    for node in graph.nodes:
-        node.place = ""
+    for each in graph.graphs():
+        for node in each.nodes:
+            node.place = ""
 
 
 def kinds_of(places: Iterable[str]) -> Counter[str]:
@@ -110,10 +117,12 @@ def kinds_of(places: Iterable[str]) -> Counter[str]:
     return Counter(place.rpartition("-op")[0] for place in places)
 
 
-def made_places(graph: Graph, named: Container[Node], count: Counter[str]) -> Iterator[tuple[Node, str]]:
-    """(node, name) of the forward operators that are not `named`, which passes have put in the place of others: they
-    go on counting, and `count` with them."""
-    for node in graph.nodes:
+def made_places(
+    nodes: Iterable[Node], named: Container[Node], count: Counter[str]
+) -> Iterator[tuple[Node, str]]:
+    """(node, name) of the forward operators among some that are not `named`, which passes have put in the place of
+    others: they go on counting, and `count` with them."""
+    for node in nodes:
         if node.phase == "forward" and node not in named:
             kind = kind_of(node)
             yield node, f"{kind}-op{count[kind]}"

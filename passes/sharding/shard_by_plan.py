@@ -14,17 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mspc.ir.cell_names import each_of_cells
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Node, Value, element_layouts
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.nearest import did_you_mean
+from mspc.ops.control.borders import Back, Enter, Joined, Keep
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.passes.autodiff.recomputable_cells import mark_cells
 from mspc.passes.autodiff.recompute import Recompute
 from mspc.passes.base import OPENED, Pass
 from mspc.passes.needs import GLOBAL
-from mspc.passes.sharding.choices import ShardingChoice, options_of, rule_of
+from mspc.passes.sharding.choices import ShardingChoice, make_choice, merge, options_of, rule_of
 from mspc.passes.sharding.plan_header import PLAN, NotedPlan, forget_plan, made_places, noted_plan
 from mspc.sharding.factors import Rule
 
@@ -43,7 +45,7 @@ class ShardByPlan(Pass):
         if plan is None:
             return False
         mistakes: list[MspcError] = []
-        for work in (_recompute, _store, _shard_operators):
+        for work in (_recompute, _store, _shard_operators, _shard_loops):
             try:
                 work(graph, plan)
             except MspcError as error:
@@ -83,7 +85,7 @@ def check_known(wanted: list[str], known: list[str], file: str) -> None:
 def _shard_operators(graph: Graph, plan: NotedPlan) -> None:
     nodes = {node.place: node for node in graph.nodes if node.place}
     known = [f"{kind}-op{number}" for kind, count in plan.places.items() for number in range(count)]
-    made = {place: node for node, place in made_places(graph, set(nodes.values()), plan.places.copy())}
+    made = {place: node for node, place in made_places(graph.nodes, set(nodes.values()), plan.places.copy())}
     nodes |= made
     wanted = list(dict.fromkeys([*plan.operators, *plan.results]))
     check_known(wanted, [*known, *made], plan.file)
@@ -104,23 +106,58 @@ def _shard_operators(graph: Graph, plan: NotedPlan) -> None:
 def _store(graph: Graph, plan: NotedPlan) -> None:
     """Store parameters as a plan says. Raises MspcError where one is not there, or cannot be sharded so."""
     known = {p.name: p for p in graph.parameters if p.kind == "parameter"}
-    unknown = [name for name in (*plan.parameters, *plan.gather_again) if name not in known]
+    layouts = {name: layout for names, layout in plan.parameters.items() for name in each_of_cells(names)}
+    again = [name for names in plan.gather_again for name in each_of_cells(names)]
+    unknown = [name for name in (*layouts, *again) if name not in known]
     if unknown:
         raise MspcError(
             f"the plan {plan.file} stores {listed(unknown)}, which are no parameters of the network",
             notes=[*did_you_mean(unknown[0], list(known)), f"it has {listed(list(known))}"],
         )
-    for name, layout in plan.parameters.items():
+    for name, layout in layouts.items():
         parameter = known[name]
         if len(layout.dims) != len(parameter.shape) or not layout.divides(parameter.shape):
             shape = tuple(parameter.shape)
             raise MspcError(f"the plan {plan.file} stores {name} as {layout}, and its shape is {shape}")
         parameter.layout = layout
         parameter.attrs["parallel_optimizer"] = False  # it is sharded as it is to be
-    gathered = {known[name] for name in plan.gather_again}
+    gathered = {known[name] for name in again}
     for node in graph.nodes:
         if node.phase == "forward" and any(value in gathered for value in node.inputs):
             node.attrs["gathers_again"] = True
+
+
+def _shard_loops(graph: Graph, plan: NotedPlan) -> None:
+    """Let the loops over equal layers carry and keep values in the layouts that a plan has for them. Raises
+    MspcError."""
+    if not plan.loops:
+        return
+    owners = {node.place: node.op.owner for node in graph.nodes if node.place and isinstance(node.op, Joined)}
+    check_known(list(plan.loops), list(owners), plan.file)
+    marks: dict[Node, list[Node]] = {}
+    for node in graph.nodes:
+        if isinstance(node.op, Keep) or (isinstance(node.op, Enter) and not node.op.scanned):
+            marks.setdefault(node.op.owner, []).append(node)
+    for name, layouts in plan.loops.items():
+        own = marks.get(owners[name], [])
+        if len(own) != len(layouts) or any(not _fits(mark, each) for mark, each in zip(own, layouts, strict=True)):
+            said = f"has {_shown(layouts)} for {name}, which carries and keeps {len(own)} values"
+            raise MspcError(f"the plan {plan.file} {said}", notes=[", ".join(str(mark.type) for mark in own)])
+        for mark, layout in zip(own, layouts, strict=True):
+            rule = rule_of(mark)
+            assert rule is not None
+            choice = make_choice(rule, *merge(rule, ((rule.outputs[0], layout),), layout.ranks))
+            mark.in_layouts, mark.layout = choice.inputs, choice.layout(mark.type)
+    for node in graph.nodes:
+        if isinstance(node.op, Back) and node.op.owner in marks and isinstance(node.inputs[0].layout, Layout):
+            node.layout = node.inputs[0].layout
+            node.in_layouts = (node.layout, node.layout)
+
+
+def _fits(node: Node, layout: Layout) -> bool:
+    """Whether a result may have a layout."""
+    shape = node.tensor_type.shape
+    return len(layout.dims) == len(shape) and layout.divides(shape)
 
 
 def _shard(

@@ -16,6 +16,10 @@
 An operator goes by its cells and its place among those of its kind. Every operand has a layout as dumps have it; one
 that it takes in partial sums, as its operand comes out, says so: "(4) [-, -] sum[0]". `results` has the layouts of an
 operator's results where they do not follow from those of its operands.
+
+Equal layers that are one graph are named together, "Default/network-Net/layers-CellList/[0..79]-Layer/MatMul-op0" and
+"layers.[0..79].weight": under such a plan they are compiled as one graph where that can be, else each of them so.
+`loops` has of every such loop the layouts of what is carried from turn to turn, and of what is kept of every turn.
 Operators that a file leaves out are not configured. `recompute` names cells that are computed again for gradients,
 `parameters` those that are stored otherwise than their first reader needs them, with their states, and `gather_again`
 those of them that are gathered for gradients once more instead of being stored.
@@ -28,11 +32,13 @@ the script's. All but ranks and operators may be left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import field
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from mspc.ir.cell_names import are_cells, each_of_cells
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import shown_path, write_atomically
 from mspc.ir.files.toml_text import check_keys, quoted, read_toml
@@ -46,7 +52,7 @@ from mspc.ir.text.source_text import Malformed
 LARGEST = 1 << 28
 """Bytes of a file."""
 SUFFIX = ".toml"
-KEYS = ("ranks", "device", "operators", "results", "strategies", "parameters", "recompute", "gather_again")
+KEYS = ("ranks", "device", "operators", "results", "strategies", "parameters", "recompute", "gather_again", "loops")
 DEVICES = ("CPU", "GPU")
 SIDES = {"in": ("in_strategy", "in_layout"), "out": ("out_strategy", "out_layout")}
 """The words for a strategy of operands and for one of results."""
@@ -71,7 +77,7 @@ class PlanFile:
     """What a file says: of every operator the layouts of its operands, of parameters those that they are stored in;
     cells that are computed again, and parameters that are gathered again. results: layouts of results that do not
     follow from those of operands. strategies: all that the script is taken to say; None where it may say it itself.
-    device: what programs are made for, "" for the script's."""
+    device: what programs are made for, "" for the script's. loops: what loops over equal layers carry and keep."""
 
     ranks: int
     operators: Mapping[str, tuple[Layout, ...]]
@@ -81,6 +87,35 @@ class PlanFile:
     results: Mapping[str, tuple[Layout, ...]] = field(default_factory=dict[str, tuple[Layout, ...]])
     strategies: Mapping[str, Given] | None = None
     device: str = ""
+    loops: Mapping[str, tuple[Layout, ...]] = field(default_factory=dict[str, tuple[Layout, ...]])
+
+    def for_scopes(self, scopes: Collection[str]) -> PlanFile:
+        """The same for a network of these scopes: cells that are no scope of it together are named one by one."""
+
+        def named(found: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: value for key, value in found.items() for name in names(key)}
+
+        def names(key: str) -> Iterable[str]:
+            return [key] if not are_cells(key) or key.rpartition("/")[0] in scopes else each_of_cells(key)
+
+        strategies = None if self.strategies is None else named(self.strategies)
+        loops = {name: value for name, value in self.loops.items() if name.rpartition("/")[0] in scopes}
+        again = tuple(name for key in self.recompute for name in ([key] if key in scopes else each_of_cells(key)))
+        return replace(
+            self, operators=named(self.operators), results=named(self.results), strategies=strategies, loops=loops,
+            recompute=again,
+        )  # fmt: skip
+
+
+_TOGETHER = re.compile(rb'^\s*"[^"\n]*\[\d+\.\.\d+\]', re.MULTILINE)
+
+
+def names_layers_together(path: Path) -> bool:
+    """Whether a file is a plan that names equal layers together; False where it cannot be read."""
+    try:
+        return path.suffix == SUFFIX and _TOGETHER.search(path.read_bytes()) is not None
+    except OSError:
+        return False
 
 
 def write_plan(path: Path, plan: PlanFile) -> None:
@@ -98,6 +133,8 @@ def write_plan(path: Path, plan: PlanFile) -> None:
         lines += ["", "[strategies]"]
         lines += [_entry(name, given.texts) for name, given in plan.strategies.items()]
     lines += ["", "[operators]", *(_entry(name, map(str, layouts)) for name, layouts in plan.operators.items())]
+    if plan.loops:
+        lines += ["", "[loops]", *(_entry(name, map(str, layouts)) for name, layouts in plan.loops.items())]
     if plan.results:
         lines += ["", "[results]", *(_entry(name, map(str, layouts)) for name, layouts in plan.results.items())]
     text = "\n".join(lines) + "\n"
@@ -137,6 +174,7 @@ def read_plan(path: Path) -> PlanFile:
         {name: _strategy(shown, name, value, ranks) for name, value in _table(shown, found, "results").items()},
         None if given is None else {name: _given(shown, name, value) for name, value in given.items()},
         device,
+        {name: _strategy(shown, name, value, ranks) for name, value in _table(shown, found, "loops").items()},
     )
 
 

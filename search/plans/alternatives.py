@@ -18,9 +18,10 @@ from mspc.ops.op import Op
 from mspc.output.programs import config_of
 from mspc.passes.autodiff.recompute_cells import ASKED as RECOMPUTE_CELLS
 from mspc.passes.sharding.choices import rule_of
+from mspc.plans.operator_names import layer_nodes
 from mspc.search.plans.machine_terms import terms_for
 from mspc.search.plans.megatron import shard_in_pairs, tensor_sizes
-from mspc.search.plans.regions import refuse_regions
+from mspc.search.plans.regions import layers_alike, refuse_regions
 from mspc.search.plans.row import DATA_PARALLEL, SEARCH
 
 MEGATRON = "Megatron-style"
@@ -76,20 +77,27 @@ class PlanRequest:
 @dataclass(frozen=True)
 class PlannedNetwork:
     """What plans are made of: a launch, how it is compiled in every way, and its graph, which is read once. free: all
-    ways leave out the strategies of the script."""
+    ways leave out the strategies of the script. alike: layers that are one graph, and are sharded alike."""
 
     captured: CapturedCall
     config: Config
     call: TracedCall
     free: bool = False
+    alike: int = 0
 
     @classmethod
-    def read(cls, captured: CapturedCall, config: Config, free: bool = False) -> PlannedNetwork:
-        """Read a launch; `config` is of any way. Raises MspcError."""
-        settings = replace(config, **WAYS[0].settings)
-        call = trace_call(captured.target, describe_call(captured.args, []), settings, captured.global_types, True)
+    def read(
+        cls, captured: CapturedCall, config: Config, free: bool = False, limited: bool = False
+    ) -> PlannedNetwork:
+        """Read a launch; `config` is of any way. limited: memory counts, for which layers are looked at one by one.
+        Raises MspcError."""
+        settings, arguments = replace(config, **WAYS[0].settings), describe_call(captured.args, [])
+        call = trace_call(captured.target, arguments, settings, captured.global_types, unrolled=bool(limited))
+        alike = layers_alike(call.traced.graph)
+        if alike < 0:
+            call, alike = trace_call(captured.target, arguments, settings, captured.global_types, unrolled=True), 0
         refuse_regions(call.traced.graph)
-        return cls(captured, config, call, free)
+        return cls(captured, config, call, free, alike)
 
     def compiled(
         self, way: Alternative, config: Config | None = None, on_stage: OnStage | None = None,
@@ -104,13 +112,14 @@ class PlannedNetwork:
         if way.again:
             graph.attrs[RECOMPUTE_CELLS] = True
         if is_free:
-            for node in graph.nodes:
-                node.in_strategy = node.out_strategy = None
+            for each in graph.graphs():
+                for node in each.nodes:
+                    node.in_strategy = node.out_strategy = None
         if way.replicated:
             _replicate(graph)
         if way.tensor:
             shard_in_pairs(graph, config.ranks, way.tensor)
-        return compile_traced(call, on_stage, decide=decide)
+        return compile_traced(call, on_stage, decide=decide, plans=True)
 
 
 def all_ways(captured: CapturedCall, asked: PlanRequest) -> Iterator[Alternative]:
@@ -126,7 +135,7 @@ def all_ways(captured: CapturedCall, asked: PlanRequest) -> Iterator[Alternative
 def _replicate(graph: Graph) -> None:
     """Give the operators of a graph, read but not compiled yet, strategies that shard nothing: for small networks the
     quickest, since nothing is sent."""
-    for node in graph.nodes:
+    for node in (*graph.nodes, *layer_nodes(graph)):
         rule = rule_of(node)
         if rule is not None:
             dims = cast(Op, node.op).strategy_dims(rule)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +12,11 @@ from mspc.compiler.driver import Compiled
 from mspc.compiler.run_graph import run_graph
 from mspc.compiler.sent_bytes import sent_by_ranks
 from mspc.engine.capture import CapturedCall
+from mspc.ir.cell_names import each_of_cells
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph
+from mspc.ir.graph import Graph, Node
 from mspc.ir.late_dataclass import dataclass
+from mspc.ops.control.times import nodes_with_times
 from mspc.output.programs import config_of
 from mspc.passes.sharding.parallel_optimizer import why_not_sharded
 from mspc.passes.sharding.plan_header import GIVEN
@@ -44,7 +46,7 @@ class Outcome:
 
 def is_configured(compiled: Compiled) -> bool:
     """Whether the script has sharded operators itself."""
-    return any(node.attrs.get("strategy_from") in GIVEN for node in compiled.graph.nodes)
+    return any(node.attrs.get("strategy_from") in GIVEN for each in compiled.graph.graphs() for node in each.nodes)
 
 
 def remarked(remarks: Remarks, compiled: Compiled, asked: PlanRequest, way: Alternative) -> Remarks:
@@ -78,7 +80,7 @@ def figures(name: str, compiled: Compiled, captured: CapturedCall, asked: PlanRe
     if 0 < limit < memory:
         raise MspcError(f"it needs {memory} bytes of memory on a rank, and there are {limit}")
     time, attrs = Timeline(graph, asked.machine), compiled.graph.attrs
-    least = min(time.total, least_seconds(compiled.graph.nodes, asked.ranks, asked.machine))
+    least = min(time.total, least_seconds(_as_often(compiled.graph), asked.ranks, asked.machine))
     return PlanResult(
         name=name,
         ranks=asked.ranks,
@@ -93,12 +95,22 @@ def figures(name: str, compiled: Compiled, captured: CapturedCall, asked: PlanRe
         gap=1 - least / time.total if least else None,
         search_gap=_search_gap(attrs),
         memory=memory,
-        collectives=sum(sent_bytes(node) > 0 for node in graph.nodes),
+        collectives=sum(times.count for node, times in nodes_with_times(graph) if sent_bytes(node) > 0),
         recompute=tuple(compiled.strategies.recomputed),
-        cut_further=len(compiled.strategies.parameters),
-        gathered_again=len(compiled.strategies.gathered),
+        cut_further=_count(compiled.strategies.parameters),
+        gathered_again=_count(compiled.strategies.gathered),
         foreseen=attrs.get("search_held"),
     )
+
+
+def _as_often(graph: Graph) -> Iterator[Node]:
+    """The nodes of a graph and of its loops, as often as a step runs them."""
+    return (node for node, times in nodes_with_times(graph) for _ in range(times.count))
+
+
+def _count(names: Iterable[str]) -> int:
+    """How many parameters have these names, of which one may stand for those of equal layers."""
+    return sum(1 for name in names for _ in each_of_cells(name))
 
 
 def _search_gap(attrs: Mapping[str, Any]) -> float | None:

@@ -4,8 +4,11 @@ so that one sum over ranks follows the pair (Shoeybi et al., "Megatron-LM", 2019
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ops.control.loops import Loop, MakeStack, runs_layers
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 
 MOST = 8
@@ -25,31 +28,59 @@ def shard_in_pairs(graph: Graph, ranks: int, tensor: int) -> None:
         MspcError: no product follows on another, a dimension cannot be sharded so often, or a weight would be sharded
             by rows and by columns.
     """
-    data = ranks // tensor
-    opened: set[Value] = set()
-    by_rows: dict[Value, bool] = {}
-    pairs = 0
-    for node in graph.nodes:
-        comes_open = any(value in opened for value in node.inputs)
-        if not _is_layer(node):
-            if comes_open:
-                opened.add(node)
-            continue
-        pairs += comes_open
-        weight = node.inputs[1]
-        if by_rows.setdefault(weight, comes_open) != comes_open:
-            raise MspcError(f"pairs shard {weight.name} by columns for one product and by rows for another")
-        _shard(node, data, tensor, by_rows=comes_open)
-        if not comes_open:
-            opened.add(node)
-    if not pairs:
+    pairs = _Pairs(ranks // tensor, tensor)
+    pairs.shard(graph, {})
+    if not pairs.count:
         raise MspcError("no product of a weight follows on another")
 
 
-def _is_layer(node: Node) -> bool:
+class _Pairs:
+    """The pairs of a graph. data, tensor: ranks among which rows and products are shared. count: of the pairs that were
+    found; opened: what a first product makes, and what follows from it."""
+
+    def __init__(self, data: int, tensor: int) -> None:
+        self.data, self.tensor = data, tensor
+        self.opened: set[Value] = set()
+        self.by_rows: dict[Value, bool] = {}
+        self.count = 0
+
+    def shard(self, graph: Graph, outside: Mapping[Value, Value]) -> None:
+        """Shard the products of a graph, and of equal layers in it. outside: for parameters of theirs what is read in
+        their place. Raises MspcError."""
+        for node in graph.nodes:
+            comes_open = any(outside.get(value, value) in self.opened for value in node.inputs)
+            if runs_layers(node):
+                self.shard(node.regions[-1], {**outside, **_handed_in(node)})
+            if not _is_layer(node, outside):
+                if comes_open:
+                    self.opened.add(node)
+                continue
+            self.count += comes_open
+            weight = outside.get(node.inputs[1], node.inputs[1])
+            if self.by_rows.setdefault(weight, comes_open) != comes_open:
+                raise MspcError(f"pairs shard {weight.name} by columns for one product and by rows for another")
+            _shard(node, self.data, self.tensor, by_rows=comes_open)
+            if not comes_open:
+                self.opened.add(node)
+
+
+def _handed_in(node: Node) -> dict[Value, Value]:
+    """For the parameters of a layer what it reads in their place: of a stack of weights the first."""
+    op, body = node.op, node.regions[-1]
+    assert isinstance(op, Loop)
+    found: dict[Value, Value] = {}
+    for number, value in enumerate(node.inputs):
+        place = op.inside(0, number)
+        if place is not None:
+            is_stack = isinstance(value, Node) and isinstance(value.op, MakeStack)
+            found[body.parameters[place]] = value.inputs[0] if is_stack else value
+    return found
+
+
+def _is_layer(node: Node, outside: Mapping[Value, Value]) -> bool:
     if not isinstance(node.op, MatMul | BatchMatMul) or len(node.inputs) != 2:
         return False
-    weight = node.inputs[1]
+    weight = outside.get(node.inputs[1], node.inputs[1])
     return isinstance(weight, Parameter) and weight.trainable and len(weight.tensor_type.shape) == 2
 
 

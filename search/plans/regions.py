@@ -1,14 +1,36 @@
-"""The search weighs networks without loops and branches that only the run decides."""
+"""The search weighs networks without loops and branches that only the run decides; equal layers that are one graph are
+decided on together."""
 
 from __future__ import annotations
 
+from mspc.ir.cell_names import are_cells
 from mspc.ir.graph import Graph
+from mspc.ops.control.loops import runs_layers
+from mspc.passes.sharding.choices import rule_of
+
+
+def layers_alike(graph: Graph) -> int:
+    """The number of layers that are decided on together, of which all operators have names for all turns: 0 where there
+    are none, -1 where they have to be looked at one by one."""
+    found = 0
+    for node in graph.nodes:
+        if not node.regions:
+            continue
+        if not runs_layers(node):
+            return -1
+        for inner in node.regions[-1].nodes:
+            is_named = are_cells(inner.scope.removeprefix(node.scope))
+            if inner.regions or (inner.phase == "forward" and rule_of(inner) is not None and not is_named):
+                return -1
+        if node.phase == "forward":
+            found += node.op.turns  # type: ignore[attr-defined]  # of a loop over layers
+    return found
 
 
 def refuse_regions(graph: Graph) -> None:
-    """Raises MspcError where a node runs graphs, at its line."""
+    """Raises MspcError where a node runs graphs that are no layers, at its line."""
     for node in graph.nodes:
-        if node.regions:
+        if node.regions and not runs_layers(node):
             raise node.error(
                 f"{node.label}: the search does not weigh what the run decides, how often a loop turns or which branch "
                 "is taken",

@@ -81,7 +81,7 @@ def _outcomes(
     """What every way comes to, or why it does not, in order. The search runs here, and meanwhile the others of a large
     network in forks. Where it finds nothing within a limit of memory, others may. Raises its other MspcErrors."""
     on_way(ways[0].name)
-    network = PlannedNetwork.read(captured, asked.config(captured), asked.free)
+    network = PlannedNetwork.read(captured, asked.config(captured), asked.free, bool(asked.memory))
     nodes = network.call.traced.graph.nodes
     others = ways[1:] if len(nodes) > LARGE_GRAPH and can_fork() else ()
     with ForkedCalls([partial(_outcome, network, asked, way) for way in others]) as forked:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -68,7 +67,7 @@ CASES = [
 
 
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FoundPlan]]:
+def found(monkeypatch: pytest.MonkeyPatch) -> list[FoundPlan]:
     """What the searches of a test have found."""
     plans: list[FoundPlan] = []
     place = together.place_forward
@@ -78,7 +77,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FoundPlan]]:
         return plans[-1]
 
     monkeypatch.setattr(together, "place_forward", noted)
-    yield plans
+    return plans
 
 
 def search(case: tuple[int, ...], terms: Terms, trains: bool, has_ends: bool, unrolled: bool) -> Compiled:
