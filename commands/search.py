@@ -171,6 +171,9 @@ def _print(found: list[Plans], machine: Machine, options: SearchOptions) -> None
     print_table(Table(f"plans, the fastest first, on {machine.name}", headings, rows, (0, 2, 3, 4, 5, 6, 7, 8)))
     if any(plan.remarks.keeps_strategies for plans in found for plan in plans.plans[: options.top]):
         print_line(f"note: {CONFIGURED_MARK} keeps the script's own strategies, the others go without them")
+    alike = max((plan.remarks.alike for plans in found for plan in plans.plans), default=0)
+    if alike:
+        print_line(f"note: {alike} equal layers are one graph: they choose alike, in all plans and in what is proved")
     for plans in found:
         for plan in plans.plans[: options.top]:
             for told in _notes(plan):

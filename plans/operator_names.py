@@ -96,8 +96,6 @@ class StrategyNames:
         self.places |= {node: node.place for node in layers if node.place}
         kinds = kinds_of(dict.fromkeys(self.places.values()))  # a copy has the name of what it is of
         self.places |= dict(made_places([*layers, *graph.nodes], self.places, kinds))
-        for node in layers if PLAN_FILE not in graph.attrs else ():
-            node.place = ""
 
     def note_layouts(self, graph: Graph) -> None:
         """Note the layouts of the operators that have names, as they are once they are decided on."""
@@ -116,6 +114,8 @@ class StrategyNames:
                 self.results[place] = made
         self.recomputed = planned_cells(graph)
         self._note_parameters(graph)
+        for node in layer_nodes(graph):
+            node.place = ""
 
     def _note_parameters(self, graph: Graph) -> None:
         reads = list(parameter_reads(graph))

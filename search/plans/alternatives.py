@@ -21,7 +21,7 @@ from mspc.passes.sharding.choices import rule_of
 from mspc.plans.operator_names import layer_nodes
 from mspc.search.plans.machine_terms import terms_for
 from mspc.search.plans.megatron import shard_in_pairs, tensor_sizes
-from mspc.search.plans.regions import layers_alike, refuse_regions
+from mspc.search.plans.regions import are_weighed, refuse_regions
 from mspc.search.plans.row import DATA_PARALLEL, SEARCH
 
 MEGATRON = "Megatron-style"
@@ -77,13 +77,12 @@ class PlanRequest:
 @dataclass(frozen=True)
 class PlannedNetwork:
     """What plans are made of: a launch, how it is compiled in every way, and its graph, which is read once. free: all
-    ways leave out the strategies of the script. alike: layers that are one graph, and are sharded alike."""
+    ways leave out the strategies of the script."""
 
     captured: CapturedCall
     config: Config
     call: TracedCall
     free: bool = False
-    alike: int = 0
 
     @classmethod
     def read(
@@ -93,11 +92,10 @@ class PlannedNetwork:
         Raises MspcError."""
         settings, arguments = replace(config, **WAYS[0].settings), describe_call(captured.args, [])
         call = trace_call(captured.target, arguments, settings, captured.global_types, unrolled=bool(limited))
-        alike = layers_alike(call.traced.graph)
-        if alike < 0:
-            call, alike = trace_call(captured.target, arguments, settings, captured.global_types, unrolled=True), 0
+        if not are_weighed(call.traced.graph):
+            call = trace_call(captured.target, arguments, settings, captured.global_types, unrolled=True)
         refuse_regions(call.traced.graph)
-        return cls(captured, config, call, free, alike)
+        return cls(captured, config, call, free)
 
     def compiled(
         self, way: Alternative, config: Config | None = None, on_stage: OnStage | None = None,

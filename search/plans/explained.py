@@ -7,22 +7,22 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from mspc.compiler.call import describe_call
-from mspc.compiler.driver import DumpPoint, compile_traced, trace_call
+from mspc.compiler.driver import DumpPoint, compile_traced
 from mspc.engine.capture import CapturedCall
+from mspc.ir.cell_names import each_of_cells
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.nearest import did_you_mean
+from mspc.passes.sharding.opened_graphs import open_regions
 from mspc.passes.sharding.plan_header import SHARD
 from mspc.passes.sharding.propagate_sharding import begun
-from mspc.plans.operator_names import StrategyNames, all_is_given
+from mspc.plans.operator_names import CONFIGURED, StrategyNames, all_is_given
 from mspc.search.layouts.cheapest import mesh_of
 from mspc.search.model.memory import MemoryModel
 from mspc.search.model.model import NEVER, CostModel
-from mspc.search.plans.alternatives import WAYS, PlanRequest
+from mspc.search.plans.alternatives import PlannedNetwork, PlanRequest
 from mspc.search.plans.machine_terms import LARGE
-from mspc.search.plans.regions import refuse_regions
 from mspc.search.solver.elimination import LARGEST, Assignment, Elimination, Factor
 
 NAMED = 8
@@ -96,26 +96,28 @@ def explain(captured: CapturedCall, asked: PlanRequest, name: str) -> Explanatio
     Raises:
         MspcError: no operator has that name, or nothing can be decided on it.
     """
-    config = replace(asked.config(captured), **WAYS[0].settings)
+    config = asked.config(captured)
     config = replace(config, search_terms=replace(config.search_terms, memory=asked.memory))
-    call = trace_call(captured.target, describe_call(captured.args, []), config, captured.global_types, True)
-    refuse_regions(call.traced.graph)
-    graph = call.traced.graph
+    call = PlannedNetwork.read(captured, config, asked.free, bool(asked.memory)).call
     names = StrategyNames()
-    names.name(graph)
-    node, *others = _named(names.places, name)
-    if asked.free:
-        for other in graph.nodes:
-            other.in_strategy = other.out_strategy = None
+    names.name(call.traced.graph, with_layers=True)
+    place, *others = (names.places[node] for node in _named(names.places, name))
+    for each in call.traced.graph.graphs() if asked.free else ():
+        for node in each.nodes:
+            node.in_strategy = node.out_strategy = None
 
     def look(stage: DumpPoint) -> None:
+        if stage.name == CONFIGURED:
+            names.name_made(stage.graph)
         if all_is_given(stage.name, stage.graph):
-            raise _ExplanationFound(_NodeSearch(stage.graph, node, names.places, asked).answer())
+            if any(node.regions for node in stage.graph.nodes):
+                open_regions(stage.graph)  # for good: the compile ends here
+            raise _ExplanationFound(_NodeSearch(stage.graph, place, names.places, asked).answer())
 
     try:
-        compile_traced(call, look)
+        compile_traced(call, look, plans=True)
     except _ExplanationFound as found:
-        return replace(found.explanation, others=tuple(names.places[other] for other in others))
+        return replace(found.explanation, others=tuple(others))
     raise MspcError(f"{config.mode} decides on no operator")
 
 
@@ -124,11 +126,12 @@ def _named(places: Mapping[Node, str], name: str) -> list[Node]:
     "..." takes the place of cells that are left out; or it is what the script calls them. Raises MspcError where none
     does."""
     known = list(places.values())
-    exact = [node for node, place in places.items() if place == name]
+    exact = [node for node, place in places.items() if name in (place, *each_of_cells(place))]
     if exact:
         return exact
     pattern = re.compile(rf"(.*/)?{'.*'.join(map(re.escape, name.lstrip('/').split(LEFT_OUT)))}")
-    found = [node for node, place in places.items() if name.strip("./") and pattern.fullmatch(place)]
+    named = [node for node, place in places.items() if any(map(pattern.fullmatch, (place, *each_of_cells(place))))]
+    found = named if name.strip("./") else []
     found = found or [node for node in places if name and name in (node.instance, node.label)]
     if found:
         return found
@@ -141,13 +144,14 @@ def _named(places: Mapping[Node, str], name: str) -> list[Node]:
 class _NodeSearch:
     """The search for a graph, asked about one of its nodes."""
 
-    def __init__(self, graph: Graph, node: Node, places: Mapping[Node, str], asked: PlanRequest) -> None:
-        self.node, self.places, self.asked = node, places, asked
+    def __init__(self, graph: Graph, place: str, places: Mapping[Node, str], asked: PlanRequest) -> None:
+        self.places, self.asked = places, asked
         self.search, _ = begun(graph)
-        self.given = node.in_layouts
+        node = next((each for each in graph.nodes if places.get(each) == place), None)
+        if node is None or self.search.rules[node] is None:
+            raise MspcError(f"nothing is decided on {place}: it is left out, or it follows what it reads")
+        self.node, self.given = node, node.in_layouts
         self.origin = str(node.attrs.get("strategy_from", SHARD)) if self.given is not None else "search"
-        if node not in graph.nodes or self.search.rules[node] is None:
-            raise MspcError(f"nothing is decided on {places[node]}: it is left out, or it follows what it reads")
         if self.given is not None:  # left open, to see what else there would be
             node.in_layouts = node.layout = None
         self.model = CostModel(self.search, mesh_of(self.search))

@@ -25,6 +25,7 @@ from mspc.plans.files.plan_file import PlanFile
 from mspc.runtime.memory_plan import peak_of
 from mspc.runtime.workspaces import workspace_bytes
 from mspc.search.plans.alternatives import Alternative, PlanRequest
+from mspc.search.plans.regions import layers_alike
 from mspc.search.plans.row import PlanResult, Remarks
 
 
@@ -53,7 +54,7 @@ def remarked(remarks: Remarks, compiled: Compiled, asked: PlanRequest, way: Alte
     """Remarks with what a way's program says by itself."""
     keeps = is_configured(compiled) and not (asked.free or way.free)
     reason = why_not_sharded(compiled.graph) if compiled.config.parallel_optimizer else ""
-    return replace(remarks, keeps_strategies=keeps, reason=reason)
+    return replace(remarks, keeps_strategies=keeps, reason=reason, alike=layers_alike(compiled.graph))
 
 
 def as_run(compiled: Compiled, rank: int) -> Graph:
@@ -104,8 +105,8 @@ def figures(name: str, compiled: Compiled, captured: CapturedCall, asked: PlanRe
 
 
 def _as_often(graph: Graph) -> Iterator[Node]:
-    """The nodes of a graph and of its loops, as often as a step runs them."""
-    return (node for node, times in nodes_with_times(graph) for _ in range(times.count))
+    """The nodes of a graph and of its loops, as often as a step runs them, without the loops themselves."""
+    return (node for node, times in nodes_with_times(graph) if not node.regions for _ in range(times.count))
 
 
 def _count(names: Iterable[str]) -> int:

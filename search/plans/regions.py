@@ -5,26 +5,26 @@ from __future__ import annotations
 
 from mspc.ir.cell_names import are_cells
 from mspc.ir.graph import Graph
-from mspc.ops.control.loops import runs_layers
+from mspc.ops.control.loops import For, Scan, runs_layers
 from mspc.passes.sharding.choices import rule_of
 
 
 def layers_alike(graph: Graph) -> int:
-    """The number of layers that are decided on together, of which all operators have names for all turns: 0 where there
-    are none, -1 where they have to be looked at one by one."""
-    found = 0
+    """The number of layers that are decided on together."""
+    loops = [node.op for node in graph.nodes if node.phase == "forward" and runs_layers(node)]
+    return sum(op.turns for op in loops if isinstance(op, For | Scan))
+
+
+def are_weighed(graph: Graph) -> bool:
+    """Whether all that runs graphs are loops over layers, of which every operator has a name for all turns."""
     for node in graph.nodes:
-        if not node.regions:
-            continue
-        if not runs_layers(node):
-            return -1
-        for inner in node.regions[-1].nodes:
+        if node.regions and not runs_layers(node):
+            return False
+        for inner in node.regions[-1].nodes if node.regions else ():
             is_named = are_cells(inner.scope.removeprefix(node.scope))
             if inner.regions or (inner.phase == "forward" and rule_of(inner) is not None and not is_named):
-                return -1
-        if node.phase == "forward":
-            found += node.op.turns  # type: ignore[attr-defined]  # of a loop over layers
-    return found
+                return False
+    return True
 
 
 def refuse_regions(graph: Graph) -> None:

@@ -18,13 +18,15 @@ SEARCH, DATA_PARALLEL = "search", "data parallel"
 class Remarks:
     """What a row does not say. keeps_strategies: whether the script gives strategies and the plan has them. same_as:
     the usual plan that this one is, "" where it differs; reason: why, "" where nothing is known of that. made_to_fit:
-    what was done to a usual plan for the memory, "" for nothing; otherwise: bytes that it takes without that."""
+    what was done to a usual plan for the memory, "" for nothing; otherwise: bytes that it takes without that. alike:
+    layers that are one graph, and are sharded alike therefore."""
 
     keeps_strategies: bool = False
     same_as: str = ""
     reason: str = ""
     made_to_fit: str = ""
     otherwise: int = 0
+    alike: int = 0
 
 
 @dataclass(frozen=True)
