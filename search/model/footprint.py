@@ -13,6 +13,7 @@ from itertools import accumulate
 
 from mspc.ir.graph import Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ops.control.borders import MARKS, Keep
 from mspc.passes.autodiff.recomputable_cells import RecomputableCell
 from mspc.search.model.step_layouts import StepLayouts, TensorRead
 from mspc.search.model.variables import Source
@@ -109,7 +110,9 @@ class Footprint:
     def _forward(self, node: Node, first: bool) -> int:
         """A forward operator, in its place or recomputed."""
         operands = [i for read in self.facts.reads(node) for i in self._item(read, first)]
-        if node.op.is_view or node not in self.model.of:
+        if isinstance(node.op, Keep) and operands:
+            return self._add(operands, self._shown_size(operands[0]) * self.model.turns.runs(node))
+        if node.op.is_view or isinstance(node.op, MARKS) or node not in self.model.of:
             return self._add(operands, 0.0)
         made = self.facts.made(node, self.values[self.model.of[node]])
         return self._add(operands, made, self.facts.is_elementwise(node))
@@ -157,6 +160,10 @@ class Footprint:
             item = [self._bring(node, item, source, own, needed)] if own != needed else item
         self._handed_out += item
 
+    def _shown_size(self, item: int) -> float:
+        """Bytes of what an item is, or shows."""
+        return self.sizes[self._shown[item]]
+
     def _number(self, source: Source) -> int:
         """The layout that a tensor is made or stored in."""
         variable = self.model.of[source[0]]
@@ -171,7 +178,10 @@ class Footprint:
                 operands += self._item(read, first=False)
             elif read.value in self._of:
                 operands.append(self._of[read.value])
-        if known.makes_nothing:
+        if isinstance(node.op, Keep) and operands:
+            self._of[node] = self._add(operands, self._shown_size(operands[0]) * self.model.turns.runs(node))
+            return
+        if known.makes_nothing or isinstance(node.op, MARKS):
             self._of[node] = self._add(operands, 0.0)
             return
         if summed is None:

@@ -177,12 +177,14 @@ class MemoryModel:
             if not isinstance(value, Parameter):
                 continue
             numbers, type = model.variables[variable].outputs[0], value.tensor_type
-            stays = times.get(value, 2) - 1
+            count = model.turns.made(value)
+            stays = (times.get(value, 2) - 1) * count
             held = lambda n=numbers, t=type, times=1: model.held(n, t) * times  # noqa: E731
             key = (numbers.tobytes(), type)
             self.static.append(model.made((variable,), ("stays", *key, stays), lambda h=held, s=stays: h(times=s)))
             if value in times:
-                self.moments[END].append(model.made((variable,), ("gradient", *key), held))
+                found = model.made((variable,), ("gradient", *key, count), lambda h=held, c=count: h(times=c))
+                self.moments[END].append(found)
 
     # What gradients read
 
@@ -258,8 +260,9 @@ class MemoryModel:
             switches = {reading.switch for reading in readings}
             only = next(iter(switches)) if len(switches) == 1 else ALWAYS
             outputs, type = self._made(base), element_types(value.type)[base[1]]
-            key = ("made", outputs.tobytes(), type)
-            row.append(self._switched((model.of[value],), key, lambda: model.held(outputs, type), unless, only))
+            count = model.turns.made(value)  # as often as a loop keeps it
+            key = ("made", outputs.tobytes(), type, count)
+            row.append(self._switched((model.of[value],), key, lambda: model.held(outputs, type) * count, unless, only))
 
     def _keep_copy(self, row: list[Factor], reading: _GradientReading, is_stored: bool, unless: int) -> None:
         """What an operator's gradient reads. is_stored: the tensor itself is there in any case, so that what lies as it

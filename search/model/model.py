@@ -243,7 +243,9 @@ class CostModel:
                 value = value.inputs[0]
             elif isinstance(value.op, MakeTuple) and path:
                 value = value.inputs[path.pop()]
-            elif value.inputs and self.search.rules[value] is None and not isinstance(value.op, MakeTuple):
+            elif value in self._kept or (
+                value.inputs and self.search.rules[value] is None and not isinstance(value.op, MakeTuple)
+            ):
                 value = value.inputs[0]
             else:
                 return None, is_complete
