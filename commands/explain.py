@@ -15,7 +15,7 @@ from mspc.commands.report.table import print_line, print_table, write_json
 from mspc.commands.report.text import size_text, time_text
 from mspc.engine.capture import CapturedCall
 from mspc.ir.layout import Layout
-from mspc.plans.files.plan_file import read_plan
+from mspc.plans.files.plan_file import names_layers_together, read_plan
 from mspc.search.plans.alternatives import PlanRequest
 from mspc.search.plans.explained import NAMED, Explanation, explain
 from mspc.search.plans.row import PlanResult
@@ -66,6 +66,8 @@ def _explain_limit(found: Explanation, asked: PlanRequest) -> None:
 def compare_plans(captured: CapturedCall, asked: PlanRequest, files: Sequence[Path], json: Path | None) -> None:
     """Print what two plan files differ in, and what each comes to. Raises MspcError."""
     first, second = (read_plan(file) for file in files)
+    if names_layers_together(files[0]) != names_layers_together(files[1]):
+        first, second = first.for_operators(()), second.for_operators(())  # layers of both one by one
     names = list(dict.fromkeys([*first.operators, *second.operators]))
     differing = [name for name in names if first.operators.get(name) != second.operators.get(name)]
     memory = memory_differences(planned_memory(first), planned_memory(second))

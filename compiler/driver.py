@@ -301,7 +301,7 @@ def _named(graph: Graph, config: Config, plan: PlanFile | None, with_layers: boo
         from mspc.passes.sharding.plan_header import note_plan
         from mspc.plans.contents import give_strategies
 
-        plan = plan.for_scopes({place.rpartition("/")[0] for place in strategies.places.values()})
+        plan = plan.for_operators(set(strategies.places.values()))
         give_strategies(strategies, graph, plan, config.strategies_from)
         note_plan(graph, plan, config.strategies_from, strategies.places)
     return strategies

@@ -89,8 +89,11 @@ class PlanFile:
     device: str = ""
     loops: Mapping[str, tuple[Layout, ...]] = field(default_factory=dict[str, tuple[Layout, ...]])
 
-    def for_scopes(self, scopes: Collection[str]) -> PlanFile:
-        """The same for a network of these scopes: cells that are no scope of it together are named one by one."""
+    def for_operators(self, known: Collection[str]) -> PlanFile:
+        """The same for a network that has operators of these names: layers that are not one graph there are named one
+        by one, and loops over them left out."""
+        scopes = {name.rpartition("/")[0] for name in known}
+        inlined = any(are_cells(name) and name.rpartition("/")[0] not in scopes for name in self.operators)
 
         def named(found: Mapping[str, Any]) -> dict[str, Any]:
             return {name: value for key, value in found.items() for name in names(key)}
@@ -99,7 +102,7 @@ class PlanFile:
             return [key] if not are_cells(key) or key.rpartition("/")[0] in scopes else each_of_cells(key)
 
         strategies = None if self.strategies is None else named(self.strategies)
-        loops = {name: value for name, value in self.loops.items() if name.rpartition("/")[0] in scopes}
+        loops = {name: value for name, value in self.loops.items() if name in known or not inlined}
         again = tuple(name for key in self.recompute for name in ([key] if key in scopes else each_of_cells(key)))
         return replace(
             self, operators=named(self.operators), results=named(self.results), strategies=strategies, loops=loops,
