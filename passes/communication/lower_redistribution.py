@@ -41,11 +41,10 @@ class LowerRedistribution(Pass):
             changed |= _lower_all(each)
             each.attrs = own
         for each in graph.graphs():
-            live, used[each] = live_values(each), []
+            live = live_values(each)
+            used[each] = [node for node in each.nodes if node in live]
             for node in each.nodes:
-                if node in live:
-                    used[each].append(node)
-                else:
+                if node not in live:
                     # Only here is it known for all ranks alike; what one rank drops the others would wait for.
                     node.attrs["unused"] = True
         if "search_cost" in graph.attrs:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.types import StackType
-from mspc.ops.control.borders import Back, Border, Enter, Keep, StandIn
+from mspc.ops.control.borders import Back, Border, Enter, Joined, Keep, StandIn
 from mspc.ops.control.loops import For, Loop, MakeStack, Scan
 from mspc.ops.control.regions import RegionOp
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
@@ -19,19 +19,20 @@ class LoopTurns:
     """The turns of one opened graph.
 
     backs: what carries a value from a turn to the next one, or brings a branch's result to where the other branch left
-    its own, with the Enter or the Leave in whose layout that is. stands: parameters that stand for all entries of a
-    stack, with the number of these.
+    its own, with the Enter or the Leave in whose layout that is. kept: what loops of the forward graph keep of
+    every turn for gradients alone.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.backs: list[tuple[Node, Node]] = []
-        self.stands: dict[Value, int] = {}
+        self.kept: set[Node] = set()
         self._runs: dict[Node, int] = {}
         self._made: dict[Value, int] = {}
         entries: dict[Value, int] = {}
         turns = {node.op.owner: turns_of(node.op.op) for node in graph.nodes if isinstance(node.op, Border)}
         if not turns:
             return
+        self.kept = _kept_for_gradients(graph)
         times = [1]
         for node in graph.nodes:
             op = node.op
@@ -49,9 +50,7 @@ class LoopTurns:
             elif isinstance(op, Keep):
                 self._made[node] = times[-2]
             if isinstance(op, StandIn) and isinstance(node.inputs[0], Node):
-                count = len(node.inputs[0].inputs)
-                self.stands[node.inputs[1]] = count
-                self._made[node.inputs[1]] = times[-1] * count
+                self._made[node.inputs[1]] = times[-1] * len(node.inputs[0].inputs)
             elif isinstance(op, Back) and isinstance(node.inputs[0], Node):
                 self.backs.append((node, node.inputs[0]))
 
@@ -65,6 +64,26 @@ class LoopTurns:
         if found is None:
             found = self._runs.get(value, 1) if isinstance(value, Node) else 1
         return found
+
+
+def _kept_for_gradients(graph: Graph) -> set[Node]:
+    users, results = graph.users(), set(graph.results)
+
+    def is_read(node: Node, index: int) -> bool:
+        """Whether the forward graph, or the caller, reads a result of a loop."""
+        shown = [user for user, _ in users.get(node, ())]
+        if node in results or not all(isinstance(user.op, TupleGetItem) for user in shown):
+            return True
+        own = [user for user in shown if isinstance(user.op, TupleGetItem) and user.op.index == index]
+        return any(each in results or any(user.phase == "forward" for user, _ in users.get(each, ())) for each in own)
+
+    found: set[Node] = set()
+    for node in graph.nodes:
+        if isinstance(node.op, Joined) and node.phase == "forward":
+            for index, value in enumerate(node.inputs):
+                if isinstance(value, Node) and isinstance(value.op, Keep) and not is_read(node, index):
+                    found.add(value)
+    return found
 
 
 def _entries(node: Node, known: Mapping[Value, int], turns: Mapping[Node, int]) -> int:

@@ -29,8 +29,9 @@ from mspc.passes.sharding.search_terms import Terms
 from mspc.passes.sharding.traffic import COLLECTIVE
 from mspc.search.model.distances import Hosts, LayoutTable
 from mspc.search.model.domains import THROUGH_ALL, comes_so, domain_of, gradients_of
+from mspc.search.model.factor_tables import FactorTables
 from mspc.search.model.own_bytes import OwnBytes
-from mspc.search.model.step_facts import graded, is_state, kept_for_gradients, touched
+from mspc.search.model.step_facts import graded, is_state, touched
 from mspc.search.model.variables import Numbers, Source, Use, Variable
 from mspc.search.solver.elimination import Factor, Table
 from mspc.sharding.factors import Rule
@@ -50,7 +51,7 @@ BOTH_WAYS = 3
 NEVER = 1e18
 """Bytes of what must not be."""
 
-class CostModel:
+class CostModel(FactorTables):
     """The problem of one graph on one mesh. variables and factors are what `Elimination` takes; of: the variable of an
     operator or a parameter; about: of every factor its kind ("alone", "there", "back", ...) and the value it is of.
     subject: of the factor that is added next. counts_twice: what two readers share counts for each, so that plans
@@ -58,6 +59,7 @@ class CostModel:
     readers need them. turns: of the loops, whose regions are open."""
 
     def __init__(self, search: Search, mesh: tuple[int, ...]) -> None:
+        super().__init__()
         self.search, self.mesh = search, mesh
         terms = Terms.of(search.graph.attrs)
         self.hosts = Hosts(terms.hosts, terms.network / 1000) if terms.network and search.ranks > terms.hosts else None
@@ -73,10 +75,8 @@ class CostModel:
         self._places: dict[int, LayoutTable] = {}
         self._domains: dict[Any, Variable] = {}
         self._sums: dict[int, frozenset[Layout]] = {}
-        self._tables: dict[Any, Table] = {}
         self._sources: dict[Value, Source | None] = {}
         self.turns = LoopTurns(search.graph)
-        self._kept = kept_for_gradients(search)
         self._own_bytes = OwnBytes(search.graph.nodes, search.rules, search.ranks)
         self.nodes = [node for node in search.graph.nodes if node.phase == "forward" and self._decides(node)]
         self.graded = graded(search) if search.trains else set[Value]()
@@ -109,7 +109,7 @@ class CostModel:
 
     def _decides(self, node: Node) -> bool:
         decided = self.search.rules[node] is not None and not cast(Op, node.op).operandwise
-        return decided and node not in self._kept
+        return decided and node not in self.turns.kept
 
     def add(self, variable: Variable) -> int:
         """The number of a new variable."""
@@ -243,7 +243,7 @@ class CostModel:
                 value = value.inputs[0]
             elif isinstance(value.op, MakeTuple) and path:
                 value = value.inputs[path.pop()]
-            elif value in self._kept or (
+            elif value in self.turns.kept or (
                 value.inputs and self.search.rules[value] is None and not isinstance(value.op, MakeTuple)
             ):
                 value = value.inputs[0]
@@ -346,26 +346,6 @@ class CostModel:
         """Add a factor of the costs of `subject`, which a step has so many times; see `made`."""
         self.factors.append(self.made(variables, (*key, times), lambda: made() * times if times != 1 else made()))
         self.about.append((key[0], self.subject))
-
-    def made(self, variables: tuple[int, ...], key: Any, made: Callable[[], Table]) -> Factor:
-        """A factor; alike ones have one table between them. Of a variable that is in it twice the diagonal counts."""
-        order = sorted(range(len(variables)), key=lambda i: (variables[i], i))
-        key = (key, tuple(order), tuple(variables.index(v) for v in variables))
-
-        def ordered() -> Table:
-            table = np.transpose(made(), order)
-            for i in range(len(order) - 1, 0, -1):
-                if variables[order[i]] == variables[order[i - 1]]:
-                    table = np.moveaxis(np.diagonal(table, axis1=i - 1, axis2=i), -1, i - 1)
-            return np.ascontiguousarray(table)
-
-        return Factor(tuple(dict.fromkeys(variables[i] for i in order)), self.table(key, ordered))
-
-    def table(self, key: Any, made: Callable[[], Table]) -> Table:
-        """The one table of all factors that have a key."""
-        if key not in self._tables:
-            self._tables[key] = made()
-        return self._tables[key]
 
 
 def _completed(gradients: tuple[Layout, ...], complete: frozenset[int]) -> tuple[Layout, ...]:

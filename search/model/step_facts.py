@@ -7,7 +7,7 @@ import math
 from typing import Any, cast
 
 from mspc.ir.graph import Constant, Node, Parameter, Value, element_types, operand_types
-from mspc.ops.control.borders import MARKS, Back, Joined, Keep
+from mspc.ops.control.borders import MARKS, Back
 from mspc.ops.control.structural import MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import NotDifferentiable
 from mspc.passes.sharding.choices import ShardingChoice
@@ -52,27 +52,6 @@ def graded(search: Search) -> set[Value]:
                 found.add(node.inputs[0])
         if not search.is_open:
             break
-    return found
-
-
-def kept_for_gradients(search: Search) -> set[Node]:
-    """What loops keep of every turn for gradients alone."""
-    users, results = search.traffic.users, set(search.graph.results)
-
-    def is_read(node: Node, index: int) -> bool:
-        """Whether the forward graph, or the caller, reads a result of a loop."""
-        shown = [user for user, _ in users.get(node, ())]
-        if node in results or not all(isinstance(user.op, TupleGetItem) for user in shown):
-            return True
-        own = [user for user in shown if isinstance(user.op, TupleGetItem) and user.op.index == index]
-        return any(each in results or any(user.phase == "forward" for user, _ in users.get(each, ())) for each in own)
-
-    found: set[Node] = set()
-    for node in search.graph.nodes:
-        if isinstance(node.op, Joined) and node.phase == "forward":
-            for index, value in enumerate(node.inputs):
-                if isinstance(value, Node) and isinstance(value.op, Keep) and not is_read(node, index):
-                    found.add(value)
     return found
 
 
