@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field, make_dataclass
+from pathlib import Path
 from typing import Any
 
 from mspc.api.context import FrozenContext
@@ -75,6 +76,16 @@ class Config(_Attributes):
     def sharded(self) -> bool:
         """Whether operators are sharded, so that strategies count."""
         return self.mode in SHARDED
+
+    @property
+    def folds_layers(self) -> bool:
+        """Whether equal layers may become one graph: on a GPU every layer has launches of its own weights, and a file
+        of strategies, or a plan that does not name layers together, has strategies of every one."""
+        if self.device == "GPU" or not self.strategies_from:
+            return self.device != "GPU"
+        from mspc.plans.files.plan_file import names_layers_together  # late, as all that only a plan needs
+
+        return names_layers_together(Path(self.strategies_from))
 
     def place_of(self, *names: str) -> Location | None:
         """The line that has set the first of these settings that the script gave; None where it gave none."""

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import field, replace
 from functools import cache, cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mspc.analysis.aliasing import Updates
@@ -14,7 +15,6 @@ from mspc.api.nn.cell import Cell
 from mspc.compiler.call import Call, describe_call, feed_call, graph_arguments, placements_of, takes_data
 from mspc.compiler.config import STRATEGIES_FROM, Config, Fed
 from mspc.compiler.frontend.trace import Traced, trace
-from mspc.compiler.given_plan import may_fold, named, plan_of
 from mspc.compiler.pipeline import (
     FILE_NAMES,
     FOR_REGIONS,
@@ -34,7 +34,7 @@ from mspc.ir.text.printer import print_graph
 from mspc.passes.base import OnPass, PassManager, find_pass
 from mspc.passes.per_rank.slice_to_rank import check_rank
 from mspc.passes.sharding.check_strategies import strategy_mistakes
-from mspc.plans.files.plan_file import PlanFile
+from mspc.plans.files.plan_file import SUFFIX, PlanFile, read_plan
 from mspc.plans.operator_names import CONFIGURED, LAYOUTS, STRATEGIES, StrategyNames, all_is_given, shard_as_in_file
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def trace_call(
         graph_arguments(call, fed),
         config.sharded or config.keeps_strategies > 0,
         config.script_folder,
-        folds=not unrolled and may_fold(config),
+        folds=not unrolled and config.folds_layers,
         other_mistakes=(lambda graph: strategy_mistakes(graph, config.ranks)) if config.sharded else None,
     )
     if not takes_data(target):
@@ -224,12 +224,12 @@ def compile_traced(
         plans: the names and layouts of operators in equal layers that are one graph are noted, too, for a plan.
     """
     config, traced, fed = call.config, call.traced, call.fed
-    plan = plan_of(config)
+    plan = _plan_of(config)
     graph = _prepared(call, plan)
     names = passes_of(config.mode, config.device)
     if _fuses_attention(graph, names):
         _note_constants(graph, traced)
-    strategies = named(graph, config, plan, plans)
+    strategies = _named(graph, config, plan, plans)
     strategies.keep_strategies(graph)
 
     def look(stage: DumpPoint) -> None:
@@ -281,6 +281,20 @@ def _of_all_ranks(
     return graph, text
 
 
+def _named(graph: Graph, config: Config, plan: PlanFile | None, with_layers: bool) -> StrategyNames:
+    """The names of the graph's operators, which a plan gives strategies to."""
+    strategies = StrategyNames()
+    strategies.name(graph, with_layers or plan is not None)
+    if plan is not None:
+        from mspc.passes.sharding.plan_header import note_plan
+        from mspc.plans.contents import give_strategies
+
+        plan = plan.for_operators(set(strategies.places.values()))
+        give_strategies(strategies, graph, plan, config.strategies_from)
+        note_plan(graph, plan, config.strategies_from, strategies.places)
+    return strategies
+
+
 def _note_constants(graph: Graph, traced: Traced) -> None:
     """Write to the graph what passes read of the elements of its constants."""
     from mspc.passes.fusion.causal_masks import note_causal_masks
@@ -303,6 +317,18 @@ def _fuses_attention(graph: Graph, names: Sequence[str]) -> bool:
 def identity(ranks: int, text: str) -> str:
     """What tells programs apart: of the text behind the passes that all ranks share."""
     return hashlib.sha256(f"{ranks}\n{text}".encode()).hexdigest()[:ID_LENGTH]
+
+
+def _plan_of(config: Config) -> PlanFile | None:
+    """The plan that operators are sharded by, None where there is none. Raises MspcError."""
+    if not config.sharded or not config.strategies_from.endswith(SUFFIX):
+        return None
+    from mspc.plans.contents import check_ranks  # late, as all that only a plan needs
+
+    with told_at(config.place_of(*STRATEGIES_FROM)):
+        plan = read_plan(Path(config.strategies_from))
+        check_ranks(plan, config.ranks, config.strategies_from)
+    return plan
 
 
 def _prepared(call: TracedCall, plan: PlanFile | None) -> Graph:

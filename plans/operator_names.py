@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from mspc.ir.cell_names import each_of_cells, name_of_cells
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value, element_layouts
 from mspc.ir.late_dataclass import dataclass
@@ -68,7 +67,7 @@ class StrategyNames:
         for node, names, place in named(graph):
             if node.strategy is not None:
                 strategy = tuple(tuple(entry) for entry in node.strategy)
-                self.by_place.update(dict.fromkeys(each_of_cells(place), strategy))
+                self.by_place.update(dict.fromkeys(_each(place), strategy))
                 self.by_parameter.update(dict.fromkeys(names, strategy))
 
     def name(self, graph: Graph, with_layers: bool = False) -> None:
@@ -185,12 +184,23 @@ def _reads(graph: Graph, known: Mapping[Value, Parameter]) -> Iterator[tuple[Nod
         yield from _reads(body, inside)
 
 
+def _each(place: str) -> Iterable[str]:
+    """The names of an operator in every one of equal layers."""
+    if "[" not in place:
+        return (place,)
+    from mspc.ir.cell_names import each_of_cells  # late: few networks have layers that are one graph
+
+    return each_of_cells(place)
+
+
 def _names_together(graph: Graph) -> Iterator[tuple[Parameter, str]]:
     """(parameter, name) of those that stand on stacks of equal layers: the first has the name of all, others have
     none."""
     for node in graph.nodes:
         members = [value for value in node.inputs if isinstance(value, Parameter)]
         if isinstance(node.op, MakeStack) and len(members) == len(node.inputs):
+            from mspc.ir.cell_names import name_of_cells  # late, as above
+
             name = name_of_cells([member.name for member in members])
             if name:
                 yield members[0], name

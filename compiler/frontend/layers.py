@@ -24,7 +24,6 @@ from mspc.compiler.frontend.program_state import Beginning
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.turns import UNROLLED, tried
 from mspc.compiler.frontend.values import Frame
-from mspc.ir.cell_names import name_of_cells
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Parameter, Value
 from mspc.ops.control.loops import For, MakeStack
@@ -122,6 +121,8 @@ def _loop(
 def _names_of_all(tracer: Tracer, counterparts: Counterparts) -> Iterator[None]:
     """Let what a turn does with the first cells be of all of them by its scope: `layers-CellList/[0..79]-Layer`, where
     their names count up."""
+    from mspc.ir.cell_names import name_of_cells  # late: few networks have layers that are one graph
+
     names = tracer.cell_names
     common = {
         key: name for key, members in counterparts.cells.items()

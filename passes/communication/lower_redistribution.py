@@ -18,7 +18,6 @@ from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.loops import COUNT, For, TurnCount
 from mspc.ops.control.regions import emit_regions
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.control.times import times_of
 from mspc.ops.math.arithmetic import Mul
 from mspc.passes.base import WHOLE, Pass
 from mspc.passes.cleanup.simplify import live_values
@@ -70,6 +69,8 @@ def _lower_all(graph: Graph) -> bool:
 def _say_sent(graph: Graph, nodes: Mapping[Graph, Sequence[Node]]) -> None:
     """Say in the header what the program sends, loops as often as they turn: to the byte, where the search has trifles
     for messages among it. nodes: of every graph those that run."""
+    from mspc.ops.control.times import times_of  # late: most compiles search for nothing
+
     times = times_of(graph)
     reckoned, nbytes = graph.attrs["search_cost"], round(sum(times[g].count * mean_bytes(n) for g, n in nodes.items()))
     graph.attrs["search_cost"] = nbytes

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mspc.ir.cell_names import each_of_cells
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Node, Value, element_layouts
 from mspc.ir.late_dataclass import dataclass
@@ -105,6 +104,8 @@ def _shard_operators(graph: Graph, plan: NotedPlan) -> None:
 
 def _store(graph: Graph, plan: NotedPlan) -> None:
     """Store parameters as a plan says. Raises MspcError where one is not there, or cannot be sharded so."""
+    from mspc.ir.cell_names import each_of_cells  # late, as only a plan needs it
+
     known = {p.name: p for p in graph.parameters if p.kind == "parameter"}
     layouts = {name: layout for names, layout in plan.parameters.items() for name in each_of_cells(names)}
     again = [name for names in plan.gather_again for name in each_of_cells(names)]

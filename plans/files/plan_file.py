@@ -38,7 +38,6 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from mspc.ir.cell_names import are_cells, each_of_cells
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import shown_path, write_atomically
 from mspc.ir.files.toml_text import check_keys, quoted, read_toml
@@ -92,6 +91,8 @@ class PlanFile:
     def for_operators(self, known: Collection[str]) -> PlanFile:
         """The same for a network that has operators of these names: layers that are not one graph there are named one
         by one, and loops over them left out."""
+        from mspc.ir.cell_names import are_cells, each_of_cells  # late, as only a plan needs them
+
         scopes = {name.rpartition("/")[0] for name in known}
         inlined = any(are_cells(name) and name.rpartition("/")[0] not in scopes for name in self.operators)
 
