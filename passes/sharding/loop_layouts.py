@@ -26,15 +26,29 @@ TRIES = 4
 def settle_loops(graph: Graph, decide: Callable[[], None]) -> None:
     """Decide on all layouts, again while that lets loops carry values in layouts that cost less.
 
-    What is carried in a layout that was given stays so. decide: gives all nodes and parameters layouts that have none.
+    What is carried in a layout that was given stays so. Where loops of the forward graph have changed, all else is
+    decided on once more, so that it follows from the forward graph alone, as under a plan that gives its layouts.
+    decide: gives all nodes and parameters layouts that have none.
     """
     values: list[Value] = [*graph.nodes, *graph.parameters]
     begin = [state_of(value) for value in values]
+    if _settle(graph, decide, values) and any(_is_back(node) and node.phase != "forward" for node in graph.nodes):
+        decided = [value for value in values if isinstance(value, Node) and value.phase == "forward"]
+        found = [state_of(value) for value in decided]
+        restore(values, begin)
+        restore(decided, found)
+        _settle(graph, decide, values)
+
+
+def _settle(graph: Graph, decide: Callable[[], None], values: list[Value]) -> bool:
+    """Decide on all layouts, as `settle_loops`; whether others than the first are taken."""
+    begin = [state_of(value) for value in values]
     given = {node for node in graph.nodes if isinstance(node.op, Enter) and node.layout is not None}
     decide()
-    if not any(isinstance(node.op, Back) for node in graph.nodes) or any(map(is_constraint, graph.nodes)):
-        return
+    if not any(map(_is_back, graph.nodes)) or any(map(is_constraint, graph.nodes)):
+        return False
     best, found = step_bytes(graph), [state_of(value) for value in values]
+    is_other = False
     for _ in range(TRIES):
         wanted = dict(_better(graph, given))
         if not wanted:
@@ -44,8 +58,13 @@ def settle_loops(graph: Graph, decide: Callable[[], None]) -> None:
         now = step_bytes(graph)
         if now >= best:
             break
-        best, found = now, [state_of(value) for value in values]
+        best, found, is_other = now, [state_of(value) for value in values], True
     restore(values, found)
+    return is_other
+
+
+def _is_back(node: Node) -> bool:
+    return isinstance(node.op, Back)
 
 
 def _try(values: list[Value], states: list[State], wanted: dict[Node, Layout], decide: Callable[[], None]) -> None:
