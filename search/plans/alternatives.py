@@ -25,6 +25,9 @@ from mspc.search.plans.regions import are_weighed, refuse_regions
 from mspc.search.plans.row import DATA_PARALLEL, SEARCH
 
 MEGATRON = "Megatron-style"
+FOLDED = 16
+"""Ranks up to which equal layers are decided on together: programs with loops have more kinds of ranks, of which each
+is compiled by itself, so that for many ranks that takes longer than inlined layers do."""
 AUTOMATIC, SEMI = {"mode": "auto_parallel"}, {"mode": "semi_auto_parallel"}
 
 
@@ -91,7 +94,8 @@ class PlannedNetwork:
         """Read a launch; `config` is of any way. limited: memory counts, for which layers are looked at one by one.
         Raises MspcError."""
         settings, arguments = replace(config, **WAYS[0].settings), describe_call(captured.args, [])
-        call = trace_call(captured.target, arguments, settings, captured.global_types, unrolled=bool(limited))
+        one_by_one = limited or config.ranks > FOLDED
+        call = trace_call(captured.target, arguments, settings, captured.global_types, unrolled=one_by_one)
         if not are_weighed(call.traced.graph):
             call = trace_call(captured.target, arguments, settings, captured.global_types, unrolled=True)
         refuse_regions(call.traced.graph)
