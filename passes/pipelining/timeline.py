@@ -1,0 +1,155 @@
+"""When a pipeline's stages do what, by the times of actions: their idle time, and what they keep for backwards.
+
+Each stage takes its actions in their order, each as soon as the values that it reads are there. Messages pass beside
+the work, each in the same time. Times are in any one unit, seconds in a compile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mspc.ir.late_dataclass import dataclass
+from mspc.passes.pipelining.schedule_check import require_schedule
+from mspc.passes.pipelining.schedules.action import (
+    BACKWARD,
+    FORWARD,
+    INPUT_GRADIENT,
+    RELEASES,
+    WEIGHT_GRADIENT,
+    Entry,
+    Overlapped,
+    Schedule,
+    parts_of,
+)  # fmt: skip
+from mspc.passes.pipelining.schedules.dependence import Made, makes, reads
+
+Durations = Mapping[tuple[int, str], float]
+"""The time of each kind of action on each chunk; of a backward by default the sum of both gradients."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """An entry of a stage, and its time."""
+
+    entry: Entry
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A schedule with the time of every entry of every stage, from 0 on."""
+
+    schedule: Schedule
+    spans: tuple[tuple[Span, ...], ...]
+
+    @property
+    def makespan(self) -> float:
+        """The time until the last stage has ended: of a step, where all stages wait for each other behind it."""
+        return max((spans[-1].end for spans in self.spans if spans), default=0)
+
+    @property
+    def period(self) -> float:
+        """The longest time of one stage from its first start to its last end: of a step, where each stage begins the
+        next one by itself (ZB-2P and ZB-V, with the optimizer's check postponed)."""
+        return max((spans[-1].end - spans[0].start for spans in self.spans if spans), default=0)
+
+    def busy(self, stage: int) -> float:
+        """The time in which a stage works."""
+        return sum(span.end - span.start for span in self.spans[stage])
+
+    def idle(self, stage: int, *, postponed: bool = False) -> float:
+        """The time of a step in which a stage does not work. postponed: a step takes its period, not its makespan."""
+        return (self.period if postponed else self.makespan) - self.busy(stage)
+
+    def idle_share(self, stage: int, *, postponed: bool = False) -> float:
+        """The part of a step in which a stage does not work, 0 to 1."""
+        step = self.period if postponed else self.makespan
+        return self.idle(stage, postponed=postponed) / step if step else 0.0
+
+    def kept(self, stage: int) -> int:
+        """Micro-batches of chunks that a stage keeps at most at once, each from its forward's start until the end of
+        the last gradient that reads what the forward has kept."""
+        return int(self.kept_bytes(stage, [1] * self.schedule.chunks))
+
+    def kept_bytes(self, stage: int, bytes_of_chunk: Sequence[float]) -> float:
+        """Bytes that a stage keeps at most at once. bytes_of_chunk: what each chunk keeps of one micro-batch."""
+        return max(self.kept_behind(stage, bytes_of_chunk), default=0)
+
+    def kept_behind(self, stage: int, bytes_of_chunk: Sequence[float]) -> list[float]:
+        """Bytes that a stage keeps during each of its entries: what forwards add is there from their start, what
+        gradients release until their end."""
+        found: list[float] = []
+        kept = 0.0
+        for span in self.spans[stage]:
+            parts = parts_of(span.entry)
+            kept += sum(bytes_of_chunk[part.chunk] for part in parts if part.kind == FORWARD)
+            found.append(kept)
+            kept -= sum(bytes_of_chunk[part.chunk] for part in parts if part.kind in RELEASES)
+        return found
+
+
+def equal_durations(
+    schedule: Schedule, forward: float = 1, input_gradient: float = 1, weight_gradient: float = 1
+) -> Durations:
+    """The same times for all chunks."""
+    times = {FORWARD: forward, INPUT_GRADIENT: input_gradient, WEIGHT_GRADIENT: weight_gradient}
+    return {(chunk, kind): time for chunk in range(schedule.chunks) for kind, time in times.items()}
+
+
+def timeline(schedule: Schedule, durations: Durations, message: float = 0, overlap: float = 0) -> Timeline:
+    """The times of a schedule.
+
+    Args:
+        message: the time of a message between two stages.
+        overlap: the part of the shorter one's time that is saved where a forward and a backward run at once, 0 to 1.
+
+    Raises:
+        MspcError: the schedule does not run to its end.
+    """
+    walk = _Walk(schedule, durations, message, overlap)
+    if any(len(spans) < len(entries) for spans, entries in zip(walk.spans, schedule.entries, strict=True)):
+        require_schedule(schedule)
+        raise AssertionError(f"the schedule {schedule.name!r} has come to a stop")
+    return Timeline(schedule, tuple(map(tuple, walk.spans)))
+
+
+class _Walk:
+    """The clocks of all stages, which have run as far as they go."""
+
+    def __init__(self, schedule: Schedule, durations: Durations, message: float, overlap: float) -> None:
+        self.schedule, self.durations, self.message, self.overlap = schedule, durations, message, overlap
+        self.there: dict[Made, tuple[float, int]] = {}
+        """When each value has been made, and on which stage."""
+        self.waiting: dict[Made, list[int]] = {}
+        self.spans: list[list[Span]] = [[] for _ in schedule.entries]
+        running = list(range(schedule.stages))
+        while running:
+            running += self._run(running.pop())
+
+    def _run(self, stage: int) -> list[int]:
+        """Run a stage until it waits for a value that there is not yet; the stages that go on because of it."""
+        released: list[int] = []
+        spans = self.spans[stage]
+        for entry in self.schedule.entries[stage][len(spans) :]:
+            start = spans[-1].end if spans else 0
+            for value in (value for part in parts_of(entry) for value in reads(part, self.schedule.chunks)):
+                if value not in self.there:
+                    self.waiting.setdefault(value, []).append(stage)
+                    return released
+                made, source = self.there[value]
+                start = max(start, made if source == stage else made + self.message)
+            spans.append(Span(entry, start, start + self._duration(entry)))
+            for value in (value for part in parts_of(entry) for value in makes(part)):
+                self.there[value] = spans[-1].end, stage
+                released += self.waiting.pop(value, ())
+        return released
+
+    def _duration(self, entry: Entry) -> float:
+        times = [self._time(part.chunk, part.kind) for part in parts_of(entry)]
+        return sum(times) - (self.overlap * min(times) if isinstance(entry, Overlapped) else 0)
+
+    def _time(self, chunk: int, kind: str) -> float:
+        if kind == BACKWARD and (chunk, kind) not in self.durations:
+            return self.durations[chunk, INPUT_GRADIENT] + self.durations[chunk, WEIGHT_GRADIENT]
+        return self.durations[chunk, kind]
