@@ -1,0 +1,135 @@
+"""Tables of schedules are read as they were written; what is wrong in them is told with line, column and remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mspc.ir.diagnostics import MspcError
+from mspc.passes.pipelining.schedule_check import check_schedule, require_schedule
+from mspc.passes.pipelining.schedules.named import SCHEDULES, named_schedule
+from mspc.passes.pipelining.schedules.table import read_table, read_table_file, write_table
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_schedule_is_read_as_it_was_written(name: str) -> None:
+    for stages, micro_batches in ((1, 1), (2, 3), (4, 9)):
+        schedule = named_schedule(name, stages, micro_batches)
+        read = read_table(write_table(schedule), "mine.csv").schedule
+        assert (read.micro_batches, read.placement, read.entries) == (
+            schedule.micro_batches, schedule.placement, schedule.entries,
+        )  # fmt: skip
+
+
+def test_spaces_and_empty_cells_are_nothing() -> None:
+    table = read_table("0F0, ,0B0 ,\r\n,  1F0,1B0\r\n\r\n", "mine.csv")
+    assert write_table(table.schedule) == "0F0,0B0\n1F0,1B0\n"
+    assert [str(place) for places in table.lines for place in places] == [
+        "mine.csv:1:1", "mine.csv:1:7", "mine.csv:2:4", "mine.csv:2:8",
+    ]  # fmt: skip
+    assert check_schedule(table.schedule) == []
+
+
+def test_a_pair_may_begin_with_the_backward() -> None:
+    text = "0F0,1F0,0F1,(1B0;0F2)OVERLAP_F_B,0B0,1F1,1B1,0B1,1F2,1B2,0B2\n"
+    schedule = read_table(text, "mine.csv").schedule
+    assert "(0F2;1B0)OVERLAP_F_B" in write_table(schedule)
+    assert check_schedule(schedule) == []
+
+
+def test_a_wrong_cell_is_shown() -> None:
+    with pytest.raises(ValueError, match="is no action") as caught:
+        read_table("0F0,0b0\n1F0,1B0\n", "mine.csv")
+    assert str(caught.value) == (
+        "mine.csv:1:5: error: '0b0' is no action\n"
+        "    0F0,0b0\n"
+        "        ^^^\n"
+        "  note: did you mean '0B0'?\n"
+        "  note: an action is chunk, kind and micro-batch, such as '0F0'; kinds are F (forward), B (backward), "
+        "I (gradient for inputs), W (gradient for weights)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0F0,0B0\nF0,B0\n", "did you mean '1F0'"),
+        ("0F0,0SEND_F0,0B0\n", "a table has no messages"),
+        ("0F0,0B\n", "such as '0F0'"),
+        ("0F0;0B0\n", "'0F0;0B0' is no action"),
+        ("0F0,(0F1;0W0)OVERLAP_F_B\n", "not a forward and a gradient for weights"),
+        ("0F0,(0F1;0Q0)OVERLAP_F_B\n", "'0Q0' is no action"),
+        ("0F0,0B99999999999\n", "'0B99999999999' is no action"),
+        ("", "mine.csv:1: error: the table of a schedule is empty"),
+        ("\n\n", "is empty"),
+        ("0F0,0B0\n , \n1F0,1B0\n", "mine.csv:2: error: stage 1 has no action"),
+        ("0F0,0B0\n1F0,0B1,1B0\n", "0B1 is on stage 1, but chunk 0 is on stage 0\n.*\n.*\n.*stage 0, at mine.csv:1:1"),
+        ("0F0,0B0\n2F0,2B0\n", "no stage has an action of chunk 1, but there is one of chunk 2"),
+        ("0F0,0B0,0F5,0B5\n", "no stage has an action of micro-batch 1, but there is one of micro-batch 5"),
+        ("0F0,0B0,0F999999999,0B999999999\n", "action of micro-batch 1, but"),
+        ("999999999F0,999999999B0\n", "no stage has an action of chunk 0, but"),
+    ],
+)
+def test_what_is_wrong_is_told(text: str, message: str) -> None:
+    with pytest.raises(MspcError, match=message):
+        read_table(text, "mine.csv")
+
+
+def test_all_wrong_cells_are_told_together() -> None:
+    with pytest.raises(MspcError, match=r"(?s)1:5: .*2:1: .*2 errors"):
+        read_table("0F0,0X0\n1Y0,1B0\n", "mine.csv")
+
+
+def test_what_is_wrong_with_the_order_is_told_at_its_line() -> None:
+    table = read_table("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n", "mine.csv")
+    with pytest.raises(MspcError) as caught:
+        require_schedule(table.schedule, table.lines)
+    assert str(caught.value) == (
+        "mine.csv:1:5: error: stages 0 and 1 wait for each other\n"
+        "    0F0,0B0,0F1,0B1\n"
+        "        ^^^\n"
+        "  note: stage 0 receives 'gradient of chunk 1' of micro-batch 0 from stage 1, and stage 1 sends it later, at "
+        "mine.csv:1:5\n"
+        "  note: stage 1 receives 'activation of chunk 0' of micro-batch 1 from stage 0, and stage 0 sends it later, "
+        "at mine.csv:2:1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0F0,0B0,0B0\n1F0,1B0\n", "1:9: error: stage 0: .*twice\n.*\n.*\n.*note: 0B0 on stage 0, at mine.csv:1:5"),
+        ("0F0\n1F0,1B0\n", r"stage 0: the backward of micro-batch 0 on chunk 0 \(0B0\) is missing, or both gradients"),
+        ("0F0,0I0\n1F0,1B0\n", r"stage 0: the gradient for weights .* is missing\n.*0I0 on stage 0, at mine.csv:1:5"),
+        ("0F0,0B0,0W0\n1F0,1B0\n", "0W0.* is there beside the backward"),
+        ("0F0,0B0\n1B0,1F0\n", "2:1: error: stage 1 runs 1B0 before 'activation of chunk 1' .*\n.*\n.*\n.*2:5"),
+        ("0F0,0W0,0I0\n1F0,1B0\n", "1:5: error: stage 0 runs 0W0 before 'gradient of chunk 0' of micro-batch 0"),
+        ("(0F0;0B0)OVERLAP_F_B\n", "before 'activation of chunk 0' of micro-batch 0 is there"),
+    ],
+)
+def test_wrong_schedules_are_refused(text: str, message: str) -> None:
+    table = read_table(text, "mine.csv")
+    with pytest.raises(MspcError, match=message):
+        require_schedule(table.schedule, table.lines)
+
+
+def test_a_number_of_micro_batches_that_is_given() -> None:
+    table = read_table("0F0,0B0,0F2,0B2\n", "mine.csv", 2)
+    with pytest.raises(MspcError) as caught:
+        require_schedule(table.schedule, table.lines)
+    assert "there are micro-batches 0 to 1" in str(caught.value)
+    assert "the forward of micro-batch 1 on chunk 0 (0F1) is missing" in str(caught.value)
+
+
+def test_files(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    with pytest.raises(MspcError, match="there is no schedule"):
+        read_table_file(path)
+    path.write_bytes(b"\xef\xbb\xbf0F0,0B0\r\n")
+    assert write_table(read_table_file(path).schedule) == "0F0,0B0\n"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(MspcError, match="no text in UTF-8"):
+        read_table_file(path)
+    with pytest.raises(MspcError, match="cannot read the schedule"):
+        read_table_file(tmp_path)
