@@ -56,7 +56,7 @@ def test_start_up_hands_on_what_is_wrong(root: Path, tmp_path: Path) -> None:
     [
         ["benchmarks/compile.py", "--help"], ["benchmarks/scale.py", "--help"], ["benchmarks/cpu_step.py", "--help"],
         ["-m", "benchmarks.redistribution", "--help"], ["benchmarks/executor.py"],
-        ["-m", "benchmarks.estimates", "--help"],
+        ["-m", "benchmarks.estimates", "--help"], ["-m", "benchmarks.pipelines.faults", "--schedules", "20"],
         ["benchmarks/input.py", "--help"], ["benchmarks/cpu_resnet.py", "--help"],
         ["-m", "benchmarks.checkpoints", "--help"], ["-m", "benchmarks.gpu.networks.compare", "--help"],
         ["-m", "benchmarks.gpu.triton_kernels", "--help"],
