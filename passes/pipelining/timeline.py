@@ -29,11 +29,13 @@ Durations = Mapping[tuple[int, str], float]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """An entry of a stage, and its time."""
+    """An entry of a stage, and its time. awaited: the value for which the stage has waited before it, None where it has
+    not."""
 
     entry: Entry
     start: float
     end: float
+    awaited: Made | None = None
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Timeline:
 
     def idle(self, stage: int, *, postponed: bool = False) -> float:
         """The time of a step in which a stage does not work. postponed: a step takes its period, not its makespan."""
-        return (self.period if postponed else self.makespan) - self.busy(stage)
+        return max(0, (self.period if postponed else self.makespan) - self.busy(stage))  # sums are rounded
 
     def idle_share(self, stage: int, *, postponed: bool = False) -> float:
         """The part of a step in which a stage does not work, 0 to 1."""
@@ -132,14 +134,16 @@ class _Walk:
         released: list[int] = []
         spans = self.spans[stage]
         for entry in self.schedule.entries[stage][len(spans) :]:
-            start = spans[-1].end if spans else 0
+            start, awaited = spans[-1].end if spans else 0, None
             for value in (value for part in parts_of(entry) for value in reads(part, self.schedule.chunks)):
                 if value not in self.there:
                     self.waiting.setdefault(value, []).append(stage)
                     return released
                 made, source = self.there[value]
-                start = max(start, made if source == stage else made + self.message)
-            spans.append(Span(entry, start, start + self._duration(entry)))
+                comes = made if source == stage else made + self.message
+                if comes > start:
+                    start, awaited = comes, value
+            spans.append(Span(entry, start, start + self._duration(entry), awaited))
             for value in (value for part in parts_of(entry) for value in makes(part)):
                 self.there[value] = spans[-1].end, stage
                 released += self.waiting.pop(value, ())

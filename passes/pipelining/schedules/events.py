@@ -6,7 +6,13 @@ from collections.abc import Sequence
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Location
-from mspc.passes.pipelining.schedules.action import FORWARD, Schedule, parts_of
+from mspc.passes.pipelining.schedules.action import (
+    FORWARD,
+    INPUT_GRADIENT,
+    WEIGHT_GRADIENT,
+    Schedule,
+    parts_of,
+)  # fmt: skip
 from mspc.passes.pipelining.schedules.dependence import Made, handed_on, makes, reads
 
 Value = tuple[str, int]
@@ -65,19 +71,20 @@ def programs_of(schedule: Schedule, lines: Sequence[Sequence[Location]] | None =
             for value in read:
                 source = placement[value[1]]
                 if source != stage:
-                    events.append(Receive(source, *_named(value), location=line))
+                    events.append(Receive(source, *name_of(value), location=line))
             made = [value for part in parts for value in makes(part)]
-            events.append(Work(str(entry), tuple(map(_named, read)), tuple(map(_named, made)), line))
+            events.append(Work(str(entry), tuple(map(name_of, read)), tuple(map(name_of, made)), line))
             for part in parts:
                 handed = handed_on(part, chunks)
                 if handed is not None and placement[handed[1]] != stage:
-                    events.append(Send(placement[handed[1]], *_named(handed[0]), location=line))
+                    events.append(Send(placement[handed[1]], *name_of(handed[0]), location=line))
         programs.append(events)
     return programs
 
 
-_NAMES = {FORWARD: "activation", "I": "gradient", "W": "weights' gradient"}
+_NAMES = {FORWARD: "activation", INPUT_GRADIENT: "gradient", WEIGHT_GRADIENT: "weights' gradient"}
 
 
-def _named(value: Made) -> Value:
+def name_of(value: Made) -> Value:
+    """What a value is called, and its micro-batch."""
     return f"{_NAMES[value[0]]} of chunk {value[1]}", value[2]

@@ -1,0 +1,201 @@
+"""The timeline of a schedule as a picture in SVG: a row for every stage, a block for every action.
+
+A block's colour is its kind, and lighter for later chunks of a stage; its number is the micro-batch. Of a forward and a
+backward at once the forward is the upper half. Hatched are the times in which a stage waits between its actions. A
+pointer on a block is told what it is, and on a wait, for what. Colours suit light and dark pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from math import floor, log10
+
+from mspc.output.schedule_words import heading, span_text, stage_text, time_text, wait_text
+from mspc.passes.pipelining.schedules.action import (
+    BACKWARD,
+    FORWARD,
+    INPUT_GRADIENT,
+    KINDS,
+    WEIGHT_GRADIENT,
+    Action,
+    parts_of,
+)  # fmt: skip
+from mspc.passes.pipelining.timeline import Span, Timeline
+
+COLOURS = {
+    FORWARD: (0, 112, 180),
+    BACKWARD: (0, 126, 95),
+    INPUT_GRADIENT: (145, 84, 165),
+    WEIGHT_GRADIENT: (184, 84, 0),
+}
+"""Red, green and blue of each kind, from 0 to 255: dark enough for white numbers (a contrast of 4.5 and more, as WCAG 2
+asks of text), and light enough to be seen on dark pages (3 and more, as it asks of graphics)."""
+WHITE = (255, 255, 255)
+READABLE = 4.5
+"""The contrast of numbers at least; black has it where white has not."""
+LIGHTEST = 0.62
+"""How far the colours of the last of several chunks go towards white."""
+LEFT, RIGHT, TOP, ROW, GAP, BELOW = 76, 180, 64, 26, 6, 30
+"""Pixels: beside the rows, above them, of a row, between two of them, and below for the axis."""
+NARROWEST, WIDEST = 900, 4800
+"""Pixels of the rows together."""
+DIGIT, NUMBER_SPACE = 7, 6
+"""Pixels of a digit, and of the space around a number."""
+THINNEST = 0.5
+"""Pixels of a wait at least: less is rounding, or nothing that could be seen."""
+TICKS = 10
+_STYLE = """
+text { font: 12px system-ui, "DejaVu Sans", sans-serif; fill: #1b1f24 }
+.page { fill: #ffffff } .row { fill: #eef0f3 } .axis { stroke: #5b6470 } .quiet { fill: #5b6470 }
+.hatch { stroke: #8a93a0 } .number { text-anchor: middle; font-size: 11px } .title { font-size: 14px }
+.end { text-anchor: middle }
+@media (prefers-color-scheme: dark) {
+  text { fill: #e6e9ee } .page { fill: #14171b } .row { fill: #22272e } .axis { stroke: #9aa4b2 }
+  .quiet { fill: #9aa4b2 } .hatch { stroke: #7a8491 }
+}
+.on-dark { fill: #ffffff } .on-light { fill: #000000 }
+"""
+
+
+def schedule_svg(timeline: Timeline) -> str:
+    """The picture, a file of its own that loads nothing."""
+    return "\n".join(_Picture(timeline).lines()) + "\n"
+
+
+class _Picture:
+    """A picture as it is drawn. scale: pixels of a unit of time."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline, self.schedule = timeline, timeline.schedule
+        self.scale = _scale(timeline)
+        self.width = max(1, round(timeline.makespan * self.scale))
+        self.height = TOP + self.schedule.stages * (ROW + GAP) + BELOW
+        self.ranks = {
+            chunk: place / max(1, len(self.schedule.chunks_of(stage)) - 1)
+            for stage in range(self.schedule.stages)
+            for place, chunk in enumerate(self.schedule.chunks_of(stage))
+        }
+        """Where a chunk is among those of its stage, from 0 to 1."""
+
+    def lines(self) -> Iterator[str]:
+        width = LEFT + self.width + RIGHT
+        title = escape(heading(self.timeline))
+        yield (
+            f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{title}" width="{width}" '
+            f'height="{self.height}" viewBox="0 0 {width} {self.height}">'
+        )
+        yield f"<style>{_STYLE}</style>"
+        yield (
+            '<defs><pattern id="wait" width="6" height="6" patternUnits="userSpaceOnUse" '
+            'patternTransform="rotate(45)"><path class="hatch" d="M0 0V6" stroke-width="2"/></pattern></defs>'
+        )
+        yield f'<rect class="page" width="{width}" height="{self.height}"/>'
+        yield f'<text class="title" x="12" y="24">{title}</text>'
+        yield from self._legend()
+        for stage in range(self.schedule.stages):
+            yield from self._row(stage)
+        yield from self._axis()
+        yield "</svg>"
+
+    def _legend(self) -> Iterator[str]:
+        there = {part.kind for spans in self.timeline.spans for span in spans for part in parts_of(span.entry)}
+        x = LEFT
+        for kind, name in KINDS.items():
+            if kind in there:
+                yield f'<rect x="{x}" y="38" width="14" height="14" rx="2" fill="{_hex(COLOURS[kind])}"/>'
+                yield f'<text x="{x + 20}" y="49">{name}</text>'
+                x += 44 + DIGIT * len(name)
+        yield f'<rect x="{x}" y="38" width="14" height="14" rx="2" fill="url(#wait)"/>'
+        yield f'<text x="{x + 20}" y="49">waits</text>'
+        if self.schedule.chunks > self.schedule.stages:
+            yield f'<text class="quiet" x="{x + 80}" y="49">lighter: later chunks of a stage</text>'
+
+    def _row(self, stage: int) -> Iterator[str]:
+        y = TOP + stage * (ROW + GAP)
+        middle = y + ROW / 2 + 4
+        yield f'<text x="12" y="{middle:g}">stage {stage}</text>'
+        yield f'<rect class="row" x="{LEFT}" y="{y}" width="{self.width}" height="{ROW}"/>'
+        spans = self.timeline.spans[stage]
+        for place, span in enumerate(spans):
+            if place and (span.start - spans[place - 1].end) * self.scale >= THINNEST:
+                yield self._wait(y, spans[place - 1].end, span)
+            yield from self._block(y, span)
+        text = stage_text(self.timeline, stage)
+        yield f'<text class="quiet" x="{LEFT + self.width + 12}" y="{middle:g}">{text}</text>'
+
+    def _x(self, time: float) -> float:
+        return round(LEFT + time * self.scale, 2)
+
+    def _wait(self, y: float, begin: float, span: Span) -> str:
+        x = self._x(begin)
+        title = f"<title>{escape(wait_text(span, begin))}</title>"
+        shape = f'x="{x:g}" y="{y}" width="{self._x(span.start) - x:g}" height="{ROW}"'
+        return f'<rect {shape} fill="url(#wait)">{title}</rect>'
+
+    def _block(self, y: float, span: Span) -> Iterator[str]:
+        """The blocks of an entry, one above the other where it is two actions at once, and their numbers."""
+        x, end = self._x(span.start), self._x(span.end)
+        parts = parts_of(span.entry)
+        height = ROW / len(parts)
+        yield f"<g><title>{escape(span_text(span))}</title>"
+        for place, part in enumerate(parts):
+            top = y + place * height
+            colour = self._colour(part)
+            shape = f'x="{x + 0.5:g}" y="{top:g}" width="{max(THINNEST, end - x - 1):g}" height="{height:g}"'
+            yield f'<rect {shape} rx="2" fill="{_hex(colour)}"/>'
+            number = str(part.micro_batch)
+            if end - x >= DIGIT * len(number) + NUMBER_SPACE:
+                style = "on-dark" if contrast(colour, WHITE) >= READABLE else "on-light"
+                place_text = f'x="{(x + end) / 2:g}" y="{top + height / 2 + 4:g}"'
+                yield f'<text class="number {style}" {place_text}>{number}</text>'
+        yield "</g>"
+
+    def _colour(self, part: Action) -> tuple[int, int, int]:
+        share = LIGHTEST * self.ranks[part.chunk]
+        red, green, blue = (round(each + (255 - each) * share) for each in COLOURS[part.kind])
+        return red, green, blue
+
+    def _axis(self) -> Iterator[str]:
+        y = TOP + self.schedule.stages * (ROW + GAP)
+        yield f'<path class="axis" d="M{LEFT} {y}H{LEFT + self.width}"/>'
+        step = _step(self.timeline.makespan)
+        for tick in range(floor(self.timeline.makespan / step + 1e-9) + 1 if step else 1):
+            x = self._x(tick * step)
+            yield f'<path class="axis" d="M{x:g} {y}v4"/>'
+            yield f'<text class="quiet end" x="{x:g}" y="{y + 18}">{time_text(tick * step)}</text>'
+
+
+def _scale(timeline: Timeline) -> float:
+    """Pixels of a unit of time: numbers fit into the shortest blocks, if the picture does not become too wide."""
+    longest = timeline.makespan
+    if not longest:
+        return 1
+    shortest = min(span.end - span.start for spans in timeline.spans for span in spans if span.end > span.start)
+    digits = len(str(timeline.schedule.micro_batches - 1))
+    wanted = longest / shortest * (DIGIT * digits + NUMBER_SPACE + 1)
+    return min(max(wanted, NARROWEST), WIDEST) / longest
+
+
+def _step(longest: float) -> float:
+    """The time between two ticks of the axis: 1, 2 or 5 of a power of ten, for `TICKS` of them at most."""
+    if not longest:
+        return 0
+    power = 10 ** floor(log10(longest / TICKS))
+    return next(each * power for each in (1, 2, 5, 10) if each * power * TICKS >= longest)
+
+
+def _hex(colour: tuple[int, int, int]) -> str:
+    return "#" + "".join(f"{each:02x}" for each in colour)
+
+
+def contrast(one: tuple[int, int, int], other: tuple[int, int, int]) -> float:
+    """The contrast of two colours, 1 to 21 (WCAG 2, "contrast ratio")."""
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: tuple[int, int, int]) -> float:
+    """The relative luminance of a colour (WCAG 2)."""
+    linear = [each / 255 / 12.92 if each <= 10 else ((each / 255 + 0.055) / 1.055) ** 2.4 for each in colour]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
