@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -85,6 +86,81 @@ def test_blocks_are_where_and_as_wide_as_they_take_time() -> None:
         assert rectangle is not None
         assert float(rectangle.attrib["x"]) == pytest.approx(LEFT + span.start * scale + 0.5, abs=0.02)
         assert float(rectangle.attrib["width"]) == pytest.approx((span.end - span.start) * scale - 1, abs=0.02)
+
+
+def frame(rectangle: ElementTree.Element) -> tuple[float, float, float, float]:
+    """Left, top, right and bottom of a rectangle."""
+    x, y, width, height = (float(rectangle.attrib[name]) for name in ("x", "y", "width", "height"))
+    return x, y, x + width, y + height
+
+
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "dual_pipe_v"])
+def test_nothing_lies_on_anything_else(name: str) -> None:
+    """Blocks lie in the row of their stage, whose name stands beside it, side by side; rows lie one below the other,
+    with space between them, and all lies in the picture. Numbers stand in their blocks."""
+    tree = ElementTree.fromstring(schedule_svg(made(name, 4, 9, message=0.25)))
+    rows = [frame(each) for each in tree.iter(f"{SVG}rect") if each.get("class") == "row"]
+    names = [each for each in tree.iter(f"{SVG}text") if (each.text or "").startswith("stage ")]
+    assert [each.text for each in names] == [f"stage {stage}" for stage in range(4)]
+    assert len(rows) == 4
+    assert all(row[1] < float(text.attrib["y"]) < row[3] for row, text in zip(rows, names, strict=True))
+    assert all(one[3] + 4 <= other[1] for one, other in pairwise(rows))
+    assert rows[-1][3] + 20 <= float(tree.attrib["height"])
+    assert rows[0][2] + 100 <= float(tree.attrib["width"])
+    before: tuple[float, float] = (-1, 0)
+    for group in blocks(tree):
+        frames = [frame(each) for each in group.findall(f"{SVG}rect")]
+        row = next(row for row in rows if row[1] <= frames[0][1] < row[3])
+        assert frames[0][1] == row[1]
+        assert frames[-1][3] == row[3]
+        assert all(one[3] == other[1] for one, other in pairwise(frames))
+        assert row[0] <= frames[0][0] < frames[0][2] <= row[2]
+        assert before[0] != row[1] or before[1] < frames[0][0]
+        before = row[1], frames[0][2]
+        for text, (left, top, right, bottom) in zip(group.findall(f"{SVG}text"), frames, strict=True):
+            half = 3.5 * len(text.text or "")
+            assert left <= float(text.attrib["x"]) - half
+            assert float(text.attrib["x"]) + half <= right
+            assert top < float(text.attrib["y"]) < bottom
+
+
+@pytest.mark.parametrize(
+    ("unit", "labels"),
+    [
+        (1, ["0 s", "2 s", "4 s", "6 s", "8 s", "10 s", "12 s"]),
+        (2.5e-3, ["0 s", "5 ms", "10 ms", "15 ms", "20 ms", "25 ms", "30 ms"]),
+        (1e-6, ["0 s", "2 us", "4 us", "6 us", "8 us", "10 us", "12 us"]),
+        (0.7, ["0 s", "1 s", "2 s", "3 s", "4 s", "5 s", "6 s", "7 s", "8 s"]),
+    ],
+)
+def test_the_axis_has_round_times_at_their_places(unit: float, labels: list[str]) -> None:
+    """A step takes 12 units."""
+    schedule = named_schedule("1f1b", 2, 3)
+    tree = ElementTree.fromstring(schedule_svg(timeline(schedule, equal_durations(schedule, unit, unit, unit))))
+    ticks = [each for each in tree.iter(f"{SVG}text") if each.get("class") == "quiet end"]
+    assert [each.text for each in ticks] == labels
+    scale = {"s": 1, "ms": 1e-3, "us": 1e-6}
+    for tick in ticks:
+        number, _, name = (tick.text or "").partition(" ")
+        time = float(number) * scale[name]
+        assert float(tick.attrib["x"]) == pytest.approx(LEFT + time / (12 * unit) * 900, abs=0.02)
+
+
+def test_numbers_that_do_not_fit_are_left_out() -> None:
+    """Blocks of the picture's largest width, which many micro-batches share."""
+    tree = ElementTree.fromstring(schedule_svg(made("1f1b", 2, 600)))
+    groups = blocks(tree)
+    assert len(groups) == 2 * 2 * 600
+    assert not any(group.findall(f"{SVG}text") for group in groups)
+
+
+def test_short_actions_widen_the_picture() -> None:
+    """So that the shortest of them has its number."""
+    schedule = named_schedule("1f1b", 2, 12)
+    durations = equal_durations(schedule) | {(0, "F"): 0.25}
+    tree = ElementTree.fromstring(schedule_svg(timeline(schedule, durations)))
+    assert all(group.findall(f"{SVG}text") for group in blocks(tree))
+    assert 2000 < float(tree.attrib["width"]) < 4000
 
 
 def test_waits_are_hatched_and_told() -> None:

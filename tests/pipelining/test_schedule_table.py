@@ -8,6 +8,7 @@ import pytest
 
 from mspc.ir.diagnostics import MspcError
 from mspc.passes.pipelining.schedule_check import check_schedule, require_schedule
+from mspc.passes.pipelining.schedules import table
 from mspc.passes.pipelining.schedules.named import SCHEDULES, named_schedule
 from mspc.passes.pipelining.schedules.table import read_table, read_table_file, write_table
 
@@ -23,12 +24,12 @@ def test_every_schedule_is_read_as_it_was_written(name: str) -> None:
 
 
 def test_spaces_and_empty_cells_are_nothing() -> None:
-    table = read_table("0F0, ,0B0 ,\r\n,  1F0,1B0\r\n\r\n", "mine.csv")
-    assert write_table(table.schedule) == "0F0,0B0\n1F0,1B0\n"
-    assert [str(place) for places in table.lines for place in places] == [
+    made = read_table("0F0, ,0B0 ,\r\n,  1F0,1B0\r\n\r\n", "mine.csv")
+    assert write_table(made.schedule) == "0F0,0B0\n1F0,1B0\n"
+    assert [str(place) for places in made.lines for place in places] == [
         "mine.csv:1:1", "mine.csv:1:7", "mine.csv:2:4", "mine.csv:2:8",
     ]  # fmt: skip
-    assert check_schedule(table.schedule) == []
+    assert check_schedule(made.schedule) == []
 
 
 def test_a_pair_may_begin_with_the_backward() -> None:
@@ -82,9 +83,9 @@ def test_all_wrong_cells_are_told_together() -> None:
 
 
 def test_what_is_wrong_with_the_order_is_told_at_its_line() -> None:
-    table = read_table("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n", "mine.csv")
+    made = read_table("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n", "mine.csv")
     with pytest.raises(MspcError) as caught:
-        require_schedule(table.schedule, table.lines)
+        require_schedule(made.schedule, made.lines)
     assert str(caught.value) == (
         "mine.csv:1:5: error: stages 0 and 1 wait for each other\n"
         "    0F0,0B0,0F1,0B1\n"
@@ -109,17 +110,24 @@ def test_what_is_wrong_with_the_order_is_told_at_its_line() -> None:
     ],
 )
 def test_wrong_schedules_are_refused(text: str, message: str) -> None:
-    table = read_table(text, "mine.csv")
+    made = read_table(text, "mine.csv")
     with pytest.raises(MspcError, match=message):
-        require_schedule(table.schedule, table.lines)
+        require_schedule(made.schedule, made.lines)
 
 
 def test_a_number_of_micro_batches_that_is_given() -> None:
-    table = read_table("0F0,0B0,0F2,0B2\n", "mine.csv", 2)
+    made = read_table("0F0,0B0,0F2,0B2\n", "mine.csv", 2)
     with pytest.raises(MspcError) as caught:
-        require_schedule(table.schedule, table.lines)
+        require_schedule(made.schedule, made.lines)
     assert "there are micro-batches 0 to 1" in str(caught.value)
     assert "the forward of micro-batch 1 on chunk 0 (0F1) is missing" in str(caught.value)
+
+
+def test_large_files_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "LARGEST", 7)
+    (tmp_path / "mine.csv").write_text("0F0,0B0\n")
+    with pytest.raises(MspcError, match="has 8 bytes; a file of text may have 7"):
+        read_table_file(tmp_path / "mine.csv")
 
 
 def test_files(tmp_path: Path) -> None:

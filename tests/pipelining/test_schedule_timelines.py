@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mspc.ir.diagnostics import MspcError
-from mspc.passes.pipelining.schedules.action import FORWARD, Action, Schedule
+from mspc.passes.pipelining.schedules.action import FORWARD, Action, Overlapped, Schedule
 from mspc.passes.pipelining.schedules.named import named_schedule
 from mspc.passes.pipelining.timeline import Timeline, equal_durations, timeline
 
@@ -140,6 +140,15 @@ def test_chunks_of_one_stage_send_no_messages() -> None:
     schedule = named_schedule("zero_bubble_v", 1, 1)
     made = timeline(schedule, equal_durations(schedule), message=5)
     assert made.makespan == 6
+
+
+@pytest.mark.parametrize(("overlap", "pair"), [(0, 9), (0.5, 8), (1, 7)])
+def test_overlap_saves_of_the_shorter_one(overlap: float, pair: float) -> None:
+    """A forward of 2 and a backward of 7."""
+    made = of_equal_stages(named_schedule("dual_pipe_v", 2, 4), (2, 3, 4), overlap)
+    pairs = [span for spans in made.spans for span in spans if isinstance(span.entry, Overlapped)]
+    assert {span.end - span.start for span in pairs} == {pair}
+    assert len(pairs) > 2
 
 
 def test_uneven_stages() -> None:

@@ -41,6 +41,8 @@ def schedule(stages: int, micro_batches: int, chunks: int = 2) -> Schedule:
     left = stages * micro_batches * len(STEADY) * chunks
     while left:
         chosen = [action for stage in order if (action := stage.choose(made))]
+        if not chosen:
+            raise AssertionError(f"no stage of {stages} has anything to do with {left} actions left")
         made.update(value for action in chosen for value in makes(action))
         left -= len(chosen)
     return Schedule(NAME, micro_batches, there_and_back(stages), tuple(tuple(stage.found) for stage in order))
