@@ -8,7 +8,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.location import Location
 from mspc.passes.pipelining.order_check import check, require_order
 from mspc.passes.pipelining.schedules.events import Event, Receive, Send, Work, programs_of
-from mspc.passes.pipelining.schedules.named import named_schedule
+from mspc.passes.pipelining.schedules.named import SCHEDULES, THERE_AND_BACK, named_schedule
 from mspc.passes.pipelining.schedules.problem import (
     CYCLE,
     NO_PARTNER,
@@ -42,9 +42,18 @@ def test_programs_of_schedules_are_right(name: str) -> None:
     assert check(programs_of(named_schedule(name, 4, 8)), in_order=False) == []
 
 
-@pytest.mark.parametrize("name", ["gpipe", "1f1b", "zero_bubble_h1", "zero_bubble_2p"])
-def test_messages_of_schedules_with_one_chunk_are_in_order(name: str) -> None:
-    assert check(programs_of(named_schedule(name, 4, 8))) == []
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_messages_of_schedules_can_be_received_in_order(name: str) -> None:
+    """Of schedules with one chunk, and in rounds, they are read in the order in which they are sent; those that go
+    there and back have some that are received earlier than they are read."""
+    for stages, micro_batches in ((2, 4), (3, 8), (4, 11)):
+        schedule = named_schedule(name, stages, micro_batches)
+        kept = programs_of(schedule, in_order=True)
+        assert check(kept) == []
+        assert (kept == programs_of(schedule)) == (check(programs_of(schedule)) == [])
+        if name not in THERE_AND_BACK:
+            assert kept == programs_of(schedule)
+    assert name not in THERE_AND_BACK or set(kinds(programs_of(named_schedule(name, 4, 8)))) == {OTHER_ORDER}
 
 
 def test_gpipe_alone_runs_where_sends_wait() -> None:

@@ -10,6 +10,7 @@ import pytest
 from mspc.passes.pipelining.order_check import check
 from mspc.passes.pipelining.schedule_check import check_schedule
 from mspc.passes.pipelining.schedules.action import Schedule
+from mspc.passes.pipelining.schedules.events import programs_of
 from mspc.passes.pipelining.schedules.problem import (
     CYCLE,
     DOUBLED,
@@ -60,6 +61,7 @@ def test_right_schedules_are_not_refused() -> None:
     for number in range(DRAWN):
         schedule = random_schedule(Random(number))
         assert check_schedule(schedule) == [], number
+        assert check(programs_of(schedule, in_order=True)) == [], number
         made = timeline(schedule, equal_durations(schedule), message=0.5)
         assert [len(spans) for spans in made.spans] == [len(entries) for entries in schedule.entries]
         assert read_table(write_table(schedule), "random").schedule.entries == schedule.entries
