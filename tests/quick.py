@@ -46,6 +46,7 @@ SLOW = frozenset("""
     passes/fusion/test_fuse_attention.py passes/fusion/test_fuse_elementwise.py passes/fusion/test_pack_attention.py
     search/plans/test_printed_plans.py search/plans/test_stated_gaps.py
     search/layouts/test_cheapest.py passes/sharding/test_bytes.py
+    pipelining/test_schedule_faults.py
     runtime/faults/test_pauses.py runtime/test_memory_plan.py
     samples/test_resnet_on_ranks.py samples/test_transformer.py
     test_grouped.py test_house.py test_layering.py test_planted_errors.py

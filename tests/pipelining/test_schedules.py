@@ -25,6 +25,7 @@ from mspc.passes.pipelining.schedules.named import (
 )  # fmt: skip
 
 STAGES = (1, 2, 3, 4, 8)
+MICRO_BATCHES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17)
 
 
 def chunks_of(name: str) -> tuple[int, ...]:
@@ -34,27 +35,27 @@ def chunks_of(name: str) -> tuple[int, ...]:
     return (1, 2, 3) if name in ("gpipe", "interleaved") else (1,)
 
 
-def every_schedule(name: str, most: int) -> list[Schedule]:
-    """A schedule for several numbers of stages and chunks, of 1 to `most` micro-batches."""
+def every_schedule(name: str) -> list[Schedule]:
+    """A schedule for several numbers of stages, of chunks and of micro-batches."""
     return [
         named_schedule(name, stages, micro_batches, chunks)
         for stages in STAGES
         for chunks in chunks_of(name)
-        for micro_batches in range(1, most + 1)
+        for micro_batches in MICRO_BATCHES
     ]
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_schedules_run_to_their_end(name: str) -> None:
     """With fewer micro-batches than stages, too, and with numbers that the stages do not divide."""
-    for schedule in every_schedule(name, 18):
+    for schedule in every_schedule(name):
         assert check_schedule(schedule) == []
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_gradients_are_summed_in_one_order(name: str) -> None:
     """So that all schedules give the same sums, bit for bit."""
-    for schedule in every_schedule(name, 18):
+    for schedule in every_schedule(name):
         order: dict[int, list[int]] = {}
         for entries in schedule.entries:
             for action in actions_of(entries):
