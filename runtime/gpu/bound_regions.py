@@ -18,7 +18,8 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.cuda.random import RANDOM
 from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Launch
-from mspc.runtime.gpu.launches import Backend, Constants, Held, Launches, OnHost, count_of
+from mspc.runtime.gpu.ended_loops import EndedLoops
+from mspc.runtime.gpu.launches import Backend, Constants, Held, Launches, OnHost, count_of, like
 from mspc.runtime.gpu.progress import communicates, wait_for
 from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_plan import plan_memory
@@ -33,8 +34,9 @@ class Around:
     itself of the step and the turns of the `depth` loops around; without any it is the step's number. calls: numbers of
     nodes around that share their graphs.
     launches: makes the launch of a node that runs graphs, see `regions.region_launch`.
-    host: a communicator of arrays on the host. loop_limit: seconds that a loop may take whose turns nobody has counted
-    ahead; 0: any time. mark: makes of a collective's launch one that tells that this rank has come there.
+    host: a communicator of arrays on the host. ended: of the loops that the GPU decides on. loop_limit: seconds that a
+    loop may take whose turns nobody has counted ahead; 0: any time. mark: makes of a collective's launch one that tells
+    that this rank has come there.
     """
 
     device: Any
@@ -42,9 +44,10 @@ class Around:
     constants: Constants
     launches: Callable[..., Launch]
     host: Any
+    ended: EndedLoops
     loop_limit: float = 0.0
-    mark: Callable[[Launch], Launch] | None = None
     key: Array = None
+    mark: Callable[[Launch], Launch] | None = None
     depth: int = 0
     calls: tuple[int, ...] = ()
     plans: dict[tuple[Graph, int, int], MemoryPlan] = field(default_factory=dict[tuple[Graph, int, int], MemoryPlan])
@@ -132,8 +135,7 @@ class BoundRegion:
 
     @staticmethod
     def _named(node: Node, launch: Launch) -> Launch:
-        named = _Named(node, launch)
-        return OnHost(named) if isinstance(launch, OnHost) else named
+        return like(launch, _Named(node, launch))
 
     @staticmethod
     def _marked(around: Around, node: Node, launch: Launch) -> Launch:

@@ -16,6 +16,7 @@ import numpy as np
 from mspc.ops.device import PRELUDE, Array, Kernel, Launch, Sliding
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.gpu.choices import Choices
+from mspc.runtime.gpu.conditional import conditional_nodes
 from mspc.runtime.gpu.kept_choices import KeptChoices, file_of
 from mspc.runtime.gpu.matmul import Products, Unsupported
 from mspc.runtime.gpu.writers import Writers
@@ -46,6 +47,8 @@ class GpuDevice:
         inputs. pool: everything that lives on the GPU for a graph is in it.
     stop: Int32 array of one element on the GPU; parameters are not updated while it is not 0.
     writers: who wrote last to the arrays of parameters.
+    capturing: whether what the streams are given becomes a CUDA graph. conditional: makes nodes of one in which the GPU
+    decides; None where the driver has no such nodes.
     """
 
     def __init__(self, index: int = 0, comm: Any = None, deterministic: bool = False, tf32: bool = False) -> None:
@@ -71,6 +74,8 @@ class GpuDevice:
         }  # fmt: skip
         self.pool = cupy.cuda.MemoryPool()
         self._captured: list[Any] = []
+        self.capturing = False
+        self.conditional = conditional_nodes(cupy.cuda)
         self._aside: list[Any] = []
         self.step = self.zeros((1,), "int64")
         self.stop = self.zeros((1,), "int32")
@@ -209,12 +214,15 @@ class GpuDevice:
         self._captured.append(pool)
         with cupy.cuda.using_allocator(pool.malloc):
             stream.begin_capture()
+            self.capturing = True
             try:
                 work()
             except BaseException:
                 with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError):
                     stream.end_capture()  # an abandoned capture would make all later work fail
                 raise
+            finally:
+                self.capturing = False
             graph = stream.end_capture()
         graph.upload(stream)
         return functools.partial(graph.launch, stream)

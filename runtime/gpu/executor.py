@@ -6,7 +6,6 @@ and from there to the GPU on a stream of their own. Results come back into pinne
 
 from __future__ import annotations
 
-import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
@@ -21,8 +20,9 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.executor import checked
 from mspc.runtime.faults.failure import NodeFailure
 from mspc.runtime.faults.finite import NOWHERE, Origin, explained
+from mspc.runtime.gpu.failures import failure_of
 from mspc.runtime.gpu.launches import Constants, arrays_of, copied
-from mspc.runtime.gpu.progress import out_of_memory, wait_for
+from mspc.runtime.gpu.progress import wait_for
 from mspc.runtime.gpu.step import GpuStep
 from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.pending import Pending
@@ -41,16 +41,19 @@ SMALL = 1 << 16
 class _Slot:
     """What one step under way has on the host.
 
-    inputs, results, stop: pinned arrays. staged: large inputs on the GPU, from the second that arrives on. done: the
-    event behind the step. pending: results that somebody may still read.
+    inputs, results, stop, ended: pinned arrays, the last two of what the GPU said behind the step. staged: large inputs
+    on the GPU, from the second that arrives on. done: the event behind the step. failed: what is raised where a result
+    is read. pending: results that somebody may still read.
     """
 
     inputs: list[Array]
     staged: list[Array]
     results: list[Array]
     stop: Array
+    ended: Array
     step: int = 0
     done: Any = None
+    failed: Exception | None = None
     pending: list[weakref.ref[Pending]] = field(default_factory=list[Any])
 
 
@@ -190,14 +193,19 @@ class GpuExecutor:
         arrays = [checked(p, np.asarray(a)) for p, a in zip(self.inputs, inputs, strict=True)]
         slot = self._slots[self.step % DEPTH]
         self._settle(slot)
+        self._step.ended.forget_leaving()
         self.step += 1
-        slot.step = self.step
+        slot.step, slot.failed = self.step, None
         self._feed(slot, arrays, origins or [None] * len(arrays))
         try:
             run(self.step, self.step + self.earlier_steps)
         except Exception as error:
             known = self.graph.nodes[self._step.current] if self._step.current >= 0 else None
-            raise self._failure(error, getattr(error, "node", known), "failed") from error
+            cause = self._step.ended.cause(error, getattr(error, "node", known))
+            raise self._failure(*cause, "failed") from error
+        except BaseException:
+            self._step.ended.leave(self._slots)
+            raise
         return slot
 
     def _slot(self) -> _Slot:
@@ -205,7 +213,7 @@ class GpuExecutor:
         types = [element_types(p.type)[0] for p in self.inputs]
         pinned = [device.pinned(t.shape, t.dtype.numpy) for t in types]
         results = [device.pinned(v.shape, v.tensor_type.dtype.numpy) for v in self.graph.results]
-        return _Slot(pinned, [None] * len(types), results, device.pinned((1,), "int32"))
+        return _Slot(pinned, [None] * len(types), results, device.pinned((1,), "int32"), device.pinned((2,), "int64"))
 
     def _feed(self, slot: _Slot, arrays: Sequence[Array], origins: Sequence[Any]) -> None:
         device = self.device
@@ -249,6 +257,8 @@ class GpuExecutor:
                 device.receive(self._step.arrays(value)[0], pinned)
             if self.trains:
                 device.receive(device.stop, slot.stop)
+            if self._step.ended.are_limited:
+                device.receive(self._step.ended.array, slot.ended)
             slot.done = device.signal()
         for pinned in slot.results:
             result = Pending(pinned.shape, pinned.dtype, _StepResult(self, slot, slot.step, pinned))
@@ -271,9 +281,15 @@ class GpuExecutor:
         """Wait for a slot's step.
 
         Raises:
-            ExecutionError: its loss is not finite; parameters are as they were before it.
+            ExecutionError: its loss is not finite, or a loop took too long; parameters are as they were before it.
         """
-        wait_for(self.device, slot.done)
+        try:
+            wait_for(self.device, slot.done, interruptible=self._step.ended.are_there)
+        except BaseException:
+            self._step.ended.leave(self._slots)
+            raise
+        if slot.ended[0]:
+            raise self._ended(slot)
         if self.trains and slot.stop[0]:
             self._stopped(slot)
 
@@ -283,6 +299,12 @@ class GpuExecutor:
             self._settle(slot)
 
     # What goes wrong
+
+    def _ended(self, slot: _Slot) -> NodeFailure:
+        """The error of a step of which the GPU ended a loop. The steps behind it have changed nothing."""
+        failure = self._failure(*self._step.ended.error(slot.ended), "failed")
+        self._step.ended.fail(self._slots, failure)
+        return failure
 
     def _stopped(self, slot: _Slot) -> None:
         first = next(s for s in sorted(self._slots, key=lambda s: s.step) if s.done is not None and s.stop[0])
@@ -332,20 +354,7 @@ class GpuExecutor:
         return True
 
     def _failure(self, error: Exception, node: Node | None, what: str) -> NodeFailure:
-        message = error.message if isinstance(error, MspcError) else f"{type(error).__name__}: {error}"
-        notes = list(error.notes) if isinstance(error, MspcError) else []
-        label = "the graph" if node is None else node.label
-        index, region = _place_of(node, self.graph)
-        frames = node.frames if node is not None else ()
-        if type(error).__name__ == "OutOfMemoryError":
-            asked = _asked_bytes(error)
-            found = out_of_memory(node, asked, self.plan.peak, self.memory(), self.rank, self.device.index)
-            return NodeFailure(*found, frames, index, region)
-        if node is not None:
-            operands = ", ".join(str(value.type) for value in node.inputs)
-            notes.append(f"its operands are ({operands}), its result {node.type}")
-        where = f"{label} {what} on rank {self.rank} (GPU {self.device.index})"
-        return NodeFailure(f"{where}: {message}", notes, frames, index, region)
+        return failure_of(error, node, what, self.graph, (self.rank, self.device.index), self.plan.peak, self.memory())
 
     def memory(self) -> dict[str, int]:
         """Bytes by what they are for: what was planned, and the runtime's own."""
@@ -355,20 +364,6 @@ class GpuExecutor:
             "the step's values (planned peak)": self.plan.arena,
             **self.device.workspaces,
         }
-
-
-def _place_of(node: Node | None, graph: Graph) -> tuple[int, str]:
-    """The place of a node in its graph, and that graph's name where it is a region; -1 for none."""
-    for each in graph.graphs():
-        if node in each.nodes:
-            return each.nodes.index(node), "" if each is graph else each.name
-    return -1, ""
-
-
-def _asked_bytes(error: Exception) -> int:
-    """How many bytes CuPy was asked for and had not."""
-    asked = re.search(r"[\d,]+", str(error))
-    return int(asked[0].replace(",", "")) if asked else 0
 
 
 class _StepResult:
@@ -381,4 +376,6 @@ class _StepResult:
         assert self._slot.step == self._step, "a result was not fetched before its memory was used again"
         if self._slot.done is not None:
             self._executor.wait(self._slot)
+        if self._slot.failed is not None:
+            raise self._slot.failed
         return np.array(self._pinned)

@@ -15,6 +15,7 @@ from mspc.ops.control.loops import MakeStack
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.device import Array, Copy, Launch, in_order
 from mspc.ops.op import Op
+from mspc.runtime.gpu.progress import wait_for
 from mspc.runtime.memory import Allocation, MemoryPlan
 
 Held = Any
@@ -80,16 +81,28 @@ def count_of(launches: Sequence[Launch]) -> int:
 
 
 class OnHost:
-    """A launch that asks the host while it runs: it is no part of what is captured.
+    """A launch that asks the host while it runs.
 
-    run: waits for what the host has to know.
+    run: waits for what the host has to know. decided: where it is captured with others it does not, as the GPU decides
+    then; else it is no part of what is captured.
     """
 
-    def __init__(self, run: Launch) -> None:
+    def __init__(self, run: Launch, decided: bool = False) -> None:
         self._run = run
+        self.decided = decided
 
     def __call__(self) -> None:
         self._run()
+
+
+def asks(launch: Launch) -> bool:
+    """Whether a launch asks the host even where it could be captured."""
+    return isinstance(launch, OnHost) and not launch.decided
+
+
+def like(launch: Launch, run: Launch) -> Launch:
+    """What runs a launch among other things, and asks the host as that does."""
+    return OnHost(run, launch.decided) if isinstance(launch, OnHost) else run
 
 
 @dataclass
@@ -198,7 +211,7 @@ class Launches:
         update, plain = self._made(node, shown, copies)
         both = in_order(update, copy)
         assert both is not None
-        return (OnHost(both) if isinstance(update, OnHost) else both), plain
+        return like(update, both), plain
 
     def _made(self, node: Node, out: Any, copies: Mapping[int, Copy] | None) -> tuple[Launch, bool]:
         op = node.op
@@ -239,6 +252,7 @@ class Launches:
 
         def launch() -> None:
             given = [np.empty(array.shape, array.dtype) for array in inputs]
+            wait_for(device, device.signal())  # what is ahead may take long: unlike a copy, this can be interrupted
             for array, host in zip(inputs, given, strict=True):
                 device.receive(array, host)
             device.synchronize()

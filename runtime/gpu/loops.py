@@ -23,6 +23,7 @@ from mspc.ops.cuda.source import WORDS, address
 from mspc.ops.device import Array, Launch
 from mspc.runtime.comm.control_flow import same_way
 from mspc.runtime.gpu.bound_regions import Around, BoundRegion, Told, own_copy, taken
+from mspc.runtime.gpu.decided import Turns, decided, loop_by_gpu
 from mspc.runtime.gpu.launches import Held, OnHost, Several, run_each
 from mspc.runtime.gpu.replayed import in_parts
 from mspc.runtime.region_memory import DEVICE_ALIGNMENT, device_bytes_of_entries
@@ -59,11 +60,13 @@ def loop_launch(
     made = _LoopOnGpu(around, node, op, operands, out, memory)
     if made.is_captured:
         return made.whole
-    return OnHost(made.run_while if isinstance(op, While) else made.run_for)
+    by_host = made.run_while if isinstance(op, While) else made.run_for
+    return OnHost(by_host) if made.by_gpu is None else decided(around.device, node, by_host, made.by_gpu)
 
 
 class _LoopOnGpu:
-    """What runs a loop. whole: all turns. is_captured: whether that may be captured with other launches."""
+    """What runs a loop. whole: all turns. is_captured: whether that may be captured with other launches. by_gpu: turns
+    as long as the GPU finds that there are more; None: the host has to look."""
 
     def __init__(
         self, around: Around, node: Node, op: Loop, operands: Sequence[Held], out: Sequence[Held], memory: Array
@@ -107,17 +110,24 @@ class _LoopOnGpu:
         if isinstance(op, While):
             condition = BoundRegion(inside, node.regions[0], given, own)
             self._holds = Told(device, condition.results[0])
-            ask: list[Launch] = [*begins, *condition.launches, self._holds.fetch]
+            ask: list[Launch] = [*begins, *condition.launches]
+            tell = [partial(device.copy, self._turn, out[op.carried].reshape((1,)))] if op.tells_turns else []
+            turns = Turns(ask, [*turn, *ask], tell, self._turn, condition=condition.results[0])
+            ask = [*ask, self._holds.fetch]
             self._ask = in_parts(device, ask)
             self._asks_apart = any(isinstance(launch, OnHost) for launch in ask)
             if not self._asks_apart:
                 turn += ask
         else:
             turn[:0] = begins
+            turns = Turns([], turn, [], self._turn, None, operands[0] if op.first else None, self._known, op.reverse)
         asks = any(isinstance(launch, OnHost) for launch in (*turn, *self._begin))
         self.whole = Several(turn, max(0, self._known), [*self._begin, partial(self._start, self._known)])
         self.is_captured = self._known >= 0 and not asks and self.whole.count <= MOST_UNROLLED
         self._parts = in_parts(device, turn)
+        # Whether there is an entry for every turn, the host looks at.
+        looks = self._known < 0 and op.scanned and not isinstance(op, While)
+        self.by_gpu = None if self.is_captured or looks else loop_by_gpu(around, node, self._begin, turns)
 
     @property
     def _stacks(self) -> Sequence[Held]:

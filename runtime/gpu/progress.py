@@ -7,7 +7,7 @@ memory of the host; the watch hands it to the other ranks (`runtime.stalled`).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -82,14 +82,7 @@ class GpuProgress:
         Raises:
             ExecutionError: NCCL has met an error.
         """
-        begun = checked = time.monotonic()
-        while not event.done:
-            now = time.monotonic()
-            if now - checked > _CHECK:
-                checked = now
-                self.check()
-            if now - begun > _SPIN:
-                time.sleep(_PAUSE)
+        _poll(event, self.check)
 
     def check(self) -> None:
         """Look for errors that NCCL has met."""
@@ -98,12 +91,27 @@ class GpuProgress:
             look()
 
 
-def wait_for(device: Any, event: Any) -> None:
-    """Return once an event of the device has come. Raises ExecutionError as `GpuProgress.wait` does."""
-    if device.progress is None:
-        event.synchronize()
-    else:
+def _poll(event: Any, check: Callable[[], None]) -> None:
+    """Return once the event has come; `check` is called now and then."""
+    begun = checked = time.monotonic()
+    while not event.done:
+        now = time.monotonic()
+        if now - checked > _CHECK:
+            checked = now
+            check()
+        if now - begun > _SPIN:
+            time.sleep(_PAUSE)
+
+
+def wait_for(device: Any, event: Any, interruptible: bool = False) -> None:
+    """Return once an event of the device has come. Raises ExecutionError as `GpuProgress.wait` does. interruptible: a
+    signal to this process may end the wait."""
+    if device.progress is not None:
         device.progress.wait(event)
+    elif interruptible:
+        _poll(event, _nothing)
+    else:
+        event.synchronize()
 
 
 def communicates(node: Any) -> bool:

@@ -1,7 +1,7 @@
 """Launches of nodes that run graphs.
 
-What decides on the way that is gone, a condition or a number of turns that nobody knows ahead, the host reads from the
-GPU: only there a step is no single CUDA graph.
+What decides on the way that is gone, a condition or a number of turns that nobody knows ahead, the GPU looks at itself
+where it is captured (`decided`). Else the host reads it from the GPU: only there a step is no single CUDA graph.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from mspc.ops.control.structural import CALL
 from mspc.ops.device import Array, Launch
 from mspc.runtime.comm.control_flow import same_way
 from mspc.runtime.gpu.bound_regions import Around, BoundRegion, Told, taken
-from mspc.runtime.gpu.launches import Held, OnHost, run_each
+from mspc.runtime.gpu.decided import choice_by_gpu, decided
+from mspc.runtime.gpu.launches import Held, OnHost, like, run_each
 from mspc.runtime.gpu.loops import loop_launch
 from mspc.runtime.gpu.replayed import in_parts, one_launch
 from mspc.runtime.regions.ways import went
@@ -52,7 +53,7 @@ def _numbered(
         finally:
             backend.calls = around.calls
 
-    return OnHost(run)
+    return like(launch, run)
 
 
 def _launch(around: Around, node: Node, operands: Sequence[Held], out: Sequence[Held], memory: Array) -> Launch:
@@ -69,7 +70,8 @@ def _choice(around: Around, node: Node, operands: Sequence[Held], out: Sequence[
     ways: list[list[Launch]] = []
     for graph in node.regions:
         region = BoundRegion(around, graph, operands[1:], memory)
-        ways.append(in_parts(device, [*region.launches, *taken(device, region.results, out)]))
+        ways.append([*region.launches, *taken(device, region.results, out)])
+    parts = [in_parts(device, way) for way in ways]
     condition = Told(device, operands[0])
     check = same_way(node, around.host, partial(went, node))
 
@@ -78,6 +80,7 @@ def _choice(around: Around, node: Node, operands: Sequence[Held], out: Sequence[
         way = bool(condition.wait())
         if check is not None:
             check(int(way))
-        run_each(ways[0 if way else 1])
+        run_each(parts[0 if way else 1])
 
-    return OnHost(run)
+    by_gpu = choice_by_gpu(around, node, operands[0], ways)
+    return OnHost(run) if by_gpu is None else decided(device, node, run, by_gpu)

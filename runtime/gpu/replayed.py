@@ -8,25 +8,27 @@ from functools import partial
 from typing import Any
 
 from mspc.ops.device import Launch
-from mspc.runtime.gpu.launches import OnHost, Several, run_each
+from mspc.runtime.gpu.launches import OnHost, Several, asks, run_each
 
 FEWEST = 3
 """Launches from which on one CUDA graph takes less time than they do."""
 
 
 class Replayed:
-    """Launches in order, of which nothing asks the host: the first run makes them one by one, which loads and prepares
-    everything, the second one captures them, and the others replay that. Where they cannot be captured, they are always
-    made one by one. loaded: they have run before."""
+    """Launches in order, of which nothing asks the host where it is captured: the first run makes them one by one,
+    which loads and prepares everything, the second one captures them, and the others replay that. Where they cannot be
+    captured, the host decides what the GPU does not, and those in between are captured; where there is nothing to
+    decide, they are always made one by one. loaded: they have run before."""
 
     def __init__(self, device: Any, launches: Sequence[Launch], loaded: bool = False) -> None:
         self._device, self._launches = device, launches
         self._loaded = loaded
         self._replay: Launch | None = None
-        self._eager = False
+        self._decides = any(isinstance(launch, OnHost) for launch in launches)
+        self._eager = len(launches) < FEWEST and not self._decides
 
     def __call__(self) -> None:
-        if self._replay is None and self._loaded and not self._eager and len(self._launches) >= FEWEST:
+        if self._replay is None and self._loaded and not self._eager:
             self._capture()
         if self._replay is not None:
             self._replay()
@@ -38,6 +40,10 @@ class Replayed:
         try:
             self._replay = self._device.capture(self._each)
         except Exception as error:
+            if self._decides:
+                parts = in_parts(self._device, self._launches, loaded=True, by_host=True)
+                self._replay = partial(run_each, parts)
+                return
             self._eager = True
             node = getattr(error, "node", None)
             what = "a part of a step" if node is None else node.label
@@ -54,12 +60,15 @@ def warn_uncaptured(device: Any, does: str, what: str, error: Exception) -> None
     print(f"warning: rank {device.comm.rank} {does}: {told}", file=sys.stderr, flush=True)
 
 
-def in_parts(device: Any, launches: Sequence[Launch], loaded: bool = False) -> list[Launch]:
-    """The launches, those together that stand between others that ask the host."""
+def in_parts(
+    device: Any, launches: Sequence[Launch], loaded: bool = False, by_host: bool = False
+) -> list[Launch]:  # fmt: skip
+    """The launches, those together that stand between others that ask the host. by_host: it decides what the GPU could
+    decide, too."""
     found: list[Launch] = []
     between: list[Launch] = []
     for launch in launches:
-        if isinstance(launch, OnHost):
+        if asks(launch) or (by_host and isinstance(launch, OnHost)):
             found += [Replayed(device, between, loaded)] if between else []
             found.append(launch)
             between = []
@@ -69,8 +78,11 @@ def in_parts(device: Any, launches: Sequence[Launch], loaded: bool = False) -> l
 
 
 def one_launch(device: Any, launches: Sequence[Launch]) -> Launch:
-    """One launch of them all, to be captured with others where none of them asks the host."""
+    """One launch of them all, to be captured with others where none of them asks the host then."""
+    together = Several(launches)
     if not any(isinstance(launch, OnHost) for launch in launches):
-        return Several(launches)
+        return together
     parts = in_parts(device, launches)
-    return OnHost(partial(run_each, parts))
+    if any(map(asks, launches)):
+        return OnHost(partial(run_each, parts))
+    return OnHost(lambda: together() if device.capturing else run_each(parts), decided=True)

@@ -23,7 +23,8 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Copy, Launch, c_type
 from mspc.runtime.gpu.bound_regions import Around
-from mspc.runtime.gpu.launches import Backend, Constants, Held, Launches, OnHost
+from mspc.runtime.gpu.ended_loops import EndedLoops
+from mspc.runtime.gpu.launches import Backend, Constants, Held, Launches, OnHost, asks
 from mspc.runtime.gpu.overlap import Overlap
 from mspc.runtime.gpu.peers import Between
 from mspc.runtime.gpu.progress import communicates
@@ -84,7 +85,8 @@ class GpuStep:
         self.device = device
         self.plan = plan
         self.backend = Backend(device.comm, device.xp)
-        self._around = Around(device, self.backend, constants, region_launch, host, loop_limit, key=device.step)
+        ended = EndedLoops(device, loop_limit)
+        self._around = Around(device, self.backend, constants, region_launch, host, ended, loop_limit, device.step)
         self._arena = device.empty((max(1, plan.arena),), "uint8")
         self._launches = Launches(graph, device, self.backend, plan, self._arena, stored, self._of_regions)
         self.own_count = device.zeros((1,), "int64")
@@ -106,6 +108,11 @@ class GpuStep:
             self._build()
             if device.progress is not None:
                 self._end = device.progress.mark()
+
+    @property
+    def ended(self) -> EndedLoops:
+        """Of the loops on which the GPU decides."""
+        return self._around.ended
 
     # Building
 
@@ -259,11 +266,11 @@ class GpuStep:
 
     def _capture(self) -> None:
         try:
-            asks = any(isinstance(work.launch, OnHost) for work in self.work)
-            self._eager = asks and any(work.stream != "compute" for work in self.work)
+            in_between = any(asks(work.launch) for work in self.work)
+            self._eager = in_between and any(work.stream != "compute" for work in self.work)
             if self._eager:
                 return
-            self._replay = self._in_parts() if asks else self.device.capture(self.enqueue)
+            self._replay = self._in_parts() if in_between else self._in_one()
         except Exception as error:
             self._eager = True
             label = self.graph.nodes[self.current].label if self.current >= 0 else "the step"
@@ -274,11 +281,23 @@ class GpuStep:
         """Whether steps are replayed."""
         return self._replay is not None
 
-    def _in_parts(self) -> Launch:
-        """A step that asks the host in between."""
+    def _in_one(self) -> Launch:
+        """A step that is one CUDA graph. Where that cannot be captured with what the GPU decides, the host decides in
+        between."""
+        try:
+            return self.device.capture(self.enqueue)
+        except Exception:
+            if not any(isinstance(work.launch, OnHost) for work in self.work):
+                raise
+            return self._in_parts(by_host=True)
+
+    def _in_parts(self, by_host: bool = False) -> Launch:
+        """A step that asks the host in between. by_host: also where the GPU could decide."""
         launches = [work.launch for work in self.work]
-        parts = in_parts(self.device, [*launches, *([] if self._end is None else [self._end])], loaded=True)
-        indices = [work.index for work in self.work if isinstance(work.launch, OnHost)]
+        launches += [] if self._end is None else [self._end]
+        parts = in_parts(self.device, launches, loaded=True, by_host=by_host)
+        apart = [work for work in self.work if isinstance(work.launch, OnHost) and (by_host or asks(work.launch))]
+        indices = [work.index for work in apart]
 
         def run() -> None:
             asking = iter(indices)

@@ -7,7 +7,7 @@ too early or too much shows.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,39 @@ class Event:
     def __init__(self, device: EmulatedGpu | None = None) -> None:
         self._device = device
 
+    @property
+    def done(self) -> bool:
+        self.synchronize()
+        return True
+
     def synchronize(self) -> None:
         assert self._device is None or not self._device.replaying, "the host waits within a CUDA graph"
+
+
+class PlayedNodes:
+    """See `mspc.runtime.gpu.conditional.ConditionalNodes`. count: how often one was met in a graph."""
+
+    has_choices = True
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def loop(self, decide: Callable[[Any], None], turn: Callable[[], None]) -> None:
+        self.count += 1
+        while self._decided(decide):
+            turn()
+
+    def choice(self, decide: Callable[[Any], None], ways: Sequence[Callable[[], None]]) -> None:
+        self.count += 1
+        first, second = ways
+        way = first if self._decided(decide) else second
+        way()
+
+    @staticmethod
+    def _decided(decide: Callable[[Any], None]) -> bool:
+        value = np.full(1, 77, np.uint32)
+        decide(np.uint64(value.ctypes.data))
+        return bool(value[0])
 
 
 class EmulatedGpu(Emulator):
@@ -48,6 +79,7 @@ class EmulatedGpu(Emulator):
         self.workspaces: dict[str, int] = {}
         self.captures = 0
         self.replaying = False
+        self.conditional: Any = PlayedNodes()
         self._room: list[Any] = []
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -108,6 +140,11 @@ class EmulatedGpu(Emulator):
                 self.replaying = False
 
         return replay
+
+    @property
+    def capturing(self) -> bool:
+        """A graph is made anew at every replay."""
+        return self.replaying
 
     def synchronize(self) -> None: ...
 

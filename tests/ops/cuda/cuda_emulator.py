@@ -46,6 +46,7 @@ HEADERS = """
 #include <csetjmp>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <deque>
 #include <ucontext.h>
 #include <utility>
@@ -88,6 +89,14 @@ using std::ceil; using std::copysign; using std::cos; using std::cosh; using std
 using std::expm1; using std::floor; using std::fmod; using std::hypot; using std::log; using std::log1p; using std::pow;
 using std::min; using std::rint; using std::sin; using std::sinh; using std::sqrt; using std::tan;
 using std::tanh; using std::trunc;
+// A handle of a conditional node is the address of its value.
+extern "C" void cudaGraphSetConditional(unsigned long long handle, unsigned int value) {
+    *(unsigned int*)handle = value;
+}
+static long long clock_nanoseconds() {
+    timespec now; clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000ll + now.tv_nsec;
+}
 static inline int __popc(unsigned int v) { return __builtin_popcount(v); }
 static inline double __dadd_rn(double a, double b) { volatile double r = a + b; return r; }
 static inline double __dmul_rn(double a, double b) { volatile double r = a * b; return r; }
@@ -453,6 +462,7 @@ def emulated(source: str) -> str:
     source = re.sub(r'asm\("ex2\.[^"]*" : "=f"\((\w+)\) : "f"\((\w+)\)\);', r"\1 = exp2f(\2);", source)
     source = re.sub(r'asm\("rcp\.[^"]*" : "=f"\((\w+)\) : "f"\((\w+)\)\);', r"\1 = 1 / \2;", source)
     source = re.sub(r'asm\("cvt\.f32\.f16 [^"]*" : "=f"\((\w+)\) : "h"\(([\w.]+)\)\);', r"\1 = from_f16(\2);", source)
+    source = re.sub(r'asm volatile\("[^"]*globaltimer;" : "=l"\((\w+)\)\);', r"\1 = clock_nanoseconds();", source)
     return re.sub(
         r'asm\("cvt\.rn\.(b?f16)\.f32 [^"]*" : "=h"\(([\w.]+)\) : "f"\((\w+)\)\);', r"\2 = to_\1(\3);", source
     )

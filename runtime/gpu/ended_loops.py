@@ -1,0 +1,105 @@
+"""Loops of which the GPU decides that they end too early: after the time that they may take, or because the host waits
+no longer. What they leave is no result, and the updates behind them change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.graph import Node
+from mspc.runtime.gpu.progress import wait_for
+from mspc.runtime.regions.ways import too_long
+
+
+class EndedLoops:
+    """Of one step.
+
+    array: Int64 of two elements on the GPU: number of the loop that took too long, from 1, and how many turns it had;
+        0: none, -1: all loops are to end.
+    are_limited: whether a loop may take too long.
+
+    Args:
+        device: see `GpuDevice`. limit: seconds that a loop may take; 0: any time.
+    """
+
+    def __init__(self, device: Any, limit: float) -> None:
+        self.array = device.zeros((2,), "int64")
+        self._device, self._limit = device, limit
+        self._loops: list[tuple[Node, bool]] = []
+        self.are_limited = False
+        self._left = False
+        self._told: Any = None
+        """The number that the GPU is sent, and the event behind it."""
+
+    def number_of(self, node: Node, has_condition: bool, limited: bool) -> int:
+        """The number of another loop that the GPU decides on."""
+        self._loops.append((node, has_condition))
+        self.are_limited = self.are_limited or limited
+        return len(self._loops)
+
+    @property
+    def are_there(self) -> bool:
+        """Whether the GPU decides on a loop."""
+        return bool(self._loops)
+
+    def error(self, told: Any) -> tuple[ExecutionError, Node]:
+        """What is said of a loop that took too long, and its node. told: what the array held."""
+        node, has_condition = self._loops[int(told[0]) - 1]
+        return too_long(self._limit, int(told[1]), has_condition), node
+
+    def cause(self, error: Exception, node: Node | None) -> tuple[Exception, Node | None]:
+        """An error of the host and its node, or in their place those of a loop that the GPU ended ahead of them: what
+        the host met then is of no account. Later steps run as if there had been none."""
+        if not self.are_limited:
+            return error, node
+        told, device = np.zeros(2, np.int64), self._device
+        with device.stream("compute"):
+            device.receive(self.array, told)
+        device.synchronize()
+        if told[0] <= 0:
+            return error, node
+        self._forget()
+        return self.error(told)
+
+    def leave(self, slots: Iterable[Any]) -> None:
+        """End all loops that are under way: nobody waits for the steps in these slots any more."""
+        if not self.are_there:
+            return
+        for slot in slots:
+            if slot.done is not None:
+                slot.done, slot.failed = None, ExecutionError("the step was interrupted")
+        if not self._left:
+            self._left = True
+            # Of the host's pinned memory, which a copy beside the running graph takes.
+            number = self._device.pinned((2,), "int64")
+            number[:] = -1, 0
+            with self._device.stream("copy"):
+                self._device.send(number, self.array)
+                self._told = number, self._device.signal()
+
+    def fail(self, slots: Iterable[Any], failure: Exception) -> None:
+        """Wait for what is under way: steps with an ended loop have failed, what comes then runs as if there had been
+        none."""
+        self._forget()
+        for slot in slots:
+            if slot.done is not None and slot.ended[0]:
+                slot.done, slot.failed = None, failure
+                slot.ended[0] = 0
+
+    def forget_leaving(self) -> None:
+        """Wait for loops that were left; what comes then runs to its end."""
+        if self._left:
+            wait_for(self._device, self._told[1])
+            self._forget()
+
+    def _forget(self) -> None:
+        device = self._device
+        device.synchronize()
+        with device.stream("compute"):
+            device.send(np.zeros(2, np.int64), self.array)
+            device.send(np.zeros(1, np.int32), device.stop)
+        device.synchronize()
+        self._left = False
