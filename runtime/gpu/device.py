@@ -108,7 +108,7 @@ class GpuDevice:
         return cupy.ndarray(shape, dtype, memptr=memory.data + offset)
 
     def pinned(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """A NumPy array from and to which the GPU copies while the host continues."""
+        """A NumPy array from and to which the GPU copies while the host continues, contents undefined."""
         size = int(np.prod(shape, dtype=np.int64))
         memory = cupy.cuda.alloc_pinned_memory(max(1, size * np.dtype(dtype).itemsize))
         return np.frombuffer(memory, np.uint8, size * np.dtype(dtype).itemsize).view(dtype).reshape(shape)

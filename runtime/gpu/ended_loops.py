@@ -45,6 +45,15 @@ class EndedLoops:
         """Whether the GPU decides on a loop."""
         return bool(self._loops)
 
+    def tell(self, told: Any) -> None:
+        """A launch that copies the array to the host, where a loop may take too long: else `told` is not written."""
+        if self.are_limited:
+            self._device.receive(self.array, told)
+
+    def has_ended(self, told: Any) -> bool:
+        """Whether a loop took too long in the step behind which `tell` filled this array."""
+        return self.are_limited and bool(told[0])
+
     def error(self, told: Any) -> tuple[ExecutionError, Node]:
         """What is said of a loop that took too long, and its node. told: what the array held."""
         node, has_condition = self._loops[int(told[0]) - 1]
@@ -85,9 +94,8 @@ class EndedLoops:
         none."""
         self._forget()
         for slot in slots:
-            if slot.done is not None and slot.ended[0]:
+            if slot.done is not None and self.has_ended(slot.ended):
                 slot.done, slot.failed = None, failure
-                slot.ended[0] = 0
 
     def forget_leaving(self) -> None:
         """Wait for loops that were left; what comes then runs to its end."""

@@ -257,8 +257,7 @@ class GpuExecutor:
                 device.receive(self._step.arrays(value)[0], pinned)
             if self.trains:
                 device.receive(device.stop, slot.stop)
-            if self._step.ended.are_limited:
-                device.receive(self._step.ended.array, slot.ended)
+            self._step.ended.tell(slot.ended)
             slot.done = device.signal()
         for pinned in slot.results:
             result = Pending(pinned.shape, pinned.dtype, _StepResult(self, slot, slot.step, pinned))
@@ -288,7 +287,7 @@ class GpuExecutor:
         except BaseException:
             self._step.ended.leave(self._slots)
             raise
-        if slot.ended[0]:
+        if self._step.ended.has_ended(slot.ended):
             raise self._ended(slot)
         if self.trains and slot.stop[0]:
             self._stopped(slot)

@@ -1,7 +1,7 @@
 """The GPU runtime without a GPU: what `GpuDevice` offers, played by NumPy and by kernels that g++ compiled.
 
-Streams are one: work is done when it is asked for. Memory that was not written holds NaN, so that a launch that reads
-too early or too much shows.
+Streams are one: work is done when it is asked for. Memory that was not written, the host's pinned memory too, holds
+NaN, so that what reads too early or too much shows.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class EmulatedGpu(Emulator):
         return memory[offset : offset + size].view(dtype).reshape(shape)
 
     def pinned(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        return np.zeros(shape, dtype)
+        return self.empty(shape, dtype)
 
     def send(self, host: Any, array: Any) -> None:
         array[...] = host

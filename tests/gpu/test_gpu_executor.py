@@ -25,6 +25,12 @@ from tests.ops.cuda.cuda_emulator import NEEDED
 HEAD = Path(__file__).parents[1] / "passes" / "fusion" / "row_pitch" / "head.ir"
 
 
+def _unwritten(array: Any) -> Any:
+    """The array full of what an emulated GPU's memory holds: CUDA hands out what others have left."""
+    array.reshape(-1).view(np.uint8)[...] = 0xFF
+    return array
+
+
 def device(folder: Path) -> Any:
     """A GPU where there is one, else an emulated one."""
     with contextlib.suppress(ImportError):
@@ -33,7 +39,10 @@ def device(folder: Path) -> Any:
         if cupy.cuda.is_available():
             from mspc.runtime.gpu.device import open_device
 
-            return open_device()
+            found = open_device()
+            pinned = found.pinned
+            found.pinned = lambda shape, dtype: _unwritten(pinned(shape, dtype))
+            return found
     if NEEDED is None:
         pytest.skip("neither a GPU nor g++ is there")
     return EmulatedGpu(folder)
