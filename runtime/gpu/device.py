@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import functools
 import importlib.metadata
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,6 +48,7 @@ class GpuDevice:
         inputs. pool: everything that lives on the GPU for a graph is in it.
     stop: Int32 array of one element on the GPU; parameters are not updated while it is not 0.
     writers: who wrote last to the arrays of parameters.
+    ended_loops: of every step, see `EndedLoops`.
     capturing: whether what the streams are given becomes a CUDA graph. conditional: makes nodes of one in which the GPU
     decides; None where the driver has no such nodes.
     """
@@ -81,6 +83,7 @@ class GpuDevice:
         self.stop = self.zeros((1,), "int32")
         self.progress: Any = None
         self.writers = Writers()
+        self.ended_loops: weakref.WeakSet[Any] = weakref.WeakSet()
         self.choices = Choices(self, KeptChoices(None if deterministic else file_of(_machine(self.name))))
         self.products = Products(self)
         self.convolutions: Any = None

@@ -100,7 +100,7 @@ class GpuExecutor:
             reserve_scratch(graph, device)
             self._step = GpuStep(graph, device, self.plan, stored, constants, self.comm, loop_limit)
             device.choices.agree(self.comm)
-            self._slots = [self._slot() for _ in range(DEPTH)]
+            self._slots = self._step.ended.slots = [self._slot() for _ in range(DEPTH)]
         except MspcError:
             raise
         except Exception as error:
@@ -204,7 +204,7 @@ class GpuExecutor:
             cause = self._step.ended.cause(error, getattr(error, "node", known))
             raise self._failure(*cause, "failed") from error
         except BaseException:
-            self._step.ended.leave(self._slots)
+            self._step.ended.leave()
             raise
         return slot
 
@@ -285,7 +285,7 @@ class GpuExecutor:
         try:
             wait_for(self.device, slot.done, interruptible=self._step.ended.are_there)
         except BaseException:
-            self._step.ended.leave(self._slots)
+            self._step.ended.leave()
             raise
         if self._step.ended.has_ended(slot.ended):
             raise self._ended(slot)
@@ -296,13 +296,14 @@ class GpuExecutor:
         """Wait for all steps under way; raises what they raise."""
         for slot in sorted(self._slots, key=lambda s: s.step):
             self._settle(slot)
+        self._step.ended.forget_leaving()
 
     # What goes wrong
 
     def _ended(self, slot: _Slot) -> NodeFailure:
         """The error of a step of which the GPU ended a loop. The steps behind it have changed nothing."""
         failure = self._failure(*self._step.ended.error(slot.ended), "failed")
-        self._step.ended.fail(self._slots, failure)
+        self._step.ended.fail(failure)
         return failure
 
     def _stopped(self, slot: _Slot) -> None:

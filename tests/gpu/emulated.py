@@ -7,6 +7,7 @@ NaN, so that what reads too early or too much shows.
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,7 @@ class EmulatedGpu(Emulator):
         self.comm = OneRank() if comm is None else comm
         self.choices = Choices(self, KeptChoices(None))
         self.writers = Writers()
+        self.ended_loops: weakref.WeakSet[Any] = weakref.WeakSet()
         self.workspaces: dict[str, int] = {}
         self.captures = 0
         self.replaying = False

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +9,7 @@ import numpy as np
 import pytest
 
 import mspc as ms
-from mspc import Parameter, Tensor, nn, ops
-from mspc.ir.diagnostics import ExecutionError
+from mspc import ops
 from mspc.ir.graph import Constant, Graph
 from mspc.ir.types import FLOAT32
 from mspc.ops.control.loops import For, While
@@ -30,7 +25,7 @@ from mspc.runtime.gpu.step import GpuStep
 from tests.gpu import test_regions_gpu
 from tests.gpu.emulated import EmulatedGpu, PlayedNodes
 from tests.gpu.test_gpu_executor import device
-from tests.gpu.test_regions_gpu import STEPS, check, programs
+from tests.gpu.test_regions_gpu import check, programs
 from tests.ops.cuda.cuda_emulator import NEEDED
 from tests.random_regions import RandomRegions
 from tests.runtime.region_graphs import COUNT, SCALAR, run_graphs
@@ -143,9 +138,6 @@ def with_regions(gpu: GpuExecutor) -> list[Any]:
     return [work.launch for work in gpu._step.work if work.index >= 0 and gpu.graph.nodes[work.index].regions]
 
 
-# What ends too early
-
-
 def endless() -> Graph:
     """Adds 1 until the sum is an operand, and tells the turns."""
 
@@ -156,130 +148,6 @@ def endless() -> Graph:
     body = made_graph("while_1_body", [SCALAR, SCALAR], lambda b, x, _: [b.emit(REGISTRY["Add"](), x, ONE)])
     op = While(carried=1, counted=True)
     return made_graph("main", [SCALAR, SCALAR], lambda b, x, end: run_graphs(b, op, [x, end], condition, body))
-
-
-def steps(gpu: GpuExecutor, x: float, end: float) -> list[float]:
-    return [float(np.asarray(each)) for each in gpu.run([np.float32(x), np.float32(end)])]
-
-
-@pytest.mark.usefixtures("one_graph")
-def test_a_loop_that_takes_too_long_is_ended_by_the_gpu(tmp_path: Path) -> None:
-    gpu = GpuExecutor(endless(), decider(tmp_path), {}, loop_limit=0.05)
-    for turns in (2, 0, 3):
-        assert steps(gpu, 0, turns) == [turns, turns]
-    late = gpu.run([np.float32(0.5), np.float32(1)])
-    after = gpu.run([np.float32(0), np.float32(1)])
-    message = r"While failed on rank 0 .*: it has run for more than 0.05 s, \d+ turns so far, and its condition still"
-    for result in (*late, *after, *late):
-        with pytest.raises(ExecutionError, match=message):
-            np.asarray(result)
-    assert [steps(gpu, 0, turns) for turns in (3, 0, 2)] == [[3, 3], [0, 0], [2, 2]]
-
-
-def stuck(x: Any) -> Any:
-    """A loop that never ends in the fourth turn of another, which makes turns for as long as that is so."""
-    i = ops.zeros((), ms.float32)
-    while i < 5.0:
-        end = ops.select(i < 3.0, i, i + 0.5)
-        j = x
-        while j != end:
-            j = j + 1.0
-        i = ops.select(j == end, i + 1.0, i)
-    return i
-
-
-def test_the_loop_that_the_gpu_ended_is_named_where_the_host_decides_on_another(tmp_path: Path) -> None:
-    zero = np.float32(0)
-    graph, values = programs(ms.jit(stuck), zero)
-    gpu = GpuExecutor(graph, decider(tmp_path), values, loop_limit=0.05)
-    for _ in range(2):
-        with pytest.raises(ExecutionError, match="it has run for more than") as e:
-            np.asarray(gpu.run([zero])[0])
-        assert "while j != end" in e.value.render()
-
-
-class Counter(nn.Cell):
-    """Adds to a parameter the turns after which a number is another."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = Parameter(Tensor(np.zeros((), np.int32)), name="w")
-
-    def construct(self, i: Any, n: Any) -> Any:
-        while i != n:
-            i += 2
-        return ops.assign(self.w, self.w + i)
-
-
-def test_what_is_behind_a_loop_that_took_too_long_changes_nothing(tmp_path: Path) -> None:
-    zero = np.array(0, np.int32)
-    graph, values = programs(Counter(), zero, zero)
-    gpu = GpuExecutor(graph, decider(tmp_path), values, loop_limit=0.05)
-    for _ in range(STEPS):
-        gpu.run([zero, np.array(4, np.int32)])
-    gpu.run([zero, np.array(5, np.int32)])
-    gpu.run([zero, np.array(2, np.int32)])
-    with pytest.raises(ExecutionError, match="it has run for more than"):
-        gpu.finish()
-    gpu.finish()
-    assert gpu.parameter("w") == STEPS * 4
-    gpu.run([zero, np.array(2, np.int32)])
-    assert gpu.parameter("w") == STEPS * 4 + 2
-
-
-@contextlib.contextmanager
-def interrupted(seconds: float) -> Iterator[None]:
-    """This process gets the signal of Ctrl-C."""
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def test_who_waits_for_an_endless_loop_may_be_interrupted(tmp_path: Path) -> None:
-    gpu_device = decider(tmp_path)
-    if isinstance(gpu_device, EmulatedGpu):
-        pytest.skip("an emulated GPU works while nobody waits")
-    gpu = GpuExecutor(endless(), gpu_device, {})
-    for turns in (2, 0, 3):
-        assert steps(gpu, 0, turns) == [turns, turns]
-    begun = time.monotonic()
-    (result, _) = gpu.run([np.float32(0.5), np.float32(1)])
-    with interrupted(0.3), pytest.raises(KeyboardInterrupt):
-        np.asarray(result)
-    with pytest.raises(ExecutionError, match="the step was interrupted"):
-        np.asarray(result)
-    assert [steps(gpu, 0, turns) for turns in (3, 0, 2)] == [[3, 3], [0, 0], [2, 2]]
-    assert time.monotonic() - begun < 5
-
-
-@needs_compiler
-def test_a_wait_that_is_interrupted_ends_all_loops_under_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
-    gpu = GpuExecutor(endless(), EmulatedGpu(tmp_path), {})
-    for turns in (2, 0, 3):
-        assert steps(gpu, 0, turns) == [turns, turns]
-    result, _ = gpu.run([np.float32(0), np.float32(4)])
-
-    def interrupt(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr("mspc.runtime.gpu.executor.wait_for", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            np.asarray(result)
-    assert gpu._step.ended.array[0] == -1
-    with pytest.raises(ExecutionError, match="the step was interrupted"):
-        np.asarray(result)
-    assert [steps(gpu, 0, turns) for turns in (3, 0)] == [[3, 3], [0, 0]]
 
 
 # Where the host decides
