@@ -24,6 +24,7 @@ class Updates:
         self.shown: dict[Value, frozenset[Value]] = {}
         self.first = len(graph.nodes)
         self._changed: dict[Value, list[int]] = {}
+        self._regions: dict[Graph, frozenset[Value]] = {}
         for number, node in enumerate(graph.nodes):
             for parameter in self.written(node) if node.op.mutates else ():
                 self.numbers.setdefault(parameter, []).append(number)
@@ -75,7 +76,7 @@ class Updates:
         known = self.shown.get(value)
         if known is None:
             shown: set[Value] = set()
-            for index in aliased_operands(value):
+            for index in aliased_operands(value, self._regions):
                 operand = value.inputs[index]
                 if isinstance(operand, Parameter):
                     shown.add(operand)
@@ -85,19 +86,23 @@ class Updates:
         return known
 
 
-def aliased_operands(node: Node) -> Sequence[int]:
-    """The operands whose memory the result of the node may show."""
-    return _shown_by_regions(node) if node.regions else node.op.aliased_operands(len(node.inputs))
+def aliased_operands(node: Node, known: dict[Graph, frozenset[Value]] | None = None) -> Sequence[int]:
+    """The operands whose memory the result of the node may show. known: of graphs that several nodes run the parameters
+    that their results may show."""
+    known = {} if known is None else known
+    return _shown_by_regions(node, known) if node.regions else node.op.aliased_operands(len(node.inputs))
 
 
-def _shown_by_regions(node: Node) -> Sequence[int]:
+def _shown_by_regions(node: Node, known: dict[Graph, frozenset[Value]]) -> Sequence[int]:
     """The same for an operator that runs graphs: operands that are carried through a loop of no turns, and those whose
     parameters a region's results may show."""
     op = cast("RegionOp", node.op)
     found = set(op.passed_operands)
     for number, region in enumerate(node.regions):
-        updates = Updates(region)
-        shown = {parameter for value in region.results for parameter in updates.parameters(value)}
+        shown = known.get(region)
+        if shown is None:
+            updates = Updates(region)
+            shown = known[region] = frozenset(p for value in region.results for p in updates.parameters(value))
         parameters = region.parameters
         for operand in range(len(node.inputs)):
             inside = op.inside(number, operand)

@@ -8,6 +8,7 @@ from typing import Any
 
 from mspc.api.errors import ApiKeyError, ApiTypeError, ApiValueError
 from mspc.ir.named_layout import INTERLEAVED, NamedLayout
+from mspc.ir.nearest import all_of
 
 Check = Callable[[str, Any], Any]
 """Raises TypeError or ValueError, naming the setting, for a value that it cannot have."""
@@ -70,6 +71,27 @@ def gigabytes(key: str, value: Any) -> str:
 
 def gigabytes_in_bytes(key: str, value: Any) -> int:
     return int(float(gigabytes(key, value).removesuffix("GB")) * (1 << 30))
+
+
+SCHEDULES = ("gpipe", "1f1b", "zero_bubble_h1", "zero_bubble_2p", "zero_bubble_v", "dual_pipe_v")
+"""Orders in which the stages of a pipeline work; the first two, and the V, are MindSpore's names."""
+_SEQUENCES = ("seqpipe", "seqvpp", "seqsmartvpp")
+
+
+TABLES = ".csv"
+"""What names of files of tables end in, which say such an order."""
+
+
+def schedule(key: str, value: Any) -> str:
+    """The name of an order in which the stages of a pipeline work, or of the file of a table that says one."""
+    if text(key, value) in _SEQUENCES:
+        raise ApiValueError(
+            f"{key}={value!r} cuts sequences into parts, and micro-batches are the only parts here",
+            ["write '1f1b', with pipeline_interleave=True where ranks have several parts of the network"],
+        )
+    if value not in SCHEDULES and not value.endswith(TABLES):
+        raise ApiValueError(f"{key}={value!r} is no schedule; there are {all_of(value, SCHEDULES)}")
+    return value
 
 
 def share(key: str, value: Any) -> float:

@@ -93,7 +93,8 @@ class FrozenContext(_Settings):
 
         command: "compile" or "run". device: "CPU" or "GPU".
         """
-        enabled = frozenset(name for name in PARALLEL if getattr(self, name, None) is True)
+        on = (name for name in PARALLEL if getattr(self, name, None) is True)
+        enabled = frozenset([*on, *(["pipeline_stages"] if self.pipeline_stages > 1 else [])])
         place = CallSite(command, self.parallel_mode, device, enabled)
         found: list[tuple[str, str]] = []
         for name, shown, line in self.asked:

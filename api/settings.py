@@ -32,6 +32,7 @@ LIKE_PRODUCTS = "convolutions round where products do, by matmul_allow_tf32"
 TIMED = "kernels of convolutions are timed, and the fastest runs"
 NO_SEARCH = "only a search by costs would read it, and strategies are found by sharding propagation"
 NO_NORMS = "no norms are written"
+LEVELS, LEVEL = ("level1", "level2", "level3"), "optimizer states and updates are sharded, as with 'level1'"
 SHAPES_OF_CALLS = "a graph is compiled for the shapes of each call"
 
 
@@ -69,12 +70,6 @@ def bucket(fusion: tuple[tuple[str, Any], ...]) -> int:
         return 0
     wanted = dict(found.get("allreduce") or ())
     return int(wanted["config"]) << 20 if wanted.get("mode") == "size" and wanted.get("config") else BUCKET
-
-
-def later_stages(stages: Mapping[str, int] | None) -> str:
-    """What is wrong with the stages that `PipelineCell` is given for cells; "" where all are in the first."""
-    later = [f"{cell!r} into stage {stage}" for cell, stage in (stages or {}).items() if stage != 0]
-    return f"stage_config puts {later[0]}; networks of several stages are not built" if later else ""
 
 
 def _on(value: str) -> bool:
@@ -124,6 +119,7 @@ CONTEXT = table(
     Setting("max_call_depth", 1000, integer(1), ignored="how deep calls may nest is fixed"),
     Setting("max_device_memory", "1024GB", text, ignored=MEMORY),
     Setting("mempool_block_size", "1GB", text, ignored=MEMORY),
+    Setting("recompute_comm_overlap", "", text, ignored="collectives run beside what does not read them always"),
     Setting("memory_optimize_level", "O0", ignored=MEMORY),
     Setting("memory_offload", "OFF", ignored=STAYS),
     Setting("enable_graph_kernel", False, boolean, ignored=FUSES),
@@ -153,6 +149,7 @@ _OPTIMIZER = (
             needs="enable_parallel_optimizer", field="optimizer_threshold", attribute="parallel_optimizer_threshold"),
     Setting("optimizer_weight_shard_size", -1, integer(-1), "ranks that share an update", modes=SHARDED,
             needs="enable_parallel_optimizer", field="optimizer_shard_size", attribute="optimizer_weight_shard_size"),
+    Setting("optimizer_level", "level1", one_of(*LEVELS), ignored=LEVEL),
 )  # fmt: skip
 _STRATEGY_FILES = (
     Setting("load_file", "", text, CUTS_LOADED, refused=missing_file, modes=SHARDED, field="strategy_load_file"),
@@ -163,9 +160,15 @@ _STRATEGY_FILES = (
             field="operator_load_file"),
     Setting("operator_save_file", "", text, CUTS_SAVED, modes=SHARDED, field="operator_save_file"),
 )
+def _stages(place: CallSite) -> str:
+    return "" if "pipeline_stages" in place.enabled else ONE_STAGE
+
+
 _PIPELINE = (
-    Setting("pipeline_interleave", False, boolean, ignored=ONE_STAGE),
-    Setting("pipeline_scheduler", "1f1b", text, ignored=ONE_STAGE),
+    Setting("pipeline_interleave", False, boolean, "a rank has several stages", modes=SHARDED,
+            elsewhere=_stages, field="pipeline_interleave", attribute="pipeline_interleave"),
+    Setting("pipeline_scheduler", "1f1b", checks.schedule, "the order of a stage's work", modes=SHARDED,
+            elsewhere=_stages, field="pipeline_scheduler", attribute="pipeline_scheduler"),
 )
 _GROUPS = ("all_group_parallel", "same_server_group_parallel", "no_group_parallel")
 
@@ -209,10 +212,12 @@ PARALLEL = table(
     Setting("all_reduce_fusion_config", [], integers, ignored="gradients are merged by size; see comm_fusion"),
     Setting("comm_fusion", {}, checks.comm_fusion, "bytes of gradients that travel together", _fusions,
             modes=(*DATA_PARALLEL, *SHARDED), attribute="gradient_bucket", compiled=bucket),
-    Setting("pipeline_stages", 1, integer(1), refused="pipelines are not supported yet; leave it at 1"),
-    Setting("auto_pipeline", False, boolean, refused="pipelines are not supported yet"),
-    Setting("pipeline_result_broadcast", False, boolean, ignored=ONE_STAGE),
-    Setting("pipeline_segments", 1, integer(1), ignored=ONE_STAGE),
+    Setting("pipeline_stages", 1, integer(1), "stages of the network, each on ranks of its own", modes=SHARDED,
+            attribute="pipeline_stages"),
+    Setting("auto_pipeline", False, boolean, refused="give pipeline_stages, and the cells their stages"),
+    Setting("pipeline_result_broadcast", False, boolean, ignored="all stages have the results always"),
+    Setting("pipeline_segments", 1, integer(1), "above 1 as pipeline_interleave", modes=SHARDED, elsewhere=_stages,
+            attribute="pipeline_segments"),
     Setting("pipeline_config", {}, _names(_PIPELINE), "see its entries", entries=_PIPELINE),
     Setting("grad_accumulation_step", 1, integer(1), refused="it is not supported; add gradients up in the training "
             "step, and update every so many steps"),
@@ -286,17 +291,11 @@ DATASET = table(
 """What `dataset.config.set_...` sets, apart from the seed."""
 
 AUTO_PARALLEL = table(
-    Setting("optimizer_level", "level1", one_of("level1", "level2", "level3"), ignored="optimizer states and updates "
-            "are sharded, as with 'level1'"),
-    Setting("output_broadcast", False, boolean, ignored=ONE_STAGE),
-    Setting("interleave", False, boolean, ignored=ONE_STAGE),
-    Setting("scheduler", "1f1b", text, ignored=ONE_STAGE),
+    Setting("optimizer_level", "level1", one_of(*LEVELS), ignored=LEVEL),
+    Setting("output_broadcast", False, boolean, ignored="all stages have the results always"),
     Setting("file_path", None, ignored="there are no such options"),
 )  # fmt: skip
 """Arguments of methods of `AutoParallel` that are no keywords of `set_auto_parallel_context`."""
-
-PIPELINE_CELL = table(Setting("stage_config", None, refused=later_stages))
-"""Arguments of `PipelineCell`, which refuses them itself."""
 
 JIT_CONFIG = table(
     Setting("jit_level", "", one_of("", "O0", "O1", "O2"), ignored=FUSES),
@@ -344,9 +343,13 @@ OFFLOADED_CELLS = table(
 )
 """The argument of `Cell.offload` and `Primitive._offload`."""
 
+PIPELINE_CELL = table(
+    Setting("segment_config", None, ignored="a stage's parts are told apart by the order of values"),
+)
+"""The argument of `PipelineCell` that is no cell's stage."""
+
 STAGE = table(
-    Setting("pipeline_stage", 0, integer(0), changes="says so where a network is launched",
-            elsewhere=lambda place: ONE_STAGE),
+    Setting("pipeline_stage", 0, integer(0), "the stage of the cell's operators", elsewhere=_stages),
 )
 """The stage that a cell is given."""
 

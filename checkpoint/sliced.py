@@ -59,7 +59,8 @@ def open_slices(paths: Mapping[int, Path], layouts: Layouts, name: str = "") -> 
 
     Args:
         layouts: how tensors are sharded; every file has all of those that it does not name. Files that say themselves
-            where their slices belong need none.
+            where their slices belong need none. Of a network in several stages they are of one stage's ranks: then the
+            files of the ranks behind are of the next stages, and have what those hold.
 
     Raises:
         MspcError: a file is missing or damaged, or does not fit the layouts.
@@ -68,11 +69,15 @@ def open_slices(paths: Mapping[int, Path], layouts: Layouts, name: str = "") -> 
     opened = [open_checkpoint(paths[rank]) for rank in ranks]
     tensors: dict[str, Stored] = {}
     texts: dict[str, str] = {}
+    of_stage: dict[str, int] = {}
     for number, (rank, part) in enumerate(zip(ranks, opened, strict=True)):
         texts.update(part.texts)
         for key, stored in part.tensors.items():
             found = _placed(key, stored, rank, layouts.get(key), number, paths[rank])
             known = tensors.get(key)
+            stage = rank // layouts[key].ranks if key in layouts else 0
+            if of_stage.setdefault(key, stage) != stage:
+                continue  # the ranks of an earlier stage hold it, too
             if known is not None and known.type != found.type:
                 raise MspcError(f"{paths[rank]} has {key!r} of {found.type}, other files have {known.type}")
             tensors[key] = found if known is None else replace(known, pieces=(*known.pieces, *found.pieces))
@@ -89,8 +94,6 @@ def _placed(key: str, stored: Stored, rank: int, layout: Layout | None, number: 
         return replace(stored, pieces=(replace(piece, file=number),))
     if len(layout.dims) != len(own):
         raise MspcError(f"{path} has {key!r} of shape {own}, the strategy file shards {len(layout.dims)} dimensions")
-    if rank >= layout.ranks:
-        raise MspcError(f"{path} is of rank {rank}, the strategy file has {layout.ranks}")
     global_shape = tuple(n * c for n, c in zip(own, layout.strategy, strict=True))
     box = box_at(layout, rank, global_shape)
     own = StoredSlice(box, number, piece.segments, piece.checksum)

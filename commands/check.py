@@ -97,6 +97,8 @@ def _print(checked: Checked, output: CheckOutput) -> None:
     for breach in checked.broken:
         if output.every or breach.memory:
             print_table(breach_table(breach))
+        elif not breach.collectives:
+            print_line(breach_title(breach))
         elif breach.collectives in listed:
             print_line(f"{breach_title(breach)}; by the collectives of {listed[breach.collectives]}")
         else:

@@ -42,7 +42,7 @@ class CompileOptions:
     where there are more than `few`. few: so many at most are written where their networks are their own; 0 for all.
     inputs: types of a named network's inputs. json: where the table goes as JSON ("-": stdout), if anywhere.
     weights: write all first values, those too that a run can make by itself. strategies: a file that says how operators
-    are sharded.
+    are sharded. schedule: where the timeline of stages goes, if anywhere.
     loudness: what is printed beside what was requested. all_rows: of the tables, not a summary.
     """
 
@@ -57,6 +57,7 @@ class CompileOptions:
     script_arguments: tuple[str, ...] = ()
     weights: bool = False
     strategies: Path | None = None
+    schedule: Path | None = None
     loudness: Loudness = NORMAL
     all_rows: bool = False
 
@@ -69,7 +70,7 @@ def compile_target(target: str, options: CompileOptions) -> None:
     """
     if Session.from_environment().rank > 0:
         return  # started by mpirun: its first rank compiles for all
-    check_json(options.json)
+    _check_files(options)
     found = find_call(target, options)
     captured, ranks = found.captured, found.ranks
     wanted = _wanted(options, ranks)
@@ -112,10 +113,28 @@ def compile_target(target: str, options: CompileOptions) -> None:
         report.notes.append("the network depends on get_rank(), so the script was run once for every rank")
     elif programs.runs > 1:
         report.notes.append(found.why_again(programs.runs))
-    if options.json is not None:
-        write_json(report.as_dict(), options.json)
+    _write_others(options, first.compiled, report)
     if options.json != Path("-") and not loudness.quiet:
         (print_report if options.all_rows or loudness.verbose else print_summary)(report, folder)
+
+
+def _check_files(options: CompileOptions) -> None:
+    """Raises MspcError where a file beside the folder cannot be written."""
+    check_json(options.json)
+    if options.schedule is not None:
+        from mspc.commands.report.stage_times import check_picture  # late: few compiles have stages
+
+        check_picture(options.schedule)
+
+
+def _write_others(options: CompileOptions, compiled: Compiled, report: Report) -> None:
+    """Write the files beside the folder. Raises MspcError."""
+    if options.schedule is not None:
+        from mspc.commands.report.stage_times import write_picture  # late, as above
+
+        write_picture(compiled, options.schedule)
+    if options.json is not None:
+        write_json(report.as_dict(), options.json)
 
 
 @contextlib.contextmanager

@@ -68,6 +68,11 @@ def verify_target(target: str, options: CompileOptions, seed: int, with_torch: b
             "of one device to compare with",
             notes=["mspc run --simulate runs it on ranks of this process"],
         )
+    if config.pipeline_stages > 1:
+        raise MspcError(
+            f"the network has {config.pipeline_stages} stages, and only one of one stage is compared with one device",
+            config.place_of("pipeline_stages"), ["mspc run --simulate runs all stages in this process"],
+        )  # fmt: skip
     many = _compiled(found.captured, config, options.loudness.on_pass())[0]
     if found.asked():
         _check_ranks_alike(found)

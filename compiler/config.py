@@ -7,10 +7,11 @@ from dataclasses import field, make_dataclass
 from pathlib import Path
 from typing import Any
 
+from mspc.api.checks import TABLES
 from mspc.api.context import FrozenContext
 from mspc.api.setting_kind import Places, first_place
 from mspc.api.settings import SHARDED, compiled_settings
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, told_at
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.location import Location
@@ -49,7 +50,10 @@ class Config(_Attributes):
     they were computed in.
     force_fp32_communication: halves are summed over ranks in Float32, the gradients of their parameters among them.
 
-    ranks: number of ranks. mode: a ParallelMode.
+    pipeline_stages, pipeline_interleave, pipeline_segments, pipeline_scheduler: stages of the network; whether a rank
+    has several parts of it, as it has with more than one segment, too; the order of their work.
+
+    ranks: number of ranks, of one stage where there are several. mode: a ParallelMode.
     dataset_strategy: "data_parallel" (every rank feeds its own rows), "full_batch" (every rank feeds the global
     batch), or one strategy per input (tuples of ints or NamedLayouts).
     script_folder: file names in the text are relative to it.
@@ -59,6 +63,7 @@ class Config(_Attributes):
         operators are those of a sharded compile, for comparing the two; 0: none do.
     search_terms: what a search reckons with beside the bytes sent.
     strategies_from: a file that says how operators are sharded, "" for none.
+    pipeline_table: the table that pipeline_scheduler names, where it names a file.
     set_at: the lines that have set what the script gave; errors point there.
     """
 
@@ -70,7 +75,13 @@ class Config(_Attributes):
     keeps_strategies: int = 0
     search_terms: Terms = _NONE
     strategies_from: str = ""
+    pipeline_table: str = ""
     set_at: Places = field(default=(), compare=False, repr=False)
+
+    @property
+    def all_ranks(self) -> int:
+        """The number of ranks of all stages."""
+        return self.ranks * self.pipeline_stages
 
     @property
     def sharded(self) -> bool:
@@ -79,10 +90,20 @@ class Config(_Attributes):
 
     @property
     def folds_layers(self) -> bool:
-        """Whether equal layers may become one graph: on a GPU every layer has launches of its own weights, and a file
-        of strategies, or a plan that does not name layers together, has strategies of every one."""
-        if self.device == "GPU" or not self.strategies_from:
-            return self.device != "GPU"
+        """Whether equal layers may become one graph: on a GPU every layer has launches of its own weights, a file of
+        strategies, or a plan that does not name layers together, has strategies of every one, and a loop over layers
+        has the gradients of inputs and of weights in one."""
+        if self.device == "GPU":
+            return False
+        if self.pipeline_table:
+            return False
+        if self.pipeline_stages > 1:
+            from mspc.passes.pipelining.schedules.named import WITH_SPLIT_GRADIENTS  # late: few networks have stages
+
+            if self.pipeline_scheduler in WITH_SPLIT_GRADIENTS:
+                return False
+        if not self.strategies_from:
+            return True
         from mspc.plans.files.plan_file import names_layers_together  # late, as all that only a plan needs
 
         return names_layers_together(Path(self.strategies_from))
@@ -100,6 +121,17 @@ class Config(_Attributes):
             counts = self.mode in setting.modes and setting.needs == needs
             if counts and (needs or value != getattr(_Attributes, name)):
                 found[name] = value
+        return found
+
+    def header(self) -> dict[str, Any]:
+        """What the header of the graph says of the settings, beside what counts together with others alone."""
+        found = {"mode": self.mode, "ranks": self.ranks} | self.attributes()
+        if self.search_mode:
+            found |= self.search_terms.attributes()
+        if self.pipeline_table:
+            found["pipeline_table"] = self.pipeline_table
+        if self.keeps_strategies:
+            found["strategies_for"] = self.keeps_strategies
         return found
 
     @property
@@ -128,18 +160,49 @@ class Config(_Attributes):
                 ["it must be -1 or a number of ranks that share an update"],
                 kind=RuntimeError,
             )
+        stages = _stages(context, ranks)
         return Config(
-            ranks=ranks,
+            ranks=ranks // stages,
             mode=context.parallel_mode,
             dataset_strategy=context.dataset_strategy,
             script_folder=script_folder,
             device=context.device_target,
             set_at=context.set_at,
+            pipeline_table="" if stages == 1 else _table_of(context),
             strategies_from=(
                 context.operator_load_file or context.strategy_load_file or context.strategy_ckpt_load_file
             ),
             **{name: s.attribute_of(getattr(context, s.frozen_name)) for name, s in compiled_settings().items()},
         )
+
+
+def _table_of(context: FrozenContext) -> str:
+    """The table that says the order of the stages' work, "" where a name does. Raises MspcError."""
+    name = context.pipeline_scheduler
+    if not name.endswith(TABLES):
+        return ""
+    from mspc.passes.pipelining.schedules.table import text_of_table  # late: few networks have stages
+
+    with told_at(context.place_of("pipeline_config['pipeline_scheduler']", "pipeline_config")):
+        return text_of_table(Path(name))
+
+
+def _stages(context: FrozenContext, ranks: int) -> int:
+    """How many stages the network has. Raises MspcError where they do not divide the ranks, or the mode has none."""
+    stages, place = context.pipeline_stages, context.place_of("pipeline_stages")
+    if stages == 1:
+        return 1
+    if context.parallel_mode not in SHARDED:
+        raise MspcError(
+            f"pipeline_stages is {stages}, and the mode is {context.parallel_mode}, in which networks have one stage",
+            place, ["set parallel_mode to semi_auto_parallel or auto_parallel"], kind=RuntimeError,
+        )  # fmt: skip
+    if ranks % stages:
+        raise MspcError(
+            f"pipeline_stages is {stages}, which does not divide {ranks} ranks",
+            place, ["every stage has as many ranks as the others"], kind=RuntimeError,
+        )  # fmt: skip
+    return stages
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from mspc.compiler.frontend.trace import Traced, trace
 from mspc.compiler.pipeline import (
     FILE_NAMES,
     FOR_REGIONS,
+    FOR_STAGES,
     OPTIONAL,
     UNNUMBERED,
     VIEWS,
@@ -28,14 +29,14 @@ from mspc.compiler.pipeline import (
 from mspc.compiler.rank_graphs import RankGraphs, copied
 from mspc.compiler.unreduced_gradients import warning_of_own_gradients
 from mspc.ir.diagnostics import MspcError, told_at
-from mspc.ir.graph import Graph, Value
+from mspc.ir.graph import STAGES, Graph, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.printer import print_graph
 from mspc.passes.base import OnPass, PassManager, find_pass
 from mspc.passes.per_rank.slice_to_rank import check_rank
 from mspc.passes.sharding.check_strategies import strategy_mistakes
 from mspc.plans.files.plan_file import SUFFIX, PlanFile, read_plan
-from mspc.plans.operator_names import CONFIGURED, LAYOUTS, STRATEGIES, StrategyNames, all_is_given, shard_as_in_file
+from mspc.plans.operator_names import StrategyNames, all_is_given, shard_as_in_file
 
 if TYPE_CHECKING:
     from mspc.compiler.kept_graphs import KeptGraphs
@@ -197,6 +198,7 @@ def trace_call(
         config.sharded or config.keeps_strategies > 0,
         config.script_folder,
         folds=not unrolled and config.folds_layers,
+        stages=config.pipeline_stages,
         other_mistakes=(lambda graph: strategy_mistakes(graph, config.ranks)) if config.sharded else None,
     )
     if not takes_data(target):
@@ -233,18 +235,13 @@ def compile_traced(
     strategies.keep_strategies(graph)
 
     def look(stage: DumpPoint) -> None:
-        if stage.name == STRATEGIES:
-            strategies.note(stage.graph)
-        elif stage.name == CONFIGURED:
-            strategies.name_made(stage.graph)
-        elif stage.name == LAYOUTS:
-            strategies.note_layouts(stage.graph)
+        strategies.look(stage.name, stage.graph)
         if on_stage is not None:
             on_stage(stage)
         if decide is not None and all_is_given(stage.name, stage.graph):
             decide(stage.graph)
 
-    rank_names = rank_passes_of(config.device)
+    rank_names = rank_passes_of(config.device, config.pipeline_stages)
     stages = 1 + max(number for number, _ in numbered(names))
     kept = found = None
     if keeps and config.ranks == 1 and not config.sharded:  # no other rank is told of the shared passes' results
@@ -261,7 +258,10 @@ def compile_traced(
         traced.warnings += filter(None, [warning_of_own_gradients(graph, config.mode)])
     if keeps and kept is None:
         kept = _kept_graphs(graph, text, rank_names)
-    ranks = RankGraphs(graph, rank_names, on_pass)
+    make: Callable[..., RankGraphs] = RankGraphs
+    if config.pipeline_stages > 1:
+        from mspc.compiler.stage_graphs import StageGraphs as make  # late: few networks have stages
+    ranks = make(graph, rank_names, on_pass)
     return Compiled(config, traced, fed, graph, graph.attrs["compile_id"], stages, ranks, strategies, kept=kept)
 
 
@@ -335,11 +335,7 @@ def _prepared(call: TracedCall, plan: PlanFile | None) -> Graph:
     """The traced graph with what passes read from its header and its inputs."""
     config, traced, fed = call.config, call.traced, call.fed
     graph = traced.graph
-    graph.attrs |= {"mode": config.mode, "ranks": config.ranks} | config.attributes()
-    if config.search_mode:
-        graph.attrs |= config.search_terms.attributes()
-    if config.keeps_strategies:
-        graph.attrs["strategies_for"] = config.keeps_strategies
+    graph.attrs |= config.header()
     if config.sharded:
         graph.attrs["outputs"] = "batch" if config.dataset_strategy == "data_parallel" else "whole"
         if plan is None or plan.strategies is None:  # else it says itself how parameters are stored
@@ -366,7 +362,7 @@ def run_shared_passes(
     previous = "frontend"
     has_regions = any(node.regions for node in graph.nodes)
     for number, name in numbered(names):
-        if name in FOR_REGIONS and not has_regions:
+        if (name in FOR_REGIONS and not has_regions) or (name in FOR_STAGES and STAGES not in graph.attrs):
             continue
         result, changed = manager.apply(find_pass(name), graph)
         if name in OPTIONAL and not changed:

@@ -11,6 +11,7 @@ from mspc.api import context, state
 from mspc.api.context import FrozenContext
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, DumpPoint, compile_call
+from mspc.compiler.stage_graphs import CUT
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout, common_mesh, group_of, on_mesh
@@ -18,7 +19,9 @@ from mspc.sharding.groups import group_name
 
 OnCompiled = Callable[[Compiled, FrozenContext], None]
 LAID_OUT, STRATEGIES, SLICED = "propagate_sharding", "step_parallel_begin", "slice_to_rank"
-"""The stages that the facts are read from."""
+"""The stages that the facts are read from. Of a pipeline's stage the operators are known once it is cut out."""
+NAMES = {"SendToStage": "Send", "ReceiveFromStage": "Receive"}
+"""How MindSpore calls operators that have other names here."""
 
 
 @dataclass
@@ -61,10 +64,12 @@ def compile_in_memory(target: Any, args: Sequence[Any], on_compiled: OnCompiled 
             facts.strategies = _strategies(stage.graph)
         elif stage.name == LAID_OUT:
             read.update(_first_reads(stage.graph))
-        elif stage.name == SLICED:
+        elif stage.name == last:
             facts.operators = _operators(stage.graph)
 
-    compiled = compile_call(target, args, Config.from_context(frozen, ranks), look)
+    config = Config.from_context(frozen, ranks)
+    last = CUT if config.pipeline_stages > 1 else SLICED
+    compiled = compile_call(target, args, config, look)
     facts.compile_id = compiled.compile_id
     facts.parameter_layouts = _parameter_layouts(
         compiled.graph, read if compiled.config.parallel_optimizer else {}, session.rank
@@ -73,7 +78,7 @@ def compile_in_memory(target: Any, args: Sequence[Any], on_compiled: OnCompiled 
         own = compiled.traced.parameters.get(parameter.name)
         if own is not None and isinstance(parameter.layout, Layout):
             own.laid_out = parameter.layout
-    compiled.rank_graph(session.rank, look, wanted=(SLICED,))
+    compiled.rank_graph(session.rank, look, wanted=(last,))
     if on_compiled is not None:
         on_compiled(compiled, frozen)
     return facts
@@ -132,8 +137,9 @@ def _operators(graph: Graph) -> dict[str, dict[str, Any]]:
     names: dict[Value, str] = {}
     found: dict[str, dict[str, Any]] = {}
     for node in graph.nodes:
-        names[node] = f"{node.op.name}-{count[node.op.name]}"
-        count[node.op.name] += 1
+        called = NAMES.get(node.op.name, node.op.name)
+        names[node] = f"{called}-{count[called]}"
+        count[called] += 1
         inputs = [_shown(value, names) for value in node.inputs]
         found[names[node]] = {"inputs": inputs, "attrs": node.attrs | dict(node.op.attributes())}
     found["Return-0"] = {"inputs": [_shown(value, names) for value in graph.results], "attrs": {}}

@@ -15,8 +15,11 @@ PREPARING = ("decompose", "hoist_invariants")
 """Ahead of all others in every mode."""
 FOR_REGIONS = ("hoist_invariants",)
 """Passes that run where nodes run graphs alone."""
+FOR_STAGES = ("join_micro_batches", "assign_stages")
+"""Passes that run where networks have several stages alone."""
 SHARDED = (
     "grad",
+    "join_micro_batches",
     "simplify",
     "recompute",
     "check_strategies",
@@ -27,6 +30,7 @@ SHARDED = (
     "step_parallel_begin",
     "insert_redistribution",
     "lower_redistribution",
+    "assign_stages",
     "fuse_gradients",
 )
 DATA_PARALLEL = (
@@ -84,7 +88,10 @@ PER_RANK = (
     "execute",
 )
 
-OPTIONAL = (*PREPARING, "fuse_large_attention", "shard_by_plan", "recompute_cells", "search_sharding")
+OPTIONAL = (
+    *PREPARING, "join_micro_batches", "assign_stages", "fuse_large_attention", "shard_by_plan", "recompute_cells",
+    "search_sharding",
+)  # fmt: skip
 """Passes that leave no trace where they have nothing to do."""
 VIEWS = ("step_parallel_begin",)
 FILE_NAMES = {"slice_to_rank": "step_parallel_end"}
@@ -115,8 +122,11 @@ def numbered(names: Sequence[str]) -> Iterator[tuple[int, str]]:
         yield number, name
 
 
-def rank_passes_of(device: str = "CPU") -> tuple[str, ...]:
-    """Names of the passes that run for every rank, for a device."""
+def rank_passes_of(device: str = "CPU", stages: int = 1) -> tuple[str, ...]:
+    """Names of the passes that run for every rank, for a device and a number of stages."""
+    if stages > 1:
+        first, *rest = rank_passes_of(device)
+        return (first, "cut_stages", *rest)
     if device != "GPU":
         return PER_RANK
     at = PER_RANK.index("fuse_elementwise")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -108,13 +108,15 @@ class _Run:
 class RankGraphs:
     """The graphs of a program's ranks.
 
-    graph: of all ranks. passes: names of those that run for a rank; the first one slices. on_pass: told of every pass
-    that runs. kind_of: the number of the kind of every rank whose graph was made; ranks of none have none.
+    graph: of all ranks. passes: names of those that run for a rank; the first one slices. options: of passes by name.
+    on_pass: told of every pass that runs. kind_of: the number of the kind of every rank whose graph was made; ranks of
+    none have none.
     """
 
     graph: Graph
     passes: Sequence[str]
     on_pass: OnPass | None = None
+    options: Mapping[str, dict[str, Any]] = field(default_factory=dict[str, "dict[str, Any]"])
     kind_of: dict[int, int] = field(default_factory=dict[int, int])
     _open: Graph = field(default_factory=lambda: Graph(""))
     """The graph, a copy with its regions open where it has any."""
@@ -128,7 +130,8 @@ class RankGraphs:
         """The graph of a rank behind the last pass, for a caller that wants no other: nothing is stored, and `on_pass`
         is called behind every pass. Raises MspcError as `of` does."""
         check_rank(self.graph, rank)
-        steps = [find_pass(name, {"rank": rank} if name == self.passes[0] else {}) for name in self.passes]
+        options = {**self.options, self.passes[0]: {"rank": rank}}
+        steps = [find_pass(name, options.get(name)) for name in self.passes]
 
         def told(name: str, graph: Graph, changed: bool) -> None:
             if self.on_pass is not None:
@@ -219,7 +222,7 @@ class RankGraphs:
         before: StageOfKind | None = None
         for name in self.passes:
             if name != self.passes[0]:
-                graph, changed = manager.apply(find_pass(name), graph)
+                graph, changed = manager.apply(find_pass(name, self.options.get(name)), graph)
             same = None if changed else before
             if name in wanted:
                 own = graph if name == last else copied(graph) if same is None else same.graph

@@ -26,7 +26,7 @@ def sent_by_ranks(compiled: Compiled) -> Sent:
     Raises MspcError where no rank's graph can be made."""
     known: dict[int, float] = {}
     found: list[float] = []
-    for rank in range(min(LOOKED_AT, compiled.config.ranks)):
+    for rank in range(min(LOOKED_AT, compiled.config.all_ranks)):
         kind = compiled.rank_graphs.kind(rank, ())
         nbytes = known.get(kind) if kind is not None else None
         if nbytes is None:

@@ -28,7 +28,7 @@ _KEYWORDS: dict[str, Table] = {
 _ARGUMENTS: dict[str, Table] = {
     "runtime.set_memory": settings.DEVICE_MEMORY,
     "parallel.AutoParallel.hsdp": settings.AUTO_PARALLEL,
-    "parallel.AutoParallel.pipeline": {**settings.AUTO_PARALLEL, "stages": settings.PARALLEL["pipeline_stages"]},
+    "parallel.AutoParallel.pipeline": settings.AUTO_PARALLEL,
     "nn.PipelineCell": settings.PIPELINE_CELL,
     "train.CheckpointConfig": table(
         Setting("exception_save", False, ignored="the last complete checkpoint stays, whatever ends the run"),

@@ -14,6 +14,7 @@ from mspc.compiler.frontend.trace import Traced
 from mspc.compiler.run_graph import run_graph
 from mspc.engine.initial_values import Beginning, beginning
 from mspc.engine.job import Job
+from mspc.engine.other_stages import stages_of
 from mspc.engine.parameter_store import ParameterStore
 from mspc.ir.graph import Graph
 from mspc.ir.graph import Parameter as GraphParameter
@@ -51,6 +52,11 @@ class CompiledCall:
                     begun.append(beginning(parameter.name, "constant", slices_of(parameter, job.rank), full, array))
                 elif parameter.kind == "parameter":
                     values[parameter.name] = self._attached(parameter)
+        if compiled.config.pipeline_stages > 1:
+            held = {parameter.name for parameter in graph.parameters}
+            for parameter in compiled.graph.parameters:
+                if parameter.kind == "parameter" and parameter.name not in held and stages_of(parameter):
+                    store.leave(traced.parameters[parameter.name], parameter)
         self._begun = [entry for entry in begun if entry is not None] + store.take_begun()
         self.executor = job.hardware.executor(graph, job.comm, values, job.cursor, number, tf32)
         self.mutated = {p.name for ps in updated_parameters(graph).values() for p in ps}
@@ -74,7 +80,7 @@ class CompiledCall:
         """What a scalar parameter holds now; None where a graph changes it."""
         self._attached(scalar)
         parameter = self._traced.parameters[scalar.name]
-        return None if self._store.varies(parameter) else float(parameter.value)
+        return None if self._store.varies(parameter) else float(self._store.part(parameter)[1])  # of this stage alone
 
     def take_begun(self) -> list[Beginning]:
         """What its constants, and those of its parameters that no graph before had, begin with; given once."""

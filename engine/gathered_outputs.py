@@ -26,12 +26,12 @@ def ranks_that(comm: Communicator, *answers: bool) -> list[list[int]]:
 
 def check_all_have(name: str, config: Config, ranks: Sequence[int]) -> None:
     """Raises MspcError where only some ranks have data for a graph that all must run."""
-    if not config.sharded or len(ranks) == config.ranks:
+    if not config.sharded or len(ranks) == config.all_ranks:
         return
-    without = [rank for rank in range(config.ranks) if rank not in ranks]
+    without = [rank for rank in range(config.all_ranks) if rank not in ranks]
     raise MspcError(
         f"the ranks have different numbers of batches for {name}: "
-        f"{len(ranks)} of {config.ranks} have a further one, rank {without[0]} has none",
+        f"{len(ranks)} of {config.all_ranks} have a further one, rank {without[0]} has none",
         notes=[f"in mode {config.mode} all ranks compute every batch together, so every data set needs as many"],
     )
 

@@ -102,7 +102,7 @@ def _text(value: Any) -> str:
     if isinstance(value, bool | int | float | str):
         return repr(value)
     if isinstance(value, Parameter):
-        if isinstance(value.initial, StoredValue | HeldSlice):
+        if isinstance(value.initial, StoredValue | HeldSlice) or not value.is_here:
             return ""
         layout, value = value.part()
         if layout is not None:

@@ -12,6 +12,7 @@ import numpy as np
 from mspc.engine.first_values import FirstValues
 from mspc.engine.initial_values import Beginning, beginning
 from mspc.engine.job import Job
+from mspc.engine.other_stages import OtherStage, on_all_stages, stages_of
 from mspc.engine.synchronization_points import TOGETHER, joint_call
 from mspc.ir.graph import Parameter as GraphParameter
 from mspc.ir.late_dataclass import dataclass
@@ -199,19 +200,28 @@ class ParameterStore:
     def read(self, parameter: Any) -> Array:
         """The full tensor, gathered where it is sharded; then all ranks must read it."""
         stored = self._stored[id(parameter)]
-        layout = stored.slices[stored.newest].graph_parameter.layout
-        if self._job.size == 1 or layout is None or getattr(layout, "is_replicated", False):
+        of_graph = stored.slices[stored.newest].graph_parameter
+        layout, staged = of_graph.layout, bool(stages_of(of_graph))
+        if not staged and (self._job.size == 1 or layout is None or getattr(layout, "is_replicated", False)):
             return np.array(self._job.hardware.memory.fetch(stored.slices[stored.newest].array))
         what = f"reads the sharded parameter '{parameter.name}'"
         with joint_call(self._job, what, "", TOGETHER), self._job.outside_user_code():
-            return self._full(stored)
+            full = self._full(stored)
+            return on_all_stages(self._job, of_graph, full) if staged else full
+
+    def leave(self, parameter: Any, graph_parameter: GraphParameter) -> None:
+        """Ranks of other stages hold a parameter; one that is here already stays."""
+        if id(parameter) not in self._stored:
+            parameter.released(OtherStage(self._job, graph_parameter))
 
     def part(self, parameter: Any) -> tuple[Layout | None, Array]:
-        """How the newest values are sharded (None: not at all), and this rank's slice of them."""
+        """How the newest values are sharded (None: not at all), and this rank's slice of them. Of what a stage alone
+        holds the layout says so."""
         stored = self._stored[id(parameter)]
         newest = stored.slices[stored.newest]
         layout = newest.graph_parameter.layout
-        is_sharded = isinstance(layout, Layout) and not layout.is_replicated
+        staged = bool(stages_of(newest.graph_parameter))
+        is_sharded = isinstance(layout, Layout) and (staged or not layout.is_replicated)
         return (layout if is_sharded else None), self._job.hardware.memory.fetch(newest.array)
 
     def draw(self, parameter: Any, initial: Any) -> None:

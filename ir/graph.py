@@ -17,9 +17,13 @@ from mspc.ir.location import Frames
 from mspc.ir.types import TensorType, TupleType, Type, dtype_of
 
 Layouts = Layout | tuple[Layout, ...] | None
+"""The placement of a value: one layout for a tensor, one per element for a tuple, None before sharding."""
 _LONGEST = 400
 """Characters of a label from which its other parts are only counted."""
-"""The placement of a value: one layout for a tensor, one per element for a tuple, None before sharding."""
+STAGE, STAGES = "stage", "pipeline_stages"
+"""Attributes: the stage of a pipeline that a node, or the graph, is of; in the header how many there are."""
+WORK = "work"
+"""Attribute of the calls of a stage's program: the kind of their work, as schedules have it."""
 
 
 class OpLike(Protocol):

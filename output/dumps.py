@@ -85,7 +85,7 @@ def program(
     content = {
         "format": FORMAT,
         "compile_id": graph.attrs["compile_id"],
-        "ranks": compiled.config.ranks,
+        "ranks": compiled.config.all_ranks,
         "mode": compiled.config.mode,
         "training": any(node.phase == "update" for each in graph.graphs() for node in each.nodes),
         **({"settings": set_by_script} if set_by_script else {}),

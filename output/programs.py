@@ -112,7 +112,7 @@ class Programs:
         self._level = level
         self._rerun = rerun
         others = sorted({0, *_spread(wanted)} - {wanted[0]}) if asked else []
-        ranks = first.compiled.config.ranks
+        ranks = first.compiled.config.all_ranks
         self.runs = 1
         self.differ = any(self._text(rank, ranks) != first.text for rank in others)
         self._identity = first.compiled.compile_id
@@ -124,7 +124,7 @@ class Programs:
         """The program from which the graph of `rank` is sliced."""
         if not self.differ or rank == self._first_rank:
             return self.first
-        built = self._compiled(rank, self.first.compiled.config.ranks, self._level)
+        built = self._compiled(rank, self.first.compiled.config.all_ranks, self._level)
         built.compiled.graph.attrs["compile_id"] = self._identity
         return built
 

@@ -128,7 +128,7 @@ class _Compiles:
             for symbol, size in zip(self._symbols, sizes, strict=True):
                 for dimension in symbol.dimensions:
                     args = _with_size(args, dimension.place, dimension.index, size)
-            captured, ranks = replace(self._launch, args=tuple(args)), self._known[self._call].config.ranks
+            captured, ranks = replace(self._launch, args=tuple(args)), self._known[self._call].config.all_ranks
             try:
                 self._known[sizes] = compile_for(captured, ranks, NO_FILES).compiled
             except MspcError as error:

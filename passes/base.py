@@ -200,12 +200,14 @@ def _with_regions(step: Pass, graph: Graph) -> tuple[Graph, bool]:
 
 def _note_effects(graph: Graph) -> None:
     """Let operators that run graphs say what these do beside their results now."""
-    from mspc.ops.control.regions import RegionOp, with_effects  # late: few graphs have regions
+    from mspc.ops.control.regions import Effects, RegionOp, with_effects  # late: few graphs have regions
 
-    for each in reversed(graph.graphs()):
+    known: dict[Graph, Effects] = {}
+    for each in reversed(graph.graphs()):  # those inside come first, and change no more
         for node in each.nodes:
             if isinstance(node.op, RegionOp):
-                node.op = with_effects(node.op, node.inputs, node.regions)  # type: ignore[assignment]  # see RegionOp
+                told = with_effects(node.op, node.inputs, node.regions, known)
+                node.op = told  # type: ignore[assignment]  # see RegionOp
 
 
 def run_passes(graph: Graph, passes: Iterable[Pass], on_pass: OnPass | None = None) -> Graph:

@@ -24,16 +24,17 @@ def sharded_parameters(graph: Graph, trainable_only: bool) -> dict[str, Paramete
 
 def ranks_alike(graph: Graph, ranks: int, rank: int) -> list[int]:
     """The ranks whose slices of all parameters, states of the optimizer among them, are those of one rank: where its
-    checkpoint is lost, theirs take its place."""
+    checkpoint is lost, theirs take its place. ranks: of one stage; those of others hold other parameters."""
     layouts = {layout for _, layout in _laid_out(graph.parameters)}
-    found = range(ranks)
+    first = rank - rank % ranks
+    found = range(first, first + ranks)
     return [other for other in found if all(each.slice_index(other) == each.slice_index(rank) for each in layouts)]
 
 
 def groups_of(rank_graph: Graph, rank: int) -> dict[str, tuple[int, ...]]:
     """The groups that a rank communicates in, by name."""
     ops = [node.op for node in rank_graph.nodes if isinstance(node.op, Collective)]
-    return {op.group: op.ranks for op in ops if op.group and rank in op.ranks}
+    return {op.group: op.ranks for op in ops if getattr(op, "group", "") and rank in op.ranks}
 
 
 def _laid_out(parameters: Sequence[Parameter]) -> list[tuple[Parameter, Layout]]:

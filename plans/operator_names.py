@@ -62,6 +62,12 @@ class StrategyNames:
     _asked: set[str] = field(default_factory=set[str])
     _with_layers: bool = False
 
+    def look(self, stage: str, graph: Graph) -> None:
+        """Read what a graph says behind the pass `stage`, where that is one that says something."""
+        looks = {STRATEGIES: self.note, CONFIGURED: self.name_made, LAYOUTS: self.note_layouts}
+        if stage in looks:
+            looks[stage](graph)
+
     def note(self, graph: Graph) -> None:
         """Note the strategies of a graph's operators."""
         for node, names, place in named(graph):

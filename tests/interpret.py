@@ -13,8 +13,8 @@ import numpy as np
 from ml_dtypes import finfo
 
 from mspc.compiler.pipeline import PER_RANK
-from mspc.compiler.rank_graphs import RankGraphs
-from mspc.ir.graph import Constant, Graph, Parameter, Value
+from mspc.compiler.stage_graphs import CUT, rank_graphs
+from mspc.ir.graph import STAGES, Constant, Graph, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ops.collective.collectives import AllReduce, ReduceScatter
 from mspc.ops.control.structural import Gradient
@@ -97,7 +97,8 @@ def run_on_ranks(
 ) -> list[np.ndarray]:
     """The same from all ranks of a graph that is ready for slicing: results and parameters put together.
 
-    `passes` go over every rank's graph.
+    `passes` go over every rank's graph; one of several stages is cut, too, and parameters come from the stages that
+    hold them.
     """
     return steps_on_ranks(graph, [feeds], passes)[0]
 
@@ -106,23 +107,26 @@ def steps_on_ranks(
     graph: Graph, feeds: Sequence[Mapping[str, np.ndarray]], passes: Sequence[str] = PER_RANK[1:]
 ) -> list[list[np.ndarray]]:
     """The same for several steps of the ranks, which keep their parameters: inputs come from each step's feeds."""
-    rank_graphs = RankGraphs(graph, (PER_RANK[0], *passes))
+    stages = int(graph.attrs.get(STAGES, 1))
+    cut = (CUT,) if stages > 1 and CUT not in passes else ()
+    of_ranks = rank_graphs(graph, (PER_RANK[0], *cut, *passes))
 
-    def main(comm: LocalComm) -> list[tuple[list[Any], list[Any]]]:
-        local = rank_graphs.executable(comm.rank)
+    def main(comm: LocalComm) -> list[tuple[list[Any], dict[str, Any]]]:
+        local = of_ranks.executable(comm.rank)
         held = {p.name: slice_for(p, comm.rank, feeds[0][p.name]) for p in local.parameters if p.kind != "input"}
         executor = Executor(local, NumPyBackend(comm), held)
-        found: list[tuple[list[Any], list[Any]]] = []
+        found: list[tuple[list[Any], dict[str, Any]]] = []
         for feed in feeds:
             results = executor.run([slice_for(p, comm.rank, feed[p.name]) for p in executor.inputs])
-            found.append((results, [executor.parameter(p.name).copy() for p in by_name(graph)]))
+            found.append((results, {p.name: executor.parameter(p.name).copy() for p in by_name(local)}))
         return found
 
-    ran = World(int(graph.attrs["ranks"])).run(main)
+    ran = World(int(graph.attrs["ranks"]) * stages).run(main)
+    parameters = by_name(graph)
     return [
         [
             *joined(graph.results, [steps[step][0] for steps in ran]),
-            *joined(by_name(graph), [steps[step][1] for steps in ran]),
+            *joined(parameters, [[steps[step][1].get(p.name) for p in parameters] for steps in ran]),
         ]
         for step in range(len(feeds))
     ]
@@ -134,8 +138,9 @@ def slice_for(parameter: Parameter, rank: int, global_value: np.ndarray) -> np.n
 
 
 def joined(values: Sequence[Value], held: Sequence[Sequence[Any]]) -> list[np.ndarray]:
-    """Global arrays of `values` from what every rank holds of them; replicas must agree (NumPy's vector loops may round
-    the last bit of tanh or exp differently where memory is aligned differently)."""
+    """Global arrays of `values` from what every rank holds of them, None where it is another stage's; replicas must
+    agree (NumPy's vector loops may round the last bit of tanh or exp differently where memory is aligned
+    differently)."""
     found: list[np.ndarray] = []
     for index, value in enumerate(values):
         if isinstance(value, Constant):
@@ -145,6 +150,8 @@ def joined(values: Sequence[Value], held: Sequence[Sequence[Any]]) -> list[np.nd
         global_value = np.zeros(value.shape, value.tensor_type.dtype.numpy)
         seen = np.zeros(value.shape, np.bool_)
         for rank, mine in enumerate(held):
+            if mine[index] is None:
+                continue
             place = value.layout.slices_for(rank, value.shape)
             if seen[place].any() and not np.allclose(mine[index], global_value[place], 1e-12, 1e-12, equal_nan=True):
                 raise Apart(f"rank {rank} holds another copy of result {index}, {value.type}, than ranks before it")

@@ -42,6 +42,8 @@ SLOW = frozenset("""
     ir/test_layout.py ir/test_mindspore_dumps.py ir/text/test_text_limits.py
     ops/collective/test_halo.py ops/cuda/test_cuda_images.py ops/fused/test_fused_elementwise.py
     ops/fused/test_update_copies.py ops/nn/test_attention.py ops/test_all_finite.py ops/test_hard_values.py
+    pipelining/test_dropped_micro_batches.py pipelining/test_micro_batch_memory.py
+    pipelining/test_random_pipelines.py pipelining/test_schedules_bit_for_bit.py
     passes/communication/test_schedule_communication.py passes/fusion/test_channels_last.py
     passes/fusion/test_fuse_attention.py passes/fusion/test_fuse_elementwise.py passes/fusion/test_pack_attention.py
     search/plans/test_printed_plans.py search/plans/test_stated_gaps.py

@@ -31,10 +31,12 @@ def sent_bytes(node: Node) -> float:
     return node.op.sent_bytes(operand, len(node.op.members) or UNKNOWN_GROUP)
 
 
-def seconds(node: Node, machine: Machine = H200) -> float:
-    """Time of one node that runs, by itself; of one that runs graphs, of all in them."""
+def seconds(
+    node: Node, machine: Machine = H200, known: dict[Graph, tuple[float, float]] | None = None
+) -> float:  # fmt: skip
+    """Time of one node that runs, by itself; of one that runs graphs, of all in them. known: as of `seconds_inside`."""
     if node.regions:
-        return sum(seconds_inside(node, machine, {}))
+        return sum(seconds_inside(node, machine, {} if known is None else known))
     if isinstance(node.op, Collective):
         # Only their number is read: which ranks they are would be asked of every rank anew (`ir.varying`).
         ranks = node.op.members if len(node.op.members) else range(UNKNOWN_GROUP)

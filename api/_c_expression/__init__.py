@@ -9,8 +9,9 @@ from mspc.api._c_expression.caches import swap_cache
 from mspc.api.common.executor import CellGraphExecutor as GraphExecutor_
 from mspc.api.common.tensor import Tensor
 from mspc.api.context import get_context
+from mspc.api.setting_kind import place_of_caller, say_once
 
-__all__ = ["GraphExecutor_", "MSContext", "Tensor", "security", "swap_cache", "typing"]
+__all__ = ["GraphExecutor_", "MSContext", "Tensor", "ms_ctx_param", "security", "swap_cache", "typing"]
 
 
 class MSContext:
@@ -38,6 +39,25 @@ class MSContext:
     def get_param(self, key: Any) -> Any:
         """The value of an option of `set_context`, by its name."""
         return get_context(key)
+
+
+    def set_param(self, key: Any, value: Any) -> None:
+        """Accepted: an option of one device. A warning says that it changes nothing."""
+        why = "it is an option of the Ascend backend, and there is none"
+        shown = f"MSContext.set_param({key}, {value!r})"
+        say_once(f"ms_ctx_param.{key}", f"{place_of_caller()}{shown} changes nothing here: {why}")
+
+
+class _Options:
+    """The names of options, each of which is its own value: `ms_ctx_param.max_device_memory`."""
+
+    def __getattr__(self, name: str) -> str:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return name
+
+
+ms_ctx_param = _Options()
 
 
 class _Security:

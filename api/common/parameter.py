@@ -155,6 +155,11 @@ class Parameter(Tensor):
         self.store = store
         self._array = self._lazy = None
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this rank holds some of the values, and not another stage's ranks alone."""
+        return self.store is None or getattr(self.store, "holds", True)
+
     def part(self) -> tuple[Layout | None, np.ndarray]:
         """How the ranks hold the parameter now (None: replicated), and what this rank holds, which no other need ask
         for. The array is the one that further training changes."""
@@ -221,7 +226,7 @@ class Parameter(Tensor):
         return self
 
     def add_pipeline_stage(self, stage: int) -> None:
-        """A launch warns that it changes nothing. Raises TypeError for no integer, ValueError below 0."""
+        """Accepted: a parameter is where operators read it. Raises TypeError for no integer, ValueError below 0."""
         found = checked("Parameter.add_pipeline_stage", STAGE, {"pipeline_stage": stage})
         note_asked(state.current().asked, "", STAGE, found, f"add_pipeline_stage({stage})")
 

@@ -109,12 +109,19 @@ class Embedding(Cell):
         self.embedding_table = parameter(table, (vocab_size, embedding_size), dtype, "embedding_table")
         self.gather = ops.Gather()
         self.matmul = ops.MatMul()
+        # MindSpore flattens indices by these, and scripts shard them. A Gather takes indices of any shape, but one that
+        # has a strategy for one dimension of them counts on flat ones.
+        self.expand, self.reshape_flat, self.reshape = ops.ExpandDims(), ops.Reshape(), ops.Reshape()
 
     def construct(self, ids: Any) -> Any:
         if self.use_one_hot:
             hot = ops.one_hot(ops.reshape(ids, (-1,)), self.vocab_size, 1.0, 0.0)
             return ops.reshape(self.matmul(hot, self.embedding_table), (*ids.shape, self.embedding_size))
-        return self.gather(self.embedding_table, ids, 0)
+        strategy = self.gather.in_strategy
+        if strategy is None or len(strategy) != 2 or ids.ndim == 1 or len(strategy[1]) != 1:
+            return self.gather(self.embedding_table, ids, 0)
+        flat = self.reshape_flat(self.expand(ids, -1), (-1,))
+        return self.reshape(self.gather(self.embedding_table, flat, 0), (*ids.shape, self.embedding_size))
 
     def extend_repr(self) -> str:
         return f"vocab_size={self.vocab_size}, embedding_size={self.embedding_size}"

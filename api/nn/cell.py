@@ -14,7 +14,7 @@ from mspc.api.common.jit_config import JitConfig
 from mspc.api.common.parameter import UNNAMED, Parameter
 from mspc.api.common.parameter_plan import checked_plan
 from mspc.api.context import PYNATIVE_MODE, get_context
-from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
+from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError, caller_location
 from mspc.api.nn.cell_state import CellState, checked_flags, positional
 from mspc.api.nn.declared_inputs import check, declared
 from mspc.api.ops.checked import checked_constructor
@@ -23,6 +23,7 @@ from mspc.api.placement import note_shard_options
 from mspc.api.setting_kind import checked, note_asked
 from mspc.api.settings import RECOMPUTE, SET_GRAD, STAGE
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.location import Location
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, dtype_of
 
 
@@ -251,10 +252,16 @@ class Cell(CellState):
 
     @pipeline_stage.setter
     def pipeline_stage(self, stage: int) -> None:
-        """A launch warns that it changes nothing. Raises TypeError for no integer, ValueError below 0."""
+        """A launch of one stage warns that it changes nothing. Raises TypeError for no integer, ValueError below 0."""
         found = checked("Cell.pipeline_stage", STAGE, {"pipeline_stage": stage})
         note_asked(state.current().asked, "", STAGE, found, f"Cell.pipeline_stage = {stage}")
         object.__setattr__(self, "_stage", stage)
+        object.__setattr__(self, "_stage_place", caller_location())
+
+    @property
+    def pipeline_stage_place(self) -> Location | None:
+        """The line that has given the cell its stage."""
+        return self.__dict__.get("_stage_place")
 
     @property
     def cls_name(self) -> str:

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from mspc.api import context, ops
+from mspc.api.common.parameter import Parameter
+from mspc.api.common.tensor import Tensor
 from mspc.api.communication.group import GlobalComm, get_group_size
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
+from mspc.ir.types import FLOAT32
 
 
 class DistributedGradReducer(Cell):
@@ -61,3 +64,37 @@ class DistributedGradReducer(Cell):
         if self.mean:
             total = total * (1.0 / self.degree)
         return ops.cast(total, grad.dtype)
+
+
+class PipelineGradReducer(Cell):
+    """The gradients that it is given, divided by `scale_sense`.
+
+    MindSpore adds up gradients of micro-batches here, and those of ranks, once behind the last micro-batch. Here the
+    gradients of a `PipelineCell` are sums over its micro-batches and all ranks already, reduced once.
+
+    Args:
+        parameters: those of the gradients, in their order. scale_sense: a number by which losses were multiplied.
+            opt_shard: changes nothing; optimizer parallel shards gradients as its setting says.
+
+    Raises:
+        TypeError, ValueError: an argument is something else, scale_sense is 0, or gradients are more or fewer than
+            parameters.
+    """
+
+    def __init__(self, parameters: Sequence[Any], scale_sense: float = 1.0, opt_shard: bool | None = None) -> None:
+        super().__init__(auto_prefix=False)
+        if not all(isinstance(each, Parameter) for each in parameters):
+            raise ApiTypeError("PipelineGradReducer: parameters must be Parameters")
+        if scale_sense == 0:
+            raise ApiValueError("PipelineGradReducer: scale_sense must not be 0, by which gradients are divided")
+        self.count = len(parameters)
+        self.scale_sense = Parameter(Tensor(scale_sense, FLOAT32), name="scale_sense", requires_grad=False)
+        self.scales = scale_sense != 1
+
+    def construct(self, grads: Any) -> Any:
+        """The gradients, divided."""
+        if len(grads) != self.count:
+            raise ValueError("PipelineGradReducer: there must be one gradient for each parameter")
+        if not self.scales:
+            return grads
+        return tuple([grad / ops.cast(self.scale_sense, grad.dtype) for grad in grads])

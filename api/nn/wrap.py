@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from mspc.api import context, ops, state
 from mspc.api.common.parameter import ParameterTuple
 from mspc.api.common.tensor import Tensor
-from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.errors import ApiKeyError, ApiTypeError, ApiValueError, caller_location
 from mspc.api.index.module import beside
 from mspc.api.nn.activation import Identity
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.container import CellList
 from mspc.api.nn.grad_reducer import DistributedGradReducer as _Reducer
-from mspc.api.settings import later_stages
+from mspc.api.setting_kind import checked
+from mspc.api.settings import PIPELINE_CELL
+from mspc.ir.location import Location
+from mspc.ir.nearest import did_you_mean
 from mspc.ir.types import FLOAT32, HALVES
 
 
@@ -179,12 +184,43 @@ class ParameterUpdate(Cell):
         return self.assign(self._param, x)
 
 
+class _Parts:
+    """What a network gives for equal parts of its inputs' rows, added up."""
+
+    cuts_batch = False
+
+    def __call__(self, network: Cell, count: int, *inputs: Any) -> Any:
+        for part in inputs:
+            if part.shape[0] % count:
+                raise ValueError("the rows of every input must be a multiple of the number of parts")
+        rows = [part.shape[0] // count for part in inputs]
+        total = network(*[part[0:n] for part, n in zip(inputs, rows, strict=True)])
+        for i in range(1, count):
+            total = total + network(*[part[i * n : (i + 1) * n] for part, n in zip(inputs, rows, strict=True)])
+        return total
+
+
+class _MicroBatches(_Parts):
+    """The same; where a network has several stages the compiler makes a loop of it, which the stages share.
+
+    place: the line that has made the cell.
+    """
+
+    cuts_batch = True
+
+    def __init__(self, place: Location | None) -> None:
+        self.place = place
+
+
 class GradAccumulationCell(Cell):
     """The sum of `network`'s losses over `micro_size` parts of the batch, one after the other.
 
     Only one part is computed at a time (mark the network with `recompute()` where its activations must not wait for the
     backward graph). The parts' gradients are added on each rank before they are reduced, so the ranks communicate
-    gradients once for the global batch.
+    gradients once for the global batch. In a network of several stages the parts are micro-batches, as those of a
+    `PipelineCell`; parts of parts are micro-batches, too.
+
+    Attributes for scripts: `micro_inputs`, cells whose `strided_slice` cuts a part out, which are not called.
     """
 
     parts = "micro_size"
@@ -194,32 +230,62 @@ class GradAccumulationCell(Cell):
         name = type(self).__name__
         if not isinstance(network, Cell):
             raise ApiTypeError(f"{name}: network must be a Cell, not {type(network).__name__}")
-        if not isinstance(micro_size, int) or isinstance(micro_size, bool) or micro_size < 1:
-            raise ApiTypeError(f"{name}: {self.parts} must be a positive int, not {micro_size!r}")
+        if not isinstance(micro_size, int) or isinstance(micro_size, bool):
+            raise ApiTypeError(f"{name}: {self.parts} must be an int, not {micro_size!r}")
+        if micro_size < 1:
+            raise ApiValueError(f"{name}: {self.parts} must be at least 1, not {micro_size}")
         self.network = network
         self.micro_size = micro_size
+        self.in_parts: _Parts = _MicroBatches(caller_location())
+        self.micro_inputs = CellList([_MicroBatch(micro_size) for _ in range(micro_size)])
 
     def construct(self, *inputs: Any) -> Any:
-        count = self.micro_size
-        rows = [part.shape[0] // count for part in inputs]
-        loss = self.network(*[part[0:n] for part, n in zip(inputs, rows, strict=True)])
-        for i in range(1, count):
-            loss = loss + self.network(*[part[i * n : (i + 1) * n] for part, n in zip(inputs, rows, strict=True)])
-        return loss
+        return self.in_parts(self.network, self.micro_size, *inputs)
 
 
 class PipelineCell(GradAccumulationCell):
     """The sum of `network`'s results over `micro_size` parts of the batch, which the stages of a pipeline hand on.
 
-    A network is one stage here: `stage_config`, which names the stage of every cell, may put all into stage 0 only.
+    Args:
+        micro_size: micro-batches, at least as many as there are stages, which a launch checks.
+        stage_config: stages by names of cells, as `cell.pipeline_stage` gives them to cells themselves; cells inside of
+            a `WithLossCell` are `_backbone.NAME`. segment_config: names are checked, and numbers change nothing.
+
+    Raises:
+        TypeError, ValueError: micro_size is no positive int, a stage no number from 0. KeyError: no cell has a name.
     """
 
-    def __init__(self, network: Cell, micro_size: int, stage_config: dict[str, int] | None = None) -> None:
+    def __init__(
+        self, network: Cell, micro_size: int, stage_config: dict[str, int] | None = None,
+        segment_config: dict[str, int] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(network, micro_size)
-        if stage_config is not None and not isinstance(stage_config, dict):
-            raise ApiTypeError(f"PipelineCell: stage_config must be a dict or None, not {type(stage_config).__name__}")
-        if why := later_stages(stage_config):
-            raise ApiValueError(f"PipelineCell: {why}")
+        for cell, stage in self._named("stage_config", stage_config):
+            cell.pipeline_stage = stage
+        self._named("segment_config", segment_config)
+        if segment_config:
+            checked("PipelineCell", PIPELINE_CELL, {"segment_config": segment_config})
+
+    def _named(self, argument: str, config: Any) -> list[tuple[Cell, int]]:
+        """The cells that a dict names, with their numbers. Raises TypeError, KeyError."""
+        name = type(self).__name__
+        if config is not None and not isinstance(config, dict):
+            raise ApiTypeError(f"{name}: {argument} must be a dict or None, not {type(config).__name__}")
+        cells = {known: cell for known, cell in self.network.cells_and_names() if known} if config else {}
+        for each in config or ():
+            if each not in cells:
+                raise ApiKeyError(
+                    f"{name}: {argument} names {each!r}, and {type(self.network).__name__} has no such cell",
+                    _alike(str(each), cells),
+                )
+        return [(cells[each], number) for each, number in (config or {}).items()]
+
+
+def _alike(name: str, cells: Mapping[str, Cell]) -> list[str]:
+    """What may have been meant: the same name in a cell that wraps the network, or names like it."""
+    inside = [each for each in cells if each.endswith(f".{name}")]
+    found = did_you_mean(name, cells) if not inside else [f"did you mean {' or '.join(map(repr, inside[:3]))}?"]
+    return found or [f"it has {', '.join(map(repr, [*cells][:8]))}" if cells else "it has no cells"]
 
 
 class MicroBatchInterleaved(GradAccumulationCell):
@@ -230,6 +296,7 @@ class MicroBatchInterleaved(GradAccumulationCell):
 
     def __init__(self, network: Cell, interleave_num: int = 2) -> None:
         super().__init__(network, interleave_num)
+        self.in_parts = _Parts()
         self.interleave_num = interleave_num
 
 

@@ -15,10 +15,11 @@ from typing import Any, cast
 
 import numpy as np
 
+from mspc.api import state
 from mspc.api.ops.eager import PrimitiveTypeError, PrimitiveValueError, caller, ranks_of_group, run_eagerly
 from mspc.api.placement import note_place, note_target
-from mspc.api.setting_kind import checked, place_of_caller, say_once
-from mspc.api.settings import OFFLOADED_CELLS
+from mspc.api.setting_kind import checked, note_asked, place_of_caller, say_once
+from mspc.api.settings import OFFLOADED_CELLS, STAGE
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.text.attribute_types import fields_of
@@ -31,7 +32,6 @@ Strategies = tuple[Any, ...] | None
 
 _WITHOUT_EFFECT = {
     "skip_redistribution": "tensors are redistributed where layouts differ, and results are those of one device",
-    "stage": "a network is one stage of a pipeline",
 }
 """Attributes that mean something to MindSpore, and why nothing here."""
 
@@ -111,6 +111,9 @@ class Primitive:
             message = f"{self.name}.add_prim_attr: {name} must be plain values, not {describe(value)}"
             raise PrimitiveTypeError(message, caller(), ["numbers, strings, and tuples and dicts of them"]) from None
         self.attrs[name] = frozen_value
+        if name == "stage":  # what Cell.pipeline_stage is for a cell
+            found = checked(f"{self.name}.set_stage", STAGE, {"pipeline_stage": value})
+            note_asked(state.current().asked, "", STAGE, found, f"{self.name}.set_stage({value})")
         if name == "primitive_target":
             note_target(f"{name}={value!r}", value)
         if name in _WITHOUT_EFFECT and value:
@@ -148,6 +151,7 @@ class Primitive:
         note_place(f"{self.name}.place", role, rank_id)
 
     def set_stage(self, stage: int) -> Primitive:
+        """The stage of a pipeline that the operator is of, whatever its cell's is."""
         return self.add_prim_attr("stage", stage)
 
     def __getattr__(self, name: str) -> Any:

@@ -11,7 +11,7 @@ from mspc.api.context import (
     reset_auto_parallel_context,
     set_auto_parallel_context,
 )
-from mspc.api.settings import PARALLEL
+from mspc.api.settings import BUCKET, PARALLEL
 
 _set_auto_parallel_context = set_auto_parallel_context
 _get_auto_parallel_context = get_auto_parallel_context
@@ -46,9 +46,26 @@ class AutoParallelContext:
             return lambda: asked in state.current().parallel
         raise AttributeError(name)
 
+    def allreduce_fusion_threshold_mb(self) -> int:
+        """MB of gradients that travel together in one AllReduce."""
+        return _threshold("allreduce")
+
+    def allgather_fusion_threshold_mb(self) -> int:
+        """MB that `comm_fusion` asks to be gathered together, which here changes nothing."""
+        return _threshold("allgather")
+
+    def reducescatter_fusion_threshold_mb(self) -> int:
+        """MB that `comm_fusion` asks to be scattered together, which here changes nothing."""
+        return _threshold("reducescatter")
+
     def reset(self) -> None:
         """Give every setting its default."""
         reset_auto_parallel_context()
+
+
+def _threshold(collective: str) -> int:
+    config = get_auto_parallel_context("comm_fusion").get(collective) or {}
+    return int(config["config"]) if config.get("mode") == "size" and config.get("config") else BUCKET >> 20
 
 
 def _value(key: str, entry: str) -> Any:

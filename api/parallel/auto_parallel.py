@@ -167,7 +167,13 @@ class AutoParallel(Cell):
     def pipeline(
         self, stages: int = 1, output_broadcast: bool = False, interleave: bool = False, scheduler: str = "1f1b"
     ) -> None:
-        """Split the network into stages; only 1 is supported."""
-        self._set(f"AutoParallel.pipeline(stages={stages!r})", pipeline_stages=stages)
-        rest = {"output_broadcast": output_broadcast, "interleave": interleave, "scheduler": scheduler}
-        checked("AutoParallel.pipeline", AUTO_PARALLEL, rest)
+        """Split the network into stages, each on ranks of its own.
+
+        Args:
+            stages: how many. output_broadcast: changes nothing, all stages have the results. interleave: ranks have
+                several parts of the network. scheduler: the order of their work, as `pipeline_scheduler`.
+        """
+        order = {"pipeline_interleave": interleave, "pipeline_scheduler": scheduler}
+        shown = f"AutoParallel.pipeline(stages={stages!r}, interleave={interleave!r}, scheduler={scheduler!r})"
+        self._set(shown, pipeline_stages=stages, pipeline_config=order)
+        checked("AutoParallel.pipeline", AUTO_PARALLEL, {"output_broadcast": output_broadcast})

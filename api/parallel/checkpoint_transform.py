@@ -248,7 +248,8 @@ def open_folder(folder: Path, layouts: Mapping[str, Any]) -> Checkpoint:
         if missing:
             said = f"; the strategy file has {ranks} ranks" if layouts else ""
             raise MspcError(f"{folder} has no checkpoint of rank {missing[0]}{said}")
-        return open_slices({rank: path for rank, path in paths.items() if rank < max(ranks, 1)}
+        stages = (1 + max(paths)) // ranks if layouts else 1
+        return open_slices({rank: path for rank, path in paths.items() if rank < stages * ranks}
                            if layouts else paths, layouts, str(folder))  # fmt: skip
     return open_checkpoint(folder)
 
@@ -324,9 +325,17 @@ def _distributed(name: str, network: Any, files: Any, strategy: Any, format: str
         raise ApiTypeError(f"{name}: checkpoint_filenames must be a list of files, one for every rank")
     paths = {rank: strategy_path(name, "checkpoint_filenames", file) for rank, file in enumerate(files)}
     layouts = layouts_in(_optional(name, "train_strategy_filename", strategy or _strategy_of(network)))
-    if layouts and ranks_of(layouts) != len(paths):
+    others = {rank: path for rank, path in paths.items() if layouts and rank >= ranks_of(layouts)}
+    if layouts and (len(paths) % ranks_of(layouts) or (others and not _has_stages(paths, set(others)))):
         raise ApiValueError(f"{name}: the strategy file has {ranks_of(layouts)} ranks, there are {len(paths)} files")
     return open_slices(paths, layouts)
+
+
+def _has_stages(paths: Mapping[int, Path], later: set[int]) -> bool:
+    """Whether files of later ranks have tensors that those of the first stage lack."""
+    names = {rank: set(open_checkpoint(path).tensors) for rank, path in paths.items()}
+    first = set[str]().union(*(found for rank, found in names.items() if rank not in later))
+    return any(names[rank] - first for rank in later)
 
 
 def _write_all(

@@ -86,6 +86,8 @@ def taken(
             if gathered or writes(number, None):
                 found.append(_taken(name, np.array(array, order="C"), None))
             continue
+        if not value.is_here:
+            continue
         layout, own = value.part()
         if writes(number, layout):
             array = np.array(own, order="C") if copied else np.asarray(own)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from mspc.commands.budget.limits import ANY, BYTES, COLLECTIVES, FORBID, MEMORY, STEP, Budget, Forbidden
+from mspc.commands.budget.limits import ANY, BYTES, COLLECTIVES, FORBID, IDLE, MEMORY, STEP, Budget, Forbidden
 from mspc.commands.facts.model import CollectiveFact, CompileFacts, RankFacts, cell_of
 from mspc.commands.report.text import time_text
 from mspc.ir.diagnostics import MspcError
@@ -47,6 +47,8 @@ def breaches(facts: CompileFacts, budget: Budget) -> list[Breach]:
         found += _count(facts, operator, most)
     if budget.step is not None:
         found += _step(facts, budget.step)
+    if budget.idle is not None:
+        found += _idle(facts, budget.idle)
     for forbidden in budget.forbidden:
         _check_cell(facts, forbidden)
         found += _forbidden(facts, forbidden)
@@ -83,6 +85,17 @@ def _step(facts: CompileFacts, most: float) -> Iterator[Breach]:
         )
         slowest = sorted(worst.collectives, key=lambda fact: -(fact.seconds or 0.0))
         yield Breach(STEP, message, worst.ranks, _times(times.step, most), tuple(slowest))
+
+
+def _idle(facts: CompileFacts, most: float) -> Iterator[Breach]:
+    idle = [(kind.idle, kind) for kind in facts.kinds if kind.idle is not None]
+    if not idle:
+        note = "the folder of a compile that wrote every stage has them, where the network works on micro-batches"
+        raise MspcError(f"{facts.name} has no times of stages, which {IDLE} limits", notes=[note])
+    share, worst = max(idle, key=lambda entry: entry[0])
+    if share > most:
+        message = f"a stage is idle for {share:.1%} of a step, {most:.1%} may be"
+        yield Breach(IDLE, message, worst.ranks, _times(share, most))
 
 
 def _times(taken: float, most: float) -> float:

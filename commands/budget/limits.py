@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from mspc.commands.sizes import seconds_of, size_of
+from mspc.commands.sizes import seconds_of, share_of, size_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.nearest import did_you_mean
@@ -15,7 +15,8 @@ from mspc.ops.collective.base import Collective
 from mspc.ops.op import REGISTRY
 
 BYTES, MEMORY, COLLECTIVES, STEP, FORBID = "max-bytes", "max-memory", "max-collectives", "max-step", "forbid"
-KEYS = (BYTES, MEMORY, COLLECTIVES, STEP, FORBID)
+IDLE = "max-idle"
+KEYS = (BYTES, MEMORY, COLLECTIVES, STEP, IDLE, FORBID)
 ANY = "*"
 """In the place of an operator: every collective."""
 _COUNT = re.compile(r"(?:([\w*]+)\s*=\s*)?(\d{1,9})", re.ASCII)
@@ -37,16 +38,18 @@ class Forbidden:
 @dataclass(frozen=True)
 class Budget:
     """Limits for every rank and one step. nbytes: sent. memory: bytes of all that a planned step takes. collectives:
-    how many, by operator, ANY for all together. step: predicted seconds. None and nothing: no limit."""
+    how many, by operator, ANY for all together. step: predicted seconds. idle: the part of a step in which a stage of a
+    pipeline may not work. None and nothing: no limit."""
 
     nbytes: int | None = None
     memory: int | None = None
     collectives: Mapping[str, int] | None = None
     forbidden: tuple[Forbidden, ...] = ()
     step: float | None = None
+    idle: float | None = None
 
     def __bool__(self) -> bool:
-        figures = (self.nbytes, self.memory, self.step)
+        figures = (self.nbytes, self.memory, self.step, self.idle)
         return any(figure is not None for figure in figures) or bool(self.collectives or self.forbidden)
 
     def under(self, other: Budget) -> Budget:
@@ -57,6 +60,7 @@ class Budget:
             {**(self.collectives or {}), **(other.collectives or {})},
             tuple(dict.fromkeys((*self.forbidden, *other.forbidden))),
             self.step if other.step is None else other.step,
+            self.idle if other.idle is None else other.idle,
         )
 
 
@@ -81,6 +85,7 @@ def budget_of(limits: Mapping[str, Any], where: str = "") -> Budget:
         None if counts is None else _counts(counts, f"{where}{COLLECTIVES}"),
         tuple(_forbidden(entry, f"{where}{FORBID}") for entry in entries),
         _seconds(limits.get(STEP), f"{where}{STEP}"),
+        _share(limits.get(IDLE), f"{where}{IDLE}"),
     )
 
 
@@ -108,6 +113,14 @@ def _seconds(value: Any, name: str) -> float | None:
     if value is None:
         return None
     return seconds_of(value if isinstance(value, str) else repr(value), name)
+
+
+def _share(value: Any, name: str) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise MspcError(f"{name} is {value!r}, not a share as in '20%'")
+    return share_of(value, name)
 
 
 def _counts(value: Any, name: str) -> dict[str, int]:

@@ -80,7 +80,8 @@ class StepTimes:
 class RankFacts:
     """What ranks of one kind do in a step; figures and names are of `ranks[0]`.
 
-    memory, times: None where the text does not say enough."""
+    memory, times: None where the text does not say enough. idle: the part of a step in which their stage of a pipeline
+    does not work, None where there are no stages."""
 
     ranks: tuple[int, ...]
     operators: tuple[OperatorFact, ...]
@@ -89,6 +90,7 @@ class RankFacts:
     memory: MemoryRow | None
     peak_bytes: int | None
     times: StepTimes | None
+    idle: float | None = None
 
     @cached_property
     def bytes_sent(self) -> int:

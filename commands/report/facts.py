@@ -170,7 +170,7 @@ def make_report(compiled: Compiled, graph: Graph, rank: int) -> Report:
     return Report(
         compile_id=compiled.compile_id,
         mode=compiled.config.mode,
-        ranks=compiled.config.ranks,
+        ranks=compiled.config.all_ranks,
         rank=rank,
         operators=[
             _operator(node, compiled.config.sharded, times)

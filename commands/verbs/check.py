@@ -40,6 +40,9 @@ def check(
     max_step: Annotated[
         str | None, typer.Option(metavar="TIME", help="Time that a step may be predicted to take: '3ms'.")
     ] = None,
+    max_idle: Annotated[
+        str | None, typer.Option(metavar="SHARE", help="Part of a step in which a stage may be idle: '20%'.")
+    ] = None,
     forbid: Annotated[
         list[str] | None,
         typer.Option(metavar="'OPERATOR [in CELL]'", show_default=False, help="A collective that may not be there."),
@@ -69,7 +72,7 @@ def check(
     counts = counts_of(max_collectives, f"--{COLLECTIVES}") if max_collectives else None
     given = {
         "max-bytes": max_bytes, "max-memory": max_memory, "max-collectives": counts, "max-step": max_step,
-        "forbid": forbid,
+        "max-idle": max_idle, "forbid": forbid,
     }  # fmt: skip
     compiling = CompileOptions(ranks, inputs=tuple(input_ or ()))
     share = None if tolerance is None else share_of(tolerance, "--tolerance")

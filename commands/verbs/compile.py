@@ -10,6 +10,11 @@ import typer
 from mspc.commands.options import AllRows, Inputs, JsonFile, Quiet, Ranks, ScriptArguments, Target, Verbose
 from mspc.engine.garbage import leave_out_loaded
 
+SchedulePicture = Annotated[
+    Path | None,
+    typer.Option("--schedule", metavar="FILE", help="Write when each stage works on which micro-batch: .svg or .txt."),
+]
+
 
 def compile_(
     target: Target,
@@ -37,6 +42,7 @@ def compile_(
         Path | None,
         typer.Option(metavar="FILE", help="A plan (of `mspc search --out`) or a strategy file; goes before shard()."),
     ] = None,
+    schedule: SchedulePicture = None,
     weights: Annotated[
         bool, typer.Option("--weights", help="Write all initial values, not only arrays that the script brought.")
     ] = False,
@@ -61,6 +67,7 @@ def compile_(
             script_arguments=tuple(script_arguments or ()),
             weights=weights,
             strategies=strategies,
+            schedule=schedule,
             loudness=Loudness(verbose, quiet),
             all_rows=all_rows,
         ),

@@ -17,6 +17,8 @@ from mspc.ops.op import Op
 
 _OWN = ("_cells", "_params", "_members", "_owned")
 """What a cell knows of its own attributes, which are compared themselves."""
+_PLACES = ("_stage_place",)
+"""Which lines of the script have set something: what they have set is compared."""
 _PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
 _facts = attrgetter("dtype", "shape", *FACTS)
 
@@ -93,7 +95,7 @@ class Counterparts:
             counterpart = others[name]
             if value is counterpart and type(value) in _PLAIN:
                 continue  # most are, and there are thousands
-            if name not in _OWN and not self._same(value, counterpart, number):
+            if name not in _OWN and name not in _PLACES and not self._same(value, counterpart, number):
                 return False
         return all(self._same(a, b, number) for a, b in zip(one._cells.values(), other._cells.values(), strict=False))
 

@@ -167,6 +167,10 @@ def _call_object(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Arg
         found = rolled(tracer, frame, node, fn, args, kwargs)
         if found is not None:
             return found
+    if tracer.stages > 1 and getattr(type(fn), "cuts_batch", False):
+        from mspc.compiler.frontend.micro_batches import in_micro_batches  # late: few networks have stages
+
+        return in_micro_batches(tracer, frame, node, fn.place, *args)
     own = inspect.getattr_static(type(fn), "__call__", None)
     if _is_traced(tracer, own):
         return _call_function(tracer, frame, node, own, [fn, *args], kwargs)
@@ -220,20 +224,10 @@ def call_cell(
         from mspc.compiler.frontend.precision import as_float
 
         result = as_float(tracer, result, flags["result_float"])
-    asked: dict[str, Any] = {}
-    if flags.get("recompute"):
-        asked["recompute"] = f"{tracer.builder.scope}, call {first}"
-        options = flags.get("recompute_options") or {}
-        if not options.get("mp_comm_recompute", True):
-            asked["keeps_communication"] = True
-        if options.get("parallel_optimizer_comm_recompute"):
-            asked["gathers_again"] = True
-    if flags.get("strategy_gen_mode"):
-        asked["strategy_gen_mode"] = flags["strategy_gen_mode"]
-    for made in tracer.builder.nodes[first:] if asked else ():
-        if made.phase == "forward":
-            decided = {"recompute": False} if made.attrs.get("recompute") is False else {}
-            made.attrs |= asked | decided
+    if tracer.stages > 1 or flags.get("recompute") or flags.get("strategy_gen_mode"):
+        from mspc.compiler.frontend.cell_marks import mark  # late: cells of many networks ask for nothing
+
+        mark(tracer, cell, first)
     return result
 
 

@@ -25,7 +25,7 @@ from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.turns import UNROLLED, tried
 from mspc.compiler.frontend.values import Frame
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Node, Parameter, Value
+from mspc.ir.graph import STAGE, Node, Parameter, Value
 from mspc.ops.control.loops import For, MakeStack
 from mspc.ops.control.regions import with_effects
 
@@ -44,12 +44,36 @@ def folded(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any], bl
     read = _read_by_turn(tracer, frame, node, items)
     if not any(map(asks_for_one_graph, read or ())):
         return None
-    counterparts = Counterparts(list(zip(*read or (), strict=True)))
-    if not counterparts.are_alike:
+    rows = list(zip(*read or (), strict=True))
+    runs = [(first, Counterparts(rows[first:last])) for first, last in _runs(tracer, rows)]
+    if not all(counterparts.are_alike for _, counterparts in runs):
         return None
     beginning = Beginning(tracer, frame)
-    found = tried(tracer, beginning, lambda: _loop(tracer, frame, node, items, counterparts, block))
+    found = tried(tracer, beginning, lambda: _loops(tracer, frame, node, items, runs, block))
     return None if found is UNROLLED else (found,)
+
+
+def _runs(tracer: Tracer, rows: Sequence[Sequence[Any]]) -> list[tuple[int, int]]:
+    """The turns whose cells are of one stage, and one behind the other: (number of the first, of the one behind)."""
+    stages = [tuple(getattr(cell, "pipeline_stage", None) for cell in row) for row in rows]
+    starts = [i for i in range(len(rows)) if i == 0 or (tracer.stages > 1 and stages[i] != stages[i - 1])]
+    return list(zip(starts, [*starts[1:], len(rows)], strict=True))
+
+
+def _loops(
+    tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any], runs: Sequence[tuple[int, Counterparts]],
+    block: Block,
+) -> Any:  # fmt: skip
+    """A loop for every run of turns; a turn that is a run of its own is inlined."""
+    found: Any = None
+    for number, (first, counterparts) in enumerate(runs):
+        last = runs[number + 1][0] if number + 1 < len(runs) else len(items)
+        if last - first > 1:
+            found = _loop(tracer, frame, node, items[first:last], counterparts, block)
+            continue
+        assign(tracer, frame, node.target, items[first])
+        found = block(tracer, frame, node.body)
+    return found
 
 
 def _read_by_turn(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any]) -> list[Sequence[Any]] | None:
@@ -109,7 +133,10 @@ def _loop(
     with _names_of_all(tracer, counterparts):
         found = run_loop(tracer, frame, Turns(node, node.iter, None, body, len(items), None))
     made = next(each for each in reversed(tracer.builder.nodes) if isinstance(each.op, For))
-    _scan_parameters(tracer, made, counterparts)
+    stages = {each.attrs.get(STAGE) for each in made.regions[-1].nodes}
+    stage = {STAGE: stages.pop()} if tracer.stages > 1 and len(stages) == 1 and stages != {None} else {}
+    made.attrs |= stage
+    _scan_parameters(tracer, made, counterparts, stage)
     for key, members in counterparts.cells.items():
         if key in tracer.cells:
             tracer.cells |= {id(cell): cell for cell in members}
@@ -137,8 +164,8 @@ def _names_of_all(tracer: Tracer, counterparts: Counterparts) -> Iterator[None]:
         names |= before
 
 
-def _scan_parameters(tracer: Tracer, loop: Node, counterparts: Counterparts) -> None:
-    """Let the loop scan stacks of the parameters that it captures of the first cell."""
+def _scan_parameters(tracer: Tracer, loop: Node, counterparts: Counterparts, attrs: dict[str, Any]) -> None:
+    """Let the loop scan stacks of the parameters that it captures of the first cell; `attrs` is said of the stacks."""
     op, [body] = loop.op, loop.regions
     assert isinstance(op, For)
     if op.mutates:
@@ -159,6 +186,7 @@ def _scan_parameters(tracer: Tracer, loop: Node, counterparts: Counterparts) -> 
         if stack is None:  # else another loop scans them: gradients are asked for one stack
             type = MakeStack().infer(*(weight.type for weight in weights))
             stack = Node(MakeStack(), weights, type, value.name, "", loop.scope, loop.frames, loop.phase)
+            stack.attrs |= attrs
             nodes.insert(at, stack)
             at += 1
         stacks.append((stack, parameter))

@@ -37,12 +37,13 @@ GOES_ON = TensorType(BOOL, ())
 class Kept:
     """What a `Scan` reads, a row a turn, and what it keeps of every turn.
 
-    rows, entry: the tensor, and what stands for a row of it in a turn. values: what the turn keeps. stacked: that of
-    all turns, once the loop is in the graph.
+    rows, entries: the tensors, and what stands for a row of each in a turn. values: what the turn keeps. stacked: that
+    of all turns, once the loop is in the graph. micro_batches: see `Scan`.
     """
 
-    rows: Value
-    entry: Parameter
+    rows: Sequence[Value]
+    entries: Sequence[Parameter]
+    micro_batches: bool = False
     values: list[Value] = field(default_factory=list[Value])
     stacked: list[Value] = field(default_factory=list[Value])
 
@@ -259,9 +260,12 @@ def _scan(
     assert isinstance(turns.count, int)
     tracer.regions += 1
     name = f"scan_{tracer.regions}_body"
-    body, captured = outlined(name, traced.body, [*after, *kept.values], (*own, kept.entry))
-    op = Scan(carried=len(before), scanned=1, stacked=len(kept.values), turns=turns.count)
-    return emit_regions(tracer.builder, op, [*before, kept.rows, *captured], (body,))
+    body, captured = outlined(name, traced.body, [*after, *kept.values], (*own, *kept.entries))
+    op = Scan(
+        carried=len(before), scanned=len(kept.rows), stacked=len(kept.values), turns=turns.count,
+        micro_batches=kept.micro_batches,
+    )  # fmt: skip
+    return emit_regions(tracer.builder, op, [*before, *kept.rows, *captured], (body,))
 
 
 def _while(

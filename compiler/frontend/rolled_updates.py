@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from mspc.compiler.frontend.meetings import Grouped, grouped, is_alike, without_unread
 from mspc.compiler.frontend.values import Unrolled
 from mspc.ir.builder import Builder
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.graph import STAGE, Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.control.loops import MakeStack, Scan
@@ -40,9 +40,12 @@ def roll_updates(graph: Graph) -> None:
     if len(requests) > 1:
         raise Unrolled
     grads: dict[Value, tuple[Node, int]] = {}
+    stack_of: dict[Node, Node] = {}
     for request in requests:
-        grads = _of_stacks(graph, request, stacks, members)
-    _roll(graph, members, grads)
+        grads, stack_of = _of_stacks(graph, request, stacks, members)
+    for group in _groups(stacks):
+        own = {weight: place for weight, place in members.items() if place[0] in group}
+        _roll(graph, own, {value: place for value, place in grads.items() if stack_of[place[0]] in group})
     _order_parameters(graph)
     used = [value for node in graph.nodes if not isinstance(node.op, MakeStack) for value in node.inputs]
     if any(value in members for value in (*used, *graph.results)):
@@ -51,9 +54,9 @@ def roll_updates(graph: Graph) -> None:
 
 def _of_stacks(
     graph: Graph, request: Node, stacks: Sequence[Node], members: dict[Value, tuple[Node, int]]
-) -> dict[Value, tuple[Node, int]]:
-    """Let a request ask for stacks in the place of their members: what read the gradient of a member, with the node
-    that is the gradient of its stack now, and its number."""
+) -> tuple[dict[Value, tuple[Node, int]], dict[Node, Node]]:
+    """Let a request ask for stacks in the place of their members. Returns what read the gradient of a member, with the
+    node that is the gradient of its stack now, and its number; and the stacks, by these nodes."""
     op = request.op
     assert isinstance(op, Gradient)
     last = len(request.inputs) - (op.outputs if op.has_sens else 0)
@@ -85,7 +88,16 @@ def _of_stacks(
             whole[stack] = b.emit(TupleGetItem(asked[stack]), request)
         found[node] = (whole[stack], number)
     graph.nodes = nodes
-    return found
+    return found, {gradient: stack for stack, gradient in whole.items() if isinstance(stack, Node)}
+
+
+def _groups(stacks: Sequence[Node]) -> list[set[Node]]:
+    """Stacks whose entries belong to the same cells: all, or where stages have loops of their own those of one."""
+    found: dict[object, set[Node]] = {}
+    for stack in stacks:
+        key = None if STAGE not in stack.attrs else (stack.attrs[STAGE], len(stack.inputs))
+        found.setdefault(key, set()).add(stack)
+    return list(found.values())
 
 
 @dataclass

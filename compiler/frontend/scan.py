@@ -15,7 +15,7 @@ from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame
 from mspc.ir.graph import Parameter, Value
 
-_LOOP = ast.parse("for x in xs:\n    carry = carry").body[0]
+LOOP = ast.parse("for x in xs:\n    carry = carry").body[0]
 """What stands for the loop, whose name `carry` every turn reads and assigns."""
 
 
@@ -57,7 +57,7 @@ def _scan(tracer: Tracer, caller: Frame, node: ast.expr, loop_func: Any, init: A
     tracer.at(caller, node)
     frame = Frame(caller.source, {"carry": init}, caller.globals, caller.enclosing, caller, caller.call_frames)
     entry = Parameter("x", rows.tensor_type.with_shape(rows.shape[1:]), "input")
-    kept = Kept(rows, entry)
+    kept = Kept([rows], [entry])
     structure: Any = None
 
     def body(turn: Value | None) -> Any:
@@ -70,8 +70,8 @@ def _scan(tracer: Tracer, caller: Frame, node: ast.expr, loop_func: Any, init: A
         kept.values.clear()
         structure = leaves_of(tracer, found[1], kept.values)
 
-    assert isinstance(_LOOP, ast.For)
-    run_loop(tracer, frame, Turns(_LOOP, node, None, body, rows.shape[0], None, kept))
+    assert isinstance(LOOP, ast.For)
+    run_loop(tracer, frame, Turns(LOOP, node, None, body, rows.shape[0], None, kept))
     tracer.at(caller, node)
     results = [_row(tracer, structure, kept.stacked, i) for i in range(rows.shape[0])]
     return frame.locals["carry"], tracer.own(results)

@@ -88,8 +88,8 @@ class Tracer:
         """Operators with regions so far, which are called after their number."""
         self.weak: set[Value] = set()
         """Tensors that are Python's numbers: beside other tensors they have their element type."""
-        self.folds = True
-        """Equal cells may become one graph."""
+        self.folds, self.stages = True, 1
+        """Equal cells may become one graph; of several stages micro-batches are turns of a loop."""
         self.inlined: set[Any] = set()
         """Sources of the functions that were inlined in this turn of a comprehension."""
         self.particulars = 0

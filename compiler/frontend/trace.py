@@ -98,6 +98,7 @@ def trace(
     name: str = "",
     other_mistakes: Callable[[Graph], list[MspcError]] | None = None,
     folds: bool = True,
+    stages: int = 1,
 ) -> Traced:
     """Read `target(*args)` into a graph.
 
@@ -111,6 +112,7 @@ def trace(
         other_mistakes: called for what else is wrong with the part of the graph that could be read, when there are
             mistakes, so that all come together.
         folds: whether equal cells whose class asks for it (`lazy_inline`) become one graph where that is possible.
+        stages: how many stages the program has.
 
     Raises:
         MspcError: the network is wrong, or uses what is not supported; independent mistakes come together.
@@ -118,7 +120,7 @@ def trace(
     while hasattr(target, "parallel_settings"):
         target = target.network  # an AutoParallel cell: the settings have gone into the configuration
     tracer = Tracer(name or _graph_name(target), sharded, script_folder)
-    tracer.folds = folds
+    tracer.folds, tracer.stages = folds, stages
     tracer.call = partial(call, tracer)
     tracer.run = partial(run, tracer)
     tracer.either = partial(_either, tracer)
@@ -142,7 +144,7 @@ def trace(
     assert not poisoned, "a value is missing, but no mistake was noted"
     graph = tracer.graph
     if tracer.folds and not _are_rolled(graph):
-        return trace(target, args, sharded, script_folder, name, other_mistakes, False)
+        return trace(target, args, sharded, script_folder, name, other_mistakes, False, stages)
     graph.returns_tuple = isinstance(result, tuple | list | dict)
     ignored, cells = len(tracer.ignored), list(tracer.cells.values())
     return Traced(graph, tracer.parameters, tracer.constants, structure, ignored, tracer.warnings, cells)

@@ -12,6 +12,7 @@ from mspc.ir.text.facts import NODE, PHASES, mistake
 from mspc.ir.text.fragments import read_attributes, read_layouts
 from mspc.ir.text.reading import GROUP, OPERAND, QUOTED, Forward, Reading
 from mspc.ir.text.source_text import name_of
+from mspc.ir.text.values import operand_type_text
 from mspc.ir.types import TensorType, Type
 
 _CALLEE = r"(?:PrimFunc_)?(call @[^\s(]+|[A-Za-z_]\w*|%\d+)(?:\[@[^\"\n]*?\])?"
@@ -128,7 +129,9 @@ class NodeReader:
                 value.type = told
                 if not isinstance(node.op, OpaqueOp):
                     self.reading.fail(f"input {i} of {node.label} is {value.value!r}, not a tensor", at)
-            elif value.type is not told and value.type != told and not self.reading.opaque:
+            elif value.type is told or value.type == told or str(told) == operand_type_text(value.type):
+                continue
+            elif not self.reading.opaque:
                 self.reading.fail(f"input {i} of {node.label} is {value.type}, but the line of types says {told}", at)
 
     def read_group(self, graph: Graph, node: Node, label: str | None, text: str, at: int) -> None:

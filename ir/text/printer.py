@@ -18,6 +18,7 @@ from mspc.ir.text.values import (
     key_text,
     layouts_text,
     name_text,
+    operand_type_text,
     type_text,
     value_text,
 )
@@ -181,11 +182,14 @@ class _GraphWriter:
     def write(self, is_open: Callable[[Node], bool] | None = None) -> None:
         append = self.lines.append
         operand = self.operand
-        known: dict[int, str] = {}  # by the id of the type, whose hash takes long
+        known: dict[int, tuple[str, str]] = {}  # by the id of the type, whose hash takes long
 
-        def told(type: Type) -> str:
-            text = known[id(type)] = type_text(type)
-            return text
+        def texts(type: Type) -> tuple[str, str]:
+            """The type of an operand, and of a result."""
+            found = known.get(id(type))
+            if found is None:
+                found = known[id(type)] = operand_type_text(type), type_text(type)
+            return found
 
         for node in self.graph.nodes:
             if is_open is not None and is_open(node):
@@ -196,8 +200,8 @@ class _GraphWriter:
             if self.together and self.shown_as_one(node):
                 types = f"{type_text(node.inputs[0].type)}*{len(node.inputs)}"
             else:
-                types = ", ".join([known.get(id(v.type)) or told(v.type) for v in node.inputs])
-            append(f"{_INDENT}: ({types}) -> ({known.get(id(node.type)) or told(node.type)})")
+                types = ", ".join([texts(v.type)[0] for v in node.inputs])
+            append(f"{_INDENT}: ({types}) -> ({texts(node.type)[1]})")
             trailer = self.trailer(node)
             if trailer:
                 append(trailer)

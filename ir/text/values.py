@@ -157,6 +157,19 @@ def type_text(type: Any) -> str:
     return str(type)
 
 
+LONG_TUPLE = 32
+"""Elements of a tuple from which only their number stands where it is read."""
+
+
+@lru_cache(maxsize=65536)
+def operand_type_text(type: Any) -> str:
+    """The type of an operand: of a long tuple how many elements it has, `<Tuple of 90>`, as the node that makes it has
+    all of them on its line."""
+    if isinstance(type, TupleType) and len(type.elements) >= LONG_TUPLE:
+        return f"<Tuple of {len(type.elements)}>"
+    return type_text(type)
+
+
 def constant_text(constant: Constant) -> str:
     """`Tensor(shape=[2], dtype=Int32, value=[1, 2])`; all elements read back to the same bits."""
     array = constant.value

@@ -142,6 +142,17 @@ class Collective(Op, abstract=True):
         given = self.attributes() | {"rank_list": listed, "group": group or group_name(listed)}
         return type(self)(**{name: value for name, value in given.items() if name not in ("mesh", "axes")})
 
+    def moved(self, by: int) -> Self:
+        """The same among the ranks that are `by` further on: the operator of another stage."""
+        given = dict(self.attributes())
+        for name in {*self.named, "rank_list"} & given.keys():
+            ranks = given[name]
+            moved = [rank + by if rank >= 0 else rank for rank in (ranks if isinstance(ranks, tuple) else [ranks])]
+            given[name] = tuple(moved) if isinstance(ranks, tuple) else moved[0]
+        if self.members:
+            given["group"] = group_name(given["rank_list"])
+        return type(self)(**given)
+
     def rule(self, *types: TensorType) -> str:
         raise MspcError(
             f"{self.name} moves data between ranks by hand and cannot be sharded",

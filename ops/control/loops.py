@@ -138,9 +138,14 @@ class For(Loop):
 
 
 class Scan(Loop):
-    """Runs the body `turns` times, each on its entry of what is scanned."""
+    """Runs the body `turns` times, each on its entry of what is scanned.
+
+    micro_batches: the turns are parts of a batch, which the stages of a pipeline hand on; what a turn saves for its
+    gradient does not wait for the other turns (`join_micro_batches`).
+    """
 
     turns: int = 0
+    micro_batches: bool = False
     region_names = ("body",)
 
     def known_turns(self, types: Sequence[Type]) -> int:

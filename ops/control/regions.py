@@ -33,7 +33,9 @@ class RegionOp(Op, abstract=True):
     widens = False
     may_alias = True
     bprop = NotDifferentiable("the pass grad differentiates its regions")
-    omitted = ("mutates", "has_side_effect", "is_collective", "scanned", "stacked", "reverse", "counted")
+    omitted = (
+        "mutates", "has_side_effect", "is_collective", "scanned", "stacked", "reverse", "counted", "micro_batches",
+    )  # fmt: skip
 
     def infer(self, *types: Type) -> Type:
         raise MspcError(f"{self.name}: its type follows from its regions")
@@ -117,16 +119,36 @@ def emit_regions(b: Builder, op: RegionOp, inputs: Sequence[Value], regions: Seq
     return node
 
 
-def with_effects(op: RegionOp, inputs: Sequence[Value], regions: Sequence[Graph]) -> RegionOp:
-    """The operator with what these regions do beside their results."""
+Effects = tuple[frozenset[int], bool, bool]
+"""The parameters that a region overwrites, whether it does anything beside its results, whether ranks meet in it."""
+
+
+def effects_of(region: Graph) -> Effects:
+    """What a region does beside its results."""
+    return (
+        frozenset(overwritten_parameters(region)),
+        any(node.op.has_side_effect for node in region.nodes),
+        any(node.op.is_collective for node in region.nodes),
+    )
+
+
+def with_effects(
+    op: RegionOp, inputs: Sequence[Value], regions: Sequence[Graph], known: dict[Graph, Effects] | None = None
+) -> RegionOp:  # fmt: skip
+    """The operator with what these regions do beside their results. known: of regions that several operators run."""
     from dataclasses import replace
 
-    written = set[int]()
+    written, effect, sends = set[int](), False, False
     for number, region in enumerate(regions):
-        overwritten = set(overwritten_parameters(region))
-        written |= {i for i in range(len(inputs)) if op.inside(number, i) in overwritten}
-    effect = bool(written) or any(node.op.has_side_effect for region in regions for node in region.nodes)
-    sends = any(node.op.is_collective for region in regions for node in region.nodes)
+        found = known.get(region) if known is not None else None
+        if found is None:
+            found = effects_of(region)
+            if known is not None:
+                known[region] = found
+        overwritten = found[0]
+        written |= {i for i in range(len(inputs)) if op.inside(number, i) in overwritten} if overwritten else set()
+        effect, sends = effect or found[1], sends or found[2]
+    effect = effect or bool(written)
     effects: dict[str, Any] = {
         "mutates": tuple(sorted(written)), "has_side_effect": effect, "is_collective": sends
     }  # fmt: skip

@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from mspc.ir.graph import Graph, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import StackType
 from mspc.ops.control.loops import COUNT, For, Loop, Scan, While
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.autodiff.region_plans import RegionGradient, Request, Source, wide_type
@@ -50,7 +51,8 @@ def gradient_of_loop(request: Request, differentiate: Differentiate) -> RegionGr
     behind = op.leading + op.carried
     scanned, captured = parameters[behind : behind + op.scanned], parameters[behind + op.scanned :]
     handed_on = dict(zip(joint.graph.results[: op.carried], parameters[op.leading : behind], strict=True))
-    saving = saving_of(joint, captured, [*parameters[: op.leading], *scanned], handed_on, _turns(op))
+    turns = 0 if _of_micro_batches(op) else _turns(op)  # what a turn saves waits for no other
+    saving = saving_of(joint, captured, [*parameters[: op.leading], *scanned], handed_on, turns)
     split = Split(joint, saving.again)
     made = _Backward(op, split)
     for i in flow.carried:
@@ -77,6 +79,10 @@ def gradient_of_loop(request: Request, differentiate: Differentiate) -> RegionGr
 def _gradient_of_result(number: int, given: Sequence[int]) -> Source:
     """Where the gradient of a carried value begins: carried results come first."""
     return Source("gradient" if number in given else "zero gradient", number)
+
+
+def _of_micro_batches(op: Loop) -> bool:
+    return isinstance(op, Scan) and op.micro_batches
 
 
 def _turns(op: Loop) -> int:
@@ -149,8 +155,10 @@ class _Backward:
         grad = self.split.grads[number]
         parameter = self.split.forward.parameters[number]
         b = self.split.builder()
-        wide = wide_type(parameter.tensor_type)
-        if wide != parameter.type:
+        # The gradient of a stack is a tensor where the loop over it has known turns.
+        own = grad.tensor_type if isinstance(parameter.type, StackType) else parameter.tensor_type
+        wide = wide_type(own)
+        if wide != own:
             grad = b.emit(Cast(wide.dtype), grad)
         total = Parameter(f"gradient_of_{parameter.name}", wide)
         operand = self._operand(number)
@@ -218,6 +226,8 @@ class _Backward:
             carried=len(self._carried), scanned=len(self._scanned), stacked=len(self._stacked),
             reverse=not op.reverse, turns=_turns(op),
         )  # fmt: skip
+        if _of_micro_batches(op):
+            backward = replace(backward, micro_batches=True)  # type: ignore[call-arg]  # a Scan
         count: list[Source] = []
         if isinstance(op, While):
             forward = replace(forward, counted=not forward.stacked)  # type: ignore[call-arg]  # a While

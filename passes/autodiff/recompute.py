@@ -3,7 +3,8 @@
 Input:  forward operators with `cnode_attrs: {recompute: "call of the cell"}`, read by backward operators
 Output: backward copies of them right before their first reader, from what enters the cell; the first results die early.
 
-What leaves a marked cell is saved: others hold it anyway. So is what was read of a parameter that has changed since. An
+What leaves a marked cell is saved: others hold it anyway. So is what another stage of a pipeline reads, which must not
+wait for the gradients of the stage that computes it, and what was read of a parameter that has changed since. An
 operator that is marked itself, `{recompute: true}`, is computed again wherever its result goes. Copies have the
 strategy of their original. Facts: MindSpore's `Cell.recompute()` and `Primitive.recompute()`.
 """
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from mspc.analysis.aliasing import Updates
 from mspc.ir.copies import copied_region
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import STAGE, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import WHOLE, Pass
 
@@ -73,10 +74,38 @@ def recomputed_values(graph: Graph) -> set[Value]:
     """Marked operators whose results do not leave their cell, and those that are marked themselves."""
     marked = [node for node in graph.nodes if _mark(node) and not node.op.has_side_effect]
     leaving = set(graph.results)
+    leaving.update(handed_on(graph) if marked else ())
     for node in graph.nodes:
         if node.phase == "forward":
             leaving.update(v for v in node.inputs if isinstance(v, Node) and _mark(v) not in (True, _mark(node)))
     return {node for node in marked if node not in leaving}
+
+
+def handed_on(graph: Graph) -> set[Value]:
+    """The forward values that are read elsewhere in a pipeline than they are computed, or in several places.
+
+    A place is a stage and how often values have gone back to an earlier one, which they do where stages have several
+    parts of a network. An operator without a stage belongs to the latest place that it reads of: where it reads of
+    several, which one that is says `assign_stages`, and all that it reads counts as handed on.
+    """
+    forward = [node for node in graph.nodes if node.phase == "forward"]
+    if not any(STAGE in node.attrs for node in forward):
+        return set()
+    place: dict[Value, tuple[int, int]] = {}
+    read_at: dict[Value, set[tuple[int, int]]] = {}
+    found: set[Value] = set()
+    for node in forward:
+        read = [value for value in node.inputs if value in place]
+        rounds, stage = max((place[value] for value in read), default=(0, -1))
+        given = node.attrs.get(STAGE, stage)
+        if given < 0:
+            continue
+        place[node] = here = (rounds + (given < stage), given)
+        if STAGE not in node.attrs and len({place[value] for value in read}) > 1:
+            found.update(read)
+        for value in node.inputs:
+            read_at.setdefault(value, {place[value]} if value in place else set()).add(here)
+    return found | {value for value, places in read_at.items() if len(places) > 1}
 
 
 def _mark(node: Node) -> object:

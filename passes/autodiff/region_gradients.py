@@ -19,7 +19,7 @@ from mspc.ops.tensor.broadcast import filled
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.autodiff.branch_gradients import gradient_of_branches
 from mspc.passes.autodiff.loop_gradients import gradient_of_loop
-from mspc.passes.autodiff.region_plans import RegionGradient, Request, wide_type
+from mspc.passes.autodiff.region_plans import RegionGradient, Request
 from mspc.passes.autodiff.stacks import zeros_like
 
 
@@ -99,8 +99,8 @@ def _emitted(b: Builder, node: Node, douts: Sequence[Value | None], made: Region
             operands.append(node.inputs[number])
         elif kind == "wide zeros":
             value = node.inputs[number]
-            wide = wide_type(value.tensor_type)
-            operands.append(filled(b, 0.0, wide) if wide != value.type else zeros_like(b, value))
+            total = made.backward_regions[-1].parameters[made.backward.inside(0, len(operands)) or 0].tensor_type
+            operands.append(filled(b, 0.0, total) if total != value.type else zeros_like(b, value))
         else:
             assert isinstance(node.type, TupleType)
             operands.append(filled(b, 0.0, node.type.elements[number]))

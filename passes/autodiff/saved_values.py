@@ -5,6 +5,8 @@ Saved is what the gradient reads, but for
 - what stands in a cell that is marked (`Cell.recompute`);
 - all of a loop whose turns, so many as are known, would save more than `MOST_SAVED` bytes: then every turn saves what
   it was given, and its gradient starts with the turn itself.
+
+What stages of a pipeline hand on is saved in any case (`recompute`).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from mspc.ir.graph import Constant, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.op import Op
-from mspc.passes.autodiff.recompute import recomputed_values
+from mspc.passes.autodiff.recompute import handed_on, recomputed_values
 from mspc.passes.autodiff.split_joint import Joint, read_from
 
 MOST_SAVED = 2**30
@@ -35,7 +37,7 @@ def saving_of(
     joint: Joint,
     captured: Sequence[Value],
     by_turn: Sequence[Value] = (),
-    handed_on: Mapping[Value, Value] | None = None,
+    next_turn: Mapping[Value, Value] | None = None,
     turns: int | None = None,
 ) -> Saving:
     """What is saved of a region.
@@ -43,29 +45,29 @@ def saving_of(
     Args:
         captured, by_turn: parameters that the gradient gets from elsewhere; the latter are those of a loop that differ
         from turn to turn: what is scanned, and the number of the turn.
-        handed_on: results that are carried, with the parameters that they are in the next turn.
+        next_turn: results that are carried, with the parameters that they are in the next turn.
         turns: of the loop whose body the region is, -1 where their number is not known; None where it is no loop's.
     """
     in_loop = turns is not None
     through = {*captured, *by_turn}
-    marked = recomputed_values(joint.graph)
+    marked, between_stages = recomputed_values(joint.graph), handed_on(joint.graph)
     again = _views(joint) | (_same_in_all_turns(joint, captured) if in_loop else set())
     again |= {node for node in joint.forward if node in marked}
-    again = _with_elements(joint, again)
-    saved = _bytes(read_from(joint, again), through, handed_on or {})
+    again = _with_elements(joint, again) - between_stages
+    saved = _bytes(read_from(joint, again), through, next_turn or {})
     unit = " a turn" if in_loop else ""
     reason = "what gradients read, but for what is marked to be recomputed" if marked else "what gradients read"
     if turns is not None and saved * turns > MOST_SAVED:
-        everything = _with_elements(joint, {node for node in joint.forward if _repeats(joint, node)})
-        fewer = _bytes(read_from(joint, everything), through, handed_on or {})
+        everything = _with_elements(joint, {node for node in joint.forward if _repeats(joint, node)}) - between_stages
+        fewer = _bytes(read_from(joint, everything), through, next_turn or {})
         if fewer < saved:
             limit = f"{turns} turns of {saved} bytes are more than {MOST_SAVED}"
             return Saving(everything, f"{fewer} bytes{unit}: what a turn is given, since {limit}")
     return Saving(again, f"{saved} bytes{unit}: {reason}")
 
 
-def _bytes(read: Collection[Value], through: Collection[Value], handed_on: Mapping[Value, Value]) -> int:
-    return sum(v.type.nbytes for v in read if v not in through and handed_on.get(v) not in read)
+def _bytes(read: Collection[Value], through: Collection[Value], next_turn: Mapping[Value, Value]) -> int:
+    return sum(v.type.nbytes for v in read if v not in through and next_turn.get(v) not in read)
 
 
 def _repeats(joint: Joint, node: Node) -> bool:

@@ -157,8 +157,8 @@ class _Border:
         """Add to the results that are kept the values that a later turn needs."""
         body = self.regions[-1]
         asked = {
-            i for i in range(op.carried) for region in self.regions[:-1]
-            if _is_read(region, region.parameters[i])
+            i for region in self.regions[:-1] for read in [_read(region)] for i in range(op.carried)
+            if region.parameters[i] in read
         }  # fmt: skip
         kept |= asked
         count = -1
@@ -190,16 +190,17 @@ class _Border:
         """Let regions have constants of their own, and read one parameter for a value that is handed in twice."""
         if any(node.layout is not None for node in self.nodes):
             return False
-        changed = False
         written = {index for node in self.nodes for index in node.op.mutates}
-        kept: list[int] = []
+        kept: dict[tuple[Value, ...], int] = {}
+        read = list(map(_read, self.regions))
+        taken: list[dict[Value, Value]] = [{} for _ in self.regions]
         for operand in self.captured():
             if operand in written:
                 continue
             constant = self.same_constant(operand)
-            twin = next((k for k in kept if all(n.inputs[k] is n.inputs[operand] for n in self.nodes)), None)
-            if constant is None and twin is None:
-                kept.append(operand)
+            handed = tuple(node.inputs[operand] for node in self.nodes)
+            twin = kept.setdefault(handed, operand) if constant is None else None
+            if twin == operand:
                 continue
             for number, region in enumerate(self.regions):
                 place = self.op.inside(number, operand)
@@ -208,10 +209,12 @@ class _Border:
                     continue
                 value = constant if other is None else region.parameters[other]
                 assert value is not None
-                if _is_read(region, region.parameters[place]):
-                    region.replace({region.parameters[place]: value})
-                    changed = True
-        return changed
+                if region.parameters[place] in read[number]:
+                    taken[number][region.parameters[place]] = value
+        for region, mapping in zip(self.regions, taken, strict=True):
+            if mapping:
+                region.replace(mapping)
+        return any(taken)
 
     def same_constant(self, operand: int) -> Constant | None:
         """The constant that all nodes hand in, if they do."""
@@ -229,7 +232,8 @@ class _Border:
         """Operands that no region reads."""
         op = self.op
         candidates = [*(op.scanned_operands if isinstance(op, Loop) else ()), *self.captured()]
-        gone = [operand for operand in candidates if not self.is_read(operand)]
+        read = list(map(_read, self.regions))
+        gone = [operand for operand in candidates if not self.is_read(operand, read)]
         if not gone:
             return False
         if isinstance(op, Loop):
@@ -237,21 +241,22 @@ class _Border:
         self.remove(gone, op)
         return True
 
-    def is_read(self, operand: int) -> bool:
+    def is_read(self, operand: int, read: Sequence[set[Value]]) -> bool:
+        """Whether a region reads an operand; `read` has what each of them reads."""
         for number, region in enumerate(self.regions):
             place = self.op.inside(number, operand)
-            if place is not None and _is_read(region, region.parameters[place]):
+            if place is not None and region.parameters[place] in read[number]:
                 return True
         return False
 
     def remove(self, gone: Sequence[int], changed: RegionOp) -> None:
         """Take operands and their parameters away; the nodes have the operator `changed` then."""
-        op = self.op
+        op, left = self.op, set(gone)
         for number, region in enumerate(self.regions):
             places = {op.inside(number, operand) for operand in gone}
             region.parameters = [p for i, p in enumerate(region.parameters) if i not in places]
         for node in self.nodes:
-            kept = [i for i in range(len(node.inputs)) if i not in gone]
+            kept = [i for i in range(len(node.inputs)) if i not in left]
             if len(kept) < len(node.inputs):
                 self.reads.remember_operands(node, kept)
             node.inputs = [node.inputs[i] for i in kept]
@@ -262,5 +267,6 @@ class _Border:
             node.type = own.results_of(self.regions, [value.type for value in node.inputs])
 
 
-def _is_read(region: Graph, value: Value) -> bool:
-    return value in region.results or any(value in node.inputs for node in region.nodes)
+def _read(region: Graph) -> set[Value]:
+    """The values that a region reads or returns."""
+    return {*region.results, *(value for node in region.nodes for value in node.inputs)}

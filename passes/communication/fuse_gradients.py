@@ -3,10 +3,11 @@
 Input:  `%5 = AllReduce(%3) {mirror_user_id: "w"}`, `%7 = AllReduce(%4) {mirror_user_id: "b"}` over the same axes
 Output: `%5 = AllReduce(%3, %4)` where the last of them is ready, and `TupleGetItem`s in the place of the others.
 
-The bytes stay the same, the messages are fewer. Gradients of parameters with another `comm_fusion` (an attribute, 1
-without it) go into other buckets; 0 leaves one on its own. A bucket holds at most `gradient_bucket` bytes of a rank's
-slices (header attribute; 0 turns this off). Without it that is MindSpore's default of 64 MB, or less where there are
-many gradients: buckets fill in the order in which gradients are ready, and while one travels the next is computed.
+The bytes stay the same, the messages are fewer. Gradients of another stage, and of parameters with another
+`comm_fusion` (an attribute, 1 without it), go into other buckets; 0 leaves one on its own. A bucket holds at most
+`gradient_bucket` bytes of a rank's slices (header attribute; 0 turns this off). Without it that is MindSpore's default
+of 64 MB, or less where there are many gradients: buckets fill in the order in which gradients are ready, and while one
+travels the next is computed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import field
 from typing import Any
 
 from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import STAGE, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.collective.collectives import AllReduce
@@ -133,7 +134,7 @@ def _buckets(graph: Graph, limit: int) -> list[_Bucket]:
         fusion = _fusion(node, own)
         if not fusion:
             continue
-        key = (node.op, node.tensor_type.dtype, fusion)
+        key = (node.op, node.tensor_type.dtype, fusion, node.attrs.get(STAGE))
         nbytes = _slice_bytes(node)
         ready = position.get(node.inputs[0], -1) + 1
         use = first_use.get(node, len(graph.nodes))

@@ -116,7 +116,8 @@ class _Facts:
         self.is_collective = [node.op.is_collective for node in nodes]
         self.apart = _apart(nodes)
         free = [view or SHADOW in node.attrs for view, node in zip(self.is_view, nodes, strict=True)]
-        self.costs = [0.0 if free[i] else seconds(node, ONE_HOST) for i, node in enumerate(nodes)]
+        known: dict[Graph, tuple[float, float]] = {}
+        self.costs = [0.0 if free[i] else seconds(node, ONE_HOST, known) for i, node in enumerate(nodes)]
         self.sizes = [0 if self.is_view[i] or self.changes[i] else node.type.nbytes for i, node in enumerate(nodes)]
         self.needs = self._dependencies(graph)
 

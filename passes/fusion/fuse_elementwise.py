@@ -19,6 +19,7 @@ from mspc.ir.graph import Constant, Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.bases import Binary, Elementwise
+from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.body import (
     BodyLine,
     along_rows,
@@ -132,7 +133,8 @@ def row_member(node: Node, updates: Updates) -> Member | None:
 
 def _is_complex(node: Node) -> bool:
     """Whether it reads or makes complex numbers, for which fused kernels have no type."""
-    return any(t.dtype.is_complex for v in (node, *node.inputs) for t in element_types(v.type))
+    values = (node,) if isinstance(node.op, TupleGetItem) else (node, *node.inputs)  # tuples may be long
+    return any(t.dtype.is_complex for v in values for t in element_types(v.type))
 
 
 class _Emission:

@@ -8,12 +8,15 @@ rank's graph follows from types and layouts, which all ranks share.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, OpLike, Parameter, Value, element_layouts, element_types, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, TupleType, Type
+from mspc.ops.collective.base import Collective
 from mspc.ops.op import Op, Placement
 
 
@@ -44,6 +47,16 @@ class RankElement:
     constant: Constant | None = None
     nodes: tuple[Made, ...] = ()
     result: int | Constant = 0
+
+
+def _moved(part: RankElement, by: int) -> RankElement:
+    """The same on a rank that is `by` further on, in another stage."""
+
+    def op(given: Any) -> Any:
+        return given.moved(by) if isinstance(given, Collective) and given.communicates else given
+
+    nodes = tuple(replace(made, op=op(made.op)) for made in part.nodes)
+    return replace(part, op=op(part.op), nodes=nodes)
 
 
 class _Asked(Placement):
@@ -133,7 +146,7 @@ class GraphPositions:
         self.of_node: dict[Node, int] = {}
         self.of_operand: dict[tuple[Node, int], int] = {}
         self._known: dict[object, int] = {}
-        ranks = int(graph.attrs.get("ranks", 1))
+        self._ranks = ranks = int(graph.attrs.get("ranks", 1))
         for node in graph.nodes:
             for index, value in enumerate(node.inputs):
                 if isinstance(value, Constant):
@@ -163,8 +176,10 @@ class GraphPositions:
 
     def on(self, rank: int) -> list[RankElement]:
         """What every place is on a rank."""
+        place_in_stage = rank % self._ranks
         same = self._same or [None] * len(self.all)
-        return [part or place.on(rank) for part, place in zip(same, self.all, strict=True)]
+        parts = [part or place.on(place_in_stage) for part, place in zip(same, self.all, strict=True)]
+        return [_moved(part, rank - place_in_stage) for part in parts] if rank != place_in_stage else parts
 
 
 def _place(node: Node, op: Op, ranks: int) -> OperatorPlace:

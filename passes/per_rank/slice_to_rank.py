@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.graph import STAGE, STAGES, Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.borders import Joined
 from mspc.ops.control.structural import TupleGetItem
@@ -48,7 +48,8 @@ class SliceToRank(Pass):
 
 def check_rank(graph: Graph, rank: int) -> None:
     """Raises MspcError where the graph has no such rank."""
-    ranks = int(graph.attrs.get("ranks", 1))
+    stages = 1 if STAGE in graph.attrs else int(graph.attrs.get(STAGES, 1))
+    ranks = int(graph.attrs.get("ranks", 1)) * stages
     if not 0 <= rank < ranks:
         raise MspcError(f"there is no rank {rank}; ranks are 0 to {ranks - 1}")
 

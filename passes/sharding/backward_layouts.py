@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import cast
 
-from mspc.ir.graph import Node, Value, element_layouts
+from mspc.ir.graph import Node, Parameter, Value, element_layouts
 from mspc.ir.layout import Layout
+from mspc.ir.types import StackType
+from mspc.ops.control.loops import MakeStack
+from mspc.ops.control.structural import Depend
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.op import Op
 from mspc.passes.sharding.choices import ShardingChoice, choices, make_choice, merge, multiplies
@@ -67,6 +70,9 @@ class BackwardLayouts:
         """Take the layouts that cost the fewest bytes where the operands lie; an update those of its parameter."""
         rule = self.rules[node]
         if rule is None:
+            if isinstance(node.op, Depend) and isinstance(first := node.inputs[0], Parameter) and first.layout is None:
+                wanted = self.wanted.get(node)  # nothing has read the parameter yet
+                first.layout = Layout.replicated(self.ranks, len(first.shape)) if wanted is None else wanted
             structural_layout(node, self.ranks)
             return
         if node.in_layouts is not None:
@@ -95,6 +101,9 @@ class BackwardLayouts:
             return options
         if isinstance(node.op, AddN):
             wanted = forward.layout  # a sum of terms is the gradient of the result itself
+            is_tensor = not isinstance(node.type, StackType)
+            if isinstance(forward.op, MakeStack) and isinstance(wanted, Layout) and is_tensor:
+                wanted = Layout.of(wanted.mesh, ((), *wanted.dims))  # that of a stack is that of its entries
         elif forward.in_layouts is not None and node.forward_input >= 0:
             wanted = forward.in_layouts[node.forward_input]
         else:

@@ -8,6 +8,8 @@ from typing import cast
 
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.layout import Axes, Layout
+from mspc.ir.types import TupleType
+from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.borders import Back, Handed
 from mspc.ops.control.constraint import is_constraint
 from mspc.ops.control.loops import MakeStack
@@ -39,6 +41,8 @@ def structural_layout(node: Node, ranks: int) -> bool:
         layouts = node.inputs[0].layout
         if isinstance(layouts, tuple):
             node.layout = layouts[node.op.index]
+    elif isinstance(node.op, Redistribute):  # an out_strategy's, which stands already where layouts are decided again
+        node.in_layouts, node.layout = (node.op.source,), node.op.target
     elif isinstance(node.op, Back):
         before = node.inputs[0].layout
         if isinstance(before, Layout):
@@ -60,12 +64,23 @@ def followers(graph: Graph, rules: Mapping[Node, Rule | None]) -> dict[Node, lis
     """For operators with a rule the structural nodes (those without) that take their layout from them, in run order."""
     found: dict[Node, list[Node]] = {}
     origins: dict[Value, list[Node]] = {}
+    of_elements: dict[Value, list[list[Node]]] = {}  # of tuples, since one element is taken out of them again
     for node in graph.nodes:
         if rules[node] is not None:
             origins[node] = [node]
             continue
-        shown = node.inputs if isinstance(node.op, MakeTuple) else node.inputs[: not isinstance(node.op, Handed)]
-        origins[node] = [origin for value in shown for origin in origins.get(value, ())]
+        first = node.inputs[0] if node.inputs else None
+        if isinstance(node.op, MakeTuple):
+            elements = of_elements[node] = [origins.get(value, []) for value in node.inputs]
+            origins[node] = [origin for each in elements for origin in each]
+        elif isinstance(node.op, TupleGetItem) and first in of_elements:
+            origins[node] = of_elements[first][node.op.index]
+        elif first is not None and not isinstance(node.op, Handed):
+            origins[node] = origins.get(first, [])
+            if first in of_elements and isinstance(node.type, TupleType):
+                of_elements[node] = of_elements[first]
+        else:
+            origins[node] = []
         for origin in dict.fromkeys(origins[node]):
             found.setdefault(origin, []).append(node)
     return found

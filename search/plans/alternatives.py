@@ -12,6 +12,7 @@ from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Decide, OnStage, TracedCall, compile_traced, trace_call
 from mspc.engine.capture import CapturedCall
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.op import Op
@@ -70,8 +71,14 @@ class PlanRequest:
     seconds: float = 0
 
     def config(self, captured: CapturedCall) -> Config:
-        """How a launch is compiled in every way."""
+        """How a launch is compiled in every way. Raises MspcError for one of several stages."""
         own = config_of(captured, self.ranks)
+        if own.pipeline_stages > 1:
+            raise MspcError(
+                f"the network has {own.pipeline_stages} stages, and plans are searched for networks of one stage",
+                own.place_of("pipeline_stages"),
+                ["search without pipeline_stages for the ranks of one stage, and take that plan for all of them"],
+            )  # fmt: skip
         base = own if own.mode != "stand_alone" else replace(own, dataset_strategy="full_batch")
         terms = replace(terms_for(self.machine), mesh=self.mesh, milliseconds=math.ceil(self.seconds * 1000))
         return replace(base, search_terms=terms, device=self.device or own.device)
@@ -94,7 +101,8 @@ class PlannedNetwork:
         """Read a launch; `config` is of any way. limited: memory counts, for which layers are looked at one by one.
         Raises MspcError."""
         settings, arguments = replace(config, **WAYS[0].settings), describe_call(captured.args, [])
-        one_by_one = limited or config.ranks > FOLDED
+        # Optimizer parallelism gathers weights of layers that are one graph another way than their plan says yet.
+        one_by_one = limited or config.ranks > FOLDED or config.parallel_optimizer
         call = trace_call(captured.target, arguments, settings, captured.global_types, unrolled=one_by_one)
         if not are_weighed(call.traced.graph):
             call = trace_call(captured.target, arguments, settings, captured.global_types, unrolled=True)

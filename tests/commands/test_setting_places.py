@@ -58,7 +58,7 @@ NEEDED = {"optimizer_weight_shard_size": "enable_parallel_optimizer=True, "}
 WRONG_HERE = {
     "dataset_strategy", "full_batch", "optimizer_weight_shard_size", "strategy_ckpt_load_file", "load_file",
     "operator_load_file", "strategy_ckpt_save_file", "save_file", "operator_save_file", "group_ckpt_save_file",
-    "save_graphs_path",
+    "save_graphs_path", "pipeline_stages",
 }  # fmt: skip
 """Settings of which a legal value is wrong here. (`device_num` and the device are nothing to a compile by --ranks.)"""
 

@@ -70,14 +70,15 @@ def test_a_script_that_depends_on_its_rank_says_it_once(script: Path, capsys: py
     assert "the network depends on get_rank()" in said.out
 
 
-@pytest.mark.parametrize("setting", ["pipeline_stages=2", "auto_pipeline=True", "grad_accumulation_step=4"])
+@pytest.mark.parametrize("setting", ["auto_pipeline=True", "grad_accumulation_step=4"])
 def test_what_would_change_the_numbers_is_refused(script: Path, setting: str) -> None:
     script.write_text(SCRIPT.format(more=f", {setting}"))
     for command in (
         lambda: compile_target("net.py", CompileOptions(ranks=2)),
         lambda: run_script(script, 2, simulate=True),
     ):
-        with pytest.raises(MspcError, match=rf"set_auto_parallel_context\({setting}\): .* not supported") as raised:
+        said = rf"set_auto_parallel_context\({setting}\): (.* not supported|give )"
+        with pytest.raises(MspcError, match=said) as raised:
             command()
         assert raised.value.exit_status == 2
         assert raised.value.location is not None

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mspc import Model, Parameter, Tensor
-from mspc.api.nn import Cell, GradAccumulationCell, Momentum, PipelineCell, ReLU, TrainOneStepCell, wrap
+from mspc.api.nn import Cell, CellList, GradAccumulationCell, Momentum, PipelineCell, ReLU, TrainOneStepCell, wrap
 from mspc.api.state import Session
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
@@ -51,13 +51,15 @@ def test_parts_are_computed_apart_and_reduced_once(tmp_path: Path, parts: int, c
     verify_target(str(script), CompileOptions(ranks=4), seed=1)
 
 
-def test_a_pipeline_of_several_stages_is_refused() -> None:
-    assert PipelineCell(ReLU(), 2, {"first": 0}).micro_size == 2
+def test_stages_are_given_to_cells_by_their_names() -> None:
+    cells = CellList([ReLU(), ReLU()])
+    assert PipelineCell(cells, 2, {"0": 0, "1": 1}).micro_size == 2
+    assert [cell.pipeline_stage for cell in cells] == [0, 1]
     with pytest.raises(MspcError) as caught:
-        PipelineCell(ReLU(), 2, {"first": 0, "second": 1})
-    assert caught.value.message == (
-        "PipelineCell: stage_config puts 'second' into stage 1; networks of several stages are not built"
-    )
+        PipelineCell(cells, 2, {"00": 1})
+    assert caught.value.message == "PipelineCell: stage_config names '00', and CellList has no such cell"
+    assert caught.value.notes == ("did you mean '0'?",)
+    assert isinstance(caught.value, KeyError)
 
 
 def test_a_step_has_mindspores_private_name_too() -> None:

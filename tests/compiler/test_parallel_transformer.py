@@ -86,10 +86,6 @@ def test_heads_and_rows_are_sharded(network: Any, vocab_emb_dp: bool) -> None:
     ("make", "message"),
     [
         (
-            lambda: t.TransformerOpParallelConfig(pipeline_stage=2),
-            "TransformerOpParallelConfig: pipeline_stage must be 1: pipelines are not supported yet",
-        ),
-        (
             lambda: t.MoEConfig(expert_num=4),
             "MoEConfig: expert_num must be 1: mixtures of experts are not supported yet",
         ),

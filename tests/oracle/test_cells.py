@@ -141,6 +141,7 @@ REASONS = {
     "tests/api/common/test_public_code_names.py": "nn.CentralCrop nn.PSNR nn.SSIM nn.RNNCellBase",
     "tests/api/common/test_sparse_tensors.py": "nn.SparseTensorDenseMatmul nn.SparseToDense",
     "it adds up gradients of ranks: tests/compiler/test_own_gradients.py holds it": "nn.DistributedGradReducer",
+    "it hands gradients on: tests/pipelining holds it": "nn.PipelineGradReducer",
     "SyncBatchNorm by another name: tests/api/nn hold its groups": "nn.GlobalBatchNorm",
     "tests/api/common/test_small_names.py": "nn.ClipByNorm nn.Moments nn.OneHot nn.Range",
     "MindSpore's graphs from files: tests/checkpoint/test_mindir.py holds it against MindSpore": "nn.GraphCell",

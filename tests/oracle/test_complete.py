@@ -12,6 +12,7 @@ REASONS = {
         """ops.AllGather ops.AllReduce ops.AlltoAll ops.barrier ops.Barrier ops.Broadcast ops.Exchange
         ops.NeighborExchange
         ops.NeighborExchangeV2 ops.GetNext ops.Receive ops.Redistribute ops.ReduceScatter ops.Regroup ops.Send
+        ops.ReceiveFromStage ops.SendToStage
         ops.ShardingConstraint ops.shard ops.LocalSlice
         ops.PasteSlices ops.reshard ops._VirtualDataset ops.ReduceOp ops.AlltoAllV ops.CollectiveGather
         ops.CollectiveScatter ops.Reduce mint.distributed""",

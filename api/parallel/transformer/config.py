@@ -69,7 +69,7 @@ class TransformerOpParallelConfig:
     defaults, or change nothing in the cells here, as a warning says; a script's own cells may read `use_seq_parallel`.
 
     Raises:
-        TypeError, ValueError: an argument is something else, or asks for a pipeline or for several experts.
+        TypeError, ValueError: an argument is something else, or asks for several experts.
     """
 
     def __init__(
@@ -82,8 +82,6 @@ class TransformerOpParallelConfig:
         self.model_parallel = positive(name, "model_parallel", model_parallel)
         self.expert_parallel = positive(name, "expert_parallel", expert_parallel)
         self.pipeline_stage = positive(name, "pipeline_stage", pipeline_stage)
-        if self.pipeline_stage > 1:
-            raise ApiValueError(f"{name}: pipeline_stage must be 1: pipelines are not supported yet")
         if self.expert_parallel > 1:
             raise ApiValueError(f"{name}: expert_parallel must be 1: mixtures of experts are not supported yet")
         self.micro_batch_num = positive(name, "micro_batch_num", micro_batch_num)

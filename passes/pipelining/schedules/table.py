@@ -52,17 +52,21 @@ def write_table(schedule: Schedule) -> str:
 
 def read_table_file(path: Path, micro_batches: int | None = None) -> Table:
     """`read_table` of a file. Raises MspcError also where the file cannot be read."""
+    return read_table(text_of_table(path), shown_path(path), micro_batches)
+
+
+def text_of_table(path: Path) -> str:
+    """The text of the file of a table. Raises MspcError where it cannot be read."""
     shown = shown_path(path)
     try:
         check_regular(path, LARGEST)
-        text = path.read_bytes().decode("utf-8-sig")
+        return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         raise MspcError(f"there is no schedule {shown!r}", kind=ValueError) from None
     except OSError as error:
         raise MspcError(f"cannot read the schedule {shown}: {reason_of(error)}") from None
     except ValueError as error:
         raise MspcError(f"the schedule {shown} is no text in UTF-8: {error}", kind=ValueError) from None
-    return read_table(text, shown, micro_batches)
 
 
 def read_table(text: str, file: str, micro_batches: int | None = None) -> Table:

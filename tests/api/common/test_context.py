@@ -167,7 +167,7 @@ def test_wrong_fusions(value, error, message):
             {"parallel_optimizer_config": {"threshold": 1}},
             ValueError,
             "parallel_optimizer_config has no entry 'threshold'; it takes gradient_accumulation_shard, "
-            "parallel_optimizer_threshold, optimizer_weight_shard_size",
+            "parallel_optimizer_threshold, optimizer_weight_shard_size, optimizer_level",
         ),
         (ms.set_context, {"save_graphs": 4}, ValueError, "save_graphs=4 must be from 0 to 3"),
         (ms.set_context, {"mode": 2}, ValueError, "mode=2 is not one of 0, 1"),

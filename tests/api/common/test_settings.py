@@ -19,7 +19,6 @@ from mspc.api.runtime import asked_device
 from mspc.api.setting_kind import CallSite, Setting, with_entries
 from mspc.api.settings import (
     ALGORITHM,
-    AUTO_PARALLEL,
     CONTEXT,
     DATASET,
     DEVICE_MEMORY,
@@ -58,7 +57,8 @@ OTHER: dict[str, Any] = {
     "increase_size": "3GB", "max_size": "3GB", "jit_config": {"jit_level": "O1"}, "ascend_config": {"x": 1},
     "comm_fusion": {"allreduce": {"mode": "size", "config": 8}}, "all_reduce_fusion_config": [2],
     "only_trainable_params": False, "capture_mode": "bytecode", "mode=PSJit": "PIJit", "input_signature": (1,),
-    "hash_args": (1,), "ge_options": {"a": 1}, "infer_boost": "on",
+    "hash_args": (1,), "ge_options": {"a": 1}, "infer_boost": "on", "pipeline_scheduler": "gpipe",
+    "optimizer_level": "level2",
 }  # fmt: skip
 """Legal values that are not the default, where its type does not give one."""
 DONE_ANYWAY = {
@@ -146,7 +146,7 @@ PLACES = [
     for command in ("compile", "run")
     for mode in MODES
     for device in ("CPU", "GPU")
-    for enabled in ((), ("enable_parallel_optimizer",))
+    for enabled in ((), ("enable_parallel_optimizer",), ("pipeline_stages",))
 ]
 
 
@@ -183,7 +183,7 @@ METHODS: dict[str, tuple[tuple[Any, ...], str]] = {
     "dump_local_norm": (("n",), "AutoParallel.dump_local_norm('n')"),
     "enable_device_local_norm": ((), "AutoParallel.enable_device_local_norm()"),
     "transformer_opt": (("o.json",), "AutoParallel.transformer_opt(file_path='o.json')"),
-    "pipeline": ((2,), "refused"),
+    "pipeline": ((2,), ""),
 }
 
 
@@ -213,9 +213,16 @@ def test_methods_of_auto_parallel(name: str, capsys: pytest.CaptureFixture[str])
 
 def test_each_argument_of_a_pipeline_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     init()
-    AutoParallel(nn.ReLU()).pipeline(1, output_broadcast=True, interleave=True, scheduler="gpipe")
-    said = capsys.readouterr().err
-    assert [n for n in AUTO_PARALLEL if n in said] == ["output_broadcast", "interleave", "scheduler"]
+    net = AutoParallel(nn.ReLU())
+    net.pipeline(1, output_broadcast=True, interleave=True, scheduler="gpipe")
+    assert "output_broadcast=True) changes nothing here: all stages have the results" in capsys.readouterr().err
+    said = [text for _, text in freeze(net).changing_nothing("run", "CPU")]
+    shown = "AutoParallel.pipeline(stages=1, interleave=True, scheduler='gpipe')"
+    assert {text.rpartition("AutoParallel")[2] for text in said} == {
+        f"{shown.removeprefix('AutoParallel')} changes nothing here: there is one pipeline stage"
+    }
+    net.pipeline(2, interleave=True, scheduler="gpipe")
+    assert freeze(net).changing_nothing("run", "CPU") == []
 
 
 def test_auto_parallel_says_what_its_search_and_its_mode_make_of_settings(capsys: pytest.CaptureFixture[str]) -> None:

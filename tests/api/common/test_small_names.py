@@ -143,6 +143,15 @@ def said(call: object, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().err
 
 
+class Placed(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.active = ops.ReLU().add_pipeline_stage(1)
+
+    def construct(self, x: Any) -> Any:
+        return self.active(x)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -150,7 +159,10 @@ def said(call: object, capsys: pytest.CaptureFixture[str]) -> str:
             lambda: ops.Reshape().add_prim_attr("skip_redistribution", True),
             "skip_redistribution=True changes nothing here: tensors are redistributed where layouts differ",
         ),
-        (lambda: ops.ReLU().add_pipeline_stage(1), "stage=1 changes nothing here: a network is one stage"),
+        (
+            lambda: Placed()(X),
+            "ReLU.set_stage(1) changes nothing here: there is one pipeline stage",
+        ),
         (
             lambda: setattr(net := nn.ReLU(), "pipeline_stage", 2) or net(X),
             "Cell.pipeline_stage = 2 changes nothing here: there is one pipeline stage",

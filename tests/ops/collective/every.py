@@ -24,6 +24,7 @@ from mspc.ops.collective.collectives import (
 )
 from mspc.ops.collective.point_to_point import Barrier, Receive, Send
 from mspc.ops.collective.rooted import CollectiveGather, CollectiveScatter, Reduce
+from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.collective.uneven import AlltoAllV
 from mspc.ops.control.structural import TupleGetItem
 from mspc.runtime.backend import NumPyBackend
@@ -184,6 +185,7 @@ def check_all(comm: Any, executor: Callable[[Graph], Any] | None = None) -> int:
     compared = 0
     for name, shape in itertools.product(TYPES, SHAPES):
         compared += _check_messages(comm.rank, comm.size, executor, dtype_of(name), shape)
+        compared += _check_stage_messages(comm.rank, comm.size, executor, dtype_of(name), shape)
     for members in groups(comm.size):
         if comm.rank not in members:
             continue
@@ -234,6 +236,31 @@ def _check_messages(
     for got, right in zip(found, wanted, strict=True):
         assert (got.shape, got.dtype) == (right.shape, right.dtype)
         np.testing.assert_array_equal(got, right, f"message of {dtype} {shape} on rank {rank}")
+    return len(wanted)
+
+
+def _check_stage_messages(
+    rank: int, size: int, executor: Callable[[Graph], Any], dtype: DType, shape: tuple[int, ...]
+) -> int:
+    """Every rank of one of two stages sends two micro-batches to its partner of the other, which reads the second one
+    first."""
+    distance = size // 2
+    if not distance or rank >= 2 * distance:
+        return 0
+    graph = Graph("one")
+    kind = TensorType(dtype, shape)
+    graph.parameters = parts = [Parameter(f"part_{i}", kind, "input") for i in range(2)]
+    b = Builder(graph)
+    stage, other, away = (0, 1, distance) if rank < distance else (1, 0, -distance)
+    sent = [b.emit(SendToStage(other, away, 5 + i, i), part) for i, part in enumerate(parts)]
+    arrived = [b.emit(ReceiveFromStage(stage=other, distance=-away, sr_tag=5 + i, shape=shape, dtype=dtype,
+                                       micro_batch=i)) for i in (1, 0)]  # fmt: skip
+    graph.results = [*sent, *arrived]
+    found = executor(graph).run([numbers(100 * i + rank, shape, dtype) for i in range(2)])
+    wanted = [numbers(100 * i + r, shape, dtype) for r, i in ((rank, 0), (rank, 1), (rank + away, 1), (rank + away, 0))]
+    for got, right in zip(found, wanted, strict=True):
+        assert (got.shape, got.dtype) == (right.shape, right.dtype)
+        np.testing.assert_array_equal(got, right, f"message of {dtype} {shape} to stage {other} from stage {stage}")
     return len(wanted)
 
 

@@ -1,0 +1,29 @@
+"""Notes on operators what the cell that they are in asks for: to be recomputed, a stage of a pipeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.api.nn.cell import Cell
+from mspc.compiler.frontend.stages import note_stage
+from mspc.compiler.frontend.state import Tracer
+
+
+def mark(tracer: Tracer, cell: Cell, first: int) -> None:
+    """Mark what a cell has emitted, the nodes from number `first` on; what cells inside of it have said holds."""
+    flags, asked = cell.get_flags(), dict[str, Any]()
+    if flags.get("recompute"):
+        asked["recompute"] = f"{tracer.builder.scope}, call {first}"
+        options = flags.get("recompute_options") or {}
+        if not options.get("mp_comm_recompute", True):
+            asked["keeps_communication"] = True
+        if options.get("parallel_optimizer_comm_recompute"):
+            asked["gathers_again"] = True
+    if flags.get("strategy_gen_mode"):
+        asked["strategy_gen_mode"] = flags["strategy_gen_mode"]
+    if tracer.stages > 1 and cell.pipeline_stage is not None:
+        note_stage(tracer, cell, tracer.builder.nodes[first:])
+    for made in tracer.builder.nodes[first:] if asked else ():
+        if made.phase == "forward":
+            decided = {"recompute": False} if made.attrs.get("recompute") is False else {}
+            made.attrs |= asked | decided

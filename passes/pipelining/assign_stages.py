@@ -1,0 +1,255 @@
+"""Gives every operator its stage, and says why where the script did not.
+
+Input:  operators of cells with a `pipeline_stage` have the attribute `stage`, others have none.
+Output: `stage` on all that belong to one, with `stage_from` where a rule gave it:
+
+- forward operators belong to the latest stage of what they read, backward ones to that of the operator whose gradient
+  they are, or else to the earliest of the gradients that they read;
+- an update belongs to the stages of its parameter, and a parameter to those of the operators that read it
+  (`updated_parameters.py`);
+- what reads values of no stage (data, constants, counters) has none: every stage that needs it computes it;
+- gradients of a parameter that several stages read are added up on each (`split_sums.py`), and then over stages.
+
+A stage is a number, or several where each of them has a copy (updates of a tied weight). Where stages have several
+chunks, that of an operator of a micro-batch is the number of its chunk (`placement.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from mspc.ir.diagnostics import MspcError, raise_all
+from mspc.ir.graph import STAGE, STAGES, Graph, Node, Parameter, Value
+from mspc.ir.late_dataclass import dataclass
+from mspc.ops.control.loops import Loop, Scan, body_of
+from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
+from mspc.passes.base import WHOLE, Pass
+from mspc.passes.pipelining.borders import FROM, cross_borders
+from mspc.passes.pipelining.micro_batches import check_sums, micro_batch_loop
+from mspc.passes.pipelining.parameter_readers import near_their_readers
+from mspc.passes.pipelining.placement import CHUNKS, ONCE, Placement, placement_of
+from mspc.passes.pipelining.split_sums import split_sums
+from mspc.passes.pipelining.updated_parameters import place_parameters, updated_parameters, updated_where_read
+
+EVERYWHERE: frozenset[int] = frozenset()
+"""The stages of what every stage has, or can compute."""
+
+
+@dataclass(frozen=True)
+class AssignStages(Pass):
+    """Give operators their stages."""
+
+    regions = WHOLE
+
+    def run(self, graph: Graph) -> bool:
+        stages = int(graph.attrs.get(STAGES, 1))
+        if stages < 2:
+            return False
+        loop, placement = micro_batch_loop(graph), placement_of(graph.attrs)
+        of: dict[Value, frozenset[int]] = {}
+        inside: dict[Value, int] = {}
+        errors: list[MspcError] = []
+        if loop is not None:
+            check_sums(graph)
+            body = body_of(loop)
+            inside = chunks_of(loop, placement, errors)
+            cross_borders(body, inside)
+            split_sums(graph, loop, inside)
+            graph.attrs[CHUNKS] = 1 + max(inside.values(), default=0)
+            of |= _of_parameters(graph, loop, inside, placement)
+        else:
+            _check_is_inference(graph, stages)
+        for node in graph.nodes:
+            if loop is not None and node.inputs[:1] == [loop]:
+                of[node] = _result_stages(node, loop, inside, placement)
+        first = _all_outside(graph, of, placement, [])
+        of |= updated_where_read(graph, first, loop, stages)
+        last = _all_outside(graph, of, placement, errors)
+        for node, found in last.items():
+            _note(node, found)
+        place_parameters(graph, last, of, loop, stages)
+        raise_all(errors)
+        return True
+
+
+def _all_outside(
+    graph: Graph, known: Mapping[Value, frozenset[int]], placement: Placement, errors: list[MspcError]
+) -> dict[Node, frozenset[int]]:  # fmt: skip
+    """The stages of all operators that are in no micro-batch. known: of parameters, and of results of the loop."""
+    of = dict(known)
+    found: dict[Node, frozenset[int]] = {}
+    for node in graph.nodes:
+        if isinstance(node.op, Scan) and node.op.micro_batches:
+            continue
+        if node not in of:
+            of[node] = _outside(node, of, placement, errors)
+        found[node] = of[node]
+    return found
+
+
+def chunks_of(loop: Node, placement: Placement, errors: list[MspcError]) -> dict[Value, int]:
+    """The chunks of the operators of a loop over micro-batches; those that are not there belong to none."""
+    found: dict[Value, int] = {}
+    nodes = body_of(loop).nodes
+    forward = [node for node in nodes if node.phase != "backward"]
+    for node in forward:
+        read = [(found[v], v) for v in node.inputs if v in found]
+        given = node.attrs.get(STAGE)
+        behind = max((chunk for chunk, _ in read), default=0)
+        if isinstance(node.op, TupleGetItem):
+            if read:
+                found[node] = behind
+        elif given is not None:
+            chunk = placement.chunk(given, behind)
+            if chunk is None or given >= placement.stages:
+                check_stage(node, given, read, placement.stages, errors)
+            found[node] = given if chunk is None else chunk
+        elif read:
+            found[node] = behind
+            node.attrs[FROM] = "the latest of what it reads"
+    _with_weights(loop, forward, found)
+    near_their_readers(body_of(loop), forward, found, placement, errors)
+    _backward([node for node in nodes if node.phase == "backward"], found)
+    for node in nodes:
+        if node in found:
+            node.attrs[STAGE] = found[node]
+    return found
+
+
+def _backward(nodes: Sequence[Node], found: dict[Value, int]) -> None:
+    """Gradients go from later stages to earlier ones; what is made of forward values alone, to be read by gradients, is
+    where the first of them needs it."""
+    own = set(nodes)
+    for node in nodes:
+        read = [found[v] for v in node.inputs if v in own and v in found]
+        if isinstance(node.op, TupleGetItem) and node.inputs[0] in found:
+            found[node] = found[node.inputs[0]]
+        elif node.forward is not None and node.forward in found:
+            found[node] = found[node.forward]
+            node.attrs[FROM] = "the operator whose gradient it is"
+        elif read:
+            found[node] = min(read)
+            node.attrs[FROM] = "the earliest gradient that it reads"
+    readers: dict[Value, list[Node]] = {}
+    for node in reversed(nodes):
+        needed = [found[reader] for reader in readers.get(node, ()) if reader in found]
+        if node not in found and needed:
+            found[node] = max(needed)
+            node.attrs[FROM] = "the latest gradient that reads it"
+        for value in node.inputs:
+            readers.setdefault(value, []).append(node)
+
+
+def _with_weights(loop: Node, forward: Sequence[Node], found: dict[Value, int]) -> None:
+    """What reads parameters and nothing of a stage belongs to the earliest stage that reads it: only there the
+    parameters are updated."""
+    parameters = zip(loop.inputs, body_of(loop).parameters, strict=True)
+    held: set[Value] = {inside for operand, inside in parameters if _is_stored(operand)}
+    readers: dict[Value, list[Node]] = {}
+    for node in forward:
+        if node not in found and any(value in held for value in node.inputs):
+            held.add(node)
+        for value in node.inputs:
+            readers.setdefault(value, []).append(node)
+    for node in reversed(forward):
+        if node in held:
+            found[node] = min((found[each] for each in readers.get(node, ()) if each in found), default=0)
+            node.attrs[FROM] = "the earliest that reads it, as it reads parameters"
+
+
+def _is_stored(value: Value) -> bool:
+    """Whether a value is a parameter whose values stay between steps, or is computed of one."""
+    if isinstance(value, Node):
+        return any(map(_is_stored, value.inputs))
+    return isinstance(value, Parameter) and value.kind == "parameter"
+
+
+def check_stage(
+    node: Node, given: int, read: Iterable[tuple[int, Value]], stages: int, errors: list[MspcError]
+) -> None:  # fmt: skip
+    """Note what is wrong with the stage that a script gives an operator."""
+    if not 0 <= given < stages:
+        notes = [f"stages are 0 to {stages - 1}, as pipeline_stages is {stages}"]
+        errors.append(node.error(f"{node.label} is in a cell of stage {given}, which there is not", notes, ValueError))
+        return
+    later = [(stage, value) for stage, value in read if stage > given]
+    if later:
+        stage, value = later[0]
+        label = value.label if isinstance(value, Node) else value.name
+        errors.append(node.error(
+            f"{node.label} is in a cell of stage {given}, but reads {label} of stage {stage}: values flow forward",
+            [f"give its cell stage {stage} or a later one, or that of {label} stage {given} or an earlier one"],
+            ValueError,
+        ))  # fmt: skip
+
+
+def _of_parameters(
+    graph: Graph, loop: Node, inside: Mapping[Value, int], placement: Placement
+) -> dict[Value, frozenset[int]]:  # fmt: skip
+    """The stages of parameters, by those of the operators in the loop that read them or what is made of them."""
+    op, body = loop.op, body_of(loop)
+    assert isinstance(op, Loop)
+    read: dict[Value, set[int]] = {}
+    for node in body.nodes:
+        for value in node.inputs:
+            if isinstance(value, Parameter) and node in inside:
+                read.setdefault(value, set()).add(placement.stage(inside[node]))
+    wanted: dict[Value, frozenset[int]] = {}
+    for operand, parameter in zip(loop.inputs, body.parameters, strict=True):
+        wanted[operand] = wanted.get(operand, EVERYWHERE) | frozenset(read.get(parameter, ()))
+    for node in reversed(graph.nodes[: graph.nodes.index(loop)]):
+        for value in node.inputs if node in wanted else ():
+            wanted[value] = wanted.get(value, EVERYWHERE) | wanted[node]
+    return {
+        value: found
+        for value, found in wanted.items()
+        if found and isinstance(value, Parameter) and value.kind != "input"
+    }
+
+
+def _result_stages(
+    node: Node, loop: Node, inside: Mapping[Value, int], placement: Placement
+) -> frozenset[int]:  # fmt: skip
+    value = body_of(loop).results[node.op.index]  # type: ignore[attr-defined]  # TupleGetItem
+    return frozenset([placement.stage(inside[value])]) if value in inside else EVERYWHERE
+
+
+def _check_is_inference(graph: Graph, stages: int) -> None:
+    """Raise MspcError where a graph without micro-batches has gradients."""
+    node = next((node for node in graph.nodes if node.phase == "backward"), None)
+    if node is not None:
+        raise node.error(
+            f"a network of {stages} stages is trained in micro-batches, and there are none",
+            ["wrap the network, before the training step: PipelineCell(network, micro_size)"],
+            RuntimeError,
+        )
+
+
+def _outside(
+    node: Node, of: Mapping[Value, frozenset[int]], placement: Placement, errors: list[MspcError]
+) -> frozenset[int]:  # fmt: skip
+    """The stages of an operator that is in no micro-batch."""
+    read = [(min(of[v]), v) for v in node.inputs if of.get(v)]
+    given = node.attrs.get(STAGE)
+    if given is not None and node.phase == "forward":
+        check_stage(node, given, read if placement.shape == ONCE else (), placement.stages, errors)
+        return frozenset([given])
+    updated = [of[parameter] for parameter in updated_parameters(node) if parameter in of]
+    if updated:
+        return next(filter(None, updated), EVERYWHERE)
+    operands = node.inputs[:1] if isinstance(node.op, Depend) else node.inputs
+    sets = [of[v] for v in operands if of.get(v)]
+    if not sets or isinstance(node.op, MakeTuple):
+        return EVERYWHERE
+    common = sets[0].intersection(*sets[1:])
+    if common or node.phase != "forward":
+        return common
+    node.attrs[FROM] = "the latest of what it reads"
+    return frozenset([max(map(max, sets))])
+
+
+def _note(node: Node, stages: frozenset[int]) -> None:
+    node.attrs.pop(STAGE, None)
+    if stages:
+        found = sorted(stages)
+        node.attrs[STAGE] = found[0] if len(found) == 1 else tuple(found)

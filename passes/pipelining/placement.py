@@ -1,0 +1,85 @@
+"""Says which chunk of a network is on which stage.
+
+Chunks are what stages run in one go, numbered as values flow. A stage has one, or, with interleaving, several: in
+rounds (chunk k on stage k modulo p), or there and back (stage i has chunks i and 2 p - 1 - i), as the schedules with a
+V have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import STAGES
+from mspc.ir.late_dataclass import dataclass
+from mspc.passes.pipelining.schedules.named import THERE_AND_BACK
+from mspc.passes.pipelining.schedules.table import Table, read_table
+
+SCHEDULER, TABLE = "pipeline_scheduler", "pipeline_table"
+"""Attributes of the graph: the name of the schedule, "1f1b" without it, or of the file of a table; that table."""
+CHUNKS = "pipeline_chunks"
+"""Attribute of the graph: how many chunks there are, where they are more than stages."""
+ONCE, ROUNDS, V_SHAPED = "once", "rounds", "v"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The stages of chunks. stages: how many. shape: ONCE, ROUNDS or V_SHAPED."""
+
+    stages: int
+    shape: str = ONCE
+
+    def stage(self, chunk: int) -> int:
+        """The stage that has a chunk."""
+        if self.shape == V_SHAPED and chunk >= self.stages:
+            return 2 * self.stages - 1 - chunk
+        return chunk % self.stages
+
+    def chunk(self, stage: int, behind: int) -> int | None:
+        """The first chunk of a stage that is not ahead of chunk `behind`; None where there is none."""
+        if self.shape == ONCE:
+            return stage if stage >= behind else None
+        if self.shape == ROUNDS:
+            return behind + (stage - behind) % self.stages
+        return next((each for each in (stage, 2 * self.stages - 1 - stage) if each >= behind), None)
+
+
+def is_interleaved(attrs: Mapping[str, Any]) -> bool:
+    """Whether the header of a graph asks for several chunks on a stage, in rounds."""
+    return bool(attrs.get("pipeline_interleave")) or int(attrs.get("pipeline_segments", 1)) > 1
+
+
+def placement_of(attrs: Mapping[str, Any]) -> Placement:
+    """The placement that the header of a graph asks for."""
+    stages = int(attrs.get(STAGES, 1))
+    table = table_of(attrs)
+    if table is not None:
+        return _placement_of_table(table, stages)
+    if attrs.get(SCHEDULER) in THERE_AND_BACK:
+        return Placement(stages, V_SHAPED)
+    return Placement(stages, ROUNDS if is_interleaved(attrs) else ONCE)
+
+
+def table_of(attrs: Mapping[str, Any], micro_batches: int | None = None) -> Table | None:
+    """The table of a graph whose schedule is one. Raises MspcError where it cannot be read."""
+    return read_table(attrs[TABLE], str(attrs[SCHEDULER]), micro_batches) if TABLE in attrs else None
+
+
+def _placement_of_table(table: Table, stages: int) -> Placement:
+    """Raises MspcError where the table is for other stages, or has its chunks as no network is placed."""
+    schedule = table.schedule
+    if schedule.stages != stages:
+        raise MspcError(
+            f"the schedule {schedule.name} has {schedule.stages} stages, and pipeline_stages is {stages}",
+            notes=["a table has a line for every stage"], kind=ValueError,
+        )  # fmt: skip
+    for shape in (ONCE, ROUNDS, V_SHAPED):
+        found = Placement(stages, shape)
+        fits = len(schedule.placement) == (stages if shape == ONCE else len(schedule.placement))
+        if fits and schedule.placement == tuple(map(found.stage, range(schedule.chunks))):
+            return found
+    raise MspcError(
+        f"the schedule {schedule.name} has chunks on stages {', '.join(map(str, schedule.placement))}",
+        notes=["chunks are on stages in rounds (0, 1, 0, 1), or there and back (0, 1, 1, 0)"], kind=ValueError,
+    )  # fmt: skip

@@ -1,0 +1,101 @@
+"""What commands make of networks in stages: pictures of their schedules, and what they do not take yet."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from mspc.commands.budget.limits import budget_of
+from mspc.commands.check import CheckOutput, Limits, check_target
+from mspc.commands.compile import CompileOptions, compile_target
+from mspc.commands.facts.reading import folder_facts
+from mspc.commands.report.verbosity import Loudness
+from mspc.commands.search import SearchOptions, search_target
+from mspc.commands.verify import verify_target
+from mspc.ir.diagnostics import MspcError
+
+SCRIPT = """\
+import numpy as np
+import mindspore as ms
+from mindspore import nn, ops, Parameter, Tensor
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", full_batch=True, pipeline_stages=2, OTHERS)
+class Layer(nn.Cell):
+    def __init__(self, stage):
+        super().__init__()
+        self.w = Parameter(Tensor(np.eye(4, dtype=np.float32)))
+        self.pipeline_stage = stage
+    def construct(self, x):
+        return ops.relu(ops.matmul(x, self.w))
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = Layer(0), Layer(1)
+    def construct(self, x):
+        return self.last(self.first(x)).sum()
+cell = nn.PipelineCell(Net(), 4)
+step = nn.TrainOneStepCell(cell, nn.SGD(cell.trainable_params(), 0.1))
+step(Tensor(np.ones((8, 4), np.float32)))
+"""
+QUIET = Loudness(False, True)
+
+
+def written(folder: Path, others: str = "") -> str:
+    (folder / "net.py").write_text(SCRIPT.replace(", OTHERS", others))
+    return str(folder / "net.py")
+
+
+def test_a_compile_draws_the_schedule(tmp_path: Path) -> None:
+    script, out = written(tmp_path), tmp_path / "out"
+    compile_target(script, CompileOptions(2, out=out, schedule=tmp_path / "times.txt", loudness=QUIET))
+    head, *rows = (tmp_path / "times.txt").read_text().splitlines()
+    assert head.startswith("1f1b: 2 stages, 4 micro-batches, a step takes ")
+    assert [row.split()[:2] for row in rows] == [["stage", "0"], ["stage", "1"]]
+    assert all(f"{kind}{number}" in rows[1] for kind in "FB" for number in range(4))
+    compile_target(script, CompileOptions(2, out=out, schedule=tmp_path / "times.svg", loudness=QUIET))
+    ElementTree.fromstring((tmp_path / "times.svg").read_text())
+    with pytest.raises(MspcError, match=r"its name ends in neither \.svg nor \.txt"):
+        compile_target(script, CompileOptions(2, out=out, schedule=tmp_path / "times.png", loudness=QUIET))
+
+
+def test_a_table_orders_the_stages_and_is_proved_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = written(tmp_path, ", pipeline_config={'pipeline_scheduler': 'order.csv'}")
+    first, out = "0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n", tmp_path / "out"
+    (tmp_path / "order.csv").write_text(first + "1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n")
+    compile_target(script, CompileOptions(2, out=out, loudness=QUIET))
+    (program,) = (out / "rank_1").glob("*.ir")
+    assert re.findall(r'work: "(\w)"', program.read_text()) == ["F", "B"] * 4
+    (tmp_path / "order.csv").write_text(first + "1F0,1B0,1B1,1F1,1F2,1B2,1F3,1B3\n")
+    with pytest.raises(MspcError) as caught:
+        compile_target(script, CompileOptions(2, out=out, loudness=QUIET))
+    assert caught.value.message == "stage 1 runs 1B1 before 'activation of chunk 1' of micro-batch 1 is there"
+    assert str(caught.value.location) == "order.csv:2:9"
+
+
+def test_a_budget_holds_stages_to_their_idle_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    compile_target(written(tmp_path), CompileOptions(2, out=out, loudness=QUIET))
+    idle = [kind.idle for kind in folder_facts(out).kinds]
+    assert all(share is not None and 0.1 < share < 0.9 for share in idle)
+
+    def checked(most: str) -> int:
+        limits = Limits(budget_of({"max-idle": most}))
+        return check_target(str(out), CompileOptions(), limits, CheckOutput())
+
+    assert (checked("10%"), checked("90%")) == (1, 0)
+    assert capsys.readouterr().out.startswith("max-idle: a stage is idle for ")
+    with pytest.raises(MspcError, match="max-idle is 'x', not a share as in 5% or"):
+        checked("x")
+
+
+def test_a_search_is_for_one_stage(tmp_path: Path) -> None:
+    with pytest.raises(MspcError, match="the network has 2 stages, and plans are searched for networks of one stage"):
+        search_target(written(tmp_path), SearchOptions(CompileOptions(2), (2,)))
+
+
+def test_one_device_is_not_compared_with_stages(tmp_path: Path) -> None:
+    with pytest.raises(MspcError, match="the network has 2 stages, and only one of one stage is compared"):
+        verify_target(written(tmp_path), CompileOptions(2), 1)

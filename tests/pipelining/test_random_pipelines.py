@@ -1,0 +1,22 @@
+"""Random networks in stages have the numbers of one device; a few of each way of training, and some under mpirun."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.pipelining.drawn_network import WAYS
+from tests.pipelining.random_networks import EQUAL, check
+from tests.shares import share_of
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("number", range(share_of(12)))
+def test_networks_in_stages_are_those_of_one_device(number: int, way: str) -> None:
+    outcome = check(7000 + number, ways=(way,))
+    assert outcome.kind == EQUAL, outcome.message
+
+
+@pytest.mark.parametrize("number", range(share_of(4)))
+def test_real_ranks_have_the_same_numbers(number: int) -> None:
+    outcome = check(7100 + number, stages=2 + number % 3, mpi=True)
+    assert outcome.kind == EQUAL, outcome.message

@@ -1,0 +1,56 @@
+"""What is known of a pipeline that is compiled without being run: one stage's messages and parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc import Parameter, Tensor, nn, ops
+from mspc.api import context, state
+from mspc.common.api import _cell_graph_executor
+
+
+@pytest.fixture(autouse=True)
+def session() -> Iterator[None]:
+    before = state.swap(state.Session(size=4, launched=True))
+    yield
+    state.swap(before)
+
+
+class Product(nn.Cell):
+    def construct(self, x: Any, w: Any) -> Any:
+        return ops.matmul(x, w)
+
+
+class Tied(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = Parameter(Tensor(np.ones((8, 8), np.float32)), name="w")
+        self.first, self.last = Product(), Product()
+        self.first.pipeline_stage, self.last.pipeline_stage = 0, 1
+
+    def construct(self, x: Any) -> Any:
+        return self.last(self.first(x, self.w), self.w)
+
+
+class Parts(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = Tied()
+
+    def construct(self, x: Any) -> Any:
+        rows = x.shape[0] // 2
+        return ops.concat((self.network(x[:rows]), self.network(x[rows:])))
+
+
+@pytest.mark.parametrize(("rank", "sent", "received"), [(0, 2, 1), (3, 1, 2)])
+def test_a_weight_that_two_stages_read_is_not_sent(rank: int, sent: int, received: int) -> None:
+    state.current().rank = rank
+    context.set_auto_parallel_context(parallel_mode="semi_auto_parallel", full_batch=True, pipeline_stages=2)
+    phase, _ = _cell_graph_executor.compile(Parts().set_train(False), Tensor(np.ones((4, 8), np.float32)))
+    names = list(_cell_graph_executor.get_parallel_graph_info(phase)["@graph_0"])
+    counts = [sum(name.startswith(f"{kind}-") for name in names) for kind in ("Send", "Receive")]
+    assert counts == [sent, received]  # activations of two parts, and the whole result back
