@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mspc.ir.graph import Graph, Node, element_types
 from mspc.ir.types import TensorType
+from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
 
 
@@ -17,9 +18,14 @@ def elements(node: Node) -> int:
 
 
 def step_elements(program: Graph) -> int:
-    """Those of all nodes of a program's graphs together, each as often as a step runs it."""
+    """Those of all nodes of a program's graphs together, each as often as a step runs it; what only names a result of
+    several makes and reads nothing."""
     if not any(node.regions for node in program.nodes):
-        return sum(map(elements, program.nodes))
+        return _of_nodes(program)
     from mspc.ops.control.times import times_of  # late: most programs have no regions
 
-    return sum(times.count * sum(map(elements, graph.nodes)) for graph, times in times_of(program).items())
+    return sum(times.count * _of_nodes(graph) for graph, times in times_of(program).items())
+
+
+def _of_nodes(graph: Graph) -> int:
+    return sum(elements(node) for node in graph.nodes if not isinstance(node.op, TupleGetItem))
