@@ -12,11 +12,12 @@ import numpy as np
 from mspc.engine.first_values import FirstValues
 from mspc.engine.initial_values import Beginning, beginning
 from mspc.engine.job import Job
-from mspc.engine.other_stages import OtherStage, on_all_stages, stages_of
+from mspc.engine.other_stages import OtherStage, on_all_stages
 from mspc.engine.synchronization_points import TOGETHER, joint_call
 from mspc.ir.graph import Parameter as GraphParameter
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
+from mspc.ir.stage_marks import stages_of
 from mspc.runtime.available_memory import room_for
 from mspc.runtime.slices import full_type, gather, slice_parameter, slices_of
 
@@ -215,7 +216,7 @@ class ParameterStore:
         """The full tensor, gathered where it is sharded; then all ranks must read it."""
         stored = self._stored[id(parameter)]
         of_graph = stored.slices[stored.newest].graph_parameter
-        layout, staged = of_graph.layout, bool(stages_of(of_graph))
+        layout, staged = of_graph.layout, bool(stages_of(of_graph.attrs))
         if not staged and (self._job.size == 1 or layout is None or getattr(layout, "is_replicated", False)):
             return np.array(self._job.hardware.memory.fetch(stored.slices[stored.newest].array))
         what = f"reads the sharded parameter '{parameter.name}'"
@@ -234,7 +235,7 @@ class ParameterStore:
         stored = self._stored[id(parameter)]
         newest = stored.slices[stored.newest]
         layout = newest.graph_parameter.layout
-        staged = bool(stages_of(newest.graph_parameter))
+        staged = bool(stages_of(newest.graph_parameter.attrs))
         is_sharded = isinstance(layout, Layout) and (staged or not layout.is_replicated)
         return (layout if is_sharded else None), self._job.hardware.memory.fetch(newest.array)
 

@@ -73,9 +73,9 @@ class ResultMemory:
         return self.type.nbytes // shape[-1] * self.pitch if self.pitch else self.type.nbytes
 
 
-def alive_together(several: Iterable[Iterable[ResultMemory]]) -> Iterator[list[MemoryBlock]]:
-    """The blocks of the results of each of several nodes that are alive at the same times, where there are two or more
-    of them. A block is of the first node alone, and of no row where it is tied."""
+def _alive_together(several: Iterable[Iterable[ResultMemory]]) -> Iterator[list[MemoryBlock]]:
+    """The blocks of each of several lists of results that are alive at the same times, where there are two or more of
+    them. A block is of the first list alone, and of no row where it is tied."""
     known: set[int] = set()
     for results in several:
         alike: dict[tuple[int, ...], list[MemoryBlock]] = {}
@@ -86,10 +86,12 @@ def alive_together(several: Iterable[Iterable[ResultMemory]]) -> Iterator[list[M
         yield from (blocks for blocks in alike.values() if len(blocks) > 1)
 
 
-def assign_together(blocks: Sequence[MemoryBlock], together: Iterable[Sequence[MemoryBlock]], alignment: int) -> int:
-    """As `assign`. together: rows of blocks of one life each, none of them tied, that lie side by side: they are placed
-    as one, in less time."""
-    rows = [(replace(members[0]), members) for members in together]
+def assign_together(
+    blocks: Sequence[MemoryBlock], several: Iterable[Iterable[ResultMemory]], alignment: int
+) -> int:  # fmt: skip
+    """As `assign`. several: lists of results; those of a list that are alive at the same times lie side by side: they
+    are placed as one, in less time."""
+    rows = [(replace(members[0]), members) for members in _alive_together(several)]
     for row, members in rows:
         row.nbytes = sum(_aligned(block.nbytes, alignment) for block in members)
     in_rows = {id(block) for _, members in rows for block in members}

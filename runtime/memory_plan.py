@@ -31,14 +31,7 @@ from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.loops import MakeStack
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.op import Op
-from mspc.runtime.arena import (
-    MemoryBlock,
-    ResultMemory,
-    alive_together,
-    assign_together,
-    most_alive,
-    most_of_classes,
-)
+from mspc.runtime.arena import MemoryBlock, ResultMemory, assign_together, most_alive, most_of_classes
 from mspc.runtime.memory import (
     COMMUNICATION,
     Allocation,
@@ -130,7 +123,7 @@ class _Planner:
             assert block is not None
             block.start = 0
         several = [self._cells(node) for node in self.nodes if node.regions]  # they may save a hundred tensors each
-        return assign_together(self.blocks, alive_together(several), alignment)
+        return assign_together(self.blocks, several, alignment)
 
     def plan(self, alignment: int) -> MemoryPlan:
         arena = self.place_all(alignment)
