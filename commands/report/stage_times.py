@@ -11,13 +11,13 @@ from mspc.analysis.cost.nodes import seconds
 from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import write_atomically
-from mspc.ir.graph import WORK, Graph
+from mspc.ir.graph import MICRO_BATCH, WORK, Graph
 from mspc.ops.collective.stage_messages import SendToStage
 from mspc.output.schedule_svg import schedule_svg
 from mspc.output.schedule_text import schedule_text
 from mspc.passes.pipelining.chosen_schedule import chosen_schedule
 from mspc.passes.pipelining.schedules.action import BACKWARD, INPUT_GRADIENT, KINDS, WEIGHT_GRADIENT
-from mspc.passes.pipelining.stage_program import CHUNK, MICRO_BATCH
+from mspc.passes.pipelining.stage_program import CHUNK
 from mspc.passes.pipelining.timeline import Timeline, timeline
 
 PICTURES = (".svg", ".txt")
