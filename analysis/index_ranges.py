@@ -16,16 +16,30 @@ def index_limits(graph: Graph, computed: bool = False) -> dict[Parameter, int]:
     """
     held: dict[Value, frozenset[Parameter]] = {p: frozenset((p,)) for p in graph.parameters if p.kind == "input"}
     found: dict[Parameter, int] = {}
+    _look(graph, held, found, computed)
+    return found
+
+
+def _look(
+    graph: Graph, held: dict[Value, frozenset[Parameter]], found: dict[Parameter, int], computed: bool
+) -> None:  # fmt: skip
+    """Look for limits in a graph of whose parameters `held` says which inputs they hold, and in the graphs that its
+    nodes run."""
     for node in graph.nodes:
         if computed or _only_moves(node):
             held[node] = frozenset(p for value in node.inputs for p in held.get(value, ()))
+        for number, region in enumerate(node.regions):
+            for index, value in enumerate(node.inputs):
+                place = node.op.inside(number, index)  # type: ignore[attr-defined]  # it runs graphs
+                if place is not None and value in held:
+                    held[region.parameters[place]] = held[value]
+            _look(region, held, found, computed)
         types = [value.type for value in node.inputs if isinstance(value.type, TensorType)]
         if len(types) < len(node.inputs):
             continue
         for index, limit in node.op.index_limits(*types).items():
             for parameter in held.get(node.inputs[index], ()):
                 found[parameter] = min(limit, found.get(parameter, limit))
-    return found
 
 
 def distributions(graph: Graph) -> set[Parameter]:

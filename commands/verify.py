@@ -30,6 +30,7 @@ from mspc.output.first_values import first_values
 from mspc.output.programs import Programs, compile_for
 from mspc.passes.base import OnPass
 from mspc.passes.sharding.constraints import release_constraints
+from mspc.verify.compared_operators import number_operators
 from mspc.verify.data_parallel.global_batch import GlobalBatchNetwork, difference_of, name_by_script, name_gradients
 from mspc.verify.float64_graph import Doubled, Request, requests
 from mspc.verify.made_inputs import made_inputs
@@ -37,8 +38,8 @@ from mspc.verify.pytorch.against import against_torch
 from mspc.verify.verification import MARK, STEPS, VerifiedProgram, verified
 
 Array = Any
-SLICED = "slice_to_rank"
-"""The pass behind which a rank's graph still has the operators of one device."""
+SLICED, CUT = "slice_to_rank", "cut_stages"
+"""The passes behind which a rank's graph still has the operators of one device; the second one of several stages."""
 
 
 def verify_target(target: str, options: CompileOptions, seed: int, with_torch: bool = False, mpi: bool = False) -> None:
@@ -68,17 +69,13 @@ def verify_target(target: str, options: CompileOptions, seed: int, with_torch: b
             "of one device to compare with",
             notes=["mspc run --simulate runs it on ranks of this process"],
         )
-    if config.pipeline_stages > 1:
-        raise MspcError(
-            f"the network has {config.pipeline_stages} stages, and only one of one stage is compared with one device",
-            config.place_of("pipeline_stages"), ["mspc run --simulate runs all stages in this process"],
-        )  # fmt: skip
     many = _compiled(found.captured, config, options.loudness.on_pass())[0]
     if found.asked():
         _check_ranks_alike(found)
     program = _program(found.captured, many, seed)
     if with_torch:
-        report_against(against_torch(program), options.json, options.loudness, seed, all_rows=options.all_rows)
+        alone = program if program.parts is None else replace(program, one=program.parts)
+        report_against(against_torch(alone), options.json, options.loudness, seed, all_rows=options.all_rows)
         return
     report(verified(program, seed, mpi), config, options.json, options.loudness, seed, all_rows=options.all_rows)
 
@@ -98,7 +95,12 @@ def _program(captured: CapturedCall, many: Compiled, seed: int) -> VerifiedProgr
     """What is compared of a launch."""
     config, fed, own = many.config, many.fed, many.config.feeds_own_rows
     alone = replace(config, ranks=1, mode="stand_alone", keeps_strategies=config.ranks * config.sharded)
-    one, doubled = _compiled(_with_global_types(captured, [f.graph_type if own else f.global_type for f in fed]), alone)
+    given = _with_global_types(captured, [f.graph_type if own else f.global_type for f in fed])
+    one, doubled = _compiled(given, alone)
+    parts, limited = None, one.graph
+    if config.pipeline_stages > 1:  # what judges gradients, and finds out what inputs are for, looks into no loops
+        unrolled, doubled = _compiled(given, replace(alone, pipeline_stages=1, pipeline_table=""), unrolled=True)
+        parts = limited = unrolled.graph
     brought: list[Tensor] = []
     describe_call(captured.args, brought)
     types, arrays = [f.global_type for f in fed], [t.asnumpy() for t in brought]
@@ -106,14 +108,16 @@ def _program(captured: CapturedCall, many: Compiled, seed: int) -> VerifiedProgr
     return VerifiedProgram(
         one.graph,
         many.graph,
-        config.ranks,
+        config.all_ranks,
         doubled,
         {value.name: np.array(value.make()) for value in first_values(one)},
-        lambda positive: made_inputs(one.graph, types, arrays, seed, STEPS, positive),
+        lambda positive: made_inputs(limited, types, arrays, seed, STEPS, positive),
         many.rank_graph,
         partial(_plain, many),
         layouts,
         _global_batch(captured, one, [f.global_type for f in fed], alone) if own else GlobalBatchNetwork(None),
+        config.pipeline_stages,
+        parts,
     )
 
 
@@ -143,8 +147,11 @@ def _with_global_types(captured: CapturedCall, types: Sequence[TensorType]) -> C
     return replace(captured, args=tuple(map(place, captured.args)), global_types=True)
 
 
-def _compiled(captured: CapturedCall, config: Config, on_pass: OnPass | None = None) -> tuple[Compiled, Doubled | None]:
-    """The program with its operators numbered; of one device also what its gradients are judged by, if it has any."""
+def _compiled(
+    captured: CapturedCall, config: Config, on_pass: OnPass | None = None, unrolled: bool = False
+) -> tuple[Compiled, Doubled | None]:
+    """The program with its operators numbered; of one device also what its gradients are judged by, if it has any.
+    unrolled: equal layers do not become one graph."""
     asked: list[Request] = []
     doubled: list[Doubled] = []
     numbered = before_grad(config.mode, config.device)
@@ -165,15 +172,15 @@ def _compiled(captured: CapturedCall, config: Config, on_pass: OnPass | None = N
         if config.ranks == 1:
             doubled.append(Doubled.of(stage.graph, asked))
             name_gradients(stage.graph)
-        for number, node in enumerate(stage.graph.nodes):
-            node.attrs[MARK] = number
+        number_operators(stage.graph, MARK)
 
-    call = trace_call(captured.target, describe_call(captured.args, []), config, captured.global_types)
+    call = trace_call(captured.target, describe_call(captured.args, []), config, captured.global_types, unrolled)
     return compile_traced(call, mark, passed), doubled[0] if doubled else None
 
 
 def _plain(compiled: Compiled, rank: int) -> Graph:
-    """A rank's graph as it is sliced, before operators are fused."""
+    """A rank's graph as it is sliced and cut into stages, before operators are fused."""
     found: list[Graph] = []
-    compiled.rank_graph(rank, lambda stage: found.append(stage.graph), (SLICED,))
+    behind = CUT if compiled.config.pipeline_stages > 1 else SLICED
+    compiled.rank_graph(rank, lambda stage: found.append(stage.graph), (behind,))
     return found[0]

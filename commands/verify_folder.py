@@ -13,7 +13,7 @@ from mspc.compiler.config import Config
 from mspc.compiler.pipeline import PREPARING, VIEWS, passes_of
 from mspc.compiler.shared_graphs import read_network
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Parameter, Value
+from mspc.ir.graph import STAGES, Graph, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ir.text.fragments import read_layouts
 from mspc.ir.text.source_text import Malformed
@@ -39,15 +39,20 @@ def verify_folder(
     """
     program = _checked(folder, options)
     network = read_network(program.network, str(program.folder / PROGRAM))
-    mean = bool(network.attrs.get("gradients_mean"))
+    if with_torch and STAGES in network.attrs:
+        raise MspcError(
+            f"{folder} holds the network with a loop over micro-batches, which PyTorch has no counterpart of",
+            notes=["mspc verify --against torch of its script compares the parts of the batch one after the other"],
+        )
+    mean, stages = bool(network.attrs.get("gradients_mean")), _stages(program, network)
     one, doubled = _alone(network)
     graphs, edited = _rank_graphs(program)
     types = [_type(program, entry) for entry in program.inputs]
-    many = _all_ranks(program, mean)
+    many = _all_ranks(program, mean, stages)
     if any(len(graph.results) != len(many.results) for graph in graphs):
         raise MspcError(f"{folder} has {len(many.results)} outputs, but the graph of some rank has others")
-    config = Config(ranks=program.ranks, mode=program.mode, gradients_mean=mean)
-    layouts = [_layout(program, entry, type) for entry, type in zip(program.inputs, types, strict=True)]
+    config = Config(ranks=program.ranks // stages, mode=program.mode, gradients_mean=mean, pipeline_stages=stages)
+    layouts = [_layout(program, entry, type, stages) for entry, type in zip(program.inputs, types, strict=True)]
     compared = VerifiedProgram(
         one,
         many,
@@ -61,12 +66,21 @@ def verify_folder(
         GlobalBatchNetwork(
             None, reason="the folder holds the network of a rank's rows; mspc verify of its script compares that"
         ),
+        stages,
     )
     notes = [f"edited since the compile: {', '.join(edited)}"] if edited else []
     if with_torch:
         report_against(against_torch(compared), options.json, options.loudness, seed, notes, options.all_rows)
         return
     report(verified(compared, seed, mpi), config, options.json, options.loudness, seed, notes, options.all_rows)
+
+
+def _stages(program: Program, network: Graph) -> int:
+    """How many stages the program has. Raises MspcError where its ranks cannot have so many."""
+    stages = network.attrs.get(STAGES, 1)
+    if not isinstance(stages, int) or stages < 1 or program.ranks % stages:
+        raise MspcError(f"{program.folder / PROGRAM} is damaged: {program.ranks} ranks in {stages} stages")
+    return stages
 
 
 def _checked(folder: Path, options: CompileOptions) -> Program:
@@ -129,17 +143,18 @@ def _rank_graphs(program: Program) -> tuple[list[Graph], list[str]]:
     return graphs, edited
 
 
-def _all_ranks(program: Program, mean: bool) -> Graph:
-    """How the ranks hold results and parameters, as the head of a graph without operators."""
+def _all_ranks(program: Program, mean: bool, stages: int) -> Graph:
+    """How the ranks of a stage hold results and parameters, as the head of a graph without operators."""
     graph = Graph("ranks")
     graph.attrs = {"gradients_mean": mean}
     for entry in program.parameters:
         type = _type(program, entry)
         kind = str(entry.get("kind"))
-        graph.parameters.append(Parameter(str(entry.get("name")), type, kind, layout=_layout(program, entry, type)))
+        layout = _layout(program, entry, type, stages)
+        graph.parameters.append(Parameter(str(entry.get("name")), type, kind, layout=layout))
     for entry in program.outputs:
         type = _type(program, entry)
-        graph.results.append(Value(type, layout=_layout(program, entry, type)))
+        graph.results.append(Value(type, layout=_layout(program, entry, type, stages)))
     return graph
 
 
@@ -150,12 +165,12 @@ def _type(program: Program, entry: dict[str, Any]) -> TensorType:
         raise MspcError(f"{program.folder / PROGRAM} is damaged: {entry.get('name', 'an output')}: {error}") from None
 
 
-def _layout(program: Program, entry: dict[str, Any], type: TensorType) -> Layout:
-    text = str(entry.get("layout", ""))
+def _layout(program: Program, entry: dict[str, Any], type: TensorType, stages: int) -> Layout:
+    text, ranks = str(entry.get("layout", "")), program.ranks // stages
     try:
-        found = read_layouts(text)[0] if text else Layout.replicated(program.ranks, type.rank)
+        found = read_layouts(text)[0] if text else Layout.replicated(ranks, type.rank)
     except Malformed as error:
         raise MspcError(f"{program.folder / PROGRAM} is damaged: layout {text!r}: {error}") from None
-    if found.ranks != program.ranks or len(found.dims) != type.rank:
+    if found.ranks != ranks or len(found.dims) != type.rank:
         raise MspcError(f"{program.folder / PROGRAM} is damaged: {type} cannot have the layout {found}")
     return found

@@ -22,8 +22,9 @@ _LONGEST = 400
 """Characters of a label from which its other parts are only counted."""
 STAGE, STAGES = "stage", "pipeline_stages"
 """Attributes: the stage of a pipeline that a node, or the graph, is of; in the header how many there are."""
-WORK = "work"
-"""Attribute of the calls of a stage's program: the kind of their work, as schedules have it."""
+WORK, MICRO_BATCH = "work", "micro_batch"
+"""Attributes of the calls of a stage's program: the kind of their work, as schedules have it, and on which part of the
+batch it is."""
 
 
 class OpLike(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Layouts, Node, Parameter, element_layouts, element_types
+from mspc.ir.graph import STAGE, STAGES, Graph, Layouts, Node, Parameter, element_layouts, element_types
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, Type
 from mspc.ops.op import Op
@@ -20,6 +20,8 @@ def check_graph(graph: Graph) -> None:
     sliced = "rank" in graph.attrs
     if sliced and graph.attrs["rank"] >= ranks:
         raise MspcError(f"{graph.name}: the header says rank {graph.attrs['rank']} of {ranks}")
+    if STAGE in graph.attrs:  # layouts are over the ranks of one stage
+        ranks //= max(1, int(graph.attrs.get(STAGES, 1)))
     for each in graph.graphs():
         for parameter in each.parameters:
             _check_parameter(parameter, ranks)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from html import escape
 from math import floor, log10
 
-from mspc.output.schedule_words import heading, span_text, stage_text, time_text, wait_text
+from mspc.output.schedule_words import heading, span_text, stage_text, tail_text, time_text, wait_text
 from mspc.passes.pipelining.schedules.action import (
     BACKWARD,
     FORWARD,
@@ -21,7 +21,7 @@ from mspc.passes.pipelining.schedules.action import (
     Action,
     parts_of,
 )  # fmt: skip
-from mspc.passes.pipelining.timeline import Span, Timeline
+from mspc.passes.pipelining.timeline import Span, Tail, Timeline
 
 COLOURS = {
     FORWARD: (0, 112, 180),
@@ -48,11 +48,12 @@ TICKS = 10
 _STYLE = """
 text { font: 12px system-ui, "DejaVu Sans", sans-serif; fill: #1b1f24 }
 .page { fill: #ffffff } .row { fill: #eef0f3 } .axis { stroke: #5b6470 } .quiet { fill: #5b6470 }
-.hatch { stroke: #8a93a0 } .number { text-anchor: middle; font-size: 11px } .title { font-size: 14px }
+.hatch { stroke: #8a93a0 } .tail { fill: #5b6470 }
+.number { text-anchor: middle; font-size: 11px } .title { font-size: 14px }
 .end { text-anchor: middle }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6e9ee } .page { fill: #14171b } .row { fill: #22272e } .axis { stroke: #9aa4b2 }
-  .quiet { fill: #9aa4b2 } .hatch { stroke: #7a8491 }
+  .quiet { fill: #9aa4b2 } .hatch { stroke: #7a8491 } .tail { fill: #9aa4b2 }
 }
 .on-dark { fill: #ffffff } .on-light { fill: #000000 }
 """
@@ -108,6 +109,10 @@ class _Picture:
                 x += 44 + DIGIT * len(name)
         yield f'<rect x="{x}" y="38" width="14" height="14" rx="2" fill="url(#wait)"/>'
         yield f'<text x="{x + 20}" y="49">waits</text>'
+        if self.timeline.tails:
+            yield f'<rect class="tail" x="{x + 80}" y="38" width="14" height="14" rx="2"/>'
+            yield f'<text x="{x + 100}" y="49">updates</text>'
+            x += 100
         if self.schedule.chunks > self.schedule.stages:
             yield f'<text class="quiet" x="{x + 80}" y="49">lighter: later chunks of a stage</text>'
 
@@ -119,19 +124,28 @@ class _Picture:
         spans = self.timeline.spans[stage]
         for place, span in enumerate(spans):
             if place and (span.start - spans[place - 1].end) * self.scale >= THINNEST:
-                yield self._wait(y, spans[place - 1].end, span)
+                yield self._wait(y, spans[place - 1].end, span.start, wait_text(span, spans[place - 1].end))
             yield from self._block(y, span)
+        if stage in self.timeline.tails:
+            yield from self._tail(y, spans[-1].end if spans else 0, self.timeline.tails[stage])
         text = stage_text(self.timeline, stage)
         yield f'<text class="quiet" x="{LEFT + self.width + 12}" y="{middle:g}">{text}</text>'
 
     def _x(self, time: float) -> float:
         return round(LEFT + time * self.scale, 2)
 
-    def _wait(self, y: float, begin: float, span: Span) -> str:
+    def _wait(self, y: float, begin: float, end: float, text: str) -> str:
         x = self._x(begin)
-        title = f"<title>{escape(wait_text(span, begin))}</title>"
-        shape = f'x="{x:g}" y="{y}" width="{self._x(span.start) - x:g}" height="{ROW}"'
-        return f'<rect {shape} fill="url(#wait)">{title}</rect>'
+        shape = f'x="{x:g}" y="{y}" width="{self._x(end) - x:g}" height="{ROW}"'
+        return f'<rect {shape} fill="url(#wait)"><title>{escape(text)}</title></rect>'
+
+    def _tail(self, y: float, begin: float, tail: Tail) -> Iterator[str]:
+        """What follows the last action, which ends at `begin`."""
+        x, end = self._x(tail.start), self._x(tail.end)
+        if (tail.start - begin) * self.scale >= THINNEST:
+            yield self._wait(y, begin, tail.start, f"waits {time_text(tail.start - begin)} for other stages to end")
+        shape = f'x="{x + 0.5:g}" y="{y}" width="{max(THINNEST, end - x - 1):g}" height="{ROW}"'
+        yield f'<rect class="tail" {shape} rx="2"><title>{escape(tail_text(tail))}</title></rect>'
 
     def _block(self, y: float, span: Span) -> Iterator[str]:
         """The blocks of an entry, one above the other where it is two actions at once, and their numbers."""

@@ -1,4 +1,4 @@
-"""The timeline of a schedule as text: a row for every stage, its actions as wide as they take time.
+"""The timeline of a schedule as text: a row for every stage, its actions as wide as they take time, `U` updates.
 
     stage 0  F0F1......B0  F2B1  B2    idle 40.0%, keeps 2
     stage 1    F0B0  F1B1  F2B2        idle 40.0%, keeps 1
@@ -10,7 +10,7 @@ from mspc.output.schedule_words import heading, label, stage_text
 from mspc.passes.pipelining.schedules.action import Entry, Schedule, parts_of
 from mspc.passes.pipelining.timeline import Timeline
 
-WAITS = "."
+WAITS, UPDATES = ".", "U"
 WIDEST = 2000
 """Columns of the actions at most: a file may be wider than a terminal."""
 
@@ -51,6 +51,10 @@ def _row(timeline: Timeline, stage: int, scale: float) -> str:
         start, end = _column(span.start, scale), _column(span.end, scale)
         drawn = drawn.ljust(start, WAITS if place else " ")
         drawn += _block(span.entry, timeline.schedule, end - start)
+    tail = timeline.tails.get(stage)
+    if tail is not None:
+        start, end = _column(tail.start, scale), _column(tail.end, scale)
+        drawn = drawn.ljust(start, WAITS) + UPDATES[: end - start].ljust(end - start)
     return drawn
 
 

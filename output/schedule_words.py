@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mspc.passes.pipelining.schedules.action import KINDS, Action, Entry, Schedule, parts_of
 from mspc.passes.pipelining.schedules.events import name_of
-from mspc.passes.pipelining.timeline import Span, Timeline
+from mspc.passes.pipelining.timeline import Span, Tail, Timeline
 
 
 def heading(timeline: Timeline) -> str:
@@ -45,6 +45,11 @@ def span_text(span: Span) -> str:
     """All about an entry, in one line."""
     what = " and ".join(map(_action_text, parts_of(span.entry)))
     return f"{what}: {time_text(span.start)} to {time_text(span.end)}"
+
+
+def tail_text(tail: Tail) -> str:
+    """All about what a stage does behind its last action."""
+    return f"updates, and what else is of no micro-batch: {time_text(tail.start)} to {time_text(tail.end)}"
 
 
 def wait_text(span: Span, begin: float) -> str:

@@ -1,22 +1,29 @@
-"""This module runs a rank's graph and stores what it computes, to compare runs operator by operator."""
+"""This module runs a rank's graph and stores what it computes, to compare runs operator by operator.
+
+It walks through the graphs of micro-batches too, node by node: of a loop over micro-batches on one device, and of the
+calls of a stage's program. Their random numbers are those of the calls.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.graph import MICRO_BATCH, WORK, Constant, Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
-from mspc.ir.types import TensorType
+from mspc.ir.types import StackType, TensorType
+from mspc.ops.control.loops import Scan, body_of
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.grouped_update import GroupedUpdate, gradient_index
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.faults.failure import NodeFailure, RegionFailure
 from mspc.runtime.faults.record import PLACE_WORDS
+from mspc.runtime.plan import own
 from mspc.runtime.regions.kernels import Regions
 
 Array = Any
@@ -32,7 +39,8 @@ def observe(
 ) -> dict[Any, Array]:  # fmt: skip
     """One step: values of the nodes that carry the attribute `mark` under its value, results under ("result", i),
     parameters after the step under their names. A result that shows a parameter's memory is stored as it was before
-    later updates, as the executor hands it out.
+    later updates, as the executor hands it out. A node that works on a micro-batch is stored under (value of `mark`,
+    number of the micro-batch).
 
     On a fused node the attribute has a value for every member (None where one has none), which is computed here.
     combined: what updates read in the place of a parameter's gradient, from its node and value. operands: what a node
@@ -41,46 +49,104 @@ def observe(
     Raises:
         NodeFailure: a kernel failed.
     """
+    walk = _Walk(graph, backend, mark, combined, operands, kernel_of)
     values: dict[Any, Array] = dict(parameters)
-    totals: dict[Any, Array] = {}
-    observed: dict[Any, Array] = {}
-    wanted = {value for value in graph.results if isinstance(value, Node)}
-    handed: dict[Value, Array] = {}
-    regions = Regions(graph, backend, [0] * PLACE_WORDS)
     with np.errstate(all="ignore"):
-        for index, node in enumerate(graph.nodes):
-            shown = totals if node.phase == "update" else {}
-            inputs = [v.value if isinstance(v, Constant) else shown.get(v, values[v]) for v in node.inputs]
-            if operands is not None:
-                inputs = operands(node, inputs)
-            kernel = regions.kernel(node) if node.regions else None if kernel_of is None else kernel_of(node, backend)
-            result = values[node] = _computed(node, kernel, inputs, backend, index)
-            if node in wanted:
-                handed[node] = np.array(result)
-            if combined is not None and node.attrs.get("gradient_for"):
-                totals[node] = combined(node, result)
-            if isinstance(node.op, FusedElementwise | GroupedUpdate):
-                names, members = _members(node, node.op, inputs, result, backend, mark)
-                found: list[tuple[Any, Array]] = list(zip(names, members, strict=False))
-                observed |= {name: np.array(value) for name, value in found if name is not None}
-            elif mark in node.attrs and isinstance(node.type, TensorType):
-                observed[node.attrs[mark]] = np.array(result)
-    for i, value in enumerate(graph.results):
-        source = handed if value in handed else values
-        observed["result", i] = np.array(value.value if isinstance(value, Constant) else source[value])
+        results = walk.run(graph, values)
+    observed = walk.observed
+    for i, result in enumerate(results):
+        observed["result", i] = np.array(result)
     for parameter in graph.parameters:
         observed[parameter.name] = np.array(values[parameter])
     return observed
 
 
+class _Walk:
+    """A step, node by node. observed: what has been stored so far."""
+
+    def __init__(
+        self, graph: Graph, backend: NumPyBackend, mark: str, combined: Callable[[Node, Array], Array] | None,
+        operands: Callable[[Node, list[Array]], list[Array]] | None,
+        kernel_of: Callable[[Node, NumPyBackend], Callable[..., Array] | None] | None,
+    ) -> None:  # fmt: skip
+        self.backend, self.mark = backend, mark
+        self.combined, self.operands, self.kernel_of = combined, operands, kernel_of
+        self.observed: dict[Any, Array] = {}
+        self._regions = Regions(graph, backend, [0] * PLACE_WORDS)
+
+    def run(self, graph: Graph, values: dict[Any, Array], micro_batch: int | None = None) -> list[Array]:
+        """The results of a graph; `values` has those of its parameters, and gets those of its nodes."""
+        totals: dict[Any, Array] = {}
+        wanted = {value for value in graph.results if isinstance(value, Node)}
+        handed: dict[Value, Array] = {}
+        where = "" if micro_batch is None else f" in micro-batch {micro_batch}"
+        for index, node in enumerate(graph.nodes):
+            shown = totals if node.phase == "update" else {}
+            inputs = [v.value if isinstance(v, Constant) else shown.get(v, values[v]) for v in node.inputs]
+            if self.operands is not None:
+                inputs = self.operands(node, inputs)
+            result = values[node] = _computed(node, self._kernel(node), inputs, self.backend, index, where)
+            if node in wanted:
+                handed[node] = own(result)
+            if self.combined is not None and node.attrs.get("gradient_for"):
+                totals[node] = self.combined(node, result)
+            self._store(node, inputs, result, micro_batch)
+        return [
+            own(v.value if isinstance(v, Constant) else handed[v] if v in handed else values[v]) for v in graph.results
+        ]
+
+    def _store(self, node: Node, inputs: list[Array], result: Any, micro_batch: int | None) -> None:
+        if isinstance(node.op, FusedElementwise | GroupedUpdate):
+            names, members = _members(node, node.op, inputs, result, self.backend, self.mark)
+            found: list[tuple[Any, Array]] = list(zip(names, members, strict=False))
+            self.observed |= {name: np.array(value) for name, value in found if name is not None}
+        elif self.mark in node.attrs and isinstance(node.type, TensorType) and not isinstance(node.type, StackType):
+            name = node.attrs[self.mark]
+            self.observed[name if micro_batch is None else (name, micro_batch)] = np.array(result)
+
+    def _kernel(self, node: Node) -> Callable[..., Any] | None:
+        """A kernel in the place of the node's own."""
+        if isinstance(node.op, Scan) and node.op.micro_batches:
+            return partial(self._turns, node, node.op)
+        if WORK in node.attrs:
+            return partial(self._one_micro_batch, node.regions[0], int(node.attrs[MICRO_BATCH]))
+        if node.regions:
+            return self._regions.kernel(node)
+        return None if self.kernel_of is None else self.kernel_of(node, self.backend)
+
+    def _turns(self, node: Node, op: Scan, *operands: Array) -> tuple[Array, ...]:
+        """A loop over micro-batches."""
+        behind, body = op.carried + op.scanned, body_of(node)
+        carried, scanned = [own(a) for a in operands[: op.carried]], [own(a) for a in operands[op.carried : behind]]
+        kept: list[list[Array]] = []
+        for turn in range(op.turns)[:: -1 if op.reverse else 1]:
+            found = self._one_micro_batch(body, turn, *carried, *(a[turn] for a in scanned), *operands[behind:])
+            carried = list(found[: op.carried])
+            kept.append(list(found[op.carried :]))
+        entries = zip(body.results[op.carried :], zip(*kept[:: -1 if op.reverse else 1], strict=True), strict=True)
+        stacks = [list(rows) if isinstance(value.type, StackType) else np.stack(rows) for value, rows in entries]
+        return (*carried, *stacks)
+
+    def _one_micro_batch(self, graph: Graph, number: int, *operands: Array) -> tuple[Array, ...]:
+        """A graph on a micro-batch, with the random numbers that the call of a stage's program draws."""
+        around = self.backend.calls
+        self.backend.calls = (*around, number + 1)
+        try:
+            return tuple(self.run(graph, dict(zip(graph.parameters, operands, strict=True)), number))
+        finally:
+            self.backend.calls = around
+
+
 def _computed(
-    node: Node, kernel: Callable[..., Array] | None, inputs: list[Array], backend: NumPyBackend, index: int
+    node: Node, kernel: Callable[..., Array] | None, inputs: list[Array], backend: NumPyBackend, index: int, at: str
 ) -> Any:
-    """The node's result, by its own kernel unless there is another. Raises NodeFailure with the rank and the operands'
-    shapes."""
+    """The node's result, by its own kernel unless there is another. Raises NodeFailure with the rank, where it is
+    (`at`) and the operands' shapes."""
     try:
         run = kernel or node.op.kernel(backend)  # type: ignore[attr-defined]  # operators have kernels
         return run(*inputs)
+    except NodeFailure:  # of a node within
+        raise
     except Exception as found:
         inside = found if isinstance(found, RegionFailure) else None
         error, where, region = (inside.cause, inside.where, inside.region) if inside else (found, "", "")
@@ -88,7 +154,7 @@ def _computed(
         what = error.message if isinstance(error, MspcError) else f"{type(error).__name__}: {error}"
         shapes = ", ".join(str(np.shape(x)) if not isinstance(x, tuple) else "a tuple" for x in inputs) or "none"
         raise NodeFailure(
-            f"{node.label} failed on rank {backend.comm.rank}{where}: {what}",
+            f"{node.label} failed on rank {backend.comm.rank}{at}{where}: {what}",
             [] if inside else [f"the shapes of its operands are {shapes}, its result is {node.type}"],
             node.frames,
             index,

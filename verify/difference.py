@@ -35,6 +35,8 @@ class ComparedValue:
     """One compared value. difference: the largest, relative to the largest magnitude on one device (of a parameter that
     has changed wrongly to the largest change); infinite where the shapes differ.
 
+    stage: of a pipeline, whose ranks have the value that differs, or any of it where only these have it; None where no
+        one stage has.
     excused: beyond the tolerance, but no more than rounding makes of the value on one device: a gradient that is zero
         but for it, an optimizer that divides by the size of the gradient (Adam's first step is near lr *
         sign(gradient)).
@@ -46,6 +48,7 @@ class ComparedValue:
     difference: float
     tolerance: float
     excused: bool = False
+    stage: int | None = None
 
     @property
     def same(self) -> bool:
@@ -55,7 +58,7 @@ class ComparedValue:
     def remark(self) -> str:
         if self.excused:
             return "rounding, grown by the update" if self.kind == "parameter" else "no more than rounding"
-        return "" if self.same else "differs"
+        return "" if self.same else "differs" if self.stage is None else f"differs on stage {self.stage}"
 
 
 def compare(

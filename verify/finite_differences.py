@@ -77,8 +77,11 @@ class _Judge:
         expected = float(sum(term.sum() for term in terms))
         size = float(np.sqrt(sum(np.square(term).sum() for term in terms)))
         slopes: list[float] = []
+        sides: list[float] = []
+        here = self._value({})
         for step in STEPS:
             ends = [self._value({p: sign * step * d for p, d in direction.items()}) for sign in (1.0, -1.0)]
+            sides.append(abs(ends[0] - 2 * here + ends[1]) / step)
             slope = (ends[0] - ends[1]) / (2 * step)
             noise = 1e-12 * max(map(abs, ends)) / step
             if not np.isfinite(slope) or abs(slope - expected) <= TOLERANCE * size + noise:
@@ -87,6 +90,8 @@ class _Judge:
         apart = min(abs(slope - expected) for slope in slopes)
         if max(abs(a - b) for a in slopes for b in slopes) > 0.1 * apart:
             return None  # not smooth enough to be judged
+        if min(sides) > 0.1 * apart:
+            return None  # a corner, as of ReLU at 0: the slopes on its two sides differ, however near to it
         larger = max(size, abs(slopes[0]))
         names = ", ".join(p.name for p in group)
         return ComparedValue("derivative", names, group[0].shape, apart / larger if larger else apart, TOLERANCE)

@@ -71,6 +71,8 @@ class ManyRanks:
             NodeFailure: a kernel failed.
         """
 
+        graphs = [] if poke is None else [self.plain_of(rank) for rank in range(self.ranks)]
+
         def main(comm: LocalComm) -> list[Values]:
             graph = self.plain_of(comm.rank)
             backend = NumPyBackend(comm)
@@ -80,7 +82,7 @@ class ManyRanks:
             for step, data in enumerate(self.feeds[:steps], 1):
                 backend.step = step
                 fed = zip(inputs, self._inputs(graph, comm.rank, data), strict=True)
-                operands = None if poke is None else poke.on_rank(comm.rank)
+                operands = None if poke is None else poke.on_rank(comm.rank, graphs)
                 at = mark if step == steps else ""
                 found.append(observe(graph, backend, held | dict(fed), at, None, operands))
             return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from mspc.ir.graph import Graph, Node, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
+from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.optim.all_finite import AllFinite
 
 Array = Any
@@ -31,23 +32,46 @@ class Poke:
 
     def on_one_device(self, node: Node, operands: list[Array]) -> list[Array]:
         """The operands as one device reads them."""
-        return self._at(node, operands) if node.attrs.get(self.mark) == self.number else operands
+        return self._at(operands) if node.attrs.get(self.mark) == self.number else operands
 
-    def on_rank(self, rank: int) -> Callable[[Node, list[Array]], list[Array]]:
-        """The same for the slices of a rank."""
-        if self.layout is None:
-            return self.on_one_device
-        slices = self.layout.slices_for(rank, self.shape)
-        holds = all(s.stop == n for s, n in zip(slices, self.shape, strict=True))
-        return self.on_one_device if holds else lambda _, operands: operands
+    def on_rank(self, rank: int, graphs: Sequence[Graph]) -> Callable[[Node, list[Array]], list[Array]]:
+        """The same for the slices of a rank. graphs: of all ranks. Of several stages those have the infinity that
+        compute the operand, and they send it to others."""
+        if self.layout is not None:
+            slices = self.layout.slices_for(rank, self.shape)
+            if any(s.stop != n for s, n in zip(slices, self.shape, strict=True)):
+                return lambda _, operands: operands
+        operands = [self._operand_of(graph) for graph in graphs]
+        sent = {
+            (op.sr_tag, op.distance) for target, op in enumerate(operands)
+            if isinstance(op, ReceiveFromStage) and target - op.distance == rank
+        }  # fmt: skip
+        computes = not isinstance(operands[rank], ReceiveFromStage)
 
-    def _at(self, node: Node, operands: list[Array]) -> list[Array]:
+        def poked(node: Node, given: list[Array]) -> list[Array]:
+            if isinstance(node.op, SendToStage) and (node.op.sr_tag, node.op.distance) in sent:
+                return [_with_infinity(given[0])]
+            return self.on_one_device(node, given) if computes else given
+
+        return poked
+
+    def _operand_of(self, graph: Graph) -> object:
+        """The operator that makes the operand in a rank's graph, None where that does not look for an overflow."""
+        looking = next((node for node in graph.nodes if node.attrs.get(self.mark) == self.number), None)
+        value = None if looking is None else looking.inputs[self.operand]
+        return value.op if isinstance(value, Node) else None
+
+    def _at(self, operands: list[Array]) -> list[Array]:
         changed = list(operands)
-        array = np.array(changed[self.operand])
-        if array.size:
-            array.reshape(-1)[-1] = np.inf
-        changed[self.operand] = array
+        changed[self.operand] = _with_infinity(changed[self.operand])
         return changed
+
+
+def _with_infinity(array: Array) -> Array:
+    changed = np.array(array)
+    if changed.size:
+        changed.reshape(-1)[-1] = np.inf
+    return changed
 
 
 def pokes(graph: Graph, mark: str) -> list[Poke]:

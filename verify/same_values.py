@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Graph, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.runtime.observe import join
+from mspc.verify.compared_operators import FirstOperator, matched
 from mspc.verify.difference import ComparedValue, Noise, coarsest, compare
 
 Array = Any
 Values = dict[Any, Array]
 
 
+class _Pair(NamedTuple):
+    """place: of one device. wanted: what it has. mine: what ranks have, None where their slices do not fit together.
+    stage: whose ranks these are."""
+
+    place: int
+    wanted: Array
+    mine: Array | None
+    stage: int | None = None
+
+
 @dataclass(frozen=True)
 class Comparison:
     """What one device computes, and how the ranks hold it.
 
-    one, many: the graph of one device and that of all ranks before slicing. weights: first values. expected, noise: for
-    every step and place, see `OneDevice`, the noise where it is needed; there is a place for every rank where each
-    has rows of its own (`own_rows`). mark: attribute that numbers the operators of both graphs alike.
+    one, many: the graph of one device and that of all ranks before slicing. ranks: of one stage. weights: first values.
+    expected, noise: for every step and place, see `OneDevice`, the noise where it is needed; there is a place for every
+    rank where each has rows of its own (`own_rows`). mark: attribute that numbers the operators of both graphs alike.
+    stages: how many there are; of each these are all ranks.
     """
 
     one: Graph
@@ -35,6 +48,7 @@ class Comparison:
     noise: Callable[[], Callable[[int, int, Any], Noise]]
     own_rows: bool
     mark: str
+    stages: int = 1
 
     def results(self, found: Sequence[Sequence[Values]]) -> list[ComparedValue]:
         """A row for every result, of the step in which the ranks are furthest off."""
@@ -53,28 +67,26 @@ class Comparison:
         hidden = self.own_rows and not self.many.attrs.get("gradients_mean")
         return [row for row in rows if not (hidden and row.same)]
 
-    def operators(self, found: Sequence[Values], step: int) -> tuple[list[ComparedValue], Node | None]:
+    def operators(self, found: Sequence[Values], step: int) -> tuple[list[ComparedValue], FirstOperator | None]:
         """Rows of parameters' gradients, and the first operator whose value differs: found is one step of all ranks.
 
         Where ranks have rows of their own, the row is the operator's.
         """
         rows: list[ComparedValue] = []
-        first: Node | None = None
-        numbers = {node.attrs[self.mark]: node for node in self.many.nodes if self.mark in node.attrs}
-        for node in self.one.nodes:
-            number = node.attrs.get(self.mark)
-            if number not in numbers or number not in self.expected[step][0]:
+        first: FirstOperator | None = None
+        for each in matched(self.one, self.many, self.mark):
+            node = each.node
+            if each.key not in self.expected[step][0]:
                 continue
-            row = self._row("operator", node.label, number, numbers[number], found, step)
+            row = self._row("operator", node.label, each.key, each.other, found, step, each.other_key)
             if row is None:  # slices of it are needed nowhere
                 continue
             if not row.same and first is None:
-                first = node
+                first = FirstOperator(each.term or node, each.micro_batch, row.stage, each.term is not None)
                 rows += [row] if self.own_rows else []
             if not self.own_rows:
                 names = str(node.attrs.get("gradient_for", "")).split(",")
-                rest = (row.shape, row.difference, row.tolerance, row.excused)
-                rows += [ComparedValue("gradient", name, *rest) for name in names if name]
+                rows += [replace(row, kind="gradient", name=name) for name in names if name]
         return rows, first
 
     @cached_property
@@ -87,38 +99,49 @@ class Comparison:
         return max((r for r in rows if r is not None), key=lambda r: (not r.same, r.excused, r.difference))
 
     def _row(
-        self, kind: str, name: str, key: Any, value: Value, found: Sequence[Values], step: int
+        self, kind: str, name: str, key: Any, value: Value, found: Sequence[Values], step: int, other_key: Any = None
     ) -> ComparedValue | None:
-        """The row of one value in one step; None where no rank has all of it."""
+        """The row of one value in one step; None where no rank has all of it. other_key: that of the ranks' values,
+        where it is another."""
         before = self.weights.get(key) if kind == "parameter" else None
         rows: list[ComparedValue] = []
-        for place, wanted, mine in self._pairs(key, value, found, step):
+        pairs = self._pairs(key, value, found, step, key if other_key is None else other_key)
+        for place, wanted, mine, stage in pairs:
             row = compare(kind, name, wanted, mine, self.least, None, before)
             if not row.same and np.isfinite(row.difference):
                 row = compare(kind, name, wanted, mine, self.least, self.noise()(step, place, key), before)
-            rows.append(row)
-        return max(rows, key=lambda r: (not r.same, r.excused, r.difference), default=None)
+            rows.append(row if stage is None else replace(row, stage=stage))
+        worst = max(rows, key=lambda r: (not r.same, r.excused, r.difference), default=None)
+        if worst is not None and worst.same and len({pair.stage for pair in pairs}) > 1:
+            return replace(worst, stage=None)
+        return worst
 
-    def _pairs(
-        self, key: Any, value: Value, found: Sequence[Values], step: int
-    ) -> list[tuple[int, Array, Array | None]]:
-        """(place, what one device has, what ranks have), None where the ranks' slices do not fit together.
-
-        That is the global value; and where no sum is left to take, it with the slice of every rank whose own is
-        another.
-        """
+    def _pairs(self, key: Any, value: Value, found: Sequence[Values], step: int, other_key: Any) -> list[_Pair]:
+        """What has to be the same: the global value; and where no sum is left to take, it with the slice of every rank
+        whose own is another."""
         if self.own_rows:
             both = enumerate(zip(self.expected[step], found, strict=True))
-            return [(rank, wanted[key], mine[key]) for rank, (wanted, mine) in both if key in wanted and key in mine]
+            return [_Pair(rank, one[key], mine[key]) for rank, (one, mine) in both if key in one and key in mine]
         wanted = self.expected[step][0][key]
+        pairs: list[_Pair] = []
+        for stage in range(self.stages):
+            ranks = found[stage * self.ranks : (stage + 1) * self.ranks]
+            pairs += self._pairs_of(wanted, value, ranks, other_key, stage if self.stages > 1 else None)
+        if not pairs and isinstance(value, Parameter) and self.stages > 1:  # no stage reads it, so that it stays
+            return [_Pair(0, wanted, self.weights[value.name])]
+        return pairs
+
+    def _pairs_of(
+        self, wanted: Array, value: Value, found: Sequence[Values], key: Any, stage: int | None
+    ) -> list[_Pair]:
         layout = value.layout if isinstance(value.layout, Layout) else Layout.replicated(self.ranks, len(value.shape))
         try:
             joined = join(found, key, layout)
         except KeyError:
             return []
         except ValueError:
-            return [(0, wanted, None)]
-        pairs: list[tuple[int, Array, Array | None]] = [(0, wanted, joined)]
+            return [_Pair(0, wanted, None, stage)]
+        pairs = [_Pair(0, wanted, joined, stage)]
         if layout.is_partial or joined.shape != wanted.shape:
             return pairs
         for rank, values in enumerate(found):
@@ -126,5 +149,5 @@ class Comparison:
             if key in values and not np.array_equal(values[key], joined[slices], equal_nan=joined.dtype.kind == "f"):
                 other = np.array(joined)
                 other[slices] = values[key]
-                pairs.append((0, wanted, other))
+                pairs.append(_Pair(0, wanted, other, stage))
         return pairs

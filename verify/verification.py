@@ -16,6 +16,7 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.slices import local_slice
 from mspc.verify.collectives.compiled import collectives
 from mspc.verify.collectives.mpi_job import MpiRanks
+from mspc.verify.compared_operators import FirstOperator
 from mspc.verify.data_parallel.global_batch import BatchComparison, GlobalBatchNetwork, compare_batches
 from mspc.verify.data_parallel.random_rows import drawing_at_places, rows_of_draws
 from mspc.verify.data_parallel.shared_rows import kernel_over_places
@@ -26,6 +27,7 @@ from mspc.verify.made_inputs import MadeInput
 from mspc.verify.many_ranks import ManyRanks
 from mspc.verify.one_device import OneDevice, Values
 from mspc.verify.overflow import pokes
+from mspc.verify.parts_of_batch import compare_parts
 from mspc.verify.same_values import Comparison
 
 Array = Any
@@ -39,24 +41,27 @@ STEPS = 3
 class Verified:
     """What was compared. first: the first operator that differs. note: what is known of a difference beside it.
     directions: in how many gradients were compared with finite differences. batches: in data parallel mode, how all
-    ranks compare with one device on the global batch."""
+    ranks compare with one device on the global batch. aside: in stages, why one device was not compared with parts of
+    the batch one after the other."""
 
     rows: list[ComparedValue] = field(default_factory=list[ComparedValue])
-    first: Node | None = None
+    first: FirstOperator | None = None
     inputs: dict[str, MadeInput] = field(default_factory=dict[str, MadeInput])
     note: str = ""
     directions: int = 0
     batches: BatchComparison | None = None
+    aside: str = ""
 
 
 @dataclass(frozen=True)
 class VerifiedProgram:
     """What is compared.
 
-    one, many: the graph of one device and that of all ranks before slicing. doubled: what gradients on one device are
-    judged by, if it has any. weights: first values. made: makes inputs, given whether all of them have to be positive.
-    layouts: which slices of its inputs a rank has where it has rows of its own; global_batch: the network on the
-    batch of all then.
+    one, many: the graph of one device and that of all ranks before slicing. ranks: of all stages. doubled: what
+    gradients on one device are judged by, if it has any. weights: first values. made: makes inputs, given whether all
+    of them have to be positive. layouts: which slices of its inputs a rank has where it has rows of its own;
+    global_batch: the network on the batch of all then. stages: how many there are. parts: the network on one device
+    that runs parts of the batch one after the other, as the script says, where `one` has a loop over micro-batches.
     """
 
     one: Graph
@@ -69,6 +74,8 @@ class VerifiedProgram:
     plain_of: Callable[[int], Graph]
     layouts: list[Layout] = field(default_factory=list[Layout])
     global_batch: GlobalBatchNetwork = field(default_factory=lambda: GlobalBatchNetwork(None))
+    stages: int = 1
+    parts: Graph | None = None
 
 
 def verified(program: VerifiedProgram, seed: int, mpi: bool = False) -> Verified:
@@ -82,13 +89,23 @@ def verified(program: VerifiedProgram, seed: int, mpi: bool = False) -> Verified
     ranks = kind(program.ranks, program.graph_of, program.plain_of, program.weights, _steps(made))
     noise = cache(partial(device.noise, expected))
     own = bool(program.layouts)
-    comparison = Comparison(program.one, program.many, program.ranks, program.weights, expected, noise, own, MARK)
+    comparison = Comparison(
+        program.one, program.many, program.ranks // program.stages, program.weights, expected, noise, own, MARK,
+        program.stages,
+    )  # fmt: skip
     found = _compared(comparison, device, ranks)
     found.inputs = made
     if own:
         mean = bool(program.many.attrs.get("gradients_mean"))
         found.batches = compare_batches(program.global_batch, _steps(made), device, expected, ranks.executed(), mean)
         found.rows += found.batches.rows
+    if program.stages > 1 and program.parts is None:
+        found.aside = "there is no script of it here, so nothing judges gradients by finite differences either"
+    if program.parts is not None:
+        rows, found.aside = compare_parts(program.parts, device, expected)
+        found.rows += rows
+        if rows:
+            found.note = found.note or "one device computes other values where the loop over micro-batches is unrolled"
     wrong = ranks.wrong() if isinstance(ranks, MpiRanks) else collectives(program.ranks, program.plain_of)
     if wrong:
         found.rows += wrong

@@ -7,7 +7,8 @@ The figures are rough: enough to decide what should run beside a collective, and
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from mspc.analysis.cost.fused_lines import cost_of_lines, loaded_of_operands, sums_columns
 from mspc.analysis.cost.kinds import BLOCK, kind_of_work, kinds_of_slices, product_of, share_of_scores
@@ -21,6 +22,8 @@ from mspc.ops.tensor.broadcast import Reduce
 
 UNKNOWN_GROUP = 2
 """Ranks of a group that is known by name only."""
+LIKE_OTHERS: Mapping[str, str] = MappingProxyType({"SendToStage": "Send", "ReceiveFromStage": "Receive"})
+"""Collectives that have the rates of others."""
 
 
 def sent_bytes(node: Node) -> float:
@@ -40,7 +43,8 @@ def seconds(
     if isinstance(node.op, Collective):
         # Only their number is read: which ranks they are would be asked of every rank anew (`ir.varying`).
         ranks = node.op.members if len(node.op.members) else range(UNKNOWN_GROUP)
-        return machine.collective_seconds(node.op.name, sent_bytes(node), ranks)
+        name = LIKE_OTHERS.get(node.op.name, node.op.name)
+        return machine.collective_seconds(name, sent_bytes(node), ranks)
     begins = machine.kernel * (1 + len(cost_of_lines(node).asides) * (machine.device == "GPU"))
     return begins + math.hypot(moving_seconds(node, machine), computing_seconds(node, machine))
 

@@ -196,8 +196,16 @@ class _Parts:
         rows = [part.shape[0] // count for part in inputs]
         total = network(*[part[0:n] for part, n in zip(inputs, rows, strict=True)])
         for i in range(1, count):
-            total = total + network(*[part[i * n : (i + 1) * n] for part, n in zip(inputs, rows, strict=True)])
+            found = network(*[part[i * n : (i + 1) * n] for part, n in zip(inputs, rows, strict=True)])
+            total = _added(total, found)
         return total
+
+
+def _added(total: Any, found: Any) -> Any:
+    """Two values added up, or the values of two tuples one by one."""
+    if isinstance(total, (tuple, list)):
+        return tuple([_added(mine, more) for mine, more in zip(total, found, strict=True)])
+    return total + found
 
 
 class _MicroBatches(_Parts):

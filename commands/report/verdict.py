@@ -61,11 +61,13 @@ def _badness(row: ComparedValue) -> tuple[bool, bool, float]:
     return row.same, row.excused, -(row.difference / row.tolerance if row.tolerance else row.difference)
 
 
-def verdict(rows: Sequence[ComparedValue], where: str, reference: str, first: Node | None, equal: str = "equal") -> str:
+def verdict(
+    rows: Sequence[ComparedValue], where: str, reference: str, first: Node | None, equal: str = "equal", place: str = ""
+) -> str:
     """`equal: 10 values on 8 ranks within 1e-05 of one device, ...` or `differs: 2 of 10 values on 8 ranks ...`.
 
     equal: what is printed in the place of that word. where: "on 8 ranks".
-    reference: "one device". first: the first operator whose value differs, where one does.
+    reference: "one device". first: the first operator whose value differs, where one does; place: where that is.
     """
     wrong = [r for r in rows if not r.same]
     if wrong:
@@ -75,7 +77,7 @@ def verdict(rows: Sequence[ComparedValue], where: str, reference: str, first: No
             f"differs: {len(wrong)} of {_values(len(rows))} {where}; the worst is {worst.kind} {worst.name}, "
             f"{apart} where {worst.tolerance:.0e} is allowed"
         )
-        return text if first is None else f"{text}; they part at {first.label}{_line(first)}"
+        return text if first is None else f"{text}; they part at {first.label}{place}{_line(first)}"
     within = max((r.tolerance for r in rows), default=0.0)
     text = f"{equal}: {_values(len(rows))} {where} within {within:.0e} of {reference}" if within else (
         f"{equal}: {_values(len(rows))} {where} exactly as on {reference}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from mspc.commands.report.table import print_line, write_json
 from mspc.commands.report.verbosity import Loudness
@@ -27,8 +28,9 @@ def report(
         ExecutionError: a value differs.
     """
     rows, first = found.rows, found.first
+    node, place = (first.node, first.place) if first is not None else (None, "")
     if json is not None:
-        write_json([r.__dict__ | {"shape": list(r.shape), "same": r.same} for r in rows], json)
+        write_json([_fields(row) for row in rows], json)
     if json != Path("-"):
         if not loudness.quiet:
             _show(found, config, seed, all_rows or loudness.verbose)
@@ -39,8 +41,8 @@ def report(
             equal = "equal" if not aside else "each rank's own rows alone, not the global batch"
             for line in global_batch_lines(found.batches, config) if aside or not loudness.quiet else ():
                 print_line(line)
-        print_line(verdict(rows, f"on {_ranks(config)}", reference, first, equal))
-    _check(rows, first, f"one device and {config.ranks} ranks", (found.note, *notes))
+        print_line(verdict(rows, f"on {_ranks(config)}", reference, node, equal, place))
+    _check(rows, node, f"one device and {_ranks(config)}", (found.note, *notes), place)
 
 
 def global_batch_lines(batches: BatchComparison, config: Config) -> list[str]:
@@ -81,7 +83,7 @@ def report_against(
     rows, first = found.rows, found.first
     library = f"PyTorch {found.version}"
     if json is not None:
-        write_json([r.__dict__ | {"shape": list(r.shape), "same": r.same} for r in rows], json)
+        write_json([_fields(row) for row in rows], json)
     if json != Path("-"):
         if not loudness.quiet:
             shown = [row for row in rows if row.kind != "step" or not row.same]
@@ -96,6 +98,12 @@ def report_against(
     _check(rows, first, f"one device and {library}", notes)
 
 
+def _fields(row: ComparedValue) -> dict[str, Any]:
+    """A row for JSON, with a stage where it has one."""
+    told = row.__dict__ | {"shape": list(row.shape), "same": row.same}
+    return {name: value for name, value in told.items() if name != "stage" or value is not None}
+
+
 def _counted(found: Against) -> str:
     """How many operators have a counterpart, and which have none."""
     names = [name if count == 1 else f"{count} {name}" for name, count in sorted(found.without.items())]
@@ -104,11 +112,13 @@ def _counted(found: Against) -> str:
     return f"operators with a counterpart: {found.judged.total()}; without: {found.without.total()}{rest}{behind}"
 
 
-def _check(rows: Sequence[ComparedValue], first: Node | None, between: str, notes: Sequence[str]) -> None:
-    """Raises ExecutionError where a value differs."""
+def _check(
+    rows: Sequence[ComparedValue], first: Node | None, between: str, notes: Sequence[str], place: str = ""
+) -> None:
+    """Raises ExecutionError where a value differs. place: where the first operator is, in words."""
     wrong = [r for r in rows if not r.same]
     if wrong:
-        where = f"the first operator where they part is {first.label}" if first is not None else ""
+        where = f"the first operator where they part is {first.label}{place}" if first is not None else ""
         raise ExecutionError(
             f"{len(wrong)} of {len(rows)} values differ between {between}",
             notes=[note for note in (where, *notes) if note],
@@ -117,7 +127,8 @@ def _check(rows: Sequence[ComparedValue], first: Node | None, between: str, note
 
 
 def _ranks(config: Config) -> str:
-    return f"{config.ranks} rank{'s' if config.ranks != 1 else ''}"
+    stages = f" in {config.pipeline_stages} stages" if config.pipeline_stages > 1 else ""
+    return f"{config.all_ranks} rank{'s' if config.all_ranks != 1 else ''}{stages}"
 
 
 def _show(found: Verified, config: Config, seed: int, all_rows: bool) -> None:
@@ -125,6 +136,8 @@ def _show(found: Verified, config: Config, seed: int, all_rows: bool) -> None:
     print_values(found.rows, title, all_rows)
     for name, made in found.inputs.items():
         print_line(f"input {name}: {made.said}")
+    if found.aside:
+        print_line(f"not compared with the parts of the batch one after the other: {found.aside}")
     if found.directions:
         print_line(f"gradients on one device beside finite differences along {found.directions} random directions")
     if config.feeds_own_rows:

@@ -7,7 +7,7 @@ from dataclasses import field
 
 from mspc.ir.builder import Builder
 from mspc.ir.copies import copied_node
-from mspc.ir.graph import WORK, Constant, Graph, Node, Parameter, Value
+from mspc.ir.graph import MICRO_BATCH, WORK, Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.control.loops import Scan, body_of
@@ -20,8 +20,8 @@ from mspc.passes.pipelining.chunk_graphs import ChunkGraph, Key, chunk_graphs
 from mspc.passes.pipelining.placement import Placement
 from mspc.passes.pipelining.schedules.action import FORWARD, actions_of
 
-CHUNK, MICRO_BATCH = "chunk", "micro_batch"
-"""Attributes of the calls of a stage's program beside WORK: of which chunk the work is, and on which micro-batch."""
+CHUNK = "chunk"
+"""Attribute of the calls of a stage's program beside WORK and MICRO_BATCH: of which chunk the work is."""
 
 
 @dataclass

@@ -1,12 +1,14 @@
 """When a pipeline's stages do what, by the times of actions: their idle time, and what they keep for backwards.
 
 Each stage takes its actions in their order, each as soon as the values that it reads are there. Messages pass beside
-the work, each in the same time. Times are in any one unit, seconds in a compile.
+the work. What a stage does behind its last action, updates, may wait for what other stages send behind theirs. Times
+are in any one unit, seconds in a compile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import field
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.pipelining.schedule_check import require_schedule
@@ -16,6 +18,7 @@ from mspc.passes.pipelining.schedules.action import (
     INPUT_GRADIENT,
     RELEASES,
     WEIGHT_GRADIENT,
+    Action,
     Entry,
     Overlapped,
     Schedule,
@@ -25,6 +28,8 @@ from mspc.passes.pipelining.schedules.dependence import Made, makes, reads
 
 Durations = Mapping[tuple[int, str], float]
 """The time of each kind of action on each chunk; of a backward by default the sum of both gradients."""
+Messages = float | Mapping[tuple[int, int], float]
+"""The time of a message between two stages: of any, or by the chunks that send and read it; 0 of those left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +43,42 @@ class Span:
     awaited: Made | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The work of a stage behind its last action, and its time."""
+
+    start: float
+    end: float
+
+
 @dataclass(frozen=True)
 class Timeline:
-    """A schedule with the time of every entry of every stage, from 0 on."""
+    """A schedule with the time of every entry of every stage, from 0 on. tails: of the stages that have one."""
 
     schedule: Schedule
     spans: tuple[tuple[Span, ...], ...]
+    tails: Mapping[int, Tail] = field(default_factory=dict[int, Tail])
+
+    def end(self, stage: int) -> float:
+        """When a stage has done all."""
+        spans = self.spans[stage]
+        return self.tails[stage].end if stage in self.tails else spans[-1].end if spans else 0
 
     @property
     def makespan(self) -> float:
         """The time until the last stage has ended: of a step, where all stages wait for each other behind it."""
-        return max((spans[-1].end for spans in self.spans if spans), default=0)
+        return max(map(self.end, range(len(self.spans))), default=0)
 
     @property
     def period(self) -> float:
         """The longest time of one stage from its first start to its last end: of a step, where each stage begins the
         next one by itself (ZB-2P and ZB-V, with the optimizer's check postponed)."""
-        return max((spans[-1].end - spans[0].start for spans in self.spans if spans), default=0)
+        return max((self.end(stage) - spans[0].start for stage, spans in enumerate(self.spans) if spans), default=0)
 
     def busy(self, stage: int) -> float:
         """The time in which a stage works."""
-        return sum(span.end - span.start for span in self.spans[stage])
+        tail = self.tails.get(stage, Tail(0, 0))
+        return sum(span.end - span.start for span in self.spans[stage]) + tail.end - tail.start
 
     def idle(self, stage: int, *, postponed: bool = False) -> float:
         """The time of a step in which a stage does not work. postponed: a step takes its period, not its makespan."""
@@ -99,12 +119,15 @@ def equal_durations(
     return {(chunk, kind): time for chunk in range(schedule.chunks) for kind, time in times.items()}
 
 
-def timeline(schedule: Schedule, durations: Durations, message: float = 0, overlap: float = 0) -> Timeline:
+def timeline(
+    schedule: Schedule, durations: Durations, message: Messages = 0, overlap: float = 0,
+    behind: Mapping[int, float] | None = None, awaited: Mapping[int, Collection[int]] | None = None,
+) -> Timeline:  # fmt: skip
     """The times of a schedule.
 
     Args:
-        message: the time of a message between two stages.
         overlap: the part of the shorter one's time that is saved where a forward and a backward run at once, 0 to 1.
+        behind: what stages do behind their last actions. awaited: the stages whose last actions are ended before that.
 
     Raises:
         MspcError: the schedule does not run to its end.
@@ -113,13 +136,18 @@ def timeline(schedule: Schedule, durations: Durations, message: float = 0, overl
     if any(len(spans) < len(entries) for spans, entries in zip(walk.spans, schedule.entries, strict=True)):
         require_schedule(schedule)
         raise AssertionError(f"the schedule {schedule.name!r} has come to a stop")
-    return Timeline(schedule, tuple(map(tuple, walk.spans)))
+    made = Timeline(schedule, tuple(map(tuple, walk.spans)))
+    tails: dict[int, Tail] = {}
+    for stage, time in (behind or {}).items():
+        start = max(made.end(each) for each in (stage, *(awaited or {}).get(stage, ())))
+        tails[stage] = Tail(start, start + time)
+    return Timeline(schedule, made.spans, tails)
 
 
 class _Walk:
     """The clocks of all stages, which have run as far as they go."""
 
-    def __init__(self, schedule: Schedule, durations: Durations, message: float, overlap: float) -> None:
+    def __init__(self, schedule: Schedule, durations: Durations, message: Messages, overlap: float) -> None:
         self.schedule, self.durations, self.message, self.overlap = schedule, durations, message, overlap
         self.there: dict[Made, tuple[float, int]] = {}
         """When each value has been made, and on which stage."""
@@ -135,12 +163,12 @@ class _Walk:
         spans = self.spans[stage]
         for entry in self.schedule.entries[stage][len(spans) :]:
             start, awaited = spans[-1].end if spans else 0, None
-            for value in (value for part in parts_of(entry) for value in reads(part, self.schedule.chunks)):
+            for part, value in ((p, v) for p in parts_of(entry) for v in reads(p, self.schedule.chunks)):
                 if value not in self.there:
                     self.waiting.setdefault(value, []).append(stage)
                     return released
                 made, source = self.there[value]
-                comes = made if source == stage else made + self.message
+                comes = made if source == stage else made + self._message(value, part)
                 if comes > start:
                     start, awaited = comes, value
             spans.append(Span(entry, start, start + self._duration(entry), awaited))
@@ -148,6 +176,11 @@ class _Walk:
                 self.there[value] = spans[-1].end, stage
                 released += self.waiting.pop(value, ())
         return released
+
+    def _message(self, value: Made, reader: Action) -> float:
+        if isinstance(self.message, Mapping):
+            return self.message.get((value[1], reader.chunk), 0)
+        return self.message
 
     def _duration(self, entry: Entry) -> float:
         times = [self._time(part.chunk, part.kind) for part in parts_of(entry)]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from mspc.analysis.index_ranges import index_limits
+from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.types import TensorType, dtype_of
+from mspc.ops.control.loops import Scan
+from mspc.ops.control.regions import emit_regions
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.modules import load_operators
 from mspc.ops.op import Op, Sample
@@ -51,3 +54,19 @@ def test_the_smallest_table_counts_through_what_moves() -> None:
     graph.parameters, graph.nodes, graph.results = [ids, shifted, *tables], [flat, more, *rows], list(rows)
     assert index_limits(graph) == {ids: 9}
     assert index_limits(graph, computed=True) == {ids: 7, shifted: 7}
+
+
+def test_graphs_that_nodes_run_are_looked_into() -> None:
+    inner = [Parameter("row", TensorType(dtype_of("Int32"), (4,)), "input"),
+             Parameter("table", TensorType(dtype_of("Float32"), (9, 2)), "input")]  # fmt: skip
+    body = Graph("body")
+    body.returns_tuple = True
+    body.parameters = inner
+    body.nodes = [Node(Gather(), [inner[1], inner[0]], TensorType(dtype_of("Float32"), (4, 2)))]
+    body.results = [body.nodes[0]]
+    outer = [Parameter("ids", TensorType(dtype_of("Int32"), (3, 4)), "input"),
+             Parameter("table", inner[1].type, "parameter")]  # fmt: skip
+    b = Builder(Graph("net"))
+    b.graph.parameters = outer
+    emit_regions(b, Scan(scanned=1, stacked=1, turns=3), outer, (body,))
+    assert index_limits(b.graph) == {outer[0]: 9}

@@ -51,6 +51,16 @@ def test_parts_are_computed_apart_and_reduced_once(tmp_path: Path, parts: int, c
     verify_target(str(script), CompileOptions(ranks=4), seed=1)
 
 
+def test_several_results_are_added_up_one_by_one() -> None:
+    class Two(Cell):
+        def construct(self, x: Any) -> Any:
+            return x.sum(), [(x * x).sum(), x]
+
+    total, (squares, rows) = GradAccumulationCell(Two(), 2)(Tensor(np.arange(4.0)))
+    assert (total.asnumpy(), squares.asnumpy()) == (6, 14)
+    np.testing.assert_array_equal(rows.asnumpy(), [2, 4])
+
+
 def test_stages_are_given_to_cells_by_their_names() -> None:
     cells = CellList([ReLU(), ReLU()])
     assert PipelineCell(cells, 2, {"0": 0, "1": 1}).micro_size == 2

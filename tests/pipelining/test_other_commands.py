@@ -14,7 +14,6 @@ from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.facts.reading import folder_facts
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.search import SearchOptions, search_target
-from mspc.commands.verify import verify_target
 from mspc.ir.diagnostics import MspcError
 
 SCRIPT = """\
@@ -94,8 +93,3 @@ def test_a_budget_holds_stages_to_their_idle_time(tmp_path: Path, capsys: pytest
 def test_a_search_is_for_one_stage(tmp_path: Path) -> None:
     with pytest.raises(MspcError, match="the network has 2 stages, and plans are searched for networks of one stage"):
         search_target(written(tmp_path), SearchOptions(CompileOptions(2), (2,)))
-
-
-def test_one_device_is_not_compared_with_stages(tmp_path: Path) -> None:
-    with pytest.raises(MspcError, match="the network has 2 stages, and only one of one stage is compared"):
-        verify_target(written(tmp_path), CompileOptions(2), 1)

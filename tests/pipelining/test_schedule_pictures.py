@@ -77,6 +77,26 @@ def test_svg_has_every_action(name: str) -> None:
         assert all(f"micro-batch {part.micro_batch} on chunk {part.chunk}" in title.text for part in parts)
 
 
+def test_updates_are_shown_and_what_they_wait_for() -> None:
+    schedule = named_schedule("1f1b", 2, 3)
+    shown = timeline(schedule, equal_durations(schedule), behind={0: 1, 1: 2}, awaited={1: {0}})
+    assert schedule_text(shown).splitlines() == [
+        "1f1b: 2 stages, 3 micro-batches, a step takes 14 s, idle 25.0%; where stages begin the next one by themselves "
+        "13 s, idle 19.2%",
+        "stage 0  F0 F1 ......B0    F2 B1    ...B2    U       idle 28.6%, keeps 2",
+        "stage 1     F0 B0    F1 B1    F2 B2    ......U       idle 21.4%, keeps 1",
+    ]
+    tree = ElementTree.fromstring(schedule_svg(shown))
+    tails = [each for each in tree.iter(f"{SVG}rect") if each.get("class") == "tail"]
+    legend, *own = tails
+    assert legend.get("width") == "14"
+    assert [each.findtext(f"{SVG}title") for each in own] == [
+        f"updates, and what else is of no micro-batch: {times}" for times in ("12 s to 13 s", "12 s to 14 s")
+    ]
+    titles = [each.text for each in tree.iter(f"{SVG}title")]
+    assert titles.count("waits 2 s for other stages to end") == 1
+
+
 def test_blocks_are_where_and_as_wide_as_they_take_time() -> None:
     shown = made("1f1b", 2, 3)
     tree = ElementTree.fromstring(schedule_svg(shown))

@@ -135,6 +135,28 @@ def test_messages_take_time() -> None:
     assert made.idle_share(0) == pytest.approx(4 / 7)
 
 
+def test_messages_take_time_by_their_chunks() -> None:
+    """Of three stages the border behind chunk 0 is slow forward, the one behind chunk 1 backward."""
+    schedule = named_schedule("gpipe", 3, 1)
+    made = timeline(schedule, equal_durations(schedule), {(0, 1): 10, (2, 1): 20})
+    assert [span.start for span in made.spans[1]] == [11, 11 + 4 + 20]
+    assert [span.start for span in made.spans[2]] == [12, 13]
+    assert made.spans[0][1].start == 37
+    alike = {(chunk, chunk + each): 0.5 for chunk in range(3) for each in (1, -1)}
+    assert timeline(schedule, equal_durations(schedule), alike) == timeline(schedule, equal_durations(schedule), 0.5)
+
+
+def test_updates_follow_the_last_action() -> None:
+    """They count as work; those that need something of another stage wait for its last action."""
+    schedule = named_schedule("1f1b", 2, 1)
+    made = timeline(schedule, equal_durations(schedule), behind={0: 3, 1: 4})
+    assert [(tail.start, tail.end) for tail in made.tails.values()] == [(6, 9), (4, 8)]
+    assert (made.makespan, made.period, made.busy(0), made.idle(1)) == (9, 9, 6, 9 - 3 - 4)
+    made = timeline(schedule, equal_durations(schedule), behind={0: 3, 1: 4}, awaited={1: {0}})
+    assert [(tail.start, tail.end) for tail in made.tails.values()] == [(6, 9), (6, 10)]
+    assert (made.makespan, made.end(0), made.end(1)) == (10, 9, 10)
+
+
 def test_chunks_of_one_stage_send_no_messages() -> None:
     """The bottom of the V."""
     schedule = named_schedule("zero_bubble_v", 1, 1)

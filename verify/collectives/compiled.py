@@ -7,12 +7,12 @@ Output: a row for every kind of collective whose results are not NumPy's of what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Graph, Node, element_types, operand_types
+from mspc.ir.graph import STAGES, WORK, Graph, Node, element_types, operand_types
 from mspc.ir.types import TensorType
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
 from mspc.runtime.backend import NumPyBackend
@@ -33,14 +33,14 @@ def collectives(ranks: int, plain_of: Callable[[int], Graph]) -> list[ComparedVa
     """The rows of what differs.
 
     Args:
-        plain_of: a rank's graph. Graphs of all ranks have the same collectives in the same order; where they do not, as
-            in a folder that was edited, nothing is tried.
+        plain_of: a rank's graph. Graphs of all ranks, of several stages those of each, have the same collectives in the
+            same order; where they do not, as in a folder that was edited, nothing is tried.
 
     Raises:
         NodeFailure: a kernel failed.
     """
     graphs = [plain_of(rank) for rank in range(ranks)]
-    if not _one_of_each(graphs):
+    if not any(_one_of_each(graphs, rank) for rank in range(ranks)):
         return []
     ran = World(ranks).run(lambda comm: computed(comm, graphs))
     return [row for row in expected_rows(ranks, plain_of, ran) if not row.same]
@@ -49,12 +49,13 @@ def collectives(ranks: int, plain_of: Callable[[int], Graph]) -> list[ComparedVa
 def computed(comm: Communicator, graphs: Sequence[Graph]) -> list[Array]:
     """What a rank gets of the collectives that are tried, one array after the other. graphs: of all ranks."""
     found: list[Array] = []
-    for number, nodes in enumerate(_one_of_each(graphs)):
+    for number, nodes in enumerate(_one_of_each(graphs, comm.rank)):
         backend = NumPyBackend(comm)
-        kernel = nodes[comm.rank].op.kernel(backend)  # type: ignore[union-attr]  # the operator of a rank
+        node = nodes[comm.rank]
+        kernel = node.op.kernel(backend)  # type: ignore[union-attr]  # the operator of a rank
         for step in range(1, ROUNDS + 1):
             backend.step = step
-            results = kernel(*_operands(nodes[comm.rank], number, step, comm.rank))
+            results = kernel(*_operands(node, number, step, comm.rank))
             found += [np.array(a) for a in (results if isinstance(results, tuple) else (results,))]
     return found
 
@@ -62,20 +63,26 @@ def computed(comm: Communicator, graphs: Sequence[Graph]) -> list[Array]:
 def expected_rows(ranks: int, plain_of: Callable[[int], Graph], ran: Sequence[Sequence[Array]]) -> list[ComparedValue]:
     """A row for every array that a rank has `computed`."""
     rows: list[ComparedValue] = []
-    found = [iter(arrays) for arrays in ran]
-    for number, nodes in enumerate(_one_of_each([plain_of(rank) for rank in range(ranks)])):
-        for step in range(1, ROUNDS + 1):
-            made = [_operands(node, number, step, rank) for rank, node in enumerate(nodes)]
-            for rank, node in enumerate(nodes):
-                for expected in _expected(node.op, made, rank):
-                    name = f"{node.op.name} of rank {rank}"
-                    rows.append(compare("collective", name, expected, next(found[rank]), 0.0))
+    graphs = [plain_of(rank) for rank in range(ranks)]
+    for rank, arrays in enumerate(ran):
+        found = iter(arrays)
+        for number, nodes in enumerate(_one_of_each(graphs, rank)):
+            for step in range(1, ROUNDS + 1):
+                made = {member: _operands(node, number, step, member) for member, node in nodes.items()}
+                for expected in _expected(nodes[rank].op, made, rank):
+                    name = f"{nodes[rank].op.name} of rank {rank}"
+                    rows.append(compare("collective", name, expected, next(found), 0.0))
     return rows
 
 
-def _one_of_each(graphs: Sequence[Graph]) -> list[list[Node]]:
-    """The smallest collective of every kind, as each rank has it."""
-    orders = [[n for n in graph.nodes if isinstance(n.op, KINDS) and len(n.op.members) > 1] for graph in graphs]
+def _one_of_each(graphs: Sequence[Graph], rank: int) -> list[dict[int, Node]]:
+    """The smallest collective of every kind, as each rank of this one's stage has it."""
+    size = len(graphs) // max(1, int(graphs[rank].attrs.get(STAGES, 1)))
+    first = rank // size * size
+    orders = [
+        [n for n in _all_nodes(graph) if isinstance(n.op, KINDS) and len(n.op.members) > 1]
+        for graph in graphs[first : first + size]
+    ]
     if len({tuple(map(_kind, nodes)) for nodes in orders}) > 1:
         return []
     smallest: dict[Any, int] = {}
@@ -85,7 +92,17 @@ def _one_of_each(graphs: Sequence[Graph]) -> list[list[Node]]:
             held = smallest.setdefault(_kind(node), index)
             if _size(node) < _size(orders[0][held]):
                 smallest[_kind(node)] = index
-    return [[nodes[index] for nodes in orders] for index in smallest.values()]
+    return [{first + i: nodes[index] for i, nodes in enumerate(orders)} for index in smallest.values()]
+
+
+def _all_nodes(graph: Graph) -> Iterator[Node]:
+    """Those of a graph, and of its work on micro-batches."""
+    seen: set[Graph] = set()
+    for node in graph.nodes:
+        yield node
+        if WORK in node.attrs and node.regions[0] not in seen:
+            seen.add(node.regions[0])
+            yield from node.regions[0].nodes
 
 
 def _kind(node: Node) -> tuple[Any, ...]:
@@ -116,7 +133,7 @@ def _operands(node: Node, number: int, step: int, rank: int) -> list[Array]:
     return made
 
 
-def _expected(op: Any, made: Sequence[Sequence[Array]], rank: int) -> list[Array]:
+def _expected(op: Any, made: Mapping[int, Sequence[Array]], rank: int) -> list[Array]:
     """What the rank gets, by NumPy, of what the ranks of its group brought."""
     place = op.ranks.index(rank)
     results: list[Array] = []

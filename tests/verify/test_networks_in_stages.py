@@ -1,0 +1,194 @@
+"""`mspc verify` of networks in stages: right ones are equal to one device, and planted faults are found and named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc.commands.compile import CompileOptions, compile_target
+from mspc.commands.report.verbosity import Loudness
+from mspc.commands.verify import verify_target
+from mspc.compiler.frontend import micro_batches
+from mspc.ir.diagnostics import ExecutionError
+from mspc.ops.collective.stage_messages import ReceiveFromStage
+from mspc.ops.math.arithmetic import AddN
+from mspc.passes.pipelining import chunk_graphs, split_sums
+from mspc.passes.pipelining.chunk_graphs import ChunkGraph
+from mspc.passes.pipelining.stage_program import StageProgram
+
+SCRIPT = """\
+import numpy as np
+import mindspore as ms
+from mindspore import nn, ops, Parameter, Tensor
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", full_batch=True, pipeline_stages=2,
+                             pipeline_config={"pipeline_scheduler": "SCHEDULER"})
+drawn = np.random.RandomState(3)
+class Layer(nn.Cell):
+    def __init__(self, stage, w=None, drops=False):
+        super().__init__()
+        self.w = Parameter(Tensor(drawn.randn(4, 4), ms.float32)) if w is None else w
+        self.drop = nn.Dropout(p=0.3) if drops else None
+        self.pipeline_stage = stage
+    def construct(self, x):
+        x = ops.tanh(ops.matmul(x, self.w))
+        return x if self.drop is None else self.drop(x)
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.first = Layer(0, drops=DROPS)
+        self.second, self.last = Layer(0), Layer(1)
+        self.tied = Layer(1, self.first.w)
+    def construct(self, x, y):
+        return ((self.tied(self.last(self.second(self.first(x)))) - y) ** 2).mean()
+cell = nn.PipelineCell(Net(), 4)
+manager = nn.DynamicLossScaleUpdateCell(loss_scale_value=256, scale_factor=2, scale_window=2)
+optimizer = nn.Momentum(cell.trainable_params(), 0.1, 0.9)
+step = nn.TrainOneStepWithLossScaleCell(cell, optimizer, manager).set_train()
+step(Tensor(np.ones((8, 4), np.float32)), Tensor(np.ones((8, 4), np.float32)))
+"""
+QUIET = Loudness(False, True)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[..., str]:
+    def write(scheduler: str = "1f1b", drops: bool = False) -> str:
+        path = tmp_path / "net.py"
+        path.write_text(SCRIPT.replace("SCHEDULER", scheduler).replace("DROPS", str(drops)))
+        return str(path)
+
+    return write
+
+
+def found(target: str, ranks: int | None = 2, **options: Any) -> ExecutionError:
+    """What is told of a program that differs."""
+    with pytest.raises(ExecutionError) as caught:
+        verify_target(target, CompileOptions(ranks, loudness=QUIET), 1, **options)
+    assert caught.value.exit_status == 1
+    return caught.value
+
+
+@pytest.mark.parametrize(("scheduler", "ranks"), [("1f1b", 2), ("gpipe", 4), ("zero_bubble_h1", 4)])
+def test_right_stages_are_equal(
+    script: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str], scheduler: str, ranks: int
+) -> None:
+    file = tmp_path / "rows.json"
+    verify_target(script(scheduler), CompileOptions(ranks, json=file), 1)
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"one device beside {ranks} ranks in 2 stages: 3 steps, inputs from seed 1\n")
+    assert "gradients on one device beside finite differences along 3 random directions" in shown
+    rows = {(row["kind"], row["name"]): row for row in json.loads(file.read_text())}
+    assert all(row["same"] for row in rows.values())
+    weights = [("gradient", "second.w"), ("gradient", "last.w"), ("parameter", "last.w")]
+    assert [rows[each]["stage"] for each in weights] == [0, 1, 1]
+    assert ("gradient", "tied.w") in rows  # which both stages read
+    assert ("parameter", "moments.second.w") in rows
+    assert ("parameter", "scale_sense") in rows
+
+
+def test_random_numbers_are_those_of_the_stages(script: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+    verify_target(script(drops=True), CompileOptions(2), 1)
+    shown = capsys.readouterr().out
+    assert "not compared with the parts of the batch one after the other: Dropout" in shown
+    assert shown.splitlines()[-1].startswith("equal: ")
+
+
+def test_a_message_of_another_micro_batch_is_found(
+    script: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first operator that reads it is named, with its micro-batch and stage."""
+    right = StageProgram._read
+
+    def exchanged(self: StageProgram, value: Any, number: int) -> Any:
+        return right(self, value, {1: 2, 2: 1}.get(number, number) if value.phase == "forward" else number)
+
+    monkeypatch.setattr(StageProgram, "_read", exchanged)
+    error = found(script("gpipe"))
+    assert error.notes[0] == "the first operator where they part is MatMul in micro-batch 1 on stage 1"
+    assert "net.py" in error.render()
+    assert "x = ops.tanh(ops.matmul(x, self.w))" in error.render()
+
+
+def test_a_gradient_that_is_added_twice_is_found(
+    script: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill = chunk_graphs._fill
+
+    def twice(chunk: ChunkGraph, *args: Any) -> None:
+        fill(chunk, *args)
+        for node in chunk.graph.nodes if chunk.key == ("B", 0) else ():
+            if isinstance(node.op, AddN) and node.inputs[0].name == "gradient_of_second.w":
+                node.inputs.append(node.inputs[-1])
+
+    monkeypatch.setattr(chunk_graphs, "_fill", twice)
+    file = tmp_path / "rows.json"
+    with pytest.raises(ExecutionError) as caught:
+        verify_target(script(), CompileOptions(2, json=file, loudness=QUIET), 1)
+    wrong = {(row["kind"], row["name"], row.get("stage")) for row in json.loads(file.read_text()) if not row["same"]}
+    gradients = {name for kind, name, _ in wrong if kind == "gradient"}
+    assert gradients == {"second.w"}
+    assert ("parameter", "second.w", 0) in wrong
+    assert caught.value.notes[0].endswith(" is MatMul, added up over micro-batches, on stage 0")
+    assert "they part at MatMul, added up over micro-batches, on stage 0, net.py:14" in capsys.readouterr().out
+
+
+def test_a_tied_weight_whose_stages_do_not_add_up_is_found(
+    script: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carry = split_sums._carry
+
+    def alone(graph: Any, loop: Any, more: Any) -> None:
+        carry(graph, loop, more)
+        for node in graph.nodes:
+            if isinstance(node.op, AddN) and node.attrs.get("reason", "").startswith("stages add up"):
+                node.inputs = node.inputs[:1]
+
+    monkeypatch.setattr(split_sums, "_carry", alone)
+    assert found(script()).notes[0].endswith(" is MatMul, added up over micro-batches, on stage 0")
+
+
+def test_an_overflow_of_another_stage_that_is_lost_is_found(
+    script: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stages exchange of no micro-batch, the gradients in which an overflow is looked for among it."""
+    right = ReceiveFromStage.kernel
+
+    def deaf(self: ReceiveFromStage, be: Any) -> Callable[..., Any]:
+        kernel = right(self, be)
+        told = self.micro_batch < 0
+        return lambda: np.nan_to_num(kernel(), posinf=0.0, neginf=0.0) if told else kernel()
+
+    monkeypatch.setattr(ReceiveFromStage, "kernel", deaf)
+    assert "they differ where a gradient overflows on one rank" in found(script()).notes
+
+
+def test_parts_of_the_batch_that_are_wrong_on_one_device_too_are_found(
+    script: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = micro_batches._parts
+
+    def doubled(tracer: Any, place: Any, value: Any, *rest: Any) -> Any:
+        return right(tracer, place, tracer.emit(tracer.op("Add"), value, value), *rest)
+
+    monkeypatch.setattr(micro_batches, "_parts", doubled)
+    note = "one device computes other values where the loop over micro-batches is unrolled"
+    assert list(found(script()).notes) == [note]
+
+
+def test_a_folder_is_verified_too(
+    script: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "out"
+    compile_target(script(), CompileOptions(4, out=folder, loudness=QUIET))
+    verify_target(str(folder), CompileOptions(loudness=QUIET), 1)
+    assert capsys.readouterr().out.startswith("equal: ")
+    path = next((folder / "rank_2").glob("*.ir"))
+    text = path.read_text()
+    assert text.count("Tanh(") > 1
+    path.write_text(text.replace("Tanh(", "Sigmoid(", 1))
+    error = found(str(folder), None)
+    assert any(note.startswith("edited since the compile: ") for note in error.notes)
