@@ -92,6 +92,9 @@ class _Recorder:
     def synchronize(self) -> None:
         """Nothing is under way."""
 
+    def operations(self) -> tuple[float, float, float, float]:
+        return (0.0, 0.0, 0.0, 0.0)
+
     def most_memory(self) -> int:
         return 0
 
