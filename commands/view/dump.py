@@ -13,7 +13,8 @@ from mspc.commands.view.kinds import kind_facts
 from mspc.compiler.shared_graphs import stages_again
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import read_begin
-from mspc.ir.graph import Graph
+from mspc.ir.graph import STAGE, Graph
+from mspc.ir.graph import STAGES as PIPELINE
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.opaque import Module
 from mspc.ir.text.parser import parse
@@ -82,6 +83,14 @@ def _check(graph: Graph, path: Path) -> None:
         raise MspcError(f"{path}: {error.message}", notes=error.notes, frames=error.frames) from None
 
 
+def _said_of(graph: Graph) -> dict[str, object]:
+    """What all graphs of a compile have in common: how many ranks run it, and in which mode. The graph of all ranks of
+    several stages is one of a stage's ranks, until it is cut."""
+    ranks, stages = graph.attrs.get("ranks"), graph.attrs.get(PIPELINE, 1)
+    is_whole = isinstance(ranks, int) and isinstance(stages, int) and STAGE not in graph.attrs
+    return {"ranks": ranks * stages if is_whole else ranks, "mode": graph.attrs.get("mode")}
+
+
 class _CompileFolder:
     """The folder of one compile."""
 
@@ -147,11 +156,12 @@ class _CompileFolder:
         """The graph of all ranks in a file, which must be of the compile that the rank's program is of."""
         graph = parse(dump_text(path), REGISTRY, str(path)).main
         shown = path.relative_to(self.path)
-        for key in ("ranks", "mode"):
-            if graph.attrs.get(key) != program.attrs.get(key):
+        own, others = _said_of(graph), _said_of(program)
+        for key, value in own.items():
+            if value != others[key]:
                 raise MspcError(
-                    f"{self.path} holds dumps of different compiles: {shown} has {key} {graph.attrs.get(key)}, "
-                    f"the programs have {program.attrs.get(key)}"
+                    f"{self.path} holds dumps of different compiles: {shown} has {key} {value}, the programs have "
+                    f"{others[key]}"
                 )
         there = {parameter.name: parameter.type for parameter in graph.parameters}
         for parameter in program.parameters:
