@@ -46,7 +46,7 @@ def _facts(node: Node, op: Collective, rank: int, machine: Machine, runs: int) -
     facts = _group(op.members, rank)
     return facts | {
         "bytes": rounded(sent_bytes(node) * runs), "seconds": rounded(seconds(node, machine) * runs),
-        "link": _link(op.members or (rank, *op.partners(rank)), machine), **message_facts(node),
+        "link": _link(op.members or (rank, *op.partners(rank)), machine), **message_facts(node, rank),
     }  # fmt: skip
 
 

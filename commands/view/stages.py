@@ -73,13 +73,14 @@ def _call(calls: dict[tuple[str, int, int], int], kinds: Sequence[str], part: An
     return next((calls[key] for kind in kinds if (key := (kind, part.chunk, part.micro_batch)) in calls), -1)
 
 
-def message_facts(node: Node) -> dict[str, Any]:
-    """Of a message between stages: the `stage` of the other side, by how many ranks that is `away`, the `tag` by which
-    both sides know it, its `micro_batch` (-1: none), and whether it is `received`. Nothing of other nodes."""
+def message_facts(node: Node, rank: int) -> dict[str, Any]:
+    """Of a message between stages: whether it is `received` or sent by `rank`, the `stage` of the other side, by how
+    many ranks that is `away`, its `bytes`, the `tag` by which both sides know it, and its `micro_batch` (-1: none).
+    Nothing of other nodes."""
     op = node.op
     if not isinstance(op, SendToStage | ReceiveFromStage):
         return {}
     received = isinstance(op, ReceiveFromStage)
     away = -op.distance if received else op.distance
-    told = {"stage": op.stage, "away": away, "tag": op.sr_tag, "micro_batch": op.micro_batch, "received": received}
-    return {"message": told | {"bytes": node.type.nbytes}}
+    told = {"rank": rank, "stage": op.stage, "away": away, "tag": op.sr_tag, "micro_batch": op.micro_batch}
+    return {"message": told | {"received": received, "bytes": node.type.nbytes}}

@@ -199,3 +199,16 @@ def test_stages_can_be_read(tab: str, scheme: str, chromium: Any, pages: dict[st
     assert found["seen"] > 20
     assert found["wrong"] == []
     page.close()
+
+
+@needs_browser
+def test_the_program_of_one_rank_tells_of_its_messages(chromium: Any, tmp_path: Path) -> None:
+    (file,) = (compiled(script(tmp_path), tmp_path / "out", 4, level=1) / "rank_3").glob("*execute*.ir")
+    page_file = tmp_path / "page.html"
+    page_file.write_text(html_of(facts_of(str(file), ViewOptions())), encoding="utf-8")
+    page = opened(chromium, page_file, "collectives")
+    page.locator(".entry", has_text="ReceiveFromStage").first.click()
+    told = " ".join(page.locator("aside").inner_text().split())
+    assert "from rank 1 of stage 0" in told
+    assert "other side not in the dump" in told
+    page.close()

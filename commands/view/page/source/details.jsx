@@ -139,7 +139,7 @@ function Collective({ graph, index, rank: asked, go }) {
   const { model } = graph;
   const given = graph.collective(index);
   const reason = graph.text("reason", index);
-  const rank = given.message && !graph.isRunBy(asked) ? model.facts.programs.find((one) => one.graph === graph.root.number).ranks[0][0] : asked;
+  const rank = given.message && (graph.facts.kind === "file" || !graph.isRunBy(asked)) ? given.message.rank : asked;
   const collective = given.message ? { ...given, group: null, members: [rank, rank + given.message.away].sort((a, b) => a - b) } : given;
   const group = collective.group ? members(collective.group, rank) : collective.members;
   return (
