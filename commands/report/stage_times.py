@@ -11,7 +11,7 @@ from mspc.analysis.cost.nodes import seconds
 from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import write_atomically
-from mspc.ir.graph import WORK, Graph
+from mspc.ir.graph import WORK, Graph, Node
 from mspc.ops.collective.stage_messages import SendToStage
 from mspc.output.schedule_svg import schedule_svg
 from mspc.output.schedule_text import schedule_text
@@ -29,6 +29,16 @@ def check_picture(path: Path) -> None:
         raise MspcError(f"--schedule {path}: its name ends in neither .svg nor .txt")
 
 
+def work_of(node: Node) -> tuple[str, int, int]:
+    """(kind, chunk, micro-batch) of a node that works on a micro-batch. Raises MspcError where it does not say so: a
+    file that was changed by hand may hold anything."""
+    kind, chunk, number = (node.attrs.get(key) for key in (WORK, CHUNK, MICRO_BATCH))
+    if kind not in KINDS or not all(isinstance(n, int) and n >= 0 for n in (chunk, number)):
+        told = f"{WORK}: {kind}, {CHUNK}: {chunk}, {MICRO_BATCH}: {number}"
+        raise MspcError(f"{node.label}: no work on a micro-batch is {told}", frames=node.frames)
+    return str(kind), int(str(chunk)), int(str(number))
+
+
 def stage_times(graphs: Sequence[Graph], machine: Machine = H200) -> Timeline:
     """The timeline of a step. graphs: of one rank of every stage. Raises MspcError where there are no micro-batches."""
     durations: dict[tuple[int, str], float] = {}
@@ -38,14 +48,17 @@ def stage_times(graphs: Sequence[Graph], machine: Machine = H200) -> Timeline:
         if isinstance(node.op, SendToStage) and node.op.micro_batch == 0:
             messages.append(seconds(node, machine))
         if WORK in node.attrs:
-            micro_batches = max(micro_batches, node.attrs[MICRO_BATCH] + 1)
-            if node.attrs[MICRO_BATCH] == 0:
-                durations[node.attrs[CHUNK], node.attrs[WORK]] = seconds(node, machine)
+            kind, chunk, number = work_of(node)
+            micro_batches = max(micro_batches, number + 1)
+            if number == 0:
+                durations[chunk, kind] = seconds(node, machine)
     if not micro_batches:
         raise MspcError(
             "the program has no stages that work on micro-batches, and so no schedule",
             notes=["set pipeline_stages, and put the network into a PipelineCell"],
         )
+    if micro_batches > sum(WORK in node.attrs for graph in graphs for node in graph.nodes):
+        raise MspcError(f"the program works on micro-batch {micro_batches - 1}, and not on all of those before it")
     schedule = chosen_schedule(graphs[0].attrs, micro_batches)
     every = {(chunk, kind): durations.get((chunk, kind), 0.0) for chunk in range(schedule.chunks) for kind in KINDS}
     for chunk in range(schedule.chunks):

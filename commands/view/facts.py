@@ -67,7 +67,7 @@ def page_facts(dump: Dump, machine: Machine, profile: Path | None = None) -> dic
         "graphs": graphs,
         "main": next((i for i, graph in enumerate(modules) if graph.name == entry), 0),
         "plan": plan,
-        "stages": stage_facts(dump.programs, machine, tables),
+        "stages": stage_facts(dump.programs, dump.stages, machine, tables),
         "ways": ways,
         "measured": measured,
         **tables.as_dict(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.diff import diff_targets
 from mspc.commands.facts.reading import read_facts
 from mspc.commands.report.verbosity import Loudness
+from mspc.ir.diagnostics import MspcError
 
 SCRIPT = """
 import numpy as np
@@ -148,3 +150,30 @@ def test_the_largest_cells_that_moved_together_are_named() -> None:
     alike = [difference("net/a/b"), difference("net/a/c"), difference("net/d", "stage 1", "stage 2: Float32 (2)")]
     assert moved_cells(alike) == [("net/a", 2, ("stage 0", "stage 1")), ("net/d", 1, ("stage 1", "stage 2"))]
     assert moved_cells(alike[:2]) == [("net", 2, ("stage 0", "stage 1"))]
+
+
+EDITS = [
+    ("micro_batch: 3", "micro_batch: 900000000", "works on micro-batch 900000000, and not on all of those"),
+    ('work: "F"', 'work: "Q"', "no work on a micro-batch is work: Q, chunk: 0, micro_batch: 0"),
+    ("chunk: 0", "chunks: 0", "no work on a micro-batch is work: F, chunk: None, micro_batch: 0"),
+    ("pipeline_stages : 2", "pipeline_stages : 3", "the header says stage 0 of 3, and rank 0 of 4"),
+    ("stage : 0", "stage : 1", "the header says stage 1 of 2, and rank 0 of 4"),
+    ("# scope", "# changed\n      # scope", ""),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "message"), EDITS)
+def test_programs_of_stages_that_were_changed_by_hand(
+    old: str, new: str, message: str, folder: Path, tmp_path: Path
+) -> None:
+    changed = tmp_path / "changed"
+    shutil.copytree(folder / "two", changed)
+    (file,) = (changed / "rank_0").glob("*execute*.ir")
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+    if message:
+        with pytest.raises(MspcError, match=message):
+            diff_targets(str(folder / "two"), str(changed), CompileOptions(), None, None)
+    else:
+        assert diff_targets(str(folder / "two"), str(changed), CompileOptions(), None, None) == 0

@@ -113,6 +113,24 @@ def test_without_all_stages_there_is_no_schedule(tmp_path: Path) -> None:
     assert found["stages"] == {"count": 2, "of": [1]}
 
 
+def test_of_large_programs_one_is_shown_and_the_schedule_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = compiled(script(tmp_path), tmp_path / "out", 4)
+    every = page_facts(read_dump(folder), H200)
+    monkeypatch.setattr("mspc.commands.view.dump.MOST_NODES", 10)
+    shown = page_facts(read_dump(folder), H200)
+    assert [program["ranks"] for program in shown["programs"]] == [[[0, 1, 1]]]
+    assert shown["notes"] == [
+        "the page would be large with 2 programs of 2 stages: in full it shows 1 program; mspc compile --rank R writes "
+        "others"
+    ]
+    assert [row["program"] for row in shown["stages"]["rows"]] == [0, -1]
+    for row, other in zip(shown["stages"]["rows"], every["stages"]["rows"], strict=True):
+        assert [span[:3] for span in row["spans"]] == [span[:3] for span in other["spans"]]
+        assert row["sizes"] == every["graphs"][other["program"]]["memory"]["sizes"]
+
+
 def test_one_stage_has_no_stages(tmp_path: Path) -> None:
     path = script(tmp_path, stages=1)
     assert facts_of(str(path), ViewOptions(CompileOptions(ranks=2, loudness=QUIET)))["stages"] is None
@@ -198,6 +216,26 @@ def test_stages_can_be_read(tab: str, scheme: str, chromium: Any, pages: dict[st
     found = page.evaluate(f"({CONTRAST})()")
     assert found["seen"] > 20
     assert found["wrong"] == []
+    page.close()
+
+
+@needs_browser
+def test_stages_whose_programs_are_left_out_are_drawn(
+    chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mspc.commands.view.dump.MOST_NODES", 10)
+    file = tmp_path / "page.html"
+    file.write_text(html_of(facts(tmp_path)), encoding="utf-8")
+    page = opened(chromium, file, "step")
+    assert page.locator(".stages g.work").count() == 24
+    page.locator(".stages g.work", has=page.locator("title", has_text="stage 1: backward of micro-batch 2")).click()
+    assert page.locator("aside h2").inner_text() == "What is shown"
+    page.close()
+    page = opened(chromium, file, "memory")
+    rows = page.locator(".stage-memory tbody tr")
+    assert [row.split()[:5] for row in rows.all_inner_texts()] == [
+        ["0", "0", "to", "1", "2"], ["1", "2", "to", "3", "1"]
+    ]  # fmt: skip
     page.close()
 
 

@@ -49,7 +49,7 @@ export function Stages({ model, chosen, selected, select }) {
     if (node < 0 && end === begin) return null; // nothing is left of it
     const text = `stage ${rows.indexOf(row)}: ${KINDS[kind]} of micro-batch ${number}${later ? ` on chunk ${chunk}` : ""}, ${timeText(begin)} to ${timeText(end)}`;
     return (
-      <g class={`work work-${kind} later-${shades.get(chunk)} ${graph === chosen && node === selected ? "selected" : ""}`} onClick={() => node >= 0 && select(graph, node)} onMouseEnter={() => setOver(text)}>
+      <g class={`work work-${kind} later-${shades.get(chunk)} ${graph === chosen && node === selected ? "selected" : ""}`} onClick={() => graph && node >= 0 && select(graph, node)} onMouseEnter={() => setOver(text)}>
         <title>{text}</title>
         <rect x={left + 0.5} y={y + place * tall} width={Math.max(THINNEST, size - 1)} height={tall} rx="2" />
         {size >= DIGIT * String(number).length + SPACE && <text x={left + size / 2} y={y + place * tall + tall / 2 + 4} text-anchor="middle">{number}</text>}
@@ -107,28 +107,29 @@ function memoryRows(model) {
   const found = new Map();
   for (const { graph, count } of programs) {
     const key = JSON.stringify([stages.of[graph], Object.keys(COLUMNS).map((name) => model.graphs[graph].facts.memory.sizes[name])]);
-    const row = found.get(key) ?? { stage: stages.of[graph], graph: model.graphs[graph], count: 0, all: [] };
+    const row = found.get(key) ?? { stage: stages.of[graph], sizes: model.graphs[graph].facts.memory.sizes, graph: model.graphs[graph], count: 0, all: [] };
     row.count += count;
     row.all.push(model.graphs[graph]);
     found.set(key, row);
   }
-  return [...found.values()];
+  for (const [stage, { program, sizes }] of (stages.rows ?? []).entries()) {
+    if (program < 0) found.set(stage, { stage, sizes, graph: null, count: model.facts.ranks / stages.count, all: [] });
+  }
+  return [...found.values()].sort((a, b) => a.stage - b.stage);
 }
 
 /** What the ranks of every stage hold. choose: shows that of one. @param {{model: import("./model.js").Model, shown: any, choose: (rank: number) => void}} props */
 export function StageMemory({ model, shown, choose }) {
   const { programs, ranks, stages } = model.facts;
   const rows = memoryRows(model);
-  const most = Math.max(...rows.map(({ graph }) => graph.facts.memory.sizes.peak), 1);
+  const most = Math.max(...rows.map(({ sizes }) => sizes.peak), 1);
   return (
     <div class="scrolls"><table class="wide stage-memory">
       <caption>Memory of a rank, by stages</caption>
       <thead><tr><th>stage</th><th>ranks</th>{stages.rows && <th class="right">micro-batches kept</th>}{Object.values(COLUMNS).map((name) => <th class="right">{name}</th>)}<th /></tr></thead>
       <tbody>
-        {rows.map(({ stage, graph, count, all }) => {
-          const { sizes } = graph.facts.memory;
-          const [own] = programs.find((one) => one.graph === graph.number).ranks[0];
-          const act = () => choose(own);
+        {rows.map(({ stage, sizes, graph, count, all }) => {
+          const act = () => graph && choose(programs.find((one) => one.graph === graph.number).ranks[0][0]);
           return (
             <tr class={`choice ${all.includes(shown) ? "selected" : ""}`} tabIndex={0} onClick={act} onKeyDown={(event) => event.key === "Enter" && act()}>
               <td>{stage}</td><td>{count < ranks / stages.count ? several(count, "rank") : `${(stage * ranks) / stages.count} to ${((stage + 1) * ranks) / stages.count - 1}`}</td>{stages.rows && <td class="right">{stages.rows[stage].keeps}</td>}
