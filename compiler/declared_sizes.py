@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from mspc.api.common.symbol import Symbol
-from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.declared_inputs import is_open
 from mspc.api.setting_kind import say_once
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType
@@ -23,13 +23,6 @@ from mspc.ir.types import TensorType
 MOST_PARAMETER_SIZES = 8
 """Sizes of parameters that are tried, the most frequent ones."""
 Result = TypeVar("Result")
-
-
-def is_open(arg: Any) -> bool:
-    """Whether an argument is a tensor of unknown sizes, or holds one."""
-    if isinstance(arg, tuple | list):
-        return any(map(is_open, arg))
-    return isinstance(arg, Tensor) and arg.declared is not None
 
 
 def compiled_for_declared(

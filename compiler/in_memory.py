@@ -9,8 +9,9 @@ from typing import Any
 
 from mspc.api import context, state
 from mspc.api.context import FrozenContext
+from mspc.api.nn.declared_inputs import is_open
 from mspc.compiler.config import Config
-from mspc.compiler.declared_sizes import compiled_for_declared, is_open
+from mspc.compiler.declared_sizes import compiled_for_declared
 from mspc.compiler.driver import Compiled, DumpPoint, compile_call
 from mspc.compiler.stage_graphs import CUT
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value

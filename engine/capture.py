@@ -18,11 +18,9 @@ from typing import Any
 
 from mspc.api import alias, call_handler, state
 from mspc.api.context import FrozenContext, ParallelMode, freeze
+from mspc.api.nn.declared_inputs import is_open
 from mspc.api.setting_kind import say_once
 from mspc.api.settings import SHARDED
-from mspc.compiler.config import Config
-from mspc.compiler.declared_sizes import compiled_for_declared, is_open
-from mspc.compiler.driver import compile_call
 from mspc.engine.script import ScriptError, name_of, run_script_as, source_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
@@ -136,6 +134,10 @@ def _with_sizes(target: Any, args: tuple[Any, ...], context: FrozenContext, rank
     """The arguments of a launch, with types of some size in the places of tensors that were declared without."""
     if not any(map(is_open, args)):
         return args
+    from mspc.compiler.config import Config  # late: few scripts compile what has no sizes
+    from mspc.compiler.declared_sizes import compiled_for_declared
+    from mspc.compiler.driver import compile_call
+
     config = Config.from_context(context, ranks)
 
     def tried(sized: Sequence[Any]) -> tuple[Any, ...]:

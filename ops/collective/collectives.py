@@ -21,7 +21,6 @@ from mspc.ir.graph import Constant, Value, element_types
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, Type
 from mspc.ops.collective.base import Collective, Meeting, Ranks, check_fields, message, same
-from mspc.ops.collective.known_zeros import is_all_zero
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Mul, RealDiv
@@ -67,6 +66,8 @@ class AllReduce(Collective):
 
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         """Of zeros there is nothing to combine, whether they are read as global or as every rank's own."""
+        from mspc.ops.collective.known_zeros import is_all_zero  # late: few scripts call collectives in global modes
+
         return list(inputs) if all(map(is_all_zero, inputs)) else None
 
     def infer(self, *types: Type) -> Type:
